@@ -1,0 +1,22 @@
+"""The hot operations of a Vision Transformer, for TensorFlow.
+
+`attention` and `patch_embed` / `extract_patches` are ordinary differentiable functions on tensors:
+eager, in `tf.function`, in `tf.data`, under `jit_compile=True`. `custom_ops.reference` defines what
+they compute. Which implementation runs is chosen per call, by `with implementation(...)`, or by the
+environment variable `VIT_OPS`; `describe()` says what is there and why.
+
+Importing this package does not import TensorFlow; the first call does.
+"""
+
+from custom_ops.attention import attention
+from custom_ops.library import describe, implementation, is_compiled
+from custom_ops.patch_embed import extract_patches, patch_embed
+
+__all__ = [
+    "attention",
+    "describe",
+    "extract_patches",
+    "implementation",
+    "is_compiled",
+    "patch_embed",
+]

@@ -1,0 +1,1 @@
+"""Commands and the code behind them: pre-train, fine-tune, evaluate, predict, export."""

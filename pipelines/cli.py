@@ -1,0 +1,135 @@
+"""The frame of every command: flags in, one exit code out.
+
+0 done; 2 the user's input is wrong; 1 any other failure; 75 interrupted after saving. A failure is
+one sentence on stderr without a traceback, unless it is a defect of ours.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 75
+
+
+def run(main, description, define=None, positional=None):
+    """Parses the command line and calls `main(values, arguments)`; never returns.
+
+    Args:
+        main: gets the parsed flags as attributes and the list of positional arguments.
+        description: first lines of `--help`.
+        define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
+        positional: what positional arguments mean, for `--help`; None refuses them.
+    """
+    values = _shared_flags()
+    if define is not None:
+        define(values)
+    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(sys.argv[1:]):
+        _print_help(values, description, positional)
+        sys.exit(0)
+    try:
+        arguments = values(sys.argv)[1:]
+    except flags.Error as error:
+        _fail(EXIT_USAGE, error)
+    if arguments and positional is None:
+        _fail(
+            EXIT_USAGE,
+            f"Unexpected argument {arguments[0]!r}: this command takes flags only (--set is repeated "
+            "for each assignment). See --help.",
+        )
+    _quiet_tensorflow()
+    # After the flags, so that a typing error is answered before TensorFlow loads.
+    from pipelines.errors import Interrupted, RunError, UserError
+
+    try:
+        main(values, arguments)
+    except UserError as error:
+        _fail(EXIT_USAGE, error)
+    except RunError as error:
+        _fail(EXIT_FAILED, error)
+    except OSError as error:
+        _fail(EXIT_FAILED, f"{error.strerror or error} ({error.filename or 'no file'}).")
+    except Interrupted as error:
+        _fail(EXIT_INTERRUPTED, error)
+    except KeyboardInterrupt:
+        _fail(EXIT_INTERRUPTED, "Interrupted.")
+    sys.exit(0)
+
+
+def experiment(values, init_from=None):
+    """The experiment that the shared flags describe.
+
+    Args:
+        values: parsed flags.
+        init_from: first weights, for commands that have them; None leaves the recipe's.
+    """
+    from pipelines import config, experiments
+
+    assignments = list(values.set)
+    if init_from is not None:
+        assignments.append(f"init_from={init_from}")
+    return config.override(experiments.get(values.experiment), assignments)
+
+
+def strategy(values):
+    """The distribution strategy that the shared flags describe."""
+    from pipelines.strategies import make_strategy
+
+    return make_strategy(
+        values.strategy, values.logical_cpus, values.tpu, values.zone, values.project
+    )
+
+
+def workdir(values, command):
+    """`--workdir`, by default `runs/<command>-<experiment>`."""
+    return values.workdir or os.path.join("runs", f"{command}-{values.experiment}")
+
+
+def _shared_flags():
+    values = flags.FlagValues()
+    shared = {"flag_values": values}
+    flags.DEFINE_string("experiment", "digits", "Recipe from pipelines/experiments.py.", **shared)
+    flags.DEFINE_string("workdir", None, "Directory of the run.", **shared)
+    flags.DEFINE_multi_string(
+        "set", [], "path.to.field=value; changes one field of the experiment. Repeat it.", **shared
+    )
+    flags.DEFINE_string("strategy", "auto", "auto, one_device, mirrored or tpu.", **shared)
+    flags.DEFINE_integer(
+        "logical_cpus", 1, "Split the CPU into this many devices.", lower_bound=1, **shared
+    )
+    flags.DEFINE_string("tpu", "", "Name or address of the TPU; local on a TPU VM.", **shared)
+    flags.DEFINE_string("zone", None, "Cloud zone of the TPU.", **shared)
+    flags.DEFINE_string("project", None, "Cloud project of the TPU.", **shared)
+    return values
+
+
+def _print_help(values, description, positional):
+    print(description.strip())
+    print(f"\nusage: python -m {_module()} [flags]" + (f" [{positional}]" if positional else ""))
+    for flag in sorted(values.get_flags_for_module(__name__), key=lambda flag: flag.name):
+        _print_flag(flag)
+    for module, own in sorted(values.flags_by_module_dict().items()):
+        if module != __name__:
+            for flag in sorted(own, key=lambda flag: flag.name):
+                _print_flag(flag)
+
+
+def _print_flag(flag):
+    default = "" if flag.default in (None, "", []) else f" (default: {flag.default})"
+    print(f"  --{flag.name}: {flag.help}{default}")
+
+
+def _module():
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec else os.path.basename(sys.argv[0])
+
+
+def _fail(code, message):
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _quiet_tensorflow():
+    """Keeps TensorFlow's start-up notes off the terminal; errors still show."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

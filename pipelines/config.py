@@ -1,0 +1,344 @@
+"""What a run is: frozen dataclasses, typed overrides, JSON in both directions.
+
+Every default lives here or in the recipe (`experiments.py`); nothing below reads a configuration
+with a default of its own.
+"""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from typing import Any
+
+from pipelines.errors import UserError
+from vit_tf.config import get_variant
+from vit_tf.preprocessing import Preprocessing
+
+
+# Optional fields that know a value of this name, so that `none` cannot mean "not set" there.
+_NONE_IS_A_VALUE = ("model.position_embedding",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """A variant and the fields that differ from it; None keeps the variant's own value."""
+
+    # A name of vit_tf.list_models().
+    name: str = "ViT-B/16"
+    # (height, width) in pixels; one number means a square.
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: int | None = None
+    hidden_size: int | None = None
+    mlp_size: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    classifier: str | None = None
+    representation_size: int | None = None
+    position_embedding: str | None = None
+    activation: str | None = None
+    dropout: float | None = None
+    attention_dropout: float | None = None
+    stochastic_depth: float | None = None
+    layer_norm_epsilon: float | None = None
+    head_bias: float | None = None
+    # Keras dtype policy: float32 or mixed_bfloat16.
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        _check_choice("model.dtype", self.dtype, ("float32", "mixed_bfloat16"))
+        try:
+            self.vit_config(num_classes=1)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"model: {error}") from None
+
+    def vit_config(self, num_classes: int):
+        """The `ViTConfig` this section describes."""
+        fields = dataclasses.asdict(self) | {"num_classes": num_classes}
+        del fields["name"], fields["dtype"]
+        changed = {key: value for key, value in fields.items() if value is not None}
+        return get_variant(self.name).replace(**changed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where images come from and how they become batches."""
+
+    # TFDS name, such as "cifar10", "digits" or "imagenet2012:5.1.0".
+    name: str = "digits"
+    # Where TFDS keeps prepared data sets; None is TFDS' own default.
+    data_dir: str | None = None
+    train_split: str = "train"
+    # Evaluated during and after training; None evaluates nothing.
+    eval_split: str | None = "test"
+    # Examples that are shuffled together; about this many encoded images are held in memory.
+    window: int = 8192
+    # inception: random crop of random area and aspect, resized; none: the evaluation resize.
+    crop: str = "inception"
+    # Range of the crop's share of the image area.
+    crop_area: tuple[float, float] = (0.05, 1.0)
+    # Mirror images left to right with probability 0.5.
+    flip: bool = True
+    # Evaluation. direct: resize, aspect not kept; resize_small: shorter side, then central crop.
+    resize: str = "direct"
+    # Length of the shorter side before the central crop, in pixels.
+    resize_to: int | None = None
+
+    def __post_init__(self):
+        _check_choice("data.crop", self.crop, ("inception", "none"))
+        _check_choice("data.resize", self.resize, ("direct", "resize_small"))
+        _check_at_least("data.window", self.window, 1)
+        low, high = self.crop_area
+        if not 0 < low <= high <= 1:
+            raise UserError(
+                f"data.crop_area must be (low, high) with 0 < low <= high <= 1. "
+                f"Received: {self.crop_area}."
+            )
+        if (self.resize == "resize_small") != (self.resize_to is not None):
+            raise UserError(
+                f"data.resize_to belongs to data.resize=resize_small. "
+                f"Received: resize={self.resize}, resize_to={self.resize_to}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Equations: `optimization.py`."""
+
+    name: str = "adamw"
+    # Peak of the schedule.
+    learning_rate: float = 1e-3
+    # Decoupled, multiplied by the current learning rate.
+    weight_decay: float = 0.0
+    # kernels: matrices and convolutions only; all: every variable, as in the paper's own code.
+    decay: str = "kernels"
+    momentum: float = 0.9
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    # Largest global norm of the gradient, summed over replicas; None does not clip.
+    clip_norm: float | None = 1.0
+
+    def __post_init__(self):
+        _check_choice("optimizer.name", self.name, ("sgd", "adamw"))
+        _check_choice("optimizer.decay", self.decay, ("kernels", "all"))
+        for name in ("learning_rate", "weight_decay", "epsilon"):
+            _check_at_least(f"optimizer.{name}", getattr(self, name), 0)
+        for name in ("momentum", "beta_1", "beta_2"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise UserError(f"optimizer.{name} must be in [0, 1). Received: {value}.")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UserError(
+                f"optimizer.clip_norm must be above 0, or none. Received: {self.clip_norm}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Linear warm-up, then decay to the last step (paper, table 3 and 4)."""
+
+    warmup_steps: int = 0
+    # linear (to 1e-5), cosine (to 0) or constant.
+    decay: str = "cosine"
+
+    def __post_init__(self):
+        _check_choice("schedule.decay", self.decay, ("linear", "cosine", "constant"))
+        _check_at_least("schedule.warmup_steps", self.warmup_steps, 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long and how often."""
+
+    # Optimizer steps of the whole run.
+    steps: int = 1000
+    # Images per step over all replicas and hosts.
+    batch_size: int = 64
+    # softmax, or sigmoid summed over classes (the paper's pre-training loss).
+    loss: str = "softmax"
+    # Mass moved from the true class to the uniform distribution.
+    label_smoothing: float = 0.0
+    # Steps between progress lines.
+    log_every: int = 50
+    # Steps between evaluations; 0 evaluates at the end only.
+    eval_every: int = 0
+    # Steps between checkpoints; 0 saves at the end only.
+    checkpoint_every: int = 500
+    # Op determinism: the same run gives the same bits, on GPUs at some cost.
+    deterministic: bool = False
+
+    def __post_init__(self):
+        _check_choice("train.loss", self.loss, ("softmax", "sigmoid"))
+        for name in ("steps", "batch_size", "log_every"):
+            _check_at_least(f"train.{name}", getattr(self, name), 1)
+        for name in ("eval_every", "checkpoint_every"):
+            _check_at_least(f"train.{name}", getattr(self, name), 0)
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(
+                f"train.label_smoothing must be in [0, 1). Received: {self.label_smoothing}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that decides what a run computes, except the hardware."""
+
+    # Of weights, data order, augmentation and dropout.
+    seed: int = 0
+    # Where the first weights come from: a workdir, .npz or .keras file, "shipped", or none. The
+    # head is replaced by zeros and positions are resized, as for fine-tuning.
+    init_from: str | None = None
+    model: Model = dataclasses.field(default_factory=Model)
+    data: Data = dataclasses.field(default_factory=Data)
+    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+    schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    train: Train = dataclasses.field(default_factory=Train)
+
+    def __post_init__(self):
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
+        if self.schedule.warmup_steps >= self.train.steps:
+            raise UserError(
+                f"schedule.warmup_steps={self.schedule.warmup_steps} must be below "
+                f"train.steps={self.train.steps}."
+            )
+
+    def preprocessing(self, labels) -> Preprocessing:
+        """How images become inputs of this run's model outside training.
+
+        Args:
+            labels: class names in label order.
+        """
+        return Preprocessing(
+            image_size=self.model.image_size,
+            resize=self.data.resize,
+            resize_to=self.data.resize_to,
+            labels=tuple(labels),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able: tuples become lists."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "Experiment":
+        """Inverse of `to_dict`; `UserError` for unknown fields and wrong types."""
+        return _from_json(cls, fields, "")
+
+
+def override(experiment: Experiment, assignments: list[str]) -> Experiment:
+    """Applies `path.to.field=value` assignments, together, so that their order does not matter.
+
+    Values are read by the field's type: `none` for an optional field, `224` or `224,160` for sizes.
+
+    Raises:
+        UserError: for an unknown path (with near names), an unreadable value or a value that
+            does not fit the rest.
+    """
+    fields = experiment.to_dict()
+    for assignment in assignments:
+        path, separator, text = assignment.partition("=")
+        if not separator:
+            raise UserError(f"--set needs path=value, such as train.steps=100. Received: {path!r}.")
+        kind = dict(config_paths()).get(path)
+        if kind is None:
+            near = difflib.get_close_matches(path, [name for name, _ in config_paths()], n=3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise UserError(f"Unknown config path {path!r} in --set {assignment}.{hint}")
+        *sections, name = path.split(".")
+        section = fields
+        for key in sections:
+            section = section[key]
+        section[name] = _parse(path, text, kind)
+    return Experiment.from_dict(fields)
+
+
+def config_paths(cls=Experiment, prefix="") -> list[tuple[str, Any]]:
+    """All `(dotted path, type)` pairs that `--set` accepts."""
+    paths = []
+    for name, kind in typing.get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            paths += config_paths(kind, f"{prefix}{name}.")
+        else:
+            paths.append((prefix + name, kind))
+    return paths
+
+
+def differences(old: dict, new: dict, prefix="") -> list[str]:
+    """Readable `path: old -> new` for every leaf that differs between two `to_dict`s."""
+    found = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key}: {before!r} -> {after!r}")
+    return found
+
+
+def _parse(path, text, kind):
+    """The JSON value of `text` read as `kind`."""
+    options = _options(kind)
+    if text.lower() == "none" and types.NoneType in options and path not in _NONE_IS_A_VALUE:
+        return None
+    wanted = next(option for option in options if option is not types.NoneType)
+    try:
+        if wanted is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if typing.get_origin(wanted) is tuple:
+            element, length = typing.get_args(wanted)[0], len(typing.get_args(wanted))
+            values = [element(part) for part in text.strip("()[]").split(",") if part.strip()]
+            if element is int and len(values) == 1:
+                values *= length
+            if len(values) != length:
+                raise ValueError
+            return values
+        return wanted(text)
+    except (KeyError, ValueError):
+        raise UserError(f"{path} is of type {_type_name(kind)}. Received: {text!r}.") from None
+
+
+def _from_json(kind, value, path):
+    """`value` from JSON checked and built as `kind`."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise UserError(f"{path or 'the configuration'} must be an object. Received: {value!r}.")
+        hints = typing.get_type_hints(kind)
+        for name in value:
+            if name not in hints:
+                near = difflib.get_close_matches(name, hints, n=2)
+                hint = f" Did you mean {' or '.join(near)}?" if near else ""
+                raise UserError(f"Unknown config field {path}{name}.{hint}")
+        return kind(**{k: _from_json(hints[k], v, f"{path}{k}.") for k, v in value.items()})
+    path = path.rstrip(".")
+    for option in _options(kind):
+        if typing.get_origin(option) is tuple:
+            elements = typing.get_args(option)
+            if isinstance(value, list | tuple) and len(value) == len(elements):
+                pairs = zip(elements, value, strict=True)
+                return tuple(_from_json(element, part, path) for element, part in pairs)
+        elif option is float and type(value) in (int, float):
+            return float(value)
+        elif type(value) is option:
+            return value
+    raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")
+
+
+def _options(kind):
+    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+
+
+def _type_name(kind):
+    names = ["none" if option is types.NoneType else str(option) for option in _options(kind)]
+    return " or ".join(name.removeprefix("<class '").removesuffix("'>") for name in names)
+
+
+def _check_choice(path, value, choices):
+    if value not in choices:
+        raise UserError(f"{path} must be one of {', '.join(choices)}. Received: {value!r}.")
+
+
+def _check_at_least(path, value, minimum):
+    if value < minimum:
+        raise UserError(f"{path} must be at least {minimum}. Received: {value}.")

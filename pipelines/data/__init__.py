@@ -1,0 +1,1 @@
+"""Data sets, their order, augmentation, and the `tf.data` pipelines built from them."""

@@ -1,0 +1,57 @@
+"""Counter-based random numbers: every draw is a function of the integers that name it.
+
+Only the raw words of Philox are used. NumPy guarantees them across versions and platforms, while
+the methods of `numpy.random.Generator` may change; an interrupted run therefore continues with the
+same data after an upgrade.
+"""
+
+import numpy as np
+
+# One domain per kind of draw, so that no two kinds ever share a stream. Numbers are never reused.
+BLOCK_ORDER, WINDOW_ORDER, EXAMPLE, SPLIT = range(1, 5)
+
+
+def random_words(seed, domain, counter, count):
+    """Returns the first `count` words of the stream that (seed, domain, counter) names.
+
+    Args:
+        seed: seed of the run, an integer in 0 .. 2**64 - 1.
+        domain: one of the constants above.
+        counter: up to four non-negative integers. The first one advances by one per four words, so
+            streams that differ in another one never overlap.
+        count: number of words.
+
+    Returns:
+        uint64 array `[count]`.
+    """
+    counter = np.array([*counter, 0, 0, 0, 0][:4], np.uint64)
+    return np.random.Philox(key=np.array([seed, domain], np.uint64), counter=counter).random_raw(
+        count
+    )
+
+
+def permutation(length, seed, domain, *counter):
+    """Returns a permutation of `range(length)`, int64, named by (seed, domain, counter)."""
+    # The first counter word belongs to the stream itself; ties of 64-bit words keep their order.
+    return np.argsort(random_words(seed, domain, (0, *counter), length), kind="stable")
+
+
+def example_seeds(seed, step, positions):
+    """Returns the seed of each example of one global batch, for the stateless ops of TensorFlow.
+
+    Args:
+        seed: seed of the run.
+        step: index of the global batch since the start of training.
+        positions: integer array `[n]`, places of the examples in the global batch.
+
+    Returns:
+        int64 array `[n, 2]`. Row i depends on (seed, step, positions[i]) alone, so a slice of the
+        batch gets what the whole batch would give it.
+    """
+    positions = np.asarray(positions, np.int64)
+    if not positions.size:
+        return np.zeros((0, 2), np.int64)
+    first = int(positions.min())
+    count = int(positions.max()) - first + 1
+    words = random_words(seed, EXAMPLE, (first, step), 4 * count).reshape(count, 4)
+    return words[positions - first, :2].view(np.int64)

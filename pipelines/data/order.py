@@ -1,0 +1,134 @@
+"""The order in which training visits the examples, as a function and never as a state.
+
+An epoch is a permutation of stored blocks, laid end to end and cut into windows; the examples of a
+window are shuffled among themselves. Epochs follow one another without a gap: training step k with
+global batch size B takes the positions [k B, (k + 1) B) of this endless stream, whatever the number
+of hosts and replicas. A resumed run opens the right window directly and reads nothing before it.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelines.data import keys
+
+# At least this many blocks meet in a full window. More would mix better and read in shorter runs.
+BLOCKS_PER_WINDOW = 16
+
+
+class Place(NamedTuple):
+    """Where a position of the stream lies: `offset` examples into a window of an epoch."""
+
+    epoch: int
+    window: int
+    offset: int
+
+
+def cut_blocks(lengths, longest):
+    """Cuts stored runs (shards) into nearly equal blocks of at most `longest` examples.
+
+    Returns:
+        int64 array of block lengths in stored order; shards without examples leave none.
+    """
+    blocks = []
+    for length in lengths:
+        count = -(-length // longest)
+        blocks += [length // count + (i < length % count) for i in range(count)]
+    return np.array(blocks, np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOrder:
+    """Order of an endless stream of epochs over stored examples 0 .. num_examples - 1.
+
+    Attributes:
+        shard_lengths: number of examples of each contiguous stored run.
+        window: number of examples shuffled together; one window of encoded images is held in
+            memory. At least `num_examples` gives a full shuffle.
+        seed: seed of the run, 0 .. 2**64 - 1.
+    """
+
+    shard_lengths: tuple[int, ...]
+    window: int
+    seed: int
+
+    def __post_init__(self):
+        if self.window < 1:
+            raise ValueError(f"window={self.window} is not positive. Expected at least 1 example.")
+        if self.num_examples < 1:
+            raise ValueError("There are no examples to order. Expected at least 1.")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed={self.seed} is out of range. Expected 0 .. 2**64 - 1.")
+
+    @functools.cached_property
+    def num_examples(self):
+        """Examples in one epoch."""
+        return sum(self.shard_lengths)
+
+    @property
+    def windows_per_epoch(self):
+        """Windows in one epoch; the last one may be shorter."""
+        return -(-self.num_examples // self.window)
+
+    @functools.cached_property
+    def _blocks(self):
+        """Stored start and length of every block, int64 arrays."""
+        longest = max(1, min(self.window, self.num_examples) // BLOCKS_PER_WINDOW)
+        lengths = cut_blocks(self.shard_lengths, longest)
+        return np.cumsum(lengths) - lengths, lengths
+
+    def locate(self, position):
+        """Returns the `Place` of a stream position."""
+        epoch, place = divmod(position, self.num_examples)
+        return Place(epoch, *divmod(place, self.window))
+
+    def positions(self, epoch, window):
+        """Returns the stream positions `(start, stop)` that a window covers."""
+        start = window * self.window
+        stop = min(start + self.window, self.num_examples)
+        return epoch * self.num_examples + start, epoch * self.num_examples + stop
+
+    def pieces(self, epoch, window):
+        """Returns the stored ranges `[(start, stop), ...]` that make up a window, in its order."""
+        starts, lengths = self._blocks
+        permutation = keys.permutation(len(lengths), self.seed, keys.BLOCK_ORDER, epoch)
+        starts, lengths = starts[permutation], lengths[permutation]
+        ends = np.cumsum(lengths)
+        begin = window * self.window
+        end = min(begin + self.window, self.num_examples)
+
+        pieces = []
+        for block in range(np.searchsorted(ends, begin, side="right"), len(lengths)):
+            shift = starts[block] - (ends[block] - lengths[block])  # from the epoch to the store
+            if ends[block] - lengths[block] >= end:
+                break
+            first = max(begin, ends[block] - lengths[block]) + shift
+            last = min(end, ends[block]) + shift
+            pieces.append((int(first), int(last)))
+        return pieces
+
+    def indices(self, epoch, window):
+        """Returns the stored indices of a window in training order, int64 `[length]`."""
+        stored = np.concatenate([np.arange(*piece) for piece in self.pieces(epoch, window)])
+        return stored[keys.permutation(len(stored), self.seed, keys.WINDOW_ORDER, epoch, window)]
+
+    def windows_from(self, position):
+        """Yields `(epoch, window)` without end, from the window that holds a stream position."""
+        epoch, window, _ = self.locate(position)
+        while True:
+            yield epoch, window
+            window += 1
+            if window == self.windows_per_epoch:
+                epoch, window = epoch + 1, 0
+
+    def stream(self, start, stop):
+        """Returns the stored indices at stream positions [start, stop), int64."""
+        parts = []
+        for epoch, window in self.windows_from(start):
+            first, _ = self.positions(epoch, window)
+            if first >= stop:
+                break
+            parts.append(self.indices(epoch, window)[max(start - first, 0) : stop - first])
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)

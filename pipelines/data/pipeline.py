@@ -1,0 +1,256 @@
+"""Training and evaluation batches as `tf.data` datasets.
+
+Both functions serve `strategy.distribute_datasets_from_function`: they take the `InputContext` of a
+host and return a dataset whose consecutive elements are the batches of that host's replicas. What
+an example looks like, and in which global batch it is, never depends on the number of hosts or
+replicas: a host reads whole windows, but keeps and decodes only its slice of every global batch.
+
+A batch of one replica, with b = global batch size / replicas:
+
+| key | | |
+| --- | --- | --- |
+| image | float32 `[b, h, w, 3]` | in [-1, 1] |
+| label | int32 `[b]` | |
+| id | int64 `[b]` | see `sources.Source`; -1 for padding |
+| position | int32 `[b]` | place in the global batch |
+| weight | float32 `[b]` | 1; 0 for padding |
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data import augmentation, keys
+from pipelines.data.order import TrainOrder
+from pipelines.data.reading import ROWS_PER_READ, Window, read_ahead
+from pipelines.data.sources import DataError, first_line
+from vit_tf.preprocessing import decode_image
+
+# Stored rows that evaluation reads at a time.
+_EVAL_WINDOW = 1024
+
+
+def train_dataset(
+    source,
+    *,
+    batch_size,
+    preprocessing,
+    seed,
+    window,
+    start_step=0,
+    crop="inception",
+    crop_area=(0.05, 1.0),
+    flip=True,
+    input_context=None,
+):
+    """Returns the endless dataset of training batches, from `start_step` on.
+
+    Epochs follow one another without a gap (see `order.TrainOrder`), so no example is dropped.
+
+    Args:
+        source: a `Source`.
+        batch_size: examples in a global batch.
+        preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none".
+        seed: seed of the order and of the augmentation, 0 .. 2**64 - 1.
+        window: examples shuffled together; about as many encoded images are held in memory.
+        start_step: index of the first global batch; batches are those of a run from step 0.
+        crop, crop_area, flip: see `augmentation.train_image`.
+        input_context: `tf.distribute.InputContext` of this host; None for a single replica.
+
+    Returns:
+        `tf.data.Dataset` of replica batches with static shapes; see the head of this module. An
+        image that cannot be decoded raises `tf.errors.InvalidArgumentError`; `find_unreadable`
+        tells which one.
+
+    Raises:
+        ValueError: if the batch size does not fit the replicas, or an argument is out of range.
+    """
+    if crop not in augmentation.CROPS:
+        raise ValueError(f"crop={crop!r} is unknown. Expected one of {augmentation.CROPS}.")
+    if not 0 < crop_area[0] <= crop_area[1] <= 1:
+        raise ValueError(
+            f"crop_area={crop_area} is no range (low, high) with 0 < low <= high <= 1."
+        )
+    if start_step < 0:
+        raise ValueError(f"start_step={start_step} is negative. Expected the index of a batch.")
+    share = _share_of_host(batch_size, input_context)
+    order = TrainOrder(source.shard_lengths, window, seed)
+    first = start_step * batch_size
+
+    def windows():
+        for epoch, number in order.windows_from(first):
+            start, stop = order.positions(epoch, number)
+            positions = np.arange(max(start, first), stop)
+            positions = positions[share.holds(positions)]
+            indices = order.indices(epoch, number)[positions - start]
+            yield Window(order.pieces(epoch, number), indices, positions)
+
+    augment = functools.partial(
+        augmentation.train_image,
+        preprocessing=preprocessing,
+        crop=crop,
+        crop_area=crop_area,
+        flip=flip,
+    )
+    return _dataset(source, windows, augment, share, seed)
+
+
+def eval_dataset(source, *, batch_size, preprocessing, input_context=None):
+    """Returns the dataset that holds every example once, in stored order.
+
+    The last global batch is padded with black images of weight 0, label 0 and id -1, so every
+    replica gets `eval_steps(source, batch_size)` batches of the same shape.
+
+    Args, returns and raises: as `train_dataset`.
+    """
+    share = _share_of_host(batch_size, input_context)
+    end = eval_steps(source, batch_size) * batch_size
+
+    def windows():
+        for start in range(0, end, _EVAL_WINDOW):
+            positions = np.arange(start, min(start + _EVAL_WINDOW, end))
+            positions = positions[share.holds(positions)]
+            indices = np.where(positions < source.num_examples, positions, -1)
+            stop = min(start + _EVAL_WINDOW, source.num_examples)
+            yield Window([(start, stop)] if start < stop else [], indices, positions)
+
+    def prepare(image_bytes, example_seed):
+        del example_seed  # nothing is random
+        return preprocessing(decode_image(image_bytes))
+
+    dataset = _dataset(source, windows, prepare, share, seed=0)
+    count = end // batch_size * share.replicas
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def eval_steps(source, batch_size):
+    """Returns the number of global batches in `eval_dataset`."""
+    return -(-source.num_examples // batch_size)
+
+
+def train_indices(source, *, batch_size, seed, window, step):
+    """Returns the positions in the source of the examples of one training batch, int64 `[B]`."""
+    order = TrainOrder(source.shard_lengths, window, seed)
+    return order.stream(step * batch_size, (step + 1) * batch_size)
+
+
+def find_unreadable(source, indices):
+    """Finds the first image that cannot be decoded, to explain why a dataset has stopped.
+
+    Args:
+        source: a `Source`.
+        indices: positions in the source, such as `train_indices` of the failed step, or
+            `range(source.num_examples)`.
+
+    Returns:
+        `DataError` that names the image and the reason, or says why the files cannot be read; None
+        if every image can be decoded.
+    """
+    indices = np.asarray(indices, np.int64)
+    for start in range(0, len(indices), ROWS_PER_READ):
+        part = indices[start : start + ROWS_PER_READ]
+        runs = np.split(part, np.flatnonzero(np.diff(part) != 1) + 1)
+        try:
+            examples = source.read([(int(run[0]), int(run[-1]) + 1) for run in runs])
+        except DataError as error:
+            return error
+        if error := _first_unreadable(source, examples):
+            return error
+    return None
+
+
+def _first_unreadable(source, examples):
+    """Returns the `DataError` for the first image that cannot be decoded, or None."""
+    for image, example_id in zip(examples.images, examples.ids, strict=True):
+        try:
+            decode_image(tf.constant(image))
+        except tf.errors.OpError as error:
+            return DataError(
+                f"The image {source.describe(int(example_id))} (id {example_id}) cannot be "
+                f"decoded: {first_line(error)}. Remove or replace it."
+            )
+    return None
+
+
+class _Share(NamedTuple):
+    """A host's slice [begin, end) of every global batch, which `replicas` replicas divide."""
+
+    batch_size: int
+    begin: int
+    end: int
+    replicas: int
+
+    def holds(self, positions):
+        """Which stream positions lie in the slice, bool."""
+        place = positions % self.batch_size
+        return (place >= self.begin) & (place < self.end)
+
+
+def _share_of_host(batch_size, input_context):
+    """Returns the `_Share` of a host; checks that the replicas divide the batch."""
+    context = input_context or tf.distribute.InputContext()
+    hosts, replicas = context.num_input_pipelines, context.num_replicas_in_sync
+    if batch_size < 1 or batch_size % replicas:
+        raise ValueError(
+            f"batch_size={batch_size} cannot be divided among {replicas} replicas. Expected a "
+            f"positive multiple of {replicas}."
+        )
+    if replicas % hosts:
+        raise ValueError(f"{replicas} replicas cannot be divided among {hosts} hosts.")
+    length = batch_size // hosts
+    begin = context.input_pipeline_id * length
+    return _Share(batch_size, begin, begin + length, replicas // hosts)
+
+
+def _dataset(source, windows, prepare, share, seed):
+    """Builds the dataset: read in final order, then decode in parallel, then batch.
+
+    Args:
+        source: a `Source`.
+        windows: function without arguments, returns an iterator of `Window`s.
+        prepare: maps the bytes and the seed of an example to an image; pure TensorFlow.
+        share: `_Share` of this host.
+        seed: seed of the run.
+    """
+    padding = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)).numpy()
+
+    def chunks():
+        for rows in read_ahead(source, windows()):
+            padded = rows.ids < 0
+            rows.images[padded] = padding
+            steps, positions = np.divmod(rows.positions, share.batch_size)
+            seeds = [
+                keys.example_seeds(seed, step, positions[steps == step])
+                for step in np.unique(steps)
+            ]
+            yield {
+                "image": rows.images,
+                "label": rows.labels,
+                "id": rows.ids,
+                "position": positions.astype(np.int32),
+                "weight": np.where(padded, 0, 1).astype(np.float32),
+                "seed": np.concatenate(seeds),
+            }
+
+    def finish(example):
+        image = prepare(example["image"], example.pop("seed"))
+        return {**example, "image": image}
+
+    signature = {
+        "image": tf.TensorSpec([None], tf.string),
+        "label": tf.TensorSpec([None], tf.int32),
+        "id": tf.TensorSpec([None], tf.int64),
+        "position": tf.TensorSpec([None], tf.int32),
+        "weight": tf.TensorSpec([None], tf.float32),
+        "seed": tf.TensorSpec([None, 2], tf.int64),
+    }
+    dataset = tf.data.Dataset.from_generator(chunks, output_signature=signature).unbatch()
+    dataset = dataset.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    dataset = dataset.batch((share.end - share.begin) // share.replicas, drop_remainder=True)
+    options = tf.data.Options()
+    options.deterministic = True
+    # Hosts have their slices already.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)

@@ -1,0 +1,32 @@
+"""Shows the whole product on real images in a few minutes."""
+
+import os
+
+from pipelines import cli
+
+DESCRIPTION = """Demonstrates everything on real handwritten digits: pre-trains a small ViT on the
+digits 0 to 4, fine-tunes it on all ten at a higher resolution, evaluates it on held-out images,
+exports it, serves it from a process that has only TensorFlow, and writes WORKDIR/report.html
+(default: runs/demo/report.html). A finished demo starts anew, an interrupted one goes on. The exit
+code is 1 if a number is not as expected.
+
+example: python -m pipelines.demo --workdir runs/demo
+"""
+
+
+def main(values, arguments):
+    del arguments
+    strategy = cli.strategy(values)
+    from pipelines.demonstration import steps
+    from pipelines.errors import UserError
+
+    if values.experiment != "digits":
+        raise UserError(
+            f"The demo has its own recipes. Received: --experiment {values.experiment}. Leave the "
+            "flag out, or run that recipe with pipelines.pretrain."
+        )
+    steps.run(values.workdir or os.path.join("runs", "demo"), strategy, values.set)
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION)

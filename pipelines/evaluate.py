@@ -1,0 +1,42 @@
+"""Measures a model on a labelled data set."""
+
+import json
+
+from absl import flags
+
+from pipelines import cli
+
+DESCRIPTION = """Evaluates a model on data.eval_split of the experiment; every example counts once.
+
+example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.eval_split=validation
+"""
+
+
+def define(values):
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Workdir, .npz or .keras file; by default --workdir, else the model shipped with the "
+        "package.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+
+
+def main(values, arguments):
+    del arguments
+    experiment = cli.experiment(values)
+    strategy = cli.strategy(values)
+    from pipelines import train_loop, weights
+
+    source = weights.find(values.model or values.workdir or weights.SHIPPED)
+    means = train_loop.evaluate(experiment, source, strategy)
+    if values.json:
+        print(json.dumps(means))
+    else:
+        for name, value in means.items():
+            print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:.4f}")
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define)

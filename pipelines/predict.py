@@ -1,0 +1,50 @@
+"""Classifies images and prints the most probable classes."""
+
+import json
+
+from absl import flags
+
+from pipelines import cli
+
+DESCRIPTION = """Prints the most probable classes of images. Folders are searched for jpg, jpeg,
+png, gif and bmp. Without an image it takes a few handwritten digits from the test split of the
+digits data set.
+
+example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
+"""
+
+
+def define(values):
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Workdir, .npz or .keras file, or SavedModel of pipelines.export; by default --workdir, "
+        "else the model shipped with the package.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
+    flags.DEFINE_bool("json", False, "Print one JSON object per image.", flag_values=values)
+
+
+def main(values, arguments):
+    from pipelines import prediction, weights
+
+    model = values.model or values.workdir or weights.SHIPPED
+    for result in prediction.predict(model, arguments, values.top):
+        print(json.dumps(result) if values.json else _block(result))
+
+
+def _block(result):
+    """The path and one line for each class: rank, label, probability."""
+    width = max(len(entry["label"]) for entry in result["top"])
+    lines = [
+        f"{rank:4}  {entry['label']:{width}}  {entry['probability']:8.3%}"
+        for rank, entry in enumerate(result["top"], start=1)
+    ]
+    # A file name need not be valid text; "?" stands for what is not.
+    path = result["path"].encode("utf-8", "replace").decode("utf-8")
+    return "\n".join([path, *lines])
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define, "[IMAGE_OR_FOLDER ...]")

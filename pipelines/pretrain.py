@@ -1,0 +1,21 @@
+"""Trains a model from scratch."""
+
+from pipelines import cli
+
+DESCRIPTION = """Trains a model from scratch. Start the same command again to resume.
+
+example: python -m pipelines.pretrain --experiment digits --set train.steps=500
+"""
+
+
+def main(values, arguments):
+    del arguments
+    experiment = cli.experiment(values)
+    strategy = cli.strategy(values)
+    from pipelines import train_loop
+
+    train_loop.train(experiment, cli.workdir(values, "pretrain"), strategy)
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION)

@@ -1,0 +1,150 @@
+"""The directory of a run: configuration, manifest, metrics, checkpoints."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import keras
+import tensorflow as tf
+
+import custom_ops
+from pipelines.config import Experiment, differences
+from pipelines.errors import UserError
+from vit_tf.files import write_atomically
+
+# These may change between two starts of one run: they do not change what a step computes.
+_MAY_CHANGE = ("train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every")
+
+
+class Workdir:
+    """Paths of a run, and the files in it that are not TensorFlow's.
+
+    Args:
+        path: directory; created by `claim`.
+    """
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        self.config = os.path.join(self.path, "config.json")
+        self.manifest = os.path.join(self.path, "manifest.json")
+        self.metrics = os.path.join(self.path, "metrics.jsonl")
+        self.checkpoints = os.path.join(self.path, "checkpoints")
+        self.tensorboard = os.path.join(self.path, "tensorboard")
+        self.final = os.path.join(self.path, "final.npz")
+
+    def claim(self, experiment: Experiment):
+        """Creates the directory for `experiment`, or checks that it belongs to it.
+
+        Raises:
+            UserError: if the directory holds another experiment, or cannot be one.
+        """
+        fields = experiment.to_dict()
+        if os.path.exists(self.config):
+            changed = differences(self.read_experiment().to_dict(), fields)
+            changed = [line for line in changed if line.split(":")[0] not in _MAY_CHANGE]
+            if changed:
+                raise UserError(
+                    f"{self.path} holds a run with another configuration ({'; '.join(changed)}). "
+                    "Choose another --workdir, or delete this one."
+                )
+        elif os.path.isdir(self.checkpoints):
+            raise UserError(
+                f"{self.path} holds checkpoints but no config.json. Choose another --workdir."
+            )
+        try:
+            os.makedirs(self.checkpoints, exist_ok=True)
+            write_json(self.config, fields)
+        except OSError as error:
+            raise UserError(f"Cannot write to --workdir {self.path}: {error.strerror}.") from None
+
+    def read_experiment(self) -> Experiment:
+        """The experiment that runs here.
+
+        Raises:
+            UserError: if `config.json` is missing, damaged or of another program.
+        """
+        return Experiment.from_dict(read_json(self.config))
+
+    def write_manifest(self, experiment, strategy, data):
+        """Records what is needed to repeat the run: versions, code, seeds, data."""
+        starts = read_json(self.manifest).get("starts", []) if os.path.exists(self.manifest) else []
+        here = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+            "strategy": strategy,
+            "git": _git_state(),
+            "versions": {
+                "python": platform.python_version(),
+                "tensorflow": tf.__version__,
+                "keras": keras.__version__,
+            },
+            "ops": custom_ops.describe(),
+        }
+        manifest = {"seed": experiment.seed, "data": data, "starts": [*starts, here]}
+        write_json(self.manifest, manifest)
+
+    def append_metrics(self, values: dict):
+        """Adds one line to `metrics.jsonl`, numbers in full precision."""
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def read_metrics(self) -> list[dict]:
+        """All whole lines of `metrics.jsonl`; a line cut off by a crash is left out."""
+        lines = []
+        if os.path.exists(self.metrics):
+            with open(self.metrics, encoding="utf-8") as file:
+                for line in file:
+                    try:
+                        lines.append(json.loads(line))
+                    except json.JSONDecodeError:
+                        continue
+        return lines
+
+    def drop_metrics_after(self, step: int):
+        """Forgets what a resumed run will compute again."""
+        kept = [line for line in self.read_metrics() if line["step"] <= step]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.metrics, lambda file: file.write(text.encode()))
+
+
+def read_json(path) -> dict:
+    """A JSON object from a file that may be missing, damaged or foreign.
+
+    Raises:
+        UserError: in each of these cases.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}). Restore or delete it.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold a JSON object. Restore or delete it.")
+    return value
+
+
+def write_json(path, value):
+    """Writes JSON atomically."""
+    text = json.dumps(value, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def _git_state():
+    """Commit of the code that runs and whether it was changed; None outside a checkout."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    try:
+        output = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return output.stdout.strip()

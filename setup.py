@@ -1,0 +1,5 @@
+"""Builds the packages; their metadata and dependencies are in pyproject.toml."""
+
+from setuptools import setup
+
+setup()

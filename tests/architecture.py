@@ -1,0 +1,224 @@
+"""Rules of the house as functions from source text to a list of complaints.
+
+`test_architecture.py` applies them to the packages, and tests each on small sources that break it.
+"""
+
+import ast
+import pathlib
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).parent.parent
+MAX_LINES = 400
+
+# What each package may import of ours; tests may import everything, and nothing imports tests.
+LEVELS = {
+    "custom_ops": {"custom_ops"},
+    "vit_tf": {"custom_ops", "vit_tf"},
+    "pipelines": {"custom_ops", "vit_tf", "pipelines"},
+}
+# Import names, where a distribution is not called like what it contains.
+IMPORT_NAMES = {
+    "absl-py": "absl",
+    "scikit-learn": "sklearn",
+    "tensorflow-datasets": "tensorflow_datasets",
+    "tf-models-official": "orbit",
+}
+FLAG_MODULES = {
+    "argparse",
+    "optparse",
+    "getopt",
+    "absl.flags",
+    "absl.app",
+    "tensorflow.compat.v1.flags",
+}
+PRIVATE = ("tensorflow.python", "keras.src", "keras._tf_keras", "tf_keras.src")
+UNSAFE_MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+# Keyword arguments that may only be given the safe value.
+SAFE_KEYWORDS = {"allow_pickle": False, "safe_mode": True, "shell": False}
+
+
+def third_party(package):
+    """Import names that a package may use beside the standard library, by pyproject.toml."""
+    if package == "custom_ops":
+        return {"tensorflow", "numpy"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    if package == "pipelines":
+        wanted += project["optional-dependencies"]["train"]
+    names = {requirement.split("<")[0].split(">")[0].split("=")[0] for requirement in wanted}
+    return {IMPORT_NAMES.get(name, name) for name in names}
+
+
+def imports(source, module):
+    """Dotted names that a module imports, as (name, line); `from a import b` gives a and a.b.
+
+    Args:
+        source: text of the module.
+        module: its dotted name, which relative imports start from; ends in ".__init__" for the
+            `__init__.py` of a package.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")[: -node.level] if node.level else []
+            base = ".".join(parents + ([node.module] if node.module else []))
+            found += [(base, node.lineno)]
+            found += [(f"{base}.{alias.name}", node.lineno) for alias in node.names]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            if called_name(node) in ("import_module", "__import__"):
+                found.append((node.args[0].value, node.lineno))
+    return found
+
+
+def called_name(call):
+    """`f` of `f(...)` and of `a.b.f(...)`; None where what is called has no name."""
+    return getattr(call.func, "id", getattr(call.func, "attr", None))
+
+
+def dotted(node):
+    """`"a.b.c"` of the expression `a.b.c`, else an empty string."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_command(source):
+    """Whether a module is meant to be started: it has `if __name__ == "__main__"`."""
+    tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]
+    return any(isinstance(t, ast.Compare) and dotted(t.left) == "__name__" for t in tests)
+
+
+def direction_complaints(source, module, allowed_third_party):
+    """Imports against custom_ops <- vit_tf <- pipelines, or of packages that are not declared."""
+    allowed = LEVELS[module.split(".")[0]] | allowed_third_party | sys.stdlib_module_names
+    return [
+        f"{module}:{line} imports {name}"
+        for name, line in imports(source, module)
+        if name.split(".")[0] not in allowed
+    ]
+
+
+def command_complaints(source, module, commands):
+    """Imports of a command by another module: what both need belongs in a module of its own."""
+    return [
+        f"{module}:{line} imports the command {name}"
+        for name, line in imports(source, module)
+        if name in commands and name != module
+    ]
+
+
+def flag_complaints(source, module):
+    """Flags outside the commands and `pipelines/cli.py`."""
+    if module == "pipelines.cli" or is_command(source):
+        return []
+    found = [(name, line) for name, line in imports(source, module) if name in FLAG_MODULES]
+    for node in ast.walk(ast.parse(source)):
+        if dotted(node) in ("FLAGS", "flags.FLAGS", "tf.compat.v1.flags"):
+            found.append((dotted(node), node.lineno))
+    return [f"{module}:{line} uses {name}" for name, line in found]
+
+
+def private_complaints(source, module):
+    """Use of parts of TensorFlow and Keras that are not their public interface."""
+    found = imports(source, module)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            name = dotted(node)
+            found.append((f"tensorflow{name[2:]}" if name.startswith("tf.") else name, node.lineno))
+    return [
+        f"{module}:{line} uses {name}"
+        for name, line in sorted(set(found))
+        if any(name == private or name.startswith(private + ".") for private in PRIVATE)
+    ]
+
+
+def unsafe_complaints(source, module):
+    """Ways in which a file of a stranger could run code: pickle, eval, exec, a shell."""
+    found = [(n, line) for n, line in imports(source, module) if n.split(".")[0] in UNSAFE_MODULES]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
+            found.append((node.func.id, node.lineno))
+        for keyword in node.keywords:
+            if keyword.arg in SAFE_KEYWORDS:
+                safe = SAFE_KEYWORDS[keyword.arg]
+                if not (isinstance(keyword.value, ast.Constant) and keyword.value.value is safe):
+                    found.append((f"{keyword.arg}={ast.unparse(keyword.value)}", node.lineno))
+    return [f"{module}:{line} uses {name}" for name, line in found]
+
+
+def size_complaints(source, module):
+    """A module above `MAX_LINES`, where a reader gets lost."""
+    lines = len(source.splitlines())
+    if lines <= MAX_LINES:
+        return []
+    return [f"{module} has {lines} lines: split it; at most {MAX_LINES}, better 100 to 300"]
+
+
+def idle_tests(sources):
+    """Tests without a check in them or in the functions of the tests that they call.
+
+    Args:
+        sources: text of each test module by its name.
+
+    Returns:
+        Names `module::test`.
+    """
+    functions = [
+        (module, node)
+        for module, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    checking, known = set(), None
+    while known != checking:
+        known = set(checking)
+        checking |= {node.name for _, node in functions if _checks(node, known)}
+    return [
+        f"{module}::{node.name}"
+        for module, node in functions
+        if node.name.startswith("test") and not _checks(node, checking)
+    ]
+
+
+def _checks(function, checking):
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = called_name(node) or ""
+            if name in ("raises", "warns", "fail") or name.startswith("assert") or name in checking:
+                return True
+    return False
+
+
+def dataclass_fields(source):
+    """The fields of each dataclass in a module: class name -> list of names."""
+    return {
+        node.name: [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+
+
+def attributes_read(source):
+    """Names `x` of every `something.x` that a module reads, in `__post_init__` excepted.
+
+    There a dataclass checks its own fields, which is no use of them.
+    """
+
+    def walk(node):
+        if isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
+            return
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    return set(walk(ast.parse(source)))

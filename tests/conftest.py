@@ -1,0 +1,76 @@
+"""Set-up that every test shares: quiet, seeded, two CPU devices, nothing written outside tmp.
+
+The environment is set before TensorFlow is imported, and the processes that tests start inherit it.
+"""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import numpy as np
+import pytest
+
+# Only what raises is worth reading; without a GPU TensorFlow logs an error about that.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Several test processes share the machine, and results must not depend on its number of cores.
+os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
+os.environ["TF_NUM_INTEROP_THREADS"] = "2"
+# Prepared data sets are built anew, per process: neither found in nor left in the home folder.
+_DATA_DIR = tempfile.mkdtemp(prefix="vit_tf_tests_")
+os.environ["TFDS_DATA_DIR"] = _DATA_DIR
+
+NUM_CPU_DEVICES = 2
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+def pytest_unconfigure():
+    shutil.rmtree(_DATA_DIR, ignore_errors=True)
+
+
+def pytest_sessionstart(session):
+    """Splits the CPU in two, so that mirrored training runs in the test process.
+
+    This comes before the test modules are imported, since they may make tensors in their lists of
+    parameters, and devices cannot be changed after that.
+    """
+    if session.config.getoption("dist", "no") != "no":
+        return  # The tests run in the worker processes of pytest-xdist, not in this one.
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    parts = [tf.config.LogicalDeviceConfiguration()] * NUM_CPU_DEVICES
+    tf.config.set_logical_device_configuration(cpu, parts)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+@pytest.fixture(autouse=True)
+def fresh_state():
+    """Seeds Python, NumPy and TensorFlow before each test; undoes changes of Keras' globals."""
+    import keras
+
+    keras.utils.set_random_seed(20201022)
+    policy = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(policy)
+
+
+@pytest.fixture(autouse=True)
+def needs_gpu(request):
+    """Skips tests marked `gpu` where there is none."""
+    if request.node.get_closest_marker("gpu"):
+        import tensorflow as tf
+
+        if not tf.config.list_physical_devices("GPU"):
+            pytest.skip("needs a GPU, and TensorFlow finds none")
+
+
+@pytest.fixture
+def golden():
+    """`golden(name)`: the arrays of `tests/golden/<name>.npz` as a dictionary."""
+
+    def load(name):
+        with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+            return dict(file)
+
+    return load

@@ -1,0 +1,200 @@
+"""The ops and their gradients in float64 NumPy: slow loops over the equations, nothing shared.
+
+Each function returns its result and a function from the cotangent of the result to the gradients.
+"""
+
+import math
+
+import numpy as np
+
+
+def attention(qkv, num_heads, bias=None):
+    """One softmax per query (paper, appendix A, equations 5-8).
+
+    Args:
+        qkv: float64 `[B, N, 3 D]`.
+        num_heads: number of heads `H`.
+        bias: float64, broadcastable to `[B, H, N, N]`, or None.
+
+    Returns:
+        `(out [B, N, D], weights [B, H, N, N], backward)`, where `backward(g)` returns the gradients
+        of qkv and of the bias (None without one).
+    """
+    batch, count, width = qkv.shape
+    width //= 3
+    size = width // num_heads
+    full = np.zeros((batch, num_heads, count, count))
+    if bias is not None:
+        full = full + bias
+    out = np.zeros((batch, count, width))
+    weights = np.zeros((batch, num_heads, count, count))
+
+    def part(b, which, head):
+        first = which * width + head * size
+        return qkv[b, :, first : first + size]
+
+    for b in range(batch):
+        for h in range(num_heads):
+            query, key, value = (part(b, which, h) for which in range(3))
+            for i in range(count):
+                logits = key @ query[i] / math.sqrt(size) + full[b, h, i]
+                if logits.max() > -math.inf:
+                    powers = np.exp(logits - logits.max())
+                    weights[b, h, i] = powers / powers.sum()
+            out[b, :, h * size : (h + 1) * size] = weights[b, h] @ value
+
+    def backward(g):
+        d_qkv = np.zeros_like(qkv)
+        d_full = np.zeros_like(full)
+        for b in range(batch):
+            for h in range(num_heads):
+                query, key, value = (part(b, which, h) for which in range(3))
+                g_head = g[b, :, h * size : (h + 1) * size]
+                w = weights[b, h]
+                d_w = g_head @ value.T
+                d_logits = w * (d_w - (w * d_w).sum(axis=1, keepdims=True))
+                d_full[b, h] = d_logits
+                grads = (
+                    d_logits @ key / math.sqrt(size),
+                    d_logits.T @ query / math.sqrt(size),
+                    w.T @ g_head,
+                )
+                for which, grad in enumerate(grads):
+                    first = which * width + h * size
+                    d_qkv[b, :, first : first + size] = grad
+        return d_qkv, None if bias is None else _sum_to(d_full, bias.shape)
+
+    return out, weights, backward
+
+
+def axial_attention(qkv, num_heads, axis, bias=None):
+    """`attention` of every line of `[B, R, C, 3 D]` along the axis; bias `[B, lines, H, n, n]`.
+
+    Returns:
+        `(out [B, R, C, D], backward)`.
+    """
+    # np.moveaxis makes the lines the first axis and what is attended along the second last.
+    lines = np.moveaxis(qkv, 3 - axis, 0)
+    out = np.zeros((*qkv.shape[:3], qkv.shape[3] // 3))
+    full = None
+    if bias is not None:
+        count = qkv.shape[axis]
+        full = np.broadcast_to(bias, (len(qkv), len(lines), num_heads, count, count))
+    backwards = []
+    for i, line in enumerate(lines):
+        line_bias = None if bias is None else full[:, i]
+        np.moveaxis(out, 3 - axis, 0)[i], _, backward = attention(line, num_heads, line_bias)
+        backwards.append(backward)
+
+    def backward_all(g):
+        d_qkv = np.zeros_like(qkv)
+        d_full = None if bias is None else np.zeros_like(full)
+        for i, backward in enumerate(backwards):
+            d_line, d_line_bias = backward(np.moveaxis(g, 3 - axis, 0)[i])
+            np.moveaxis(d_qkv, 3 - axis, 0)[i] = d_line
+            if bias is not None:
+                d_full[:, i] = d_line_bias
+        return d_qkv, None if bias is None else _sum_to(d_full, bias.shape)
+
+    return out, backward_all
+
+
+def distance(weights, grid):
+    """Mean attention distance in grid units (paper, J.3), `[B, H]`."""
+    rows, columns = grid
+    prefix = weights.shape[-1] - rows * columns
+    total = np.zeros(weights.shape[:2])
+    for i in range(rows * columns):
+        for j in range(rows * columns):
+            apart = math.hypot(i // columns - j // columns, i % columns - j % columns)
+            total += weights[:, :, prefix + i, prefix + j] * apart
+    return total / (rows * columns)
+
+
+def entropy(weights):
+    """Mean over queries of the entropy of the weights in nats, `[B, H]`."""
+    logs = np.log(np.where(weights > 0, weights, 1.0))
+    return -(weights * logs).sum(axis=(2, 3)) / weights.shape[2]
+
+
+def extract_patches(images, patch_size):
+    """Returns `(patches [B, N, P * P * C], backward)`."""
+    batch, height, width, channels = images.shape
+    corners = [
+        (top, left)
+        for top in range(0, height - patch_size + 1, patch_size)
+        for left in range(0, width - patch_size + 1, patch_size)
+    ]
+
+    def window(array, corner):
+        top, left = corner
+        return array[:, top : top + patch_size, left : left + patch_size]
+
+    length = patch_size * patch_size * channels
+    patches = np.stack([window(images, at).reshape(batch, length) for at in corners], axis=1)
+
+    def backward(g):
+        d_images = np.zeros_like(images)
+        for i, at in enumerate(corners):
+            block = window(d_images, at)
+            block += g[:, i].reshape(block.shape)
+        return d_images
+
+    return patches, backward
+
+
+def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, position=None):
+    """Convolution sums written out (paper, A.3; equation 1).
+
+    Returns:
+        `(tokens [B, T + N, D], backward)`, where `backward(g)` returns a dict of gradients of
+        images, kernel, bias, prefix and position.
+    """
+    patch_size = kernel.shape[0]
+    images = images.astype(np.float64) * scale + offset
+    batch, height, width, _ = images.shape
+    rows, columns = height // patch_size, width // patch_size
+    first = 0 if prefix is None else len(prefix)
+    tokens = np.zeros((batch, first + rows * columns, kernel.shape[-1]))
+    if prefix is not None:
+        tokens[:, :first] = prefix
+
+    def windows():
+        for i in range(rows):
+            for j in range(columns):
+                top, left = i * patch_size, j * patch_size
+                yield (
+                    first + i * columns + j,
+                    (
+                        slice(None),
+                        slice(top, top + patch_size),
+                        slice(left, left + patch_size),
+                    ),
+                )
+
+    for token, at in windows():
+        tokens[:, token] = np.einsum("bxyc,xycd->bd", images[at], kernel) + bias
+    if position is not None:
+        tokens += position
+
+    def backward(g):
+        grads = {
+            "images": np.zeros_like(images),
+            "kernel": np.zeros_like(kernel),
+            "bias": g[:, first:].sum(axis=(0, 1)),
+            "prefix": g[:, :first].sum(axis=0),
+            "position": g.sum(axis=0),
+        }
+        for token, at in windows():
+            grads["images"][at] = scale * np.einsum("bd,xycd->bxyc", g[:, token], kernel)
+            grads["kernel"] += np.einsum("bxyc,bd->xycd", images[at], g[:, token])
+        return grads
+
+    return tokens, backward
+
+
+def _sum_to(gradient, shape):
+    """Sums over the dimensions that broadcasting from `shape` added or stretched."""
+    gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
+    stretched = tuple(i for i, n in enumerate(shape) if n == 1)
+    return gradient.sum(axis=stretched, keepdims=True)

@@ -1,0 +1,106 @@
+"""The built-in data set against scikit-learn itself, and its preparation under bad conditions."""
+
+import collections
+import os
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from sklearn.datasets import load_digits
+
+from pipelines.data import digits
+
+SIZES = {"train": 1297, "validation": 200, "test": 300}
+LOW_SIZES = {"train": 651, "validation": 100, "test": 150}
+
+
+@pytest.fixture(scope="module")
+def stored():
+    """(images, labels) of each split, read through TFDS' own interface."""
+    return {
+        split: tuple(map(np.stack, zip(*tfds.as_numpy(dataset), strict=True)))
+        for split, dataset in tfds.load("digits", as_supervised=True).items()
+    }
+
+
+def test_contents_equal_scikit_learn(stored):
+    source = load_digits()
+    assert {split: len(labels) for split, (_, labels) in stored.items()} == SIZES
+    for split, (images, labels) in stored.items():
+        indices = digits.split_indices(split)
+        assert images.shape == (SIZES[split], 8, 8, 3)
+        assert images.dtype == np.uint8
+        np.testing.assert_array_equal(labels, source.target[indices])
+        expected = np.round(source.images[indices] * 255 / 16)
+        for channel in range(3):
+            np.testing.assert_array_equal(images[..., channel], expected)
+
+
+def test_splits_are_disjoint_complete_and_balanced():
+    indices = np.concatenate([digits.split_indices(split) for split in SIZES])
+    np.testing.assert_array_equal(np.sort(indices), np.arange(1797))
+    labels = load_digits().target
+    for split, each in (("validation", 20), ("test", 30)):
+        counts = np.bincount(labels[digits.split_indices(split)])
+        np.testing.assert_array_equal(counts, [each] * 10)
+
+
+def test_membership_is_pinned():
+    """A changed split would let test images leak into models that were trained before."""
+    checksums = {split: zlib.crc32(digits.split_indices(split).tobytes()) for split in SIZES}
+    assert checksums == {"train": 2323508326, "validation": 4274164808, "test": 119768035}
+
+
+def test_stored_order_is_shuffled():
+    """A prefix such as train[:100] holds every digit."""
+    labels = load_digits().target[digits.split_indices("train")[:100]]
+    assert set(labels) == set(range(10))
+
+
+def test_low_has_the_same_splits(stored):
+    low, info = tfds.load("digits/low", as_supervised=True, with_info=True)
+    assert info.features["label"].names == ["0", "1", "2", "3", "4"]
+    for split, dataset in low.items():
+        images, labels = map(np.stack, zip(*tfds.as_numpy(dataset), strict=True))
+        all_images, all_labels = stored[split]
+        assert len(labels) == LOW_SIZES[split]
+        np.testing.assert_array_equal(labels, all_labels[all_labels < 5])
+        np.testing.assert_array_equal(images, all_images[all_labels < 5])
+
+
+def test_preparation_is_silent(tmp_path, capfd):
+    tfds.load("digits", data_dir=tmp_path)
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert output.err == ""
+    assert collections.Counter(path.suffix for path in tmp_path.rglob("digits-*"))
+
+
+def test_two_processes_may_prepare_at_once(tmp_path, monkeypatch):
+    """The slower one finds the folder taken when it wants to rename its own."""
+    slow = tfds.builder("digits", data_dir=tmp_path)
+    generate = digits.Digits._generate_examples
+
+    def overtaken(self, split):
+        if self is slow and not os.path.exists(slow.data_dir):
+            tfds.builder("digits", data_dir=tmp_path).download_and_prepare()
+        return generate(self, split)
+
+    monkeypatch.setattr(digits.Digits, "_generate_examples", overtaken)
+    slow.download_and_prepare()
+    assert slow.info.splits["test"].num_examples == 300
+    assert len(list(slow.as_dataset(split="test"))) == 300
+    assert [path.name for path in slow.data_path.parent.iterdir()] == ["1.0.0"]
+
+
+def test_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
+    def full_disk(self, split):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(digits.Digits, "_generate_examples", full_disk)
+    builder = tfds.builder("digits", data_dir=tmp_path)
+    with pytest.raises(OSError, match="No space left"):
+        builder.download_and_prepare()
+    assert not builder.data_path.exists()
+    assert list(builder.data_path.parent.iterdir()) == []

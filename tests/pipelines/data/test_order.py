@@ -1,0 +1,116 @@
+"""The training order: permutations, windows, resume, and what it reads."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pipelines.data.order import BLOCKS_PER_WINDOW, TrainOrder, cut_blocks
+
+# Shard lengths and window: one shard, several, empty ones, window 1, window beyond the end.
+CASES = [
+    ((40,), 40),
+    ((40,), 1000),
+    ((30, 50, 20), 17),
+    ((30, 0, 1, 69), 32),
+    ((100,) * 10, 128),
+    ((3, 4), 1),
+    ((1,), 5),
+]
+
+
+def _epoch(order, epoch):
+    return np.concatenate([order.indices(epoch, w) for w in range(order.windows_per_epoch)])
+
+
+def test_order_is_pinned():
+    """Changing the order would silently change every interrupted run."""
+    stream = TrainOrder((6, 4), 5, seed=1).stream(0, 12)
+    assert stream.tolist() == [4, 5, 0, 6, 3, 2, 7, 9, 8, 1, 2, 5]
+
+
+@pytest.mark.parametrize(("shards", "window"), CASES)
+def test_every_epoch_is_a_permutation(shards, window):
+    order = TrainOrder(shards, window, seed=3)
+    for epoch in range(3):
+        np.testing.assert_array_equal(np.sort(_epoch(order, epoch)), np.arange(sum(shards)))
+
+
+def test_epochs_and_seeds_differ():
+    orders = [
+        _epoch(TrainOrder((100,) * 10, 128, seed), epoch)
+        for seed, epoch in itertools.product((0, 1, 2**64 - 1), (0, 1, 1000))
+    ]
+    for a, b in itertools.combinations(orders, 2):
+        assert (a == b).mean() < 0.02
+
+
+@pytest.mark.parametrize(("shards", "window"), CASES)
+def test_windows_hold_their_pieces(shards, window):
+    order = TrainOrder(shards, window, seed=3)
+    ends = np.cumsum(shards)
+    for epoch, number in itertools.product(range(2), range(order.windows_per_epoch)):
+        indices, pieces = order.indices(epoch, number), order.pieces(epoch, number)
+        read = np.concatenate([np.arange(*piece) for piece in pieces])
+        np.testing.assert_array_equal(np.sort(indices), np.sort(read))
+        start, stop = order.positions(epoch, number)
+        assert len(indices) == stop - start <= window
+        assert order.locate(start) == (epoch, number, 0)
+        assert order.locate(stop - 1) == (epoch, number, len(indices) - 1)
+        for first, last in pieces:  # no piece crosses from one shard to the next
+            assert np.searchsorted(ends, first, "right") == np.searchsorted(ends, last - 1, "right")
+
+
+def test_windows_mix_distant_blocks():
+    order = TrainOrder((1000,) * 10, 800, seed=3)
+    indices = order.indices(0, 0)
+    blocks = np.unique(indices // (800 // BLOCKS_PER_WINDOW))
+    assert len(blocks) >= BLOCKS_PER_WINDOW
+    assert np.ptp(indices) > 5000
+    # Shuffled within the window: neighbours in training are not neighbours in the store.
+    assert (np.abs(np.diff(indices)) == 1).mean() < 0.05
+
+
+@pytest.mark.parametrize(("shards", "window"), CASES)
+def test_stream_from_any_position(shards, window):
+    order = TrainOrder(shards, window, seed=3)
+    whole = np.concatenate([_epoch(order, epoch) for epoch in range(4)])
+    random = np.random.default_rng(0)
+    for start in random.integers(0, 3 * sum(shards), 20):
+        stop = start + random.integers(0, sum(shards))
+        np.testing.assert_array_equal(order.stream(start, stop), whole[start:stop])
+        epoch, number, offset = order.locate(start)
+        assert next(order.windows_from(start)) == (epoch, number)
+        assert order.indices(epoch, number)[offset] == whole[start]
+
+
+def test_resume_opens_one_window(monkeypatch):
+    order = TrainOrder((500,) * 20, 1000, seed=3)
+    opened = []
+    indices = TrainOrder.indices
+
+    def count(self, *place):
+        opened.append(place)
+        return indices(self, *place)
+
+    monkeypatch.setattr(TrainOrder, "indices", count)
+    order.stream(123_456, 123_472)
+    assert opened == [(12, 3)]
+
+
+def test_cut_blocks():
+    np.testing.assert_array_equal(cut_blocks((10, 0, 3, 4), 4), [4, 3, 3, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (((10,), 0, 0), "window=0"),
+        (((), 5, 0), "no examples"),
+        (((10,), 5, -1), "seed=-1"),
+        (((10,), 5, 2**64), "seed=18446744073709551616"),
+    ],
+)
+def test_rejects(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        TrainOrder(*arguments)

@@ -1,0 +1,297 @@
+"""Batches: the same on any number of replicas and hosts and after a restart; exact evaluation."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from pipelines.data import keys, pipeline, sources
+from pipelines.data.augmentation import train_image
+from pipelines.data.order import TrainOrder
+from pipelines.data.sources import open_source
+from vit_tf.preprocessing import Preprocessing, decode_image
+
+PREPROCESSING = Preprocessing(image_size=(12, 10))
+KEYS = {"image", "label", "id", "position", "weight"}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return open_source("digits", "train[:200]")
+
+
+def _train(source, count, *, step_size=32, window=70, seed=5, **options):
+    dataset = pipeline.train_dataset(
+        source,
+        batch_size=step_size,
+        preprocessing=PREPROCESSING,
+        seed=seed,
+        window=window,
+        **options,
+    )
+    return [{key: value.numpy() for key, value in batch.items()} for batch in dataset.take(count)]
+
+
+def _assert_equal(batches, expected):
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        for key in KEYS:
+            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+
+
+def _join(replica_batches):
+    """Global batches out of the lists of each replica's batches."""
+    return [
+        {key: np.concatenate([part[key] for part in parts]) for key in KEYS}
+        for parts in zip(*replica_batches, strict=True)
+    ]
+
+
+def test_elements_have_static_shapes(digits):
+    context = tf.distribute.InputContext(1, 0, 2)
+    expected = {
+        "image": tf.TensorSpec([8, 12, 10, 3], tf.float32),
+        "label": tf.TensorSpec([8], tf.int32),
+        "id": tf.TensorSpec([8], tf.int64),
+        "position": tf.TensorSpec([8], tf.int32),
+        "weight": tf.TensorSpec([8], tf.float32),
+    }
+    options = {"batch_size": 16, "preprocessing": PREPROCESSING, "input_context": context}
+    train = pipeline.train_dataset(digits, seed=0, window=50, **options)
+    assert train.element_spec == expected
+    assert pipeline.eval_dataset(digits, **options).element_spec == expected
+
+
+def test_train_batches_follow_their_definition(digits):
+    """Order, seeds and augmentation put together by hand, across the end of an epoch."""
+    everything = digits.read([(0, 200)])
+    order = TrainOrder((200,), 70, 5)
+    for step, batch in enumerate(_train(digits, 8)):
+        indices = order.stream(step * 32, step * 32 + 32)
+        np.testing.assert_array_equal(batch["id"], everything.ids[indices])
+        np.testing.assert_array_equal(batch["label"], everything.labels[indices])
+        np.testing.assert_array_equal(batch["position"], np.arange(32))
+        np.testing.assert_array_equal(batch["weight"], np.ones(32))
+        for place, seed in enumerate(keys.example_seeds(5, step, np.arange(32))):
+            image = train_image(
+                everything.images[indices[place]], seed, preprocessing=PREPROCESSING
+            )
+            np.testing.assert_array_equal(batch["image"][place], image)
+        listed = pipeline.train_indices(digits, batch_size=32, seed=5, window=70, step=step)
+        np.testing.assert_array_equal(listed, indices)
+
+
+def test_every_example_once_per_epoch(digits):
+    ids = np.concatenate([batch["id"] for batch in _train(digits, 25, step_size=16)])
+    for epoch in (ids[:200], ids[200:]):
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(200))
+    assert (ids[:200] != ids[200:]).any()
+
+
+@pytest.mark.parametrize("window", [7, 1000])
+@pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 2), (2, 4), (4, 4)])
+def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, window):
+    each = replicas // hosts
+    parts = []
+    for host in range(hosts):
+        context = tf.distribute.InputContext(hosts, host, replicas)
+        batches = _train(digits, 9 * each, window=window, input_context=context)
+        parts += [batches[replica::each] for replica in range(each)]
+    _assert_equal(_join(parts), _train(digits, 9, window=window))
+
+
+def test_mirrored_strategy_gets_the_same_batches(digits):
+    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    distributed = strategy.distribute_datasets_from_function(
+        lambda context: pipeline.train_dataset(
+            digits,
+            batch_size=32,
+            preprocessing=PREPROCESSING,
+            seed=5,
+            window=70,
+            input_context=context,
+        )
+    )
+    parts = [
+        [
+            {key: strategy.experimental_local_results(batch[key])[replica].numpy() for key in KEYS}
+            for batch in itertools.islice(distributed, 4)
+        ]
+        for replica in range(2)
+    ]
+    _assert_equal(_join(parts), _train(digits, 4))
+
+
+def test_files_and_memory_give_the_same_batches(digits, monkeypatch):
+    expected = _train(digits, 15)
+    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+    _assert_equal(_train(open_source("digits", "train[:200]"), 15), expected)
+
+
+@pytest.mark.parametrize("window", [16, 70])
+@pytest.mark.parametrize("start", [1, 13, 50])
+def test_resume_continues_bitwise(digits, start, window):
+    whole = _train(digits, start + 3, window=window)
+    _assert_equal(_train(digits, 3, start_step=start, window=window), whole[start:])
+
+
+def test_resume_reads_one_window(digits, monkeypatch):
+    read = []
+    original = sources.Source.read
+
+    def count(self, ranges):
+        read.extend(ranges)
+        return original(self, ranges)
+
+    monkeypatch.setattr(sources.Source, "read", count)
+    dataset = pipeline.train_dataset(
+        digits, batch_size=4, preprocessing=PREPROCESSING, seed=5, window=50, start_step=1000
+    )
+    batch = next(iter(dataset))
+    first_window = TrainOrder((200,), 50, 5).pieces(20, 0)
+    assert read[: len(first_window)] == first_window
+    # The rest is read ahead: at most the next window, while the first one is used.
+    assert sum(stop - start for start, stop in read) <= 100
+    assert set(batch["id"].numpy()) <= {i for piece in first_window for i in range(*piece)}
+
+
+def test_seeds_and_options_matter(digits):
+    base = _train(digits, 1)[0]
+    assert (_train(digits, 1, seed=6)[0]["id"] != base["id"]).any()
+    for options in ({"crop": "none"}, {"flip": False}, {"crop_area": (0.9, 1.0)}):
+        other = _train(digits, 1, **options)[0]
+        np.testing.assert_array_equal(other["id"], base["id"])
+        assert (other["image"] != base["image"]).any()
+
+
+@pytest.mark.parametrize("batch_size", [8, 32, 256])
+@pytest.mark.parametrize(("hosts", "replicas"), [(1, 1), (1, 4), (2, 4)])
+def test_evaluation_counts_every_example_once(batch_size, hosts, replicas):
+    source = open_source("digits", "validation")
+    steps = pipeline.eval_steps(source, batch_size)
+    parts = []
+    for host in range(hosts):
+        dataset = pipeline.eval_dataset(
+            source,
+            batch_size=batch_size,
+            preprocessing=PREPROCESSING,
+            input_context=tf.distribute.InputContext(hosts, host, replicas),
+        )
+        batches = [{key: batch[key].numpy() for key in KEYS} for batch in dataset]
+        assert len(batches) == dataset.cardinality() == steps * replicas // hosts
+        parts += [batches[i :: replicas // hosts] for i in range(replicas // hosts)]
+
+    joined = _join(parts)
+    for batch in joined:
+        np.testing.assert_array_equal(batch["position"], np.arange(batch_size))
+    rows = {key: np.concatenate([batch[key] for batch in joined]) for key in KEYS}
+    examples = source.read([(0, 200)])
+    np.testing.assert_array_equal(rows["weight"], [1] * 200 + [0] * (steps * batch_size - 200))
+    np.testing.assert_array_equal(rows["id"][:200], examples.ids)
+    np.testing.assert_array_equal(rows["label"][:200], examples.labels)
+    for row in (0, 77, 199):
+        expected = PREPROCESSING(decode_image(examples.images[row]))
+        np.testing.assert_array_equal(rows["image"][row], expected)
+    assert (rows["id"][200:] == -1).all()
+    assert (rows["label"][200:] == 0).all()
+    assert (rows["image"][200:] == -1).all()  # black
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet2012", "mnist"])
+def test_mocked_data_sets(name):
+    preprocessing = Preprocessing(image_size=(16, 16), resize="resize_small", resize_to=20)
+    with tfds.testing.mock_data(num_examples=10):
+        source = open_source(name, "train")
+    options = {"batch_size": 4, "preprocessing": preprocessing}
+    train = [*pipeline.train_dataset(source, seed=0, window=6, **options).take(5)]
+    ids = np.concatenate([batch["id"] for batch in train])
+    np.testing.assert_array_equal(np.sort(ids[:10]), np.arange(10))
+    images = np.concatenate([batch["image"] for batch in train])
+    assert images.shape == (20, 16, 16, 3)
+    assert images.std() > 0.1
+    evaluated = [*pipeline.eval_dataset(source, **options)]
+    assert sum(batch["weight"].numpy().sum() for batch in evaluated) == 10
+
+
+class _Damaged:
+    """A source with one image that is none."""
+
+    shard_lengths, num_examples = (12,), 12
+
+    def __init__(self, source, damaged):
+        self._source, self._damaged = source, damaged
+
+    def read(self, ranges):
+        examples = self._source.read(ranges)
+        images = examples.images.copy()
+        images[examples.ids == self._damaged] = b"no image"
+        return examples._replace(images=images)
+
+    def describe(self, example_id):
+        return self._source.describe(example_id)
+
+
+def test_unreadable_image_stops_and_is_named(digits):
+    source = _Damaged(digits, damaged=9)
+    options = {"batch_size": 4, "preprocessing": PREPROCESSING}
+    order = {"seed": 0, "window": 12}
+    train = iter(pipeline.train_dataset(source, **options, **order))
+    steps = [pipeline.train_indices(source, batch_size=4, step=k, **order) for k in range(3)]
+    (bad_step,) = [k for k in range(3) if 9 in steps[k]]
+    for step in range(3):
+        problem = pipeline.find_unreadable(source, steps[step])
+        if step < bad_step:
+            next(train)
+            assert problem is None
+        elif step == bad_step:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                next(train)
+            assert isinstance(problem, sources.DataError)
+            assert "train example 9 of digits/all:1.0.0 (id 9) cannot be decoded" in str(problem)
+            assert "\n" not in str(problem)
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(pipeline.eval_dataset(source, **options))
+    assert "id 9" in str(pipeline.find_unreadable(source, range(12)))
+    assert pipeline.find_unreadable(source, range(9)) is None
+
+
+def test_damaged_files_stop_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+    source = open_source("digits", "train", tmp_path)
+    dataset = pipeline.train_dataset(
+        source, batch_size=8, preprocessing=PREPROCESSING, seed=0, window=100
+    )
+    (file,) = tmp_path.rglob("digits-train*")
+    file.unlink()
+    with pytest.raises(tf.errors.OpError, match="DataError.*digits/all:1.0.0 split 'train' cannot"):
+        next(iter(dataset))
+    assert "cannot be read" in str(pipeline.find_unreadable(source, [5]))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        (
+            {"batch_size": 10, "input_context": tf.distribute.InputContext(1, 0, 4)},
+            "batch_size=10 cannot be divided among 4 replicas",
+        ),
+        (
+            {"batch_size": 6, "input_context": tf.distribute.InputContext(2, 0, 3)},
+            "3 replicas cannot be divided among 2 hosts",
+        ),
+        ({"crop": "centre"}, "crop='centre'"),
+        ({"crop_area": (0.5, 0.2)}, r"crop_area=\(0.5, 0.2\)"),
+        ({"crop_area": (0.0, 1.0)}, r"crop_area=\(0.0, 1.0\)"),
+        ({"start_step": -1}, "start_step=-1"),
+        ({"window": 0}, "window=0"),
+        ({"seed": -3}, "seed=-3"),
+    ],
+)
+def test_rejects(digits, options, text):
+    defaults = {"batch_size": 8, "seed": 0, "window": 50}
+    with pytest.raises(ValueError, match=text):
+        pipeline.train_dataset(digits, preprocessing=PREPROCESSING, **{**defaults, **options})

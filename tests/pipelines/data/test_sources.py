@@ -1,0 +1,238 @@
+"""Sources: ranges and stable ids of splits, mocks of TFDS, memory, and clear errors."""
+
+import io
+import json
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from pipelines.data import digits, sources
+from pipelines.data.sources import DataError, open_source
+
+
+class Shards(tfds.core.GeneratorBasedBuilder):
+    """120 grey images whose first pixel is the example's key, in files of 40."""
+
+    VERSION = tfds.core.Version("2.0.0")
+    url_infos = None
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {
+                    "photo": tfds.features.Image(shape=(4, 4, 1), encoding_format="png"),
+                    "class": tfds.features.ClassLabel(num_classes=3),
+                    "note": tfds.features.Text(),
+                }
+            ),
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(0), "unlabelled": self._generate_examples(-1)}
+
+    def _generate_examples(self, sign):
+        for key in range(120):
+            image = np.full((4, 4, 1), key, np.uint8)
+            yield key, {"photo": image, "class": -1 if sign else key % 3, "note": "not read"}
+
+
+@pytest.fixture(scope="module")
+def sharded_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sharded")
+    tfds.disable_progress_bar()
+    config = tfds.download.DownloadConfig(num_shards=3)
+    tfds.builder("shards", data_dir=path).download_and_prepare(download_config=config)
+    return path
+
+
+def _keys(examples):
+    return [int(np.asarray(Image.open(io.BytesIO(image)))[0, 0]) for image in examples.images]
+
+
+@pytest.fixture(params=["in memory", "from files"])
+def storage(request, monkeypatch):
+    """Small splits are kept in memory; the same must hold when they are not."""
+    if request.param == "from files":
+        monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+
+
+@pytest.mark.parametrize(
+    ("split", "expected_ids", "shard_lengths"),
+    [
+        ("train", range(120), (40, 40, 40)),
+        ("train[:90%]", range(108), (40, 40, 28)),
+        ("train[35:45]", range(35, 45), (5, 5)),
+        ("train[-3:]", range(117, 120), (3,)),
+        ("train[100:]+train[:10]", [*range(100, 120), *range(10)], (20, 10)),
+        ("train[1shard:2shard]", range(40, 80), (40,)),
+    ],
+)
+def test_splits_and_ids(sharded_dir, storage, split, expected_ids, shard_lengths):
+    source = open_source("shards", split, sharded_dir)
+    expected_ids = list(expected_ids)
+    assert source.num_examples == len(expected_ids)
+    assert source.shard_lengths == shard_lengths
+    everything = source.read([(0, source.num_examples)])
+    assert everything.ids.tolist() == expected_ids
+    assert everything.ids.dtype == np.int64
+    assert _keys(everything) == expected_ids
+    assert everything.labels.tolist() == [key % 3 for key in expected_ids]
+    assert everything.labels.dtype == np.int32
+
+
+def test_read_keeps_the_order_of_ranges(sharded_dir, storage):
+    source = open_source("shards", "train[10:]", sharded_dir)
+    examples = source.read([(100, 110), (3, 5), (25, 72)])
+    assert examples.ids.tolist() == [*range(110, 120), 13, 14, *range(35, 82)]
+    assert _keys(examples) == examples.ids.tolist()
+
+
+def test_small_splits_are_read_once(sharded_dir, monkeypatch):
+    source = open_source("shards", "train", sharded_dir)
+    first = source.read([(5, 6)])
+    monkeypatch.setattr(sources, "_fetch", None)
+    assert source.read([(5, 6)]).images[0] == first.images[0]
+
+
+def test_union_counts_ids_on():
+    source = open_source("digits", "test[290:]+validation+test[:1]")
+    examples = source.read([(0, source.num_examples)])
+    assert examples.ids.tolist() == [*range(290, 300), *range(300, 500), 0]
+    assert source.describe(295) == "test example 295 of digits/all:1.0.0"
+    assert source.describe(303) == "validation example 3 of digits/all:1.0.0"
+
+
+def test_digits_source():
+    source = open_source("digits/low", "validation")
+    assert (source.name, source.version, source.split) == ("digits/low", "1.0.0", "validation")
+    assert (source.num_examples, source.num_classes) == (100, 5)
+    assert source.labels == ("0", "1", "2", "3", "4")
+    images = [tf.io.decode_png(image)[..., 0] for image in source.read([(0, 100)]).images]
+    pixels, _ = digits._load()
+    np.testing.assert_array_equal(images, pixels[digits.split_indices("validation", 5)])
+
+
+def test_manifest_is_json():
+    manifest = open_source("digits", "train[:50%]").manifest()
+    assert json.loads(json.dumps(manifest)) == manifest
+    assert manifest["data_set"] == "digits/all"
+    assert manifest["num_examples"] == 648
+    assert manifest["labels"][9] == "9"
+    assert manifest["parts"] == [{"split": "train", "start": 0, "stop": 648, "first_id": 0}]
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "classes", "magic"),
+    [
+        ("cifar10", "train", 10, b"\x89PNG"),
+        ("cifar10", "test[:50%]", 10, b"\x89PNG"),
+        ("imagenet2012", "validation", 1000, b"\xff\xd8\xff"),
+        ("imagenet_v2", "test", 1000, b"\xff\xd8\xff"),
+        ("oxford_iiit_pet", "train", 37, b"\xff\xd8\xff"),
+        ("mnist", "train", 10, b"\x89PNG"),
+    ],
+)
+def test_any_tfds_name(name, split, classes, magic):
+    with tfds.testing.mock_data(num_examples=7):
+        source = open_source(name, split)
+        assert (source.num_examples, source.num_classes) == (7, classes)
+        assert len(source.labels) == classes
+        examples = source.read([(2, 5)])
+        assert examples.ids.tolist() == [2, 3, 4]
+        assert all(image.startswith(magic) for image in examples.images)
+
+
+def _message(*arguments, **options):
+    start = time.monotonic()
+    with pytest.raises(DataError) as error:
+        open_source(*arguments, **options)
+    assert isinstance(error.value, ValueError)
+    assert time.monotonic() - start < 20  # never waits for a network
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_missing_files(tmp_path):
+    message = _message("cifar10", "train", tmp_path)
+    assert f"no {tmp_path}/cifar10/3.0.2/dataset_info.json" in message
+    assert f"tfds build cifar10 --data_dir={tmp_path}" in message
+    assert "data.data_dir" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_files_of_a_manual_download(tmp_path):
+    assert "tensorflow.org/datasets/catalog/imagenet2012" in _message(
+        "imagenet2012", "train", tmp_path
+    )
+
+
+def test_folder_without_information(tmp_path):
+    (tmp_path / "cifar10" / "3.0.2").mkdir(parents=True)
+    message = _message("cifar10", "train", tmp_path)
+    assert f"no {tmp_path}/cifar10/3.0.2/dataset_info.json" in message
+
+
+def test_missing_version(sharded_dir):
+    (sharded_dir / "cifar10" / "3.0.1").mkdir(parents=True)
+    assert "Prepared there: 3.0.1; ask for cifar10:3.0.1" in _message(
+        "cifar10", "train", sharded_dir
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "texts"),
+    [
+        ("cifr10", "train", ["'cifr10'", "cifar10"]),
+        ("CIFAR10", "train", ["'CIFAR10'", "cifar10"]),
+        ("diggits", "train", ["Did you mean digits"]),
+        ("zzzzzzzz", "train", ["no data set named 'zzzzzzzz'"]),
+        ("digits/lows", "train", ["'digits/lows'", "all, low"]),
+        ("digits:7.0.0", "train", ["'digits:7.0.0'", "1.0.0"]),
+        ("../digits", "train", ["'../digits'", "name[/config][:version]"]),
+        ("huggingface:mnist", "train", ["name[/config][:version]"]),
+        ("digits", "trian", ["'trian'", "train (1,297), validation (200), test (300)"]),
+        ("digits", "train[", ["'train['"]),
+        ("digits", "train[5000:]", ["'train[5000:]'", "train (1,297)"]),
+        ("digits", "train[7:7]", ["'train[7:7]'", "empty"]),
+        ("imdb_reviews", "train", ["image classification", "text (Text)"]),
+        ("coco", "train", ["image classification", "objects"]),
+    ],
+)
+def test_clear_errors(name, split, texts):
+    message = _message(name, split)
+    for text in texts:
+        assert text in message
+
+
+def test_unlabelled_split(sharded_dir):
+    source = open_source("shards", "unlabelled", sharded_dir)
+    with pytest.raises(DataError, match="'unlabelled'.*without a label"):
+        source.read([(0, 1)])
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert "data.data_dir" in _message("digits", "train", file / "below")
+
+
+def test_damaged_and_lost_files(tmp_path, storage):
+    config = tfds.download.DownloadConfig(num_shards=3)
+    tfds.builder("shards", data_dir=tmp_path).download_and_prepare(download_config=config)
+    source = open_source("shards", "train", tmp_path)
+    file = tmp_path / "shards" / "2.0.0" / "shards-train.tfrecord-00001-of-00003"
+    contents = bytearray(file.read_bytes())
+
+    contents[500] ^= 1
+    file.write_bytes(contents)
+    with pytest.raises(DataError, match=r"split 'train' cannot be read .*corrupted record"):
+        source.read([(0, 120)])
+    file.unlink()
+    with pytest.raises(DataError, match=r"shards:2.0.0 .*No such file"):
+        source.read([(0, 120)])

@@ -1,0 +1,192 @@
+"""Overrides, JSON and validation of experiments."""
+
+import dataclasses
+import json
+
+import pytest
+
+from pipelines import config, experiments
+from pipelines.config import Experiment, override
+from pipelines.errors import UserError
+
+# One legal value, different from the default, for every path; a new field must be added here.
+VALUES = {
+    "seed": ("7", 7),
+    "init_from": ("runs/a", "runs/a"),
+    "model.name": ("ViT-Ti/16", "ViT-Ti/16"),
+    "model.image_size": ("64,48", (64, 48)),
+    "model.patch_size": ("8", 8),
+    "model.hidden_size": ("96", 96),
+    "model.mlp_size": ("128", 128),
+    "model.layers": ("2", 2),
+    "model.heads": ("4", 4),
+    "model.classifier": ("gap", "gap"),
+    "model.representation_size": ("32", 32),
+    "model.position_embedding": ("none", "none"),
+    "model.activation": ("gelu_erf", "gelu_erf"),
+    "model.dropout": ("0.1", 0.1),
+    "model.attention_dropout": ("0.2", 0.2),
+    "model.stochastic_depth": ("0.3", 0.3),
+    "model.layer_norm_epsilon": ("1e-5", 1e-5),
+    "model.head_bias": ("-10", -10.0),
+    "model.dtype": ("mixed_bfloat16", "mixed_bfloat16"),
+    "data.name": ("cifar10", "cifar10"),
+    "data.data_dir": ("/data", "/data"),
+    "data.train_split": ("train[:90%]", "train[:90%]"),
+    "data.eval_split": ("none", None),
+    "data.window": ("100", 100),
+    "data.crop": ("none", "none"),
+    "data.crop_area": ("0.2,0.9", (0.2, 0.9)),
+    "data.flip": ("false", False),
+    "data.resize": ("resize_small", "resize_small"),
+    "data.resize_to": ("256", 256),
+    "optimizer.name": ("sgd", "sgd"),
+    "optimizer.learning_rate": ("1", 1.0),
+    "optimizer.weight_decay": ("0.3", 0.3),
+    "optimizer.decay": ("all", "all"),
+    "optimizer.momentum": ("0.5", 0.5),
+    "optimizer.beta_1": ("0.8", 0.8),
+    "optimizer.beta_2": ("0.99", 0.99),
+    "optimizer.epsilon": ("1e-6", 1e-6),
+    "optimizer.clip_norm": ("none", None),
+    "schedule.warmup_steps": ("10", 10),
+    "schedule.decay": ("linear", "linear"),
+    "train.steps": ("50", 50),
+    "train.batch_size": ("8", 8),
+    "train.loss": ("sigmoid", "sigmoid"),
+    "train.label_smoothing": ("0.1", 0.1),
+    "train.log_every": ("5", 5),
+    "train.eval_every": ("6", 6),
+    "train.checkpoint_every": ("7", 7),
+    "train.deterministic": ("true", True),
+}
+# Fields that need each other to be legal.
+COMPANIONS = {
+    "data.resize": ["data.resize_to=256"],
+    "data.resize_to": ["data.resize=resize_small"],
+}
+
+
+def _read(experiment, path):
+    for name in path.split("."):
+        experiment = getattr(experiment, name)
+    return experiment
+
+
+def test_every_path_has_a_value():
+    assert set(VALUES) == {path for path, _ in config.config_paths()}
+
+
+@pytest.mark.parametrize("path", VALUES)
+def test_override_sets_one_field_by_its_type(path):
+    text, expected = VALUES[path]
+    changed = override(Experiment(), [f"{path}={text}", *COMPANIONS.get(path, [])])
+    received = _read(changed, path)
+    assert received == expected
+    assert type(received) is type(expected)
+    paths = [line.split(":")[0] for line in config.differences(_dict(), changed.to_dict())]
+    assert set(paths) <= {path} | {name.split("=")[0] for name in COMPANIONS.get(path, [])}
+
+
+def _dict():
+    return Experiment().to_dict()
+
+
+def test_one_number_is_a_square_image():
+    assert override(Experiment(), ["model.image_size=32"]).model.image_size == (32, 32)
+
+
+def test_values_may_hold_equal_signs():
+    assert override(Experiment(), ["data.data_dir=/a=b"]).data.data_dir == "/a=b"
+
+
+def test_order_of_assignments_does_not_matter():
+    assignments = ["schedule.warmup_steps=2000", "train.steps=3000"]
+    assert override(Experiment(), assignments) == override(Experiment(), assignments[::-1])
+
+
+@pytest.mark.parametrize("name", experiments.EXPERIMENTS)
+def test_recipes_survive_json(name):
+    recipe = experiments.get(name)
+    assert Experiment.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_unknown_path_names_near_ones():
+    with pytest.raises(UserError, match=r"'train.step'.*train.steps"):
+        override(Experiment(), ["train.step=3"])
+
+
+def test_assignment_without_value():
+    with pytest.raises(UserError, match="path=value"):
+        override(Experiment(), ["train.steps"])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("train.steps=many", "train.steps is of type int. Received: 'many'"),
+        ("train.steps=1.5", "train.steps is of type int"),
+        ("data.flip=perhaps", "data.flip is of type bool"),
+        ("model.image_size=1,2,3", "model.image_size is of type"),
+        ("data.crop_area=0.5", "data.crop_area is of type"),
+        ("optimizer.name=lamb", "optimizer.name must be one of sgd, adamw. Received: 'lamb'"),
+        ("optimizer.momentum=1", r"optimizer.momentum must be in \[0, 1\)"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate must be at least 0"),
+        ("optimizer.clip_norm=0", "optimizer.clip_norm must be above 0"),
+        ("schedule.decay=step", "schedule.decay must be one of"),
+        ("schedule.warmup_steps=1000", "schedule.warmup_steps=1000 must be below train.steps=1000"),
+        ("train.batch_size=0", "train.batch_size must be at least 1"),
+        ("train.checkpoint_every=-1", "train.checkpoint_every must be at least 0"),
+        ("train.label_smoothing=1", "train.label_smoothing must be in"),
+        ("train.loss=mse", "train.loss must be one of"),
+        ("data.crop=random", "data.crop must be one of"),
+        ("data.crop_area=0.9,0.1", "data.crop_area must be"),
+        ("data.resize=resize_small", "data.resize_to belongs to"),
+        ("data.window=0", "data.window must be at least 1"),
+        ("seed=-1", "seed must be in"),
+        ("model.name=ViT-B/61", "Unknown model 'ViT-B/61'. Did you mean ViT-B/16"),
+        ("model.heads=7", "hidden_size=768 is not a multiple of heads=7"),
+        ("model.image_size=8", "smaller than one patch"),
+        ("model.dtype=float8", "model.dtype must be one of"),
+        ("model.dropout=1", r"dropout must be in \[0, 1\)"),
+    ],
+)
+def test_bad_values_are_one_clear_error(assignment, message):
+    with pytest.raises(UserError, match=message):
+        override(Experiment(), [assignment])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sed": 1}, "Unknown config field sed. Did you mean seed"),
+        ({"train": {"stepz": 1}}, "Unknown config field train.stepz. Did you mean steps"),
+        ({"train": 3}, "train. must be an object"),
+        ({"train": {"steps": "3"}}, "train.steps is of type int. Received: '3'"),
+        ({"train": {"steps": True}}, "train.steps is of type int. Received: True"),
+        ({"train": {"steps": None}}, "train.steps is of type int"),
+        ({"model": {"image_size": [1, 2, 3]}}, "model.image_size is of type"),
+        ({"data": {"crop_area": [0.1, "1"]}}, "data.crop_area is of type float"),
+    ],
+)
+def test_json_of_the_wrong_shape_is_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        Experiment.from_dict(fields)
+
+
+def test_unknown_experiment_names_near_ones():
+    with pytest.raises(UserError, match="'digit'. Did you mean digits"):
+        experiments.get("digit")
+
+
+def test_experiments_cannot_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Experiment().seed = 3
+
+
+def test_differences_are_readable():
+    changed = override(Experiment(), ["train.steps=5", "seed=2"])
+    assert config.differences(_dict(), changed.to_dict()) == [
+        "seed: 0 -> 2",
+        "train.steps: 1000 -> 5",
+    ]

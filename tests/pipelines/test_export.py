@@ -1,0 +1,503 @@
+"""Exports: every signature gives what the model gives, and nothing wrong is ever left on disk."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from custom_ops import reference
+from pipelines import decoding, isolated, serving, tensorflow_only
+from pipelines.errors import RunError, UserError
+from tests.pipelines import encoded
+from tests.pipelines.commands import run_command
+from tests.vit_tf import tiny
+
+LABELS = ("null", "one", "zwei", "três", "四")
+# name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
+VARIANTS = {
+    "token": ({}, {"labels": LABELS}),
+    "gap": ({"classifier": "gap"}, {"resize": "resize_small", "resize_to": 20}),
+    "pre_logits": ({"representation_size": 7, "position_embedding": "none"}, {}),
+    "bfloat16": ({"dtype": "mixed_bfloat16"}, {"labels": LABELS}),
+}
+CLASSIFIERS = ("serving_default", "serving_uint8", "serving_bytes", "serving_bytes_lenient")
+# Graph and eager round differently; bfloat16 keeps 8 bits.
+TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
+
+
+def make(fields=None, preprocessing=None):
+    model = tiny.model(**(fields or {}))
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size, **(preprocessing or {}))
+    return model, rule
+
+
+def call_here(directory, calls):
+    """`isolated.call` without a new process, which takes seconds."""
+    loaded = tf.saved_model.load(directory)
+    answers = []
+    for name, inputs in calls:
+        inputs = tf.constant(inputs, None if isinstance(inputs, np.ndarray) else tf.string)
+        outputs = {key: value.numpy() for key, value in loaded.signatures[name](inputs).items()}
+        if "classes" in outputs:
+            outputs["classes"] = np.char.decode(outputs["classes"].astype(bytes), "utf-8")
+        answers.append(outputs)
+    return answers
+
+
+@pytest.fixture
+def no_process(monkeypatch):
+    monkeypatch.setattr(isolated, "call", call_here)
+
+
+@pytest.fixture(scope="module", params=list(VARIANTS))
+def exported(request, tmp_path_factory):
+    """The model, its preprocessing, the loaded export."""
+    model, preprocessing = make(*VARIANTS[request.param])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolated, "call", call_here)
+        report = serving.export(model, preprocessing, tmp_path_factory.mktemp(request.param))
+    return model, preprocessing, tf.saved_model.load(report.path)
+
+
+def assert_close(model, actual, expected):
+    tolerance = TOLERANCE[model.compute_dtype]
+    assert actual.dtype == tf.float32
+    assert actual.shape == expected.shape
+    expected = tf.cast(expected, tf.float32).numpy()
+    largest = np.abs(expected).max() if expected.size else 0
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=0, atol=tolerance * largest)
+
+
+def assert_classified(exported, outputs, images):
+    """`outputs` are what the model says of uint8 images of any sizes."""
+    model, preprocessing, _ = exported
+    inputs = tf.stack([preprocessing(image) for image in images])
+    logits = model(inputs).numpy()
+    assert_close(model, outputs["logits"], logits)
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    assert_close(model, outputs["probabilities"], exponents / exponents.sum(axis=1, keepdims=True))
+    labels = preprocessing.labels or ("0", "1", "2", "3", "4")
+    assert outputs["classes"].numpy().tolist() == [[x.encode() for x in labels]] * len(images)
+
+
+def test_interface(exported):
+    """Names, dtypes and shapes that clients are written against."""
+    model, _, loaded = exported
+    images = {"images": tf.TensorSpec([None, None, None, 3], tf.float32, "images")}
+    pixels = {"images": tf.TensorSpec([None, None, None, 3], tf.uint8, "images")}
+    image_bytes = {"image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")}
+    classified = {
+        "logits": ([None, 5], tf.float32),
+        "probabilities": ([None, 5], tf.float32),
+        "classes": ([None, 5], tf.string),
+    }
+    width = model.config.representation_size or 12
+    expected = {
+        "serving_default": (images, classified),
+        "serving_uint8": (pixels, classified),
+        "serving_bytes": (image_bytes, classified),
+        "serving_bytes_lenient": (image_bytes, classified | {"valid": ([None], tf.bool)}),
+        "embed": (images, {"embedding": ([None, width], tf.float32)}),
+        "attend": (images, {"attention": ([None, 2, 3, 2, 3], tf.float32)}),
+    }
+    assert set(loaded.signatures) == set(expected)
+    for name, (inputs, outputs) in expected.items():
+        signature = loaded.signatures[name]
+        assert signature.structured_input_signature == ((), inputs)
+        actual = {
+            key: (spec.shape.as_list(), spec.dtype)
+            for key, spec in signature.structured_outputs.items()
+        }
+        assert actual == outputs
+
+
+@pytest.mark.parametrize("size", [(11, 14), (37, 22), (1, 2)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_images(exported, size, batch):
+    _, _, loaded = exported
+    images = np.stack([encoded.pixels(*size, seed) for seed in range(batch)])
+    as_float = loaded.signatures["serving_default"](images=tf.constant(images, tf.float32))
+    assert_classified(exported, as_float, images)
+    assert_classified(exported, loaded.signatures["serving_uint8"](images=images), images)
+
+
+def test_empty_batch(exported):
+    model, _, loaded = exported
+    for name, signature in loaded.signatures.items():
+        if "bytes" in name:
+            outputs = signature(image_bytes=tf.zeros([0], tf.string))
+        else:
+            dtype = tf.uint8 if name == "serving_uint8" else tf.float32
+            outputs = signature(images=tf.zeros([0, 20, 30, 3], dtype))
+        expected = {name: spec.shape[1:] for name, spec in signature.structured_outputs.items()}
+        assert {name: value.shape for name, value in outputs.items()} == {
+            name: (0, *shape) for name, shape in expected.items()
+        }
+
+
+def test_bytes(exported):
+    """Formats and sizes mix within a batch."""
+    _, _, loaded = exported
+    files, images = zip(*encoded.every_format(), strict=True)
+    assert_classified(exported, loaded.signatures["serving_bytes"](image_bytes=files), images)
+    lenient = loaded.signatures["serving_bytes_lenient"](image_bytes=files)
+    assert_classified(exported, lenient, images)
+    assert lenient["valid"].numpy().all()
+
+
+def test_bad_bytes_spoil_only_their_row(exported):
+    _, _, loaded = exported
+    bad = list((encoded.broken() | encoded.huge()).values())
+    good, images = zip(*encoded.every_format()[:2], strict=True)
+    files = [bad[0], good[0], *bad[1:], good[1]]
+    outputs = loaded.signatures["serving_bytes_lenient"](image_bytes=files)
+    valid = np.zeros(len(files), bool)
+    valid[[1, -1]] = True
+    assert outputs["valid"].numpy().tolist() == valid.tolist()
+    for name in ("logits", "probabilities"):
+        assert np.isnan(outputs[name].numpy()[~valid]).all()
+    kept = {name: tf.boolean_mask(outputs[name], valid) for name in outputs}
+    assert_classified(exported, kept, images)
+    nothing = loaded.signatures["serving_bytes_lenient"](image_bytes=bad)
+    assert not nothing["valid"].numpy().any()
+    assert np.isnan(nothing["logits"].numpy()).all()
+
+
+def test_strict_bytes_name_the_bad_elements(exported):
+    _, _, loaded = exported
+    good = encoded.every_format()[0][0]
+    bad = encoded.broken()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"at index\] \[1 3\]"):
+        loaded.signatures["serving_bytes"](image_bytes=[good, bad["cut JPEG"], good, bad["empty"]])
+
+
+def test_embed(exported):
+    model, preprocessing, loaded = exported
+    images = np.stack([encoded.pixels(25, 16, seed) for seed in range(2)])
+    outputs = loaded.signatures["embed"](images=tf.constant(images, tf.float32))
+    features, _ = model.encode(model.embed(preprocessing(images)))
+    assert_close(model, outputs["embedding"], model.represent(features))
+    # Times the head it is the logits.
+    logits = outputs["embedding"] @ model.head.kernel + model.head.bias
+    assert_close(model, logits, model(preprocessing(images)))
+
+
+def test_attend(exported):
+    model, preprocessing, loaded = exported
+    images = np.stack([encoded.pixels(25, 16, seed) for seed in range(2)])
+    outputs = loaded.signatures["attend"](images=tf.constant(images, tf.float32))
+    tokens = model.embed(preprocessing(images))
+    for layer in (model.class_token, model.position_embedding):
+        tokens = tokens if layer is None else layer(tokens)
+    expected = []
+    for block in model.blocks:
+        qkv = tf.cast(block.attention.qkv(block.norm_attention(tokens)), tf.float32)
+        weights = reference.attention_weights(qkv, block.heads)
+        has_token = model.class_token is not None
+        row = weights[:, :, 0, 1:] if has_token else tf.reduce_mean(weights, axis=2)
+        expected.append(tf.reshape(row, [2, 3, 2, 3]))
+        tokens, _ = block(tokens)
+    assert_close(model, outputs["attention"], tf.stack(expected, axis=1))
+    total = outputs["attention"].numpy().sum(axis=(-2, -1))
+    if model.class_token is None:
+        np.testing.assert_allclose(total, 1, rtol=1e-5)
+    else:
+        assert (total < 1).all()
+
+
+@pytest.mark.parametrize("name", ["JPEG", "GIF", "PNG"])
+def test_header_that_claims_too_much_is_not_decoded(name):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="claims more than"):
+        decoding.decode(encoded.huge()[name])
+
+
+def test_without_head(tmp_path, no_process):
+    model, preprocessing = make({"num_classes": 0}, {"labels": LABELS})
+    report = serving.export(model, preprocessing, tmp_path)
+    assert report.signatures == ("embed", "attend")
+    loaded = tf.saved_model.load(report.path)
+    assert set(loaded.signatures) == {"embed", "attend"}
+    images = encoded.pixels(30, 20)[None].astype(np.float32)
+    outputs = loaded.signatures["embed"](images=images)
+    assert_close(model, outputs["embedding"], model(preprocessing(images)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "preprocessing", "message"),
+    [
+        ({"classifier": "unpooled"}, {}, "unpooled.*'token' or 'gap'"),
+        ({}, {"labels": ("a", "b")}, "names 2 classes, the model has 5"),
+        ({}, {"labels": ("a", "b", "c", "d", "\ud800")}, "not valid Unicode"),
+    ],
+)
+def test_refused_models(tmp_path, fields, preprocessing, message):
+    with pytest.raises(UserError, match=message):
+        serving.export(*make(fields, preprocessing), tmp_path / "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_preprocessing_of_another_size_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"\(12, 14\).*\(11, 14\)"):
+        serving.export(tiny.model(), vit_tf.Preprocessing(image_size=(12, 14)), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A model, its preprocessing, and what its export answers in the check."""
+    model, preprocessing = make()
+    answers = []
+
+    def call(directory, calls):
+        answers.extend(call_here(directory, calls))
+        return answers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolated, "call", call)
+        serving.export(model, preprocessing, tmp_path_factory.mktemp("recorded"))
+    return model, preprocessing, answers
+
+
+@pytest.fixture
+def quick(recorded, monkeypatch):
+    """Exports that write only their `saved_model.pb`, numbered; `answer` sets what they answer."""
+    model, preprocessing, answers = recorded
+    written = []
+
+    def write(model, signatures, directory):
+        written.append(directory)
+        with open(os.path.join(directory, "saved_model.pb"), "w") as file:
+            file.write(f"export {len(written)}")
+
+    def answer(name=None, change=None):
+        changed = [
+            {key: change(value) if key == name else value for key, value in outputs.items()}
+            for outputs in answers
+        ]
+        monkeypatch.setattr(isolated, "call", lambda directory, calls: changed)
+
+    monkeypatch.setattr(serving, "_write", write)
+    answer()
+    return model, preprocessing, answer
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("logits", lambda x: x + 1e-3 * np.nanmax(np.abs(x))),
+        ("probabilities", lambda x: x * np.nan),
+        ("probabilities", lambda x: np.nan_to_num(x)),
+        ("classes", lambda x: x[:, ::-1]),
+        ("valid", lambda x: x | True),
+        ("embedding", lambda x: x[:1]),
+        ("attention", lambda x: x.swapaxes(1, 2)),
+    ],
+)
+def test_difference_fails_and_leaves_nothing(tmp_path, quick, name, change):
+    model, preprocessing, answer = quick
+    answer(name, change)
+    with pytest.raises(RunError, match=f"differs from the model: {name} of"):
+        serving.export(model, preprocessing, tmp_path / "a" / "b")
+    assert os.listdir(tmp_path) == []
+
+
+def test_existing_output(tmp_path, quick):
+    model, preprocessing, answer = quick
+    path = tmp_path / "portable" / "saved_model.pb"
+    serving.export(model, preprocessing, tmp_path)
+    with pytest.raises(UserError, match="--overwrite"):
+        serving.export(model, preprocessing, tmp_path)
+    answer("logits", lambda x: x + 1)
+    with pytest.raises(RunError):
+        serving.export(model, preprocessing, tmp_path, overwrite=True)
+    assert os.listdir(tmp_path) == ["portable"]
+    assert path.read_text() == "export 1"
+
+    answer()
+    serving.export(model, preprocessing, tmp_path, overwrite=True)
+    assert os.listdir(tmp_path) == ["portable"]
+    assert path.read_text() == "export 3"
+
+
+def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
+    model, preprocessing, _ = quick
+    serving.export(model, preprocessing, tmp_path)
+    rename = os.rename
+
+    def rename_but_not_into_place(source, target):
+        if os.path.basename(source).startswith(".portable.") and target.endswith("portable"):
+            raise OSError(28, "No space left on device", target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_but_not_into_place)
+    with pytest.raises(OSError, match="No space left"):
+        serving.export(model, preprocessing, tmp_path, overwrite=True)
+    assert os.listdir(tmp_path) == ["portable"]
+    assert (tmp_path / "portable" / "saved_model.pb").read_text() == "export 1"
+
+
+def test_output_that_is_something_else(tmp_path, quick):
+    model, preprocessing, _ = quick
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="file is no directory"):
+        serving.export(model, preprocessing, tmp_path / "file" / "below")
+    (tmp_path / "portable").mkdir()
+    serving.export(model, preprocessing, tmp_path)  # an empty directory is nobody's
+    (tmp_path / "portable" / "saved_model.pb").rename(tmp_path / "portable" / "photo.jpg")
+    with pytest.raises(UserError, match="no SavedModel"):
+        serving.export(model, preprocessing, tmp_path, overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["file", "portable"]
+    assert os.listdir(tmp_path / "portable") == ["photo.jpg"]
+
+
+def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):
+    def call(directory, calls):
+        raise isolated.CallError("NotFoundError: Op type not registered 'VitAttention'")
+
+    monkeypatch.setattr(isolated, "call", call)
+    model, preprocessing, _ = quick
+    with pytest.raises(RunError, match="TensorFlow alone.*VitAttention"):
+        serving.export(model, preprocessing, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_weights_that_changed_on_the_way_fail(tmp_path, monkeypatch, no_process):
+    model, preprocessing = make()
+    save = tf.saved_model.save
+
+    def save_and_change(*args, **kwargs):
+        save(*args, **kwargs)
+        model.head.bias.assign_add([0.0, 0.0, 0.0, 0.0, 0.1])
+
+    monkeypatch.setattr(tf.saved_model, "save", save_and_change)
+    with pytest.raises(RunError, match="logits of serving_default by 0.0"):
+        serving.export(model, preprocessing, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_model_that_is_not_finite_fails(tmp_path, no_process):
+    model, preprocessing = make()
+    model.head.bias.assign([np.nan] * 5)
+    with pytest.raises(RunError, match="not finite"):
+        serving.export(model, preprocessing, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+# A service that has TensorFlow and none of us. It looks at the ops in the file, calls a signature
+# as Python does, and one through a session, as TensorFlow Serving does.
+SERVICE = """
+import importlib.machinery, json, sys
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        missing = name.split(".")[0] in ("custom_ops", "keras", "orbit", "pipelines", "vit_tf")
+        return None if missing else super().find_spec(name, path, target)
+builtin, frozen = importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter
+sys.meta_path[:] = [builtin, frozen, Finder]
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
+
+path, image = sys.argv[1:]
+data = open(image, "rb").read()
+proto = saved_model_pb2.SavedModel()
+proto.ParseFromString(open(path + "/saved_model.pb", "rb").read())
+graph = proto.meta_graphs[0].graph_def
+functions = {function.signature.name for function in graph.library.function}
+nodes = [node for function in graph.library.function for node in function.node_def]
+ops = {node.op for node in [*graph.node, *nodes]} - functions
+model = tf.saved_model.load(path)
+eager = model.signatures["serving_bytes_lenient"](tf.constant([data, b"x"]))
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    meta = tf.compat.v1.saved_model.load(session, ["serve"], path)
+    signature = meta.signature_def["serving_bytes_lenient"]
+    fed = {signature.inputs["image_bytes"].name: [data, b"x"]}
+    names = {key: info.name for key, info in signature.outputs.items()}
+    in_session = session.run(names, fed)
+print(json.dumps({
+    "ops": sorted(ops),
+    "unknown": sorted(op for op in ops if op_def_registry.get(op) is None),
+    "eager": eager["logits"].numpy()[0].tolist(),
+    "session": in_session["logits"][0].tolist(),
+    "valid": [eager["valid"].numpy().tolist(), in_session["valid"].tolist()],
+    "ours": sorted({name.split(".")[0] for name in sys.modules} & {"keras", "vit_tf", "pipelines"}),
+}))
+"""
+
+
+@pytest.mark.process
+def test_command_and_service(tmp_path):
+    """From a checkpoint to a process that has only TensorFlow, everything real."""
+    model, preprocessing = make({}, {"labels": LABELS})
+    vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
+    command = [sys.executable, "-m", "pipelines.export"]
+    done = subprocess.run(
+        [*command, "--model", tmp_path / "model.npz", "--output", tmp_path / "new" / "out"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "new" / "out" / "portable"
+    for part in (str(path), "MB", ", ".join(CLASSIFIERS), "attend", "largest difference"):
+        assert part in done.stdout
+    assert f"tf.saved_model.load({str(path)!r})" in done.stdout
+    assert os.listdir(path.parent) == ["portable"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+    data, image = encoded.every_format()[0]
+    (tmp_path / "image").write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", SERVICE, path, tmp_path / "image"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["unknown"] == []
+    assert "MatMul" in seen["ops"] or "BatchMatMulV2" in seen["ops"]
+    assert seen["ours"] == []
+    assert seen["valid"] == [[True, False]] * 2
+    logits = model(preprocessing(image)[None])[0]
+    for way in ("eager", "session"):
+        np.testing.assert_allclose(seen[way], logits, rtol=0, atol=2e-5 * np.abs(logits).max())
+
+
+def test_isolated_process_finds_only_tensorflow():
+    find = tensorflow_only._TensorFlowFinder.find_spec
+    assert find("tensorflow") is not None
+    assert find("keras") is None and find("vit_tf.layers") is None and find("pipelines") is None
+
+
+@pytest.mark.process
+def test_isolated_process_reports_failure(tmp_path):
+    with pytest.raises(isolated.CallError, match="saved_model"):
+        isolated.call(tmp_path, [])
+
+
+def test_command_errors(tmp_path, monkeypatch, capsys):
+    def built(*_):
+        raise AssertionError("a model was built")
+
+    def fails(*flags):
+        code, out, err = run_command(monkeypatch, capsys, "export", *flags)
+        assert (code, out) == (2, "")
+        return err
+
+    vit_tf.save_npz(*(make()[0], tmp_path / "model.npz"))
+    unpooled, preprocessing = make({"classifier": "unpooled"})
+    vit_tf.save_npz(unpooled, tmp_path / "unpooled.npz", preprocessing)
+    (tmp_path / "file").write_text("mine")
+    assert "unpooled" in fails("--model", tmp_path / "unpooled.npz", "--output", tmp_path / "out")
+    monkeypatch.setattr(vit_tf, "create_model", built)
+    assert "no model at" in fails("--model", tmp_path / "none.npz", "--output", tmp_path / "out")
+    taken = fails("--model", tmp_path / "model.npz", "--output", tmp_path / "file")
+    assert "no directory" in taken
+    assert not (tmp_path / "out").exists()

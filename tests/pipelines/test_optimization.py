@@ -1,0 +1,139 @@
+"""Schedules and optimizers against closed forms and NumPy loops."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines import config, optimization
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (
+            {"total_steps": 20000, "warmup_steps": 500, "peak": 0.03, "decay": "cosine"},
+            {0: 0, 1: 6e-5, 250: 0.015, 500: 0.03, 5375: 0.0256066017, 10250: 0.015, 20000: 0},
+        ),
+        (
+            {"total_steps": 517822, "warmup_steps": 10000, "peak": 8e-4, "decay": "linear"},
+            {5000: 4e-4, 10000: 8e-4, 263911: 4.05e-4, 517822: 1e-5, 600000: 1e-5},
+        ),
+        ({"total_steps": 10, "peak": 0.1, "decay": "constant"}, {0: 0.1, 5: 0.1, 10: 0.1}),
+        (
+            {"total_steps": 10, "warmup_steps": 4, "peak": 0.1, "decay": "constant"},
+            {0: 0, 1: 0.025, 4: 0.1},
+        ),
+        ({"total_steps": 10, "peak": 0.1, "decay": "cosine"}, {0: 0.1, 5: 0.05}),
+    ],
+)
+def test_schedule_values_of_the_reference(schedule, expected):
+    compiled = tf.function(lambda step: optimization.learning_rate(step, **schedule))
+    for step, rate in expected.items():
+        for received in (optimization.learning_rate(step, **schedule), compiled(tf.constant(step))):
+            assert received.numpy() == pytest.approx(rate, rel=2e-6, abs=1e-10)
+
+
+def test_schedule_refuses_an_unknown_decay():
+    with pytest.raises(ValueError, match="Received: 'step'"):
+        optimization.learning_rate(0, peak=1.0, total_steps=2, decay="step")
+
+
+def test_clipping_is_global_and_reports_the_norm():
+    gradients = [tf.constant([3.0, 0.0]), tf.constant([[4.0]])]
+    clipped, norm = optimization.clip_by_global_norm(gradients, 1.0)
+    assert norm.numpy() == pytest.approx(5.0)
+    np.testing.assert_allclose(clipped[0], [0.6, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(clipped[1], [[0.8]], rtol=1e-6)
+    for clip_norm in (None, 10.0):
+        kept, norm = optimization.clip_by_global_norm(gradients, clip_norm)
+        assert norm.numpy() == pytest.approx(5.0)
+        np.testing.assert_array_equal(kept[0], gradients[0])
+
+
+def test_a_zero_gradient_survives_clipping():
+    clipped, norm = optimization.clip_by_global_norm([tf.zeros([3])], 1.0)
+    assert norm.numpy() == 0
+    np.testing.assert_array_equal(clipped[0], np.zeros(3))
+
+
+class _Weights:
+    """Two variables with the names of a Keras layer."""
+
+    def __init__(self, rng):
+        self.variables_ = [
+            _Variable("layer/kernel", rng.normal(size=(3, 4))),
+            _Variable("layer/bias", rng.normal(size=4)),
+        ]
+
+
+class _Variable:
+    def __init__(self, path, value):
+        self.path, self.value = path, tf.Variable(value, dtype=tf.float32)
+
+
+def _numpy_sgd(weights, gradients, rates, decays, momentum):
+    velocity = [np.zeros_like(w) for w in weights]
+    for step, rate in enumerate(rates):
+        for i, decay in enumerate(decays):
+            velocity[i] = momentum * velocity[i] + gradients[step][i]
+            weights[i] = weights[i] - rate * velocity[i] - rate * decay * weights[i]
+    return weights
+
+
+def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon):
+    m, v = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    for step, rate in enumerate(rates):
+        for i, decay in enumerate(decays):
+            g = gradients[step][i]
+            m[i] = beta_1 * m[i] + (1 - beta_1) * g
+            v[i] = beta_2 * v[i] + (1 - beta_2) * g * g
+            m_hat, v_hat = m[i] / (1 - beta_1 ** (step + 1)), v[i] / (1 - beta_2 ** (step + 1))
+            old = weights[i]
+            weights[i] = old - rate * m_hat / (np.sqrt(v_hat) + epsilon) - rate * decay * old
+    return weights
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("decay", ["kernels", "all"])
+def test_twenty_updates_equal_a_numpy_loop(name, decay):
+    rng = np.random.default_rng(0)
+    holder = _Weights(rng)
+    start = [variable.value.numpy().astype(np.float64) for variable in holder.variables_]
+    gradients = [[rng.normal(size=w.shape) for w in start] for _ in range(20)]
+    settings = config.Optimizer(name=name, weight_decay=0.2, decay=decay, epsilon=1e-3)
+    optimizer = optimization.make_optimizer(settings, holder.variables_)
+    schedule = {"peak": 0.1, "total_steps": 20, "warmup_steps": 5, "decay": "cosine"}
+
+    @tf.function
+    def update(step, *step_gradients):
+        rate = optimization.learning_rate(step, **schedule)
+        optimizer.apply(step_gradients, rate, step)
+
+    for step, pair in enumerate(gradients):
+        update(tf.constant(step, tf.int64), *(tf.constant(g, tf.float32) for g in pair))
+
+    steps = np.arange(20)
+    rates = 0.05 * (1 + np.cos(np.pi * np.clip((steps - 5) / 15, 0, 1))) * np.minimum(1, steps / 5)
+    decays = [0.2, 0.2 if decay == "all" else 0.0]
+    if name == "sgd":
+        expected = _numpy_sgd(start, gradients, rates, decays, 0.9)
+    else:
+        expected = _numpy_adamw(start, gradients, rates, decays, 0.9, 0.999, 1e-3)
+    for variable, value in zip(holder.variables_, expected, strict=True):
+        np.testing.assert_allclose(variable.value, value, rtol=3e-6, atol=3e-6)
+
+
+def test_slots_are_kept_by_path_in_a_checkpoint(tmp_path):
+    rng = np.random.default_rng(0)
+    first, second = _Weights(rng), _Weights(rng)
+    settings = config.Optimizer(name="adamw")
+    saved = optimization.make_optimizer(settings, first.variables_)
+    saved.apply([tf.ones([3, 4]), tf.ones([4])], tf.constant(0.1), tf.constant(0, tf.int64))
+    path = tf.train.Checkpoint(optimizer=saved.state).save(str(tmp_path / "c"))
+    # The other way round: only the paths say which slot belongs where.
+    restored = optimization.make_optimizer(settings, second.variables_[::-1])
+    tf.train.Checkpoint(optimizer=restored.state).restore(path).assert_consumed()
+    for slot in ("momentum", "variance"):
+        for name in ("layer/kernel", "layer/bias"):
+            np.testing.assert_array_equal(restored.slots[slot][name], saved.slots[slot][name])
+            assert np.abs(restored.slots[slot][name]).min() > 0

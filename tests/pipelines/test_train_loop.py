@@ -1,0 +1,323 @@
+"""Training: replicas agree, restarts change nothing, evaluation counts every example once."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from pipelines import progress, train_loop, weights
+from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.workdir import Workdir
+from tests.pipelines.tiny import tiny_experiment
+
+
+def one_device():
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def two_replicas():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def arrays(workdir):
+    with np.load(os.path.join(workdir, "final.npz"), allow_pickle=False) as file:
+        return dict(file)
+
+
+def losses(workdir):
+    return [line["loss"] for line in Workdir(workdir).read_metrics() if "loss" in line]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run on one device, with its experiment."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    experiment = tiny_experiment("train.eval_every=6", "train.checkpoint_every=6")
+    last = train_loop.train(experiment, workdir, one_device())
+    return workdir, experiment, last
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_two_replicas_equal_one_device(tmp_path, optimizer):
+    experiment = tiny_experiment(
+        f"optimizer.name={optimizer}", "optimizer.learning_rate=0.01", "data.eval_split=none"
+    )
+    train_loop.train(experiment, tmp_path / "one", one_device())
+    train_loop.train(experiment, tmp_path / "two", two_replicas())
+    tolerance = {"sgd": 1e-6, "adamw": 1e-5}[optimizer]
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=tolerance)
+    one, two = arrays(tmp_path / "one"), arrays(tmp_path / "two")
+    largest = max(np.abs(value).max() for value in one.values())
+    for key, value in one.items():
+        # The true gradient of a key bias is 0; Adam normalises the rounding that is left.
+        if not key.endswith("key/bias"):
+            np.testing.assert_allclose(two[key], value, rtol=0, atol=tolerance * largest)
+
+
+def test_losses_depend_on_the_random_draws(tmp_path):
+    """The comparison above would pass with dropout and augmentation off: they are not."""
+    for name, change in {"a": "seed=0", "b": "model.dropout=0.0", "c": "data.crop=none"}.items():
+        experiment = tiny_experiment(
+            "train.steps=6", "data.eval_split=none", "optimizer.learning_rate=0.02", change
+        )
+        train_loop.train(experiment, tmp_path / name, one_device())
+    a, b, c = (np.array(losses(tmp_path / name)) for name in "abc")
+    # The head starts at zero, so the first loss is log 10 in every run.
+    assert abs(a[0] - np.log(10)) < 1e-6
+    assert np.abs(a[-1] - b[-1]) > 1e-4
+    assert np.abs(a[-1] - c[-1]) > 1e-4
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_interrupted_and_resumed_is_bitwise_the_same(tmp_path, monkeypatch, capsys, optimizer):
+    experiment = tiny_experiment(
+        f"optimizer.name={optimizer}", "train.steps=4", "train.deterministic=true", "train.log_every=3"
+    )
+    train_loop.train(experiment, tmp_path / "whole", one_device())
+
+    timed = progress.Progress.timed
+    taken = []
+
+    def signal_in_second_step(self, steps):
+        taken.append(steps)
+        if sum(taken) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return timed(self, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Progress, "timed", signal_in_second_step)
+        patch.setattr(progress.Progress, "steps_within", lambda self, seconds: 1)
+        with pytest.raises(Interrupted, match="SIGTERM: saved step 2"):
+            train_loop.train(experiment, tmp_path / "parts", one_device())
+    assert not os.path.exists(tmp_path / "parts" / "final.npz")
+    capsys.readouterr()
+    train_loop.train(experiment, tmp_path / "parts", one_device())
+    assert "resuming from step 2" in capsys.readouterr().out
+
+    whole, parts = arrays(tmp_path / "whole"), arrays(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    for key, value in whole.items():
+        np.testing.assert_array_equal(parts[key], value)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
+def test_signal_handlers_are_given_back(finished):
+    before = signal.getsignal(signal.SIGTERM)
+    with progress.Signals() as signals:
+        assert signal.getsignal(signal.SIGTERM) != before
+        os.kill(os.getpid(), signal.SIGTERM)
+        # A second signal has its ordinary effect again.
+        assert signal.getsignal(signal.SIGTERM) == before
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            signals.check()
+        signals.check()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_run_leaves_what_is_documented(finished):
+    workdir, experiment, last = finished
+    names = set(os.listdir(workdir))
+    assert names == {
+        "config.json",
+        "manifest.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "final.npz",
+        "final.npz.json",
+    }
+    assert Workdir(workdir).read_experiment() == experiment
+    lines = Workdir(workdir).read_metrics()
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == list(range(1, 13))
+    assert all({"learning_rate", "images_per_second"} <= line.keys() for line in lines[:5])
+    evaluations = [line for line in lines if "eval_loss" in line]
+    assert [line["step"] for line in evaluations] == [6, 12]
+    assert all(line["eval_examples"] == 300 for line in evaluations)
+    assert last == evaluations[-1]
+    manifest = json.loads((workdir / "manifest.json").read_text())
+    assert manifest["seed"] == 0
+    assert manifest["data"]["num_examples"] == 1297
+    start = manifest["starts"][0]
+    assert start["versions"]["tensorflow"] == tf.__version__
+    assert {"command", "strategy", "git", "ops", "time"} <= start.keys()
+
+
+def test_tensorboard_holds_scalars_and_images(finished):
+    tags = set()
+    folder = finished[0] / "tensorboard"
+    for name in os.listdir(folder):
+        for event in tf.compat.v1.train.summary_iterator(str(folder / name)):
+            tags |= {value.tag for value in event.summary.value}
+    assert {"loss", "learning_rate", "eval_accuracy"} <= tags
+    assert any(tag.startswith("training images") for tag in tags)
+
+
+def test_a_finished_run_is_left_as_it_is(finished, capsys):
+    workdir, experiment, last = finished
+    before = arrays(workdir)
+    assert train_loop.train(experiment, workdir, one_device()) == last
+    assert "resuming from step 12" in capsys.readouterr().out
+    after = arrays(workdir)
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def test_another_configuration_in_the_workdir_is_refused(finished):
+    workdir, _, _ = finished
+    other = tiny_experiment("seed=5", "optimizer.learning_rate=0.5")
+    with pytest.raises(UserError, match=r"optimizer.learning_rate: 0.002 -> 0.5; seed: 0 -> 5"):
+        train_loop.train(other, workdir, one_device())
+
+
+def test_a_run_may_be_made_longer(finished, tmp_path):
+    experiment = tiny_experiment("train.steps=4", "schedule.decay=constant")
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    longer = tiny_experiment("train.steps=6", "train.log_every=2", "schedule.decay=constant")
+    assert train_loop.train(longer, tmp_path / "run", one_device())["step"] == 6
+
+
+def test_evaluation_on_every_strategy_counts_once(finished):
+    workdir, experiment, last = finished
+    source = weights.find(workdir)
+    # 300 is no multiple of 16 or 32; 7 is odd and does not divide among replicas.
+    for strategy in (one_device(), two_replicas()):
+        for batch_size in (7, 32, 300, 512):
+            changed = tiny_experiment(f"train.batch_size={batch_size}")
+            means = train_loop.evaluate(changed, source, strategy)
+            assert means["examples"] == 300
+            assert means["accuracy"] == last["eval_accuracy"]
+            assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-5)
+
+
+def test_evaluation_equals_a_plain_loop(finished):
+    workdir, experiment, last = finished
+    from sklearn.datasets import load_digits
+
+    from pipelines.data.digits import split_indices
+
+    digits = load_digits()
+    chosen = split_indices("test")
+    images = np.round(digits.images[chosen] * 255 / 16).astype(np.uint8)
+    model, preprocessing = weights.open_model(weights.find(workdir))
+    inputs = preprocessing(tf.repeat(tf.constant(images)[..., None], 3, axis=-1))
+    predicted = np.argmax(model(inputs), axis=-1)
+    assert np.mean(predicted == digits.target[chosen]) == pytest.approx(last["eval_accuracy"])
+
+
+def test_fine_tuning_resets_the_head_and_resizes_positions(finished, tmp_path, capsys):
+    workdir, _, _ = finished
+    experiment = tiny_experiment(
+        f"init_from={workdir}", "model.image_size=20", "train.steps=1", "schedule.warmup_steps=0"
+    )
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    assert "resized positions from 3 x 3 to 5 x 5" in capsys.readouterr().out
+    first = losses(tmp_path / "run")[0]
+    assert first == pytest.approx(np.log(10), rel=1e-6)
+    trained = arrays(tmp_path / "run")["Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"]
+    start = arrays(workdir)["Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"]
+    assert 0 < np.abs(trained - start).max() < 0.01
+
+
+@pytest.mark.parametrize("kind", ["workdir", "checkpoint", "npz", "keras"])
+def test_models_open_from_every_source(finished, tmp_path, kind):
+    workdir, _, _ = finished
+    model, _ = weights.open_model(weights.find(workdir))
+    path = {"workdir": workdir, "npz": workdir / "final.npz"}.get(kind)
+    if kind == "keras":
+        path = tmp_path / "model.keras"
+        model.save(path)
+    if kind == "checkpoint":
+        source = weights.Source(
+            str(workdir),
+            "checkpoint",
+            tf.train.latest_checkpoint(str(workdir / "checkpoints")),
+            Workdir(workdir),
+        )
+    else:
+        source = weights.find(path)
+    opened, preprocessing = weights.open_model(source)
+    images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
+    np.testing.assert_array_equal(opened(images), model(images))
+    assert preprocessing.image_size == (12, 12)
+    if kind != "keras":
+        assert preprocessing.labels == tuple("0123456789")
+    fresh = vit_tf.create_model(model.config)
+    report = weights.load(fresh, source, head="keep")
+    assert not report.reset
+    np.testing.assert_array_equal(fresh(images), model(images))
+
+
+def test_a_newer_checkpoint_wins_over_an_older_final_file(finished, tmp_path):
+    workdir, _, _ = finished
+    assert weights.find(workdir).kind == "npz"
+    final = workdir / "final.npz"
+    stat = final.stat()
+    try:
+        os.utime(final, (1, 1))
+        assert weights.find(workdir).kind == "checkpoint"
+    finally:
+        os.utime(final, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("content", ["none", "empty", "file", "damaged keras", "foreign keras"])
+def test_sources_that_are_no_model(tmp_path, content):
+    path = tmp_path / "thing"
+    if content == "empty":
+        path.mkdir()
+    elif content == "file":
+        path.write_text("hello")
+    elif content != "none":
+        path = tmp_path / "thing.keras"
+        if content == "damaged keras":
+            path.write_bytes(b"PK\x03\x04 nothing")
+        else:
+            import keras
+
+            keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path)
+    with pytest.raises(UserError, match="thing"):
+        weights.open_model(weights.find(path))
+
+
+def test_batch_size_must_fit_the_replicas(tmp_path):
+    with pytest.raises(UserError, match="train.batch_size=15 is not a multiple of the 2 replicas"):
+        train_loop.train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
+    experiment = tiny_experiment(
+        "optimizer.name=sgd",
+        "optimizer.learning_rate=1e30",
+        "optimizer.clip_norm=none",
+        "schedule.warmup_steps=0",
+    )
+    with pytest.raises(RunError, match="The loss is not finite at step"):
+        train_loop.train(experiment, tmp_path / "run", one_device())
+    assert not (tmp_path / "run" / "final.npz").exists()
+
+
+def test_evaluating_on_other_classes_is_refused(finished):
+    workdir, _, _ = finished
+    with pytest.raises(UserError, match="10 classes.*digits/low has 5"):
+        train_loop.evaluate(
+            tiny_experiment("data.name=digits/low"), weights.find(workdir), one_device()
+        )
+
+
+def test_mixed_precision_trains_and_keeps_float32_weights(tmp_path):
+    experiment = tiny_experiment("model.dtype=mixed_bfloat16", "train.steps=4")
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    assert all(np.isfinite(losses(tmp_path / "run")))
+    model, _ = weights.open_model(weights.find(tmp_path / "run"))
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+
+
+def test_nothing_to_evaluate(tmp_path):
+    with pytest.raises(UserError, match="data.eval_split is none"):
+        train_loop.evaluate(
+            tiny_experiment("data.eval_split=none"), weights.find("shipped"), one_device()
+        )

@@ -1,0 +1,33 @@
+"""A run that takes a second: what the tests of training share."""
+
+from pipelines import experiments
+from pipelines.config import override
+
+# Dropout of every kind and augmentation are on, so that a draw that depends on the split shows.
+TINY = [
+    "model.image_size=12",
+    "model.hidden_size=16",
+    "model.mlp_size=32",
+    "model.heads=2",
+    "model.layers=2",
+    "model.dropout=0.2",
+    "model.attention_dropout=0.1",
+    "model.stochastic_depth=0.2",
+    "data.window=64",
+    "train.batch_size=16",
+    "train.steps=12",
+    "train.log_every=1",
+    "train.eval_every=0",
+    "train.checkpoint_every=0",
+    "schedule.warmup_steps=3",
+]
+
+
+def tiny_experiment(*assignments):
+    """The `digits` recipe, shrunk, with further overrides."""
+    return override(experiments.get("digits"), [*TINY, *assignments])
+
+
+def as_flags(*assignments):
+    """The same for a command line."""
+    return [part for text in [*TINY, *assignments] for part in ("--set", text)]

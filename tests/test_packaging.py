@@ -1,0 +1,71 @@
+"""What `pip install .` brings, and whether the lock file has what the packages ask for."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.architecture import ROOT
+
+PACKAGES = ("custom_ops", "vit_tf", "pipelines")
+
+
+@pytest.fixture(scope="module")
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def pins():
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def test_lock_has_exact_versions_and_nothing_else(pins):
+    for line in pins:
+        requirement = Requirement(line)
+        assert [s.operator for s in requirement.specifier] == ["=="], line
+        assert requirement.url is None and requirement.marker is None, line
+    names = [canonicalize_name(Requirement(line).name) for line in pins]
+    assert len(set(names)) == len(names) > 100
+    assert not {"vit-tf", "pip"} & set(names)
+
+
+def test_lock_fits_the_ranges_of_the_project(project, pins):
+    versions = {canonicalize_name(name): v for name, v in (line.split("==") for line in pins)}
+    wanted = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
+    assert len(wanted) >= 10
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.process
+def test_wheel_has_every_module_and_asset(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(ROOT / package, source / package, ignore=ignored)
+    # Only a clean folder shows what is missing: a build leaves copies beside its sources.
+    expected = {
+        path.relative_to(source).as_posix()
+        for package in PACKAGES
+        for path in (source / package).rglob("*")
+        if path.is_file() and (path.suffix == ".py" or "assets" in path.parts)
+    }
+
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    command += ["--no-index", "--quiet", "--wheel-dir", str(tmp_path), str(source)]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    [wheel] = tmp_path.glob("vit_tf-*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == expected
+    assert any(name.startswith("vit_tf/assets/") for name in packed)

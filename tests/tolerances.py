@@ -1,0 +1,69 @@
+"""How far results may be from their oracle: one table, so that no test tunes its own number.
+
+A bound is a multiple of the dtype's epsilon times the largest magnitude of the expected tensor.
+Oracles are in float64 and read the inputs as rounded to the tested dtype, so the bound covers the
+rounding of the computation alone.
+"""
+
+import numpy as np
+
+EPSILON = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+}
+
+# Multiples of epsilon for (float64 and float32, float16 and bfloat16): about twice the largest
+# error over 25 seeds of every size that the tests use. Wide dtypes accumulate their own rounding;
+# half-width ones accumulate in float32 and round a few times.
+MULTIPLE = {
+    "attention": (10, 4),
+    "attention gradient": (14, 4),
+    "taps": (36, 4),
+    "patch_embed": (8, 4),
+    "patch_embed gradient": (8, 4),
+    "model": (22, 15),
+}
+
+
+def assert_close(actual, expected, dtype, kind, magnitude=0.0):
+    """Asserts that `actual` has the shape of `expected` and is within the bound of the table.
+
+    Args:
+        actual: tensor.
+        expected: float64 array.
+        dtype: name of the dtype that the computation ran in, a key of `EPSILON`.
+        kind: what was computed, a key of `MULTIPLE`.
+        magnitude: of what was summed to the expected tensor, for gradients in which it cancels.
+    """
+    actual = actual.numpy().astype(np.float64)
+    expected = np.asarray(expected)
+    assert actual.shape == expected.shape
+    if not expected.size:
+        return
+    assert np.isfinite(actual).all(), f"{kind} in {dtype}: not finite"
+    error = np.abs(actual - expected).max()
+    multiple = MULTIPLE[kind][dtype in ("float16", "bfloat16")]
+    bound = multiple * EPSILON[dtype] * max(np.abs(expected).max(), magnitude)
+    assert error <= bound, f"{kind} in {dtype}: error {error:.3g} exceeds {bound:.3g}"
+
+
+# Golden values are float32 results of other code. Some gradients are zero in exact arithmetic, so
+# the largest gradient of the model counts as well.
+GOLDEN_RELATIVE = 1e-5
+GOLDEN_OF_LARGEST_GRADIENT = 1e-6
+
+
+def golden_excess(actual, expected, largest_gradient=0.0):
+    """The largest error in units of the bound for golden values: above 1 is too far."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape
+    bound = GOLDEN_RELATIVE * np.abs(expected).max() + GOLDEN_OF_LARGEST_GRADIENT * largest_gradient
+    return np.abs(actual - expected).max() / bound
+
+
+def assert_golden(actual, expected, largest_gradient=0.0, name="value"):
+    """Asserts that `actual` has the shape of `expected` and is within the bound."""
+    excess = golden_excess(actual, expected, largest_gradient)
+    assert excess <= 1, f"{name} is {excess:.3g} times as far from its golden value as it may be"

@@ -1,0 +1,205 @@
+"""The Vision Transformer in float64 NumPy, written from the equations of the paper.
+
+Parameters are a dictionary in the published layout (`Transformer/encoderblock_0/...`), so nothing
+here depends on how vit_tf stores its variables. Slow and plain on purpose.
+"""
+
+import math
+
+import numpy as np
+
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+
+def block_names(index):
+    """Published names of one encoder block: `(name of ours below, published prefix)`."""
+    prefix = f"Transformer/encoderblock_{index}"
+    return {
+        "norm_attention": f"{prefix}/LayerNorm_0",
+        "attention": f"{prefix}/MultiHeadDotProductAttention_1",
+        "norm_mlp": f"{prefix}/LayerNorm_2",
+        "mlp": f"{prefix}/MlpBlock_3",
+    }
+
+
+def published(model):
+    """The variables of a model in the published layout, float64, converted by hand."""
+    width, heads = model.config.hidden_size, model.config.heads
+    size = width // heads
+
+    def value(variable):
+        return np.asarray(variable.value, np.float64)
+
+    params = {
+        "embedding/kernel": value(model.patch_embedding.kernel),
+        "embedding/bias": value(model.patch_embedding.bias),
+        "Transformer/encoder_norm/scale": value(model.norm.gamma),
+        "Transformer/encoder_norm/bias": value(model.norm.beta),
+    }
+    if model.class_token is not None:
+        params["cls"] = value(model.class_token.token)[None]
+    if model.position_embedding is not None:
+        params[POSITIONS] = value(model.position_embedding.table)[None]
+    for index, block in enumerate(model.blocks):
+        names = block_names(index)
+        for ours in ("norm_attention", "norm_mlp"):
+            params[f"{names[ours]}/scale"] = value(getattr(block, ours).gamma)
+            params[f"{names[ours]}/bias"] = value(getattr(block, ours).beta)
+        for i, part in enumerate(("query", "key", "value")):
+            kernel = value(block.attention.qkv.kernel)[:, i * width : (i + 1) * width]
+            bias = value(block.attention.qkv.bias)[i * width : (i + 1) * width]
+            params[f"{names['attention']}/{part}/kernel"] = kernel.reshape(width, heads, size)
+            params[f"{names['attention']}/{part}/bias"] = bias.reshape(heads, size)
+        out = block.attention.out
+        params[f"{names['attention']}/out/kernel"] = value(out.kernel).reshape(heads, size, width)
+        params[f"{names['attention']}/out/bias"] = value(out.bias)
+        for ours, theirs in (("dense_0", "Dense_0"), ("dense_1", "Dense_1")):
+            params[f"{names['mlp']}/{theirs}/kernel"] = value(getattr(block.mlp, ours).kernel)
+            params[f"{names['mlp']}/{theirs}/bias"] = value(getattr(block.mlp, ours).bias)
+    for name in ("pre_logits", "head"):
+        if getattr(model, name) is not None:
+            params[f"{name}/kernel"] = value(getattr(model, name).kernel)
+            params[f"{name}/bias"] = value(getattr(model, name).bias)
+    return params
+
+
+def embed(params, images):
+    """Patch embeddings `[B, N, D]` of images in [-1, 1], or of uint8 images (equation 1, x_p E)."""
+    if images.dtype == np.uint8:
+        images = (images.astype(np.float64) - 127.5) / 127.5
+    kernel, bias = params["embedding/kernel"], params["embedding/bias"]
+    side = kernel.shape[0]
+    rows, columns = images.shape[1] // side, images.shape[2] // side
+    tokens = np.zeros((len(images), rows * columns, kernel.shape[-1]))
+    for row in range(rows):
+        for column in range(columns):
+            patch = images[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
+            projected = np.einsum("bijc,ijcd->bd", patch.astype(np.float64), kernel)
+            tokens[:, row * columns + column] = projected + bias
+    return tokens
+
+
+def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, masks=None):
+    """Equations 1-4 from the patch embeddings to the final norm.
+
+    Args:
+        params: published layout.
+        patches: `[B, N, D]`.
+        heads: number of attention heads.
+        classifier: "token" puts the class token first.
+        epsilon: of every LayerNorm.
+        gelu: activation; None is the tanh form.
+        masks: what training multiplies with, by place (paper, A.7): "embedding" and, for block i,
+            "i/weights", "i/attention", "i/attention branch", "i/hidden", "i/mlp", "i/mlp branch".
+
+    Returns:
+        `(features [B, T, D], weights)`: the attention weights `[B, heads, T, T]` of each block.
+    """
+    gelu, masks = gelu or gelu_tanh, masks or {}
+    tokens = patches
+    if classifier == "token":
+        cls = np.broadcast_to(params["cls"], (len(tokens), 1, tokens.shape[-1]))
+        tokens = np.concatenate([cls, tokens], axis=1)
+    if POSITIONS in params:
+        tokens = tokens + params[POSITIONS]
+    tokens = tokens * masks.get("embedding", 1.0)
+
+    found = []
+    while f"{block_names(len(found))['norm_mlp']}/scale" in params:
+        index = len(found)
+        names = block_names(index)
+        normed = _norm(params, names["norm_attention"], tokens, epsilon)
+        attended, weights = _attention(
+            params, names["attention"], normed, heads, masks.get(f"{index}/weights", 1.0)
+        )
+        attended = attended * masks.get(f"{index}/attention", 1.0)
+        tokens = tokens + attended * masks.get(f"{index}/attention branch", 1.0)
+
+        normed = _norm(params, names["norm_mlp"], tokens, epsilon)
+        hidden = gelu(_dense(params, f"{names['mlp']}/Dense_0", normed))
+        hidden = hidden * masks.get(f"{index}/hidden", 1.0)
+        out = _dense(params, f"{names['mlp']}/Dense_1", hidden) * masks.get(f"{index}/mlp", 1.0)
+        tokens = tokens + out * masks.get(f"{index}/mlp branch", 1.0)
+        found.append(weights)
+    return _norm(params, "Transformer/encoder_norm", tokens, epsilon), found
+
+
+def classify(params, features, classifier="token"):
+    """Pooling, tanh pre-logits if there are any, head if there is one."""
+    if classifier == "token":
+        pooled = features[:, 0]
+    elif classifier == "gap":
+        pooled = features.mean(axis=1)
+    else:
+        pooled = features
+    if "pre_logits/kernel" in params:
+        pooled = np.tanh(_dense(params, "pre_logits", pooled))
+    return _dense(params, "head", pooled) if "head/kernel" in params else pooled
+
+
+def forward(params, images, heads, classifier="token", **options):
+    """Images to what the model returns; `options` as for `encode`."""
+    features, _ = encode(params, embed(params, images), heads, classifier, **options)
+    return classify(params, features, classifier)
+
+
+def gelu_tanh(x):
+    """Paper A.6, left column."""
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_erf(x):
+    """Paper A.6, right column."""
+    return 0.5 * x * (1 + np.vectorize(math.erf)(np.asarray(x) / math.sqrt(2)))
+
+
+def resize_positions(table, source_grid, target_grid, prefix):
+    """Endpoint-aligned bilinear resize of `[prefix + rows * columns, D]` (paper, B.6), in loops."""
+    (old_rows, old_columns), (rows, columns) = source_grid, target_grid
+    grid = np.asarray(table, np.float64)[prefix:].reshape(old_rows, old_columns, -1)
+
+    def neighbours(index, old, new):
+        at = 0.0 if new == 1 else index * (old - 1) / (new - 1)
+        lower = min(int(math.floor(at)), old - 1)
+        return lower, min(lower + 1, old - 1), at - lower
+
+    resized = []
+    for row in range(rows):
+        top, bottom, down = neighbours(row, old_rows, rows)
+        for column in range(columns):
+            left, right, along = neighbours(column, old_columns, columns)
+            upper = grid[top, left] * (1 - along) + grid[top, right] * along
+            lower = grid[bottom, left] * (1 - along) + grid[bottom, right] * along
+            resized.append(upper * (1 - down) + lower * down)
+    return np.concatenate([np.asarray(table, np.float64)[:prefix], np.array(resized)])
+
+
+def _norm(params, name, x, epsilon):
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    normed = (x - mean) / np.sqrt(variance + epsilon)
+    return normed * params[f"{name}/scale"] + params[f"{name}/bias"]
+
+
+def _dense(params, name, x):
+    return x @ params[f"{name}/kernel"] + params[f"{name}/bias"]
+
+
+def _attention(params, name, x, heads, mask):
+    """Multi-head attention, appendix A, equations 5-8; `mask` multiplies the weights."""
+    size = x.shape[-1] // heads
+    out = np.zeros_like(x) + params[f"{name}/out/bias"]
+    found = []
+    for head in range(heads):
+        query, key, value = (
+            x @ params[f"{name}/{part}/kernel"][:, head] + params[f"{name}/{part}/bias"][head]
+            for part in ("query", "key", "value")
+        )
+        logits = query @ key.transpose(0, 2, 1) / math.sqrt(size)
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        weights = powers / powers.sum(axis=-1, keepdims=True)
+        found.append(weights)
+        if not np.isscalar(mask):
+            weights = weights * mask[:, head]
+        out = out + weights @ value @ params[f"{name}/out/kernel"][head]
+    return out, np.stack(found, axis=1)

@@ -1,0 +1,190 @@
+"""Inspection tools against the invariants and closed forms of their definitions."""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from vit_tf import inspection
+
+
+def _random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+class TestFilterComponents:
+    def test_components_are_orthonormal_and_values_descend(self):
+        components, values = inspection.filter_components(_random(4, 4, 3, 64))
+        assert components.shape == (28, 4, 4, 3) and values.shape == (28,)
+        flat = components.reshape(28, -1)
+        np.testing.assert_allclose(flat @ flat.T, np.eye(28), atol=1e-12)
+        assert (np.diff(values) <= 0).all()
+
+    def test_explain_the_covariance_of_the_filters(self):
+        """Independent route: eigenvectors of the covariance matrix."""
+        kernel = _random(2, 2, 3, 40)
+        components, values = inspection.filter_components(kernel, count=12)
+        covariance = np.cov(kernel.reshape(12, 40), bias=True)
+        eigenvalues = np.sort(np.linalg.eigvalsh(covariance))[::-1]
+        np.testing.assert_allclose(values**2 / 40, eigenvalues, rtol=1e-9)
+        for component, eigenvalue in zip(components.reshape(12, -1), eigenvalues, strict=True):
+            np.testing.assert_allclose(covariance @ component, eigenvalue * component, atol=1e-10)
+
+    def test_finds_the_pattern_that_filters_share(self):
+        """Filters a_i * pattern + mean have one component, the pattern, of length |a - mean(a)|."""
+        pattern = np.zeros((3, 3, 3))
+        pattern[1, :, 0], pattern[:, 1, 2] = 2.0, -1.0
+        factors = np.array([3.0, -1.0, 0.5, 1.5])
+        kernel = pattern[..., None] * factors + _random(3, 3, 3)[..., None]
+        components, values = inspection.filter_components(kernel)
+        norm = math.sqrt(3 * 4.0 + 3 * 1.0)
+        spread = math.sqrt(((factors - 1.0) ** 2).sum())
+        assert values[0] == pytest.approx(norm * spread)
+        assert values[1] < 1e-12
+        assert abs((components[0] * pattern).sum()) == pytest.approx(norm)
+
+    def test_there_are_at_most_as_many_as_filters_or_pixels(self):
+        assert len(inspection.filter_components(_random(4, 4, 3, 5))[0]) == 5
+        assert len(inspection.filter_components(_random(2, 2, 1, 64))[0]) == 4
+        assert len(inspection.filter_components(_random(4, 4, 3, 64), count=7)[1]) == 7
+
+    def test_wrong_arguments_are_named(self):
+        with pytest.raises(ValueError, match=r"\(48, 64\)"):
+            inspection.filter_components(_random(48, 64))
+        with pytest.raises(ValueError, match="count.* 0"):
+            inspection.filter_components(_random(2, 2, 3, 8), count=0)
+
+
+class TestPositionSimilarity:
+    def test_is_the_cosine_of_each_pair(self):
+        table = _random(1 + 3 * 4, 16)
+        similarity = inspection.position_similarity(table, (3, 4))
+        assert similarity.shape == (3, 4, 3, 4)
+        for i, j, k, m in np.ndindex(3, 4, 3, 4):
+            a, b = table[1 + 4 * i + j], table[1 + 4 * k + m]
+            cosine = sum(a * b) / math.sqrt(sum(a * a) * sum(b * b))
+            assert similarity[i, j, k, m] == pytest.approx(cosine, abs=1e-12)
+
+    def test_diagonal_symmetry_and_range(self):
+        flat = inspection.position_similarity(_random(1 + 25, 8), (5, 5)).reshape(25, 25)
+        np.testing.assert_allclose(np.diag(flat), 1.0, atol=1e-12)
+        np.testing.assert_allclose(flat, flat.T, atol=1e-15)
+        assert flat.min() >= -1 and flat.max() <= 1
+
+    def test_prefix_tokens_and_lengths_do_not_count(self):
+        table = _random(6, 8)
+        other = np.concatenate([_random(2, 8, seed=1), table * np.arange(1, 7)[:, None]])
+        np.testing.assert_allclose(
+            inspection.position_similarity(other, (2, 3), num_prefix_tokens=2),
+            inspection.position_similarity(table, (2, 3), num_prefix_tokens=0),
+            atol=1e-12,
+        )
+
+    def test_a_zero_embedding_is_similar_to_nothing(self):
+        table = np.concatenate([np.zeros((1, 4)), np.ones((2, 4))])
+        similarity = inspection.position_similarity(table, (1, 3), num_prefix_tokens=0)
+        np.testing.assert_allclose(similarity[0, :, 0], [[0, 0, 0], [0, 1, 1], [0, 1, 1]])
+
+    def test_a_table_of_another_grid_is_refused(self):
+        with pytest.raises(ValueError, match="4 x 4 grid.*17 tokens. Received: 26"):
+            inspection.position_similarity(_random(26, 8), (4, 4))
+
+
+class TestAttentionMap:
+    def test_places_the_weights_row_by_row(self):
+        row = np.arange(7, dtype=np.float32) / 21
+        placed = inspection.attention_map(row, (2, 3))
+        assert placed.dtype == np.float32
+        np.testing.assert_array_equal(placed, np.float32([[1, 2, 3], [4, 5, 6]]) / np.float32(21))
+
+    def test_leading_axes_stay_and_nothing_is_renormalised(self):
+        logits = _random(2, 3, 1 + 12)
+        weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        maps = inspection.attention_map(weights, (4, 3))
+        assert maps.shape == (2, 3, 4, 3)
+        np.testing.assert_allclose(maps.sum((-2, -1)), 1 - weights[..., 0])
+        np.testing.assert_array_equal(maps[1, 2, 3, 1], weights[1, 2, 1 + 3 * 3 + 1])
+
+    def test_without_prefix(self):
+        maps = inspection.attention_map(np.ones((5, 6)), (3, 2), num_prefix_tokens=0)
+        assert maps.shape == (5, 3, 2)
+
+    def test_a_row_of_another_length_is_refused(self):
+        with pytest.raises(ValueError, match="2 x 2 grid.*Received: 6, in shape"):
+            inspection.attention_map(np.ones((3, 6)), (2, 2))
+
+
+class TestPictures:
+    def test_unit_range(self):
+        np.testing.assert_allclose(inspection.to_unit_range([-2.0, 0.0, 6.0]), [0, 0.25, 1])
+        np.testing.assert_array_equal(inspection.to_unit_range([3.0, 3.0]), [0, 0])
+        each = inspection.to_unit_range(np.array([[0.0, 2.0], [5.0, 5.5]]), axis=1)
+        np.testing.assert_array_equal(each, [[0, 1], [0, 1]])
+
+    def test_tile_puts_images_in_raster_order(self):
+        images = np.arange(1, 4)[:, None, None] * np.ones((3, 2, 2))
+        sheet = inspection.tile(images, columns=2, gap=1, fill=0)
+        np.testing.assert_array_equal(
+            sheet,
+            [
+                [1, 1, 0, 2, 2],
+                [1, 1, 0, 2, 2],
+                [0, 0, 0, 0, 0],
+                [3, 3, 0, 0, 0],
+                [3, 3, 0, 0, 0],
+            ],
+        )
+
+    def test_tile_keeps_channels_and_works_without_gap(self):
+        images = _random(6, 3, 2, 3)
+        sheet = inspection.tile(images, columns=3, gap=0)
+        assert sheet.shape == (6, 6, 3)
+        np.testing.assert_array_equal(sheet[3:, 2:4], images[4])
+
+    def test_tile_of_nothing_is_refused(self):
+        with pytest.raises(ValueError, match=r"\(0, 2, 2\)"):
+            inspection.tile(np.zeros((0, 2, 2)), columns=2)
+        with pytest.raises(ValueError, match="columns=0"):
+            inspection.tile(np.zeros((1, 2, 2)), columns=0)
+
+    def test_colours_run_from_dark_to_light(self):
+        colours = inspection.colorize(np.linspace(0, 1, 50))
+        assert colours.shape == (50, 3)
+        lightness = colours @ [0.2126, 0.7152, 0.0722]
+        assert (np.diff(lightness) > 0).all()
+        np.testing.assert_array_equal(inspection.colorize([-3.0, 4.0]), colours[[0, -1]])
+
+    def test_colours_are_viridis(self):
+        from matplotlib import colormaps
+
+        stops = np.linspace(0, 1, 9)
+        expected = colormaps["viridis"](stops)[:, :3]
+        np.testing.assert_allclose(inspection.colorize(stops), expected, atol=0.005)
+
+    def test_upscale_repeats_pixels(self):
+        np.testing.assert_array_equal(
+            inspection.upscale(np.array([[1, 2]]), 2), [[1, 1, 2, 2], [1, 1, 2, 2]]
+        )
+
+    @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 3), (5, 7, 4)])
+    def test_png_round_trip(self, shape):
+        image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+        png = inspection.encode_png(image)
+        assert png[:8] == b"\x89PNG\r\n\x1a\n"
+        assert struct.unpack(">II", png[16:24]) == (7, 5)
+        np.testing.assert_array_equal(tf.io.decode_png(png).numpy().reshape(shape), image)
+        assert inspection.encode_png(image / 255.0) == png
+
+    def test_floats_outside_the_range_are_clipped(self):
+        png = inspection.encode_png(np.array([[-1.0, 0.5, 2.0]]))
+        np.testing.assert_array_equal(tf.io.decode_png(png)[..., 0], [[0, 128, 255]])
+
+    def test_what_is_no_picture_is_refused(self):
+        with pytest.raises(ValueError, match=r"\(2, 2, 2\)"):
+            inspection.encode_png(np.zeros((2, 2, 2)))
+        with pytest.raises(ValueError, match="int64"):
+            inspection.encode_png(np.zeros((2, 2), np.int64))
+        with pytest.raises(ValueError, match="NaN"):
+            inspection.encode_png(np.array([[math.nan]]))

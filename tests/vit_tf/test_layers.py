@@ -1,0 +1,344 @@
+"""The contract that every exported layer keeps, and what each layer computes."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tolerances import EPSILON, assert_close
+from tests.vit_tf import numpy_vit, tiny
+from vit_tf import layers
+from vit_tf.layers.embeddings import PATCH_FORMS, resize_position_table
+from vit_tf.layers.encoder import gelu_erf, gelu_tanh
+
+TOKENS = (6, 12)
+IMAGES = (11, 14, 3)
+# layer -> (a value other than the default for every argument of its constructor, input shape).
+CASES = {
+    "ClassToken": ({}, TOKENS),
+    "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS),
+    "EncoderBlock": (
+        {
+            "heads": 3,
+            "mlp_size": 20,
+            "activation": "gelu_erf",
+            "dropout": 0.2,
+            "attention_dropout": 0.3,
+            "stochastic_depth": 0.4,
+            "epsilon": 1e-3,
+            "stream": 8,
+            "implementation": "reference",
+        },
+        TOKENS,
+    ),
+    "MlpBlock": (
+        {"mlp_size": 20, "activation": "gelu_erf", "dropout": 0.2, "stream": 3},
+        TOKENS,
+    ),
+    "MultiHeadAttention": (
+        {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference"},
+        TOKENS,
+    ),
+    "PatchEmbedding": (
+        {"patch_size": 4, "hidden_size": 12, "form": "convolution", "implementation": "reference"},
+        IMAGES,
+    ),
+    "PositionEmbedding": ({}, TOKENS),
+    "StochasticDepth": ({"rate": 0.3, "stream": 5}, TOKENS),
+}
+every_layer = pytest.mark.parametrize("name", CASES)
+
+
+def make(layer, **kwargs):
+    return getattr(layers, layer)(**CASES[layer][0], **kwargs)
+
+
+def draw(name, count=2, seed=0):
+    shape = (count, *CASES[name][1])
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def tokens_of(outputs):
+    """The tokens of a layer that returns them alone or with taps."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def is_random(name):
+    return any("drop" in key or key in ("rate", "stochastic_depth") for key in CASES[name][0])
+
+
+def randomized(layer, inputs):
+    """Builds the layer and gives its variables random values."""
+    layer(inputs)
+    tiny.randomize(layer)
+    return layer
+
+
+def in_model(name, **kwargs):
+    inputs = keras.Input(CASES[name][1])
+    tokens = tokens_of(make(name, **kwargs)(inputs))
+    pooled = keras.layers.GlobalAveragePooling1D(dtype="float32")(tokens)
+    return keras.Model(inputs, keras.layers.Dense(3, dtype="float32")(pooled))
+
+
+def test_no_exported_layer_is_missing():
+    exported = {
+        name
+        for name in layers.__all__
+        if inspect.isclass(getattr(layers, name))
+        and issubclass(getattr(layers, name), keras.layers.Layer)
+    }
+    assert exported == CASES.keys()
+
+
+@every_layer
+def test_cases_leave_no_argument_at_its_default(name):
+    inherited = inspect.signature(keras.layers.Layer).parameters
+    parameters = inspect.signature(getattr(layers, name)).parameters
+    own = {key: value for key, value in parameters.items() if key not in inherited}
+    values = CASES[name][0]
+    assert values.keys() == own.keys()
+    assert all(values[key] != parameter.default for key, parameter in own.items())
+
+
+@every_layer
+def test_config_survives_json(name):
+    layer = make(name, name="mine", dtype="mixed_bfloat16", trainable=False)
+    config = layer.get_config()
+    values = CASES[name][0]
+    assert config.keys() - keras.layers.Layer().get_config().keys() == values.keys()
+    assert config.keys() >= {"name", "trainable", "dtype"}
+    # Which implementation runs belongs to a process, not to a saved layer.
+    kept = values | ({"implementation": "auto"} if "implementation" in values else {})
+    assert {key: config[key] for key in kept} == kept
+
+    again = type(layer).from_config(json.loads(json.dumps(config)))
+    assert again.get_config() == config
+    assert {key: getattr(again, key) for key in kept} == kept
+    assert (again.name, again.trainable) == ("mine", False)
+    assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+@every_layer
+def test_layer_is_registered_for_saving(name):
+    layer = make(name)
+    written = keras.saving.serialize_keras_object(layer)
+    assert written["registered_name"] == f"vit_tf>{name}"
+    assert type(keras.saving.deserialize_keras_object(written)) is getattr(layers, name)
+
+
+@every_layer
+def test_symbolic_call_with_unknown_batch(name):
+    shape = CASES[name][1]
+    layer = make(name)
+    symbolic = tokens_of(layer(keras.Input(shape)))
+    eager = tokens_of(layer(draw(name)))
+    assert symbolic.shape == (None, *eager.shape[1:])
+    assert symbolic.dtype == eager.dtype.name
+    traced = tf.function(lambda x: tokens_of(layer(x)), autograph=False).get_concrete_function(
+        tf.TensorSpec((None, *shape))
+    )
+    np.testing.assert_allclose(traced(tf.constant(draw(name))), eager, atol=1e-5)
+    assert traced(tf.zeros((1, *shape))).shape == (1, *eager.shape[1:])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if is_random(name)])
+def test_random_layers_differ_in_training_only(name):
+    inputs = draw(name, count=32)
+    layer = randomized(make(name), inputs)
+    inference = tokens_of(layer(inputs))
+    np.testing.assert_array_equal(tokens_of(layer(inputs, training=False)), inference)
+    training = tokens_of(layer(inputs, training=True))
+    assert np.abs(training - inference).max() > 0.1
+    assert np.isfinite(training).all()
+
+
+@every_layer
+def test_mixed_bfloat16(name):
+    mixed, exact = make(name, dtype="mixed_bfloat16"), make(name)
+    inputs = draw(name)
+    randomized(exact, inputs)
+    mixed(inputs)
+    for variable, value in zip(mixed.trainable_variables, exact.trainable_variables, strict=True):
+        assert variable.dtype == "float32"
+        variable.assign(value)
+    for part in mixed._flatten_layers():
+        assert part.compute_dtype == "bfloat16", part.name
+    outputs = tokens_of(mixed(inputs))
+    assert outputs.dtype == tf.bfloat16
+    expected = np.asarray(tokens_of(exact(inputs)), np.float64)
+    assert_close(outputs, expected, "bfloat16", "model")
+    if is_random(name):
+        assert tokens_of(mixed(inputs, training=True)).dtype == tf.bfloat16
+
+
+@every_layer
+def test_one_fit_step_changes_every_variable(name):
+    model = in_model(name)
+    tiny.randomize(model)
+    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+    before = [np.array(variable) for variable in model.trainable_variables]
+    history = model.fit(draw(name, 4), np.array([0, 1, 2, 0]), batch_size=4, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        assert np.abs(np.array(variable) - value).max() > 0, variable.path
+
+
+@every_layer
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_keras_file_round_trip(name, policy, tmp_path):
+    model = in_model(name, dtype=policy)
+    tiny.randomize(model)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    again = keras.models.load_model(path)
+    np.testing.assert_array_equal(again(draw(name)), model(draw(name)))
+    assert again.layers[1].dtype_policy.name == policy
+    assert again.layers[1].get_config() == model.layers[1].get_config()
+
+
+@every_layer
+def test_every_variable_gets_a_gradient(name):
+    layer, inputs = make(name), draw(name, count=8)
+    randomized(layer, inputs)
+    weights = np.random.default_rng(1).normal(size=tokens_of(layer(inputs)).shape)
+    with tf.GradientTape() as tape:
+        outputs = tokens_of(layer(inputs, **({"training": True} if is_random(name) else {})))
+        total = tf.reduce_sum(outputs * weights.astype(np.float32))
+    for variable, gradient in zip(
+        layer.trainable_variables,
+        tape.gradient(total, [variable.value for variable in layer.trainable_variables]),
+        strict=True,
+    ):
+        assert gradient is not None, variable.path
+        assert np.abs(gradient).max() > 0, variable.path
+    counts = {"ClassToken": 1, "PositionEmbedding": 1, "PatchEmbedding": 2, "MlpBlock": 4}
+    counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
+    assert len(layer.trainable_variables) == counts[name]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_convolution_equals_flatten_and_dense(dtype):
+    """The reference's strided convolution is the paper's linear map of flattened patches."""
+    prefix = np.random.default_rng(2).normal(size=(1, 12)).astype(np.float32)
+    position = np.random.default_rng(3).normal(size=(7, 12)).astype(np.float32)
+    images = tiny.images(dtype=dtype)
+    forms = [layers.PatchEmbedding(4, 12, form=form) for form in PATCH_FORMS]
+    assert sorted(PATCH_FORMS) == ["convolution", "dense"]
+    outputs = []
+    for form in forms:
+        randomized(form, images)
+        outputs.append((form(images), form(images, prefix=prefix, position=position)))
+    kernel, bias = (np.asarray(v.value, np.float64) for v in forms[0].trainable_variables)
+    expected = numpy_vit.embed({"embedding/kernel": kernel, "embedding/bias": bias}, images)
+    rows = np.broadcast_to(prefix, (3, 1, 12)).astype(np.float64)
+    expected_whole = np.concatenate([rows, expected], axis=1) + position
+    for alone, whole in outputs:
+        assert_close(alone, expected, "float32", "patch_embed")
+        assert_close(whole, expected_whole, "float32", "patch_embed")
+
+
+@pytest.mark.parametrize(
+    "function, oracle, vectors",
+    [
+        (
+            gelu_tanh,
+            numpy_vit.gelu_tanh,
+            [-0.0036374, -0.1588080, 0.3457140, 0.8411920, 1.9545977, 2.9963626],
+        ),
+        (
+            gelu_erf,
+            numpy_vit.gelu_erf,
+            [-0.0040497, -0.1586553, 0.3457312, 0.8413447, 1.9544997, 2.9959503],
+        ),
+    ],
+)
+def test_gelu_vectors(function, oracle, vectors):
+    points = tf.constant([-3.0, -1.0, 0.5, 1.0, 2.0, 3.0])
+    np.testing.assert_allclose(function(points), vectors, atol=1.2e-7)
+    dense = tf.linspace(tf.constant(-8.0, tf.float64), 8.0, 1001)
+    np.testing.assert_allclose(function(dense), oracle(dense.numpy()), atol=1e-8)
+
+
+def test_gelu_forms_differ_as_the_paper_sheet_says():
+    x = tf.linspace(tf.constant(-5.0, tf.float64), 5.0, 10001)
+    difference = np.abs(gelu_tanh(x) - gelu_erf(x))
+    assert difference.max() == pytest.approx(4.73e-4, abs=1e-6)
+    assert abs(x.numpy()[difference.argmax()]) == pytest.approx(2.70, abs=0.01)
+
+
+def test_resize_vectors():
+    grid = np.arange(4.0).reshape(4, 1)
+    resized = resize_position_table(grid, (2, 2), (3, 3), num_prefix_tokens=0)
+    expected = [[0, 0.5, 1], [1, 1.5, 2], [2, 2.5, 3]]
+    np.testing.assert_array_equal(resized.reshape(3, 3), expected)
+
+    table = np.concatenate([[[77.0]], np.arange(49.0).reshape(49, 1)])
+    resized = resize_position_table(table, (7, 7), (12, 12))
+    grid = resized[1:].reshape(12, 12)
+    assert resized[0, 0] == 77
+    np.testing.assert_allclose(grid[0, :4], [0, 0.5454545, 1.0909091, 1.6363636], atol=1e-7)
+    assert grid[5, 5] == pytest.approx(21.8181818, abs=1e-7)
+    assert grid[-1, -1] == 48
+
+
+@pytest.mark.parametrize(
+    "old, new", [(7, 12), (14, 24), (14, 32), (16, 27), (16, 37), (24, 14), (12, 7), (14, 28)]
+)
+def test_resize_equals_scipy_zoom(old, new):
+    """The call in the reference code, at pairs where its boundary mode does not round badly."""
+    from scipy import ndimage
+
+    table = np.random.default_rng(old * new).uniform(-1, 1, (1 + old * old, 5)).astype(np.float32)
+    grid = table[1:].reshape(old, old, 5)
+    zoomed = ndimage.zoom(grid, (new / old, new / old, 1), order=1).reshape(-1, 5)
+    resized = resize_position_table(table, (old, old), (new, new))
+    assert resized.dtype == np.float32
+    assert np.abs(resized[1:] - zoomed).max() <= 2 * EPSILON["float32"]
+    np.testing.assert_array_equal(resized[0], table[0])
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+@pytest.mark.parametrize(
+    "source, target", [((2, 3), (3, 2)), ((2, 5), (7, 3)), ((1, 4), (3, 6)), ((3, 4), (1, 1))]
+)
+def test_resize_of_rectangular_grids(source, target, prefix):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(prefix + source[0] * source[1], 4))
+    resized = resize_position_table(table, source, target, prefix)
+    expected = numpy_vit.resize_positions(table, source, target, prefix)
+    np.testing.assert_allclose(resized, expected, atol=1e-14)
+    same = resize_position_table(table, source, source, prefix)
+    np.testing.assert_array_equal(same, table)
+
+
+def test_resize_refuses_a_table_of_another_size():
+    with pytest.raises(ValueError, match="2 x 3 grid and 1 prefix tokens has 7 rows. Received: 6"):
+        resize_position_table(np.zeros((6, 4)), (2, 3), (4, 4))
+
+
+@pytest.mark.parametrize(
+    "create, words",
+    [
+        (lambda: layers.Dropout(1.0), "rate=1.0"),
+        (lambda: layers.StochasticDepth(-0.1), "rate=-0.1"),
+        (lambda: layers.PatchEmbedding(4, 12, form="linear"), "form must be .*'linear'"),
+        (lambda: layers.MlpBlock(20, activation="relu"), "gelu_tanh, gelu_erf.*'relu'"),
+        (lambda: layers.MultiHeadAttention(5).build((None, 6, 12)), "12 is not .*heads=5"),
+    ],
+)
+def test_illegal_arguments(create, words):
+    with pytest.raises(ValueError, match=words):
+        create()
+
+
+@pytest.mark.parametrize("name", ["EncoderBlock", "MultiHeadAttention", "PatchEmbedding"])
+def test_implementation_reaches_the_op(name):
+    """A choice that does not exist is refused, so it was not ignored."""
+    values = CASES[name][0] | {"implementation": "sorcery"}
+    values.pop("form", None)
+    with pytest.raises(ValueError, match="sorcery"):
+        getattr(layers, name)(**values)(draw(name))

@@ -1,0 +1,62 @@
+"""Small models for the tests, and named models without weights."""
+
+import contextlib
+
+import keras
+import numpy as np
+
+import vit_tf
+
+# A grid of 2 x 3 patches with leftover pixels on both sides; no two sizes are equal by accident.
+FIELDS = {
+    "hidden_size": 12,
+    "mlp_size": 20,
+    "layers": 2,
+    "heads": 3,
+    "patch_size": 4,
+    "image_size": (11, 14),
+    "num_classes": 5,
+}
+
+
+def config(**fields):
+    return vit_tf.ViTConfig(**(FIELDS | fields))
+
+
+def model(seed=0, dtype=None, **fields):
+    """A tiny model all of whose variables, the head included, are far from their initial values."""
+    created = vit_tf.create_model(config(**fields), dtype=dtype)
+    randomize(created, seed)
+    return created
+
+
+def randomize(created, seed=0):
+    """Gives every trainable variable random values of a size that makes every term matter."""
+    rng = np.random.default_rng(seed)
+    for variable in created.trainable_variables:
+        center = 1.0 if variable.name == "gamma" else 0.0
+        variable.assign(center + 0.3 * rng.normal(size=variable.shape))
+
+
+def images(count=3, size=FIELDS["image_size"], dtype="float32", seed=0):
+    """Random images: float in [-1, 1], or uint8."""
+    rng = np.random.default_rng(seed)
+    if dtype == "uint8":
+        return rng.integers(0, 256, (count, *size, 3), dtype=np.uint8)
+    return rng.uniform(-1, 1, (count, *size, 3)).astype(dtype)
+
+
+def values(created):
+    """Copies of all variables, in order."""
+    return [np.array(variable.value) for variable in created.variables]
+
+
+@contextlib.contextmanager
+def unallocated():
+    """Models created inside have variables with shapes and no memory: H/14 would take 2.5 GB."""
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+    finally:
+        # Keras keeps such variables in a list to initialize later; nobody will.
+        keras.utils.clear_session(free_memory=False)

@@ -1,0 +1,95 @@
+"""Multi-head self-attention over a packed projection (paper, appendix A)."""
+
+import math
+
+import keras
+
+import custom_ops
+from custom_ops import reference
+from vit_tf.layers.dropout import Dropout
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class MultiHeadAttention(keras.layers.Layer):
+    """Self-attention with one packed q | k | v projection and an output projection.
+
+    The core is `custom_ops.attention`, which can also report what it attended to. With `dropout`
+    above 0, training takes the reference path and stores the `[B, heads, N, N]` weights; inference
+    does not.
+
+    Args:
+        heads: number of heads; must divide the width `D`.
+        dropout: drop rate of the attention weights.
+        stream: int that tells the dropout's draws from those of other layers.
+        implementation: see `custom_ops.attention`.
+
+    Call arguments:
+        tokens: `[B, N, D]`.
+        training: bool.
+        taps: names of what to report: "class_row", "distance", "entropy".
+        grid: `(rows, columns)` of the patches, needed by "distance".
+
+    Returns:
+        `(output [B, N, D], dict of taps)`; the dict is empty without taps.
+    """
+
+    def __init__(self, heads, dropout=0.0, stream=0, implementation="auto", **kwargs):
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.dropout = dropout
+        self.stream = stream
+        self.implementation = implementation
+        self.weights_dropout = Dropout(dropout, stream=stream, dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        if width % self.heads:
+            raise ValueError(f"The width {width} is not a multiple of heads={self.heads}.")
+        # Xavier uniform of each [D, D] part; over the packed [D, 3 D] it would be too narrow.
+        limit = math.sqrt(3 / width)
+        self.qkv = keras.layers.Dense(
+            3 * width,
+            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
+            name="qkv",
+            dtype=self.dtype_policy,
+        )
+        self.out = keras.layers.Dense(
+            width, kernel_initializer="glorot_uniform", name="out", dtype=self.dtype_policy
+        )
+        self.qkv.build(input_shape)
+        self.out.build(input_shape)
+
+    def call(self, tokens, training=False, taps=(), grid=None):
+        qkv = self.qkv(tokens)
+        found = {}
+        if training and self.dropout > 0:
+            if taps:
+                raise ValueError(
+                    f"taps={tuple(taps)} cannot be read in training with attention dropout. "
+                    "Call with training=False."
+                )
+            attended = self._attend_with_dropout(qkv)
+        else:
+            attended = custom_ops.attention(
+                qkv,
+                self.heads,
+                taps=tuple(taps),
+                grid=grid,
+                implementation=None if self.implementation == "auto" else self.implementation,
+            )
+            attended, found = attended if taps else (attended, {})
+        return self.out(attended), found
+
+    def _attend_with_dropout(self, qkv):
+        weights = reference.attention_weights(qkv, self.heads)
+        weights = self.weights_dropout(weights, training=True)
+        _, _, value = reference.split_heads(qkv, self.heads)
+        return reference.apply_weights(weights, value)
+
+    def get_config(self):
+        return super().get_config() | {
+            "heads": self.heads,
+            "dropout": self.dropout,
+            "stream": self.stream,
+            "implementation": "auto",
+        }

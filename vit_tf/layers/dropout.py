@@ -1,0 +1,152 @@
+"""Dropout and stochastic depth whose draws do not depend on how a batch is split.
+
+Every draw is a function of (seed, step, position of the example in the global batch, stream), so
+one device, several replicas, several workers and accumulated slices train the same model, and a
+resumed run continues with the masks it would have seen. There is no hidden state to checkpoint.
+"""
+
+import contextvars
+
+import keras
+import tensorflow as tf
+
+_PHILOX = 1  # tf.random.Algorithm.PHILOX as the raw op wants it: four 32-bit values per counter.
+_current = contextvars.ContextVar("vit_tf_random_context", default=None)
+
+
+class RandomContext:
+    """Tells the random layers where in training they are, for the calls inside a `with` block.
+
+    Enter it inside the function that runs on a replica: each replica has a thread of its own.
+
+    Args:
+        seed: int, the seed of the run.
+        step: scalar int tensor or int, the training step.
+        positions: int tensor `[b]`, the places of this slice's examples in the global batch. They
+            must be consecutive: a replica's batch is a contiguous slice.
+    """
+
+    def __init__(self, seed: int, step, positions):
+        self.seed = seed
+        self.step = tf.cast(step, tf.int64)
+        self.positions = tf.cast(positions, tf.int64)
+        self._tokens = []
+
+    def __enter__(self):
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *exc_info):
+        _current.reset(self._tokens.pop())
+
+
+def uniform_per_example(shape, stream, seed, step, first_position):
+    """Uniform draws in [0, 1); row i is what example `first_position + i` gets in any split.
+
+    Philox makes four 32-bit values per counter, so each example owns a whole number of counters
+    and a slice starts where the examples before it end.
+
+    Args:
+        shape: int tensor or sequence, the shape of the draws; `shape[0]` examples.
+        stream: int, told apart from all other users of the same seed and step.
+        seed: int.
+        step: scalar int64 tensor.
+        first_position: scalar int64 tensor, the global position of row 0.
+
+    Returns:
+        float32 tensor of shape `shape`.
+    """
+    shape = tf.convert_to_tensor(shape, tf.int32)
+    values = tf.reduce_prod(shape[1:])
+    counters = (values + 3) // 4
+    key, _ = tf.raw_ops.StatelessRandomGetKeyCounter(
+        seed=tf.stack([tf.constant(_mix(seed, stream), tf.int64), step])
+    )
+    first_counter = tf.cast(first_position * tf.cast(counters, tf.int64), tf.uint64)
+    draws = tf.raw_ops.StatelessRandomUniformV2(
+        shape=[shape[0], 4 * counters],
+        key=key,
+        counter=tf.stack([first_counter, tf.zeros([], tf.uint64)]),
+        alg=_PHILOX,
+        dtype=tf.float32,
+    )
+    return tf.reshape(draws[:, :values], shape)
+
+
+def _mix(seed, stream):
+    """Spreads (seed, stream) over 63 bits, so that neighbouring pairs share no key."""
+    value = (seed * 0x9E3779B97F4A7C15 + stream * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
+    value = (value ^ (value >> 31)) * 0xD6E8FEB86659FD93 % 2**64
+    return (value ^ (value >> 32)) & (2**63 - 1)
+
+
+class _RandomLayer(keras.layers.Layer):
+    """Draws from the `RandomContext`, or, in plain Keras `fit`, from a SeedGenerator."""
+
+    def __init__(self, rate, stream=0, **kwargs):
+        super().__init__(**kwargs)
+        if not 0.0 <= rate < 1.0:
+            raise ValueError(f"rate must be in [0, 1). Received: rate={rate}.")
+        self.rate = rate
+        self.stream = stream
+        self.supports_masking = True
+        if rate > 0:
+            self.seed_generator = keras.random.SeedGenerator()
+        self.built = True
+
+    def kept(self, shape):
+        """Boolean tensor of shape `shape`, true with probability `1 - rate`."""
+        context = _current.get()
+        if context is None:
+            drawn = tf.cast(self.seed_generator.next(), tf.int64)
+            seed, step, first_position = 0, drawn[0] * 2**32 + drawn[1], tf.zeros([], tf.int64)
+        else:
+            seed, step, first_position = context.seed, context.step, context.positions[0]
+        return uniform_per_example(shape, self.stream, seed, step, first_position) >= self.rate
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return super().get_config() | {"rate": self.rate, "stream": self.stream}
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class Dropout(_RandomLayer):
+    """Zeroes elements with probability `rate` and scales the rest by `1 / (1 - rate)`.
+
+    Args:
+        rate: drop probability in [0, 1).
+        stream: int that tells this layer's draws from those of other layers.
+
+    Call arguments:
+        inputs: float tensor `[B, ...]`.
+        training: bool; inference returns the inputs.
+    """
+
+    def call(self, inputs, training=False):
+        if not training or self.rate == 0:
+            return inputs
+        kept = self.kept(tf.shape(inputs))
+        return tf.where(kept, inputs / (1 - self.rate), tf.zeros([], inputs.dtype))
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class StochasticDepth(_RandomLayer):
+    """Drops a whole residual branch for a random part of the examples (Huang et al., 2016).
+
+    Args:
+        rate: probability that an example loses the branch, in [0, 1).
+        stream: int that tells this layer's draws from those of other layers.
+
+    Call arguments:
+        inputs: float tensor `[B, ...]`, the branch before it is added.
+        training: bool; inference returns the inputs.
+    """
+
+    def call(self, inputs, training=False):
+        if not training or self.rate == 0:
+            return inputs
+        ones = tf.ones([len(inputs.shape) - 1], tf.int32)
+        kept = self.kept(tf.concat([tf.shape(inputs)[:1], ones], axis=0))
+        return tf.where(kept, inputs / (1 - self.rate), tf.zeros([], inputs.dtype))

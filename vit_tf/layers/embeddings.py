@@ -1,0 +1,185 @@
+"""From pixels to tokens: patch projection, class token, position embedding (paper, eq. 1).
+
+Shapes: `B` images, `H x W` pixels, `C` channels, `P` patch side, `N` patches, `D` width,
+`T` prefix tokens.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import custom_ops
+
+PATCH_FORMS = ("dense", "convolution")
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class PatchEmbedding(keras.layers.Layer):
+    """Cuts images into patches and projects each one to `D` values (paper, section 3.1).
+
+    Tokens come in row-major order of the patch grid; pixels right of and below the last whole
+    patch are unread, as in the reference's VALID convolution.
+
+    Args:
+        patch_size: side `P` of a patch in pixels.
+        hidden_size: width `D` of a token.
+        form: "dense" (the paper's wording: flatten each patch, then a linear map; fused with prefix
+            and position in `custom_ops.patch_embed`) or "convolution" (kernel = stride = `P`, as
+            the reference code has it). Both use the same kernel and agree to rounding.
+        implementation: of the dense form, see `custom_ops.patch_embed`.
+
+    Call arguments:
+        images: `[B, H, W, C]` float in [-1, 1], or uint8 0..255, which is mapped to [-1, 1].
+        prefix: optional `[T, D]` tokens to put before the patches.
+        position: optional `[T + N, D]` table to add.
+
+    Returns:
+        `[B, T + N, D]` in the layer's compute dtype.
+    """
+
+    def __init__(
+        self, patch_size, hidden_size, form="dense", implementation="auto", **kwargs
+    ):
+        super().__init__(**kwargs)
+        if form not in PATCH_FORMS:
+            raise ValueError(f"form must be one of {', '.join(PATCH_FORMS)}. Received: {form!r}.")
+        self.patch_size = patch_size
+        self.hidden_size = hidden_size
+        self.form = form
+        self.implementation = implementation
+
+    def build(self, input_shape):
+        kernel_shape = (self.patch_size, self.patch_size, input_shape[-1], self.hidden_size)
+        self.kernel = self.add_weight(
+            name="kernel", shape=kernel_shape, initializer=keras.initializers.LecunNormal()
+        )
+        self.bias = self.add_weight(name="bias", shape=(self.hidden_size,), initializer="zeros")
+
+    def call(self, images, prefix=None, position=None):
+        kernel, bias, prefix, position = (
+            _in_dtype(x, self.compute_dtype) for x in (self.kernel, self.bias, prefix, position)
+        )
+        whole_range = images.dtype == tf.uint8
+        scale, offset = (1 / 127.5, -1.0) if whole_range else (1.0, 0.0)
+        if self.form == "dense":
+            return custom_ops.patch_embed(
+                images,
+                kernel,
+                bias,
+                scale=scale,
+                offset=offset,
+                prefix=prefix,
+                position=position,
+                implementation=_op_choice(self.implementation),
+            )
+        images = tf.cast(tf.cast(images, tf.float32) * scale + offset, kernel.dtype)
+        tokens = tf.nn.conv2d(images, kernel, strides=self.patch_size, padding="VALID") + bias
+        count = tf.shape(tokens)[1] * tf.shape(tokens)[2]
+        tokens = tf.reshape(tokens, [tf.shape(tokens)[0], count, self.hidden_size])
+        if prefix is not None:
+            tokens = _prepend(prefix, tokens)
+        return tokens if position is None else tokens + position
+
+    def get_config(self):
+        return super().get_config() | {
+            "patch_size": self.patch_size,
+            "hidden_size": self.hidden_size,
+            "form": self.form,
+            "implementation": "auto",
+        }
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class ClassToken(keras.layers.Layer):
+    """Prepends one learned vector, initially zero, to the patches (paper, eq. 1).
+
+    Call arguments:
+        patches: `[B, N, D]`.
+
+    Returns:
+        `[B, 1 + N, D]`.
+    """
+
+    def build(self, input_shape):
+        self.token = self.add_weight(name="token", shape=(1, input_shape[-1]), initializer="zeros")
+
+    def call(self, patches):
+        return _prepend(_in_dtype(self.token, patches.dtype), patches)
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class PositionEmbedding(keras.layers.Layer):
+    """Adds one learned vector per token, in raster order (paper, section 3.1).
+
+    Initially normal with standard deviation 0.02. To use a table at another resolution see
+    `resize_position_table`.
+
+    Call arguments:
+        tokens: `[B, T, D]` with as many tokens as the layer was built for.
+
+    Returns:
+        `[B, T, D]`.
+    """
+
+    def build(self, input_shape):
+        self.table = self.add_weight(
+            name="table",
+            shape=tuple(input_shape[1:]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+
+    def call(self, tokens):
+        return tokens + _in_dtype(self.table, tokens.dtype)
+
+
+def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
+    """Stretches a learned position table to another patch grid (paper, section 3.2).
+
+    Bilinear with the end points fixed, as the published JAX code does it; `tf.image.resize` samples
+    at pixel centres instead and would shift every published table by up to half a patch.
+
+    Args:
+        table: float array `[T + rows * columns, D]`: `T = num_prefix_tokens` rows without a place
+            on the grid, copied unchanged, then the source grid in row-major order.
+        source_grid: `(rows, columns)` of the table, in patches.
+        target_grid: `(rows, columns)` wanted, in patches.
+        num_prefix_tokens: leading rows that are not patches.
+
+    Returns:
+        Array `[T + target rows * target columns, D]` of the table's dtype.
+
+    Raises:
+        ValueError: if the table does not have `T + rows * columns` rows.
+    """
+    table = np.asarray(table)
+    rows, columns = source_grid
+    if len(table) != num_prefix_tokens + rows * columns:
+        raise ValueError(
+            f"A position table for a {rows} x {columns} grid and {num_prefix_tokens} prefix tokens "
+            f"has {num_prefix_tokens + rows * columns} rows. Received: {len(table)} rows."
+        )
+    prefix, patches = np.split(table.astype(np.float64), [num_prefix_tokens])
+    patches = patches.reshape(rows, columns, -1)
+    by_row, by_column = map(_hat_weights, source_grid, target_grid)
+    patches = np.einsum("ai,bj,ijd->abd", by_row, by_column, patches, optimize=True)
+    return np.concatenate([prefix, patches.reshape(-1, table.shape[-1])]).astype(table.dtype)
+
+
+def _hat_weights(old, new):
+    """Linear interpolation as a `[new, old]` matrix; the end points stay put."""
+    at = np.linspace(0, old - 1, new)
+    return np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(old)))
+
+
+def _prepend(prefix, tokens):
+    shape = [tf.shape(tokens)[0], prefix.shape[0], prefix.shape[1]]
+    return tf.concat([tf.broadcast_to(prefix, shape), tokens], axis=1)
+
+
+def _in_dtype(variable, dtype):
+    return None if variable is None else tf.cast(tf.convert_to_tensor(variable), dtype)
+
+
+def _op_choice(implementation):
+    """A layer's "auto" leaves the choice to the context and the environment."""
+    return None if implementation == "auto" else implementation

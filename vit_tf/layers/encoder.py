@@ -1,0 +1,176 @@
+"""The Transformer encoder block: attention and MLP, each behind a LayerNorm (paper, eq. 2-3)."""
+
+import keras
+import tensorflow as tf
+
+from vit_tf.layers.attention import MultiHeadAttention
+from vit_tf.layers.dropout import Dropout, StochasticDepth
+
+# Streams of one block: attention weights, attention output, MLP hidden, MLP output, two branches.
+STREAMS_PER_BLOCK = 8
+
+
+def gelu_tanh(x):
+    """The tanh form of GELU, which the published weights were trained with.
+
+    Written with products: `tf.nn.gelu` computes the cube with `pow`, several times slower on CPUs.
+    """
+    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)  # sqrt(2 / pi)
+    return 0.5 * x * (1.0 + tf.tanh(inner))
+
+
+def gelu_erf(x):
+    """The exact GELU, x times the normal distribution function."""
+    return tf.nn.gelu(x, approximate=False)
+
+
+_ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf}
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class MlpBlock(keras.layers.Layer):
+    """Dense, GELU, dropout, Dense, dropout.
+
+    Args:
+        mlp_size: width of the hidden layer.
+        activation: "gelu_tanh" or "gelu_erf".
+        dropout: drop rate after each dense layer.
+        stream: int that tells this block's draws from those of other layers.
+
+    Call arguments:
+        tokens: `[B, N, D]`.
+        training: bool.
+
+    Returns:
+        `[B, N, D]`.
+    """
+
+    def __init__(self, mlp_size, activation="gelu_tanh", dropout=0.0, stream=0, **kwargs):
+        super().__init__(**kwargs)
+        if activation not in _ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {', '.join(_ACTIVATIONS)}. Received: {activation!r}."
+            )
+        self.mlp_size = mlp_size
+        self.activation = activation
+        self.dropout = dropout
+        self.stream = stream
+        self.hidden_dropout = Dropout(dropout, stream=stream, dtype=self.dtype_policy)
+        self.output_dropout = Dropout(dropout, stream=stream + 1, dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.dense_0 = self._dense(self.mlp_size, "dense_0")
+        self.dense_1 = self._dense(input_shape[-1], "dense_1")
+        self.dense_0.build(input_shape)
+        self.dense_1.build((*input_shape[:-1], self.mlp_size))
+
+    def _dense(self, units, name):
+        return keras.layers.Dense(
+            units,
+            kernel_initializer="glorot_uniform",
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def call(self, tokens, training=False):
+        hidden = _ACTIVATIONS[self.activation](self.dense_0(tokens))
+        hidden = self.hidden_dropout(hidden, training=training)
+        return self.output_dropout(self.dense_1(hidden), training=training)
+
+    def get_config(self):
+        return super().get_config() | {
+            "mlp_size": self.mlp_size,
+            "activation": self.activation,
+            "dropout": self.dropout,
+            "stream": self.stream,
+        }
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class EncoderBlock(keras.layers.Layer):
+    """One pre-LN Transformer block.
+
+    Args:
+        heads: attention heads.
+        mlp_size: hidden width of the MLP.
+        activation: "gelu_tanh" or "gelu_erf".
+        dropout: drop rate after the attention's output projection and in the MLP.
+        attention_dropout: drop rate of the attention weights.
+        stochastic_depth: probability that an example loses a residual branch; the two branches are
+            drawn independently.
+        epsilon: of both LayerNorms.
+        stream: first of `STREAMS_PER_BLOCK` ints that tell this block's draws from others.
+        implementation: see `custom_ops.attention`.
+
+    Call arguments:
+        tokens: `[B, N, D]`.
+        training: bool.
+        taps, grid: see `MultiHeadAttention`.
+
+    Returns:
+        `(tokens [B, N, D], dict of taps)`.
+    """
+
+    def __init__(
+        self,
+        heads,
+        mlp_size,
+        activation="gelu_tanh",
+        dropout=0.0,
+        attention_dropout=0.0,
+        stochastic_depth=0.0,
+        epsilon=1e-6,
+        stream=0,
+        implementation="auto",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.mlp_size = mlp_size
+        self.activation = activation
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.stochastic_depth = stochastic_depth
+        self.epsilon = epsilon
+        self.stream = stream
+        self.implementation = implementation
+
+        policy = {"dtype": self.dtype_policy}
+        self.norm_attention = keras.layers.LayerNormalization(
+            epsilon=epsilon, name="norm_attention", **policy
+        )
+        self.attention = MultiHeadAttention(
+            heads, attention_dropout, stream, implementation, name="attention", **policy
+        )
+        self.attention_output_dropout = Dropout(dropout, stream=stream + 1, **policy)
+        self.attention_branch = StochasticDepth(stochastic_depth, stream=stream + 2, **policy)
+        self.norm_mlp = keras.layers.LayerNormalization(epsilon=epsilon, name="norm_mlp", **policy)
+        self.mlp = MlpBlock(mlp_size, activation, dropout, stream + 3, name="mlp", **policy)
+        self.mlp_branch = StochasticDepth(stochastic_depth, stream=stream + 5, **policy)
+
+    def build(self, input_shape):
+        for layer in (self.norm_attention, self.attention, self.norm_mlp, self.mlp):
+            layer.build(input_shape)
+
+    def call(self, tokens, training=False, taps=(), grid=None):
+        branch, found = self.attention(
+            self.norm_attention(tokens), training=training, taps=taps, grid=grid
+        )
+        branch = self.attention_output_dropout(branch, training=training)
+        tokens = tokens + self.attention_branch(branch, training=training)  # eq. 2
+        branch = self.mlp(self.norm_mlp(tokens), training=training)
+        return tokens + self.mlp_branch(branch, training=training), found  # eq. 3
+
+    def get_config(self):
+        return super().get_config() | {
+            "heads": self.heads,
+            "mlp_size": self.mlp_size,
+            "activation": self.activation,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "stochastic_depth": self.stochastic_depth,
+            "epsilon": self.epsilon,
+            "stream": self.stream,
+            "implementation": "auto",
+        }

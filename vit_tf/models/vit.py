@@ -1,0 +1,203 @@
+"""The Vision Transformer as a Keras model with three stages: embed, encode, classify."""
+
+import keras
+import tensorflow as tf
+
+from vit_tf.config import ViTConfig
+from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding, PositionEmbedding
+from vit_tf.layers.encoder import STREAMS_PER_BLOCK
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class VisionTransformer(keras.Model):
+    """Images to logits (Dosovitskiy et al., 2021, eq. 1-4).
+
+    `B` images, `N` patches on a grid of `rows x columns`, `T` = prefix tokens + `N`, `D` width,
+    `K` classes, `R` representation size. All variables exist once the model is constructed.
+
+    Args:
+        config: `ViTConfig`, or the dictionary of its `to_dict`.
+
+    Call arguments:
+        images: `[B, H, W, 3]` float in [-1, 1] or uint8 0..255, of the configured size.
+        training: bool.
+
+    Returns:
+        float32 logits `[B, K]`; `[B, N, K]` with the unpooled classifier; with `num_classes=0` what
+        the head would read, `[B, D or R]` (unpooled `[B, N, D or R]`).
+    """
+
+    def __init__(self, config, name="vision_transformer", **kwargs):
+        # One name for all: a numbered one would make checkpoints depend on what was built before.
+        super().__init__(name=name, **kwargs)
+        config = config if isinstance(config, ViTConfig) else ViTConfig.from_dict(config)
+        self.config = config
+        self.grid = config.grid
+        self.num_prefix_tokens = config.num_prefix_tokens
+
+        policy = {"dtype": self.dtype_policy}
+        self.patch_embedding = PatchEmbedding(
+            config.patch_size,
+            config.hidden_size,
+            implementation=config.implementation,
+            name="patch_embedding",
+            **policy,
+        )
+        self.class_token = self.position_embedding = self.pre_logits = self.head = None
+        if config.num_prefix_tokens:
+            self.class_token = ClassToken(name="class_token", **policy)
+        if config.position_embedding == "learned_1d":
+            self.position_embedding = PositionEmbedding(name="position_embedding", **policy)
+        self.embedding_dropout = Dropout(config.dropout, stream=0, **policy)
+        self.blocks = [self._block(index, **policy) for index in range(config.layers)]
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=config.layer_norm_epsilon, name="norm", **policy
+        )
+        if config.representation_size:
+            self.pre_logits = keras.layers.Dense(
+                config.representation_size,
+                activation="tanh",
+                kernel_initializer="lecun_normal",
+                name="pre_logits",
+                **policy,
+            )
+        if config.num_classes:
+            # Zero kernel, so that training starts from the bias alone; float32 under any policy.
+            self.head = keras.layers.Dense(
+                config.num_classes,
+                kernel_initializer="zeros",
+                bias_initializer=keras.initializers.Constant(config.head_bias),
+                name="head",
+                dtype="float32",
+            )
+        self.build((None, *config.image_size, 3))
+
+    def _block(self, index, **policy):
+        config = self.config
+        depth = index / max(config.layers - 1, 1)
+        return EncoderBlock(
+            config.heads,
+            config.mlp_size,
+            config.activation,
+            config.dropout,
+            config.attention_dropout,
+            config.stochastic_depth * depth,
+            config.layer_norm_epsilon,
+            stream=STREAMS_PER_BLOCK * (index + 1),
+            implementation=config.implementation,
+            name=f"block_{index}",
+            **policy,
+        )
+
+    def build(self, input_shape):
+        config = self.config
+        patches = (None, self.grid[0] * self.grid[1], config.hidden_size)
+        tokens = (None, self.num_prefix_tokens + patches[1], config.hidden_size)
+        self.patch_embedding.build(input_shape)
+        if self.class_token is not None:
+            self.class_token.build(patches)
+        if self.position_embedding is not None:
+            self.position_embedding.build(tokens)
+        for layer in (*self.blocks, self.norm):
+            layer.build(tokens)
+        if self.pre_logits is not None:
+            self.pre_logits.build((None, config.hidden_size))
+        if self.head is not None:
+            self.head.build((None, config.representation_size or config.hidden_size))
+        self.built = True
+
+    def call(self, images, training=False):
+        _check_size(images, self.config.image_size)
+        # The same as encode(embed(images)), with class token and positions fused into the op.
+        tokens = self.patch_embedding(
+            images,
+            prefix=None if self.class_token is None else self.class_token.token,
+            position=None if self.position_embedding is None else self.position_embedding.table,
+        )
+        features, _ = self._encode_tokens(tokens, training, (), self.grid)
+        return self.classify(features, training=training)
+
+    def embed(self, images, training=False):
+        """Patch embeddings `[B, N, D]`, before prefix tokens and positions.
+
+        This is what masked patch prediction corrupts. `training` changes nothing here; the stages
+        share one signature.
+        """
+        del training
+        _check_size(images, self.config.image_size)
+        return self.patch_embedding(images)
+
+    def encode(self, patches, grid=None, training=False, taps=()):
+        """Runs the Transformer on patch embeddings.
+
+        Args:
+            patches: `[B, N, D]` from `embed`.
+            grid: `(rows, columns)` of the patches; None means the model's own.
+            training: bool.
+            taps: names of what the attention of every block reports; see `custom_ops.attention`.
+
+        Returns:
+            `(features, taps)`: `[B, T, D]` after the final norm, and one dict per block.
+
+        Raises:
+            ValueError: if the number of patches does not fit `grid` or the position table.
+        """
+        rows, columns = grid or self.grid
+        if patches.shape[1] not in (None, rows * columns):
+            raise ValueError(
+                f"A grid of {rows} x {columns} has {rows * columns} patches. "
+                f"Received: {patches.shape[1]} patches. Pass the grid they came from."
+            )
+        if self.position_embedding is not None and rows * columns != self.grid[0] * self.grid[1]:
+            raise ValueError(
+                f"The position table is for a grid of {self.grid[0]} x {self.grid[1]}. "
+                f"Received: grid={(rows, columns)}. Create the model with that image_size and load "
+                "its weights with vit_tf.load_npz, which resizes the table."
+            )
+        tokens = patches if self.class_token is None else self.class_token(patches)
+        if self.position_embedding is not None:
+            tokens = self.position_embedding(tokens)
+        return self._encode_tokens(tokens, training, taps, (rows, columns))
+
+    def _encode_tokens(self, tokens, training, taps, grid):
+        tokens = self.embedding_dropout(tokens, training=training)
+        found = []
+        for block in self.blocks:
+            tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
+            found.append(block_taps)
+        return self.norm(tokens), found
+
+    def pool(self, features):
+        """What the classifier keeps of `[B, T, D]`: `[B, D]`, or `[B, N, D]` unpooled."""
+        if self.config.classifier == "token":
+            return features[:, 0]
+        if self.config.classifier == "gap":
+            mean = tf.reduce_mean(tf.cast(features, tf.float32), axis=1)
+            return tf.cast(mean, features.dtype)
+        return features
+
+    def represent(self, features, training=False):
+        """What the head reads: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        del training
+        pooled = self.pool(features)
+        return pooled if self.pre_logits is None else self.pre_logits(pooled)
+
+    def classify(self, features, training=False):
+        """Pooling, optional tanh pre-logits, head: `[B, T, D]` to what the model returns."""
+        representation = self.represent(features, training=training)
+        return representation if self.head is None else self.head(representation)
+
+    def get_config(self):
+        return super().get_config() | {"config": self.config.to_dict()}
+
+
+def _check_size(images, image_size):
+    if len(images.shape) != 4 or images.shape[-1] != 3:
+        raise ValueError(f"Expected images [B, H, W, 3]. Received: shape {tuple(images.shape)}.")
+    for received, expected in zip(images.shape[1:3], image_size, strict=True):
+        if received not in (None, expected):
+            raise ValueError(
+                f"This model reads images of {image_size[0]} x {image_size[1]} (height x width). "
+                f"Received: shape {tuple(images.shape)}. Resize them with vit_tf.Preprocessing, or "
+                "create the model with that image_size."
+            )

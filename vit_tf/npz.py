@@ -1,0 +1,96 @@
+"""Reads `.npz` archives from strangers: no pickle, sizes known before anything is allocated."""
+
+import os
+import zipfile
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+_READABLE = (np.float16, np.float32, np.float64)
+
+
+class NpzFile:
+    """An open archive whose array headers have been read and whose arrays have not.
+
+    Args:
+        path: file name.
+
+    Attributes:
+        shapes: array name -> shape.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not an archive of plain float arrays, or its members claim more data
+            than they hold.
+    """
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        if not os.path.isfile(self.path):
+            raise FileNotFoundError(f"There is no checkpoint file {self.path}.")
+        try:
+            self._zip = zipfile.ZipFile(self.path)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise self._damaged(error) from None
+        self.shapes = {}
+        try:
+            for member in self._zip.infolist():
+                if member.filename.endswith(".npy"):
+                    name = member.filename.removesuffix(".npy")
+                    self.shapes[name] = self._read_header(member, name)
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._zip.close()
+
+    def read(self, name) -> np.ndarray:
+        """The array `name` as float32.
+
+        Raises:
+            ValueError: if the archive is damaged there.
+        """
+        try:
+            with self._zip.open(name + ".npy") as stream:
+                array = npy_format.read_array(stream, allow_pickle=False)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise self._damaged(f"{name}: {error}") from None
+        return np.asarray(array, np.float32)
+
+    def _read_header(self, member, name):
+        try:
+            with self._zip.open(member) as stream:
+                version = npy_format.read_magic(stream)
+                read = {
+                    (1, 0): npy_format.read_array_header_1_0,
+                    (2, 0): npy_format.read_array_header_2_0,
+                }.get(version)
+                if read is None:
+                    raise ValueError(f"unknown npy version {version}")
+                shape, _, dtype = read(stream)
+                header_size = stream.tell()
+        except Exception as error:
+            raise self._damaged(f"{name}: {error}") from None
+        if dtype.hasobject or dtype not in _READABLE:
+            raise ValueError(
+                f"{self.path}: array {name} has dtype {dtype}. Expected float16, float32 or float64; "
+                "pickled objects are never read."
+            )
+        size = dtype.itemsize
+        for side in shape:
+            size *= side
+        if size != member.file_size - header_size:
+            raise self._damaged(
+                f"{name} claims {size} bytes and holds {member.file_size - header_size}"
+            )
+        return tuple(shape)
+
+    def _damaged(self, reason):
+        return ValueError(
+            f"{self.path} is not a readable .npz archive ({reason}). "
+            "Download or copy it again and compare its size with the original."
+        )

@@ -1,0 +1,205 @@
+"""Preprocessing: the rule from an encoded image to a model's input, kept beside the weights.
+
+Training, evaluation, prediction and exported models share this one definition, because a model that
+is served with another resize or value range loses accuracy without any error.
+"""
+
+import dataclasses
+import numbers
+
+import tensorflow as tf
+
+RESIZE_RULES = ("direct", "resize_small")
+# Far above any model; keeps a damaged or hostile file from asking for terabytes.
+MAX_SIDE = 16384
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """What is done to an image between decoding and the model.
+
+    Calling it maps images of any size to the model's input: bilinear resize without antialiasing,
+    then (x - 127.5) / 127.5, so that 0 becomes -1 and 255 becomes 1.
+
+    Attributes:
+        image_size: (height, width) of the result, in pixels.
+        resize: "direct" stretches to `image_size`, whatever the aspect (the reference code's rule);
+            "resize_small" brings the shorter side to `resize_to` and takes the centre.
+        resize_to: shorter side before the central crop, in pixels; only with "resize_small".
+        labels: class names in label order; empty if they are unknown.
+
+    Raises:
+        ValueError: if a field has the wrong type, or the fields do not fit together.
+    """
+
+    image_size: tuple[int, int]
+    resize: str = "direct"
+    resize_to: int | None = None
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if not (
+            isinstance(self.image_size, tuple | list)
+            and len(self.image_size) == 2
+            and all(_is_side(side) for side in self.image_size)
+        ):
+            raise ValueError(
+                f"image_size={self.image_size!r} is not an image size. Expected two integers, "
+                f"height and width, from 1 to {MAX_SIDE}."
+            )
+        if self.resize not in RESIZE_RULES:
+            raise ValueError(f"resize={self.resize!r} is unknown. Expected one of {RESIZE_RULES}.")
+        if self.resize == "direct" and self.resize_to is not None:
+            raise ValueError(
+                f"resize_to={self.resize_to!r} has no meaning with resize='direct'. Leave it out, "
+                f"or choose resize='resize_small'."
+            )
+        if self.resize == "resize_small" and not (
+            _is_side(self.resize_to) and self.resize_to >= max(self.image_size)
+        ):
+            raise ValueError(
+                f"resize_to={self.resize_to!r} does not fit. With resize='resize_small' expected "
+                f"an integer from {max(self.image_size)}, the longer side of image_size, to "
+                f"{MAX_SIDE}."
+            )
+        if not (
+            isinstance(self.labels, tuple | list)
+            and all(isinstance(label, str) for label in self.labels)
+        ):
+            raise ValueError(f"labels={self.labels!r} are not class names. Expected strings.")
+        object.__setattr__(self, "image_size", tuple(int(side) for side in self.image_size))
+        object.__setattr__(self, "labels", tuple(self.labels))
+
+    def __call__(self, images):
+        """Maps images to the model's input.
+
+        Args:
+            images: uint8 or floating `[H, W, 3]` or `[B, H, W, 3]`, values 0 .. 255, of any size,
+                which may be unknown until the graph runs.
+
+        Returns:
+            float32 `[h, w, 3]` or `[B, h, w, 3]` in [-1, 1], where `(h, w)` is `image_size`.
+
+        Raises:
+            ValueError: if the rank, the number of channels or the dtype is another.
+        """
+        images = tf.convert_to_tensor(images)
+        if images.dtype != tf.uint8 and not images.dtype.is_floating:
+            raise ValueError(
+                f"Expected uint8 or floating images with values 0 .. 255. Received: "
+                f"{images.dtype.name}. Convert them with tf.cast(images, tf.uint8)."
+            )
+        if images.shape.rank not in (3, 4) or images.shape[-1] not in (3, None):
+            raise ValueError(
+                f"Expected images of shape [H, W, 3] or [B, H, W, 3]. Received: {images.shape}. "
+                f"Decode them with vit_tf.preprocessing.decode_image, which gives three channels."
+            )
+
+        if self.resize == "direct":
+            images = tf.image.resize(images, self.image_size, "bilinear", antialias=False)
+        else:
+            images = _resize_small_and_crop(images, self.resize_to, self.image_size)
+        images.set_shape([*images.shape[:-3], *self.image_size, 3])
+        return to_model_range(images)
+
+    def to_dict(self):
+        """Returns the fields as a dictionary that JSON can hold; `from_dict` reads it back."""
+        return {
+            "image_size": list(self.image_size),
+            "resize": self.resize,
+            "resize_to": self.resize_to,
+            "labels": list(self.labels),
+        }
+
+    @classmethod
+    def from_dict(cls, fields):
+        """Makes a `Preprocessing` from what `to_dict` returned, for instance out of a JSON file.
+
+        Raises:
+            ValueError: if it is not a dictionary, has unknown keys, lacks `image_size`, or holds a
+                value of the wrong type.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(fields, dict):
+            raise ValueError(
+                f"Preprocessing must be a dictionary with the keys {known}. Received: "
+                f"{type(fields).__name__}."
+            )
+        if unknown := sorted(str(key) for key in set(fields) - set(known)):
+            raise ValueError(f"Preprocessing has unknown keys {unknown}. Expected some of {known}.")
+        if "image_size" not in fields:
+            raise ValueError(f"Preprocessing lacks 'image_size'. Received: {sorted(fields)}.")
+        return cls(**fields)
+
+
+def decode_image(image_bytes):
+    """Decodes one JPEG, PNG, GIF or BMP file.
+
+    Grey images become three equal channels, an alpha channel is dropped, 16-bit values keep their
+    high byte, and of an animation the first frame counts. An EXIF orientation is not applied, and a
+    BMP with a palette is read as if its palette were grey.
+
+    Args:
+        image_bytes: scalar string tensor, the contents of the file.
+
+    Returns:
+        uint8 `[H, W, 3]`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when it runs on bytes that are no such image.
+    """
+    image = tf.io.decode_image(image_bytes, channels=3, dtype=tf.uint8, expand_animations=False)
+    image.set_shape([None, None, 3])
+    return image
+
+
+def to_model_range(images):
+    """Maps values 0 .. 255 to float32 in [-1, 1]; computed after every resize, in float."""
+    # Graphs turn a division by a constant into this product; written so, eager results are equal.
+    return (tf.cast(images, tf.float32) - 127.5) * (1 / 127.5)
+
+
+def _is_side(value):
+    """Whether `value` is a usable length in pixels; True counts as no integer."""
+    return (
+        isinstance(value, numbers.Integral)
+        and not isinstance(value, bool)
+        and 1 <= value <= MAX_SIDE
+    )
+
+
+def _resize_small_and_crop(images, resize_to, crop_size):
+    """Resizes the shorter side to `resize_to` and returns the central crop, float32.
+
+    Only pixels that the crop needs are touched. Resizing first would take 15 GB for an image of
+    1 x 20,000 pixels, which a user may send.
+    """
+    size = tf.shape(images)[-3:-1]
+    ratio = tf.cast(resize_to, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
+    resized = tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
+    taps = [_taps(size[i], resized[i], crop_size[i]) for i in range(2)]
+    (top, bottom), (left, right) = [(lower[0], upper[-1] + 1) for lower, upper, _ in taps]
+    images = images[..., top:bottom, left:right, :]
+
+    for axis, (lower, upper, fraction) in zip((-3, -2), taps, strict=True):
+        before = tf.cast(tf.gather(images, lower - lower[0], axis=axis), tf.float32)
+        after = tf.cast(tf.gather(images, upper - lower[0], axis=axis), tf.float32)
+        fraction = tf.reshape(fraction, [-1] + [1] * (-axis - 1))
+        images = before + (after - before) * fraction
+    return images
+
+
+def _taps(length, resized, crop):
+    """Bilinear taps of the central `crop` positions of an axis resized from `length` to `resized`.
+
+    Samples lie at pixel centres and stop at the border, as in `tf.image.resize`.
+
+    Returns:
+        Source pixels before and after each position, int32 `[crop]`, and the weight of the second.
+    """
+    start = (resized - crop) // 2
+    scale = tf.cast(length, tf.float32) / tf.cast(resized, tf.float32)
+    source = (tf.range(crop, dtype=tf.float32) + tf.cast(start, tf.float32) + 0.5) * scale - 0.5
+    lower = tf.floor(source)
+    index = tf.cast(lower, tf.int32)
+    return tf.maximum(index, 0), tf.minimum(index + 1, length - 1), source - lower
