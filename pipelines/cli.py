@@ -34,11 +34,13 @@ def run(main, description, define=None, positional=None):
     if arguments and positional is None:
         _fail(
             EXIT_USAGE,
-            f"Unexpected argument {arguments[0]!r}: this command takes flags only (--set is repeated "
-            "for each assignment). See --help.",
+            f"Unexpected argument {arguments[0]!r}: this command takes flags only, and --set is "
+            "repeated for each assignment. See --help.",
         )
     _quiet_tensorflow()
     # After the flags, so that a typing error is answered before TensorFlow loads.
+    import tensorflow as tf
+
     from pipelines.errors import Interrupted, RunError, UserError
 
     try:
@@ -49,6 +51,8 @@ def run(main, description, define=None, positional=None):
         _fail(EXIT_FAILED, error)
     except OSError as error:
         _fail(EXIT_FAILED, f"{error.strerror or error} ({error.filename or 'no file'}).")
+    except tf.errors.OpError as error:
+        _fail(EXIT_FAILED, error.message.splitlines()[0])
     except Interrupted as error:
         _fail(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:
@@ -130,6 +134,9 @@ def _fail(code, message):
 
 
 def _quiet_tensorflow():
-    """Keeps TensorFlow's start-up notes off the terminal; errors still show."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    """Keeps TensorFlow's start-up notes off the terminal.
+
+    Without an NVIDIA driver it logs an error about that; what matters is raised anyway.
+    """
+    level = "2" if os.path.exists("/proc/driver/nvidia") else "3"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)

@@ -15,7 +15,6 @@ from pipelines.errors import UserError
 from vit_tf.config import get_variant
 from vit_tf.preprocessing import Preprocessing
 
-
 # Optional fields that know a value of this name, so that `none` cannot mean "not set" there.
 _NONE_IS_A_VALUE = ("model.position_embedding",)
 
@@ -303,7 +302,7 @@ def _from_json(kind, value, path):
     """`value` from JSON checked and built as `kind`."""
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
-            raise UserError(f"{path or 'the configuration'} must be an object. Received: {value!r}.")
+            raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
         hints = typing.get_type_hints(kind)
         for name in value:
             if name not in hints:

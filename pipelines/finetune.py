@@ -4,8 +4,8 @@ from absl import flags
 
 from pipelines import cli
 
-DESCRIPTION = """Fine-tunes: the whole head is replaced by zeros, positions are resized to the new image size
-(paper, section 3.2). Start the same command again to resume.
+DESCRIPTION = """Fine-tunes: the whole head is replaced by zeros, positions are resized to the new
+image size (paper, section 3.2). Start the same command again to resume.
 
 example: python -m pipelines.finetune --init_from runs/pretrain-digits --set model.image_size=24
 """

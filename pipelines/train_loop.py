@@ -4,161 +4,25 @@ The walk is: flags -> `Experiment` -> `train`. Several steps run in one `tf.whil
 device; Python only looks at signals, logs, evaluates and saves between such loops.
 """
 
+import dataclasses
 import math
 import time
 
 import keras
-import orbit
 import tensorflow as tf
 
 import vit_tf
-from pipelines import classification, optimization, weights
+from pipelines import optimization, weights
 from pipelines.data import pipeline
 from pipelines.data.sources import open_source
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.progress import Progress, Signals, say
+from pipelines.steps import Evaluator, Trainer
 from pipelines.strategies import describe
 from pipelines.workdir import Workdir
-from vit_tf.layers import RandomContext
 
 _LONGEST_LOOP = 10.0  # Seconds between two looks at signals.
 _KEPT_CHECKPOINTS = 3
-
-
-class Trainer(orbit.StandardTrainer):
-    """One training step, and the state that a checkpoint holds.
-
-    Args:
-        model: built in `strategy.scope()`.
-        optimizer: `optimization.Optimizer`, created in the same scope.
-        experiment: the run.
-        strategy: where it runs.
-        dataset: distributed batches.
-    """
-
-    def __init__(self, model, optimizer, experiment, strategy, dataset):
-        super().__init__(dataset)
-        self.model, self.optimizer = model, optimizer
-        self.experiment, self.strategy = experiment, strategy
-        with strategy.scope():
-            self.step = orbit.utils.create_global_step()
-            self.loss_sum, self.norm = (
-                tf.Variable(
-                    0.0,
-                    trainable=False,
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                    name=name,
-                )
-                for name in ("loss_sum", "gradient_norm")
-            )
-        # Slices of the loss since the last log line are state, so that a resumed log is the same.
-        self.checkpoint = tf.train.Checkpoint(
-            model=weights.checkpointable(model),
-            optimizer=optimizer.state,
-            step=self.step,
-            loss_sum=self.loss_sum,
-        )
-
-    def train_step(self, iterator):
-        losses, norms = self.strategy.run(self.replica_step, args=(next(iterator),))
-        self.loss_sum.assign_add(self.strategy.reduce("SUM", losses, axis=None))
-        self.norm.assign(self.strategy.reduce("MEAN", norms, axis=None))
-        self.step.assign_add(1)
-
-    def replica_step(self, batch):
-        """Forward, backward and update of one replica's slice of the global batch.
-
-        Returns:
-            `(this slice's part of the mean loss, norm of the global gradient)`.
-        """
-        train = self.experiment.train
-        step = tf.convert_to_tensor(self.step)
-        variables = [variable.value for variable in self.model.trainable_variables]
-        with RandomContext(self.experiment.seed, step, batch["position"]):
-            with tf.GradientTape() as tape:
-                logits = self.model(batch["image"], training=True)
-                losses = classification.example_losses(
-                    batch["label"], logits, train.loss, train.label_smoothing
-                )
-                # Divided by the global batch: summed over replicas this is the mean.
-                loss = tf.reduce_sum(losses * batch["weight"]) / train.batch_size
-        gradients = tape.gradient(loss, variables)
-        context = tf.distribute.get_replica_context()
-        gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        # Clipped after the sum: clipping each replica's part would not clip the gradient.
-        gradients, norm = optimization.clip_by_global_norm(
-            gradients, self.experiment.optimizer.clip_norm
-        )
-        self.optimizer.apply(gradients, self.learning_rate(step), step)
-        return loss, norm
-
-    def learning_rate(self, step):
-        """The schedule of the experiment at `step`."""
-        return optimization.learning_rate(
-            step,
-            peak=self.experiment.optimizer.learning_rate,
-            total_steps=self.experiment.train.steps,
-            warmup_steps=self.experiment.schedule.warmup_steps,
-            decay=self.experiment.schedule.decay,
-        )
-
-
-class Evaluator(orbit.StandardEvaluator):
-    """Sums over a data set in which every example counts once.
-
-    Args:
-        model: built in `strategy.scope()`.
-        strategy: where it runs.
-        source: `data.Source` to evaluate.
-        preprocessing: how images become inputs.
-        batch_size: images per step over all replicas.
-        loss: see `classification.example_losses`.
-        signals: optional `Signals`, looked at after every batch.
-    """
-
-    def __init__(self, model, strategy, source, preprocessing, batch_size, loss, signals=None):
-        replicas = strategy.num_replicas_in_sync
-        batch_size = math.ceil(batch_size / replicas) * replicas
-        dataset = strategy.distribute_datasets_from_function(
-            lambda context: pipeline.eval_dataset(
-                source,
-                batch_size=batch_size,
-                preprocessing=preprocessing,
-                input_context=context,
-            )
-        )
-        super().__init__(dataset)
-        self.model, self.strategy, self.loss, self.signals = model, strategy, loss, signals
-        self.steps = math.ceil(source.num_examples / batch_size)
-
-    def eval_begin(self):
-        return {}
-
-    def eval_step(self, iterator):
-        sums = self.strategy.run(self._replica_sums, args=(next(iterator),))
-        return {
-            name: self.strategy.reduce("SUM", value, axis=None) for name, value in sums.items()
-        }
-
-    def _replica_sums(self, batch):
-        logits = self.model(batch["image"], training=False)
-        return classification.evaluation_sums(
-            batch["label"], logits, batch["weight"], self.loss
-        )
-
-    def eval_reduce(self, state, step_outputs):
-        if self.signals is not None:
-            self.signals.check()
-        # Python floats: float32 would lose single examples after 16 million.
-        sums = {name: float(value) for name, value in step_outputs.items()}
-        return {name: state.get(name, 0.0) + value for name, value in sums.items()}
-
-    def eval_end(self, state):
-        return classification.evaluation_means(state)
-
-    def run(self) -> dict:
-        """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy."""
-        return self.evaluate(tf.constant(self.steps))
 
 
 def train(experiment, workdir, strategy) -> dict:
@@ -190,7 +54,7 @@ def train(experiment, workdir, strategy) -> dict:
         )
     initial = weights.find(experiment.init_from) if experiment.init_from else None
     run = Workdir(workdir)
-    run.claim(experiment)
+    run.check(experiment)
 
     # Right before the first draw: what came before, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
@@ -206,12 +70,14 @@ def train(experiment, workdir, strategy) -> dict:
     trainer.train_dataset = strategy.distribute_datasets_from_function(
         lambda context: _train_dataset(train_source, experiment, preprocessing, step, context)
     )
+    run.create(experiment)
     run.write_manifest(experiment, describe(strategy), train_source.manifest())
 
     with Signals() as signals, Progress(run, experiment.train, step) as progress:
         if step == 0:
-            batches = _train_dataset(train_source, experiment, preprocessing, step)
-            progress.write_images("training images", next(iter(batches))["image"])
+            progress.write_images(
+                "training images", _sample_images(train_source, experiment, preprocessing)
+            )
         evaluator = eval_source and Evaluator(
             model,
             strategy,
@@ -221,7 +87,11 @@ def train(experiment, workdir, strategy) -> dict:
             experiment.train.loss,
             signals,
         )
-        _run(trainer, evaluator, manager, signals, progress)
+        try:
+            _run(trainer, evaluator, manager, signals, progress)
+        except tf.errors.OpError as error:
+            failed = int(trainer.step.numpy())
+            raise _unreadable(experiment, train_source, failed, eval_source) or error from None
         vit_tf.save_npz(model, run.final, preprocessing)
     say(f"wrote {run.final}")
     return run.read_metrics()[-1]
@@ -256,14 +126,19 @@ def evaluate(experiment, source, strategy) -> dict:
             f"{experiment.data.name} has {examples.num_classes} ({_few(examples.labels)}). Choose "
             "the data set with --set data.name=..., or fine-tune the model on this one."
         )
-    return Evaluator(
+    evaluator = Evaluator(
         model,
         strategy,
         examples,
         preprocessing,
         experiment.train.batch_size,
         experiment.train.loss,
-    ).run()
+    )
+    try:
+        return evaluator.run()
+    except tf.errors.OpError as error:
+        found = pipeline.find_unreadable(examples, range(examples.num_examples))
+        raise found or error from None
 
 
 def _run(trainer, evaluator, manager, signals, progress):
@@ -323,6 +198,31 @@ def _train_dataset(source, experiment, preprocessing, start_step, input_context=
         crop_area=settings.crop_area,
         flip=settings.flip,
         input_context=input_context,
+    )
+
+
+def _sample_images(source, experiment, preprocessing, count=16):
+    """What a few images look like to the model, without reading a whole window of them."""
+    few = dataclasses.replace(
+        experiment,
+        data=dataclasses.replace(experiment.data, window=count),
+        train=dataclasses.replace(experiment.train, batch_size=count),
+    )
+    batches = _train_dataset(source, few, preprocessing, start_step=0)
+    return next(iter(batches))["image"]
+
+
+def _unreadable(experiment, train_source, step, eval_source):
+    """The error that names the image which stopped a run; None if all can be read."""
+    indices = pipeline.train_indices(
+        train_source,
+        batch_size=experiment.train.batch_size,
+        seed=experiment.seed,
+        window=experiment.data.window,
+        step=step,
+    )
+    return pipeline.find_unreadable(train_source, indices) or (
+        eval_source and pipeline.find_unreadable(eval_source, range(eval_source.num_examples))
     )
 
 

@@ -61,9 +61,7 @@ def find(path) -> Source:
     for kind in ("npz", "keras"):
         if path.endswith("." + kind):
             return Source(path, kind, path)
-    raise UserError(
-        f"Cannot tell what {path} is. Expected a workdir, a .npz or a .keras file."
-    )
+    raise UserError(f"Cannot tell what {path} is. Expected a workdir, a .npz or a .keras file.")
 
 
 def open_model(source, dtype=None) -> tuple[VisionTransformer, vit_tf.Preprocessing]:
@@ -128,8 +126,7 @@ def _find_in_workdir(path):
         )
     # A run that was extended and interrupted has a checkpoint newer than its last final.npz.
     if has_final and (
-        checkpoint is None
-        or os.path.getmtime(run.final) >= os.path.getmtime(checkpoint + ".index")
+        checkpoint is None or os.path.getmtime(run.final) >= os.path.getmtime(checkpoint + ".index")
     ):
         return Source(path, "npz", run.final, run)
     return Source(path, "checkpoint", checkpoint, run)

@@ -23,7 +23,7 @@ class Workdir:
     """Paths of a run, and the files in it that are not TensorFlow's.
 
     Args:
-        path: directory; created by `claim`.
+        path: directory; `create` makes it.
     """
 
     def __init__(self, path):
@@ -35,15 +35,14 @@ class Workdir:
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
 
-    def claim(self, experiment: Experiment):
-        """Creates the directory for `experiment`, or checks that it belongs to it.
+    def check(self, experiment: Experiment):
+        """Checks that `experiment` may run here; writes nothing.
 
         Raises:
             UserError: if the directory holds another experiment, or cannot be one.
         """
-        fields = experiment.to_dict()
         if os.path.exists(self.config):
-            changed = differences(self.read_experiment().to_dict(), fields)
+            changed = differences(self.read_experiment().to_dict(), experiment.to_dict())
             changed = [line for line in changed if line.split(":")[0] not in _MAY_CHANGE]
             if changed:
                 raise UserError(
@@ -54,9 +53,16 @@ class Workdir:
             raise UserError(
                 f"{self.path} holds checkpoints but no config.json. Choose another --workdir."
             )
+
+    def create(self, experiment: Experiment):
+        """Makes the directory and writes the configuration.
+
+        Raises:
+            UserError: if that is not possible.
+        """
         try:
             os.makedirs(self.checkpoints, exist_ok=True)
-            write_json(self.config, fields)
+            write_json(self.config, experiment.to_dict())
         except OSError as error:
             raise UserError(f"Cannot write to --workdir {self.path}: {error.strerror}.") from None
 

@@ -204,8 +204,10 @@ def test_idle_test_rule_finds():
         "tests.helper": "def compare(a):\n    assert a\ndef show(a):\n    print(a)",
         "tests.test_a": "def test_good():\n    compare(1)\ndef test_idle():\n    show(1)",
         "tests.test_b": "def test_good():\n    with pytest.raises(ValueError):\n        f()",
+        "tests.test_c": "def test_good():\n    subprocess.run(program, check=True)",
+        "tests.test_d": "def test_idle():\n    subprocess.run(program)",
     }
-    assert idle_tests(sources) == ["tests.test_a::test_idle"]
+    assert idle_tests(sources) == ["tests.test_a::test_idle", "tests.test_d::test_idle"]
 
 
 def test_field_rule_finds():

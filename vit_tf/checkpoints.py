@@ -27,7 +27,6 @@ HEAD_MODES = ("auto", "keep", "reset", "reset_last")
 _MOST_POSITIONS = 512 * 512
 
 
-
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
     """What `load_npz` did, by published key; `str()` is one line per fact.
@@ -50,9 +49,7 @@ class LoadReport:
         lines = [f"loaded {len(self.loaded)} arrays from {self.path}"]
         if self.resized:
             (rows, columns), (new_rows, new_columns) = self.resized
-            lines.append(
-                f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}"
-            )
+            lines.append(f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}")
         if self.reset:
             lines.append(f"fresh initial values: {', '.join(self.reset)}")
         if self.dropped:
@@ -226,7 +223,7 @@ def _check_shapes(entry, shapes, path):
 
 
 def _read_positions(file, names, model, path, source_grid):
-    """The file's position table on the model's grid, and which grids were involved if they differ."""
+    """The file's position table on the model's grid, and `(old, new)` grids if they differ."""
     width = model.config.hidden_size
     if POSITIONS not in names:
         raise ValueError(
@@ -265,7 +262,7 @@ def _source_grid(path, source_grid, rows):
     grid = _grid(source_grid, path)
     if grid[0] * grid[1] != rows:
         raise ValueError(
-            f"{path} has {rows} patch positions, which do not fill a grid of {grid[0]} x {grid[1]}. "
+            f"{path} has {rows} patch positions, which do not fill {grid[0]} x {grid[1]}. "
             "Pass source_grid=(rows, columns) as it was trained with."
         )
     return grid

@@ -31,7 +31,7 @@ class ViTConfig:
     layers: int
     # Number of attention heads; must divide `hidden_size`.
     heads: int
-    # Side P of a square patch, in pixels. Pixels right of and below the last whole patch are unread.
+    # Side P of a square patch in pixels; pixels right of and below the last patch are unread.
     patch_size: int
     # (height, width) in pixels; an int means a square.
     image_size: tuple[int, int] = (224, 224)
@@ -146,7 +146,7 @@ def _check_names(fields):
 
 def _check_int(name, value, minimum):
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int. Received: {value!r} of type {type(value).__name__}.")
+        raise TypeError(f"{name} must be an int. Received: {value!r} ({type(value).__name__}).")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}. Received: {value}.")
 
@@ -164,7 +164,7 @@ def _check_choice(name, value, choices):
         raise ValueError(f"{name} must be one of {', '.join(choices)}. Received: {value!r}.")
 
 
-# name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg, table 1.
+# name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg.
 _SIZES = {
     "Ti": (192, 768, 12, 3),
     "S": (384, 1536, 12, 6),
@@ -175,7 +175,11 @@ _SIZES = {
 
 VARIANTS: dict[str, ViTConfig] = {
     f"ViT-{size}/{patch_size}": ViTConfig(
-        hidden_size=hidden_size, mlp_size=mlp_size, layers=layers, heads=heads, patch_size=patch_size
+        hidden_size=hidden_size,
+        mlp_size=mlp_size,
+        layers=layers,
+        heads=heads,
+        patch_size=patch_size,
     )
     for size, (hidden_size, mlp_size, layers, heads) in _SIZES.items()
     for patch_size in (8, 14, 16, 32)
@@ -188,6 +192,11 @@ def get_variant(name: str) -> ViTConfig:
     Raises:
         ValueError: for an unknown name; the message offers the nearest ones.
     """
+    if not isinstance(name, str):
+        raise ValueError(
+            f"A model is a name such as 'ViT-B/16', or a ViTConfig. Received: {name!r} "
+            f"({type(name).__name__})."
+        )
     config = VARIANTS.get(name) or VARIANTS.get(name.replace("_", "/"))
     if config is None:
         near = difflib.get_close_matches(name.replace("_", "/"), VARIANTS, n=3, cutoff=0.3)

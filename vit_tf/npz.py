@@ -77,8 +77,8 @@ class NpzFile:
             raise self._damaged(f"{name}: {error}") from None
         if dtype.hasobject or dtype not in _READABLE:
             raise ValueError(
-                f"{self.path}: array {name} has dtype {dtype}. Expected float16, float32 or float64; "
-                "pickled objects are never read."
+                f"{self.path}: array {name} has dtype {dtype}. Expected float16, float32 or "
+                "float64; pickled objects are never read."
             )
         size = dtype.itemsize
         for side in shape:

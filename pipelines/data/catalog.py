@@ -7,6 +7,8 @@ import re
 
 import tensorflow_datasets as tfds
 
+from pipelines.errors import UserError
+
 # Data sets that this project can prepare by itself, and the module that registers each.
 BUILT_IN = {"digits": "pipelines.data.digits"}
 
@@ -15,7 +17,7 @@ _NAME = re.compile(
 )
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """Data that cannot be used; the message is one that a user can act on."""
 
 

@@ -265,7 +265,7 @@ def _fetch(builder, split, title):
         decoders=_Only((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
         # One file after the other: positions are then the stored order.
         read_config=tfds.ReadConfig(
-            options=options,  try_autocache=False
+            options=options, interleave_cycle_length=1, try_autocache=False
         ),
     )
     images, labels = [np.zeros(0, object)], [np.zeros(0, np.int32)]

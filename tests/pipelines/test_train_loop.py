@@ -75,7 +75,10 @@ def test_losses_depend_on_the_random_draws(tmp_path):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_interrupted_and_resumed_is_bitwise_the_same(tmp_path, monkeypatch, capsys, optimizer):
     experiment = tiny_experiment(
-        f"optimizer.name={optimizer}", "train.steps=4", "train.deterministic=true", "train.log_every=3"
+        f"optimizer.name={optimizer}",
+        "train.steps=4",
+        "train.deterministic=true",
+        "train.log_every=3",
     )
     train_loop.train(experiment, tmp_path / "whole", one_device())
 

@@ -37,9 +37,7 @@ class PatchEmbedding(keras.layers.Layer):
         `[B, T + N, D]` in the layer's compute dtype.
     """
 
-    def __init__(
-        self, patch_size, hidden_size, form="dense", implementation="auto", **kwargs
-    ):
+    def __init__(self, patch_size, hidden_size, form="dense", implementation="auto", **kwargs):
         super().__init__(**kwargs)
         if form not in PATCH_FORMS:
             raise ValueError(f"form must be one of {', '.join(PATCH_FORMS)}. Received: {form!r}.")

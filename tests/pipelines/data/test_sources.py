@@ -15,7 +15,7 @@ from pipelines.data.sources import DataError, open_source
 
 
 class Shards(tfds.core.GeneratorBasedBuilder):
-    """120 grey images whose first pixel is the example's key, in files of 40."""
+    """120 grey images whose first pixel is the example's key, shuffled into files of 40."""
 
     VERSION = tfds.core.Version("2.0.0")
     url_infos = None
@@ -30,7 +30,6 @@ class Shards(tfds.core.GeneratorBasedBuilder):
                     "note": tfds.features.Text(),
                 }
             ),
-            disable_shuffling=True,
         )
 
     def _split_generators(self, dl_manager):
@@ -51,8 +50,21 @@ def sharded_dir(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def stored_keys(sharded_dir):
+    """The key of each stored example, read file after file without TFDS."""
+    files = sorted(sharded_dir.rglob("shards-train.tfrecord*"))
+    records = tf.data.TFRecordDataset(files).as_numpy_iterator()
+    features = [tf.train.Example.FromString(record).features.feature for record in records]
+    return np.array([_key(feature["photo"].bytes_list.value[0]) for feature in features])
+
+
+def _key(image):
+    return int(np.asarray(Image.open(io.BytesIO(image)))[0, 0])
+
+
 def _keys(examples):
-    return [int(np.asarray(Image.open(io.BytesIO(image)))[0, 0]) for image in examples.images]
+    return [_key(image) for image in examples.images]
 
 
 @pytest.fixture(params=["in memory", "from files"])
@@ -73,7 +85,7 @@ def storage(request, monkeypatch):
         ("train[1shard:2shard]", range(40, 80), (40,)),
     ],
 )
-def test_splits_and_ids(sharded_dir, storage, split, expected_ids, shard_lengths):
+def test_splits_and_ids(sharded_dir, stored_keys, storage, split, expected_ids, shard_lengths):
     source = open_source("shards", split, sharded_dir)
     expected_ids = list(expected_ids)
     assert source.num_examples == len(expected_ids)
@@ -81,16 +93,16 @@ def test_splits_and_ids(sharded_dir, storage, split, expected_ids, shard_lengths
     everything = source.read([(0, source.num_examples)])
     assert everything.ids.tolist() == expected_ids
     assert everything.ids.dtype == np.int64
-    assert _keys(everything) == expected_ids
-    assert everything.labels.tolist() == [key % 3 for key in expected_ids]
+    assert _keys(everything) == stored_keys[expected_ids].tolist()
+    assert everything.labels.tolist() == (stored_keys[expected_ids] % 3).tolist()
     assert everything.labels.dtype == np.int32
 
 
-def test_read_keeps_the_order_of_ranges(sharded_dir, storage):
+def test_read_keeps_the_order_of_ranges(sharded_dir, stored_keys, storage):
     source = open_source("shards", "train[10:]", sharded_dir)
     examples = source.read([(100, 110), (3, 5), (25, 72)])
     assert examples.ids.tolist() == [*range(110, 120), 13, 14, *range(35, 82)]
-    assert _keys(examples) == examples.ids.tolist()
+    assert _keys(examples) == stored_keys[examples.ids].tolist()
 
 
 def test_small_splits_are_read_once(sharded_dir, monkeypatch):

@@ -1,0 +1,150 @@
+"""The commands as processes: exit codes, one clear sentence, nothing half written."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.pipelines.process import assert_user_error, run_command, run_until
+from tests.pipelines.tiny import as_flags
+
+pytestmark = pytest.mark.process
+
+
+def load(path):
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (["--experimnt=digits"], ["experimnt"]),
+        (["--logical_cpus=many"], ["logical_cpus"]),
+        (["--logical_cpus=0"], ["logical_cpus"]),
+        (["train.steps=3"], ["'train.steps=3'", "--set"]),
+        (["--experiment=digit"], ["Unknown experiment 'digit'", "digits"]),
+        (["--set", "train.step=3"], ["train.step", "train.steps"]),
+        (["--set", "train.steps=three"], ["train.steps", "'three'"]),
+        (["--set", "data.name=digitz"], ["digitz", "digits"]),
+        (["--set", "data.train_split=trian"], ["trian", "train"]),
+        (["--set", "data.name=cifar10", "--set", "data.data_dir=empty"], ["cifar10", "empty"]),
+        (["--strategy=tpus"], ["--strategy", "tpus"]),
+        (["--set", "init_from=nowhere"], ["nowhere"]),
+    ],
+    ids=lambda value: " ".join(value) if value and value[0].startswith(("-", "train.")) else "",
+)
+def test_wrong_input_is_one_sentence_and_leaves_nothing(tmp_path, arguments, texts):
+    result = run_command("pretrain", *arguments, cwd=tmp_path)
+    assert_user_error(result, *texts)
+    assert os.listdir(tmp_path) == []
+
+
+def test_tpu_without_a_tpu_is_answered_soon(tmp_path):
+    for arguments in ([], ["--tpu=local"], ["--tpu=grpc://127.0.0.1:1"]):
+        begin = time.monotonic()
+        result = run_command("pretrain", "--strategy=tpu", *arguments, cwd=tmp_path)
+        assert time.monotonic() - begin < 120  # A hang, not a speed.
+        assert_user_error(result, "found no TPU", "--strategy=auto")
+    assert os.listdir(tmp_path) == []
+
+
+def test_help_names_every_flag(tmp_path):
+    result = run_command("finetune", "--help", cwd=tmp_path)
+    assert result.returncode == 0
+    for flag in ("--experiment", "--workdir", "--set", "--strategy", "--init_from", "--tpu"):
+        assert flag in result.stdout
+    assert "python -m pipelines.finetune" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """An undisturbed deterministic run of many short steps."""
+    folder = tmp_path_factory.mktemp("commands")
+    result = run_command("pretrain", *LONG, "--workdir", "whole", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    return folder, result.stdout
+
+
+LONG = as_flags(
+    "train.steps=60",
+    "train.deterministic=true",
+    "train.log_every=5",
+    "train.checkpoint_every=20",
+)
+
+
+def test_progress_says_what_a_user_waits_for(trained):
+    _, output = trained
+    assert "compiling" in output
+    for text in ("step 60/60", "loss", "lr", "img/s", "ETA", "evaluation at step 60"):
+        assert text in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_restart_is_bitwise_the_same(trained, number):
+    folder, _ = trained
+    workdir = f"signal-{number}"
+    arguments = ["pretrain", *LONG, "--workdir", workdir]
+    code, output = run_until(*arguments, cwd=folder, line="first step", signal_number=number)
+    assert code == 75, output
+    assert "Traceback" not in output
+    assert "Start the same command again" in output
+    result = run_command(*arguments, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "resuming from step" in result.stdout
+    whole, parts = load(folder / "whole/final.npz"), load(folder / workdir / "final.npz")
+    assert whole.keys() == parts.keys()
+    for key, value in whole.items():
+        np.testing.assert_array_equal(parts[key], value)
+
+
+def test_evaluate_prints_what_training_measured(trained):
+    folder, _ = trained
+    result = run_command("evaluate", *LONG, "--model", "whole", "--json", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    means = json.loads(result.stdout)
+    lines = [json.loads(line) for line in (folder / "whole/metrics.jsonl").read_text().splitlines()]
+    assert means["examples"] == 300
+    assert means["accuracy"] == lines[-1]["eval_accuracy"]
+
+
+def test_mirrored_on_two_logical_cpus(trained):
+    folder, _ = trained
+    result = run_command(
+        "finetune",
+        *as_flags("train.steps=4", "train.eval_every=2"),
+        "--strategy=mirrored",
+        "--logical_cpus=2",
+        "--init_from=whole",
+        "--workdir=two",
+        cwd=folder,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "2 replicas on CPU" in result.stdout
+    assert (folder / "two/final.npz").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 broken"])
+def test_a_damaged_checkpoint_is_refused(tmp_path, content):
+    (tmp_path / "bad.npz").write_bytes(content)
+    result = run_command("finetune", "--init_from=bad.npz", "--workdir=run", cwd=tmp_path)
+    assert_user_error(result, "bad.npz")
+    assert os.listdir(tmp_path) == ["bad.npz"]
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path):
+    np.savez(tmp_path / "foreign.npz", weights=np.zeros([3, 3], np.float32))
+    for module, flag in (("finetune", "--init_from"), ("evaluate", "--model")):
+        result = run_command(module, f"{flag}=foreign.npz", cwd=tmp_path)
+        assert_user_error(result, "foreign.npz", "embedding/kernel")
+    assert os.listdir(tmp_path) == ["foreign.npz"]
+
+
+def test_another_configuration_in_the_workdir_is_refused(trained):
+    folder, _ = trained
+    result = run_command("pretrain", *LONG, "--set", "seed=9", "--workdir=whole", cwd=folder)
+    assert_user_error(result, "seed: 0 -> 9", "--workdir")

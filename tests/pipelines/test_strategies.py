@@ -1,0 +1,45 @@
+"""Names of strategies in this process; the TPU is asked for in `test_commands.py`."""
+
+import socket
+
+import pytest
+
+from pipelines import strategies
+from pipelines.errors import UserError
+
+
+def test_auto_is_mirrored_when_there_are_two_devices():
+    assert strategies.make_strategy("auto").num_replicas_in_sync == 2
+    assert strategies.make_strategy("mirrored").num_replicas_in_sync == 2
+
+
+def test_one_device_is_one():
+    strategy = strategies.make_strategy("one_device")
+    assert strategy.num_replicas_in_sync == 1
+    assert strategies.describe(strategy) == "1 replica on CPU"
+    assert strategies.describe(strategies.make_strategy("mirrored")) == "2 replicas on CPU"
+
+
+def test_unknown_name():
+    with pytest.raises(UserError, match="--strategy must be one of auto.*Received: mirror"):
+        strategies.make_strategy("mirror")
+
+
+def test_a_silent_address_is_given_up(monkeypatch):
+    """A host that accepts nothing and answers nothing: the search ends by itself."""
+    monkeypatch.setattr(strategies, "_TPU_TIMEOUT", 1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(UserError, match="found no TPU"):
+            strategies.make_strategy("tpu", tpu=address)
+
+
+def test_a_hanging_search_is_given_up():
+    import threading
+
+    with pytest.raises(TimeoutError, match="no answer within 0.2 seconds"):
+        strategies._within(0.2, threading.Event().wait)
+    assert strategies._within(5, lambda: 3) == 3
+    with pytest.raises(KeyError):
+        strategies._within(5, lambda: {}["a"])
