@@ -67,12 +67,15 @@ def decode_batch(image_bytes, preprocessing):
 def _claimed_pixels(image_bytes):
     """Width times height by the header, int64; 0 where the decoder holds it against the file."""
 
+    # Padded, because TensorFlow's error about a string that is too short quotes its bytes as text.
+    header = tf.strings.join([tf.strings.substr(image_bytes, 0, 24), b"\0" * 24])
+
     def sides(at, count, dtype, little_endian):
-        data = tf.strings.substr(image_bytes, at, count)
+        data = tf.strings.substr(header, at, count)
         return tf.io.decode_raw(data, dtype, little_endian=little_endian)
 
     def starts_with(magic):
-        return tf.equal(tf.strings.substr(image_bytes, 0, len(magic)), magic)
+        return tf.equal(tf.strings.substr(header, 0, len(magic)), magic)
 
     claims = tf.case(
         [

@@ -16,8 +16,6 @@ example: python -m pipelines.demo --workdir runs/demo
 
 def main(values, arguments):
     del arguments
-    strategy = cli.strategy(values)
-    from pipelines.demonstration import steps
     from pipelines.errors import UserError
 
     if values.experiment != "digits":
@@ -25,7 +23,10 @@ def main(values, arguments):
             f"The demo has its own recipes. Received: --experiment {values.experiment}. Leave the "
             "flag out, or run that recipe with pipelines.pretrain."
         )
-    steps.run(values.workdir or os.path.join("runs", "demo"), strategy, values.set)
+    strategy = cli.strategy(values)
+    from pipelines.demonstration import stages
+
+    stages.run(values.workdir or os.path.join("runs", "demo"), strategy, values.set)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ digits data set.
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """
 
+POSITIONAL = "IMAGE_OR_FOLDER ..."
+
 
 def define(values):
     flags.DEFINE_string(
@@ -47,4 +49,4 @@ def _block(result):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, "[IMAGE_OR_FOLDER ...]")
+    cli.run(main, DESCRIPTION, define, POSITIONAL)

@@ -159,9 +159,10 @@ def _load_saved_model(path):
         loaded = tf.saved_model.load(path)
         outputs = loaded.signatures[_SIGNATURE].structured_outputs.keys()
     except Exception as error:  # TensorFlow raises many unrelated types for a foreign directory.
+        reason = str(error).partition("\n")[0]
         raise UserError(
             f"{path} is not a SavedModel written by pipelines.export with classes to predict "
-            f"({type(error).__name__}: {str(error).splitlines()[0]})."
+            f"({type(error).__name__}: {reason})."
         ) from None
     if not _OUTPUTS <= outputs:
         raise UserError(

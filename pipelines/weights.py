@@ -115,8 +115,8 @@ def _find_in_workdir(path):
     run = Workdir(path)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
         raise UserError(
-            f"{path} is a SavedModel, which cannot be trained further. Expected the workdir, .npz "
-            "or .keras file it was exported from."
+            f"{path} is a SavedModel, whose weights only serve. Expected the workdir, .npz or "
+            ".keras file it was exported from."
         )
     checkpoint = tf.train.latest_checkpoint(run.checkpoints)
     has_final = os.path.exists(run.final)
@@ -150,7 +150,7 @@ def _open_keras(path):
     try:
         model = keras.models.load_model(path, compile=False)
     except Exception as error:  # Keras raises many unrelated types for a damaged file.
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is not a model Keras can read: {reason}") from None
     if not isinstance(model, VisionTransformer):
         raise UserError(f"{path} holds a {type(model).__name__}. Expected a VisionTransformer.")

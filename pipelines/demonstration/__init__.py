@@ -1,1 +1,1 @@
-"""What `pipelines.demo` does: steps, checked numbers, and the page that shows them."""
+"""What `pipelines.demo` does: stages, checked numbers, and the page that shows them."""

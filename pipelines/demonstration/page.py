@@ -13,13 +13,13 @@ from vit_tf import inspection
 from vit_tf.files import write_atomically
 from vit_tf.preprocessing import decode_image
 
-_MAX_COMPONENTS = 28
+_MAX_COMPONENTS = 16
 _EXAMPLES, _MOST_WRONG = 16, 4
 _TITLE = "A Vision Transformer, from its first step to a service"
 
 
 def write(path, outcome):
-    """Writes the report of a `steps.Outcome` as one HTML file."""
+    """Writes the report of a `stages.Outcome` as one HTML file."""
     checks = outcome.checks
     page = report.page(
         _TITLE,
@@ -118,7 +118,7 @@ def _predictions(outcome):
 
 
 def _choose_examples(labels, predicted, probabilities):
-    """Indices to show: right ones in turns over the classes, then the least sure wrong ones."""
+    """Indices to show: right ones in turns over the classes, then the surest of the wrong ones."""
     wrong = np.flatnonzero(predicted != labels)
     wrong = wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:_MOST_WRONG]
     right = np.flatnonzero(predicted == labels)
@@ -161,19 +161,22 @@ def _curves(outcome):
 
 def _learned(outcome):
     model = outcome.model
-    components, values = inspection.filter_components(
-        model.patch_embedding.kernel.numpy(), _MAX_COMPONENTS
-    )
+    # The digits are grey: only the sum of a filter over the colours was trained.
+    kernel = model.patch_embedding.kernel.numpy().sum(axis=2, keepdims=True)
+    components, values = inspection.filter_components(kernel, _MAX_COMPONENTS)
     share = float((values[:4] ** 2).sum() / (values**2).sum())
-    pictures = inspection.to_unit_range(components, axis=(1, 2, 3))
-    filters = inspection.tile(pictures, columns=7, gap=1)
+    pictures = _opaque(inspection.to_unit_range(components, axis=(1, 2, 3)))
     blocks = [
         report.figure(
             "Patch filters",
-            report.picture(filters, 420, "principal components of the patch filters"),
-            f"The first {len(components)} principal components of the patch embedding, each scaled "
-            f"to the full range; its sign is arbitrary. The first four hold {share:.0%} of the "
-            "variance of these.",
+            report.picture(
+                inspection.tile(pictures, columns=4, fill=0),
+                420,
+                "principal components of the patch filters",
+            ),
+            f"The {len(components)} largest principal components of the patch embedding, summed "
+            "over the colours, since the digits are grey; each scaled to its full range, its sign "
+            f"arbitrary. The first four hold {share:.0%} of the variance.",
         )
     ]
     if model.position_embedding is not None:
@@ -181,16 +184,18 @@ def _learned(outcome):
             model.position_embedding.table.numpy(), model.grid, model.num_prefix_tokens
         )
         rows, columns = model.grid
-        maps = inspection.colorize((similarity.reshape(-1, rows, columns) + 1) / 2)
+        maps = _opaque(inspection.colorize((similarity.reshape(-1, rows, columns) + 1) / 2))
         blocks.append(
             report.figure(
                 "Position similarity",
                 report.picture(
-                    inspection.tile(maps, columns), 420, "similarity of the position embeddings"
+                    inspection.tile(maps, columns, fill=0),
+                    420,
+                    "similarity of the position embeddings",
                 ),
                 "One tile per patch: cosine similarity of its position embedding with all others, "
-                "from -1 (violet) to 1 (yellow). Neighbours became similar, although nothing told "
-                "the model which patches are neighbours.",
+                "from -1 (violet) to 1 (yellow). Neighbours are alike: in part because stretching "
+                "to a finer grid interpolates, in part because training made them so.",
             )
         )
     return report.section(
@@ -209,14 +214,27 @@ def _attention(outcome):
         rows.append((f"layer {layer + 1}", list(inspection.colorize(maps))))
     seen = inspection.to_unit_range(outcome.attention[:, -1], axis=(1, 2))[..., None]
     seen = tf.image.resize(seen, images.shape[1:3]).numpy()
-    rows.append(("image x last", list(images * seen)))
+    rows.append(("image × last", list(images * np.sqrt(seen))))
     return report.section(
         "What the class token looks at",
         "Attention from the class token to each patch, mean over the heads, each map scaled to "
         "its own range: violet is least, yellow is most. The last row multiplies the image with "
-        "the map of the last layer.",
+        "the square root of the last map.",
         report.picture_table(rows, 78),
     )
+
+
+def _opaque(images):
+    """Adds an alpha channel of 1, so that gaps of `inspection.tile` can be transparent.
+
+    Args:
+        images: float `[n, h, w, 1 or 3]`.
+
+    Returns:
+        float `[n, h, w, 4]`.
+    """
+    colours = np.broadcast_to(images, (*images.shape[:3], 3))
+    return np.concatenate([colours, np.ones((*images.shape[:3], 1))], axis=-1)
 
 
 def _size(experiment):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-def run_command(monkeypatch, capsys, name, *arguments):
+def run_here(monkeypatch, capsys, name, *arguments):
     """Runs `python -m pipelines.<name>` with arguments.
 
     Returns:

@@ -1,10 +1,15 @@
-"""Runs commands as a user does, in processes of their own."""
+"""Runs commands as a user does, in processes of their own, or quicker in this one."""
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+
+import pytest
+
+from pipelines import cli
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TIMEOUT = 600  # Seconds; generous, because the machine may be busy.
@@ -28,25 +33,42 @@ def run_until(module, *arguments, cwd, line, signal_number=signal.SIGTERM):
     Returns:
         `(exit code, everything printed on stdout)`.
     """
-    process = subprocess.Popen(
+    output, sent, deadline = [], False, time.monotonic() + TIMEOUT
+    with subprocess.Popen(
         _command(module, arguments),
         cwd=cwd,
         env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    output, sent, deadline = [], False, time.monotonic() + TIMEOUT
-    try:
-        for text in process.stdout:
-            output.append(text)
-            if line in text and not sent:
-                process.send_signal(signal_number)
-                sent = True
-            assert time.monotonic() < deadline, "".join(output)
-        return process.wait(timeout=TIMEOUT), "".join(output)
-    finally:
-        process.kill()
+    ) as process:
+        try:
+            for text in process.stdout:
+                output.append(text)
+                if line in text and not sent:
+                    process.send_signal(signal_number)
+                    sent = True
+                assert time.monotonic() < deadline, "".join(output)
+            return process.wait(timeout=TIMEOUT), "".join(output)
+        finally:
+            process.kill()
+
+
+def run_here(module, *arguments, monkeypatch, capsys, cwd):
+    """Calls the command in this process, where TensorFlow is loaded already.
+
+    Returns:
+        The same as `run_command`.
+    """
+    command = importlib.import_module(f"pipelines.{module}")
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", [module, *map(str, arguments)])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit_:
+        define = getattr(command, "define", None)
+        cli.run(command.main, command.DESCRIPTION, define, getattr(command, "POSITIONAL", None))
+    printed = capsys.readouterr()
+    return subprocess.CompletedProcess(sys.argv, exit_.value.code, printed.out, printed.err)
 
 
 def assert_user_error(result, *texts):

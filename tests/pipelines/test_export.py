@@ -14,8 +14,8 @@ import vit_tf
 from pipelines import isolated, serving, tensorflow_only
 from pipelines.errors import RunError, UserError
 from tests.pipelines import encoded
-from tests.pipelines.commands import run_command
 from tests.pipelines.exports import LABELS, assert_close, call_here, make
+from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.vit_tf import tiny
 
 CLASSIFIERS = ("serving_default", "serving_uint8", "serving_bytes", "serving_bytes_lenient")
@@ -246,12 +246,8 @@ def test_command_and_service(tmp_path):
     """From a checkpoint to a process that has only TensorFlow, everything real."""
     model, preprocessing = make({}, {"labels": LABELS})
     vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
-    command = [sys.executable, "-m", "pipelines.export"]
-    done = subprocess.run(
-        [*command, "--model", tmp_path / "model.npz", "--output", tmp_path / "new" / "out"],
-        capture_output=True,
-        text=True,
-    )
+    paths = ("--model", tmp_path / "model.npz", "--output", tmp_path / "new" / "out")
+    done = run_command("export", *paths, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     path = tmp_path / "new" / "out" / "portable"
     for part in (str(path), "MB", ", ".join(CLASSIFIERS), "attend", "largest difference"):
@@ -292,21 +288,22 @@ def test_isolated_process_reports_failure(tmp_path):
 
 
 def test_command_errors(tmp_path, monkeypatch, capsys):
+    context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+
+    def assert_refused(model, output, *texts):
+        result = run_here("export", "--model", model, "--output", output, **context)
+        assert_user_error(result, *texts)
+        assert result.stdout == ""
+        assert not (tmp_path / "out").exists()
+
     def built(*_):
         raise AssertionError("a model was built")
 
-    def fails(*flags):
-        code, out, err = run_command(monkeypatch, capsys, "export", *flags)
-        assert (code, out) == (2, "")
-        return err
-
-    vit_tf.save_npz(*(make()[0], tmp_path / "model.npz"))
-    unpooled, preprocessing = make({"classifier": "unpooled"})
-    vit_tf.save_npz(unpooled, tmp_path / "unpooled.npz", preprocessing)
+    for name, fields in {"good": {}, "unpooled": {"classifier": "unpooled"}}.items():
+        model, preprocessing = make(fields)
+        vit_tf.save_npz(model, tmp_path / f"{name}.npz", preprocessing)
     (tmp_path / "file").write_text("mine")
-    assert "unpooled" in fails("--model", tmp_path / "unpooled.npz", "--output", tmp_path / "out")
+    assert_refused("unpooled.npz", "out", "unpooled", "'gap'")
     monkeypatch.setattr(vit_tf, "create_model", built)
-    assert "no model at" in fails("--model", tmp_path / "none.npz", "--output", tmp_path / "out")
-    taken = fails("--model", tmp_path / "model.npz", "--output", tmp_path / "file")
-    assert "no directory" in taken
-    assert not (tmp_path / "out").exists()
+    assert_refused("none.npz", "out", "no model at none.npz")
+    assert_refused("good.npz", "file", "file is no directory")

@@ -1,9 +1,7 @@
 """Published checkpoints: round trips, names and shapes, heads, grids, other layouts."""
 
-import itertools
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import tensorflow as tf
 import vit_tf
 from tests.tolerances import assert_close
 from tests.vit_tf import numpy_vit, tiny
+from tests.vit_tf.npz_files import assert_same_values, linen, params_of, read, saved, write
 from vit_tf.checkpoints import infer_config
 from vit_tf.published_layout import published_table
 
@@ -27,36 +26,6 @@ FORMS = {
     "eleven blocks": {"layers": 11},
 }
 POSITIONS = numpy_vit.POSITIONS
-
-
-def read(path):
-    """The arrays of a file in their order."""
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
-
-
-def write(path, arrays, sidecar=None):
-    np.savez(path, **arrays)
-    if sidecar is not None:
-        path.with_name(path.name + ".json").write_text(json.dumps(sidecar))
-    return path
-
-
-def saved(model, path, sidecar=True):
-    """Saves a model, and drops the sidecar if the file should look like a published one."""
-    vit_tf.save_npz(model, path)
-    if not sidecar:
-        path.with_name(path.name + ".json").unlink()
-    return path
-
-
-def params_of(model):
-    return {key: value.astype(np.float32) for key, value in numpy_vit.published(model).items()}
-
-
-def assert_same_values(model, expected):
-    for (key, value), array in zip(params_of(model).items(), expected.values(), strict=True):
-        np.testing.assert_array_equal(value, array, err_msg=key)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -137,12 +106,6 @@ def test_names_and_shapes_of_the_released_base_16():
     assert sum(math.prod(shape) for shape in shapes.values()) == 103_186_515
 
 
-def linen(key):
-    """The block-relative names of newer flax files, which count per class."""
-    key = key.replace("/LayerNorm_2/", "/LayerNorm_1/").replace("/MlpBlock_3/", "/MlpBlock_0/")
-    return key.replace("/MultiHeadDotProductAttention_1/", "/MultiHeadDotProductAttention_0/")
-
-
 @pytest.mark.parametrize("rename", [str, linen], ids=["old", "linen"])
 @pytest.mark.parametrize("prefix", ["", "opt/target/", "params/", "params/img/"])
 def test_other_names_load_by_value(prefix, rename, tmp_path):
@@ -213,159 +176,6 @@ def test_other_encodings_load_by_value(dtype, tmp_path):
         write(path, arrays)
     vit_tf.load_npz(model, path, head="keep", source_grid=(2, 3))
     assert_same_values(model, {key: value.astype(np.float32) for key, value in arrays.items()})
-
-
-HEADS = [*itertools.product((None, 7), (0, 5))]
-
-
-@pytest.mark.parametrize("mode", ["keep", "auto", "reset", "reset_last"])
-@pytest.mark.parametrize("file_r, file_k", [*HEADS, (None, 6), (7, 6), (8, 5)])
-@pytest.mark.parametrize("model_r, model_k", HEADS)
-def test_head_modes(mode, model_r, model_k, file_r, file_k, tmp_path):
-    donor = tiny.model(seed=1, representation_size=file_r, num_classes=file_k)
-    model = tiny.model(seed=2, representation_size=model_r, num_classes=model_k, head_bias=-3.0)
-    before = model.get_weights()
-    path = saved(donor, tmp_path / "model.npz")
-    in_file, in_model = set(params_of(donor)), set(params_of(model))
-    head_keys = {key for key in in_model if key.startswith(("head/", "pre_logits/"))}
-    first_keys = {key for key in head_keys if key.startswith("pre_logits/")}
-    first_fits = model_r is None or model_r == file_r
-    # A model that ends earlier than the file has nothing that could mismatch.
-    first_agrees = first_fits and (file_r == model_r or (model_r is None and model_k == 0))
-    last_agrees = model_k in (0, file_k)
-    if mode == "keep" and not (first_agrees and last_agrees):
-        reset = None
-    elif mode == "reset_last" and not first_fits:
-        reset = None
-    elif mode == "reset_last":
-        reset = head_keys - first_keys
-    elif mode == "reset" or not (first_agrees and last_agrees):
-        reset = head_keys
-    else:
-        reset = set()
-
-    if reset is None:
-        with pytest.raises(ValueError, match=re.escape(str(path))):
-            vit_tf.load_npz(model, path, head=mode)
-        for old, new in zip(before, model.get_weights(), strict=True):
-            assert old.tobytes() == new.tobytes()
-        return
-    report = vit_tf.load_npz(model, path, head=mode)
-    assert set(report.reset) == reset
-    assert set(report.loaded) == in_model - reset
-    assert set(report.dropped) == in_file - set(report.loaded)
-    expected, now = params_of(donor), params_of(model)
-    for key in report.loaded:
-        np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
-    if "head/kernel" in reset:
-        assert not now["head/kernel"].any() and (now["head/bias"] == -3).all()
-    if "pre_logits/kernel" in reset:
-        assert not now["pre_logits/bias"].any()
-        # LeCun's truncated normal, not what was there.
-        assert 0 < np.abs(now["pre_logits/kernel"]).max() <= 2 / 0.8796 / math.sqrt(12)
-        assert now["pre_logits/kernel"].std() > 0.1
-
-
-def test_an_unknown_head_mode(tmp_path):
-    path = saved(tiny.model(), tmp_path / "model.npz")
-    with pytest.raises(ValueError, match="auto, keep, reset, reset_last. Received: 'drop'"):
-        vit_tf.load_npz(tiny.model(), path, head="drop")
-
-
-def test_unfinished_head_is_a_mismatch(tmp_path):
-    """A kernel without its bias."""
-    arrays = params_of(tiny.model(seed=1))
-    del arrays["head/bias"]
-    path = write(tmp_path / "model.npz", arrays, {"grid": [2, 3]})
-    with pytest.raises(ValueError, match="no array head/bias"):
-        vit_tf.load_npz(tiny.model(), path, head="keep")
-    model = tiny.model()
-    assert vit_tf.load_npz(model, path).reset == ["head/kernel", "head/bias"]
-    assert not np.asarray(model(tiny.images())).any()
-
-
-@pytest.mark.parametrize("classifier, prefix", [("token", 1), ("gap", 0), ("unpooled", 0)])
-@pytest.mark.parametrize(
-    "source, target",
-    [((12, 12), (20, 24)), ((11, 14), (20, 24)), ((8, 12), (12, 8)), ((16, 4), (8, 8))],
-)
-def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
-    """Also where both grids have as many patches: 2 x 3 is not 3 x 2."""
-    donor = tiny.model(seed=1, image_size=source, classifier=classifier)
-    model = tiny.model(seed=2, image_size=target, classifier=classifier)
-    path = saved(donor, tmp_path / "model.npz")
-    report = vit_tf.load_npz(model, path)
-    assert report.resized == (donor.grid, model.grid)
-    expected = params_of(donor)
-    table = expected[POSITIONS][0]
-    now = params_of(model)
-    resized = numpy_vit.resize_positions(table, donor.grid, model.grid, prefix)
-    np.testing.assert_allclose(now[POSITIONS][0], resized, atol=1e-6)
-    np.testing.assert_array_equal(now[POSITIONS][0, :prefix], table[:prefix])
-    for key in expected.keys() - {POSITIONS}:
-        np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
-
-
-def test_where_the_grid_comes_from(tmp_path):
-    donor = tiny.model(seed=1, image_size=(16, 16))
-    model = tiny.model(seed=2, image_size=(8, 8))
-    path = write(tmp_path / "model.npz", params_of(donor))
-
-    def resized(source_grid=None):
-        return vit_tf.load_npz(model, path, source_grid=source_grid).resized[0]
-
-    assert resized() == (4, 4)
-    write(path, params_of(donor), {"grid": [2, 8]})
-    assert resized() == (2, 8)
-    assert resized([8, 2]) == (8, 2)
-    write(path, params_of(donor), {"grid": None})
-    assert resized() == (4, 4)
-
-
-@pytest.mark.parametrize(
-    "source_grid, words",
-    [
-        (None, "6 patch positions, which is not a square. Pass source_grid="),
-        ((2, 2), "6 patch positions, which do not fill a grid of 2 x 2"),
-        ((0, 6), "a grid is .rows, columns."),
-        ((2.0, 3), "a grid is"),
-        ((6,), "a grid is"),
-        ("23", "a grid is"),
-    ],
-)
-def test_grids_that_do_not_fit(source_grid, words, tmp_path):
-    path = write(tmp_path / "model.npz", params_of(tiny.model(seed=1)))
-    with pytest.raises(ValueError, match=words):
-        vit_tf.load_npz(tiny.model(), path, source_grid=source_grid)
-
-
-@pytest.mark.parametrize("classifier", ["gap", "unpooled"])
-@pytest.mark.parametrize("image_size", [(11, 14), (16, 8)])
-def test_token_file_into_a_model_without_token(classifier, image_size, tmp_path):
-    donor = tiny.model(seed=1)
-    model = tiny.model(seed=2, classifier=classifier, image_size=image_size)
-    report = vit_tf.load_npz(model, saved(donor, tmp_path / "model.npz"), head="keep")
-    assert report.dropped == ["cls"]
-    table = numpy_vit.resize_positions(params_of(donor)[POSITIONS][0], (2, 3), model.grid, 1)
-    np.testing.assert_allclose(params_of(model)[POSITIONS][0], table[1:], atol=1e-6)
-
-
-def test_file_without_token_does_not_fit_a_model_with_one(tmp_path):
-    path = saved(tiny.model(seed=1, classifier="gap"), tmp_path / "model.npz")
-    model = tiny.model(seed=2)
-    before = tiny.values(model)
-    with pytest.raises(ValueError, match="no array cls"):
-        vit_tf.load_npz(model, path)
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(before, tiny.values(model), strict=True))
-
-
-def test_positions_are_dropped_by_a_model_without(tmp_path):
-    path = saved(tiny.model(seed=1), tmp_path / "model.npz", sidecar=False)
-    model = tiny.model(seed=2, position_embedding="none")
-    assert vit_tf.load_npz(model, path).dropped == [POSITIONS]
-    bare = saved(model, tmp_path / "bare.npz")
-    with pytest.raises(ValueError, match="position_embedding='none'"):
-        vit_tf.load_npz(tiny.model(), bare)
 
 
 def test_report_text(tmp_path):
