@@ -164,14 +164,20 @@ class Train:
     eval_every: int = 0
     # Steps between checkpoints; 0 saves at the end only.
     checkpoint_every: int = 500
+    # Newest checkpoints that are kept.
+    keep_last: int = 3
+    # Keeps every checkpoint whose step is a multiple; 0 keeps none for that reason.
+    keep_every: int = 0
+    # Saves after the best evaluation so far and keeps that checkpoint.
+    keep_best: bool = False
     # Op determinism: the same run gives the same bits, on GPUs at some cost.
     deterministic: bool = False
 
     def __post_init__(self):
         _check_choice("train.loss", self.loss, ("softmax", "sigmoid"))
-        for name in ("steps", "batch_size", "log_every"):
+        for name in ("steps", "batch_size", "log_every", "keep_last"):
             _check_at_least(f"train.{name}", getattr(self, name), 1)
-        for name in ("eval_every", "checkpoint_every"):
+        for name in ("eval_every", "checkpoint_every", "keep_every"):
             _check_at_least(f"train.{name}", getattr(self, name), 0)
         if not 0 <= self.label_smoothing < 1:
             raise UserError(

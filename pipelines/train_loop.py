@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines import optimization, weights
+from pipelines.checkpoints import CheckpointStore
 from pipelines.data import pipeline
 from pipelines.data.sources import open_source
 from pipelines.errors import Interrupted, RunError, UserError
@@ -22,7 +23,6 @@ from pipelines.strategies import describe
 from pipelines.workdir import Workdir
 
 _LONGEST_LOOP = 10.0  # Seconds between two looks at signals.
-_KEPT_CHECKPOINTS = 3
 
 
 def train(experiment, workdir, strategy) -> dict:
@@ -63,10 +63,13 @@ def train(experiment, workdir, strategy) -> dict:
         optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
     say(f"{experiment.model.name}: {model.count_params():,} parameters, {describe(strategy)}")
     trainer = Trainer(model, optimizer, experiment, strategy, dataset=None)
-    manager = tf.train.CheckpointManager(
-        trainer.checkpoint, run.checkpoints, max_to_keep=_KEPT_CHECKPOINTS
+    store = CheckpointStore(
+        run.checkpoints,
+        trainer.checkpoint,
+        keep_last=experiment.train.keep_last,
+        keep_every=experiment.train.keep_every,
     )
-    step = _restore(trainer, manager, run, initial)
+    step = _restore(trainer, store, run, initial)
     trainer.train_dataset = strategy.distribute_datasets_from_function(
         lambda context: _train_dataset(train_source, experiment, preprocessing, step, context)
     )
@@ -88,7 +91,7 @@ def train(experiment, workdir, strategy) -> dict:
             signals,
         )
         try:
-            _run(trainer, evaluator, manager, signals, progress)
+            _run(trainer, evaluator, store, signals, progress)
         except tf.errors.OpError as error:
             failed = int(trainer.step.numpy())
             raise _unreadable(experiment, train_source, failed, eval_source) or error from None
@@ -141,7 +144,7 @@ def evaluate(experiment, source, strategy) -> dict:
         raise found or error from None
 
 
-def _run(trainer, evaluator, manager, signals, progress):
+def _run(trainer, evaluator, store, signals, progress):
     """Steps, log lines, evaluations and checkpoints until the last step or a signal."""
     train = trainer.experiment.train
     step = int(trainer.step.numpy())
@@ -149,7 +152,10 @@ def _run(trainer, evaluator, manager, signals, progress):
         while True:
             if evaluator and step > progress.last_evaluated and _due(step, train.eval_every, train):
                 begin = time.perf_counter()
-                progress.evaluated(step, evaluator.run(), time.perf_counter() - begin)
+                means = evaluator.run()
+                progress.evaluated(step, means, time.perf_counter() - begin)
+                if train.keep_best:
+                    store.save(step, score=means["accuracy"])
             if step >= train.steps:
                 break
             steps = min(_next_stop(step, train) - step, progress.steps_within(_LONGEST_LOOP))
@@ -159,19 +165,18 @@ def _run(trainer, evaluator, manager, signals, progress):
             step += steps
             if not math.isfinite(loss_sum):
                 raise RunError(
-                    f"The loss is not finite at step {step}. The last good checkpoint is "
-                    f"{manager.latest_checkpoint or 'none'}; lower optimizer.learning_rate or "
-                    "lengthen schedule.warmup_steps."
+                    f"The loss is not finite at step {step}. Lower optimizer.learning_rate or "
+                    "lengthen schedule.warmup_steps; checkpoints in the workdir are from before."
                 )
             if _due(step, train.log_every, train):
                 rate, norm = trainer.learning_rate(step - 1), trainer.norm.numpy()
                 progress.trained(step, loss_sum, float(rate), float(norm))
                 trainer.loss_sum.assign(0.0)
             if _due(step, train.checkpoint_every, train):
-                _save(manager, step)
+                store.save(step)
             signals.check()
     except Interrupted as signal:
-        _save(manager, step)
+        store.save(step)
         raise Interrupted(
             f"{signal}: saved step {step}. Start the same command again to go on."
         ) from None
@@ -226,22 +231,16 @@ def _unreadable(experiment, train_source, step, eval_source):
     )
 
 
-def _restore(trainer, manager, run, initial):
+def _restore(trainer, store, run, initial):
     """Newest checkpoint > `init_from` > fresh weights; returns the step to go on from."""
-    if manager.latest_checkpoint:
-        trainer.checkpoint.restore(manager.latest_checkpoint).assert_consumed()
-        step = int(trainer.step.numpy())
+    step = store.restore_newest()
+    if step is not None:
         run.drop_metrics_after(step)
         say(f"resuming from step {step}")
         return step
     if initial:
         say(weights.load(trainer.model, initial, head="reset"))
     return 0
-
-
-def _save(manager, step):
-    if manager.latest_checkpoint is None or not manager.latest_checkpoint.endswith(f"-{step}"):
-        manager.save(checkpoint_number=step)
 
 
 def _due(step, every, train):

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 import vit_tf
+from pipelines import checkpoints
 from pipelines.errors import UserError
 from pipelines.workdir import Workdir, read_json
 from vit_tf.checkpoints import infer_config, read_sidecar
@@ -118,7 +119,8 @@ def _find_in_workdir(path):
             f"{path} is a SavedModel, whose weights only serve. Expected the workdir, .npz or "
             ".keras file it was exported from."
         )
-    checkpoint = tf.train.latest_checkpoint(run.checkpoints)
+    step = checkpoints.newest(run.checkpoints)
+    checkpoint = None if step is None else checkpoints.prefix(run.checkpoints, step)
     has_final = os.path.exists(run.final)
     if not os.path.exists(run.config) or not (has_final or checkpoint):
         raise UserError(
@@ -138,7 +140,7 @@ def _open_checkpoint(source, dtype):
     config = experiment.model.vit_config(len(labels))
     model = vit_tf.create_model(config, dtype=dtype or experiment.model.dtype)
     try:
-        status = tf.train.Checkpoint(model=checkpointable(model)).restore(source.file)
+        status = tf.train.Checkpoint(model=checkpointable(model)).read(source.file)
         status.assert_existing_objects_matched().expect_partial()
     except (AssertionError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]

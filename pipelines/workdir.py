@@ -16,7 +16,15 @@ from pipelines.errors import UserError
 from vit_tf.files import write_atomically
 
 # These may change between two starts of one run: they do not change what a step computes.
-_MAY_CHANGE = ("train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every")
+_MAY_CHANGE = (
+    "train.steps",
+    "train.log_every",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.keep_last",
+    "train.keep_every",
+    "train.keep_best",
+)
 
 
 class Workdir:

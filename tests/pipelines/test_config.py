@@ -58,6 +58,9 @@ VALUES = {
     "train.log_every": ("5", 5),
     "train.eval_every": ("6", 6),
     "train.checkpoint_every": ("7", 7),
+    "train.keep_last": ("9", 9),
+    "train.keep_every": ("8", 8),
+    "train.keep_best": ("true", True),
     "train.deterministic": ("true", True),
 }
 # Fields that need each other to be legal.

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from pipelines import progress, train_loop, weights
+from pipelines import checkpoints, progress, train_loop, weights
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.workdir import Workdir
 from tests.pipelines.tiny import tiny_experiment
@@ -237,7 +237,7 @@ def test_models_open_from_every_source(finished, tmp_path, kind):
         source = weights.Source(
             str(workdir),
             "checkpoint",
-            tf.train.latest_checkpoint(str(workdir / "checkpoints")),
+            checkpoints.prefix(workdir / "checkpoints", 12),
             Workdir(workdir),
         )
     else:

@@ -161,5 +161,3 @@ def test_positions_are_dropped_by_a_model_without(tmp_path):
     bare = saved(model, tmp_path / "bare.npz")
     with pytest.raises(ValueError, match="position_embedding='none'"):
         vit_tf.load_npz(tiny.model(), bare)
-
-

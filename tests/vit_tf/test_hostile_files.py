@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import os
 import random
 import resource
 import tracemalloc
@@ -75,9 +76,18 @@ def header_bomb(path):
     return path
 
 
+class Payload:
+    """Unpickling it makes a folder beside the checkpoint."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path.with_name("owned")),)
+
+
 def pickled(path):
-    """Loading the object would leave a file behind."""
-    return with_array(path, "head/kernel", np.array([{"a": 1}, [2]], dtype=object))
+    return with_array(path, "head/kernel", np.array([Payload(path)], dtype=object))
 
 
 def truncated(path):
@@ -93,7 +103,7 @@ def extra_block(path):
 
 
 def header_of_code(path):
-    header = b"__import__('os').mkdir('owned')".ljust(64)
+    header = f"__import__('os').mkdir({str(path.with_name('owned'))!r})".encode()
     return replaced(path, DENSE, b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
 
 
@@ -181,6 +191,7 @@ def test_damaged_file_is_refused(kind, tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < MOST_MEMORY
+    assert not (tmp_path / "owned").exists()
 
 
 @pytest.mark.parametrize("load", [vit_tf.load_npz, lambda model, path: infer_config(path)])

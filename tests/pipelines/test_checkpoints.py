@@ -1,0 +1,137 @@
+"""Checkpoints: atomic, checked, swept by rule."""
+
+import errno
+import os
+
+import pytest
+import tensorflow as tf
+
+from pipelines import checkpoints
+from pipelines.checkpoints import CheckpointStore
+from pipelines.errors import RunError
+
+
+@pytest.fixture
+def state():
+    """A variable and the `tf.train.Checkpoint` that holds it."""
+    variable = tf.Variable(0.0)
+    return variable, tf.train.Checkpoint(variable=variable)
+
+
+def save(store, variable, step, score=None):
+    variable.assign(float(step))
+    store.save(step, score)
+
+
+def test_the_newest_is_restored(tmp_path, state):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path / "c", checkpoint)
+    assert store.restore_newest() is None
+    for step in (5, 10):
+        save(store, variable, step)
+    variable.assign(-1.0)
+    assert store.restore_newest() == 10
+    assert variable.numpy() == 10
+
+
+def test_rules_of_keeping(tmp_path, state):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint, keep_last=2, keep_every=30)
+    scores = {10: 0.5, 20: 0.9, 30: 0.7, 40: 0.9, 50: 0.1}
+    for step in range(10, 101, 10):
+        save(store, variable, step, scores.get(step))
+    # 20 is the first of the best, 30 60 90 are multiples, 90 100 are the last two.
+    assert checkpoints.steps(tmp_path) == [20, 30, 60, 90, 100]
+
+
+def test_a_later_score_is_added_without_writing_the_state_again(tmp_path, state):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint, keep_last=1)
+    save(store, variable, 1)
+    before = os.stat(checkpoints.prefix(tmp_path, 1) + ".index").st_mtime_ns
+    store.save(1, score=0.9)
+    assert os.stat(checkpoints.prefix(tmp_path, 1) + ".index").st_mtime_ns == before
+    save(store, variable, 2, score=0.1)
+    assert checkpoints.steps(tmp_path) == [1, 2]
+
+
+def _flip_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "flipped byte": lambda folder: _flip_a_byte(folder / "state.data-00000-of-00001"),
+    "truncated": lambda folder: os.truncate(folder / "state.data-00000-of-00001", 3),
+    "missing": lambda folder: (folder / "state.index").unlink(),
+    "no checksums": lambda folder: (folder / "checksums.json").unlink(),
+    "foreign checksums": lambda folder: (folder / "checksums.json").write_text("[1]"),
+    "empty checksums": lambda folder: (folder / "checksums.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_one_is_named_and_skipped(tmp_path, state, capsys, kind):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint)
+    for step in (1, 2):
+        save(store, variable, step)
+    DAMAGE[kind](tmp_path / "step-2")
+    assert checkpoints.newest(tmp_path) == 1
+    assert store.restore_newest() == 1
+    assert variable.numpy() == 1
+    assert "skipping the checkpoint of step 2" in capsys.readouterr().out
+    # Training reaches step 2 again: the damaged one is replaced.
+    save(store, variable, 2)
+    assert checkpoints.newest(tmp_path) == 2
+
+
+def test_only_damaged_ones_are_an_error_not_a_fresh_start(tmp_path, state):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint)
+    save(store, variable, 1)
+    DAMAGE["truncated"](tmp_path / "step-1")
+    with pytest.raises(RunError, match="None of the checkpoints"):
+        store.restore_newest()
+
+
+def test_what_a_crash_left_is_ignored_and_swept(tmp_path, state):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint)
+    (tmp_path / "unfinished-7").mkdir()
+    (tmp_path / "unfinished-7" / "state.index").write_text("half")
+    assert store.restore_newest() is None
+    save(store, variable, 1)
+    assert sorted(os.listdir(tmp_path)) == ["step-1"]
+
+
+@pytest.mark.parametrize("place", ["tensorflow", "checksums", "rename"])
+def test_a_full_disk_is_one_sentence_and_the_previous_one_stays(
+    tmp_path, state, monkeypatch, place
+):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint)
+    save(store, variable, 1)
+
+    def full(*arguments, **keywords):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full_in_tensorflow(*arguments, **keywords):
+        raise tf.errors.ResourceExhaustedError(None, None, "x.tempstate; No space left on device")
+
+    with monkeypatch.context() as patch:
+        if place == "tensorflow":
+            patch.setattr(checkpoint, "write", full_in_tensorflow)
+        else:
+            owner, name = {
+                "checksums": (checkpoints, "write_json"),
+                "rename": (checkpoints.os, "rename"),
+            }[place]
+            patch.setattr(owner, name, full)
+        variable.assign(2.0)
+        with pytest.raises(RunError, match="Cannot save step 2.*the disk is full.*step 1"):
+            store.save(2)
+    assert sorted(os.listdir(tmp_path)) == ["step-1"]
+    assert store.restore_newest() == 1
+    assert variable.numpy() == 1
