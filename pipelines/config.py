@@ -154,6 +154,11 @@ class Train:
     steps: int = 1000
     # Images per step over all replicas and hosts.
     batch_size: int = 64
+    # Parts a replica's images are processed in, one after another, to save memory.
+    accumulation: int = 1
+    # Decay of the Polyak average of the weights, 0.9999 in the paper; none keeps no average.
+    # Evaluations during training then use the average, and the run also writes average.npz.
+    average: float | None = None
     # softmax, or sigmoid summed over classes (the paper's pre-training loss).
     loss: str = "softmax"
     # Mass moved from the true class to the uniform distribution.
@@ -175,10 +180,12 @@ class Train:
 
     def __post_init__(self):
         _check_choice("train.loss", self.loss, ("softmax", "sigmoid"))
-        for name in ("steps", "batch_size", "log_every", "keep_last"):
+        for name in ("steps", "batch_size", "accumulation", "log_every", "keep_last"):
             _check_at_least(f"train.{name}", getattr(self, name), 1)
         for name in ("eval_every", "checkpoint_every", "keep_every"):
             _check_at_least(f"train.{name}", getattr(self, name), 0)
+        if self.average is not None and not 0 <= self.average < 1:
+            raise UserError(f"train.average must be in [0, 1), or none. Received: {self.average}.")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
                 f"train.label_smoothing must be in [0, 1). Received: {self.label_smoothing}."

@@ -5,6 +5,7 @@ clipping before the all-reduce); the equations here are the ones the published m
 with. Gradients are summed over replicas first, then clipped, then applied.
 """
 
+import contextlib
 import math
 
 import tensorflow as tf
@@ -157,6 +158,55 @@ class AdamW(Optimizer):
         momentum.assign(first)
         variance.assign(second)
         return (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
+
+
+class PolyakAverage:
+    """Exponential average of the weights: a <- decay a + (1 - decay) w after every update.
+
+    Starts as the weights at `start`. Create it inside `strategy.scope()`.
+
+    Args:
+        variables: Keras variables.
+        decay: 0.9999 in the paper (section 4.1).
+    """
+
+    def __init__(self, variables, decay):
+        self._decay = decay
+        self._variables = [variable.value for variable in variables]
+        self.state = tf.Module()
+        self.state.by_path = {
+            weight.path: tf.Variable(tf.zeros_like(variable), trainable=False, name=weight.path)
+            for weight, variable in zip(variables, self._variables, strict=True)
+        }
+        self._averages = list(self.state.by_path.values())
+
+    def start(self):
+        """Copies the weights as they are now."""
+        for average, variable in zip(self._averages, self._variables, strict=True):
+            average.assign(variable)
+
+    def update(self):
+        """Moves the average; call in replica context, after the optimizer."""
+        tf.distribute.get_replica_context().merge_call(self._update_on_all_replicas)
+
+    def _update_on_all_replicas(self, strategy):
+        for average, variable in zip(self._averages, self._variables, strict=True):
+            strategy.extended.update(average, self._move, args=(variable,), group=False)
+
+    def _move(self, average, variable):
+        average.assign(self._decay * average + (1 - self._decay) * variable)
+
+    @contextlib.contextmanager
+    def in_place(self):
+        """Puts the average into the model's variables for the time of a `with` block."""
+        weights = [variable.numpy() for variable in self._variables]
+        try:
+            for variable, average in zip(self._variables, self._averages, strict=True):
+                variable.assign(average)
+            yield
+        finally:
+            for variable, value in zip(self._variables, weights, strict=True):
+                variable.assign(value)
 
 
 def make_optimizer(config, variables) -> Optimizer:

@@ -36,12 +36,18 @@ class Trainer(orbit.StandardTrainer):
                 )
                 for name in ("loss_sum", "gradient_norm")
             )
+            self.average = None
+            if experiment.train.average is not None:
+                self.average = optimization.PolyakAverage(
+                    model.trainable_variables, experiment.train.average
+                )
         # Slices of the loss since the last log line are state, so that a resumed log is the same.
         self.checkpoint = tf.train.Checkpoint(
             model=weights.checkpointable(model),
             optimizer=optimizer.state,
             step=self.step,
             loss_sum=self.loss_sum,
+            **({"average": self.average.state} if self.average else {}),
         )
 
     def train_step(self, iterator):
@@ -56,18 +62,8 @@ class Trainer(orbit.StandardTrainer):
         Returns:
             `(this slice's part of the mean loss, norm of the global gradient)`.
         """
-        train = self.experiment.train
         step = tf.convert_to_tensor(self.step)
-        variables = [variable.value for variable in self.model.trainable_variables]
-        with RandomContext(self.experiment.seed, step, batch["position"]):
-            with tf.GradientTape() as tape:
-                logits = self.model(batch["image"], training=True)
-                losses = classification.example_losses(
-                    batch["label"], logits, train.loss, train.label_smoothing
-                )
-                # Divided by the global batch: summed over replicas this is the mean.
-                loss = tf.reduce_sum(losses * batch["weight"]) / train.batch_size
-        gradients = tape.gradient(loss, variables)
+        loss, gradients = self._accumulated_gradients(batch, step)
         context = tf.distribute.get_replica_context()
         gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
         # Clipped after the sum: clipping each replica's part would not clip the gradient.
@@ -75,7 +71,49 @@ class Trainer(orbit.StandardTrainer):
             gradients, self.experiment.optimizer.clip_norm
         )
         self.optimizer.apply(gradients, self.learning_rate(step), step)
+        if self.average:
+            self.average.update()
         return loss, norm
+
+    def _accumulated_gradients(self, batch, step):
+        """Sums loss and gradients over `train.accumulation` consecutive parts of the slice.
+
+        Only one part's activations exist at a time. The parts draw as the whole would, because
+        draws depend on positions, so the sum is that of the whole batch.
+        """
+        parts = self.experiment.train.accumulation
+        if parts == 1:
+            return self._gradients(batch, step)
+        stacked = {
+            key: tf.reshape(value, [parts, value.shape[0] // parts, *value.shape[1:]])
+            for key, value in batch.items()
+        }
+
+        def add_part(index, loss, gradients):
+            part = {key: value[index] for key, value in stacked.items()}
+            part_loss, part_gradients = self._gradients(part, step)
+            sums = [a + b for a, b in zip(gradients, part_gradients, strict=True)]
+            return index + 1, loss + part_loss, sums
+
+        zeros = [tf.zeros(variable.shape) for variable in self.model.trainable_variables]
+        _, loss, gradients = tf.while_loop(
+            lambda index, *_: index < parts, add_part, (0, 0.0, zeros), maximum_iterations=parts
+        )
+        return loss, gradients
+
+    def _gradients(self, batch, step):
+        """`(loss, gradients)` of a part of the global batch; summed over all parts, its mean."""
+        train = self.experiment.train
+        variables = [variable.value for variable in self.model.trainable_variables]
+        with RandomContext(self.experiment.seed, step, batch["position"]):
+            with tf.GradientTape() as tape:
+                logits = self.model(batch["image"], training=True)
+                losses = classification.example_losses(
+                    batch["label"], logits, train.loss, train.label_smoothing
+                )
+                # Divided by the global batch, not by this part.
+                loss = tf.reduce_sum(losses * batch["weight"]) / train.batch_size
+        return loss, tape.gradient(loss, variables)
 
     def learning_rate(self, step):
         """The schedule of the experiment at `step`."""

@@ -4,6 +4,7 @@ The walk is: flags -> `Experiment` -> `train`. Several steps run in one `tf.whil
 device; Python only looks at signals, logs, evaluates and saves between such loops.
 """
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -47,10 +48,11 @@ def train(experiment, workdir, strategy) -> dict:
     preprocessing = experiment.preprocessing(train_source.labels)
     config = experiment.model.vit_config(train_source.num_classes)
     replicas = strategy.num_replicas_in_sync
-    if experiment.train.batch_size % replicas:
+    parts = replicas * experiment.train.accumulation
+    if experiment.train.batch_size % parts:
         raise UserError(
-            f"train.batch_size={experiment.train.batch_size} is not a multiple of the {replicas} "
-            "replicas."
+            f"train.batch_size={experiment.train.batch_size} is not a multiple of {parts}: "
+            f"{replicas} replicas times train.accumulation={experiment.train.accumulation}."
         )
     initial = weights.find(experiment.init_from) if experiment.init_from else None
     run = Workdir(workdir)
@@ -96,7 +98,11 @@ def train(experiment, workdir, strategy) -> dict:
             failed = int(trainer.step.numpy())
             raise _unreadable(experiment, train_source, failed, eval_source) or error from None
         vit_tf.save_npz(model, run.final, preprocessing)
-    say(f"wrote {run.final}")
+        say(f"wrote {run.final}")
+        if trainer.average:
+            with trainer.average.in_place():
+                vit_tf.save_npz(model, run.average, preprocessing)
+            say(f"wrote {run.average}, the Polyak average")
     return run.read_metrics()[-1]
 
 
@@ -152,7 +158,8 @@ def _run(trainer, evaluator, store, signals, progress):
         while True:
             if evaluator and step > progress.last_evaluated and _due(step, train.eval_every, train):
                 begin = time.perf_counter()
-                means = evaluator.run()
+                with trainer.average.in_place() if trainer.average else contextlib.nullcontext():
+                    means = evaluator.run()
                 progress.evaluated(step, means, time.perf_counter() - begin)
                 if train.keep_best:
                     store.save(step, score=means["accuracy"])
@@ -240,6 +247,8 @@ def _restore(trainer, store, run, initial):
         return step
     if initial:
         say(weights.load(trainer.model, initial, head="reset"))
+    if trainer.average:
+        trainer.average.start()
     return 0
 
 

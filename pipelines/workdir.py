@@ -42,6 +42,7 @@ class Workdir:
         self.checkpoints = os.path.join(self.path, "checkpoints")
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
+        self.average = os.path.join(self.path, "average.npz")
 
     def check(self, experiment: Experiment):
         """Checks that `experiment` may run here; writes nothing.

@@ -1,13 +1,11 @@
-"""Where examples come from: any prepared TFDS data set, and the built-in ones, by name.
+"""Where examples come from, by name: image folders, lists, TFRecord files, or a TFDS data set.
 
-A source hands out encoded images by position, so that the order of training is decided elsewhere
-(`order.py`) and images are decoded only where they are used. Nothing here uses the network.
+Here are the way in, `open_source`, and the source for TFDS. Nothing here uses the network.
 """
 
 import functools
 import operator
 import re
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,77 +13,42 @@ import tensorflow_datasets as tfds
 
 from pipelines.data import catalog
 from pipelines.data.catalog import DataError
+from pipelines.data.examples import Examples, Part, Source, resolve_split, stored_runs
+from pipelines.data.folders import open_folder
+from pipelines.data.lists import open_list
+from pipelines.data.records import open_records
 
 # A split up to this size is read once and kept in memory, encoded.
 MAX_CACHED_BYTES = 256 * 2**20
 
 _ROWS_PER_READ = 256
 
-
-class Examples(NamedTuple):
-    """Rows of a source, as stored."""
-
-    images: np.ndarray  # object [n]: bytes, the encoded file of each image
-    labels: np.ndarray  # int32 [n]
-    ids: np.ndarray  # int64 [n]
+# `data.name=<kind>:<path>`; every other name is one of TFDS.
+_KINDS = {"folder": open_folder, "list": open_list, "tfrecord": open_records}
 
 
-class Part(NamedTuple):
-    """A contiguous stored range of one split; `first_id` is the id of that split's example 0."""
-
-    split: str
-    start: int
-    stop: int
-    first_id: int
-
-
-class Source:
-    """The examples of a split, addressed by position 0 .. num_examples - 1; see `open_source`.
-
-    An id is the position of an example in the stored order of its whole split, so it is the same
-    under "train", "train[:90%]" and "train[100:]". In a union such as "train+validation" the ids
-    of each further split begin where the previous whole split ends.
-
-    Attributes:
-        name: data set with configuration, such as "cifar10" or "digits/low".
-        version: its version, such as "3.0.2".
-        split: the split as it was asked for.
-        num_examples, num_classes: counts.
-        labels: class names in label order.
-        shard_lengths: number of examples of each contiguous stored run.
-    """
+class TfdsSource(Source):
+    """A split of a prepared TFDS data set; its ids follow the stored order of the whole split."""
 
     def __init__(self, builder, split, parts, examples=None):
-        self.name = "/".join(filter(None, [builder.name, builder.builder_config_name]))
-        self.version = str(builder.version)
-        self.split = split
         self._builder = builder
         self._examples = examples
-        self._parts = parts or (Part(split, 0, len(examples.ids), 0),)
-        self._starts = np.cumsum([0] + [part.stop - part.start for part in self._parts])
-        self.num_examples = int(self._starts[-1])
-        if not self.num_examples:
-            raise DataError(f"{self} has no examples. Choose another split.")
-        self.shard_lengths = (
-            _runs(builder.info.splits, self._parts) if parts else (self.num_examples,)
-        )
         feature = builder.info.features[_image_and_label(builder)[1]]
-        self.num_classes = feature.num_classes
-        self.labels = tuple(str(label) for label in feature.names)
-
-    def __str__(self):
-        return f"{self.name}:{self.version} split {self.split!r}"
+        super().__init__(
+            name="/".join(filter(None, [builder.name, builder.builder_config_name])),
+            version=str(builder.version),
+            split=split,
+            parts=parts or (Part(split, 0, len(examples.ids), 0),),
+            labels=feature.names,
+            shard_lengths=(
+                stored_runs(builder.info.splits, parts) if parts else (len(examples.ids),)
+            ),
+        )
 
     def read(self, ranges):
-        """Returns the `Examples` at some positions, one range after the other.
+        """As `Source.read`; `DataError` also if examples have no label.
 
         Opening files costs about as much as reading 300 images, so ask for many at a time.
-
-        Args:
-            ranges: list of (start, stop).
-
-        Raises:
-            DataError: if the files are damaged or incomplete, or examples have no label.
         """
         if self._examples is None and self._num_bytes() <= MAX_CACHED_BYTES:
             self._examples = self._read_files([(0, self.num_examples)])
@@ -93,26 +56,6 @@ class Source:
             return self._read_files(ranges)
         positions = np.concatenate([np.arange(*limits) for limits in ranges])
         return Examples(*(column[positions] for column in self._examples))
-
-    def describe(self, example_id):
-        """Returns a name for an id that a person can find again, such as "train example 17"."""
-        for part in self._parts:
-            place = example_id - part.first_id
-            if part.start <= place < part.stop:
-                return f"{part.split} example {place} of {self.name}:{self.version}"
-        return f"example {example_id} of {self}"
-
-    def manifest(self):
-        """Returns what the ids of this source stand for, as a dictionary that JSON can hold."""
-        return {
-            "data_set": self.name,
-            "version": self.version,
-            "split": self.split,
-            "num_examples": self.num_examples,
-            "labels": list(self.labels),
-            "id": "first_id of its part plus the position in the stored order of the whole split",
-            "parts": [part._asdict() for part in self._parts],
-        }
 
     def _num_bytes(self):
         """Size of the stored examples, estimated from the size of their splits."""
@@ -126,15 +69,9 @@ class Source:
     def _read_files(self, ranges):
         """As `read`, from the files."""
         instructions, ids = [], []
-        for start, stop in ranges:
-            for part, offset in zip(self._parts, self._starts, strict=False):
-                first = part.start + max(start - offset, 0)
-                last = min(part.stop, part.start + stop - offset)
-                if first < last:
-                    instructions.append(
-                        tfds.core.ReadInstruction(part.split, first, last, unit="abs")
-                    )
-                    ids.append(np.arange(first, last) + part.first_id)
+        for split, start, stop, first_id in self._pieces(ranges):
+            instructions.append(tfds.core.ReadInstruction(split, start, stop, unit="abs"))
+            ids.append(np.arange(start, stop) + first_id)
         instruction, ids = functools.reduce(operator.add, instructions), np.concatenate(ids)
 
         images, labels = _fetch(self._builder, instruction, str(self))
@@ -149,12 +86,19 @@ class Source:
 def open_source(name, split, data_dir=None):
     """Opens a split of a data set.
 
-    A built-in data set is prepared on first use; every other one must have been prepared before.
+    | name | |
+    | --- | --- |
+    | `folder:<path>` | images in a folder per class, see `folders.py` |
+    | `list:<path>` | a .csv or .jsonl file with the path and the label of each image, `lists.py` |
+    | `tfrecord:<path>` | a folder of TFRecord files, see `records.py` |
+    | `name[/config][:version]` | TFDS; a built-in data set is prepared on first use, every other \
+one must have been prepared before |
 
     Args:
-        name: TFDS name, `name[/config][:version]`.
+        name: see above.
         split: split in TFDS notation: "train", "train[:90%]", "train[100:]", "train+validation".
-        data_dir: directory of prepared data sets; None is TFDS' own default.
+        data_dir: directory of prepared data sets, None is TFDS' own default; relative paths of
+            the other kinds begin here, or else in the current directory.
 
     Returns:
         A `Source`.
@@ -163,9 +107,14 @@ def open_source(name, split, data_dir=None):
         DataError: if there is no such data set or split, its files are not there, or it holds no
             labelled images.
     """
+    kind, separator, path = name.partition(":")
+    if separator and kind in _KINDS:
+        return _KINDS[kind](path, split, data_dir)
+
     builder = catalog.find_builder(name, data_dir)
     _image_and_label(builder)
-    parts = _resolve(builder, split) if builder.info.splits else ()
+    splits = builder.info.splits
+    parts = resolve_split(splits, split, builder.name) if splits else ()
 
     try:
         whole = tfds.core.ReadInstruction(parts[0].split) if parts else split
@@ -173,11 +122,11 @@ def open_source(name, split, data_dir=None):
     except (AssertionError, KeyError, ValueError):  # no folder; a folder without its information
         raise catalog.missing(name, builder) from None
     if parts and stored == builder.info.splits[parts[0].split].num_examples:
-        return Source(builder, split, parts)
+        return TfdsSource(builder, split, parts)
 
     # TFDS does not tell where the examples are (its mocks do not): they are read once and kept.
     images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
-    return Source(builder, split, (), Examples(images, labels, np.arange(len(labels))))
+    return TfdsSource(builder, split, (), Examples(images, labels, np.arange(len(labels))))
 
 
 def _image_and_label(builder):
@@ -195,40 +144,6 @@ def _image_and_label(builder):
             f"{', '.join(f'{key} ({type(features[key]).__name__})' for key in features)}."
         )
     return keys
-
-
-def _resolve(builder, split):
-    """Returns the `Part`s of a split in TFDS notation."""
-    splits = builder.info.splits
-    try:
-        ranges = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
-    except (ValueError, AssertionError, NotImplementedError):
-        known = ", ".join(f"{name} ({info.num_examples:,})" for name, info in splits.items())
-        raise DataError(
-            f"{builder.name} has no split {split!r}. It has: {known}. Parts are written "
-            f"train[:90%], train[100:], train+test."
-        ) from None
-
-    parts, first_ids = [], {}
-    for piece in ranges:
-        length = splits[piece.splitname].num_examples
-        if piece.splitname not in first_ids:
-            first_ids[piece.splitname] = sum(splits[name].num_examples for name in first_ids)
-        start, stop = piece.from_ or 0, length if piece.to is None else piece.to
-        if start < stop:
-            parts.append(Part(piece.splitname, start, stop, first_ids[piece.splitname]))
-    if not parts:
-        raise DataError(f"The split {split!r} of {builder.name} is empty. Choose a larger part.")
-    return tuple(parts)
-
-
-def _runs(splits, parts):
-    """Returns the lengths of the contiguous stored runs: parts cut at the ends of shards."""
-    runs = []
-    for part in parts:
-        ends = np.cumsum([0, *splits[part.split].shard_lengths]).clip(part.start, part.stop)
-        runs += [int(length) for length in np.diff(ends) if length]
-    return tuple(runs)
 
 
 def first_line(error):

@@ -23,8 +23,8 @@ def two_replicas():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
-def arrays(workdir):
-    with np.load(os.path.join(workdir, "final.npz"), allow_pickle=False) as file:
+def arrays(workdir, name="final.npz"):
+    with np.load(os.path.join(workdir, name), allow_pickle=False) as file:
         return dict(file)
 
 
@@ -56,6 +56,76 @@ def test_two_replicas_equal_one_device(tmp_path, optimizer):
         # The true gradient of a key bias is 0; Adam normalises the rounding that is left.
         if not key.endswith("key/bias"):
             np.testing.assert_allclose(two[key], value, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_parts_and_replicas_equal_the_whole_batch(tmp_path, optimizer):
+    """4 x 4 = 16 on one device, and 2 replicas x 2 x 4, with the average of the weights."""
+    base = (f"optimizer.name={optimizer}", "optimizer.learning_rate=0.01", "data.eval_split=none")
+    runs = {
+        "whole": (one_device, 1),
+        "parts": (one_device, 4),
+        "replicas": (two_replicas, 2),
+    }
+    for name, (strategy, parts) in runs.items():
+        experiment = tiny_experiment(*base, f"train.accumulation={parts}", "train.average=0.9")
+        train_loop.train(experiment, tmp_path / name, strategy())
+    tolerance = {"sgd": 1e-6, "adamw": 1e-5}[optimizer]
+    for name in ("parts", "replicas"):
+        np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "whole"), tolerance)
+        for file in ("final.npz", "average.npz"):
+            whole, other = arrays(tmp_path / "whole", file), arrays(tmp_path / name, file)
+            largest = max(np.abs(value).max() for value in whole.values())
+            for key, value in whole.items():
+                if not key.endswith("key/bias"):
+                    np.testing.assert_allclose(other[key], value, 0, tolerance * largest)
+
+
+def test_the_average_is_its_closed_form(tmp_path):
+    """From the weights after every step: a_n = d^n w_0 + (1 - d) sum d^(n - i) w_i."""
+    decay, steps = 0.8, 5
+    experiment = tiny_experiment(
+        f"train.average={decay}",
+        f"train.steps={steps}",
+        "train.checkpoint_every=1",
+        "train.keep_last=100",
+        "train.eval_every=5",
+    )
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    key = (
+        "model/by_path/vision_transformer.Sblock_1.Smlp.Sdense_0.Skernel/.ATTRIBUTES/VARIABLE_VALUE"
+    )
+    weights_of = [
+        tf.train.load_variable(checkpoints.prefix(tmp_path / "run/checkpoints", step), key)
+        for step in range(1, steps + 1)
+    ]
+    # The first update has a learning rate of 0, so the weights after it are the initial ones.
+    expected = weights_of[0].astype(np.float64)
+    for value in weights_of:
+        expected = decay * expected + (1 - decay) * value
+    name = "Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"
+    average = arrays(tmp_path / "run", "average.npz")[name]
+    np.testing.assert_allclose(average, expected, rtol=0, atol=1e-6)
+    final = arrays(tmp_path / "run")[name]
+    np.testing.assert_array_equal(final, weights_of[-1])
+    assert np.abs(final - average).max() > 1e-4
+    # Evaluations used the average, and it is a source like any other.
+    last = Workdir(tmp_path / "run").read_metrics()[-1]
+    source = weights.find(tmp_path / "run/average.npz")
+    means = train_loop.evaluate(experiment, source, one_device())
+    assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
+
+
+def test_the_average_survives_a_restart(tmp_path):
+    common = ("train.average=0.9", "schedule.decay=constant", "train.deterministic=true")
+    whole = tiny_experiment(*common, "train.steps=6")
+    train_loop.train(whole, tmp_path / "whole", one_device())
+    train_loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", one_device())
+    train_loop.train(whole, tmp_path / "parts", one_device())
+    for file in ("final.npz", "average.npz"):
+        expected, received = arrays(tmp_path / "whole", file), arrays(tmp_path / "parts", file)
+        for key, value in expected.items():
+            np.testing.assert_array_equal(received[key], value)
 
 
 def test_losses_depend_on_the_random_draws(tmp_path):
@@ -286,7 +356,7 @@ def test_sources_that_are_no_model(tmp_path, content):
 
 
 def test_batch_size_must_fit_the_replicas(tmp_path):
-    with pytest.raises(UserError, match="train.batch_size=15 is not a multiple of the 2 replicas"):
+    with pytest.raises(UserError, match="train.batch_size=15 is not a multiple of 2: 2 replicas"):
         train_loop.train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
     assert not (tmp_path / "run").exists()
 

@@ -139,13 +139,13 @@ def test_resume_continues_bitwise(digits, start, window):
 
 def test_resume_reads_one_window(digits, monkeypatch):
     read = []
-    original = sources.Source.read
+    original = sources.TfdsSource.read
 
     def count(self, ranges):
         read.extend(ranges)
         return original(self, ranges)
 
-    monkeypatch.setattr(sources.Source, "read", count)
+    monkeypatch.setattr(sources.TfdsSource, "read", count)
     dataset = pipeline.train_dataset(
         digits, batch_size=4, preprocessing=PREPROCESSING, seed=5, window=50, start_step=1000
     )
