@@ -13,10 +13,9 @@ import numpy as np
 from vit_tf.config import ViTConfig
 from vit_tf.files import write_atomically
 from vit_tf.layers.embeddings import resize_position_table
-from vit_tf.npz import NpzFile
+from vit_tf.published_file import PublishedFile
 from vit_tf.published_layout import (
     POSITIONS,
-    canonical_names,
     config_of_shapes,
     published_table,
     some,
@@ -78,9 +77,8 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
     """
     if head not in HEAD_MODES:
         raise ValueError(f"head must be one of {', '.join(HEAD_MODES)}. Received: {head!r}.")
-    with NpzFile(path) as file:
-        names = canonical_names(file.shapes, path)
-        shapes = {key: file.shapes[name] for key, name in names.items()}
+    with PublishedFile(path) as file:
+        shapes = file.shapes
         entries = published_table(model)
         head_entries = [entry for entry in entries if _is_head(entry)]
         loaded_head = _choose_head(head, head_entries, shapes, path)
@@ -100,11 +98,11 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
         values, resized = [], None
         for entry in wanted:
             if POSITIONS in entry.shapes:
-                table, resized = _read_positions(file, names, model, path, source_grid)
+                table, resized = _read_positions(file, model, path, source_grid)
                 values.append(table)
                 continue
             _check_shapes(entry, shapes, path)
-            values.append(entry.pack([file.read(names[key]) for key in entry.shapes]))
+            values.append(entry.pack([file.read(key) for key in entry.shapes]))
 
     for entry, value in zip(wanted, values, strict=True):
         entry.variable.assign(value)
@@ -159,7 +157,7 @@ def read_sidecar(path) -> dict:
             sidecar = json.load(file)
     except FileNotFoundError:
         return {}
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{sidecar_path} is not JSON: {error}. Delete or restore it.") from None
     if not isinstance(sidecar, dict):
         raise ValueError(f"{sidecar_path} must hold a JSON object. Delete or restore it.")
@@ -173,7 +171,7 @@ def infer_config(path) -> ViTConfig:
         ValueError: if the file is damaged or not a plain Vision Transformer.
         FileNotFoundError: if there is no such file.
     """
-    with NpzFile(path) as file:
+    with PublishedFile(path) as file:
         grid = read_sidecar(path).get("grid")
         return config_of_shapes(file.shapes, path, None if grid is None else _grid(grid, path))
 
@@ -222,26 +220,26 @@ def _check_shapes(entry, shapes, path):
             )
 
 
-def _read_positions(file, names, model, path, source_grid):
+def _read_positions(file, model, path, source_grid):
     """The file's position table on the model's grid, and `(old, new)` grids if they differ."""
     width = model.config.hidden_size
-    if POSITIONS not in names:
+    if POSITIONS not in file.shapes:
         raise ValueError(
             f"{path} has no {POSITIONS}. Create the model with position_embedding='none'."
         )
-    shape = file.shapes[names[POSITIONS]]
+    shape = file.shapes[POSITIONS]
     if len(shape) != 3 or shape[0] != 1 or shape[2] != width:
         raise ValueError(
             f"{path}: {POSITIONS} has shape {tuple(shape)}, the model needs (1, tokens, {width})."
         )
-    prefix = int("cls" in names)
+    prefix = int("cls" in file.shapes)
     rows = shape[1] - prefix
-    if rows > _MOST_POSITIONS:
+    if not 1 <= rows <= _MOST_POSITIONS:
         raise ValueError(
-            f"{path}: {POSITIONS} claims {rows} positions; more than {_MOST_POSITIONS} are refused."
+            f"{path}: {POSITIONS} claims {rows} patch positions. Expected 1 to {_MOST_POSITIONS}."
         )
     grid = _source_grid(path, source_grid, rows)
-    table = file.read(names[POSITIONS])[0]
+    table = file.read(POSITIONS)[0]
     if grid != model.grid:
         table = resize_position_table(table, grid, model.grid, prefix)
     table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table

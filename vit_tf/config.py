@@ -6,6 +6,7 @@ starting TensorFlow.
 
 import dataclasses
 import difflib
+import math
 from typing import Any
 
 CLASSIFIERS = ("token", "gap", "unpooled")
@@ -125,17 +126,21 @@ class ViTConfig:
 
 
 def _height_width(image_size) -> tuple[int, int]:
-    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(size) != 2:
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if not isinstance(size, tuple | list) or len(size) != 2:
         raise ValueError(
             f"image_size must be an int or (height, width), in pixels. Received: {image_size!r}."
         )
     for side in size:
         _check_int("image_size", side, minimum=1)
-    return size
+    return tuple(size)
 
 
 def _check_names(fields):
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"A ViTConfig is made of a dictionary of its fields. Received: {fields!r}."
+        )
     known = [field.name for field in dataclasses.fields(ViTConfig)]
     for name in fields:
         if name not in known:
@@ -156,6 +161,8 @@ def _check_float(name, value) -> float:
         raise TypeError(
             f"{name} must be a number. Received: {value!r} of type {type(value).__name__}."
         )
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite. Received: {value}.")
     return float(value)
 
 
@@ -199,7 +206,9 @@ def get_variant(name: str) -> ViTConfig:
         )
     config = VARIANTS.get(name) or VARIANTS.get(name.replace("_", "/"))
     if config is None:
-        near = difflib.get_close_matches(name.replace("_", "/"), VARIANTS, n=3, cutoff=0.3)
+        lowered = {known.lower(): known for known in VARIANTS}
+        near = difflib.get_close_matches(name.replace("_", "/").lower(), lowered, n=3, cutoff=0.3)
+        near = [lowered[match] for match in near]
         raise ValueError(
             f"Unknown model {name!r}. Did you mean {' or '.join(near) or 'one of these'}? "
             f"vit_tf.list_models() returns all {len(VARIANTS)} names."

@@ -1,12 +1,18 @@
 """Reads `.npz` archives from strangers: no pickle, sizes known before anything is allocated."""
 
+import io
 import os
 import zipfile
+import zlib
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 _READABLE = (np.float16, np.float32, np.float64)
+# Longer headers are not read: a version 2 header may claim 4 GB.
+_MOST_HEADER = 16 * 1024
+# What deflate can reach; an archive whose directory claims more lies.
+_MOST_RATIO = 1032
 
 
 class NpzFile:
@@ -17,11 +23,12 @@ class NpzFile:
 
     Attributes:
         shapes: array name -> shape.
+        dtypes: array name -> dtype.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not an archive of plain float arrays, or its members claim more data
-            than they hold.
+        ValueError: if it is not an archive of plain arrays, or its members claim more data than
+            they hold.
     """
 
     def __init__(self, path):
@@ -30,14 +37,17 @@ class NpzFile:
             raise FileNotFoundError(f"There is no checkpoint file {self.path}.")
         try:
             self._zip = zipfile.ZipFile(self.path)
-        except (zipfile.BadZipFile, OSError) as error:
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise self._damaged(error) from None
-        self.shapes = {}
+        self.shapes, self.dtypes = {}, {}
         try:
+            claimed = sum(member.file_size for member in self._zip.infolist())
+            if claimed > _MOST_RATIO * os.path.getsize(self.path):
+                raise self._damaged(f"its directory claims {claimed} bytes")
             for member in self._zip.infolist():
                 if member.filename.endswith(".npy"):
                     name = member.filename.removesuffix(".npy")
-                    self.shapes[name] = self._read_header(member, name)
+                    self.shapes[name], self.dtypes[name] = self._read_header(member, name)
         except BaseException:
             self._zip.close()
             raise
@@ -52,18 +62,31 @@ class NpzFile:
         """The array `name` as float32.
 
         Raises:
-            ValueError: if the archive is damaged there.
+            ValueError: if the archive is damaged there, or the array is not of floats.
         """
+        if self.dtypes[name] not in _READABLE:
+            raise ValueError(
+                f"{self.path}: array {name} has dtype {self.dtypes[name]}. Expected float16, "
+                "float32 or float64; pickled objects are never read."
+            )
         try:
             with self._zip.open(name + ".npy") as stream:
                 array = npy_format.read_array(stream, allow_pickle=False)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        except (
+            ValueError,
+            OSError,
+            EOFError,
+            zipfile.BadZipFile,
+            NotImplementedError,
+            zlib.error,
+        ) as error:
             raise self._damaged(f"{name}: {error}") from None
         return np.asarray(array, np.float32)
 
     def _read_header(self, member, name):
         try:
-            with self._zip.open(member) as stream:
+            with self._zip.open(member) as file:
+                stream = io.BytesIO(file.read(_MOST_HEADER))
                 version = npy_format.read_magic(stream)
                 read = {
                     (1, 0): npy_format.read_array_header_1_0,
@@ -75,11 +98,8 @@ class NpzFile:
                 header_size = stream.tell()
         except Exception as error:
             raise self._damaged(f"{name}: {error}") from None
-        if dtype.hasobject or dtype not in _READABLE:
-            raise ValueError(
-                f"{self.path}: array {name} has dtype {dtype}. Expected float16, float32 or "
-                "float64; pickled objects are never read."
-            )
+        if dtype.hasobject:
+            return tuple(shape), dtype
         size = dtype.itemsize
         for side in shape:
             size *= side
@@ -87,7 +107,7 @@ class NpzFile:
             raise self._damaged(
                 f"{name} claims {size} bytes and holds {member.file_size - header_size}"
             )
-        return tuple(shape)
+        return tuple(shape), dtype
 
     def _damaged(self, reason):
         return ValueError(

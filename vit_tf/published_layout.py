@@ -86,12 +86,24 @@ def config_of_shapes(shapes, path, grid=None) -> ViTConfig:
     """
     names = canonical_names(shapes, path)
     block = "Transformer/encoderblock_0"
+    found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in names)
+    blocks = {match[1] for match in found if match}
+    if blocks != {str(index) for index in range(len(blocks))}:
+        raise ValueError(
+            f"{path} does not hold a plain Vision Transformer: of its encoder blocks, numbered "
+            f"{some(sorted(blocks))}, some are missing."
+        )
     try:
         patch_size, width_patch, channels, hidden_size = shapes[names["embedding/kernel"]]
         _, heads, _ = shapes[names[f"{block}/MultiHeadDotProductAttention_1/query/kernel"]]
-        mlp_size = shapes[names[f"{block}/MlpBlock_3/Dense_0/bias"]][0]
-        positions = shapes[names[POSITIONS]][1]
-    except (KeyError, ValueError, IndexError) as error:
+        (mlp_size,) = shapes[names[f"{block}/MlpBlock_3/Dense_0/bias"]]
+        _, positions, _ = shapes[names[POSITIONS]]
+        num_classes, representation_size = 0, None
+        if "head/bias" in names:
+            (num_classes,) = shapes[names["head/bias"]]
+        if "pre_logits/bias" in names:
+            (representation_size,) = shapes[names["pre_logits/bias"]]
+    except (KeyError, ValueError) as error:
         raise ValueError(
             f"{path} does not hold a plain Vision Transformer ({error}): its structure cannot be "
             "read off its arrays."
@@ -101,30 +113,30 @@ def config_of_shapes(shapes, path, grid=None) -> ViTConfig:
             f"{path}: embedding/kernel must be (P, P, 3, D). "
             f"Received: {(patch_size, width_patch, channels, hidden_size)}."
         )
-    numbers = [re.match(r"Transformer/encoderblock_(\d+)/", name) for name in names]
     has_token = "cls" in names
     rows = positions - has_token
     if grid is None:
-        grid = (int(round(rows**0.5)),) * 2
-    if grid[0] * grid[1] != rows:
+        grid = (int(round(max(rows, 0) ** 0.5)),) * 2
+    if rows < 1 or grid[0] * grid[1] != rows:
         raise ValueError(
             f"{path} has {rows} patch positions, which do not fill a grid of "
             f"{grid[0]} x {grid[1]}; the image size is unknown. Add a sidecar {path}.json with "
             '{"grid": [rows, columns]}.'
         )
-    return ViTConfig(
-        hidden_size=hidden_size,
-        mlp_size=mlp_size,
-        layers=1 + max(int(match[1]) for match in numbers if match),
-        heads=heads,
-        patch_size=patch_size,
-        image_size=(grid[0] * patch_size, grid[1] * patch_size),
-        num_classes=shapes[names["head/bias"]][0] if "head/bias" in names else 0,
-        classifier="token" if has_token else "gap",
-        representation_size=(
-            shapes[names["pre_logits/bias"]][0] if "pre_logits/bias" in names else None
-        ),
-    )
+    try:
+        return ViTConfig(
+            hidden_size=hidden_size,
+            mlp_size=mlp_size,
+            layers=len(blocks),
+            heads=heads,
+            patch_size=patch_size,
+            image_size=(grid[0] * patch_size, grid[1] * patch_size),
+            num_classes=num_classes,
+            classifier="token" if has_token else "gap",
+            representation_size=representation_size,
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} describes no Vision Transformer: {error}") from None
 
 
 def canonical_names(shapes, path) -> dict[str, str]:
@@ -147,6 +159,10 @@ def canonical_names(shapes, path) -> dict[str, str]:
                 r"(?<=/)(LayerNorm_1|MultiHeadDotProductAttention_0|MlpBlock_0)(?=/)",
                 lambda match: _LINEN_NAMES[match[1]],
                 key,
+            )
+        if key in canonical:
+            raise ValueError(
+                f"{path} holds {name} and {canonical[key]}, which are two names of one array."
             )
         canonical[key] = name
     return canonical

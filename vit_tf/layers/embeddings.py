@@ -72,8 +72,8 @@ class PatchEmbedding(keras.layers.Layer):
             )
         images = tf.cast(tf.cast(images, tf.float32) * scale + offset, kernel.dtype)
         tokens = tf.nn.conv2d(images, kernel, strides=self.patch_size, padding="VALID") + bias
-        count = tf.shape(tokens)[1] * tf.shape(tokens)[2]
-        tokens = tf.reshape(tokens, [tf.shape(tokens)[0], count, self.hidden_size])
+        rows, columns = (tf.shape(images)[axis] // self.patch_size for axis in (1, 2))
+        tokens = tf.reshape(tokens, [tf.shape(images)[0], rows * columns, self.hidden_size])
         if prefix is not None:
             tokens = _prepend(prefix, tokens)
         return tokens if position is None else tokens + position

@@ -148,7 +148,7 @@ class VisionTransformer(keras.Model):
                 f"A grid of {rows} x {columns} has {rows * columns} patches. "
                 f"Received: {patches.shape[1]} patches. Pass the grid they came from."
             )
-        if self.position_embedding is not None and rows * columns != self.grid[0] * self.grid[1]:
+        if self.position_embedding is not None and (rows, columns) != self.grid:
             raise ValueError(
                 f"The position table is for a grid of {self.grid[0]} x {self.grid[1]}. "
                 f"Received: grid={(rows, columns)}. Create the model with that image_size and load "
