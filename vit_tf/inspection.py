@@ -160,11 +160,6 @@ def colorize(values):
     return np.stack([np.interp(values, stops, channel) for channel in _VIRIDIS.T], axis=-1)
 
 
-def upscale(image, factor):
-    """Repeats every pixel `factor` times in both directions: `[h, w, ...]` to `[f h, f w, ...]`."""
-    return np.repeat(np.repeat(image, factor, axis=0), factor, axis=1)
-
-
 def encode_png(image):
     """The bytes of a PNG file.
 

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from pipelines.errors import UserError
 
 # Data sets that this project can prepare by itself, and the module that registers each.
-BUILT_IN = {"digits": "pipelines.data.digits"}
+BUILT_IN = {"digits": "pipelines.data.digits", "shapes": "pipelines.data.shapes"}
 
 _NAME = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w.\-]+))?(:(?P<version>[\d*]+\.[\d*]+\.[\d*]+))?"
@@ -33,8 +33,9 @@ def find_builder(name, data_dir=None):
     """
     if not (parsed := _NAME.fullmatch(name)):
         raise DataError(
-            f"{name!r} is not a data set name. Expected name[/config][:version], for example "
-            f"cifar10, digits/low or imagenet2012:5.1.0."
+            f"{name!r} is not a data set name. Expected folder:<path>, list:<path>, "
+            f"tfrecord:<path>, or name[/config][:version] of TFDS, for example cifar10, digits/low "
+            f"or imagenet2012:5.1.0."
         )
     built_in = parsed["name"] in BUILT_IN
     if built_in:
@@ -47,6 +48,8 @@ def find_builder(name, data_dir=None):
         if built_in:
             builder.download_and_prepare()
         return builder
+    except DataError:
+        raise
     except tfds.core.DatasetNotFoundError:
         known = sorted({*tfds.list_builders(with_community_datasets=False), *BUILT_IN})
         near = difflib.get_close_matches(parsed["name"].lower(), known, n=3, cutoff=0.6)

@@ -5,13 +5,11 @@ this module is imported, `tfds.load("digits")` works like any other data set; `d
 same splits without the digits 5 to 9. Prepared files are written to the TFDS data directory.
 """
 
-import contextlib
-import io
-
 import numpy as np
 import tensorflow_datasets as tfds
 
 from pipelines.data import keys
+from pipelines.data.built_in import QuietPreparation
 
 # Images of each digit in the held-out splits; the rest is the train split.
 _PER_DIGIT = {"test": 30, "validation": 20}
@@ -23,7 +21,7 @@ every digit appears 20 times in validation and 30 times in test.
 """
 
 
-class Digits(tfds.core.GeneratorBasedBuilder):
+class Digits(QuietPreparation, tfds.core.GeneratorBasedBuilder):
     """Builder of `digits/all` (default; 1,297 / 200 / 300 images) and `digits/low` (digits 0 to 4;
     651 / 100 / 150 images)."""
 
@@ -32,9 +30,6 @@ class Digits(tfds.core.GeneratorBasedBuilder):
         tfds.core.BuilderConfig(name="all", description="All ten digits."),
         tfds.core.BuilderConfig(name="low", description="Digits 0 to 4, same splits."),
     ]
-    # Nothing is downloaded. Left alone, TFDS searches the package for checksums of downloads, with
-    # `importlib_resources`, which it uses without requiring it.
-    url_infos = None
 
     def _info(self):
         return tfds.core.DatasetInfo(
@@ -66,20 +61,6 @@ class Digits(tfds.core.GeneratorBasedBuilder):
         for place, index in enumerate(split_indices(split, num_classes=self._count)):
             image = np.repeat(pixels[index][..., None], 3, axis=-1)
             yield place, {"image": image, "label": int(labels[index])}
-
-    def download_and_prepare(self, **kwargs):
-        """Writes the files unless they are there; silent, offline, safe in parallel processes."""
-        # TFDS prints to stdout and draws progress bars for what takes half a second.
-        tfds.disable_progress_bar()
-        with contextlib.redirect_stdout(io.StringIO()):
-            try:
-                super().download_and_prepare(**kwargs)
-            except OSError:
-                # TFDS writes to a temporary folder and renames it. When another process was
-                # faster, the rename fails and its equal files are in place.
-                if not (self.data_path / "dataset_info.json").exists():
-                    raise
-                self.info.read_from_directory(self.data_dir)
 
 
 def split_indices(split, num_classes=10):

@@ -8,7 +8,7 @@ same data after an upgrade.
 import numpy as np
 
 # One domain per kind of draw, so that no two kinds ever share a stream. Numbers are never reused.
-BLOCK_ORDER, WINDOW_ORDER, EXAMPLE, SPLIT, MIXING = range(1, 6)
+BLOCK_ORDER, WINDOW_ORDER, EXAMPLE, SPLIT, MIXING, SHAPES = range(1, 7)
 
 
 def random_words(seed, domain, counter, count):

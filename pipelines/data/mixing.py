@@ -46,8 +46,10 @@ class Mixing:
     def __post_init__(self):
         for name in ("mixup", "cutmix"):
             if not 0 <= (alpha := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name}={alpha} is no parameter of Beta(a, a). Expected 0 (off) "
-                                 f"or a positive number.")
+                raise ValueError(
+                    f"{name}={alpha} is no parameter of Beta(a, a). Expected 0 (off) "
+                    f"or a positive number."
+                )
 
     def __bool__(self):
         return self.mixup > 0 or self.cutmix > 0

@@ -10,7 +10,7 @@ A batch of one replica, with b = global batch size / replicas:
 | key | | |
 | --- | --- | --- |
 | image | float32 `[b, h, w, 3]` | in [-1, 1] |
-| label | int32 `[b]` | |
+| label | int32 `[b]` | with MixUp or CutMix: float32 `[b, K]`, shares of the classes |
 | id | int64 `[b]` | see `sources.Source`; -1 for padding |
 | position | int32 `[b]` | place in the global batch |
 | weight | float32 `[b]` | 1; 0 for padding |
@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import augmentation, keys
+from pipelines.data.mixing import DRAWS, Mixing
 from pipelines.data.order import TrainOrder
 from pipelines.data.reading import ROWS_PER_READ, Window, read_ahead
 from pipelines.data.sources import DataError, first_line
@@ -40,10 +41,10 @@ def train_dataset(
     seed,
     window,
     start_step=0,
-    crop="inception",
-    crop_area=(0.05, 1.0),
-    flip=True,
+    mixup=0.0,
+    cutmix=0.0,
     input_context=None,
+    **augment,
 ):
     """Returns the endless dataset of training batches, from `start_step` on.
 
@@ -56,8 +57,9 @@ def train_dataset(
         seed: seed of the order and of the augmentation, 0 .. 2**64 - 1.
         window: examples shuffled together; about as many encoded images are held in memory.
         start_step: index of the first global batch; batches are those of a run from step 0.
-        crop, crop_area, flip: see `augmentation.train_image`.
+        mixup, cutmix: parameter of Beta(a, a) of each; 0 turns it off. See `mixing.Mixing`.
         input_context: `tf.distribute.InputContext` of this host; None for a single replica.
+        **augment: crop, flip, randaugment_layers, ...: see `augmentation.Augmentation`.
 
     Returns:
         `tf.data.Dataset` of replica batches with static shapes; see the head of this module. An
@@ -67,15 +69,17 @@ def train_dataset(
     Raises:
         ValueError: if the batch size does not fit the replicas, or an argument is out of range.
     """
-    if crop not in augmentation.CROPS:
-        raise ValueError(f"crop={crop!r} is unknown. Expected one of {augmentation.CROPS}.")
-    if not 0 < crop_area[0] <= crop_area[1] <= 1:
-        raise ValueError(
-            f"crop_area={crop_area} is no range (low, high) with 0 < low <= high <= 1."
-        )
     if start_step < 0:
         raise ValueError(f"start_step={start_step} is negative. Expected the index of a batch.")
-    share = _share_of_host(batch_size, input_context)
+    augment = augmentation.Augmentation(**augment)
+    mixing = Mixing(
+        mixup=mixup,
+        cutmix=cutmix,
+        seed=seed,
+        image_size=preprocessing.image_size,
+        num_classes=source.num_classes,
+    )
+    share = _share_of_host(batch_size, input_context, with_partners=bool(mixing))
     order = TrainOrder(source.shard_lengths, window, seed)
     first = start_step * batch_size
 
@@ -87,14 +91,8 @@ def train_dataset(
             indices = order.indices(epoch, number)[positions - start]
             yield Window(order.pieces(epoch, number), indices, positions)
 
-    augment = functools.partial(
-        augmentation.train_image,
-        preprocessing=preprocessing,
-        crop=crop,
-        crop_area=crop_area,
-        flip=flip,
-    )
-    return _dataset(source, windows, augment, share, seed)
+    prepare = functools.partial(augment, preprocessing=preprocessing)
+    return _dataset(source, windows, prepare, share, seed, mixing)
 
 
 def eval_dataset(source, *, batch_size, preprocessing, input_context=None):
@@ -120,7 +118,7 @@ def eval_dataset(source, *, batch_size, preprocessing, input_context=None):
         del example_seed  # nothing is random
         return preprocessing(decode_image(image_bytes))
 
-    dataset = _dataset(source, windows, prepare, share, seed=0)
+    dataset = _dataset(source, windows, prepare, share, seed=0, mixing=None)
     count = end // batch_size * share.replicas
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
@@ -175,20 +173,47 @@ def _first_unreadable(source, examples):
 
 
 class _Share(NamedTuple):
-    """A host's slice [begin, end) of every global batch, which `replicas` replicas divide."""
+    """What a host needs of every global batch: places [begin, end), divided among `replicas`.
+
+    With partners, also the place before them (modulo the batch size): see `mixing.py`.
+    """
 
     batch_size: int
     begin: int
     end: int
     replicas: int
+    with_partners: bool
+
+    @property
+    def has_neighbour(self):
+        """Whether the partner of the first example is an example of another host."""
+        return self.with_partners and self.end - self.begin < self.batch_size
+
+    @property
+    def rows(self):
+        """Number of examples read per global batch."""
+        return self.end - self.begin + self.has_neighbour
 
     def holds(self, positions):
-        """Which stream positions lie in the slice, bool."""
+        """Which stream positions the host needs, bool."""
         place = positions % self.batch_size
-        return (place >= self.begin) & (place < self.end)
+        held = (place >= self.begin) & (place < self.end)
+        if self.has_neighbour:
+            held |= place == (self.begin - 1) % self.batch_size
+        return held
+
+    def own(self, column):
+        """Returns the slice itself of the rows of one global batch."""
+        # In the order of the stream the neighbour comes first, except for the first host.
+        skipped = int(self.has_neighbour and self.begin > 0)
+        return column[skipped : skipped + self.end - self.begin]
+
+    def partners(self, column):
+        """Returns the row before each of `own`."""
+        return self.own(tf.roll(column, 1, axis=0))
 
 
-def _share_of_host(batch_size, input_context):
+def _share_of_host(batch_size, input_context, with_partners=False):
     """Returns the `_Share` of a host; checks that the replicas divide the batch."""
     context = input_context or tf.distribute.InputContext()
     hosts, replicas = context.num_input_pipelines, context.num_replicas_in_sync
@@ -201,11 +226,11 @@ def _share_of_host(batch_size, input_context):
         raise ValueError(f"{replicas} replicas cannot be divided among {hosts} hosts.")
     length = batch_size // hosts
     begin = context.input_pipeline_id * length
-    return _Share(batch_size, begin, begin + length, replicas // hosts)
+    return _Share(batch_size, begin, begin + length, replicas // hosts, with_partners)
 
 
-def _dataset(source, windows, prepare, share, seed):
-    """Builds the dataset: read in final order, then decode in parallel, then batch.
+def _dataset(source, windows, prepare, share, seed, mixing):
+    """Builds the dataset: read in final order, decode in parallel, batch, mix.
 
     Args:
         source: a `Source`.
@@ -213,6 +238,7 @@ def _dataset(source, windows, prepare, share, seed):
         prepare: maps the bytes and the seed of an example to an image; pure TensorFlow.
         share: `_Share` of this host.
         seed: seed of the run.
+        mixing: a `Mixing`; without partners in the share it is not used.
     """
     padding = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)).numpy()
 
@@ -221,11 +247,9 @@ def _dataset(source, windows, prepare, share, seed):
             padded = rows.ids < 0
             rows.images[padded] = padding
             steps, positions = np.divmod(rows.positions, share.batch_size)
-            seeds = [
-                keys.example_seeds(seed, step, positions[steps == step])
-                for step in np.unique(steps)
-            ]
-            yield {
+            each, member = np.unique(steps, return_inverse=True)
+            seeds = [keys.example_seeds(seed, step, positions[steps == step]) for step in each]
+            chunk = {
                 "image": rows.images,
                 "label": rows.labels,
                 "id": rows.ids,
@@ -233,10 +257,26 @@ def _dataset(source, windows, prepare, share, seed):
                 "weight": np.where(padded, 0, 1).astype(np.float32),
                 "seed": np.concatenate(seeds),
             }
+            if share.with_partners:
+                chunk["mixing"] = np.stack([mixing.draw(step) for step in each])[member]
+            yield chunk
 
     def finish(example):
         image = prepare(example["image"], example.pop("seed"))
         return {**example, "image": image}
+
+    def mix(rows):
+        draw = rows.pop("mixing")[0]
+        batch = {key: share.own(column) for key, column in rows.items()}
+        partners = [share.partners(rows[key]) for key in ("image", "label")]
+        batch["image"], batch["label"] = mixing.mix(draw, batch["image"], batch["label"], *partners)
+        return batch
+
+    def divide(batch):
+        return {
+            key: tf.reshape(column, [share.replicas, -1, *column.shape[1:]])
+            for key, column in batch.items()
+        }
 
     signature = {
         "image": tf.TensorSpec([None], tf.string),
@@ -246,9 +286,18 @@ def _dataset(source, windows, prepare, share, seed):
         "weight": tf.TensorSpec([None], tf.float32),
         "seed": tf.TensorSpec([None, 2], tf.int64),
     }
+    if share.with_partners:
+        signature["mixing"] = tf.TensorSpec([None, DRAWS], tf.float32)
     dataset = tf.data.Dataset.from_generator(chunks, output_signature=signature).unbatch()
     dataset = dataset.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    dataset = dataset.batch((share.end - share.begin) // share.replicas, drop_remainder=True)
+    if share.with_partners:
+        # Mixed as one batch of the host, because replicas share neighbours.
+        dataset = dataset.batch(share.rows, drop_remainder=True)
+        dataset = dataset.map(mix)
+        if share.replicas > 1:
+            dataset = dataset.map(divide).unbatch()
+    else:
+        dataset = dataset.batch(share.rows // share.replicas, drop_remainder=True)
     options = tf.data.Options()
     options.deterministic = True
     # Hosts have their slices already.

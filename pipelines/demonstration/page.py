@@ -15,6 +15,7 @@ from vit_tf.preprocessing import decode_image
 
 _MAX_COMPONENTS = 16
 _EXAMPLES, _MOST_WRONG = 16, 4
+_SHEET = 330  # Width of the filters and of the position maps, in CSS pixels.
 _TITLE = "A Vision Transformer, from its first step to a service"
 
 
@@ -165,18 +166,19 @@ def _learned(outcome):
     kernel = model.patch_embedding.kernel.numpy().sum(axis=2, keepdims=True)
     components, values = inspection.filter_components(kernel, _MAX_COMPONENTS)
     share = float((values[:4] ** 2).sum() / (values**2).sum())
-    pictures = _opaque(inspection.to_unit_range(components, axis=(1, 2, 3)))
+    pictures = inspection.to_unit_range(components, axis=(1, 2, 3))[..., 0]
+    pictures = _opaque(inspection.colorize(pictures))
     blocks = [
         report.figure(
             "Patch filters",
             report.picture(
                 inspection.tile(pictures, columns=4, fill=0),
-                420,
+                _SHEET,
                 "principal components of the patch filters",
             ),
             f"The {len(components)} largest principal components of the patch embedding, summed "
-            "over the colours, since the digits are grey; each scaled to its full range, its sign "
-            f"arbitrary. The first four hold {share:.0%} of the variance.",
+            "over red, green and blue, since the digits are grey; each scaled to its full range, "
+            f"its sign arbitrary. The first four hold {share:.0%} of the variance.",
         )
     ]
     if model.position_embedding is not None:
@@ -190,7 +192,7 @@ def _learned(outcome):
                 "Position similarity",
                 report.picture(
                     inspection.tile(maps, columns, fill=0),
-                    420,
+                    _SHEET,
                     "similarity of the position embeddings",
                 ),
                 "One tile per patch: cosine similarity of its position embedding with all others, "
@@ -225,16 +227,8 @@ def _attention(outcome):
 
 
 def _opaque(images):
-    """Adds an alpha channel of 1, so that gaps of `inspection.tile` can be transparent.
-
-    Args:
-        images: float `[n, h, w, 1 or 3]`.
-
-    Returns:
-        float `[n, h, w, 4]`.
-    """
-    colours = np.broadcast_to(images, (*images.shape[:3], 3))
-    return np.concatenate([colours, np.ones((*images.shape[:3], 1))], axis=-1)
+    """RGB to RGBA, `[n, h, w, 4]`: gaps that `inspection.tile` fills with 0 are transparent."""
+    return np.concatenate([images, np.ones((*images.shape[:3], 1))], axis=-1)
 
 
 def _size(experiment):

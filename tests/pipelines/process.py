@@ -17,6 +17,11 @@ TIMEOUT = 600  # Seconds; generous, because the machine may be busy.
 
 def run_command(module, *arguments, cwd):
     """Runs `python -m pipelines.<module>` to its end; returns the completed process."""
+    return run_module(f"pipelines.{module}", *arguments, cwd=cwd)
+
+
+def run_module(module, *arguments, cwd):
+    """Runs `python -m <module>` to its end; returns the completed process."""
     return subprocess.run(
         _command(module, arguments),
         cwd=cwd,
@@ -35,7 +40,7 @@ def run_until(module, *arguments, cwd, line, signal_number=signal.SIGTERM):
     """
     output, sent, deadline = [], False, time.monotonic() + TIMEOUT
     with subprocess.Popen(
-        _command(module, arguments),
+        _command(f"pipelines.{module}", arguments),
         cwd=cwd,
         env=_environment(),
         stdout=subprocess.PIPE,
@@ -82,7 +87,7 @@ def assert_user_error(result, *texts):
 
 
 def _command(module, arguments):
-    return [sys.executable, "-m", f"pipelines.{module}", *map(str, arguments)]
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def _environment():

@@ -8,7 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from tests.pipelines.process import assert_user_error, run_command, run_here, run_until
+from tests.pipelines.process import (
+    assert_user_error,
+    run_command,
+    run_here,
+    run_module,
+    run_until,
+)
 from tests.pipelines.tiny import as_flags
 
 
@@ -156,3 +162,42 @@ def test_a_foreign_checkpoint_is_refused(tmp_path, monkeypatch, capsys):
         result = run_here(module, f"{flag}=foreign.npz", **here)
         assert_user_error(result, "foreign.npz", "embedding/kernel")
     assert os.listdir(tmp_path) == ["foreign.npz"]
+
+
+@pytest.mark.process
+def test_twenty_kills_change_nothing(tmp_path):
+    """SIGKILL at 20 random moments; the weights and the log are those of an undisturbed run."""
+    assignments = [
+        "train.steps=600",
+        "train.eval_every=20",
+        "train.checkpoint_every=7",
+        "train.log_every=10",
+        "train.average=0.99",
+        "train.accumulation=2",
+        "train.keep_best=true",
+        "train.deterministic=true",
+    ]
+    for name, kills in (("whole", 0), ("killed", 20)):
+        result = run_module(
+            "tests.pipelines.survivor", tmp_path / name, kills, 1, *assignments, cwd=tmp_path
+        )
+        assert result.returncode == 0, result.stderr
+        outcome = json.loads(result.stdout)
+        assert outcome["exit"] == 0, (tmp_path / f"{name}.log").read_text() + result.stderr
+        assert len(outcome["said"]) == kills
+    # Most of them died while training, and some of them got somewhere.
+    assert sum("step" in line for line in outcome["said"]) >= 10
+    for file in ("final.npz", "average.npz"):
+        whole, killed = load(tmp_path / "whole" / file), load(tmp_path / "killed" / file)
+        assert whole.keys() == killed.keys()
+        for key, value in whole.items():
+            np.testing.assert_array_equal(killed[key], value)
+    assert _log(tmp_path / "killed") == _log(tmp_path / "whole")
+    folders = [sorted(os.listdir(tmp_path / name / "checkpoints")) for name in ("whole", "killed")]
+    assert folders[0] == folders[1]
+
+
+def _log(workdir):
+    """Lines of metrics.jsonl without what depends on the clock."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in x.items() if "per_second" not in key} for x in lines]

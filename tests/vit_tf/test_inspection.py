@@ -163,11 +163,6 @@ class TestPictures:
         expected = colormaps["viridis"](stops)[:, :3]
         np.testing.assert_allclose(inspection.colorize(stops), expected, atol=0.005)
 
-    def test_upscale_repeats_pixels(self):
-        np.testing.assert_array_equal(
-            inspection.upscale(np.array([[1, 2]]), 2), [[1, 1, 2, 2], [1, 1, 2, 2]]
-        )
-
     @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 3), (5, 7, 4)])
     def test_png_round_trip(self, shape):
         image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)

@@ -1,14 +1,16 @@
-"""Augmentation: contents and statistics of crops and flips; nothing but the seed matters."""
+"""Augmentation: contents and statistics of each operation; nothing but the seed matters."""
 
+import colorsys
 import io
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 from pipelines.data import augmentation, keys
-from vit_tf.preprocessing import Preprocessing, decode_image
+from pipelines.data.randaugment import rand_augment
+from vit_tf.preprocessing import Preprocessing, decode_image, to_model_range
 
 HEIGHT, WIDTH = 160, 200
 
@@ -36,6 +38,10 @@ def photograph():
 
 def _seeds(count, step=0):
     return keys.example_seeds(1, step, np.arange(count))
+
+
+def _augment(encoded, seed, *, preprocessing, **options):
+    return augmentation.Augmentation(**options)(encoded, seed, preprocessing)
 
 
 def _boxes(encoded, seeds, **options):
@@ -110,30 +116,43 @@ OPTIONS = [
     {"preprocessing": Preprocessing(image_size=(24, 32))},
     {"preprocessing": Preprocessing(image_size=(24, 32)), "flip": False, "crop_area": (0.5, 0.6)},
     {"preprocessing": Preprocessing(image_size=(9, 7)), "crop": "none"},
+    {
+        "preprocessing": Preprocessing(image_size=(24, 32)),
+        "colour_jitter": (0.4, 0.4, 0.4, 0.1),
+        "randaugment_layers": 2,
+        "erasing": 0.8,
+    },
+    {
+        "preprocessing": Preprocessing(image_size=(9, 7)),
+        "crop": "none",
+        "colour_jitter": (0.4, 0.0, 0.4, 0.0),
+        "erasing": 0.8,
+        "erasing_fill": "grey",
+    },
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["both", "crop", "flip"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["both", "crop", "flip", "all", "no crop"])
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG"])
 def test_eager_equals_tf_data(photograph, file_format, options):
     encoded, seeds = _encode(photograph, file_format), _seeds(16)
     dataset = tf.data.Dataset.from_tensor_slices(seeds).map(
-        lambda seed: augmentation.train_image(encoded, seed, **options), num_parallel_calls=2
+        lambda seed: _augment(encoded, seed, **options), num_parallel_calls=2
     )
     size = options["preprocessing"].image_size
     assert dataset.element_spec == tf.TensorSpec([*size, 3], tf.float32)
     for seed, mapped in zip(seeds, dataset, strict=True):
-        eager = augmentation.train_image(encoded, seed, **options)
+        eager = _augment(encoded, seed, **options)
         np.testing.assert_array_equal(mapped, eager)
         assert -1 <= tf.reduce_min(eager) < tf.reduce_max(eager) <= 1
 
 
-def test_train_image_is_crop_resize_range_flip(photograph):
+def test_augmentation_is_crop_resize_range_flip(photograph):
     encoded = _encode(photograph, "PNG")
     for seed in _seeds(8):
         crop = augmentation.inception_crop(encoded, seed)
         expected = (tf.image.resize(crop, (24, 32)) - 127.5) / 127.5
-        result = augmentation.train_image(encoded, seed, **OPTIONS[0])
+        result = _augment(encoded, seed, **OPTIONS[0])
         np.testing.assert_allclose(
             result, augmentation.random_flip(expected, seed), rtol=0, atol=1.2e-7
         )
@@ -142,9 +161,7 @@ def test_train_image_is_crop_resize_range_flip(photograph):
 def test_without_crop_and_flip_it_is_the_evaluation_rule(photograph):
     encoded = _encode(photograph, "PNG")
     preprocessing = Preprocessing(image_size=(8, 9), resize="resize_small", resize_to=12)
-    result = augmentation.train_image(
-        encoded, _seeds(1)[0], preprocessing=preprocessing, crop="none", flip=False
-    )
+    result = _augment(encoded, _seeds(1)[0], preprocessing=preprocessing, crop="none", flip=False)
     np.testing.assert_array_equal(result, preprocessing(photograph))
 
 
@@ -152,7 +169,7 @@ def test_seeds_decide(photograph):
     encoded = _encode(photograph, "PNG")
 
     def images(seeds):
-        return [augmentation.train_image(encoded, seed, **OPTIONS[0]).numpy() for seed in seeds]
+        return [_augment(encoded, seed, **OPTIONS[0]).numpy() for seed in seeds]
 
     first, again, next_step = images(_seeds(8)), images(_seeds(8)), images(_seeds(8, step=1))
     np.testing.assert_array_equal(first, again)
@@ -163,5 +180,149 @@ def test_seeds_decide(photograph):
 def test_tiny_image():
     """A single pixel has one part only."""
     encoded = _encode(np.full((1, 1, 3), 255, np.uint8), "PNG")
-    result = augmentation.train_image(encoded, _seeds(1)[0], **OPTIONS[0])
+    result = _augment(encoded, _seeds(1)[0], **OPTIONS[0])
     np.testing.assert_array_equal(result, np.ones((24, 32, 3)))
+
+
+def _jitter(image, seed, *strengths):
+    return augmentation.jitter_colours(tf.constant(image), seed, strengths).numpy()
+
+
+@pytest.mark.parametrize(
+    ("place", "enhancer"),
+    [(0, ImageEnhance.Brightness), (1, ImageEnhance.Contrast), (2, ImageEnhance.Color)],
+)
+@pytest.mark.parametrize("strength", [0.4, 1.0])
+def test_jitter_is_pillow_with_a_uniform_factor(photograph, place, enhancer, strength):
+    """Pillow gets the factor that the seed stands for."""
+    image, factors = Image.fromarray(photograph), []
+    for seed in _seeds(200):
+        draw = tf.random.stateless_uniform([4], seed + tf.constant([0, 3], tf.int64))[place]
+        factors.append(1 - strength + 2 * strength * float(draw))
+        if len(factors) > 8:  # enough images; the rest is for the statistics
+            continue
+        strengths = [0.0] * 4
+        strengths[place] = strength
+        result = _jitter(photograph, seed, *strengths).astype(int)
+        expected = np.asarray(enhancer(image).enhance(factors[-1])).astype(int)
+        # Rounded down from a float32 factor here, a float64 one there.
+        assert np.abs(result - expected).max() <= 1
+        assert (result == expected).mean() > 0.999
+    assert 1 - strength <= min(factors) < 1 - 0.9 * strength
+    assert 1 + 0.9 * strength < max(factors) <= 1 + strength
+    assert abs(np.mean(factors) - 1) < 4 * strength / 600**0.5
+
+
+def test_jitter_turns_the_hue(photograph):
+    """Hue is an angle: compared with the standard library, pixel by pixel."""
+    image = photograph[::20, ::20]
+    for seed in _seeds(6):
+        draw = tf.random.stateless_uniform([4], seed + tf.constant([0, 3], tf.int64))[3]
+        turn = (2 * float(draw) - 1) * 0.2
+        result = _jitter(image, seed, 0.0, 0.0, 0.0, 0.2)
+        for pixel, turned in zip(image.reshape(-1, 3), result.reshape(-1, 3), strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(*(pixel / 255))
+            expected = colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)
+            assert np.abs(turned - 255 * np.array(expected)).max() < 0.52  # rounding is 0.5
+
+
+def test_jitter_goes_in_its_order(photograph):
+    for seed in _seeds(4):
+        expected = photograph
+        for place in range(4):
+            strengths = [0.0] * 4
+            strengths[place] = 0.5
+            expected = _jitter(expected, seed, *strengths)
+        np.testing.assert_array_equal(_jitter(photograph, seed, 0.5, 0.5, 0.5, 0.5), expected)
+
+
+def _erased(seeds, shape=(60, 80), **options):
+    """Which pixels of an image of 2s each seed erases, bool `[n, h, w]`, and the images."""
+    image = tf.fill([*shape, 3], 2.0)
+    dataset = tf.data.Dataset.from_tensor_slices(seeds).map(
+        lambda seed: augmentation.erase(image, seed, **options)
+    )
+    images = np.stack(list(dataset.as_numpy_iterator()))
+    return (images != 2).all(axis=-1), images
+
+
+def test_erasing_follows_its_definition():
+    """Probability, one rectangle inside, share and aspect uniform, place uniform, noise uniform."""
+    masks, images = _erased(_seeds(1500), probability=0.6)
+    hit = masks.any(axis=(1, 2))
+    assert abs(hit.mean() - 0.6) < 4 * (0.24 / 1500) ** 0.5
+    rows, columns = masks.any(axis=2)[hit], masks.any(axis=1)[hit]
+    top, left = rows.argmax(axis=1), columns.argmax(axis=1)
+    height, width = rows.sum(axis=1), columns.sum(axis=1)
+    np.testing.assert_array_equal(height * width, masks[hit].sum(axis=(1, 2)))  # rectangles
+
+    # Small shares always fit, so among them share and aspect are uniform and independent.
+    share, aspect = height * width / 4800, height / width
+    assert 0.02 * 0.85 < share.min() < 0.03
+    assert share.max() <= 0.4 * 1.03
+    small = (share > 0.03) & (share < 0.12)  # rounding to pixels is far from these limits
+    assert abs(share[small].mean() - 0.075) < 4 * 0.026 / small.sum() ** 0.5
+    assert abs(aspect[small].mean() - (0.3 + 1 / 0.3) / 2) < 4 * 0.88 / small.sum() ** 0.5
+    for start, room in ((top, 60 - height), (left, 80 - width)):
+        place = (start[room > 0] + 0.5) / (room[room > 0] + 1)
+        assert abs(place.mean() - 0.5) < 4 * 0.29 / len(place) ** 0.5
+        assert start.min() == 0
+        assert (start == room).any()
+
+    noise = images[hit][masks[hit]]
+    assert -1 <= noise.min() < -0.999 < 0.999 < noise.max() < 1
+    assert abs(noise.mean()) < 4 * 0.58 / noise.size**0.5
+    assert abs(np.corrcoef(noise, rowvar=False) - np.eye(3)).max() < 0.01
+    assert (images[~masks] == 2).all()
+
+
+def test_erasing_options():
+    masks, images = _erased(
+        _seeds(50), probability=1.0, area=(0.25, 0.25), aspect=(1.0, 1.0), fill="grey"
+    )
+    height = masks.any(axis=2).sum(axis=1)
+    assert set(height) == {round((0.25 * 4800) ** 0.5)}
+    assert (images[masks] == 0).all()
+    # Half the area at an aspect of 3 never fits into an image of 1 : 1; then nothing is erased.
+    masks, _ = _erased(
+        _seeds(5), shape=(20, 20), probability=1.0, area=(0.5, 0.6), aspect=(3.0, 3.0)
+    )
+    assert not masks.any()
+
+
+def test_flip_and_erasing_are_independent():
+    masks, _ = _erased(_seeds(1000), probability=0.5)
+    image = np.arange(2, dtype=np.float32).reshape(1, 2, 1)
+    flipped = [float(augmentation.random_flip(image, seed)[0, 0, 0]) for seed in _seeds(1000)]
+    assert abs(np.corrcoef(flipped, masks.any(axis=(1, 2)))[0, 1]) < 4 / 1000**0.5
+
+
+def test_all_changes_in_their_order(photograph):
+    """Crop, resize, mirror, jitter, RandAugment, value range, erasing."""
+    encoded, options = _encode(photograph, "PNG"), OPTIONS[3]
+    for seed in _seeds(12):
+        image = tf.image.resize(augmentation.inception_crop(encoded, seed), (24, 32))
+        image = augmentation.random_flip(image, seed)
+        image = tf.cast(tf.floor(image + 0.5), tf.uint8)
+        image = augmentation.jitter_colours(image, seed, options["colour_jitter"])
+        image = rand_augment(image, seed + tf.constant([0, 4], tf.int64), 2, 10.0)
+        image = augmentation.erase(to_model_range(image), seed, 0.8)
+        np.testing.assert_array_equal(_augment(encoded, seed, **options), image)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"crop": "centre"}, "crop='centre'"),
+        ({"erasing_fill": "black"}, "erasing_fill='black'"),
+        ({"erasing": 1.5}, "erasing=1.5"),
+        ({"erasing_area": (0.0, 0.5)}, r"erasing_area=\(0.0, 0.5\)"),
+        ({"erasing_aspect": (2.0, 0.5)}, r"erasing_aspect=\(2.0, 0.5\)"),
+        ({"colour_jitter": (0.4, 0.4, 0.4)}, r"colour_jitter=\(0.4, 0.4, 0.4\)"),
+        ({"colour_jitter": (0.4, 0.4, 0.4, 0.6)}, "0.6"),
+        ({"colour_jitter": (-0.1, 0.4, 0.4, 0.1)}, "-0.1"),
+    ],
+)
+def test_rejects(options, text):
+    with pytest.raises(ValueError, match=text):
+        augmentation.Augmentation(**options)

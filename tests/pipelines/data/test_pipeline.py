@@ -8,13 +8,23 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pipelines.data import keys, pipeline, sources
-from pipelines.data.augmentation import train_image
+from pipelines.data.augmentation import Augmentation
+from pipelines.data.mixing import Mixing
 from pipelines.data.order import TrainOrder
+from pipelines.data.randaugment import AUGREG_LEVELS
 from pipelines.data.sources import open_source
 from vit_tf.preprocessing import Preprocessing, decode_image
 
 PREPROCESSING = Preprocessing(image_size=(12, 10))
 KEYS = {"image", "label", "id", "position", "weight"}
+EVERYTHING = {
+    "colour_jitter": (0.4, 0.4, 0.4, 0.1),
+    "randaugment_layers": 2,
+    "randaugment_magnitude": 15.0,
+    "erasing": 0.3,
+    "mixup": 0.5,
+    "cutmix": 1.0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +71,8 @@ def test_elements_have_static_shapes(digits):
     options = {"batch_size": 16, "preprocessing": PREPROCESSING, "input_context": context}
     train = pipeline.train_dataset(digits, seed=0, window=50, **options)
     assert train.element_spec == expected
+    mixed = pipeline.train_dataset(digits, seed=0, window=50, mixup=0.2, **options)
+    assert mixed.element_spec == {**expected, "label": tf.TensorSpec([8, 10], tf.float32)}
     assert pipeline.eval_dataset(digits, **options).element_spec == expected
 
 
@@ -75,9 +87,7 @@ def test_train_batches_follow_their_definition(digits):
         np.testing.assert_array_equal(batch["position"], np.arange(32))
         np.testing.assert_array_equal(batch["weight"], np.ones(32))
         for place, seed in enumerate(keys.example_seeds(5, step, np.arange(32))):
-            image = train_image(
-                everything.images[indices[place]], seed, preprocessing=PREPROCESSING
-            )
+            image = Augmentation()(everything.images[indices[place]], seed, PREPROCESSING)
             np.testing.assert_array_equal(batch["image"][place], image)
         listed = pipeline.train_indices(digits, batch_size=32, seed=5, window=70, step=step)
         np.testing.assert_array_equal(listed, indices)
@@ -90,19 +100,101 @@ def test_every_example_once_per_epoch(digits):
     assert (ids[:200] != ids[200:]).any()
 
 
-@pytest.mark.parametrize("window", [7, 1000])
-@pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 2), (2, 4), (4, 4)])
-def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, window):
+def _replicated(source, count, hosts, replicas, **options):
+    """Global batches, put together from those of all replicas on all hosts."""
     each = replicas // hosts
     parts = []
     for host in range(hosts):
         context = tf.distribute.InputContext(hosts, host, replicas)
-        batches = _train(digits, 9 * each, window=window, input_context=context)
+        batches = _train(source, count * each, input_context=context, **options)
         parts += [batches[replica::each] for replica in range(each)]
-    _assert_equal(_join(parts), _train(digits, 9, window=window))
+    return _join(parts)
 
 
-def test_mirrored_strategy_gets_the_same_batches(digits):
+@pytest.mark.parametrize("window", [7, 1000])
+@pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 2), (2, 4), (4, 4)])
+def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, window):
+    batches = _replicated(digits, 9, hosts, replicas, window=window)
+    _assert_equal(batches, _train(digits, 9, window=window))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "replicas", "step_size"), [(1, 2, 32), (2, 2, 2), (4, 4, 4), (4, 4, 32)]
+)
+def test_replicas_and_hosts_see_the_same_mixed_batches(digits, hosts, replicas, step_size):
+    options = {"step_size": step_size, "window": 37, "mixup": 0.5, "cutmix": 1.0}
+    batches = _replicated(digits, 7, hosts, replicas, **options)
+    _assert_equal(batches, _train(digits, 7, **options))
+
+
+def test_replicas_and_hosts_see_the_same_batches_with_everything_on(digits):
+    batches = _replicated(digits, 7, 2, 4, **EVERYTHING)
+    _assert_equal(batches, _train(digits, 7, **EVERYTHING))
+
+
+def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
+    """Partners cost a host one image per batch, not a second slice."""
+    rows = []
+    monkeypatch.setattr(
+        pipeline,
+        "read_ahead",
+        lambda source, windows: (rows.extend(w.positions) or w for w in windows),
+    )
+    for host, expected in ((0, [0, 1, 2, 3, 15]), (2, [7, 8, 9, 10, 11])):
+        dataset = pipeline.train_dataset(
+            digits,
+            batch_size=16,
+            preprocessing=PREPROCESSING,
+            seed=5,
+            window=16,
+            mixup=0.2,
+            input_context=tf.distribute.InputContext(4, host, 4),
+        )
+        with pytest.raises(tf.errors.OpError):  # windows are no rows
+            next(iter(dataset))
+        np.testing.assert_array_equal(rows[:5], expected)
+        rows.clear()
+
+
+@pytest.mark.parametrize("options", [{"mixup": 0.5}, {"cutmix": 1.0}, EVERYTHING])
+def test_mixed_batches_follow_their_definition(digits, options):
+    """Batches without mixing, then mixed in NumPy with the example before."""
+    plain = {key: value for key, value in options.items() if key not in ("mixup", "cutmix")}
+    mixing = Mixing(
+        mixup=options.get("mixup", 0.0),
+        cutmix=options.get("cutmix", 0.0),
+        seed=5,
+        image_size=(12, 10),
+        num_classes=10,
+    )
+    batches = zip(
+        range(2, 6),
+        _train(digits, 4, start_step=2, **options),
+        _train(digits, 4, start_step=2, **plain),
+        strict=True,
+    )
+    for step, batch, before in batches:
+        label, image, top, left, bottom, right = mixing.draw(step)
+        kept = np.full((12, 10, 1), image)
+        kept[int(top) : int(bottom), int(left) : int(right)] = 0
+        images, labels = before["image"], np.eye(10, dtype=np.float32)[before["label"]]
+        images = kept * images + (1 - kept) * np.roll(images, 1, axis=0)
+        np.testing.assert_array_equal(batch["image"], images)
+        labels = label * labels + (1 - label) * np.roll(labels, 1, axis=0)
+        np.testing.assert_array_equal(batch["label"], labels)
+        for key in ("id", "position", "weight"):
+            np.testing.assert_array_equal(batch[key], before[key])
+
+
+@pytest.mark.parametrize(("name", "label_shape"), [("light1", (4,)), ("strong2", (4, 10))])
+def test_levels_of_augreg_are_options(digits, name, label_shape):
+    (batch,) = _train(digits, 1, step_size=4, **AUGREG_LEVELS[name])
+    assert -1 <= batch["image"].min() < batch["image"].max() <= 1
+    assert batch["label"].shape == label_shape
+
+
+@pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
+def test_mirrored_strategy_gets_the_same_batches(digits, options):
     strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
     distributed = strategy.distribute_datasets_from_function(
         lambda context: pipeline.train_dataset(
@@ -112,6 +204,7 @@ def test_mirrored_strategy_gets_the_same_batches(digits):
             seed=5,
             window=70,
             input_context=context,
+            **options,
         )
     )
     parts = [
@@ -121,7 +214,7 @@ def test_mirrored_strategy_gets_the_same_batches(digits):
         ]
         for replica in range(2)
     ]
-    _assert_equal(_join(parts), _train(digits, 4))
+    _assert_equal(_join(parts), _train(digits, 4, **options))
 
 
 def test_files_and_memory_give_the_same_batches(digits, monkeypatch):
@@ -135,6 +228,11 @@ def test_files_and_memory_give_the_same_batches(digits, monkeypatch):
 def test_resume_continues_bitwise(digits, start, window):
     whole = _train(digits, start + 3, window=window)
     _assert_equal(_train(digits, 3, start_step=start, window=window), whole[start:])
+
+
+def test_resume_continues_bitwise_with_everything_on(digits):
+    whole = _train(digits, 16, **EVERYTHING)
+    _assert_equal(_train(digits, 3, start_step=13, **EVERYTHING), whole[13:])
 
 
 def test_resume_reads_one_window(digits, monkeypatch):
@@ -160,7 +258,16 @@ def test_resume_reads_one_window(digits, monkeypatch):
 def test_seeds_and_options_matter(digits):
     base = _train(digits, 1)[0]
     assert (_train(digits, 1, seed=6)[0]["id"] != base["id"]).any()
-    for options in ({"crop": "none"}, {"flip": False}, {"crop_area": (0.9, 1.0)}):
+    for options in (
+        {"crop": "none"},
+        {"flip": False},
+        {"crop_area": (0.9, 1.0)},
+        {"randaugment_layers": 1},
+        {"erasing": 1.0},
+        {"colour_jitter": (0.4, 0.0, 0.0, 0.0)},
+        {"mixup": 1.0},
+        {"cutmix": 1.0},
+    ):
         other = _train(digits, 1, **options)[0]
         np.testing.assert_array_equal(other["id"], base["id"])
         assert (other["image"] != base["image"]).any()
@@ -218,7 +325,7 @@ def test_mocked_data_sets(name):
 class _Damaged:
     """A source with one image that is none."""
 
-    shard_lengths, num_examples = (12,), 12
+    shard_lengths, num_examples, num_classes = (12,), 12, 10
 
     def __init__(self, source, damaged):
         self._source, self._damaged = source, damaged
@@ -286,6 +393,8 @@ def test_damaged_files_stop_training(tmp_path, monkeypatch):
         ({"crop": "centre"}, "crop='centre'"),
         ({"crop_area": (0.5, 0.2)}, r"crop_area=\(0.5, 0.2\)"),
         ({"crop_area": (0.0, 1.0)}, r"crop_area=\(0.0, 1.0\)"),
+        ({"erasing": -1.0}, "erasing=-1.0"),
+        ({"mixup": -0.2}, "mixup=-0.2"),
         ({"start_step": -1}, "start_step=-1"),
         ({"window": 0}, "window=0"),
         ({"seed": -3}, "seed=-3"),

@@ -1,0 +1,66 @@
+"""Converts a data set to TFRecord files."""
+
+import re
+
+from absl import flags
+
+from pipelines import cli
+
+DESCRIPTION = """Writes splits of a data set as TFRecord files of tf.train.Example.
+
+Without --split these are data.train_split and data.eval_split of the experiment, each under the
+name that it begins with. Read them with --set data.name=tfrecord:<output>.
+
+example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --output /data/records
+         --split "train=train[:90%]" --split "test=train[90%:]"
+"""
+
+
+def define(values):
+    flags.DEFINE_string("output", None, "Folder to make; required.", flag_values=values)
+    flags.DEFINE_integer("shards", 1, "Files per split.", lower_bound=1, flag_values=values)
+    flags.DEFINE_multi_string(
+        "split",
+        [],
+        "<name>=<split>, such as test=train[90%:]. Repeat it.",
+        flag_values=values,
+    )
+
+
+def main(values, arguments):
+    del arguments
+    from pipelines.data.record_writer import write_records
+    from pipelines.data.sources import open_source
+    from pipelines.errors import UserError
+
+    data = cli.experiment(values).data
+    if not values.output:
+        raise UserError("--output is missing: the folder to make.")
+    chosen = [text.partition("=")[::2] for text in values.split]
+    splits = {}
+    for name, split in chosen or _splits_of(data):
+        if not re.fullmatch(r"\w+", name) or not split:
+            raise UserError(
+                f"--split needs <name>=<split>, as test=train[90%:]. Received: {name!r}."
+            )
+        if name in splits:
+            raise UserError(
+                f"Two splits would be called {name!r}. Name them: --split 'train=train[:90%]' "
+                "--split 'test=train[90%:]'."
+            )
+        splits[name] = split
+    sources = {name: open_source(data.name, split, data.data_dir) for name, split in splits.items()}
+    size = write_records(sources, values.output, values.shards)
+    counts = ", ".join(f"{name} {source.num_examples:,}" for name, source in sources.items())
+    print(f"wrote {values.output} ({counts} examples, {size / 1e6:,.1f} MB)")
+    print(f"read it with --set data.name=tfrecord:{values.output}")
+
+
+def _splits_of(data):
+    """Returns the splits of an experiment, each with the name that it begins with."""
+    splits = filter(None, [data.train_split, data.eval_split])
+    return [(re.match(r"\w*", split)[0], split) for split in splits]
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define)

@@ -1,0 +1,56 @@
+"""Images in memory: exact pixels, ids, and clear errors."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pipelines.data.arrays import ArraySource
+from pipelines.data.catalog import DataError
+from vit_tf.preprocessing import decode_image
+
+
+def _random(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+@pytest.mark.parametrize("shape", [(20, 5, 7, 3), (20, 5, 7, 1), (20, 5, 7)])
+def test_images_labels_and_ids(shape):
+    images, labels = _random(*shape), np.arange(20, dtype=np.uint8) // 7
+    source = ArraySource(images, labels)
+    assert source.labels == ("0", "1", "2")
+    examples = source.read([(5, 20), (0, 5)])
+    np.testing.assert_array_equal(np.sort(examples.ids), np.arange(20))
+    np.testing.assert_array_equal(examples.labels, labels[examples.ids])
+    assert examples.labels.dtype == np.int32
+    expected = np.broadcast_to(images.reshape(20, 5, 7, -1), (20, 5, 7, 3))
+    for image, example_id in zip(examples.images, examples.ids, strict=True):
+        np.testing.assert_array_equal(decode_image(image), expected[example_id])
+    # Sorted by class in the array, mixed in the source.
+    assert (np.diff(source.read([(0, 20)]).labels) < 0).any()
+
+
+def test_names_and_manifest():
+    source = ArraySource(_random(4, 2, 2, 3), [0, 0, 1, 0], ["cat", "dog", "eel"], name="mine")
+    assert (source.num_classes, source.labels) == (3, ("cat", "dog", "eel"))
+    assert source.describe(2) == "image 2 of mine"
+    assert json.loads(json.dumps(source.manifest()))["id"] == "index in the array"
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "names", "text"),
+    [
+        (_random(3, 4, 4, 3) / 255, [0, 1, 1], None, r"float64 \[3, 4, 4, 3\].*np.round"),
+        (_random(3, 4, 4, 4), [0, 1, 1], None, r"uint8 \[3, 4, 4, 4\]"),
+        (_random(3, 4), [0, 1, 1], None, r"uint8 \[3, 4\]"),
+        (_random(0, 4, 4, 3), [], None, "no pixels"),
+        (_random(3, 0, 4, 3), [0, 1, 1], None, "no pixels"),
+        (_random(3, 4, 4, 3), [0, 1], None, r"for each of 3 images. Received: int64 \[2\]"),
+        (_random(3, 4, 4, 3), [0.0, 1.0, 1.0], None, "one integer label"),
+        (_random(3, 4, 4, 3), [0, -1, 1], None, r"labels in 0 .. 1.*Received: -1 .. 1"),
+        (_random(3, 4, 4, 3), [0, 1, 2], ["a", "b"], "for 2 classes. Received: 0 .. 2"),
+    ],
+)
+def test_rejects(images, labels, names, text):
+    with pytest.raises(DataError, match=text):
+        ArraySource(images, labels, names)

@@ -1,0 +1,286 @@
+"""Image folders: what counts as an image, ids, splits that mix classes, links, hostile trees."""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+import pytest
+
+from pipelines.data import files, folders
+from pipelines.data.sources import DataError, open_source
+
+
+def _write(root, *paths):
+    """Writes files whose contents are their own paths."""
+    for path in paths:
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(os.fsencode(path))
+
+
+def _everything(source):
+    """Path -> (label, id) of all examples of a source."""
+    images, labels, ids = source.read([(0, source.num_examples)])
+    return {
+        image.decode(): (source.labels[label], int(example_id))
+        for image, label, example_id in zip(images, labels, ids, strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    """Three classes of 400, 300 and 100 images."""
+    root = tmp_path_factory.mktemp("big")
+    for name, count in (("a", 400), ("b", 300), ("c", 100)):
+        _write(root, *[f"{name}/{i:03}.jpg" for i in range(count)])
+    return root
+
+
+def test_images_labels_and_ids(tmp_path):
+    _write(
+        tmp_path,
+        "cat/1.jpg",
+        "cat/deep/er/2.JPEG",
+        "cat/3.Png",
+        "dog/1.jpg",
+        "dog/b c.webp",
+        "dog/Ωmega.BMP",
+        "Zebra/x.gif",
+        "cat/notes.txt",
+        "cat/no_suffix",
+        "dog/.hidden.jpg",
+        "dog/._1.jpg",
+        ".cache/1.jpg",
+        "__MACOSX/1.jpg",
+        "stray.jpg",
+    )
+    source = open_source(f"folder:{tmp_path}", "train")
+    expected = [
+        "Zebra/x.gif",
+        "cat/1.jpg",
+        "cat/3.Png",
+        "cat/deep/er/2.JPEG",
+        "dog/1.jpg",
+        "dog/b c.webp",
+        "dog/Ωmega.BMP",
+    ]
+    assert source.labels == ("Zebra", "cat", "dog")
+    assert (source.num_examples, source.num_classes) == (7, 3)
+    assert _everything(source) == {
+        path: (path.split("/")[0], place) for place, path in enumerate(expected)
+    }
+    for place, path in enumerate(expected):
+        assert source.describe(place) == f"{path} of folder:{tmp_path}"
+
+
+def test_stored_order_is_that_of_a_hash(tmp_path):
+    """The definition, again: changing it would move images between train[:90%] and train[90%:]."""
+    paths = [f"{name}/{i}.jpg" for name in "ab" for i in range(10)]
+    _write(tmp_path, *paths)
+    hashes = {
+        path: hashlib.blake2b(path.encode(), digest_size=8, person=b"stored order").digest()
+        for path in paths
+    }
+    images = open_source(f"folder:{tmp_path}", "train").read([(0, 20)]).images
+    assert [image.decode() for image in images] == sorted(paths, key=hashes.get)
+
+
+def test_sub_splits_hold_all_classes(big):
+    whole = _everything(open_source(f"folder:{big}", "train"))
+    parts = [open_source(f"folder:{big}", split) for split in ("train[:75%]", "train[75%:]")]
+    assert [part.num_examples for part in parts] == [600, 200]
+    first, second = (_everything(part) for part in parts)
+    assert first | second == whole
+    assert not first.keys() & second.keys()
+    for window in range(0, 800, 100):
+        labels = open_source(f"folder:{big}", "train").read([(window, window + 100)]).labels
+        counts = np.bincount(labels, minlength=3)
+        # Expected 50, 37.5 and 12.5; three standard deviations are at most 15.
+        assert (abs(counts - [50, 37.5, 12.5]) < 16).all()
+
+
+def test_splits_change_little_when_images_are_added(tmp_path):
+    _write(tmp_path, *[f"{name}/{i}.jpg" for name in "ab" for i in range(100)])
+    before = _everything(open_source(f"folder:{tmp_path}", "train[:50%]"))
+    version = open_source(f"folder:{tmp_path}", "train").version
+    _write(tmp_path, "a/new.jpg", "b/new.jpg")
+    after = _everything(open_source(f"folder:{tmp_path}", "train[:50%]"))
+    assert len(before.keys() & after.keys()) >= 98
+    assert open_source(f"folder:{tmp_path}", "train").version != version
+
+
+def test_a_folder_per_split(tmp_path):
+    _write(tmp_path, "Train/cat/1.jpg", "Train/dog/1.jpg", "Train/dog/2.jpg", "val/dog/9.jpg")
+    _write(tmp_path, "val/eel/8.jpg")
+    train = open_source(f"folder:{tmp_path}", "Train")
+    both = open_source(f"folder:{tmp_path}", "val+Train[1:]")
+    # The classes of all splits, so that labels mean the same in each.
+    assert train.labels == both.labels == ("cat", "dog", "eel")
+    assert {key: i for key, (_, i) in _everything(train).items()} == {
+        "Train/cat/1.jpg": 0,
+        "Train/dog/1.jpg": 1,
+        "Train/dog/2.jpg": 2,
+    }
+    found = _everything(both)
+    assert both.num_examples == 4
+    assert found["val/dog/9.jpg"] == ("dog", 0)
+    assert found["val/eel/8.jpg"] == ("eel", 1)
+    for path, (_, example_id) in found.items():
+        assert both.describe(example_id).startswith(path)
+    assert {i for _, i in found.values()} < {0, 1, 2, 3, 4}
+    assert both.shard_lengths == (2, 2)
+
+
+def test_a_class_may_be_called_like_a_split(tmp_path):
+    _write(tmp_path, "bicycle/1.jpg", "car/1.jpg", "train/1.jpg")
+    assert open_source(f"folder:{tmp_path}", "train").labels == ("bicycle", "car", "train")
+
+
+def test_links(tmp_path):
+    """Followed, also to what lies elsewhere; circles end; a directory counts once per class."""
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
+    _write(elsewhere, "one.jpg", "sub/two.jpg")
+    _write(root, "a/1.jpg", "b/1.jpg")
+    (root / "a" / "all").symlink_to(elsewhere)
+    (root / "a" / "sub").symlink_to(elsewhere / "sub")
+    (root / "a" / "up").symlink_to(root / "a")
+    (elsewhere / "back").symlink_to(root / "a")
+    (root / "c").symlink_to(elsewhere)
+    (root / "b" / "file.jpg").symlink_to(elsewhere / "one.jpg")
+    (root / "b" / "itself").symlink_to(root / "b" / "itself")
+    source = open_source(f"folder:{root}", "train")
+    assert [source.describe(i).split(" of ")[0] for i in range(source.num_examples)] == [
+        "a/1.jpg",
+        "a/all/one.jpg",
+        "a/all/sub/two.jpg",
+        "b/1.jpg",
+        "b/file.jpg",
+        "c/back/1.jpg",
+        "c/back/sub/two.jpg",  # met here before c/sub
+        "c/one.jpg",
+    ]
+    images = source.read([(0, 8)])
+    assert images.images[images.ids == 4] == [b"one.jpg"]
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    """They count as images without bytes, at once: no waiting for a pipe, no endless file."""
+    _write(tmp_path, "a/1.jpg", "a/large.jpg", "b/1.jpg", "b/lost.jpg", "b/denied.jpg")
+    (tmp_path / "a" / "broken.jpg").symlink_to("nowhere")
+    (tmp_path / "a" / "circle.png").symlink_to("circle.png")
+    (tmp_path / "a" / "zeros.png").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "a" / "pipe.jpg")
+    source = open_source(f"folder:{tmp_path}", "train")
+    (tmp_path / "b" / "lost.jpg").unlink()
+    (tmp_path / "a" / "large.jpg").write_bytes(b"x" * 21)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 20)
+    original = os.open
+
+    def denying(path, *arguments, **options):
+        if str(path).endswith("denied.jpg"):  # permissions do not stop root
+            raise PermissionError(13, "Permission denied", path)
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", denying)
+    assert source.num_examples == 9
+    examples = source.read([(0, 9)])
+    readable = {i for i, image in zip(examples.ids, examples.images, strict=True) if image}
+    names = {source.describe(i).split(" of ")[0] for i in readable}
+    assert names == {"a/1.jpg", "b/1.jpg"}
+
+
+def test_failures_of_the_disk_are_not_bad_images(tmp_path, monkeypatch):
+    _write(tmp_path, "root/a/1.jpg", "root/b/1.jpg")
+    source = open_source(f"folder:{tmp_path}/root", "train")
+
+    def failing(path, *arguments):
+        raise OSError(5, "Input/output error", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        with pytest.raises(DataError, match="split 'train' cannot be read: .*Input/output error"):
+            source.read([(0, 2)])
+    (tmp_path / "root").rename(tmp_path / "away")
+    with pytest.raises(DataError, match="no longer there"):
+        source.read([(0, 2)])
+
+
+def test_names_that_are_not_unicode(tmp_path):
+    _write(tmp_path, "a/1.jpg", "b/1.jpg")
+    with open(os.path.join(os.fsencode(tmp_path), b"a", b"\xff.jpg"), "wb") as file:
+        file.write(b"image")
+    source = open_source(f"folder:{tmp_path}", "train")
+    assert source.describe(1) == f"a/�.jpg of folder:{tmp_path}"
+    examples = source.read([(0, 3)])
+    assert examples.images[examples.ids == 1] == [b"image"]
+    json.dumps(source.manifest()).encode()
+    os.mkdir(os.path.join(os.fsencode(tmp_path), b"\xfe"))
+    assert "not UTF-8" in _message(tmp_path, "train")
+
+
+def test_relative_path_begins_in_data_dir(tmp_path, monkeypatch):
+    _write(tmp_path, "set/a/1.jpg", "set/b/1.jpg")
+    assert open_source("folder:set", "train", tmp_path).num_examples == 2
+    monkeypatch.chdir(tmp_path)
+    assert open_source("folder:set", "train").name == f"folder:{tmp_path}/set"
+
+
+def test_manifest(big):
+    manifest = open_source(f"folder:{big}", "train[:10%]").manifest()
+    assert json.loads(json.dumps(manifest)) == manifest
+    assert manifest["data_set"] == f"folder:{big}"
+    assert manifest["parts"] == [{"split": "train", "start": 0, "stop": 80, "first_id": 0}]
+    assert "listing" in manifest["id"]
+
+
+def _message(path, split="train"):
+    with pytest.raises(DataError) as error:
+        open_source(f"folder:{path}", split)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("paths", "split", "texts"),
+    [
+        ([], "train", ["no folder of a class", "<class>/<image>"]),
+        (["1.jpg", "2.jpg"], "train", ["no folder of a class"]),
+        (["cat/1.jpg"], "train", ["one class, 'cat'", "at least two"]),
+        (["a/1.tiff", "b/2.txt"], "train", ["a has no image", "1.tiff", ".webp"]),
+        (["a/1.jpg", "b/x.heic"], "train", ["b has no image", "x.heic"]),
+        (["a/.x.jpg", "b/.y.jpg"], "train", ["There are no images"]),
+        (["a/1.jpg", "b/1.jpg"], "test", ["no split 'test'", "train (2)"]),
+        (["a/1.jpg", "b/1.jpg"], "train[:10%]", ["empty"]),
+        (["train/a/1.jpg", "val/b/1.jpg"], "dev", ["train (1), val (1)"]),
+        (["train/a/1.jpg", "val/b/1.jpg", "c/1.jpg"], "train", ["mixes", "train, val", "(c)"]),
+    ],
+)
+def test_clear_errors(tmp_path, paths, split, texts):
+    _write(tmp_path, *paths)
+    message = _message(tmp_path, split)
+    for text in texts:
+        assert text in message
+
+
+def test_wrong_paths(tmp_path):
+    _write(tmp_path, "file.csv", "a/1.jpg")
+    assert f"There is no folder {tmp_path}/none" in _message(tmp_path / "none")
+    assert "list:<path>" in _message(tmp_path / "file.csv")
+    assert "lacks a path" in _message("")
+    with pytest.raises(DataError, match="folder:<path>"):
+        open_source(str(tmp_path), "train")
+
+
+def test_folder_that_cannot_be_listed(tmp_path, monkeypatch):
+    _write(tmp_path, "a/1.jpg", "b/deep/1.jpg")
+    original = os.scandir
+
+    def denying(path):
+        if str(path).endswith("deep"):  # permissions do not stop root
+            raise PermissionError(13, "Permission denied", path)
+        return original(path)
+
+    monkeypatch.setattr(folders.os, "scandir", denying)
+    message = _message(tmp_path)
+    assert f"{tmp_path}/b/deep cannot be read: Permission denied" in message

@@ -1,0 +1,175 @@
+"""Lists of images in CSV and JSONL: their meaning, and one clear error for what is wrong."""
+
+import json
+
+import pytest
+
+from pipelines.data.sources import DataError, open_source
+
+_IMAGES = ["cats/1.jpg", "cats/2.jpg", "dogs/a, b.jpg", "dogs/Ω.jpg"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for path in _IMAGES:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(path.encode())
+    return tmp_path
+
+
+def _open(folder, text, split="train", name="list.csv"):
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return open_source(f"list:{folder}/{name}", split)
+
+
+def _rows(source):
+    """(path, label name) by id."""
+    examples = source.read([(0, source.num_examples)])
+    return {
+        int(i): (image.decode(), source.labels[label])
+        for image, label, i in zip(*examples, strict=True)
+    }
+
+
+CSV = 'path,label\ncats/1.jpg,cat\n"dogs/a, b.jpg",dog\ncats/2.jpg,cat\n'
+# Further columns, another order, an empty line.
+WIDE = 'size,label , path\n3,cat,cats/1.jpg\n,dog,"dogs/a, b.jpg"\n\n,cat,cats/2.jpg\n'
+JSONL = """
+{"path": "cats/1.jpg", "label": "cat", "box": [1, 2]}
+{"label": "dog", "path": "dogs/a, b.jpg"}
+
+{"path": "cats/2.jpg", "label": "cat"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (CSV, "list.csv"),
+        (CSV.replace("\n", "\r\n"), "LIST.CSV"),
+        (b"\xef\xbb\xbf" + CSV.encode(), "list.csv"),
+        (WIDE, "list.csv"),
+        (JSONL, "list.jsonl"),
+    ],
+)
+def test_rows_labels_and_ids(folder, text, name):
+    source = _open(folder, text, name=name)
+    assert source.labels == ("cat", "dog")
+    assert _rows(source) == {
+        0: ("cats/1.jpg", "cat"),
+        1: ("dogs/a, b.jpg", "dog"),
+        2: ("cats/2.jpg", "cat"),
+    }
+    line = text.split(b"\n" if isinstance(text, bytes) else "\n")
+    assert source.describe(1).startswith(f"dogs/a, b.jpg of list:{folder}/{name} (line ")
+    number = int(source.describe(1).rpartition("line ")[2].rstrip(")"))
+    assert "dogs/a" in str(line[number - 1])
+
+
+def test_splits(folder):
+    text = (
+        "path,label,split\ncats/1.jpg,1,test\ncats/2.jpg,10,train\ndogs/Ω.jpg,2,train\n"
+        "cats/1.jpg,2,train\n"
+    )
+    train, test = _open(folder, text, "train"), _open(folder, text, "test")
+    # Numbers in their own order; the classes of all splits.
+    assert train.labels == test.labels == ("1", "2", "10")
+    assert _rows(train) == {0: ("cats/2.jpg", "10"), 1: ("dogs/Ω.jpg", "2"), 2: ("cats/1.jpg", "2")}
+    assert _rows(test) == {0: ("cats/1.jpg", "1")}
+    assert _rows(_open(folder, text, "test+train[:100%]"))[3] == ("cats/1.jpg", "2")
+    assert json.dumps(train.manifest())
+
+
+def test_absolute_paths_and_numbers_in_json(folder, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other") / "list.jsonl"
+    rows = [{"path": str(folder / path), "label": 7 - i} for i, path in enumerate(_IMAGES)]
+    other.write_text("\n".join(map(json.dumps, rows)))
+    source = open_source(f"list:{other}", "train")
+    assert source.labels == ("4", "5", "6", "7")
+    assert _rows(source)[3] == ("dogs/Ω.jpg", "4")
+
+
+HEADER = "path,label\n"
+GOOD = HEADER + "cats/1.jpg,cat\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("", ["line 1 is not the header", "path,label"]),
+        (HEADER, ["lists no images"]),
+        (GOOD, ["one class, 'cat'"]),
+        ("cats/1.jpg,cat\n", ["line 1 is not the header", "'cats/1.jpg,cat'"]),
+        ("path;label\ncats/1.jpg;cat", ["line 1 is not the header", "separated by commas"]),
+        ("path,label,label\n", ["line 1 is not the header"]),
+        (GOOD + "dogs/a, b.jpg,dog\n", ["line 3 has 3 fields", "has 2", "Quote"]),
+        (GOOD + "cats/2.jpg\n", ["line 3 has 1 fields"]),
+        (GOOD + "cats/2.jpg,\n", ["line 3 has the label ''"]),
+        (GOOD + ",dog\n", ["line 3 has the path ''"]),
+        (GOOD + "cats/9.jpg,dog\nx,dog\n", ["line 3", "not there: cats/9.jpg (2 such lines)"]),
+        (GOOD + "nowhere/1.jpg,dog\n", ["line 3 names a file that is not there"]),
+        (GOOD + "cats,dog\ncats/,dog\n", ["line 4 names a file that is not there"]),
+        (GOOD + '"cats/1.jpg,dog\n', ["is not CSV"]),
+        (GOOD + 'a"b"c,"x"y\n', ["line 3 is not CSV"]),
+        (GOOD.encode() + b"\xff\xfe,dog\n", ["line 3 is not UTF-8: byte 0xff at 1", "Save"]),
+        (GOOD.encode("utf-16"), ["line 1 is not UTF-8"]),
+        (GOOD + "a\0b,dog\n", ["line 3", "path"]),
+        (GOOD + "x" * 70_000, ["line 3 is longer than 65,536 bytes"]),
+        (
+            "path,label,split\ncats/1.jpg,a,train\ncats/2.jpg,b,\n",
+            ["line 3 has no split", "Give every row a split"],
+        ),
+        ("path,label,split\ncats/1.jpg,a,train[:5]\n", ["line 2 has the split 'train[:5]'"]),
+    ],
+)
+def test_wrong_csv(folder, text, texts):
+    with pytest.raises(DataError) as error:
+        _open(folder, text)
+    for expected in [str(folder / "list.csv"), *texts]:
+        assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("line", "texts"),
+    [
+        ("nonsense", ["line 2 is not a JSON object", '{"path"']),
+        ("[1, 2]", ["line 2 is not a JSON object"]),
+        ("[" * 30_000, ["line 2 is not a JSON object"]),
+        ('{"path": "cats/2.jpg"}', ["line 2 has the label ''"]),
+        ('{"path": 3, "label": "dog"}', ["line 2 has the path '3'"]),
+        ('{"path": "cats/2.jpg", "label": true}', ["line 2 has the label 'True'"]),
+        ('{"path": "cats/2.jpg", "label": 1.5}', ["line 2 has the label '1.5'"]),
+        ('{"path": "cats/2.jpg", "label": null}', ["line 2 has the label 'None'"]),
+        ('{"path": "a\\u0000b", "label": "dog"}', ["line 2 has the path"]),
+        ('{"path": "\\ud800", "label": "dog"}', ["line 2 has half a character"]),
+        ('{"path": "cats/9.jpg", "label": "dog"}', ["line 2 names a file that is not there"]),
+    ],
+)
+def test_wrong_jsonl(folder, line, texts):
+    text = '{"path": "cats/1.jpg", "label": "cat"}\n' + line
+    with pytest.raises(DataError) as error:
+        _open(folder, text, name="list.jsonl")
+    for expected in texts:
+        assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_files(folder):
+    with pytest.raises(DataError, match=r"list.txt is not a list.*\.csv or \.jsonl"):
+        _open(folder, CSV, name="list.txt")
+    with pytest.raises(DataError, match="none.csv cannot be read: No such file"):
+        open_source(f"list:{folder}/none.csv", "train")
+    (folder / "dir.csv").mkdir()
+    with pytest.raises(DataError, match="dir.csv cannot be read"):
+        open_source(f"list:{folder}/dir.csv", "train")
+    with pytest.raises(DataError, match=r"no split 'val'.*train \(3\)"):
+        _open(folder, CSV, "val")
+
+
+def test_only_the_files_of_the_split_must_be_there(folder):
+    text = "path,label,split\ncats/1.jpg,a,test\ncats/7.jpg,b,train\n"
+    assert _open(folder, text, "test").num_examples == 1
+    with pytest.raises(DataError, match="line 3"):
+        _open(folder, text, "train")

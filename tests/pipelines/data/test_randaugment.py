@@ -1,0 +1,278 @@
+"""RandAugment: each operation against Pillow or NumPy, the statistics of the draws, the levels."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageEnhance, ImageOps
+
+from pipelines.data import keys, randaugment
+from pipelines.data.augmentation import Augmentation
+
+HEIGHT, WIDTH = 45, 60
+NAMES = [
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+    "Rotate",
+    "Posterize",
+    "Solarize",
+    "Color",
+    "Contrast",
+    "Brightness",
+    "Sharpness",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "Cutout",
+    "SolarizeAdd",
+]
+MAGNITUDES = [0, 3, 10, 15, 20]
+
+
+def _images():
+    """Noise, a smooth scene, a dark one, one colour, few colours, and small sizes."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (HEIGHT, WIDTH, 3)).astype(np.uint8)
+    small = Image.fromarray(noise[:5, :6])
+    scene = np.asarray(small.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC))
+    return {
+        "noise": noise,
+        "scene": scene,
+        "dark": scene // 3 + 20,
+        "one colour": np.full((HEIGHT, WIDTH, 3), (255, 0, 77), np.uint8),
+        "few colours": (noise // 128 * 127 + [[[0, 1, 60]]]).astype(np.uint8),
+        "3 x 3": noise[:3, :3],
+        "2 x 5": noise[:2, :5],
+        "1 x 1": noise[:1, :1],
+    }
+
+
+IMAGES = _images()
+
+
+def _points(image, function):
+    """The map of values that NumPy computes in integers, cut to 0 .. 255."""
+    return np.clip(function(image.astype(int)), 0, 255).astype(np.uint8)
+
+
+def _by_pillow(name, image, magnitude):
+    """What the published magnitudes mean, computed by Pillow or NumPy."""
+    level, picture = magnitude / 10, Image.fromarray(image)
+    bits, threshold, addition = int(4 * level), int(256 * level), int(110 * level)
+    results = {
+        "AutoContrast": lambda: ImageOps.autocontrast(picture),
+        "Equalize": lambda: ImageOps.equalize(picture),
+        "Invert": lambda: ImageOps.invert(picture),
+        # Pillow takes 1 to 8 bits; without any bit nothing is left.
+        "Posterize": lambda: ImageOps.posterize(picture, bits) if bits else image * 0,
+        "Solarize": lambda: ImageOps.solarize(picture, threshold),
+        "SolarizeAdd": lambda: _points(image, lambda x: np.where(x < 128, x + addition, x)),
+    }
+    if name in results:
+        return np.asarray(results[name]())
+    return np.asarray(getattr(ImageEnhance, name)(picture).enhance(1.8 * level + 0.1))
+
+
+@pytest.mark.parametrize("magnitude", MAGNITUDES)
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in ("Rotate", "Cutout") and name[-1] not in "XY"]
+)
+def test_colours_are_exactly_those_of_pillow(name, magnitude):
+    for title, image in IMAGES.items():
+        result = randaugment.pool(magnitude)[name](tf.constant(image), 1.0, [0.5, 0.5])
+        assert result.dtype == tf.uint8
+        np.testing.assert_array_equal(result, _by_pillow(name, image, magnitude), err_msg=title)
+
+
+def test_grey_is_exactly_that_of_pillow():
+    """All steps of the cube of colours, so every rounding."""
+    steps = np.arange(0, 256, 5, dtype=np.uint8)
+    cube = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(52, -1, 3)
+    expected = np.asarray(Image.fromarray(cube).convert("L"))
+    np.testing.assert_array_equal(randaugment.grey(tf.constant(cube)), expected)
+
+
+def _matrix(name, sign, magnitude):
+    """Rows (a, b, c) of the map from output to input places, at pixel centres."""
+    level = magnitude / 10
+    if name == "Rotate":
+        angle = np.deg2rad(sign * 30 * level)
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        middle = np.array([(WIDTH - 1) / 2, (HEIGHT - 1) / 2])
+        return np.column_stack([turn, middle - turn @ middle])
+    shear, shift = sign * 0.3 * level, sign * 100 * level
+    return {
+        "ShearX": np.array([[1, shear, 0], [0, 1, 0]]),
+        "ShearY": np.array([[1, 0, 0], [shear, 1, 0]]),
+        "TranslateX": np.array([[1, 0, shift], [0, 1, 0]]),
+        "TranslateY": np.array([[1, 0, 0], [0, 1, shift]]),
+    }[name]
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("magnitude", [0, 1.3, 3, 10, 20])
+@pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"])
+def test_geometry_takes_the_nearest_pixel(name, magnitude, sign):
+    """Pillow's affine transform, and NumPy in float64.
+
+    Half a pixel is no nearest place: float64, float32 and Pillow's 16-bit fixed point may round it
+    differently. All other pixels are equal.
+    """
+    image = IMAGES["noise"]
+    operation = randaugment.pool(magnitude)[name]
+    result = operation(tf.constant(image), tf.constant(sign), [0.5, 0.5]).numpy()
+    matrix = _matrix(name, sign, magnitude)
+    columns, rows = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))
+    places = np.tensordot(matrix, np.stack([columns, rows, np.ones_like(rows)]), axes=1)
+    column, row = np.floor(places + 0.5).astype(int)
+    inside = (column >= 0) & (column < WIDTH) & (row >= 0) & (row < HEIGHT)
+    expected = np.full_like(image, 128)
+    expected[inside] = image[row[inside], column[inside]]
+
+    clear = (np.abs(places - np.floor(places) - 0.5) > 1e-3).all(axis=0)
+    assert clear.mean() > 0.85
+    np.testing.assert_array_equal(result[clear], expected[clear])
+
+    # Pillow counts from the corner of the first pixel, not from its centre.
+    shifted = matrix.astype(float).copy()
+    shifted[:, 2] += 0.5 - matrix[:, :2].sum(axis=1) / 2
+    pillow = Image.fromarray(image).transform(
+        (WIDTH, HEIGHT), Image.Transform.AFFINE, shifted.ravel(), fillcolor=(128, 128, 128)
+    )
+    np.testing.assert_array_equal(result[clear], np.asarray(pillow)[clear])
+    if magnitude == 0:
+        np.testing.assert_array_equal(result, image)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_rotation_is_that_of_pillow(sign):
+    """Its own `rotate`, by its own angle, around the same centre."""
+    image = IMAGES["scene"]
+    result = randaugment.rotate(tf.constant(image), tf.constant(sign * 20.0)).numpy()
+    expected = np.asarray(Image.fromarray(image).rotate(sign * 20.0, fillcolor=(128, 128, 128)))
+    assert (result == expected).all(axis=-1).mean() > 0.999
+
+
+@pytest.mark.parametrize("magnitude", MAGNITUDES)
+def test_cutout_greys_a_square(magnitude):
+    image, half = IMAGES["noise"], int(40 * magnitude / 10)
+    for place in ((0.0, 0.0), (0.5, 0.4), (0.999, 0.999)):
+        result = randaugment.pool(magnitude)["Cutout"](tf.constant(image), 1.0, tf.constant(place))
+        row, column = int(np.float32(place[0]) * HEIGHT), int(np.float32(place[1]) * WIDTH)
+        expected = image.copy()
+        expected[
+            max(row - half, 0) : max(row + half, 0), max(column - half, 0) : max(column + half, 0)
+        ] = 128
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_levels_are_the_published_ones():
+    table = {
+        name: tuple(level[key] for key in ("randaugment_layers", "randaugment_magnitude", "mixup"))
+        for name, level in randaugment.AUGREG_LEVELS.items()
+    }
+    assert table == {
+        "none": (0, 0, 0),
+        "light1": (2, 0, 0),
+        "light2": (2, 10, 0.2),
+        "medium1": (2, 15, 0.2),
+        "medium2": (2, 15, 0.5),
+        "strong1": (2, 20, 0.5),
+        "strong2": (2, 20, 0.8),
+    }
+    assert list(randaugment.pool(10)) == NAMES
+
+
+def _record(monkeypatch):
+    """Replaces the pool by operations that write what they were given into the image."""
+
+    def write(number):
+        def operation(image, sign, place):
+            row = [tf.cast(number, tf.float32), sign * 50 + 100, place[0] * 256, place[1] * 256]
+            row = tf.cast(tf.stack(row), tf.uint8)[None, :, None]
+            return tf.concat([tf.tile(row, [1, 1, 3]), image[:-1]], axis=0)
+
+        return operation
+
+    pool = {name: write(number) for number, name in enumerate(NAMES)}
+    monkeypatch.setattr(randaugment, "pool", lambda magnitude: pool)
+
+
+def test_draws_are_uniform_and_independent(monkeypatch):
+    """Choice, sign and place of both layers, over 4,000 examples."""
+    _record(monkeypatch)
+    seeds = keys.example_seeds(3, 7, np.arange(4000))
+    start = tf.zeros([2, 4, 3], tf.uint8)
+    results = tf.data.Dataset.from_tensor_slices(seeds).map(
+        lambda seed: randaugment.rand_augment(start, seed, 2, 10.0)[..., 0]
+    )
+    draws = np.stack(list(results.as_numpy_iterator())).astype(float)  # [example, layer, column]
+    for layer in range(2):
+        counts = np.bincount(draws[:, layer, 0].astype(int), minlength=16)
+        assert len(counts) == 16
+        # Chi-squared with 15 degrees of freedom: 44 is exceeded once in 10,000.
+        assert ((counts - 250) ** 2 / 250).sum() < 44
+        assert abs((draws[:, layer, 1] == 150).mean() - 0.5) < 0.032  # four standard deviations
+        assert set(draws[:, layer, 1]) == {50, 150}
+        for column in (2, 3):
+            values = draws[:, layer, column]
+            assert abs(values.mean() - 127.5) < 4 * 74 / 4000**0.5
+            assert abs(values.std() - 73.9) < 3
+    correlation = np.corrcoef(draws.reshape(4000, 8), rowvar=False)
+    assert np.abs(correlation - np.eye(8)).max() < 4 / 4000**0.5
+    # With repetition: both layers take the same operation in one of 16 cases.
+    same = (draws[:, 0, 0] == draws[:, 1, 0]).mean()
+    assert abs(same - 1 / 16) < 4 * (15 / 256 / 4000) ** 0.5
+
+
+def _of_example(seed, layers, magnitude):
+    return randaugment.rand_augment(tf.constant(IMAGES["scene"]), seed, layers, magnitude)
+
+
+def test_layers_are_operations_one_after_the_other():
+    """The draws of the definition, made by hand, lead to the same image."""
+    for seed in keys.example_seeds(1, 0, np.arange(24)):
+        image = tf.constant(IMAGES["scene"])
+        for choice, sign, *place in tf.random.stateless_uniform([3, 4], seed).numpy():
+            name = NAMES[int(choice * 16)]
+            sign = tf.constant(-1.0 if sign < 0.5 else 1.0)
+            image = randaugment.pool(9.0)[name](image, sign, tf.constant(place))
+        np.testing.assert_array_equal(_of_example(seed, 3, 9.0), image)
+
+
+@pytest.mark.parametrize("magnitude", [0.0, 10.0, 20.0])
+def test_eager_equals_tf_data(magnitude):
+    seeds = keys.example_seeds(2, 0, np.arange(60))
+    dataset = tf.data.Dataset.from_tensor_slices(seeds).map(
+        lambda seed: _of_example(seed, 2, magnitude), num_parallel_calls=2
+    )
+    assert dataset.element_spec == tf.TensorSpec([HEIGHT, WIDTH, 3], tf.uint8)
+    for seed, mapped in zip(seeds, dataset, strict=True):
+        np.testing.assert_array_equal(mapped, _of_example(seed, 2, magnitude))
+
+
+def test_magnitude_zero_is_not_the_identity():
+    image = tf.constant(IMAGES["scene"])
+    changed = {
+        name
+        for name, operation in randaugment.pool(0.0).items()
+        if (operation(image, 1.0, [0.5, 0.5]).numpy() != image.numpy()).any()
+    }
+    assert changed == {
+        "AutoContrast",
+        "Equalize",
+        "Invert",
+        "Posterize",
+        "Solarize",
+        "Color",
+        "Contrast",
+        "Brightness",
+        "Sharpness",
+    }
+
+
+@pytest.mark.parametrize(("layers", "magnitude"), [(-1, 10), (2, -1), (2, 41)])
+def test_rejects(layers, magnitude):
+    with pytest.raises(ValueError, match=f"randaugment_layers={layers} .*magnitude={magnitude}"):
+        Augmentation(randaugment_layers=layers, randaugment_magnitude=magnitude)

@@ -1,0 +1,264 @@
+"""TFRecord files: what is written, ranges of records, and files that are damaged or hostile."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.data import record_writer
+from pipelines.data.examples import Source
+from pipelines.data.sources import DataError, open_source
+from tests.pipelines.commands import run_here
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return open_source("digits", "train[:205]"), open_source("digits", "test[:50]")
+
+
+@pytest.fixture(scope="module")
+def written(digits, tmp_path_factory):
+    path = tmp_path_factory.mktemp("records") / "digits"
+    record_writer.write_records({"train": digits[0], "test": digits[1]}, path, shards=4)
+    return path
+
+
+@pytest.fixture
+def copy(written, tmp_path):
+    """A folder to damage; three records in two files."""
+    source = open_source(f"tfrecord:{written}", "train[:3]")
+    record_writer.write_records({"train": source}, tmp_path / "copy", shards=2)
+    return tmp_path / "copy"
+
+
+def _assert_equal(examples, expected):
+    for column, other in zip(examples, expected, strict=True):
+        np.testing.assert_array_equal(column, other)
+        assert column.dtype == other.dtype
+
+
+def test_records_are_what_the_schema_says(written, digits):
+    """Read with TensorFlow's own reader."""
+    files = sorted(written.glob("train-*"))
+    assert [file.name for file in files] == [f"train-0000{i}-of-00004.tfrecord" for i in range(4)]
+    records = [
+        tf.train.Example.FromString(record).features.feature
+        for record in tf.data.TFRecordDataset(files).as_numpy_iterator()
+    ]
+    images, labels, _ = digits[0].read([(0, 205)])
+    assert [record["image/encoded"].bytes_list.value[0] for record in records] == images.tolist()
+    found = [record["image/class/label"].int64_list.value[0] for record in records]
+    assert found == labels.tolist()
+    texts = [record["image/class/text"].bytes_list.value[0].decode() for record in records]
+    assert texts == [digits[0].labels[label] for label in labels]
+
+    info = json.loads((written / "dataset.json").read_bytes())
+    assert info["labels"] == list(digits[0].labels)
+    assert list(info["splits"]["train"].values()) == [51, 51, 52, 51]
+    assert info["source"]["train"]["split"] == "train[:205]"
+
+
+@pytest.mark.parametrize(
+    ("split", "ids"),
+    [
+        ("train", range(205)),
+        ("train[:90%]", range(184)),
+        ("train[100:]+train[:7]", [*range(100, 205), *range(7)]),
+        ("test[-3:]+train[50:53]", [47, 48, 49, 100, 101, 102]),
+        ("train[1shard:2shard]", range(51, 102)),
+    ],
+)
+def test_splits_and_ids(written, digits, split, ids):
+    source = open_source(f"tfrecord:{written}", split)
+    expected = open_source("digits", "train[:205]").read([(0, 205)])
+    everything = source.read([(0, source.num_examples)])
+    assert everything.ids.tolist() == list(ids)
+    if "test" not in split:
+        _assert_equal(everything, [column[list(ids)] for column in expected])
+        assert sum(source.shard_lengths) == len(ids)
+
+
+def test_ranges(written, digits):
+    source = open_source(f"tfrecord:{written}", "train")
+    assert source.shard_lengths == (51, 51, 52, 51)
+    ranges = [(100, 160), (3, 4), (50, 52), (204, 205), (3, 4)]
+    _assert_equal(source.read(ranges), digits[0].read(ranges))
+    assert len(source.read([]).ids) == 0
+    assert source.describe(102) == f"record 0 of {written}/train-00002-of-00004.tfrecord"
+    manifest = source.manifest()
+    assert json.loads(json.dumps(manifest))["data_set"] == f"tfrecord:{written}"
+
+
+def test_a_range_is_read_without_the_rest(written, copy):
+    """Damage elsewhere in the file does not show."""
+    file = copy / "train-00000-of-00002.tfrecord"
+    contents = bytearray(file.read_bytes())
+    contents[40] ^= 1  # in the data of the first of two records
+    file.write_bytes(contents)
+    source = open_source(f"tfrecord:{copy}", "train")
+    expected = open_source(f"tfrecord:{written}", "train").read([(1, 3)])
+    _assert_equal(source.read([(1, 3)]), expected)
+    with pytest.raises(DataError, match="split 'train' cannot be read: .*orrupted record") as error:
+        source.read([(0, 3)])
+    assert "train-00000-of-00002" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda data: data[:-1], "record 1 of 2 ends beyond"),
+        (lambda data: data[:5], "record 0 of 2 ends beyond"),
+        (lambda data: b"", "record 0 of 2 ends beyond its 0 bytes"),
+        (lambda data: data * 2, "more than the 2 records"),
+        (lambda data: b"\xff" * 8 + data[8:], "record 0 of 2 ends beyond"),
+        (lambda data: bytes(8) + data[8:], "ends beyond"),
+        (lambda data: b"\x1f\x8b" + data, "compressed"),
+        (lambda data: data[:8] + bytes(4) + data[12:], "cannot be read: .*orrupted record"),
+    ],
+)
+def test_damaged_files(copy, damage, text):
+    file = copy / "train-00000-of-00002.tfrecord"
+    file.write_bytes(damage(file.read_bytes()))
+    source = open_source(f"tfrecord:{copy}", "train")
+    with pytest.raises(DataError, match=text) as error:
+        source.read([(0, 3)])
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+def test_lost_file(copy):
+    source = open_source(f"tfrecord:{copy}", "train")
+    (copy / "train-00001-of-00002.tfrecord").unlink()
+    assert len(source.read([(0, 2)]).ids) == 2
+    with pytest.raises(DataError, match="train-00001-of-00002.tfrecord cannot be read: No such"):
+        source.read([(1, 3)])
+
+
+@pytest.mark.parametrize(
+    ("features", "text"),
+    [
+        ({"image/encoded": b"x"}, "lack image/encoded or image/class/label"),
+        ({"image/encoded": b"x", "image/class/label": b"3"}, "Data types don't match"),
+        ({"image/encoded": b"x", "image/class/label": 10}, "record 0 of .* has the label 10"),
+        ({"image/encoded": b"x", "image/class/label": -1}, "the label -1. Expected 0 .. 9"),
+    ],
+)
+def test_records_of_another_schema(copy, features, text):
+    message = tf.train.Example()
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            message.features.feature[name].bytes_list.value.append(value)
+        else:
+            message.features.feature[name].int64_list.value.append(value)
+    with tf.io.TFRecordWriter(str(copy / "train-00001-of-00002.tfrecord")) as writer:
+        writer.write(message.SerializeToString())
+    with pytest.raises(DataError, match=text) as error:
+        open_source(f"tfrecord:{copy}", "train").read([(2, 3)])
+    assert "\n" not in str(error.value)
+
+
+GOOD = {"labels": ["a", "b"], "splits": {"train": {"x.tfrecord": 3}}}
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", 'needs "labels"'),
+        ({**GOOD, "labels": "ab"}, 'needs "labels"'),
+        ({**GOOD, "labels": ["a", 3]}, 'needs "labels"'),
+        ({**GOOD, "splits": {}}, 'needs "splits"'),
+        ({**GOOD, "splits": {"train": ["x"]}}, 'needs "splits"'),
+        ({**GOOD, "splits": {"train": {"x": "3"}}}, 'needs "splits"'),
+        ({**GOOD, "splits": {"train": {"x": True}}}, 'needs "splits"'),
+        ({**GOOD, "splits": {"train": {"x": -1}}}, 'needs "splits"'),
+        ({**GOOD, "splits": {"train": {"../x": 1}}}, 'needs "splits"'),
+        ({**GOOD, "splits": {"train": {"x": 0}}}, "empty"),
+        ({**GOOD, "splits": {"test": {"x": 1}}}, r"no split 'train'. It has: test \(1\)"),
+    ],
+)
+def test_wrong_information(tmp_path, info, text):
+    content = info if isinstance(info, bytes) else json.dumps(info).encode()
+    (tmp_path / "dataset.json").write_bytes(content)
+    with pytest.raises(DataError, match=text):
+        open_source(f"tfrecord:{tmp_path}", "train")
+
+
+def test_folder_without_information(tmp_path):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(DataError, match=f"There is no {path}/dataset.json.*make_tfrecords"):
+            open_source(f"tfrecord:{path}", "train")
+
+
+class _Unreadable(Source):
+    """Three images, one of which has no bytes, or whose last read fails."""
+
+    def __init__(self, source, failure=None):
+        self._source, self._failure = source, failure
+        self.num_examples, self.labels = 3, source.labels
+        self.split, self.name, self.version = "train", "broken", "1"
+
+    def read(self, ranges):
+        if self._failure:
+            raise self._failure
+        images, labels, ids = self._source.read(ranges)
+        return [b"", *images[1:]], labels, ids
+
+    def describe(self, example_id):
+        return f"number {example_id}"
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [(None, DataError), (KeyboardInterrupt(), KeyboardInterrupt), (OSError(28, "full"), OSError)],
+)
+def test_nothing_is_left_of_what_fails(digits, tmp_path, failure, expected):
+    source = _Unreadable(digits[0], failure)
+    with pytest.raises(expected) as error:
+        record_writer.write_records({"train": digits[1], "b": source}, tmp_path / "out", shards=2)
+    assert list(tmp_path.iterdir()) == []
+    if failure is None:
+        assert "number 0 is empty or cannot be read" in str(error.value)
+
+
+def test_command(monkeypatch, capsys, tmp_path, digits):
+    output = tmp_path / "new" / "records"
+    arguments = ["--output", output, "--set", "data.name=digits", "--shards", 3]
+    splits = ["--split", "a=train[:205]", "--split", "b=test[:2]"]
+    code, out, err = run_here(monkeypatch, capsys, "make_tfrecords", *arguments, *splits)
+    assert (code, err) == (0, "")
+    assert f"wrote {output} (a 205, b 2 examples" in out
+    _assert_equal(
+        open_source(f"tfrecord:{output}", "a").read([(0, 205)]), digits[0].read([(0, 205)])
+    )
+    # As many files as there are records.
+    assert open_source(f"tfrecord:{output}", "b").shard_lengths == (1, 1)
+
+    code, out, err = run_here(monkeypatch, capsys, "make_tfrecords", *arguments, *splits)
+    assert (code, out) == (2, "")
+    assert "is already there" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "--output is missing"),
+        (["--output", "x", "--split", "train"], "--split needs <name>=<split>"),
+        (["--output", "x", "--split", "a/b=train"], "--split needs <name>=<split>"),
+        (["--output", "x", "--split", "a=train", "--split", "a=test"], "Two splits"),
+        (["--output", "x", "--set", "data.eval_split=train[90%:]"], "Two splits"),
+        (["--output", "x", "--set", "data.name=folder:none"], "There is no folder"),
+        (["--output", "/dev/null/x"], "/dev/null/x cannot be written: File exists (/dev/null)"),
+        (["--output", "x", "--shards", "0"], "shards"),
+    ],
+)
+def test_command_rejects(monkeypatch, capsys, tmp_path, arguments, text):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run_here(monkeypatch, capsys, "make_tfrecords", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert text in err
+    assert list(tmp_path.iterdir()) == []

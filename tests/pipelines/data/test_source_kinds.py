@@ -1,0 +1,158 @@
+"""What every kind of source owes to training: the same batches on any hosts and after a restart."""
+
+import csv
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.data import pipeline, record_writer
+from pipelines.data.arrays import ArraySource
+from pipelines.data.sources import open_source
+from vit_tf.preprocessing import Preprocessing, decode_image
+
+COUNT = 150
+PREPROCESSING = Preprocessing(image_size=(8, 8))
+KINDS = ("folder", "list", "tfrecord", "arrays")
+
+
+@pytest.fixture(scope="module")
+def originals():
+    """The examples that every source holds, as encoded images, labels and ids."""
+    return open_source("digits", "train").read([(0, COUNT)])
+
+
+@pytest.fixture(scope="module")
+def sources(originals, tmp_path_factory):
+    """Kind -> the same images as a source of this kind, opened at `COUNT` examples."""
+    root = tmp_path_factory.mktemp("kinds")
+    rows = [("path", "label")]
+    for i, (image, label) in enumerate(zip(originals.images, originals.labels, strict=True)):
+        path = f"folder/{label}/{i:03}.png"
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(image)
+        rows.append((path, label))
+    with open(root / "list.csv", "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    record_writer.write_records(
+        {"train": open_source("digits", f"train[:{COUNT}]")}, root / "tfrecord", shards=3
+    )
+    pixels = [decode_image(image) for image in originals.images]
+    names = {"folder": "folder:folder", "list": "list:list.csv", "tfrecord": "tfrecord:tfrecord"}
+    found = {kind: open_source(name, "train", root) for kind, name in names.items()}
+    digits = open_source("digits", "train").labels
+    return {**found, "arrays": ArraySource(np.stack(pixels), originals.labels, digits)}
+
+
+@pytest.fixture(params=KINDS)
+def source(request, sources):
+    return sources[request.param]
+
+
+def _batches(dataset, count):
+    return [{key: value.numpy() for key, value in batch.items()} for batch in dataset.take(count)]
+
+
+def _train(source, count, **options):
+    dataset = pipeline.train_dataset(
+        source, batch_size=16, preprocessing=PREPROCESSING, seed=3, window=40, **options
+    )
+    return _batches(dataset, count)
+
+
+def _assert_equal(batches, expected):
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        assert batch.keys() == other.keys()
+        for key in batch:
+            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+
+
+def test_all_kinds_hold_the_same_examples(source, originals):
+    assert (source.num_examples, source.num_classes) == (COUNT, 10)
+    assert source.labels == tuple("0123456789")
+    assert sum(source.shard_lengths) == COUNT
+    examples = source.read([(0, COUNT)])
+    np.testing.assert_array_equal(np.sort(examples.ids), np.arange(COUNT))
+    held = {
+        (decode_image(image).numpy().tobytes(), int(label))
+        for image, label in zip(examples.images, examples.labels, strict=True)
+    }
+    assert held == {
+        (decode_image(image).numpy().tobytes(), int(label))
+        for image, label in zip(originals.images, originals.labels, strict=True)
+    }
+    ranges = [(140, 150), (3, 5), (60, 61)]
+    rows = [*range(140, 150), 3, 4, 60]
+    for column, whole in zip(source.read(ranges), examples, strict=True):
+        np.testing.assert_array_equal(column, whole[rows])
+        assert column.dtype == whole.dtype
+
+
+@pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 4)])
+def test_replicas_and_hosts_see_the_same_batches(source, hosts, replicas):
+    each = replicas // hosts
+    parts = []
+    for host in range(hosts):
+        context = tf.distribute.InputContext(hosts, host, replicas)
+        batches = _train(source, 11 * each, input_context=context)
+        parts += [batches[replica::each] for replica in range(each)]
+    joined = [
+        {key: np.concatenate([part[key] for part in replicas]) for key in replicas[0]}
+        for replicas in zip(*parts, strict=True)
+    ]
+    _assert_equal(joined, _train(source, 11))
+
+
+def test_resume_continues_bitwise(source):
+    whole = _train(source, 13)
+    for start in (1, 10):  # in the first and in the second epoch
+        _assert_equal(_train(source, 3, start_step=start), whole[start : start + 3])
+
+
+def test_evaluation_counts_every_example_once(source):
+    dataset = pipeline.eval_dataset(source, batch_size=32, preprocessing=PREPROCESSING)
+    batches = _batches(dataset, -1)
+    ids = np.concatenate([batch["id"] for batch in batches])
+    weights = np.concatenate([batch["weight"] for batch in batches])
+    np.testing.assert_array_equal(np.sort(ids[weights == 1]), np.arange(COUNT))
+    assert (ids[weights == 0] == -1).all()
+
+
+@pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])
+def test_opened_again_it_is_the_same(kind, sources):
+    source = sources[kind]
+    again = open_source(source.name, source.split)
+    assert again.manifest() == source.manifest()
+    for column, other in zip(again.read([(0, 20)]), source.read([(0, 20)]), strict=True):
+        np.testing.assert_array_equal(column, other)
+
+
+@pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])
+def test_bad_image_is_named(kind, sources, originals, tmp_path):
+    """A text file that is called an image stops training with its name."""
+    records = [
+        b"not an image" if i == 7 else image for i, image in enumerate(originals.images[:12])
+    ]
+    rows = ["path,label"]
+    (tmp_path / "root").mkdir()
+    for i, image in enumerate(records):
+        path = tmp_path / "root" / f"c{i % 2}" / f"{i:02}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(image)
+        rows.append(f"{path},{i % 2}")
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    source = open_source(f"folder:{tmp_path}/root", "train")
+    record_writer.write_records({"train": source}, tmp_path / "records", shards=1)
+    names = {
+        "folder": (f"folder:{tmp_path}/root", "c1/07.jpg of folder"),
+        "list": (f"list:{tmp_path}/list.csv", "(line 9)"),
+        "tfrecord": (f"tfrecord:{tmp_path}/records", "records/train-00000-of-00001.tfrecord"),
+    }
+    name, text = names[kind]
+    source = open_source(name, "train")
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(pipeline.eval_dataset(source, batch_size=4, preprocessing=PREPROCESSING))
+    problem = str(pipeline.find_unreadable(source, range(12)))
+    assert text in problem
+    assert "cannot be decoded" in problem
