@@ -23,8 +23,8 @@ def digits() -> Experiment:
             dropout=0.1,
         ),
         # A mirrored or nearly cut-off digit is another digit: no flip, generous crops.
-        data=Data(name="digits", crop_area=(0.7, 1.0), flip=False),
-        optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.05),
+        data=Data(name="digits", crop_area=(0.8, 1.0), flip=False),
+        optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.5),
         schedule=Schedule(warmup_steps=100, decay="cosine"),
         train=Train(steps=1500, batch_size=64, log_every=100, eval_every=500, checkpoint_every=500),
     )

@@ -13,6 +13,14 @@ class QuietPreparation:
     # which it uses without requiring it.
     url_infos = None
 
+    @classmethod
+    def make_config(cls, name):
+        """Makes the configuration of this name known to TFDS, where names are not a fixed list.
+
+        Raises:
+            DataError: if it can be none.
+        """
+
     def download_and_prepare(self, **kwargs):
         """Writes the files unless they are there; silent, offline, safe in parallel processes."""
         # TFDS prints to stdout and draws progress bars.

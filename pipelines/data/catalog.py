@@ -40,6 +40,8 @@ def find_builder(name, data_dir=None):
     built_in = parsed["name"] in BUILT_IN
     if built_in:
         importlib.import_module(BUILT_IN[parsed["name"]])
+        if parsed["config"]:
+            tfds.builder_cls(parsed["name"]).make_config(parsed["config"])
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)
 
@@ -48,8 +50,6 @@ def find_builder(name, data_dir=None):
         if built_in:
             builder.download_and_prepare()
         return builder
-    except DataError:
-        raise
     except tfds.core.DatasetNotFoundError:
         known = sorted({*tfds.list_builders(with_community_datasets=False), *BUILT_IN})
         near = difflib.get_close_matches(parsed["name"].lower(), known, n=3, cutoff=0.6)

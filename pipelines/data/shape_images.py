@@ -38,6 +38,8 @@ BACKGROUNDS = ("plain", "gradient", "stripes", "clouds", "speckles")
 
 # Radius over image side: of a single shape, and where every shape has a cell of its own.
 _ALONE, _TOGETHER = (0.11, 0.28), (0.11, 0.15)
+# Between a shape and the edge of its cell.
+_GAP = 0.012
 # Changes in colour channels, of 0 .. 1, and of brightness within a background.
 _COLOUR_JITTER, _TINT, _RELIEF = 0.07, 0.1, 0.25
 # Words for each image: one per column of `_draw`, and a multiple of 4 (see `keys.random_words`).
@@ -134,7 +136,7 @@ def _place(uniform, number):
     def centre(cell):
         third = np.float32(1 / 3)
         low, high = cell * third, (cell + 1) * third
-        margin = np.where(alone, 0, radius)
+        margin = np.where(alone, 0, radius + np.float32(_GAP))
         low, high = np.maximum(low + margin, radius), np.minimum(high - margin, 1 - radius)
         place = np.stack([next(uniform) for _ in range(slots)], 1)
         return (low + place * (high - low)).astype(np.float32)

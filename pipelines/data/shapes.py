@@ -4,10 +4,10 @@ Names, after which `tfds.load` works too once this module is imported:
 
     shapes/class                     what shape it is; also shapes/colour, shapes/count and
                                      shapes/position (one shape, in which ninth of the image)
-    shapes/colour-32x5000            32 x 32 pixels, 5,000 training images
-    shapes/colour-32x5000-seed7      other images
+    shapes/colour-32x20000           32 x 32 pixels, 20,000 training images
+    shapes/colour-32x20000-seed7     other images
 
-Without a size there are 10,000 training images of 64 x 64 pixels. The validation and the test split
+Without a size there are 5,000 training images of 64 x 64 pixels. The validation and the test split
 have a tenth of the training split each. With more training images, the first ones stay the same.
 """
 
@@ -45,7 +45,7 @@ class ShapesConfig(tfds.core.BuilderConfig):
 
     label: str = "class"
     size: int = 64  # of the images, in pixels
-    num_train: int = 10_000
+    num_train: int = 5_000
     seed: int = 0
 
     @classmethod
@@ -78,11 +78,15 @@ class Shapes(QuietPreparation, tfds.core.GeneratorBasedBuilder):
     BUILDER_CONFIGS = [ShapesConfig.parse(label) for label in _LABELS]  # noqa: RUF012
 
     def __init__(self, *, config=None, **kwargs):
-        if isinstance(config, str) and config not in self.builder_configs:
-            config = ShapesConfig.parse(config)
-            # TFDS warns of configurations that it does not find here.
-            self.builder_configs[config.name] = config
+        if isinstance(config, str):
+            self.make_config(config)
         super().__init__(config=config, **kwargs)
+
+    @classmethod
+    def make_config(cls, name):
+        """As `QuietPreparation.make_config`."""
+        if name not in cls.builder_configs:
+            cls.builder_configs[name] = ShapesConfig.parse(name)
 
     def _info(self):
         config = self.builder_config

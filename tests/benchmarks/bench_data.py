@@ -45,7 +45,7 @@ def image_sizes(rng):
 
 
 def photograph(width, height, rng):
-    """JPEG of noise with the spectrum of photographs (amplitude 1 / frequency), about 100 kB."""
+    """JPEG of noise with the spectrum of photographs (amplitude 1 / frequency), about 120 kB."""
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = 1
     channels = [
@@ -57,7 +57,7 @@ def photograph(width, height, rng):
     grey = channels[0][..., None] + 0.3 * np.stack(channels, axis=-1)
     pixels = np.clip(120 + 60 * grey / grey.std(), 0, 255).astype(np.uint8)
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=92)
+    Image.fromarray(pixels).save(file, "JPEG", quality=86)
     return file.getvalue()
 
 

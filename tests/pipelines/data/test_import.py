@@ -7,7 +7,8 @@ import sys
 import pytest
 
 _PROGRAM = """
-from pipelines.data import augmentation, catalog, digits, keys, order, pipeline, reading, sources
+from pipelines.data import augmentation, catalog, digits, keys, mixing, order, pipeline
+from pipelines.data import randaugment, reading, sources
 import tensorflow as tf
 # Impossible once TensorFlow has started its devices.
 tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -1,0 +1,46 @@
+"""Tells which examples are in a training batch."""
+
+import json
+
+from absl import flags
+
+from pipelines import cli
+
+DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
+
+It depends on the experiment alone, not on devices, restarts or time. With --workdir it is the
+experiment of that run, and --set has no place.
+
+example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
+"""
+
+
+def define(values):
+    flags.DEFINE_integer(
+        "step",
+        0,
+        "Index of the step; the first one of a run is 0.",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+
+
+def main(values, arguments):
+    del arguments
+    from pipelines.data import batches
+    from pipelines.errors import UserError
+    from pipelines.workdir import Workdir
+
+    if values.workdir and values.set:
+        raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
+    if values.workdir:
+        experiment = Workdir(values.workdir).read_experiment()
+    else:
+        experiment = cli.experiment(values)
+    batch = batches.list_batch(experiment, values.step)
+    print(json.dumps(batch) if values.json else batches.format_batch(batch))
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define)

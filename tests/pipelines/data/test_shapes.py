@@ -1,0 +1,254 @@
+"""The drawn data set: what images show against their labels, prefixes, seeds, names, splits."""
+
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from pipelines.data import shape_images, shapes
+from pipelines.data.sources import DataError, open_source
+from vit_tf.preprocessing import decode_image
+
+NUM_IMAGES = 400
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return shape_images.draw(0, NUM_IMAGES, 64, seed=1)
+
+
+@pytest.fixture
+def plain():
+    """Function that draws images whose shapes and backgrounds have no pattern."""
+
+    def draw(count, **options):
+        images, attributes = shape_images.draw(0, 20 * count, 64, **options)
+        simple = (attributes.texture == 0) & (attributes.background == 0)
+        chosen = np.flatnonzero(simple)[: count // 2]
+        assert len(chosen) == count // 2
+        return images[chosen], shape_images.Attributes(*(a[chosen] for a in attributes))
+
+    return draw
+
+
+def _masks(images):
+    """Where pixels differ from the corner, which a shape never covers: its background is plain."""
+    corner = images[:, :1, :1].astype(int)
+    return (abs(images - corner).sum(-1) > 60).astype(int)
+
+
+def _regions(mask):
+    """Number of connected regions of a mask, corners included, by flooding."""
+    mask, count = mask.copy(), 0
+    while mask.any():
+        count += 1
+        waiting = [tuple(np.argwhere(mask)[0])]
+        while waiting:
+            y, x = waiting.pop()
+            if 0 <= y < mask.shape[0] and 0 <= x < mask.shape[1] and mask[y, x]:
+                mask[y, x] = 0
+                waiting += [(y + dy, x + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
+    return count
+
+
+def test_an_image_depends_on_its_number_alone(drawn):
+    images, attributes = drawn
+    for first, count in ((0, 1), (17, 40), (399, 1)):
+        part, part_attributes = shape_images.draw(first, count, 64, seed=1)
+        np.testing.assert_array_equal(part, images[first : first + count])
+        for column, other in zip(part_attributes, attributes, strict=True):
+            np.testing.assert_array_equal(column, other[first : first + count])
+
+
+def test_images_are_pinned():
+    """Another picture under the same name would change what runs were trained on."""
+    images, _ = shape_images.draw(100, 16, 32, seed=7, stream=1)
+    assert zlib.crc32(images.tobytes()) == 1593633995
+
+
+def test_streams_and_seeds_differ(drawn):
+    images, _ = drawn
+    for options in ({"seed": 2}, {"seed": 1, "stream": 1}):
+        others, _ = shape_images.draw(0, NUM_IMAGES, 64, **options)
+        assert not (others == images).all((1, 2, 3)).any()
+    assert len({image.tobytes() for image in images}) == NUM_IMAGES
+
+
+def test_attributes_are_uniform_and_independent():
+    """Chi-squared of each, and of each pair, at most 5 standard deviations above its mean."""
+    _, attributes = shape_images.draw(0, 6000, 16, seed=3, single=True)
+    columns = {name: column for name, column in attributes._asdict().items() if name != "count"}
+    sizes = {"kind": 8, "colour": 8, "position": 9, "texture": 5, "background": 5}
+    for a, column in columns.items():
+        for b, other in columns.items():
+            if a < b:
+                cells = sizes[a] * sizes[b]
+                counts = np.bincount(column * sizes[b] + other, minlength=cells)
+                expected = 6000 / cells
+                chi_squared = ((counts - expected) ** 2 / expected).sum()
+                assert chi_squared < cells - 1 + 5 * np.sqrt(2 * (cells - 1)), (a, b)
+
+
+def test_counts_are_uniform(drawn):
+    counts = np.bincount(drawn[1].count)
+    assert len(counts) == 5
+    assert (abs(counts - NUM_IMAGES / 5) < 5 * np.sqrt(NUM_IMAGES * 0.16)).all()
+
+
+def test_count_of_shapes(plain):
+    """Counted in the image: shapes never touch each other."""
+    images, attributes = plain(60)
+    for mask, count in zip(_masks(images), attributes.count, strict=True):
+        assert _regions(mask) == int(shape_images.COUNTS[count])
+
+
+def test_position_of_the_shape(plain):
+    images, attributes = plain(60, single=True)
+    assert set(attributes.count) == {0}
+    for mask, position, kind in zip(
+        _masks(images), attributes.position, attributes.kind, strict=True
+    ):
+        rows, columns = np.nonzero(mask)
+        row, column = rows.mean() / 64, columns.mean() / 64
+        name = shape_images.POSITIONS[position]
+        # The centre that places a triangle or a half disc is not exactly its centre of mass.
+        slack = 0.06 if kind in (3, 7) else 0.02
+        third = {"top": 0, "middle": 1, "bottom": 2, "left": 0, "centre": 1, "right": 2}
+        for place, word in zip((row, column), name.split(), strict=True):
+            assert third[word] / 3 - slack < place < (third[word] + 1) / 3 + slack
+
+
+def test_colour_of_the_shape(plain):
+    """The most frequent colour off the background is nearest to the label's."""
+    images, attributes = plain(60)
+    palette = np.array(list(shape_images.COLOURS.values()))
+    for image, mask, colour in zip(images, _masks(images), attributes.colour, strict=True):
+        values, counts = np.unique(image[mask == 1], axis=0, return_counts=True)
+        distances = abs(palette - values[counts.argmax()].astype(int)).sum(-1)
+        assert distances.argmin() == colour
+
+
+def test_shape_of_the_shape(plain):
+    """Area, and area of the smallest enclosing circle, tell most kinds apart."""
+    images, attributes = plain(160, single=True)
+    for mask, kind in zip(_masks(images), attributes.kind, strict=True):
+        rows, columns = np.nonzero(mask)
+        points = np.stack([rows, columns], 1)
+        spread = points - points.mean(0)
+        radius = np.sqrt((spread**2).sum(1).max()) + 0.5
+        fill = len(points) / (np.pi * radius**2)
+        low, high = {
+            "circle": (0.9, 1.1),
+            "ring": (0.6, 0.85),
+            "square": (0.5, 0.75),
+            "triangle": (0.3, 0.52),
+            "star": (0.25, 0.5),
+            "cross": (0.45, 0.7),
+            "bar": (0.25, 0.5),
+            "semicircle": (0.4, 0.65),
+        }[shape_images.KINDS[kind]]
+        assert low < fill < high, shape_images.KINDS[kind]
+
+
+def test_patterns_differ(drawn):
+    """Texture and background show: how much neighbours differ, by kind of background."""
+    images, attributes = drawn
+    steps = abs(np.diff(images.astype(float), axis=2)).mean((1, 2, 3))
+    by_background = [steps[attributes.background == index].mean() for index in range(5)]
+    plain, gradient, stripes, clouds, speckles = by_background
+    assert max(plain, gradient, clouds) + 1 < stripes < speckles
+
+
+@pytest.mark.parametrize("size", [16, 33, 224])
+def test_any_size(size):
+    images, _ = shape_images.draw(3, 5, size)
+    assert images.shape == (5, size, size, 3)
+    assert images.dtype == np.uint8
+    assert images.std((1, 2, 3)).min() > 5
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("class", shape_images.KINDS),
+        ("colour", tuple(shape_images.COLOURS)),
+        ("count", ("1", "2", "3", "4", "5")),
+        ("position", shape_images.POSITIONS),
+    ],
+)
+def test_data_set(name, labels, tmp_path):
+    source = open_source(f"shapes/{name}-24x50-seed3", "train", tmp_path)
+    assert source.labels == labels
+    assert source.name == f"shapes/{name}-24x50-seed3"
+    examples = source.read([(0, 50)])
+    config = shapes.ShapesConfig(name="any", label=name, size=24, seed=3)
+    images, expected = shapes.draw_examples(config, "train", 0, 50)
+    np.testing.assert_array_equal(examples.labels, expected)
+    for image, pixels in zip(examples.images, images, strict=True):
+        np.testing.assert_array_equal(decode_image(image), pixels)
+    tests = open_source(f"shapes/{name}-24x50-seed3", "test+validation", tmp_path)
+    assert tests.num_examples == 10
+    assert not set(tests.read([(0, 10)]).images) & set(examples.images)
+
+
+def test_more_images_begin_with_the_same(tmp_path):
+    few, more = (
+        open_source(f"shapes/class-16x{count}", "train", tmp_path).read([(0, 40)])
+        for count in (40, 70)
+    )
+    assert few.images.tolist() == more.images.tolist()
+
+
+def test_default_configuration():
+    config = shapes.Shapes.builder_configs["class"]
+    assert (config.size, config.num_train, config.seed) == (64, 5000, 0)
+    assert [config.num_examples(split) for split in ("train", "validation", "test")] == [
+        5000,
+        500,
+        500,
+    ]
+    assert shapes.Shapes.BUILDER_CONFIGS[0].name == "class"
+
+
+@pytest.mark.process
+def test_loading_with_tfds_is_quiet(tmp_path):
+    """In another process, which knows the configuration by its name alone."""
+    open_source("shapes/count-16x20", "train", tmp_path)
+    program = (
+        "import sys, tensorflow_datasets as tfds, pipelines.data.shapes\n"
+        "data = tfds.load('shapes/count-16x20', data_dir=sys.argv[1], as_supervised=True)\n"
+        "print(len(data['train']), len(data['test']))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "20 2\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("shapes/size", ["'size' is no configuration", "class, colour, count, position"]),
+        ("shapes/class-64", ["'class-64' is no configuration"]),
+        ("shapes/class-8x10", ["8 pixels", "16 .. 512"]),
+        ("shapes/class-64x0", ["asks for 0 images"]),
+        ("shapes/class-64x9999999999", ["asks for 9,999,999,999 images"]),
+        ("shapes/class:2.0.0", ["shapes/class:2.0.0", "version 1.0.0"]),
+    ],
+)
+def test_clear_errors(name, texts, tmp_path):
+    with pytest.raises(DataError) as error:
+        open_source(name, "train", tmp_path)
+    assert "\n" not in str(error.value)
+    assert "Failed to construct" not in str(error.value)
+    for text in texts:
+        assert text in str(error.value)
+    assert not list(tmp_path.rglob("*.tfrecord*"))
+
+
+def test_builders_are_registered():
+    assert tfds.builder_cls("shapes") is shapes.Shapes
