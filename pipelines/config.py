@@ -11,6 +11,7 @@ import types
 import typing
 from typing import Any
 
+from pipelines.data.augmentation import Augmentation
 from pipelines.errors import UserError
 from vit_tf.config import get_variant
 from vit_tf.preprocessing import Preprocessing
@@ -78,6 +79,20 @@ class Data:
     crop_area: tuple[float, float] = (0.05, 1.0)
     # Mirror images left to right with probability 0.5.
     flip: bool = True
+    # Strength of brightness, contrast, saturation (0 .. 1) and hue (0 .. 0.5), drawn at random.
+    colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    # RandAugment: operations per image (0: off) and their magnitude; AugReg uses 2 and 0 .. 20.
+    randaugment_layers: int = 0
+    randaugment_magnitude: float = 10.0
+    # Probability of erasing a rectangle, range of its share of the area and of height over width.
+    erasing: float = 0.0
+    erasing_area: tuple[float, float] = (0.02, 0.4)
+    erasing_aspect: tuple[float, float] = (0.3, 1 / 0.3)
+    # noise or grey.
+    erasing_fill: str = "noise"
+    # MixUp and CutMix: a of Beta(a, a); 0 turns it off. With both on, each batch takes one.
+    mixup: float = 0.0
+    cutmix: float = 0.0
     # Evaluation. direct: resize, aspect not kept; resize_small: shorter side, then central crop.
     resize: str = "direct"
     # Length of the shorter side before the central crop, in pixels.
@@ -87,6 +102,8 @@ class Data:
         _check_choice("data.crop", self.crop, ("inception", "none"))
         _check_choice("data.resize", self.resize, ("direct", "resize_small"))
         _check_at_least("data.window", self.window, 1)
+        _check_at_least("data.mixup", self.mixup, 0)
+        _check_at_least("data.cutmix", self.cutmix, 0)
         low, high = self.crop_area
         if not 0 < low <= high <= 1:
             raise UserError(
@@ -98,6 +115,14 @@ class Data:
                 f"data.resize_to belongs to data.resize=resize_small. "
                 f"Received: resize={self.resize}, resize_to={self.resize_to}."
             )
+        try:
+            Augmentation(**self.augmentation())
+        except ValueError as error:
+            raise UserError(f"data.{error}") from None
+
+    def augmentation(self) -> dict[str, Any]:
+        """The fields of `augmentation.Augmentation`."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Augmentation)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

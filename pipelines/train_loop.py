@@ -206,10 +206,10 @@ def _train_dataset(source, experiment, preprocessing, start_step, input_context=
         seed=experiment.seed,
         window=settings.window,
         start_step=start_step,
-        crop=settings.crop,
-        crop_area=settings.crop_area,
-        flip=settings.flip,
+        mixup=settings.mixup,
+        cutmix=settings.cutmix,
         input_context=input_context,
+        **settings.augmentation(),
     )
 
 

@@ -107,7 +107,10 @@ def _find_images(folder):
     waiting, seen = [folder], set()
     while waiting:
         directory = waiting.pop()
-        status = os.stat(directory)
+        try:
+            status = os.stat(directory)
+        except OSError as error:
+            raise _unreadable(directory, error) from None
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -133,11 +136,16 @@ def _entries(directory):
                     continue
                 (folders if _is_folder(entry) else others).append(entry.name)
     except OSError as error:
-        raise DataError(
-            f"The folder {directory} cannot be read: {error.strerror}. Change its permissions, or "
-            f"remove it."
-        ) from None
+        raise _unreadable(directory, error) from None
     return sorted(folders), sorted(others)
+
+
+def _unreadable(directory, error):
+    """Returns the `DataError` for a folder that the system does not list."""
+    return DataError(
+        f"The folder {directory[:500]} cannot be read: {error.strerror}. Change its permissions, "
+        f"or remove it."
+    )
 
 
 def _is_folder(entry):

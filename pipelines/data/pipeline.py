@@ -165,9 +165,11 @@ def _first_unreadable(source, examples):
         try:
             decode_image(tf.constant(image))
         except tf.errors.OpError as error:
+            # See `files.FileSource` for images without bytes.
+            reason = first_line(error) if image else "it is empty, huge or cannot be opened"
             return DataError(
                 f"The image {source.describe(int(example_id))} (id {example_id}) cannot be "
-                f"decoded: {first_line(error)}. Remove or replace it."
+                f"decoded: {reason}. Remove or replace it."
             )
     return None
 

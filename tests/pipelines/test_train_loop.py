@@ -61,7 +61,13 @@ def test_two_replicas_equal_one_device(tmp_path, optimizer):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_parts_and_replicas_equal_the_whole_batch(tmp_path, optimizer):
     """4 x 4 = 16 on one device, and 2 replicas x 2 x 4, with the average of the weights."""
-    base = (f"optimizer.name={optimizer}", "optimizer.learning_rate=0.01", "data.eval_split=none")
+    base = (
+        f"optimizer.name={optimizer}",
+        "optimizer.learning_rate=0.01",
+        "data.eval_split=none",
+        "data.randaugment_layers=2",
+        "data.mixup=0.5",
+    )
     runs = {
         "whole": (one_device, 1),
         "parts": (one_device, 4),

@@ -263,11 +263,14 @@ def test_erasing_follows_its_definition():
     small = (share > 0.03) & (share < 0.12)  # rounding to pixels is far from these limits
     assert abs(share[small].mean() - 0.075) < 4 * 0.026 / small.sum() ** 0.5
     assert abs(aspect[small].mean() - (0.3 + 1 / 0.3) / 2) < 4 * 0.88 / small.sum() ** 0.5
+    places = []
     for start, room in ((top, 60 - height), (left, 80 - width)):
-        place = (start[room > 0] + 0.5) / (room[room > 0] + 1)
-        assert abs(place.mean() - 0.5) < 4 * 0.29 / len(place) ** 0.5
+        places.append((start + 0.5) / (room + 1))
+        assert abs(places[-1].mean() - 0.5) < 4 * 0.29 / len(start) ** 0.5
         assert start.min() == 0
         assert (start == room).any()
+    independent = np.corrcoef([*places, aspect])
+    assert np.abs(independent - np.eye(3)).max() < 4 / len(top) ** 0.5
 
     noise = images[hit][masks[hit]]
     assert -1 <= noise.min() < -0.999 < 0.999 < noise.max() < 1

@@ -284,3 +284,16 @@ def test_folder_that_cannot_be_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(folders.os, "scandir", denying)
     message = _message(tmp_path)
     assert f"{tmp_path}/b/deep cannot be read: Permission denied" in message
+
+
+def test_tree_deeper_than_the_system_can_name(tmp_path):
+    _write(tmp_path, "a/1.jpg", "b/1.jpg")
+    here = os.getcwd()
+    os.chdir(tmp_path / "a")
+    try:
+        for _ in range(20):
+            os.mkdir("x" * 250)
+            os.chdir("x" * 250)
+    finally:
+        os.chdir(here)
+    assert "cannot be read: File name too long" in _message(tmp_path)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from pipelines.data import pipeline, record_writer
 from pipelines.data.arrays import ArraySource
 from pipelines.data.sources import open_source
+from tests.pipelines.encoded import encode, pixels
 from vit_tf.preprocessing import Preprocessing, decode_image
 
 COUNT = 150
@@ -156,3 +157,43 @@ def test_bad_image_is_named(kind, sources, originals, tmp_path):
     problem = str(pipeline.find_unreadable(source, range(12)))
     assert text in problem
     assert "cannot be decoded" in problem
+
+
+def test_file_that_is_gone_is_named(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(encode(pixels(5, 6), "PNG"))
+    source = open_source(f"folder:{tmp_path}", "train")
+    assert pipeline.find_unreadable(source, range(2)) is None
+    (tmp_path / "b" / "1.png").unlink()
+    problem = str(pipeline.find_unreadable(source, range(2)))
+    assert f"b/1.png of folder:{tmp_path} (id 1) cannot be decoded: it is empty" in problem
+
+
+def test_every_format_is_decoded(tmp_path):
+    """Files written by Pillow, called by each suffix in some letter case."""
+    formats = {
+        "jpg": ("JPEG", {"quality": 95}),
+        "JPEG": ("JPEG", {"quality": 95}),
+        "Png": ("PNG", {}),
+        "webp": ("WEBP", {"lossless": True}),
+        "BMP": ("BMP", {}),
+        "gif": ("GIF", {}),
+    }
+    colours = {}
+    for i, (suffix, (file_format, options)) in enumerate(formats.items()):
+        image = np.full((20 + i, 30, 3), [40 * i, 200, 255 - 40 * i], np.uint8)
+        path = tmp_path / f"class {i % 2}" / f"{i}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encode(image, file_format, **options))
+        colours[f"class {i % 2}/{i}.{suffix}"] = image[0, 0]
+    source = open_source(f"folder:{tmp_path}", "train")
+    dataset = pipeline.eval_dataset(source, batch_size=6, preprocessing=PREPROCESSING)
+    (batch,) = _batches(dataset, -1)
+    found = {
+        source.describe(int(example_id)).partition(" of ")[0]: image[0, 0] * 127.5 + 127.5
+        for image, example_id in zip(batch["image"], batch["id"], strict=True)
+    }
+    assert found.keys() == colours.keys()
+    for path, colour in colours.items():
+        np.testing.assert_allclose(found[path], colour, atol=4, err_msg=path)
