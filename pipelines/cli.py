@@ -52,7 +52,12 @@ def run(main, description, define=None, positional=None):
     except OSError as error:
         _fail(EXIT_FAILED, f"{error.strerror or error} ({error.filename or 'no file'}).")
     except tf.errors.OpError as error:
-        _fail(EXIT_FAILED, error.message.splitlines()[0])
+        # TensorFlow puts where it happened in the graph before what happened.
+        lines = [line for line in error.message.splitlines() if line.strip()]
+        skipped = ("Graph execution error", "Detected at node")
+        _fail(
+            EXIT_FAILED, next((x for x in lines if not x.startswith(skipped)), "TensorFlow failed")
+        )
     except Interrupted as error:
         _fail(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:

@@ -64,7 +64,7 @@ class Model:
 class Data:
     """Where images come from and how they become batches."""
 
-    # TFDS name, such as "cifar10", "digits" or "imagenet2012:5.1.0".
+    # folder:PATH, list:FILE, tfrecord:PATH, or a TFDS name such as "imagenet2012:5.1.0".
     name: str = "digits"
     # Where TFDS keeps prepared data sets; None is TFDS' own default.
     data_dir: str | None = None

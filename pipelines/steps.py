@@ -152,6 +152,7 @@ class Evaluator(orbit.StandardEvaluator):
         )
         super().__init__(dataset)
         self.model, self.strategy, self.loss, self.signals = model, strategy, loss, signals
+        self.source = source
         self.steps = math.ceil(source.num_examples / batch_size)
 
     def eval_begin(self):
@@ -176,5 +177,13 @@ class Evaluator(orbit.StandardEvaluator):
         return classification.evaluation_means(state)
 
     def run(self) -> dict:
-        """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy."""
-        return self.evaluate(tf.constant(self.steps))
+        """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy.
+
+        Raises:
+            UserError: if an image cannot be read; it is named.
+        """
+        try:
+            return self.evaluate(tf.constant(self.steps))
+        except tf.errors.OpError as error:
+            found = pipeline.find_unreadable(self.source, range(self.source.num_examples))
+            raise found or error from None

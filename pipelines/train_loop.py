@@ -56,7 +56,7 @@ def train(experiment, workdir, strategy) -> dict:
         )
     initial = weights.find(experiment.init_from) if experiment.init_from else None
     run = Workdir(workdir)
-    run.check(experiment)
+    run.check(experiment, train_source.manifest())
 
     # Right before the first draw: what came before, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
@@ -92,11 +92,7 @@ def train(experiment, workdir, strategy) -> dict:
             experiment.train.loss,
             signals,
         )
-        try:
-            _run(trainer, evaluator, store, signals, progress)
-        except tf.errors.OpError as error:
-            failed = int(trainer.step.numpy())
-            raise _unreadable(experiment, train_source, failed, eval_source) or error from None
+        _run(trainer, evaluator, store, signals, progress, train_source)
         vit_tf.save_npz(model, run.final, preprocessing)
         say(f"wrote {run.final}")
         if trainer.average:
@@ -135,22 +131,17 @@ def evaluate(experiment, source, strategy) -> dict:
             f"{experiment.data.name} has {examples.num_classes} ({_few(examples.labels)}). Choose "
             "the data set with --set data.name=..., or fine-tune the model on this one."
         )
-    evaluator = Evaluator(
+    return Evaluator(
         model,
         strategy,
         examples,
         preprocessing,
         experiment.train.batch_size,
         experiment.train.loss,
-    )
-    try:
-        return evaluator.run()
-    except tf.errors.OpError as error:
-        found = pipeline.find_unreadable(examples, range(examples.num_examples))
-        raise found or error from None
+    ).run()
 
 
-def _run(trainer, evaluator, store, signals, progress):
+def _run(trainer, evaluator, store, signals, progress, source):
     """Steps, log lines, evaluations and checkpoints until the last step or a signal."""
     train = trainer.experiment.train
     step = int(trainer.step.numpy())
@@ -166,7 +157,8 @@ def _run(trainer, evaluator, store, signals, progress):
             if step >= train.steps:
                 break
             steps = min(_next_stop(step, train) - step, progress.steps_within(_LONGEST_LOOP))
-            with progress.timed(steps):
+            naming = _naming_bad_images(trainer.experiment, source, step, steps)
+            with progress.timed(steps), naming:
                 trainer.train(tf.constant(steps))
                 loss_sum = float(trainer.loss_sum.numpy())  # Waits for the device.
             step += steps
@@ -224,18 +216,24 @@ def _sample_images(source, experiment, preprocessing, count=16):
     return next(iter(batches))["image"]
 
 
-def _unreadable(experiment, train_source, step, eval_source):
-    """The error that names the image which stopped a run; None if all can be read."""
-    indices = pipeline.train_indices(
-        train_source,
-        batch_size=experiment.train.batch_size,
-        seed=experiment.seed,
-        window=experiment.data.window,
-        step=step,
-    )
-    return pipeline.find_unreadable(train_source, indices) or (
-        eval_source and pipeline.find_unreadable(eval_source, range(eval_source.num_examples))
-    )
+@contextlib.contextmanager
+def _naming_bad_images(experiment, source, step, steps):
+    """Turns a failure of the input in one of `steps` steps into the name of the bad image."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        # The step counter may have run ahead of the failing input, so all of them are looked at.
+        for failed in range(step, min(step + steps, experiment.train.steps)):
+            indices = pipeline.train_indices(
+                source,
+                batch_size=experiment.train.batch_size,
+                seed=experiment.seed,
+                window=experiment.data.window,
+                step=failed,
+            )
+            if found := pipeline.find_unreadable(source, indices):
+                raise found from None
+        raise error
 
 
 def _restore(trainer, store, run, initial):
@@ -245,6 +243,7 @@ def _restore(trainer, store, run, initial):
         run.drop_metrics_after(step)
         say(f"resuming from step {step}")
         return step
+    run.drop_metrics_after(0)
     if initial:
         say(weights.load(trainer.model, initial, head="reset"))
     if trainer.average:

@@ -44,11 +44,16 @@ class Workdir:
         self.final = os.path.join(self.path, "final.npz")
         self.average = os.path.join(self.path, "average.npz")
 
-    def check(self, experiment: Experiment):
+    def check(self, experiment: Experiment, data: dict):
         """Checks that `experiment` may run here; writes nothing.
 
+        Args:
+            experiment: what is to run.
+            data: `manifest()` of the training data.
+
         Raises:
-            UserError: if the directory holds another experiment, or cannot be one.
+            UserError: if the directory holds another experiment, cannot be one, or was trained on
+                data that have changed since.
         """
         if os.path.exists(self.config):
             changed = differences(self.read_experiment().to_dict(), experiment.to_dict())
@@ -58,6 +63,13 @@ class Workdir:
                     f"{self.path} holds a run with another configuration ({'; '.join(changed)}). "
                     "Choose another --workdir, or delete this one."
                 )
+            if os.path.exists(self.manifest):
+                changed = differences(read_json(self.manifest).get("data", {}), data)
+                if changed:
+                    raise UserError(
+                        f"The training data of {self.path} have changed ({'; '.join(changed[:3])}). "
+                        "Restore them, or choose another --workdir."
+                    )
         elif os.path.isdir(self.checkpoints):
             raise UserError(
                 f"{self.path} holds checkpoints but no config.json. Choose another --workdir."
@@ -120,6 +132,8 @@ class Workdir:
 
     def drop_metrics_after(self, step: int):
         """Forgets what a resumed run will compute again."""
+        if not os.path.exists(self.metrics):
+            return
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         write_atomically(self.metrics, lambda file: file.write(text.encode()))

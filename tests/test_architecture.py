@@ -19,7 +19,16 @@ from tests.architecture import (
 )
 
 PACKAGES = ("custom_ops", "vit_tf", "pipelines")
-COMMANDS = {"pretrain", "finetune", "evaluate", "predict", "export", "demo"}
+COMMANDS = {
+    "pretrain",
+    "finetune",
+    "evaluate",
+    "predict",
+    "export",
+    "demo",
+    "batch",
+    "make_tfrecords",
+}
 
 
 def _sources(*folders):

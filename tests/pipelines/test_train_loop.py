@@ -400,3 +400,47 @@ def test_nothing_to_evaluate(tmp_path):
         train_loop.evaluate(
             tiny_experiment("data.eval_split=none"), weights.find("shipped"), one_device()
         )
+
+
+def test_an_unreadable_image_is_named(tmp_path):
+    folder = image_folder(tmp_path / "images")
+    (folder / "b" / "5.png").write_bytes(b"not a picture")
+    experiment = tiny_experiment(
+        f"data.name=folder:{folder}", "data.eval_split=none", "train.steps=4"
+    )
+    with pytest.raises(UserError, match=r"b/5\.png"):
+        train_loop.train(experiment, tmp_path / "run", one_device())
+    assert not (tmp_path / "run" / "final.npz").exists()
+
+
+def test_changed_data_are_noticed(tmp_path):
+    folder = image_folder(tmp_path / "images")
+    experiment = tiny_experiment(
+        f"data.name=folder:{folder}", "data.eval_split=none", "train.steps=4"
+    )
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    (folder / "a" / "0.png").unlink()
+    with pytest.raises(UserError, match="training data of .* have changed"):
+        train_loop.train(experiment, tmp_path / "run", one_device())
+
+
+def test_metrics_without_a_checkpoint_start_anew(tmp_path):
+    experiment = tiny_experiment("data.eval_split=none", "train.steps=4")
+    run = Workdir(tmp_path / "run")
+    os.mkdir(run.path)
+    run.append_metrics({"step": 1, "loss": 9.0})
+    run.append_metrics({"step": 3, "loss": 9.0})
+    train_loop.train(experiment, run.path, one_device())
+    assert [line["step"] for line in run.read_metrics()] == [1, 2, 3, 4]
+    assert max(losses(run.path)) < 9
+
+
+def image_folder(path, classes="ab", count=20):
+    """A folder of small random pictures, one sub-folder per class."""
+    rng = np.random.default_rng(0)
+    for name in classes:
+        (path / name).mkdir(parents=True)
+        for index in range(count):
+            image = rng.integers(0, 256, [8, 9, 3], np.uint8)
+            (path / name / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
+    return path

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -297,3 +298,4 @@ def test_tree_deeper_than_the_system_can_name(tmp_path):
     finally:
         os.chdir(here)
     assert "cannot be read: File name too long" in _message(tmp_path)
+    shutil.rmtree(tmp_path / "a")

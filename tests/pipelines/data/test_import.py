@@ -8,7 +8,7 @@ import pytest
 
 _PROGRAM = """
 from pipelines.data import augmentation, catalog, digits, keys, mixing, order, pipeline
-from pipelines.data import randaugment, reading, sources
+from pipelines.data import arrays, batches, randaugment, reading, record_writer, shapes, sources
 import tensorflow as tf
 # Impossible once TensorFlow has started its devices.
 tf.config.threading.set_inter_op_parallelism_threads(1)
