@@ -67,7 +67,7 @@ class Workdir:
                 changed = differences(read_json(self.manifest).get("data", {}), data)
                 if changed:
                     raise UserError(
-                        f"The training data of {self.path} have changed ({'; '.join(changed[:3])}). "
+                        f"The training data of {self.path} have changed: {'; '.join(changed[:3])}. "
                         "Restore them, or choose another --workdir."
                     )
         elif os.path.isdir(self.checkpoints):
