@@ -13,7 +13,7 @@ import shutil
 
 import tensorflow as tf
 
-from pipelines.errors import RunError
+from pipelines.errors import RunError, UserError
 from pipelines.progress import say
 from pipelines.workdir import read_json, write_json
 
@@ -71,7 +71,7 @@ class CheckpointStore:
             shutil.rmtree(unfinished, ignore_errors=True)
             newest = steps(self._directory)[-1:] or ["none"]
             raise RunError(
-                f"Cannot save step {step} in {self._directory}: {_reason(error)}. The last "
+                f"Cannot save step {step} in {self._directory}: {failure_reason(error)}. The last "
                 f"checkpoint is step {newest[0]}; make room and start the same command again."
             ) from None
         self._sweep()
@@ -89,7 +89,14 @@ class CheckpointStore:
             if (damage := find_damage(self._directory, step)) is not None:
                 say(f"skipping the checkpoint of step {step}: {damage}")
                 continue
-            self._state.read(prefix(self._directory, step)).assert_consumed()
+            try:
+                self._state.read(prefix(self._directory, step)).assert_consumed()
+            except (AssertionError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                raise RunError(
+                    f"The checkpoint of step {step} in {self._directory} is of another program: "
+                    f"{reason[:200]}. Choose another --workdir."
+                ) from None
             return step
         if found:
             raise RunError(
@@ -99,12 +106,15 @@ class CheckpointStore:
 
     def _sweep(self):
         """Deletes what no rule keeps, and what an earlier crash left unfinished."""
-        found = steps(self._directory)
-        scores = {}
-        for step in found:
-            score = read_json(os.path.join(_path(self._directory, step), _CHECKSUMS)).get("score")
-            if score is not None:
-                scores[step] = score
+        found, scores = [], {}
+        for step in steps(self._directory):
+            try:
+                values = read_json(os.path.join(_path(self._directory, step), _CHECKSUMS))
+            except UserError:
+                continue  # Damaged: it counts for nothing and is left to the user.
+            found.append(step)
+            if isinstance(values.get("score"), float):
+                scores[step] = values["score"]
         kept = set(found[-self._keep_last :])
         if self._keep_every:
             kept |= {step for step in found if step % self._keep_every == 0}
@@ -180,7 +190,8 @@ def _flush(directory):
         os.close(descriptor)
 
 
-def _reason(error):
+def failure_reason(error):
+    """Why TensorFlow or the system could not write, in a few words."""
     if isinstance(error, OSError):
         return "the disk is full" if error.errno == errno.ENOSPC else error.strerror
     message = error.message.splitlines()[0]

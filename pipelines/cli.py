@@ -1,7 +1,7 @@
 """The frame of every command: flags in, one exit code out.
 
-0 done; 2 the user's input is wrong; 1 any other failure; 75 interrupted after saving. A failure is
-one sentence on stderr without a traceback, unless it is a defect of ours.
+0 done; 2 the user's input is wrong; 1 any other failure; 75 interrupted after saving, 130 before. A
+failure is one sentence on stderr without a traceback, unless it is a defect of ours.
 """
 
 import os
@@ -9,7 +9,8 @@ import sys
 
 from absl import flags
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 75
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
+STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
 
 
 def run(main, description, define=None, positional=None):
@@ -38,11 +39,22 @@ def run(main, description, define=None, positional=None):
             "repeated for each assignment. See --help.",
         )
     _quiet_tensorflow()
-    # After the flags, so that a typing error is answered before TensorFlow loads.
-    import tensorflow as tf
+    _run(main, values, arguments)
 
-    from pipelines.errors import Interrupted, RunError, UserError
 
+def _run(main, values, arguments):
+    try:
+        # After the flags, so that a typing error is answered before TensorFlow loads.
+        import tensorflow as tf
+
+        import custom_ops.library
+        from pipelines.errors import Interrupted, RunError, UserError
+    except KeyboardInterrupt:
+        _fail(EXIT_SIGINT, "Interrupted.")
+    try:
+        custom_ops.library.resolve()
+    except ValueError as error:
+        _fail(EXIT_USAGE, error)
     try:
         main(values, arguments)
     except UserError as error:
@@ -50,7 +62,8 @@ def run(main, description, define=None, positional=None):
     except RunError as error:
         _fail(EXIT_FAILED, error)
     except OSError as error:
-        _fail(EXIT_FAILED, f"{error.strerror or error} ({error.filename or 'no file'}).")
+        place = f" ({error.filename})" if error.filename else ""
+        _fail(EXIT_FAILED, f"{error.strerror or error}{place}.")
     except tf.errors.OpError as error:
         # TensorFlow puts where it happened in the graph before what happened.
         lines = [line for line in error.message.splitlines() if line.strip()]
@@ -61,7 +74,7 @@ def run(main, description, define=None, positional=None):
     except Interrupted as error:
         _fail(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:
-        _fail(EXIT_INTERRUPTED, "Interrupted.")
+        _fail(EXIT_SIGINT, "Interrupted before there was anything new to save.")
     sys.exit(0)
 
 
@@ -89,6 +102,17 @@ def strategy(values):
     )
 
 
+def model_source(values):
+    """The model that `--model` or `--workdir` names, by default the one shipped with us."""
+    from pipelines import weights
+    from pipelines.errors import UserError
+
+    for name in ("model", "workdir"):
+        if getattr(values, name) == "":
+            raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
+    return values.model or values.workdir or weights.SHIPPED
+
+
 def workdir(values, command):
     """`--workdir`, by default `runs/<command>-<experiment>`."""
     return values.workdir or os.path.join("runs", f"{command}-{values.experiment}")
@@ -102,7 +126,7 @@ def _shared_flags():
     flags.DEFINE_multi_string(
         "set", [], "path.to.field=value; changes one field of the experiment. Repeat it.", **shared
     )
-    flags.DEFINE_string("strategy", "auto", "auto, one_device, mirrored or tpu.", **shared)
+    flags.DEFINE_enum("strategy", "auto", STRATEGIES, "Where to run.", **shared)
     flags.DEFINE_integer(
         "logical_cpus", 1, "Split the CPU into this many devices.", lower_bound=1, **shared
     )

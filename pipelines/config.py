@@ -7,6 +7,7 @@ with a default of its own.
 import dataclasses
 import difflib
 import json
+import math
 import types
 import typing
 from typing import Any
@@ -15,6 +16,9 @@ from pipelines.data.augmentation import Augmentation
 from pipelines.errors import UserError
 from vit_tf.config import get_variant
 from vit_tf.preprocessing import Preprocessing
+
+# Fields that make a variant; see `override`.
+_SIZES = ("patch_size", "hidden_size", "mlp_size", "layers", "heads", "representation_size")
 
 # Optional fields that know a value of this name, so that `none` cannot mean "not set" there.
 _NONE_IS_A_VALUE = ("model.position_embedding",)
@@ -235,6 +239,12 @@ class Experiment:
     def __post_init__(self):
         if not 0 <= self.seed < 2**31:
             raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
+        if self.init_from == "":
+            raise UserError("init_from is empty. Name a model, or use none.")
+        try:
+            self.preprocessing(())
+        except ValueError as error:
+            raise UserError(f"model.image_size, data.resize: {error}") from None
         if self.schedule.warmup_steps >= self.train.steps:
             raise UserError(
                 f"schedule.warmup_steps={self.schedule.warmup_steps} must be below "
@@ -252,6 +262,7 @@ class Experiment:
             resize=self.data.resize,
             resize_to=self.data.resize_to,
             labels=tuple(labels),
+            probabilities=self.train.loss,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -268,12 +279,15 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
     """Applies `path.to.field=value` assignments, together, so that their order does not matter.
 
     Values are read by the field's type: `none` for an optional field, `224` or `224,160` for sizes.
+    Another `model.name` takes the sizes of that model, not those the recipe gave to its own.
 
     Raises:
         UserError: for an unknown path (with near names), an unreadable value or a value that
             does not fit the rest.
     """
     fields = experiment.to_dict()
+    if any(assignment.startswith("model.name=") for assignment in assignments):
+        fields["model"] |= dict.fromkeys(_SIZES)
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
         if not separator:
@@ -331,7 +345,10 @@ def _parse(path, text, kind):
             if len(values) != length:
                 raise ValueError
             return values
-        return wanted(text)
+        value = wanted(text)
+        if wanted is float and not math.isfinite(value):
+            raise ValueError
+        return value
     except (KeyError, ValueError):
         raise UserError(f"{path} is of type {_type_name(kind)}. Received: {text!r}.") from None
 
@@ -355,7 +372,7 @@ def _from_json(kind, value, path):
             if isinstance(value, list | tuple) and len(value) == len(elements):
                 pairs = zip(elements, value, strict=True)
                 return tuple(_from_json(element, part, path) for element, part in pairs)
-        elif option is float and type(value) in (int, float):
+        elif option is float and type(value) in (int, float) and math.isfinite(value):
             return float(value)
         elif type(value) is option:
             return value

@@ -29,7 +29,7 @@ def main(values, arguments):
     strategy = cli.strategy(values)
     from pipelines import train_loop, weights
 
-    source = weights.find(values.model or values.workdir or weights.SHIPPED)
+    source = weights.find(cli.model_source(values))
     means = train_loop.evaluate(experiment, source, strategy)
     if values.json:
         print(json.dumps(means))

@@ -43,7 +43,8 @@ def main(values, arguments):
     output = values.output or os.path.join("runs", f"export-{values.experiment}")
     from pipelines import serving, weights
 
-    source = weights.find(values.model or values.workdir or weights.SHIPPED)
+    cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
+    source = weights.find(cli.model_source(values))
     serving.check_output(output, values.overwrite)
     report = serving.export(*weights.open_model(source), output, values.overwrite)
     print(report)

@@ -94,26 +94,32 @@ class Optimizer:
             step: scalar int64 tensor, updates done before this one.
         """
         context = tf.distribute.get_replica_context()
-        context.merge_call(self._apply_on_all_replicas, args=(gradients, rate, step))
+        scalars = self.scalars(tf.cast(step, tf.float32))
+        context.merge_call(self._apply_on_all_replicas, args=(gradients, rate, scalars))
 
-    def _apply_on_all_replicas(self, strategy, gradients, rate, step):
+    def _apply_on_all_replicas(self, strategy, gradients, rate, scalars):
         for variable, gradient, slots, weight_decay in zip(
             self._variables, gradients, self._slots, self._rates_of_decay, strict=True
         ):
             strategy.extended.update(
                 variable,
                 self._update,
-                args=(gradient, rate, step, weight_decay, *slots),
+                args=(gradient, rate, scalars, weight_decay, *slots),
                 group=False,
             )
 
-    def _update(self, variable, gradient, rate, step, weight_decay, *slots):
-        direction = self.direction(gradient, step, *slots)
+    def _update(self, variable, gradient, rate, scalars, weight_decay, *slots):
+        direction = self.direction(gradient, *scalars, *slots)
         if weight_decay:
             direction += weight_decay * variable
         variable.assign_sub(rate * direction)
 
-    def direction(self, gradient, step, *slots):
+    def scalars(self, step):
+        """What all variables of one update share, computed once from the float32 step."""
+        del step
+        return ()
+
+    def direction(self, gradient, *scalars_and_slots):
         """Updates the slots and returns what the learning rate multiplies."""
         raise TypeError(f"{type(self).__name__} does not define a direction.")
 
@@ -127,8 +133,7 @@ class SGD(Optimizer):
         super().__init__(variables, **kwargs)
         self.momentum = momentum
 
-    def direction(self, gradient, step, velocity):
-        del step
+    def direction(self, gradient, velocity):
         new = self.momentum * velocity + gradient
         velocity.assign(new)
         return new
@@ -147,12 +152,14 @@ class AdamW(Optimizer):
         super().__init__(variables, **kwargs)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
-    def direction(self, gradient, step, momentum, variance):
-        updates = tf.cast(step, tf.float64) + 1
-        correction_1, correction_2 = (
-            tf.cast(1 - tf.constant(beta, tf.float64) ** updates, tf.float32)
+    def scalars(self, step):
+        # 1 - beta^t without the cancellation of 1 - 0.999; a beta of 0 needs no correction.
+        return tuple(
+            -tf.math.expm1((step + 1) * math.log(beta)) if beta else tf.ones([])
             for beta in (self.beta_1, self.beta_2)
         )
+
+    def direction(self, gradient, correction_1, correction_2, momentum, variance):
         first = self.beta_1 * momentum + (1 - self.beta_1) * gradient
         second = self.beta_2 * variance + (1 - self.beta_2) * gradient**2
         momentum.assign(first)

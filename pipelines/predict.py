@@ -29,9 +29,10 @@ def define(values):
 
 
 def main(values, arguments):
-    from pipelines import prediction, weights
+    from pipelines import prediction
 
-    model = values.model or values.workdir or weights.SHIPPED
+    cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
+    model = cli.model_source(values)
     for result in prediction.predict(model, arguments, values.top):
         print(json.dumps(result) if values.json else _block(result))
 

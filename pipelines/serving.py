@@ -234,7 +234,7 @@ def _expect(name, model, preprocessing, images):
             outputs = {"embedding": tf.cast(model.represent(features), tf.float32)}
         else:
             logits = model(inputs, training=False)
-            outputs = {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+            outputs = {"logits": logits, "probabilities": preprocessing.to_probabilities(logits)}
     outputs = {key: value.numpy() for key, value in outputs.items()}
     for key, value in outputs.items():
         if not np.isfinite(value).all():

@@ -51,7 +51,7 @@ def make_signatures(model, preprocessing) -> dict:
         logits = tf.cast(model(inputs, training=False), tf.float32)
         return {
             "logits": logits,
-            "probabilities": tf.nn.softmax(logits),
+            "probabilities": preprocessing.to_probabilities(logits),
             "classes": tf.tile(tf.constant([names], tf.string), [tf.shape(logits)[0], 1]),
         }
 

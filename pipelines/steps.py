@@ -115,6 +115,15 @@ class Trainer(orbit.StandardTrainer):
                 loss = tf.reduce_sum(losses * batch["weight"]) / train.batch_size
         return loss, tape.gradient(loss, variables)
 
+    @tf.function
+    def _weight_sum(self):
+        sums = [tf.reduce_sum(variable.value) for variable in self.model.trainable_variables]
+        return tf.add_n(sums)
+
+    def weight_sum(self) -> float:
+        """The sum of all weights: not finite if one of them is not."""
+        return float(self._weight_sum().numpy())
+
     def learning_rate(self, step):
         """The schedule of the experiment at `step`."""
         return optimization.learning_rate(
@@ -184,6 +193,6 @@ class Evaluator(orbit.StandardEvaluator):
         """
         try:
             return self.evaluate(tf.constant(self.steps))
-        except tf.errors.OpError as error:
+        except pipeline.INPUT_ERRORS as error:
             found = pipeline.find_unreadable(self.source, range(self.source.num_examples))
             raise found or error from None

@@ -7,9 +7,10 @@ import urllib.parse
 
 import tensorflow as tf
 
+from pipelines.cli import STRATEGIES
 from pipelines.errors import UserError
+from pipelines.progress import say
 
-STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
 _TPU_TIMEOUT = 12  # Seconds.
 
 
@@ -56,6 +57,9 @@ def _tpu_strategy(tpu, zone, project):
     initialisation never reaches TPUStrategy, which would die with an IndexError.
     """
     try:
+        if tpu not in ("", "local"):
+            # Remote workers cannot run the Python part of the input pipeline.
+            say("images are read by this process: run it on the TPU's own host if it stands still")
         resolver = _within(_TPU_TIMEOUT, lambda: _resolve_tpu(tpu, zone, project))
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)

@@ -5,7 +5,6 @@ device; Python only looks at signals, logs, evaluates and saves between such loo
 """
 
 import contextlib
-import dataclasses
 import math
 import time
 
@@ -13,7 +12,7 @@ import keras
 import tensorflow as tf
 
 import vit_tf
-from pipelines import optimization, weights
+from pipelines import checkpoints, optimization, weights
 from pipelines.checkpoints import CheckpointStore
 from pipelines.data import pipeline
 from pipelines.data.sources import open_source
@@ -54,16 +53,27 @@ def train(experiment, workdir, strategy) -> dict:
             f"train.batch_size={experiment.train.batch_size} is not a multiple of {parts}: "
             f"{replicas} replicas times train.accumulation={experiment.train.accumulation}."
         )
-    initial = weights.find(experiment.init_from) if experiment.init_from else None
+    if config.classifier == "unpooled":
+        raise UserError(
+            "model.classifier=unpooled gives logits per patch, and the labels are per image. "
+            "Set it to token or gap."
+        )
     run = Workdir(workdir)
     run.check(experiment, train_source.manifest())
+    # A run that goes on does not need what it came from.
+    begins = not checkpoints.steps(run.checkpoints)
+    initial = weights.find(experiment.init_from) if experiment.init_from and begins else None
 
     # Right before the first draw: what came before, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
     with strategy.scope():
         model = vit_tf.create_model(config, dtype=experiment.model.dtype)
         optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
-    say(f"{experiment.model.name}: {model.count_params():,} parameters, {describe(strategy)}")
+    say(
+        f"{experiment.model.name} with {config.layers} layers, width {config.hidden_size}, "
+        f"patches of {config.patch_size} on {config.image_size[0]} x {config.image_size[1]}: "
+        f"{model.count_params():,} parameters, {describe(strategy)}"
+    )
     trainer = Trainer(model, optimizer, experiment, strategy, dataset=None)
     store = CheckpointStore(
         run.checkpoints,
@@ -76,13 +86,16 @@ def train(experiment, workdir, strategy) -> dict:
         lambda context: _train_dataset(train_source, experiment, preprocessing, step, context)
     )
     run.create(experiment)
+    if step < experiment.train.steps:
+        run.remove_results()
     run.write_manifest(experiment, describe(strategy), train_source.manifest())
 
     with Signals() as signals, Progress(run, experiment.train, step) as progress:
         if step == 0:
-            progress.write_images(
-                "training images", _sample_images(train_source, experiment, preprocessing)
+            images = pipeline.sample_images(
+                train_source, preprocessing, experiment.seed, **experiment.data.augmentation()
             )
+            progress.write_images("training images", images)
         evaluator = eval_source and Evaluator(
             model,
             strategy,
@@ -124,6 +137,8 @@ def evaluate(experiment, source, strategy) -> dict:
     examples = open_source(experiment.data.name, split, experiment.data.data_dir)
     with strategy.scope():
         model, preprocessing = weights.open_model(source)
+    if model.config.classifier == "unpooled":
+        raise UserError(f"{source.path} is unpooled: it gives logits per patch, not per image.")
     classes = model.config.num_classes
     if classes != examples.num_classes or preprocessing.labels not in ((), examples.labels):
         raise UserError(
@@ -151,6 +166,7 @@ def _run(trainer, evaluator, store, signals, progress, source):
                 begin = time.perf_counter()
                 with trainer.average.in_place() if trainer.average else contextlib.nullcontext():
                     means = evaluator.run()
+                _check_finite("evaluation loss", means["loss"], step)
                 progress.evaluated(step, means, time.perf_counter() - begin)
                 if train.keep_best:
                     store.save(step, score=means["accuracy"])
@@ -162,23 +178,31 @@ def _run(trainer, evaluator, store, signals, progress, source):
                 trainer.train(tf.constant(steps))
                 loss_sum = float(trainer.loss_sum.numpy())  # Waits for the device.
             step += steps
-            if not math.isfinite(loss_sum):
-                raise RunError(
-                    f"The loss is not finite at step {step}. Lower optimizer.learning_rate or "
-                    "lengthen schedule.warmup_steps; checkpoints in the workdir are from before."
-                )
+            _check_finite("loss", loss_sum, step)
+            _check_finite("gradient norm", trainer.norm.numpy(), step)
             if _due(step, train.log_every, train):
                 rate, norm = trainer.learning_rate(step - 1), trainer.norm.numpy()
                 progress.trained(step, loss_sum, float(rate), float(norm))
                 trainer.loss_sum.assign(0.0)
             if _due(step, train.checkpoint_every, train):
+                _check_finite("sum of the weights", trainer.weight_sum(), step)
                 store.save(step)
             signals.check()
     except Interrupted as signal:
+        _check_finite("sum of the weights", trainer.weight_sum(), step)
         store.save(step)
         raise Interrupted(
             f"{signal}: saved step {step}. Start the same command again to go on."
         ) from None
+
+
+def _check_finite(what, value, step):
+    """Ends the run before anything that is not a number is saved."""
+    if not math.isfinite(value):
+        raise RunError(
+            f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
+            "schedule.warmup_steps; what is saved in the workdir is from before."
+        )
 
 
 def _open_sources(experiment):
@@ -205,23 +229,12 @@ def _train_dataset(source, experiment, preprocessing, start_step, input_context=
     )
 
 
-def _sample_images(source, experiment, preprocessing, count=16):
-    """What a few images look like to the model, without reading a whole window of them."""
-    few = dataclasses.replace(
-        experiment,
-        data=dataclasses.replace(experiment.data, window=count),
-        train=dataclasses.replace(experiment.train, batch_size=count),
-    )
-    batches = _train_dataset(source, few, preprocessing, start_step=0)
-    return next(iter(batches))["image"]
-
-
 @contextlib.contextmanager
 def _naming_bad_images(experiment, source, step, steps):
     """Turns a failure of the input in one of `steps` steps into the name of the bad image."""
     try:
         yield
-    except tf.errors.OpError as error:
+    except pipeline.INPUT_ERRORS as error:
         # The step counter may have run ahead of the failing input, so all of them are looked at.
         for failed in range(step, min(step + steps, experiment.train.steps)):
             indices = pipeline.train_indices(

@@ -80,12 +80,17 @@ def open_model(source, dtype=None) -> tuple[VisionTransformer, vit_tf.Preprocess
             model, sidecar = _open_keras(source.file), read_sidecar(source.file)
         else:
             sidecar = read_sidecar(source.file)
-            fields = sidecar.get("config")
-            config = vit_tf.ViTConfig.from_dict(fields) if fields else infer_config(source.file)
+            config = _config_of_file(source.file, sidecar.get("config"))
             model = vit_tf.create_model(config, dtype=dtype)
             vit_tf.load_npz(model, source.file, head="keep")
         fields = sidecar.get("preprocessing") or {"image_size": list(model.config.image_size)}
-        return model, vit_tf.Preprocessing.from_dict(fields)
+        preprocessing = vit_tf.Preprocessing.from_dict(fields)
+        if preprocessing.image_size != model.config.image_size:
+            raise UserError(
+                f"{source.path}: the sidecar prepares images of {preprocessing.image_size}, the "
+                f"model reads {model.config.image_size}. Restore or delete the sidecar."
+            )
+        return model, preprocessing
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
 
@@ -112,6 +117,21 @@ def load(model, source, head="reset"):
         raise UserError(str(error)) from None
 
 
+def _config_of_file(path, fields):
+    """The configuration in a sidecar, once the arrays have confirmed the sizes it claims."""
+    found = infer_config(path)
+    if not fields:
+        return found
+    config = vit_tf.ViTConfig.from_dict(fields)
+    for name in ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes"):
+        if getattr(config, name) != getattr(found, name):
+            raise UserError(
+                f"{path}.json says {name}={getattr(config, name)}, the arrays of {path} have "
+                f"{getattr(found, name)}. Restore or delete the sidecar."
+            )
+    return config
+
+
 def _find_in_workdir(path):
     run = Workdir(path)
     if os.path.exists(os.path.join(path, "saved_model.pb")):
@@ -119,24 +139,22 @@ def _find_in_workdir(path):
             f"{path} is a SavedModel, whose weights only serve. Expected the workdir, .npz or "
             ".keras file it was exported from."
         )
+    if os.path.exists(run.config) and os.path.exists(run.final):
+        return Source(path, "npz", run.final, run)
     step = checkpoints.newest(run.checkpoints)
-    checkpoint = None if step is None else checkpoints.prefix(run.checkpoints, step)
-    has_final = os.path.exists(run.final)
-    if not os.path.exists(run.config) or not (has_final or checkpoint):
+    if not os.path.exists(run.config) or step is None:
         raise UserError(
             f"{path} holds no trained model: expected config.json with final.npz or checkpoints."
         )
-    # A run that was extended and interrupted has a checkpoint newer than its last final.npz.
-    if has_final and (
-        checkpoint is None or os.path.getmtime(run.final) >= os.path.getmtime(checkpoint + ".index")
-    ):
-        return Source(path, "npz", run.final, run)
-    return Source(path, "checkpoint", checkpoint, run)
+    return Source(path, "checkpoint", checkpoints.prefix(run.checkpoints, step), run)
 
 
 def _open_checkpoint(source, dtype):
     experiment = source.workdir.read_experiment()
-    labels = read_json(source.workdir.manifest).get("data", {}).get("labels", [])
+    manifest = read_json(source.workdir.manifest).get("data")
+    labels = manifest.get("labels") if isinstance(manifest, dict) else None
+    if not isinstance(labels, list):
+        raise UserError(f"{source.workdir.manifest} names no labels. Restore it.")
     config = experiment.model.vit_config(len(labels))
     model = vit_tf.create_model(config, dtype=dtype or experiment.model.dtype)
     try:
@@ -150,7 +168,7 @@ def _open_checkpoint(source, dtype):
 
 def _open_keras(path):
     try:
-        model = keras.models.load_model(path, compile=False)
+        model = keras.models.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # Keras raises many unrelated types for a damaged file.
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is not a model Keras can read: {reason}") from None

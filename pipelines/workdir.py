@@ -1,5 +1,6 @@
 """The directory of a run: configuration, manifest, metrics, checkpoints."""
 
+import errno
 import json
 import os
 import platform
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 import custom_ops
 from pipelines.config import Experiment, differences
-from pipelines.errors import UserError
+from pipelines.errors import RunError, UserError
 from vit_tf.files import write_atomically
 
 # These may change between two starts of one run: they do not change what a step computes.
@@ -64,13 +65,16 @@ class Workdir:
                     "Choose another --workdir, or delete this one."
                 )
             if os.path.exists(self.manifest):
-                changed = differences(read_json(self.manifest).get("data", {}), data)
+                before = read_json(self.manifest).get("data")
+                if not isinstance(before, dict):
+                    raise UserError(f"{self.manifest} is damaged. Restore it.")
+                changed = differences(before, data)
                 if changed:
                     raise UserError(
                         f"The training data of {self.path} have changed: {'; '.join(changed[:3])}. "
                         "Restore them, or choose another --workdir."
                     )
-        elif os.path.isdir(self.checkpoints):
+        elif os.path.isdir(self.checkpoints) and os.listdir(self.checkpoints):
             raise UserError(
                 f"{self.path} holds checkpoints but no config.json. Choose another --workdir."
             )
@@ -82,10 +86,21 @@ class Workdir:
             UserError: if that is not possible.
         """
         try:
-            os.makedirs(self.checkpoints, exist_ok=True)
+            os.makedirs(self.path, exist_ok=True)
             write_json(self.config, experiment.to_dict())
+            os.makedirs(self.checkpoints, exist_ok=True)
         except OSError as error:
-            raise UserError(f"Cannot write to --workdir {self.path}: {error.strerror}.") from None
+            problem = f"Cannot write to --workdir {self.path}: {error.strerror}."
+            if error.errno == errno.ENOSPC:
+                raise RunError(problem) from None
+            raise UserError(problem) from None
+
+    def remove_results(self):
+        """Deletes what an earlier, shorter run ended with; its weights are in a checkpoint."""
+        for path in (self.final, self.average):
+            for name in (path, path + ".json"):
+                if os.path.exists(name):
+                    os.remove(name)
 
     def read_experiment(self) -> Experiment:
         """The experiment that runs here.
@@ -97,7 +112,8 @@ class Workdir:
 
     def write_manifest(self, experiment, strategy, data):
         """Records what is needed to repeat the run: versions, code, seeds, data."""
-        starts = read_json(self.manifest).get("starts", []) if os.path.exists(self.manifest) else []
+        starts = read_json(self.manifest).get("starts") if os.path.exists(self.manifest) else []
+        starts = starts if isinstance(starts, list) else []
         here = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
@@ -116,18 +132,20 @@ class Workdir:
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, numbers in full precision."""
         with open(self.metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+            file.write(json.dumps(values, allow_nan=False) + "\n")
 
     def read_metrics(self) -> list[dict]:
-        """All whole lines of `metrics.jsonl`; a line cut off by a crash is left out."""
+        """All whole lines of `metrics.jsonl`; what a crash cut off, or is not ours, is left out."""
         lines = []
         if os.path.exists(self.metrics):
             with open(self.metrics, encoding="utf-8") as file:
                 for line in file:
                     try:
-                        lines.append(json.loads(line))
-                    except json.JSONDecodeError:
+                        values = json.loads(line)
+                    except ValueError:
                         continue
+                    if isinstance(values, dict) and type(values.get("step")) is int:
+                        lines.append(values)
         return lines
 
     def drop_metrics_after(self, step: int):

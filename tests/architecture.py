@@ -86,8 +86,8 @@ def dotted(node):
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def is_command(source):
-    """Whether a module is meant to be started: it has `if __name__ == "__main__"`."""
+def has_main_block(source):
+    """Whether a module does something when it is started: `if __name__ == "__main__"`."""
     tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]
     return any(isinstance(t, ast.Compare) and dotted(t.left) == "__name__" for t in tests)
 
@@ -111,9 +111,9 @@ def command_complaints(source, module, commands):
     ]
 
 
-def flag_complaints(source, module):
+def flag_complaints(source, module, commands):
     """Flags outside the commands and `pipelines/cli.py`."""
-    if module == "pipelines.cli" or is_command(source):
+    if module == "pipelines.cli" or module in commands:
         return []
     found = [(name, line) for name, line in imports(source, module) if name in FLAG_MODULES]
     for node in ast.walk(ast.parse(source)):

@@ -27,6 +27,8 @@ class Preprocessing:
             "resize_small" brings the shorter side to `resize_to` and takes the centre.
         resize_to: shorter side before the central crop, in pixels; only with "resize_small".
         labels: class names in label order; empty if they are unknown.
+        probabilities: how logits become probabilities: "softmax", or "sigmoid" where several
+            classes may be true at once.
 
     Raises:
         ValueError: if a field has the wrong type, or the fields do not fit together.
@@ -36,6 +38,7 @@ class Preprocessing:
     resize: str = "direct"
     resize_to: int | None = None
     labels: tuple[str, ...] = ()
+    probabilities: str = "softmax"
 
     def __post_init__(self):
         if not (
@@ -67,6 +70,10 @@ class Preprocessing:
             and all(isinstance(label, str) for label in self.labels)
         ):
             raise ValueError(f"labels={self.labels!r} are not class names. Expected strings.")
+        if self.probabilities not in ("softmax", "sigmoid"):
+            raise ValueError(
+                f"probabilities={self.probabilities!r} is unknown. Expected softmax or sigmoid."
+            )
         object.__setattr__(self, "image_size", tuple(int(side) for side in self.image_size))
         object.__setattr__(self, "labels", tuple(self.labels))
 
@@ -109,7 +116,12 @@ class Preprocessing:
             "resize": self.resize,
             "resize_to": self.resize_to,
             "labels": list(self.labels),
+            "probabilities": self.probabilities,
         }
+
+    def to_probabilities(self, logits):
+        """Logits `[B, K]` as probabilities of the same shape."""
+        return tf.nn.sigmoid(logits) if self.probabilities == "sigmoid" else tf.nn.softmax(logits)
 
     @classmethod
     def from_dict(cls, fields):

@@ -33,6 +33,15 @@ from vit_tf.preprocessing import decode_image
 _EVAL_WINDOW = 1024
 
 
+# What a dataset raises when an example cannot be read or decoded.
+INPUT_ERRORS = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.UnknownError,
+)
+
+
 def train_dataset(
     source,
     *,
@@ -93,6 +102,24 @@ def train_dataset(
 
     prepare = functools.partial(augment, preprocessing=preprocessing)
     return _dataset(source, windows, prepare, share, seed, mixing)
+
+
+def sample_images(source, preprocessing, seed, count=16, **augment):
+    """The first stored images as training would see them, float32 `[n, h, w, 3]` in [-1, 1].
+
+    Args:
+        source: a `Source`.
+        preprocessing: `vit_tf.Preprocessing`.
+        seed: seed of the run.
+        count: how many, at most.
+        **augment: fields of `augmentation.Augmentation`.
+    """
+    prepare = augmentation.Augmentation(**augment)
+    images = source.read([(0, min(count, source.num_examples))]).images
+    seeds = keys.example_seeds(seed, 0, np.arange(len(images)))
+    return tf.stack(
+        [prepare(tf.constant(x), s, preprocessing) for x, s in zip(images, seeds, strict=True)]
+    )
 
 
 def eval_dataset(source, *, batch_size, preprocessing, input_context=None):

@@ -135,3 +135,23 @@ def test_a_full_disk_is_one_sentence_and_the_previous_one_stays(
     assert sorted(os.listdir(tmp_path)) == ["step-1"]
     assert store.restore_newest() == 1
     assert variable.numpy() == 1
+
+
+def test_an_older_damaged_one_does_not_stop_a_run(tmp_path, state):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint, keep_last=2)
+    for step in (1, 2):
+        save(store, variable, step)
+    DAMAGE["no checksums"](tmp_path / "step-1")
+    for step in (3, 4):
+        save(store, variable, step)
+    # It is left to the user, and takes no place of a whole one.
+    assert checkpoints.steps(tmp_path) == [1, 3, 4]
+
+
+def test_a_checkpoint_of_another_program_is_one_sentence(tmp_path, state):
+    variable, checkpoint = state
+    save(CheckpointStore(tmp_path, checkpoint), variable, 1)
+    other = tf.train.Checkpoint(variable=tf.Variable(0.0), more=tf.Variable([1.0]))
+    with pytest.raises(RunError, match="step 1 .* is of another program"):
+        CheckpointStore(tmp_path, other).restore_newest()

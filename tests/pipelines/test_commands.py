@@ -49,6 +49,40 @@ def test_wrong_input_is_one_sentence_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("module", ["pretrain", "finetune", "evaluate", "predict", "export"])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--experiment=nonsense"], "nonsense"),
+        (["--set=modle.nmae=3"], "modle.nmae"),
+        (["--strategy=bogus"], "bogus"),
+    ],
+)
+def test_every_command_refuses_what_it_does_not_know(
+    tmp_path, monkeypatch, capsys, module, arguments, text
+):
+    result = run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+    assert_user_error(result, text)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "flag"),
+    [("finetune", "--init_from="), ("evaluate", "--model="), ("predict", "--model=")],
+)
+def test_an_empty_name_is_not_a_default(tmp_path, monkeypatch, capsys, module, flag):
+    result = run_here(module, flag, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+    assert_user_error(result, "is empty")
+
+
+@pytest.mark.parametrize("choice", ["compiled", "bogus"])
+def test_an_implementation_that_is_not_there(tmp_path, monkeypatch, capsys, choice):
+    monkeypatch.setenv("VIT_OPS", choice)
+    result = run_here("pretrain", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+    assert_user_error(result, f"VIT_OPS={choice}")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.process
 def test_wrong_input_ends_a_process_the_same_way(tmp_path):
     assert_user_error(run_command("pretrain", "--experimnt=digits", cwd=tmp_path), "experimnt")

@@ -114,6 +114,16 @@ def test_values_may_hold_equal_signs():
     assert override(Experiment(), ["data.data_dir=/a=b"]).data.data_dir == "/a=b"
 
 
+def test_another_model_name_brings_its_own_sizes():
+    recipe = experiments.get("digits")
+    changed = override(recipe, ["model.layers=3", "model.name=ViT-L/16", "model.image_size=64"])
+    config_ = changed.model.vit_config(10)
+    sizes = (config_.hidden_size, config_.mlp_size, config_.heads, config_.patch_size)
+    assert sizes == (1024, 4096, 16, 16)
+    assert config_.layers == 3
+    assert override(recipe, ["seed=1"]).model == recipe.model
+
+
 def test_order_of_assignments_does_not_matter():
     assignments = ["schedule.warmup_steps=2000", "train.steps=3000"]
     assert override(Experiment(), assignments) == override(Experiment(), assignments[::-1])
@@ -161,6 +171,10 @@ def test_assignment_without_value():
         ("data.erasing=2", "data.erasing"),
         ("data.mixup=-1", "data.mixup must be at least 0"),
         ("data.randaugment_layers=-1", "data.randaugment_layers"),
+        ("optimizer.learning_rate=nan", "optimizer.learning_rate is of type float"),
+        ("optimizer.clip_norm=inf", "optimizer.clip_norm is of type"),
+        ("init_from=", "init_from is empty"),
+        ("model.image_size=70000", "image_size"),
         ("data.window=0", "data.window must be at least 1"),
         ("seed=-1", "seed must be in"),
         ("model.name=ViT-B/61", "Unknown model 'ViT-B/61'. Did you mean ViT-B/16"),

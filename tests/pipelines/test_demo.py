@@ -10,7 +10,7 @@ import vit_tf
 from pipelines import errors, experiments, strategies
 from pipelines.demonstration import checks, page, stages
 from pipelines.workdir import Workdir
-from tests.pipelines.commands import run_here
+from tests.pipelines.process import assert_user_error, run_here
 
 # Far too short to learn; what the demo shows must come out all the same.
 SHORT = ("train.steps=4", "schedule.warmup_steps=1", "train.batch_size=16")
@@ -160,8 +160,9 @@ class TestRecipes:
 
 def test_wrong_flags_leave_nothing(monkeypatch, capsys, tmp_path):
     for flags in (["--experiment", "cifar"], ["--set", "model.layers=2"]):
-        code, _, err = run_here(monkeypatch, capsys, "demo", "--workdir", tmp_path / "demo", *flags)
-        assert code == 2 and flags[1] in err
+        arguments = ["--workdir", tmp_path / "demo", *flags]
+        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+        assert_user_error(run_here("demo", *arguments, **here), flags[1])
     assert os.listdir(tmp_path) == []
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -330,16 +331,21 @@ def test_models_open_from_every_source(finished, tmp_path, kind):
     np.testing.assert_array_equal(fresh(images), model(images))
 
 
-def test_a_newer_checkpoint_wins_over_an_older_final_file(finished, tmp_path):
-    workdir, _, _ = finished
-    assert weights.find(workdir).kind == "npz"
-    final = workdir / "final.npz"
-    stat = final.stat()
-    try:
-        os.utime(final, (1, 1))
-        assert weights.find(workdir).kind == "checkpoint"
-    finally:
-        os.utime(final, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch):
+    common = ("schedule.decay=constant", "data.eval_split=none", "train.average=0.5")
+    run = tmp_path / "run"
+    train_loop.train(tiny_experiment(*common, "train.steps=4"), run, one_device())
+    assert weights.find(run).kind == "npz"
+
+    def interrupted(self):
+        raise Interrupted("SIGTERM")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Signals, "check", interrupted)
+        with pytest.raises(Interrupted, match="saved step 5"):
+            train_loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device())
+    assert not (run / "final.npz").exists() and not (run / "average.npz.json").exists()
+    assert weights.find(run).kind == "checkpoint"
 
 
 @pytest.mark.parametrize("content", ["none", "empty", "file", "damaged keras", "foreign keras"])
@@ -444,3 +450,79 @@ def image_folder(path, classes="ab", count=20):
             image = rng.integers(0, 256, [8, 9, 3], np.uint8)
             (path / name / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
     return path
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, checkpoint_every):
+    """The loss is measured before the update, so it cannot tell."""
+    experiment = tiny_experiment(
+        "optimizer.name=sgd",
+        "optimizer.learning_rate=3e38",
+        "train.loss=sigmoid",
+        "optimizer.clip_norm=none",
+        "schedule.warmup_steps=0",
+        "train.steps=1",
+        f"train.checkpoint_every={checkpoint_every}",
+    )
+    with pytest.raises(RunError, match="is not finite at step 1"):
+        train_loop.train(experiment, tmp_path / "run", one_device())
+    assert not (tmp_path / "run" / "final.npz").exists()
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == []
+
+
+def test_a_run_that_goes_on_does_not_need_where_it_came_from(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "source")
+    common = (f"init_from={tmp_path / 'source'}", "schedule.decay=constant")
+    train_loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "run", one_device())
+    shutil.rmtree(tmp_path / "source")
+    last = train_loop.train(
+        tiny_experiment(*common, "train.steps=6"), tmp_path / "run", one_device()
+    )
+    assert last["step"] == 6
+
+
+def test_unpooled_models_are_refused(tmp_path):
+    with pytest.raises(UserError, match="model.classifier=unpooled"):
+        train_loop.train(
+            tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device()
+        )
+    assert not (tmp_path / "run").exists()
+    model = vit_tf.create_model(tiny_experiment("model.classifier=unpooled").model.vit_config(10))
+    vit_tf.save_npz(model, tmp_path / "m.npz")
+    with pytest.raises(UserError, match="unpooled"):
+        train_loop.evaluate(tiny_experiment(), weights.find(tmp_path / "m.npz"), one_device())
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "message"),
+    [
+        ("config", "hidden_size", 1 << 20, "says hidden_size=1048576"),
+        ("config", "layers", 400, "says layers=400"),
+        ("preprocessing", "image_size", [8, 8], r"prepares images of \(8, 8\)"),
+        ("preprocessing", "labels", 3, "labels"),
+    ],
+)
+def test_a_sidecar_that_does_not_fit_its_file(finished, tmp_path, section, field, value, message):
+    for name in ("final.npz", "final.npz.json"):
+        shutil.copy(finished[0] / name, tmp_path / name)
+    sidecar = json.loads((tmp_path / "final.npz.json").read_text())
+    sidecar[section][field] = value
+    (tmp_path / "final.npz.json").write_text(json.dumps(sidecar))
+    with pytest.raises(UserError, match=message):
+        weights.open_model(weights.find(tmp_path / "final.npz"))
+
+
+def test_sigmoid_training_leaves_a_model_with_sigmoid_probabilities(tmp_path):
+    experiment = tiny_experiment("train.loss=sigmoid", "data.eval_split=none", "train.steps=4")
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    _, preprocessing = weights.open_model(weights.find(tmp_path / "run"))
+    np.testing.assert_allclose(preprocessing.to_probabilities(tf.zeros([1, 3])), [[0.5] * 3])
+
+
+@pytest.mark.parametrize("line", ["5", "[1]", '{"loss": 1.0}', '{"step": "a"}', "{", ""])
+def test_lines_of_metrics_that_are_not_ours_are_left_out(tmp_path, line):
+    run = Workdir(tmp_path)
+    run.append_metrics({"step": 1, "loss": 2.0})
+    with open(run.metrics, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    assert run.read_metrics() == [{"step": 1, "loss": 2.0}]

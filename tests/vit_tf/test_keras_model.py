@@ -153,6 +153,21 @@ def test_fit_trains_and_evaluates(policy, fields):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_fit_compiles_with_xla(policy):
+    """Random layers on and no RandomContext: the draws come from Keras' seeds inside XLA."""
+    rates = {"dropout": 0.2, "attention_dropout": 0.1, "stochastic_depth": 0.2}
+    model = tiny.model(dtype=policy, **rates)
+    before = tiny.values(model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.05), loss, jit_compile=True)
+    history = model.fit(tiny.images(4), np.arange(4), batch_size=4, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    for variable, old in zip(model.variables, before, strict=True):
+        # Seeds are no weights, and must move as well: the next step draws anew.
+        assert np.any(np.array(variable.value) != old), variable.path
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("form", FORMS)
 def test_keras_file_round_trip(form, policy, tmp_path):
     fields = FORMS[form] | {"dropout": 0.2, "layer_norm_epsilon": 1e-5, "head_bias": 2.0}

@@ -75,7 +75,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 self.heads,
                 taps=tuple(taps),
                 grid=grid,
-                implementation=None if self.implementation == "auto" else self.implementation,
+                implementation=self.implementation,
             )
             attended, found = attended if taps else (attended, {})
         return self.out(attended), found

@@ -68,7 +68,7 @@ class PatchEmbedding(keras.layers.Layer):
                 offset=offset,
                 prefix=prefix,
                 position=position,
-                implementation=_op_choice(self.implementation),
+                implementation=self.implementation,
             )
         images = tf.cast(tf.cast(images, tf.float32) * scale + offset, kernel.dtype)
         tokens = tf.nn.conv2d(images, kernel, strides=self.patch_size, padding="VALID") + bias
@@ -176,8 +176,3 @@ def _prepend(prefix, tokens):
 
 def _in_dtype(variable, dtype):
     return None if variable is None else tf.cast(tf.convert_to_tensor(variable), dtype)
-
-
-def _op_choice(implementation):
-    """A layer's "auto" leaves the choice to the context and the environment."""
-    return None if implementation == "auto" else implementation

@@ -9,7 +9,7 @@ import tensorflow as tf
 from pipelines.data import record_writer
 from pipelines.data.examples import Source
 from pipelines.data.sources import DataError, open_source
-from tests.pipelines.commands import run_here
+from tests.pipelines.process import run_here
 
 
 @pytest.fixture(scope="module")
@@ -224,11 +224,23 @@ def test_nothing_is_left_of_what_fails(digits, tmp_path, failure, expected):
         assert "number 0 is empty or cannot be read" in str(error.value)
 
 
-def test_command(monkeypatch, capsys, tmp_path, digits):
+@pytest.fixture
+def make_tfrecords(monkeypatch, capsys, tmp_path):
+    """`make_tfrecords(*arguments)`: exit code, stdout, stderr."""
+
+    def run(*arguments):
+        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+        result = run_here("make_tfrecords", *arguments, **here)
+        return result.returncode, result.stdout, result.stderr
+
+    return run
+
+
+def test_command(make_tfrecords, tmp_path, digits):
     output = tmp_path / "new" / "records"
     arguments = ["--output", output, "--set", "data.name=digits", "--shards", 3]
     splits = ["--split", "a=train[:205]", "--split", "b=test[:2]"]
-    code, out, err = run_here(monkeypatch, capsys, "make_tfrecords", *arguments, *splits)
+    code, out, err = make_tfrecords(*arguments, *splits)
     assert (code, err) == (0, "")
     assert f"wrote {output} (a 205, b 2 examples" in out
     _assert_equal(
@@ -237,7 +249,7 @@ def test_command(monkeypatch, capsys, tmp_path, digits):
     # As many files as there are records.
     assert open_source(f"tfrecord:{output}", "b").shard_lengths == (1, 1)
 
-    code, out, err = run_here(monkeypatch, capsys, "make_tfrecords", *arguments, *splits)
+    code, out, err = make_tfrecords(*arguments, *splits)
     assert (code, out) == (2, "")
     assert "is already there" in err
 
@@ -255,9 +267,8 @@ def test_command(monkeypatch, capsys, tmp_path, digits):
         (["--output", "x", "--shards", "0"], "shards"),
     ],
 )
-def test_command_rejects(monkeypatch, capsys, tmp_path, arguments, text):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run_here(monkeypatch, capsys, "make_tfrecords", *arguments)
+def test_command_rejects(make_tfrecords, tmp_path, arguments, text):
+    code, out, err = make_tfrecords(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1
     assert text in err
