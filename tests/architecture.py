@@ -92,6 +92,18 @@ def has_main_block(source):
     return any(isinstance(t, ast.Compare) and dotted(t.left) == "__name__" for t in tests)
 
 
+def start_complaints(source, module):
+    """A command whose last lines are not `cli.run` with everything that the module defines."""
+    body = ast.parse(source).body
+    names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+    names += [target.id for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    given = [name for name in ("main", "DESCRIPTION", "define", "POSITIONAL") if name in names]
+    expected = f"if __name__ == '__main__':\n    cli.run({', '.join(given)})"
+    if ast.unparse(body[-1]) == expected:
+        return []
+    return [f"{module} does not end with: {expected}"]
+
+
 def direction_complaints(source, module, allowed_third_party):
     """Imports against custom_ops <- vit_tf <- pipelines, or of packages that are not declared."""
     allowed = LEVELS[module.split(".")[0]] | allowed_third_party | sys.stdlib_module_names

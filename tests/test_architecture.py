@@ -14,6 +14,7 @@ from tests.architecture import (
     idle_tests,
     private_complaints,
     size_complaints,
+    start_complaints,
     third_party,
     unsafe_complaints,
 )
@@ -62,6 +63,12 @@ def test_imports_go_down_and_are_declared(package):
 def test_only_commands_and_scripts_can_be_started():
     started = {name for name, source in _sources(*PACKAGES).items() if has_main_block(source)}
     assert started == COMMANDS | SCRIPTS
+
+
+def test_commands_hand_over_what_they_define():
+    """The tests call commands without this line, see `process.run_here`."""
+    sources = {name: source for name, source in _sources("pipelines").items() if name in COMMANDS}
+    assert _complaints(start_complaints, sources) == []
 
 
 def test_nothing_imports_a_command_or_script():
@@ -149,6 +156,14 @@ def test_direction_rule_finds(module, source):
 )
 def test_direction_rule_passes(module, source):
     assert not direction_complaints(source, module, third_party(module.split(".")[0]))
+
+
+def test_start_rule_finds():
+    command = "DESCRIPTION = 'a'\ndef define(v): ...\ndef main(v, a): ...\n"
+    start = "if __name__ == '__main__':\n    cli.run(main, DESCRIPTION"
+    assert not start_complaints(f"{command}{start}, define)", "pipelines.export")
+    for end in (f"{start})", f"{start}, define)\nprint()", "cli.run(main, DESCRIPTION, define)"):
+        assert start_complaints(command + end, "pipelines.export")
 
 
 @pytest.mark.parametrize(
