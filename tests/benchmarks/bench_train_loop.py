@@ -53,12 +53,8 @@ def main(rounds=6, steps_per_round=12):
         [
             "model.name=ViT-Ti/16",
             "model.image_size=224",
-            "model.patch_size=16",
-            "model.hidden_size=192",
-            "model.mlp_size=768",
-            "model.layers=12",
-            "model.heads=3",
             "model.dropout=0",
+            "schedule.warmup_steps=0",
             f"train.batch_size={BATCH}",
             f"train.steps={10**6}",
             f"train.log_every={steps_per_round}",
