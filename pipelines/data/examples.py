@@ -71,7 +71,7 @@ class Source:
         Raises:
             DataError: if the files are damaged or incomplete.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it reads.")
 
     def describe(self, example_id):
         """Returns a name for an id that a person can find again, such as "train example 17"."""
