@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import os
 import signal
 import threading
 import time
@@ -43,7 +44,9 @@ class Signals:
     def _receive(self, number, frame):
         del frame
         self._received = signal.Signals(number).name
-        say(f"{self._received}: saving after the running step ...")
+        # Not print: the signal may have come in the middle of one, which must not be entered again.
+        with contextlib.suppress(OSError):
+            os.write(1, f"{self._received}: saving after the running step ...\n".encode())
         self._restore()
 
     def check(self):

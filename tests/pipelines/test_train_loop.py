@@ -198,6 +198,22 @@ def test_signal_handlers_are_given_back(finished):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_signal_in_the_middle_of_a_print(monkeypatch):
+    """Output streams must not be entered again from a signal handler."""
+
+    class Printing:
+        def write(self, text):
+            raise RuntimeError("reentrant call")
+
+        flush = write
+
+    monkeypatch.setattr("sys.stdout", Printing())
+    with progress.Signals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted, match="SIGINT"):
+            signals.check()
+
+
 def test_a_run_leaves_what_is_documented(finished):
     workdir, experiment, last = finished
     names = set(os.listdir(workdir))
