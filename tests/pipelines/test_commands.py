@@ -118,7 +118,7 @@ def trained(tmp_path_factory):
 
 
 LONG = as_flags(
-    "train.steps=60",
+    "train.steps=400",
     "train.deterministic=true",
     "train.log_every=5",
     "train.checkpoint_every=20",
@@ -129,7 +129,7 @@ LONG = as_flags(
 def test_progress_says_what_a_user_waits_for(trained):
     _, output = trained
     assert "compiling" in output
-    for text in ("step 60/60", "loss", "lr", "img/s", "ETA", "evaluation at step 60"):
+    for text in ("step 400/400", "loss", "lr", "img/s", "ETA", "evaluation at step 400"):
         assert text in output
 
 
