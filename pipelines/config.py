@@ -103,17 +103,10 @@ class Data:
     resize_to: int | None = None
 
     def __post_init__(self):
-        _check_choice("data.crop", self.crop, ("inception", "none"))
         _check_choice("data.resize", self.resize, ("direct", "resize_small"))
         _check_at_least("data.window", self.window, 1)
         _check_at_least("data.mixup", self.mixup, 0)
         _check_at_least("data.cutmix", self.cutmix, 0)
-        low, high = self.crop_area
-        if not 0 < low <= high <= 1:
-            raise UserError(
-                f"data.crop_area must be (low, high) with 0 < low <= high <= 1. "
-                f"Received: {self.crop_area}."
-            )
         if (self.resize == "resize_small") != (self.resize_to is not None):
             raise UserError(
                 f"data.resize_to belongs to data.resize=resize_small. "

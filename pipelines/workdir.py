@@ -74,7 +74,12 @@ class Workdir:
                         f"The training data of {self.path} have changed: {'; '.join(changed[:3])}. "
                         "Restore them, or choose another --workdir."
                     )
-        elif os.path.isdir(self.checkpoints) and os.listdir(self.checkpoints):
+            if os.path.exists(self.final) and not _has_entries(self.checkpoints):
+                raise UserError(
+                    f"{self.path} holds {os.path.basename(self.final)} and no checkpoint to go on "
+                    "from; starting anew would replace it. Choose another --workdir."
+                )
+        elif _has_entries(self.checkpoints):
             raise UserError(
                 f"{self.path} holds checkpoints but no config.json. Choose another --workdir."
             )
@@ -155,6 +160,10 @@ class Workdir:
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         write_atomically(self.metrics, lambda file: file.write(text.encode()))
+
+
+def _has_entries(directory):
+    return os.path.isdir(directory) and bool(os.listdir(directory))
 
 
 def read_json(path) -> dict:

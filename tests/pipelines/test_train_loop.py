@@ -542,3 +542,14 @@ def test_lines_of_metrics_that_are_not_ours_are_left_out(tmp_path, line):
     with open(run.metrics, "a", encoding="utf-8") as file:
         file.write(line + "\n")
     assert run.read_metrics() == [{"step": 1, "loss": 2.0}]
+
+
+def test_results_without_a_checkpoint_are_not_replaced(finished, tmp_path):
+    workdir, experiment, _ = finished
+    shutil.copytree(workdir, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = arrays(tmp_path / "run")
+    with pytest.raises(UserError, match="holds final.npz and no checkpoint"):
+        train_loop.train(experiment, tmp_path / "run", one_device())
+    after = arrays(tmp_path / "run")
+    assert all(np.array_equal(before[key], after[key]) for key in before)

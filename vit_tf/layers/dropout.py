@@ -3,6 +3,7 @@
 Every draw is a function of (seed, step, position of the example in the global batch, stream), so
 one device, several replicas, several workers and accumulated slices train the same model, and a
 resumed run continues with the masks it would have seen. There is no hidden state to checkpoint.
+XLA draws other numbers than a plain graph, but the same ones for every split as well.
 """
 
 import contextvars
