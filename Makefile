@@ -7,24 +7,32 @@ RUN := .venv/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-slow lint format bench clean
+.PHONY: help setup ops packages demo test test-quick test-slow lint format bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-setup:  ## create .venv from requirements.lock (the targets below do it themselves)
+setup:  ## create .venv from requirements.lock, build the ops (the targets below do it themselves)
 	@PYTHON='$(PYTHON)' .ci/setup
+
+ops:  ## compile the ops again, for the TensorFlow in .venv
+	@VIT_BUILD_OPS=0 PYTHON='$(PYTHON)' .ci/setup
+	@$(RUN) -m custom_ops.build_ops
 
 demo: setup  ## pre-train, fine-tune, export and serve a small model; writes runs/demo/report.html
 	@$(RUN) -m pipelines.demo
 
-test: setup  ## all tests but the slow ones
+# What the tests need beside .venv. As root it is installed.
+packages:
+	@.ci/packages bazel clang++ libclang_rt
+
+test: packages setup  ## all tests but the slow ones
 	@$(PYTEST) -m "not slow" --durations 10
 
 test-quick: setup  ## the tests that start no other processes, in less than 5 minutes
 	@$(PYTEST) -m "not slow and not process"
 
-test-slow: setup  ## the slow tests
+test-slow: packages setup  ## the slow tests
 	@$(PYTEST) -m slow --durations 10
 
 lint: setup  ## check style and formatting
@@ -40,5 +48,6 @@ bench: setup  ## run every benchmark of tests/benchmarks
 	  echo "$$file"; $(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
 
 clean:  ## remove caches and build products; .venv and runs/ stay
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so
+	rm -f bazel-*
 	find custom_ops vit_tf pipelines tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,5 +1,67 @@
-"""Builds the packages; their metadata and dependencies are in pyproject.toml."""
+"""Builds the packages and the compiled ops; metadata and dependencies are in pyproject.toml.
 
-from setuptools import setup
+The ops are built for the TensorFlow of the environment that is installed into. Where they cannot be
+built there is one warning, and the operations run in plain TensorFlow. `VIT_BUILD_OPS=0` leaves
+them out without a word.
+"""
 
-setup()
+import os
+import pathlib
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = pathlib.Path(__file__).resolve().parent
+# The packages are imported from here; a front end may not have this folder on the path.
+sys.path.insert(0, str(ROOT))
+
+
+class BuildOps(build_ext):
+    """Has `custom_ops.build_ops` do it: an Extension cannot have other flags for each source."""
+
+    def run(self):
+        if os.environ.get("VIT_BUILD_OPS") == "0":
+            return
+        from custom_ops import build_ops, build_plan, library_file
+
+        for path in self._products():
+            # What an earlier build left in a wheel's folder may be for another TensorFlow.
+            if not self._in_place():
+                path.unlink()
+        self._directory().mkdir(parents=True, exist_ok=True)
+        try:
+            build_ops.build(self._directory() / library_file.NAME, self._directory())
+        except (build_plan.BuildError, OSError) as error:
+            print(
+                f"warning: the compiled ops are left out: {error}\nThe operations will run in "
+                "plain TensorFlow, which is slower. When that is mended, compile them with: "
+                "python -m custom_ops.build_ops",
+                file=sys.stderr,
+            )
+
+    def _in_place(self):
+        # In an editable installation the package is used where it is.
+        return self.inplace or self.editable_mode
+
+    def _directory(self):
+        return (ROOT if self._in_place() else pathlib.Path(self.build_lib)) / "custom_ops"
+
+    def _products(self):
+        return sorted(self._directory().glob("_vit_*.so"))
+
+    def get_outputs(self):
+        return [str(path) for path in self._products()]
+
+    def get_output_mapping(self):
+        return {}
+
+    def get_source_files(self):
+        return []
+
+
+# The extension has no sources of its own. It makes the wheel one for this platform.
+setup(
+    cmdclass={"build_ext": BuildOps},
+    ext_modules=[Extension("custom_ops._vit_ops", sources=[])],
+)

@@ -2,13 +2,15 @@
 
 `attention` and `patch_embed` / `extract_patches` are ordinary differentiable functions on tensors:
 eager, in `tf.function`, in `tf.data`, under `jit_compile=True`. `custom_ops.reference` defines what
-they compute. Which implementation runs is chosen per call, by `with implementation(...)`, or by the
-environment variable `VIT_OPS`; `describe()` says what is there and why.
+they compute, in plain TensorFlow; a compiled library does it faster on CPUs. Which of the two runs
+is chosen per call, by `with implementation(...)`, or by the environment variable `VIT_OPS`;
+`describe()` says what is there and why. `load()` is for SavedModels that contain the compiled ops.
 
 Importing this package does not import TensorFlow; the first call does.
 """
 
 from custom_ops.attention import attention
+from custom_ops.compiled import load
 from custom_ops.library import describe, implementation, is_compiled
 from custom_ops.patch_embed import extract_patches, patch_embed
 
@@ -18,5 +20,6 @@ __all__ = [
     "extract_patches",
     "implementation",
     "is_compiled",
+    "load",
     "patch_embed",
 ]

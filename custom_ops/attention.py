@@ -2,7 +2,7 @@
 
 import operator
 
-from custom_ops import library
+from custom_ops import compiled
 
 TAPS = ("class_row", "distance", "entropy")
 
@@ -33,6 +33,8 @@ def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, imple
             "entropy", `[B, H]`: entropy of the weights in nats, averaged over queries.
         grid: `(rows, columns)` of the patches, for "distance".
         implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.library`.
+            The compiled library has no second derivatives. It is not used under `jit_compile=True`
+            and not on TPUs and GPUs; see `custom_ops.compiled`.
 
     Returns:
         `[B, N, D]` (`[B, R, C, D]` with an axis) in the dtype of `qkv`; with taps, the pair of it
@@ -43,16 +45,34 @@ def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, imple
     """
     import tensorflow as tf
 
-    from custom_ops import reference
-
-    library.resolve(implementation)
+    ops = compiled.ops_for(implementation)
     qkv = tf.convert_to_tensor(qkv)
     num_heads = _check_qkv(qkv, num_heads, axis)
     if bias is not None:
         bias = tf.convert_to_tensor(bias)
         _check_bias(bias, qkv, num_heads, axis)
     taps, grid = _check_taps(taps, grid, axis, qkv)
-    return reference.attention(qkv, num_heads, bias, axis, taps, grid)
+    if ops is None:
+        from custom_ops import reference
+
+        return reference.attention(qkv, num_heads, bias, axis, taps, grid)
+    # The precision in which the softmax runs.
+    wide = tf.float64 if qkv.dtype == tf.float64 else tf.float32
+    bias = [] if bias is None else [tf.cast(bias, wide)]
+    out, log_sum_exp = ops.vit_attention(qkv, bias, num_heads=num_heads, axis=axis or 0, Tacc=wide)
+    if not taps:
+        return out
+    rows, columns = grid or (0, 0)
+    found = ops.vit_attention_taps(
+        qkv,
+        bias,
+        log_sum_exp,
+        num_heads=num_heads,
+        taps=taps,
+        grid_rows=rows,
+        grid_columns=columns,
+    )
+    return out, {name: getattr(found, name) for name in taps}
 
 
 def _check_qkv(qkv, num_heads, axis):

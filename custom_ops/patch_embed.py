@@ -1,9 +1,20 @@
 """Images to tokens: signatures and checks."""
 
+import ctypes
 import numbers
 import operator
 
-from custom_ops import library
+from custom_ops import compiled
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+# What can be moved without a look at it.
+_FIXED_SIZE = (
+    *_FLOATS,
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "bool",
+    "complex64",
+    "complex128",
+)
 
 
 def patch_embed(
@@ -33,6 +44,9 @@ def patch_embed(
         prefix: optional `[T, D]` tokens, such as the class token, to put before the patches.
         position: optional `[T + N, D]` table to add, rows of the prefix first.
         implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.library`.
+            The compiled library has no second derivatives. It is not used under `jit_compile=True`,
+            on TPUs and GPUs, and for kernels and images of other types than uint8 and floats of 16,
+            32 and 64 bits; see `custom_ops.compiled`.
 
     Returns:
         Tokens `[B, T + N, D]` in the dtype of the kernel (`T = 0` without a prefix). Gradients
@@ -43,9 +57,7 @@ def patch_embed(
     """
     import tensorflow as tf
 
-    from custom_ops import reference
-
-    library.resolve(implementation)
+    ops = compiled.ops_for(implementation)
     images, kernel, bias = (tf.convert_to_tensor(x) for x in (images, kernel, bias))
     prefix = None if prefix is None else tf.convert_to_tensor(prefix)
     position = None if position is None else tf.convert_to_tensor(position)
@@ -70,7 +82,17 @@ def patch_embed(
     if position is not None:
         _check_table("position", position, "[T + N, D]", width)
         _check_position_rows(position, prefix, images, patch_size)
-    return reference.patch_embed(images, kernel, bias, scale, offset, prefix, position)
+    parts = {"scale": _exact_floats(scale), "offset": _exact_floats(offset)}
+    covered = kernel.dtype.name in _FLOATS and images.dtype.name in (*_FLOATS, "uint8")
+    if ops is None or not covered or None in parts.values():
+        from custom_ops import reference
+
+        return reference.patch_embed(images, kernel, bias, scale, offset, prefix, position)
+    prefix, position = (
+        [] if table is None else [tf.cast(table, kernel.dtype)] for table in (prefix, position)
+    )
+    bias = tf.cast(bias, kernel.dtype)
+    return ops.vit_patch_embed(images, kernel, bias, prefix, position, **parts)
 
 
 def extract_patches(images, patch_size):
@@ -93,9 +115,7 @@ def extract_patches(images, patch_size):
     """
     import tensorflow as tf
 
-    from custom_ops import reference
-
-    library.resolve()
+    ops = compiled.ops_for(None)
     images = tf.convert_to_tensor(images)
     _check_rank("images", images, "[B, H, W, C]")
     try:
@@ -105,7 +125,25 @@ def extract_patches(images, patch_size):
     if size < 1:
         raise ValueError(f"patch_size must be a positive integer. Received: {patch_size!r}.")
     _check_patches(images, size)
-    return reference.extract_patches(images, size)
+    if ops is None or images.dtype.name not in _FIXED_SIZE:
+        from custom_ops import reference
+
+        return reference.extract_patches(images, size)
+    return ops.vit_extract_patches(images, patch_size=size)
+
+
+def _exact_floats(number):
+    """Returns float32 values whose sum is the number, as attributes of ops hold no doubles.
+
+    None if there are none, for what is not finite or beyond the range of float32.
+    """
+    parts, rest = [], float(number)
+    while rest or not parts:
+        parts.append(ctypes.c_float(rest).value)
+        rest -= parts[-1]
+        if len(parts) == 3 and rest:  # Three have more digits than a double.
+            return None
+    return parts
 
 
 def _check_rank(name, tensor, layout):

@@ -96,7 +96,9 @@ def main(rounds=6, steps_per_round=12):
             trainer.experiment = dataclasses.replace(experiment, train=train)
             with Progress(run, train, start) as progress, contextlib.redirect_stdout(io.StringIO()):
                 progress._compiled = True
-                train_loop._run(trainer, None, NoStore(), signals, progress, source=None)
+                train_loop._run(
+                    trainer, None, NoStore(), signals, progress, source=None, guard=None
+                )
             return end - start
 
         loop()

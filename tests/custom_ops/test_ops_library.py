@@ -8,21 +8,77 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import library
+from custom_ops import library, library_file
 
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
     monkeypatch.delenv("VIT_OPS", raising=False)
+    monkeypatch.delenv("VIT_ISA", raising=False)
 
 
-def test_there_is_no_compiled_library_and_describe_says_why():
+@pytest.fixture
+def no_library(monkeypatch):
+    """As where the library was never built."""
+    monkeypatch.setattr(library_file, "candidates", lambda: [])
+    monkeypatch.setattr(library, "_state", None)
+
+
+def test_what_was_never_built_is_no_news(no_library):
     assert custom_ops.is_compiled() is False
     report = custom_ops.describe()
-    assert report["compiled"] is False and report["path"] is None
+    assert report["compiled"] is report["broken"] is False and report["path"] is None
     assert report["implementation"] == "auto"
-    assert "no compiled library" in report["reason"]
+    assert "no compiled library has been built" in report["reason"]
+    assert "python -m custom_ops.build_ops" in report["reason"]
     assert library.resolve() == "reference"
+    with pytest.raises(ValueError, match="cannot be used: no compiled library"):
+        library.load()
+
+
+def test_these_tests_run_with_the_compiled_library():
+    """It was built by `make test`, from these sources for this TensorFlow."""
+    report = custom_ops.describe()
+    assert report["compiled"] and custom_ops.is_compiled(), report["reason"]
+    assert library.resolve() == library.resolve("compiled") == "compiled"
+    assert not report["outdated"] and not report["broken"] and report["reason"] is None
+    assert report["tensorflow"] == tf.__version__
+    assert report["path"].endswith("_vit_ops.so") and "g++" in report["compiler"]
+    isas = report["isas"]
+    assert isas["built"][0] == isas["available"][0] == "baseline"
+    assert set(isas["available"]) <= set(isas["built"])
+    assert isas["chosen"] == isas["available"][-1] and isas["error"] is None
+    assert report["cuda_archs"] == [] and report["xla_library"] is None
+
+
+def test_every_op_is_there():
+    ops = library.load()
+    assert library.load() is ops
+    for name in library.OPS:
+        assert callable(getattr(ops, name))
+    found = {n for n in dir(ops) if n.startswith("vit_") and not n.endswith("_eager_fallback")}
+    assert found - {"vit_ops_path"} == set(library.OPS)
+
+
+def test_an_instruction_set_can_be_forced(monkeypatch):
+    for name in custom_ops.describe()["isas"]["available"]:
+        monkeypatch.setenv("VIT_ISA", name)
+        assert custom_ops.describe()["isas"]["chosen"] == name
+        assert library.resolve() == "compiled"
+    monkeypatch.setenv("VIT_ISA", "")
+    assert custom_ops.describe()["isas"]["error"] is None
+
+
+def test_an_unknown_instruction_set_is_refused(monkeypatch):
+    monkeypatch.setenv("VIT_ISA", "AVX2")
+    with pytest.raises(ValueError, match="^VIT_ISA=AVX2: .*unknown. Use one of baseline, avx2"):
+        custom_ops.attention(tf.zeros([1, 2, 6]), 2)
+    assert "unknown" in custom_ops.describe()["isas"]["error"]
+    assert custom_ops.attention(tf.zeros([1, 2, 6]), 2, implementation="reference").shape == [
+        1,
+        2,
+        2,
+    ]
 
 
 def test_contexts_nest_and_are_restored():
@@ -58,7 +114,7 @@ def test_unknown_names_are_refused(name):
     assert custom_ops.describe()["implementation"] == "auto"
 
 
-def test_asking_for_the_compiled_library_is_refused_on_entry():
+def test_asking_for_the_compiled_library_is_refused_on_entry(no_library):
     expected = r"implementation\('compiled'\) asks .* no compiled library.* Use 'auto'"
     with pytest.raises(ValueError, match=expected):
         custom_ops.implementation("compiled").__enter__()
@@ -79,7 +135,9 @@ def test_an_argument_chooses_for_one_call(name):
     assert shapes_of_every_op(implementation=name) == [[1, 2, 2], [1, 4, 5], [1, 4, 12]]
 
 
-def test_the_argument_decides_before_the_context_and_that_before_the_environment(monkeypatch):
+def test_the_argument_decides_before_the_context_and_that_before_the_environment(
+    monkeypatch, no_library
+):
     monkeypatch.setenv("VIT_OPS", "compiled")
     with pytest.raises(ValueError, match="VIT_OPS=compiled asks for"):
         library.resolve()
@@ -97,7 +155,7 @@ def test_the_argument_decides_before_the_context_and_that_before_the_environment
     ("value", "message"),
     [("compiled", "VIT_OPS=compiled asks for"), ("quick", "VIT_OPS=quick is unknown")],
 )
-def test_every_op_reads_the_environment(monkeypatch, value, message):
+def test_every_op_reads_the_environment(monkeypatch, no_library, value, message):
     monkeypatch.setenv("VIT_OPS", value)
     images = tf.zeros([1, 4, 4, 3])
     for call in (

@@ -5,7 +5,7 @@ import math
 import keras
 
 import custom_ops
-from custom_ops import reference
+from custom_ops import compiled, reference
 from vit_tf.layers.dropout import Dropout
 
 
@@ -13,9 +13,9 @@ from vit_tf.layers.dropout import Dropout
 class MultiHeadAttention(keras.layers.Layer):
     """Self-attention with one packed q | k | v projection and an output projection.
 
-    The core is `custom_ops.attention`, which can also report what it attended to. With `dropout`
-    above 0, training takes the reference path and stores the `[B, heads, N, N]` weights; inference
-    does not.
+    The core is `custom_ops.attention`, compiled where it can be, which can also report what it
+    attended to. With `dropout` above 0, training takes the reference path and stores the
+    `[B, heads, N, N]` weights; inference does not.
 
     Args:
         heads: number of heads; must divide the width `D`.
@@ -39,6 +39,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = dropout
         self.stream = stream
         self.implementation = implementation
+        self.supports_jit = compiled.supports_jit(implementation)
         self.weights_dropout = Dropout(dropout, stream=stream, dtype=self.dtype_policy)
 
     def build(self, input_shape):

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import custom_ops
+from custom_ops import compiled
 
 PATCH_FORMS = ("dense", "convolution")
 
@@ -45,6 +46,7 @@ class PatchEmbedding(keras.layers.Layer):
         self.hidden_size = hidden_size
         self.form = form
         self.implementation = implementation
+        self.supports_jit = form == "convolution" or compiled.supports_jit(implementation)
 
     def build(self, input_shape):
         kernel_shape = (self.patch_size, self.patch_size, input_shape[-1], self.hidden_size)

@@ -1,0 +1,241 @@
+"""Compiles the op library, and the Python module of the kernels: `python -m custom_ops.build_ops`.
+
+The command builds what the interpreter that runs it needs, for the TensorFlow installed there, and
+puts it where `custom_ops.library` looks: into this package, or to the file that the environment
+variable `VIT_OPS_LIBRARY` names. Run it again after every change of TensorFlow's version; there is
+no binary compatibility between them. `CXX` names another compiler than g++. What and with which
+flags is in `sources.bzl`, which Bazel reads too. Only what changed is compiled again: objects are
+kept in `build/ops` of a checkout, else in the user's cache folder.
+"""
+
+import concurrent.futures
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+from custom_ops import library_file
+from custom_ops.build_plan import (
+    PACKAGE,
+    BuildError,
+    find_compiler,
+    isas,
+    last_line,
+    plan,
+    probe,
+    source_hash,
+    sources,
+)
+
+_OBJECTS_KEPT = 4  # Versions of each object in the cache.
+
+
+def build(library=None, modules=None, say=print):
+    """Compiles and links what can be built for the interpreter that runs this.
+
+    Args:
+        library: file to write the op library to, None for the one in this package; it appears
+            whole or not at all.
+        modules: folder for the Python module, None for this package; the module has the name that
+            the interpreter expects.
+        say: called with lines of progress.
+
+    Returns:
+        List of the paths written.
+
+    Raises:
+        BuildError: if there is no compiler, the compiler fails, or there is no TensorFlow; of the
+            latter the Python module has no need, and is built.
+    """
+    start = time.monotonic()
+    compiler = find_compiler()
+    target = probe()
+    tensorflow = target.get("tensorflow")
+    units = plan(target)
+    say(
+        f"ops: {compiler.version}; "
+        + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
+        + f"; instruction sets {', '.join(isas())}"
+    )
+    products = []
+    if tensorflow:
+        flags = [*sources()["OP_LINKOPTS"], *tensorflow["link"]]
+        products.append((pathlib.Path(library or PACKAGE / library_file.NAME), units["ops"], flags))
+    if units["module"]:
+        path = pathlib.Path(modules or PACKAGE) / f"_vit_kernels{target['suffix']}"
+        products.append((path, units["module"], []))
+    if products:
+        cache = _cache()
+        wanted = [*units["kernels"], *(unit for _, own, _ in products for unit in own)]
+        objects = _compile(compiler, wanted, _write_stamp(cache, target), say)
+    for path, own, flags in products:
+        _link(compiler, [objects[unit] for unit in (*own, *units["kernels"])], flags, path, cache)
+        say(f"ops: wrote {path} after {time.monotonic() - start:.0f} s")
+    if not tensorflow:
+        raise BuildError(
+            f"{sys.executable} cannot import TensorFlow ({target['error']}). Install it first: "
+            f"{sys.executable} -m pip install tensorflow"
+        )
+    return [path for path, _, _ in products]
+
+
+def is_current():
+    """Whether the library in this package fits the sources and the TensorFlow beside it.
+
+    Quicker than `build`: nothing is imported or started.
+    """
+    stamp = library_file.read_stamp(PACKAGE / library_file.NAME)
+    try:
+        version = importlib.metadata.version("tensorflow")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return stamp == stamp | {"sources": source_hash(), "tensorflow": version} if stamp else False
+
+
+def _cache():
+    if (PACKAGE.parent / "setup.py").is_file():
+        cache = PACKAGE.parent / "build" / "ops"
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        cache = pathlib.Path(home) / "vit_tf" / "ops"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+def _write_stamp(cache, target):
+    """Writes the header that goes into the library as its stamp; custom_ops/BUILD has the same."""
+    version = target.get("tensorflow", {}).get("version", "")
+    text = (
+        f'#define VIT_OPS_TENSORFLOW "{version}"\n'
+        f'#define VIT_OPS_ISAS "{" ".join(isas())}"\n'
+        f'#define VIT_OPS_SOURCES "{source_hash()}"\n'
+    )
+    folder = cache / f"stamp-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    (folder / "custom_ops").mkdir(parents=True, exist_ok=True)
+    _replace(folder / "custom_ops" / "build_stamp.h", lambda path: path.write_text(text))
+    return folder
+
+
+def _compile(compiler, units, stamp, say):
+    """Returns the object file of each unit, compiling those that the cache does not have."""
+    cache = stamp.parent
+    headers = {
+        name: "".join((PACKAGE / file).read_text() for file in sources()[name])
+        for name in ("HEADERS", "OP_HEADERS", "MODULE_HEADERS")
+    }
+    objects = {}
+    for unit in units:
+        text = (PACKAGE / unit.source).read_text()
+        # Not the places of headers, which pip's isolated builds change every time.
+        parts = [*compiler.command, compiler.version, *unit.flags, text]
+        parts += [unit.package, headers["HEADERS"]]
+        if unit.source in sources()["OPS"]:
+            parts.append(headers["OP_HEADERS"])
+        if unit.source in sources()["MODULE"]:
+            parts.append(headers["MODULE_HEADERS"])
+        if "build_stamp.h" in text:
+            parts.append(stamp.name)
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        objects[unit] = cache / f"{unit.name}-{key}.o"
+    missing = [unit for unit in units if not objects[unit].exists()]
+
+    def compile_one(unit):
+        start = time.monotonic()
+        _replace(
+            objects[unit],
+            lambda path: _run(
+                [
+                    *compiler.command,
+                    *unit.flags,
+                    f"-iquote{PACKAGE.parent}",
+                    f"-iquote{stamp}",
+                    *unit.includes,
+                    *("-c", str(PACKAGE / unit.source), "-o", str(path)),
+                ],
+                f"compile custom_ops/{unit.source}",
+                cache / f"{unit.name}.log",
+            ),
+        )
+        return time.monotonic() - start
+
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        running = {pool.submit(compile_one, unit): unit for unit in missing}
+        try:
+            for i, future in enumerate(concurrent.futures.as_completed(running)):
+                unit = running[future]
+                say(f"ops: {i + 1:2}/{len(missing)} {unit.name} {future.result():.0f} s")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for unit in units:
+        os.utime(objects[unit])
+        _prune(cache, unit.name)
+    return objects
+
+
+def _prune(cache, name):
+    """Keeps the object files of a name that were used last."""
+    found = cache.glob(f"{name}-{'?' * 16}.o")
+    for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-_OBJECTS_KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def _link(compiler, objects, flags, path, cache):
+    options = [*sources()["LINKOPTS"], *flags]
+    _replace(
+        path,
+        lambda temporary: _run(
+            [*compiler.command, "-shared", "-o", str(temporary), *map(str, objects), *options],
+            f"link {path.name}",
+            cache / "link.log",
+        ),
+    )
+
+
+def _run(command, what, log):
+    done = subprocess.run(
+        command,
+        env=os.environ | {"LC_ALL": "C"},  # What follows looks for English words.
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode == 0:
+        return
+    log.write_text(f"{shlex.join(command)}\n{done.stdout}")
+    lines = [x for x in done.stdout.splitlines() if re.search(r"\berror\b|undefined|Error", x)]
+    first = "\n  ".join(lines[:3]) or last_line(done.stdout) or f"exit code {done.returncode}"
+    raise BuildError(f"Could not {what}; all messages are in {log}:\n  {first}")
+
+
+def _replace(path, write):
+    """Calls `write(temporary path)` and gives the result its name, so that it is never partial."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        write(pathlib.Path(temporary))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def main():
+    try:
+        build(os.environ.get(library_file.VARIABLE))
+    except BuildError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error.strerror}: {error.filename}")
+
+
+if __name__ == "__main__":
+    main()

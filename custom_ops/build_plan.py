@@ -1,0 +1,177 @@
+"""What is compiled for an interpreter, and with which flags; `build_ops.py` does it.
+
+The lists are those of `sources.bzl`, which Bazel reads too. To them come what TensorFlow reports
+about itself and where the headers of others are.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+
+PACKAGE = pathlib.Path(__file__).resolve().parent
+
+# What hides the packages of an interpreter, as pip does while it builds in isolation.
+_ISOLATING = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
+
+
+class BuildError(RuntimeError):
+    """Something that the user can mend keeps the ops from being compiled."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One run of the compiler.
+
+    Attributes:
+        source: the file, below `custom_ops/`.
+        name: of the object file, without its suffix.
+        flags: options and definitions from `sources.bzl`, then those that TensorFlow reports.
+        includes: options that say where headers of others are.
+        package: name and version of what these headers belong to.
+    """
+
+    source: str
+    name: str
+    flags: tuple[str, ...]
+    includes: tuple[str, ...] = ()
+    package: str = ""
+
+
+def sources():
+    """The constants of `sources.bzl` by name."""
+    tree = ast.parse((PACKAGE / "sources.bzl").read_text())
+    return {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    }
+
+
+def source_hash():
+    """Hash of all that goes into the op library and is ours; part of its stamp."""
+    lists = sources()
+    files = ["sources.bzl"]
+    for name in ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS"):
+        files += lists[name]
+    return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
+
+
+def isas():
+    """Names of the instruction sets that are compiled on this kind of processor."""
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        return list(sources()["ISA_COPTS"])
+    return ["baseline"]
+
+
+def plan(target):
+    """What is to be compiled for an interpreter.
+
+    Args:
+        target: the answer of `probe`.
+
+    Returns:
+        Dict from "kernels", "ops" and "module" to lists of `Unit`. Both products consist of the
+        kernels and one of the others, of which one that cannot be built is empty.
+    """
+    lists = sources()
+    kernels = [
+        Unit(
+            source,
+            f"{_stem(source)}-{isa}",
+            (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}"),
+        )
+        # The widest vectors take longest to compile, and what takes longest comes first.
+        for isa in reversed(isas())
+        for source in lists["ISA_KERNELS"]
+    ]
+    kernels += [
+        Unit(source, _stem(source), tuple(lists["KERNEL_COPTS"])) for source in lists["KERNELS"]
+    ]
+    ops, module = [], []
+    if "tensorflow" in target:
+        package = f"tensorflow {target['tensorflow']['version']}"
+        reported = target["tensorflow"]["compile"]
+        others = tuple(flag for flag in reported if not flag.startswith("-I"))
+        # As system headers they are quiet about their warnings.
+        includes = tuple(f"-isystem{flag[2:]}" for flag in reported if flag.startswith("-I"))
+        flags = (*lists["OP_COPTS"], *others)
+        ops = [Unit(source, _stem(source), flags, includes, package) for source in lists["OPS"]]
+    if "pybind11_include" in target:
+        includes = (
+            f"-isystem{target['pybind11_include']}",
+            f"-isystem{target['python_include']}",
+        )
+        package = f"pybind11 {target['pybind11_version']} for {target['suffix']}"
+        flags = tuple(lists["MODULE_COPTS"])
+        module = [
+            Unit(source, _stem(source), flags, includes, package) for source in lists["MODULE"]
+        ]
+    return {"kernels": kernels, "ops": ops, "module": module}
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiler:
+    """A command that compiles C++, and what it says of its version."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find_compiler():
+    """The compiler that `build` would use, as a `Compiler`.
+
+    Raises:
+        BuildError: if there is none.
+    """
+    command = shlex.split(os.environ.get("CXX") or "g++")
+    if shutil.which(command[0]) is None:
+        raise BuildError(
+            f"There is no C++ compiler {command[0]!r}. Install one (Debian, Ubuntu: "
+            "apt-get install g++), or name one by the environment variable CXX."
+        )
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    if done.returncode or not done.stdout.strip():
+        raise BuildError(f"{shlex.join(command)} --version fails: {last_line(done.stderr)}")
+    return Compiler(tuple(command), done.stdout.splitlines()[0])
+
+
+def probe(python=sys.executable):
+    """Asks an interpreter what it has: the answer of `probe.py`.
+
+    Raises:
+        BuildError: if the interpreter does not answer.
+    """
+    plain = {name: value for name, value in os.environ.items() if name not in _ISOLATING}
+    answer = _ask(python, os.environ)
+    if plain != os.environ and not {"tensorflow", "pybind11_include"} <= answer.keys():
+        answer = _ask(python, plain) | answer
+    return answer
+
+
+def _ask(python, environment):
+    # -P: what lies beside the script must not be taken for a package.
+    done = subprocess.run(
+        [python, "-P", str(PACKAGE / "probe.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise BuildError(f"{python} does not run: {last_line(done.stderr)}")
+    return json.loads(last_line(done.stdout))
+
+
+def last_line(text):
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def _stem(source):
+    return pathlib.PurePath(source).stem

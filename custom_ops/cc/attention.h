@@ -1,0 +1,71 @@
+// Multi-head attention over a packed projection, forward and backward, without any buffer of
+// tokens x tokens (Dosovitskiy et al., 2021, appendix A; Dao et al., 2022, for the running softmax).
+//
+// A tensor has `batch * lines * tokens` positions of `3 * heads * head_size` elements: q | k | v,
+// each [heads, head_size]. Attention goes along the tokens of a line. Strides say where positions
+// lie, so that rows and columns of a grid need no transpose. All tensors are dense; no alignment is
+// assumed. Everything is deterministic: the same bits for any number of threads.
+#ifndef CUSTOM_OPS_CC_ATTENTION_H_
+#define CUSTOM_OPS_CC_ATTENTION_H_
+
+#include "custom_ops/cc/kernel.h"
+
+namespace vit {
+
+struct AttentionShape {
+  int64_t batch, lines, tokens, heads, head_size;
+  // Distance in positions between consecutive batch elements, lines, and tokens of a line.
+  int64_t batch_stride, line_stride, token_stride;
+};
+
+// Positions [batch, tokens].
+AttentionShape sequence_shape(int64_t batch, int64_t tokens, int64_t heads, int64_t head_size);
+
+// Positions [batch, rows, columns]; axis 1 attends within columns, axis 2 within rows.
+AttentionShape grid_shape(int64_t batch, int64_t rows, int64_t columns, int64_t heads,
+                          int64_t head_size, int axis);
+
+// Added to the scaled logits. float, or double with kFloat64. Strides count elements and are 0 along
+// what the bias is broadcast over. A row that is -inf for all keys has zero output and gradients.
+struct AttentionBias {
+  const void* data;  // null: no bias
+  int64_t batch_stride, line_stride, head_stride, query_stride, key_stride;
+};
+
+// out[position] = softmax(q k^T / sqrt(head_size) + bias) v, heads concatenated, `heads * head_size`
+// elements of `type` per position.
+// log_sum_exp: [batch, lines, heads, tokens], float (double with kFloat64), natural logarithm of the
+// sum of exp(logits), 0 for a row without keys. Kept for the functions below.
+Result attention_forward(DType type, const AttentionShape& shape, const void* qkv,
+                         const AttentionBias& bias, void* out, void* log_sum_exp,
+                         ParallelFor parallel_for);
+
+// d_qkv: like qkv, the gradient for d_out, which is like out.
+Result attention_backward(DType type, const AttentionShape& shape, const void* qkv,
+                          const AttentionBias& bias, const void* out, const void* log_sum_exp,
+                          const void* d_out, void* d_qkv, ParallelFor parallel_for);
+
+// d_bias: the gradient of the bias, summed over what it was broadcast over, at the strides of `bias`;
+// float (double with kFloat64). Each of its elements is written once.
+Result attention_bias_gradient(DType type, const AttentionShape& shape, const void* qkv,
+                               const AttentionBias& bias, const void* out, const void* log_sum_exp,
+                               const void* d_out, void* d_bias, ParallelFor parallel_for);
+
+// What the weights say, without storing them: any pointer may be null. Lines must be 1.
+struct AttentionTaps {
+  void* class_row;  // [batch, heads, tokens]: weights of query 0
+  void* distance;   // [batch, heads]: see custom_ops/attention.py; over the last rows * columns tokens
+  void* entropy;    // [batch, heads]: nats, mean over queries
+  int64_t rows, columns;  // for distance; rows * columns <= tokens
+};
+
+Result attention_taps(DType type, const AttentionShape& shape, const void* qkv,
+                      const AttentionBias& bias, const void* log_sum_exp, const AttentionTaps& taps,
+                      ParallelFor parallel_for);
+
+// Bytes of scratch that one thread uses at a time; grows with tokens, not with their square.
+int64_t attention_forward_scratch(DType type, const AttentionShape& shape);
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CC_ATTENTION_H_

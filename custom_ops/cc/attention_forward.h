@@ -1,0 +1,250 @@
+// Attention forward: see attention.h for what, attention_blocks.h for how blocks lie.
+#ifndef CUSTOM_OPS_CC_ATTENTION_FORWARD_H_
+#define CUSTOM_OPS_CC_ATTENTION_FORWARD_H_
+
+#include "custom_ops/cc/attention_blocks.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// Fewer lines than this are cut into groups of queries, so that there is work for many threads. Each
+// group packs all keys again, which costs little for the long lines that this is for.
+constexpr int64_t kManyLines = 32;
+constexpr int64_t kQueriesPerGroup = 256;
+
+inline int64_t lines_of(const AttentionShape& shape) {
+  return shape.batch * shape.lines * shape.heads;
+}
+
+inline int64_t groups_of(const AttentionShape& shape) {
+  const int64_t lines = lines_of(shape);
+  if (lines == 0 || lines >= kManyLines) return 1;
+  const int64_t wanted = ceil_divide(kManyLines, lines);
+  const int64_t useful = shape.tokens / kQueriesPerGroup;
+  return useful < 1 ? 1 : wanted < useful ? wanted : useful;
+}
+
+// S: elements in memory; E: elements of the products, which are the numbers T themselves, or Pairs of
+// bfloat16 for an even head size.
+template <class S, class E = Accumulator<S>>
+struct Forward {
+  using T = Accumulator<S>;
+  static constexpr int64_t kPer = kNumbersIn<E>;
+  // Logits are kept in units of log2: then the exponential of a difference is one exp2.
+  static T logit_factor(int64_t size) { return static_cast<T>(kLog2E / __builtin_sqrt(static_cast<double>(size))); }
+
+  static int64_t units(const AttentionCall& call) {
+    return call.shape.tokens ? lines_of(call.shape) * groups_of(call.shape) : 0;
+  }
+
+  static int64_t scratch_bytes(const AttentionCall& call) {
+    const int64_t size = call.shape.head_size;
+    const int64_t rows = round_up(call.shape.tokens, kPer) * size / kPer;
+    const int64_t block = kMaxKeys<T> * kMaxQueries<T>;
+    return 2 * Scratch::bytes<E>(rows) + 2 * Scratch::bytes<T>(size * kMaxQueries<T>) +
+           Scratch::bytes<T>(block) * (call.bias.data ? 2 : 1);
+  }
+
+  static void run(const AttentionCall& call, int64_t begin, int64_t end, void* memory) {
+    const int64_t groups = groups_of(call.shape);
+    const int64_t size = call.shape.head_size, tokens = call.shape.tokens;
+    Scratch scratch(memory);
+    Block block;
+    const int64_t rows = round_up(tokens, kPer) * size / kPer;
+    E* const key_rows = scratch.take<E>(rows);
+    E* const value_rows = scratch.take<E>(rows);
+    block.queries = scratch.take<E>(size * kMaxQueries<T>);
+    block.sums = scratch.take<T>(size * kMaxQueries<T>);
+    block.logits = scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>);
+    block.bias = call.bias.data ? scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>) : nullptr;
+
+    int64_t packed = -1;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const Line<S> line(call.shape, unit / groups);
+      const S* qkv = static_cast<const S*>(call.qkv) + line.offset;
+      if (packed != unit / groups) {
+        block.keys = rows_of(qkv + line.width, line, key_rows, block.key_step);
+        if constexpr (kPer == 1) {
+          block.values = rows_of(qkv + 2 * line.width, line, value_rows, block.value_step);
+        } else {
+          pack_right(qkv + 2 * line.width, line.step, tokens, size, value_rows, size);
+          block.values = value_rows;
+          block.value_step = size;
+        }
+        packed = unit / groups;
+      }
+      // Blocks of queries are whole vectors, as equal as possible.
+      const Parts vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors);
+      const Parts share(vectors.count, ceil_divide(vectors.count, groups));
+      if (unit % groups >= share.count) continue;
+      const int64_t first = share.begin(unit % groups);
+      const int64_t next = unit / groups + 1;
+      block.ahead = next * groups < end ? ahead_of(call, Line<S>(call.shape, next)) : Ahead();
+      block.ask_every = share.size(unit % groups);
+      for (int64_t i = first; i < first + share.size(unit % groups); ++i) {
+        const int64_t query = vectors.begin(i) * kLanes<T>;
+        switch (vectors.size(i)) {
+          case 1: run_block<1>(call, line, query, block); break;
+          case 2: run_block<2>(call, line, query, block); break;
+#if defined(__AVX512F__)
+          case 3: run_block<3>(call, line, query, block); break;
+          case 4: run_block<4>(call, line, query, block); break;
+#endif
+        }
+      }
+    }
+  }
+
+  static Ahead ahead_of(const AttentionCall& call, const Line<S>& line) {
+    Ahead ahead(line);
+    for (int part = 0; part < 3; ++part) {
+      ahead.read(static_cast<const S*>(call.qkv) + line.offset + part * line.width, line.step);
+    }
+    ahead.write(static_cast<S*>(call.result) + line.out_offset, line.out_step);
+    return ahead;
+  }
+
+  struct Block {
+    // Of the whole line: [tokens, size / kPer] and [tokens / kPer, size], rows at these distances.
+    const E *keys, *values;
+    int64_t key_step, value_step;
+    E* queries;            // [size / kPer, columns]: q^T
+    T* sums;               // [size, columns]: the unnormalised result
+    T *logits, *bias;      // [keys, columns]
+    Ahead ahead;
+    int64_t ask_every;     // rows of logits between two askings, so that they last for the line
+  };
+
+  // `kVectors` vectors of queries from `query` on against all keys.
+  template <int kVectors>
+  static void run_block(const AttentionCall& call, const Line<S>& line, int64_t query,
+                        Block& block) {
+    constexpr int64_t kColumns = kVectors * kLanes<T>;
+    const int64_t size = line.size;
+    const int64_t queries = line.tokens - query < kColumns ? line.tokens - query : kColumns;
+    const S* q = static_cast<const S*>(call.qkv) + line.offset + query * line.step;
+    pack_elements<E>(q, line.step, queries, size, block.queries, kColumns);
+    const LineBias<T> bias(call.bias, line.batch, line.line, line.head);
+
+    const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
+    Vector<T> maxima[kVectors], totals[kVectors];
+    Integers<T> open[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      maxima[v] = lowest;
+      totals[v] = Vector<T>{};
+      open[v] = Integers<T>{};
+    }
+    const Parts parts(ceil_divide(line.tokens, kPer), kMaxKeys<T> / kPer);
+    for (int64_t i = 0; i < parts.count; ++i) {
+      const int64_t key = parts.begin(i) * kPer;
+      const int64_t rest = line.tokens - key, most = parts.size(i) * kPer;
+      const int64_t keys = rest < most ? rest : most;
+      multiply<E>(keys, kVectors, size / kPer, block.keys + key * block.key_step, block.key_step, 1,
+                  block.queries, kColumns, block.logits, kColumns, false);
+      T factor = logit_factor(size);
+      if (bias.data) {
+        bias.pack(key, keys, query, queries, static_cast<T>(kLog2E), block.bias, kColumns);
+        add_bias<T, kVectors>(block.logits, block.bias, keys, factor, open);
+        factor = 1;
+      }
+      exponentials<kVectors>(block, keys, factor, maxima, totals, i ? block.sums : nullptr, size);
+      multiply<E>(size, kVectors, parts.size(i), block.values + key / kPer * block.value_step, 1,
+                  block.value_step, reinterpret_cast<const E*>(block.logits), kColumns, block.sums,
+                  kColumns, i > 0);
+    }
+
+    T* log_sum_exp =
+        static_cast<T*>(call.result_log_sum_exp) + line.lse_offset(call.shape) + query;
+    Vector<T> inverse[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      inverse[v] = T(1) / totals[v];
+      // Without one finite logit the total is 0, and the result NaN, as softmax has it.
+      const Vector<T> nan = broadcast<T>(static_cast<T>(__builtin_nan("")));
+      Vector<T> sum = (maxima[v] + log2<T>(totals[v])) * static_cast<T>(kLn2);
+      sum = totals[v] > T(0) ? sum : nan;
+      if (bias.data) {
+        sum = open[v] ? sum : Vector<T>{};
+        clear_columns(block.sums + v * kLanes<T>, kColumns, size, open[v]);
+        inverse[v] = open[v] ? inverse[v] : Vector<T>{};
+      }
+      store_first(log_sum_exp + v * kLanes<T>, sum, queries - v * kLanes<T>);
+      if ((v + 1) * kLanes<T> >= queries) {
+        for (int rest = v + 1; rest < kVectors; ++rest) inverse[rest] = Vector<T>{};
+        break;
+      }
+    }
+    S* out = static_cast<S*>(call.result) + line.out_offset + query * line.out_step;
+    unpack_columns(block.sums, kColumns, inverse, out, line.out_step, queries, size);
+  }
+
+  // logits become exp2(logits * factor - maxima) as elements [keys / kPer, columns], with the running maxima, totals and sums brought
+  // to the new maxima (the running softmax). `sums` is null as long as there are none.
+  template <int kVectors>
+  static VIT_INLINE void exponentials(Block& block, int64_t keys, T factor,
+                                      Vector<T> (&maxima)[kVectors], Vector<T> (&totals)[kVectors],
+                                      T* sums, int64_t size) {
+    constexpr int64_t kColumns = kVectors * kLanes<T>;
+    T* const logits = block.logits;
+    const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
+    Vector<T> highest[kVectors], shift[kVectors], rescale[kVectors];
+    for (int v = 0; v < kVectors; ++v) highest[v] = lowest;
+    for (int64_t j = 0; j < keys; ++j) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        highest[v] = maximum<T>(load(logits + j * kColumns + v * kLanes<T>), highest[v]);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      const Vector<T> before = maxima[v];
+      maxima[v] = maximum<T>(highest[v] * factor, before);
+      // A column of -inf only: 0 keeps the exponentials at 0 instead of NaN.
+      shift[v] = maxima[v] == lowest ? Vector<T>{} : maxima[v];
+      rescale[v] = exp2(before - shift[v]);
+      totals[v] *= rescale[v];
+    }
+    if (keys % kPer) {  // the last element is a pair of a key and of nothing
+      for (int v = 0; v < kVectors; ++v) {
+        store<T>(logits + keys * kColumns + v * kLanes<T>, lowest);
+      }
+    }
+    for (int64_t j = 0, countdown = 0; j < keys; j += kPer) {
+      if (--countdown < 0) {
+        block.ahead.ask();
+        countdown = block.ask_every - 1;
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        T* at = logits + j * kColumns + v * kLanes<T>;
+        const Vector<T> e = exp2(load(at) * factor - shift[v]);
+        totals[v] += e;
+        if constexpr (kPer == 1) {
+          store<T>(at, e);
+        } else {
+          const Vector<T> after = exp2(load(at + kColumns) * factor - shift[v]);
+          totals[v] += after;
+          store_pairs(logits + j / kPer * kColumns + v * kLanes<T>, e, after);
+        }
+      }
+    }
+    if (!sums) return;
+    for (int64_t j = 0; j < size; ++j) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        T* at = sums + j * kColumns + v * kLanes<T>;
+        store<T>(at, load(at) * rescale[v]);
+      }
+    }
+  }
+
+  // Zeros in the columns that are not open, whatever is there (it may be NaN).
+  static void clear_columns(T* sums, int64_t columns, int64_t size, Integers<T> open) {
+    for (int64_t j = 0; j < size; ++j) {
+      store<T>(sums + j * columns, open ? load(sums + j * columns) : Vector<T>{});
+    }
+  }
+};
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CC_ATTENTION_FORWARD_H_

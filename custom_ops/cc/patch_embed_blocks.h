@@ -1,0 +1,297 @@
+// Parts of the patch embedding that forward and backward share: pixels of patches as rows of
+// numbers and back, and panels of the right-hand side of a product.
+//
+// All patches of a batch are the rows of one matrix, in the order of the tokens; its columns are the
+// elements of a patch, channel fastest. It never exists as a whole: blocks of it are read from the
+// images, or written to them.
+#ifndef CUSTOM_OPS_CC_PATCH_EMBED_BLOCKS_H_
+#define CUSTOM_OPS_CC_PATCH_EMBED_BLOCKS_H_
+
+#include "custom_ops/cc/attention_blocks.h"
+#include "custom_ops/cc/patch_embed_isa.h"
+#include "custom_ops/cc/tile.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// How kernels of type S are multiplied: Numbers lie in memory, and an Element of tile.h holds
+// kNumbers of them, neighbours along the sum.
+template <class S>
+struct Operands {
+  using Number = Accumulator<S>;
+  using Element = Accumulator<S>;
+  static constexpr int kNumbers = 1;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct Operands<Bfloat16> {
+  using Number = Bfloat16;
+  using Element = Pair;
+  static constexpr int kNumbers = 2;
+};
+#endif
+template <class S>
+using Number = typename Operands<S>::Number;
+template <class S>
+using Element = typename Operands<S>::Element;
+template <class S>
+constexpr int kNumbers = Operands<S>::kNumbers;
+
+// Elements that hold `count` numbers; what is left over in the last one is 0.
+template <class S>
+constexpr int64_t elements_of(int64_t count) {
+  return ceil_divide(count, kNumbers<S>);
+}
+
+// Patches of a whole batch.
+inline int64_t patch_rows(const PatchShape& shape) { return shape.batch * shape.patches(); }
+
+// Rows of a tensor: `step` elements from one to the next, and `gap` more after every `run` rows.
+template <class S>
+struct Rows {
+  S* at;
+  int64_t step, left, run, gap;
+
+  VIT_INLINE void next() {
+    at += step;
+    if (--left == 0) {
+      at += gap;
+      left = run;
+    }
+  }
+};
+
+template <class S>
+VIT_INLINE Rows<S> equal_rows(S* at, int64_t step) {
+  return {at, step, INT64_MAX, INT64_MAX, 0};
+}
+
+// Of the tokens [batch, prefix + patches, features], those of patches, from patch `row` of the
+// batch on.
+template <class S>
+VIT_INLINE Rows<S> token_rows(const PatchShape& shape, S* tokens, int64_t row) {
+  const int64_t patches = shape.patches(), features = shape.features;
+  const int64_t token = row / patches * shape.tokens() + shape.prefix + row % patches;
+  return {tokens + token * features, features, patches - row % patches, patches,
+          shape.prefix * features};
+}
+
+// Of a table [prefix + patches, features], those that belong to the patches from `row` on.
+template <class S>
+VIT_INLINE Rows<S> table_rows(const PatchShape& shape, S* table, int64_t row) {
+  const int64_t patches = shape.patches(), features = shape.features;
+  return {table + (shape.prefix + row % patches) * features, features, patches - row % patches,
+          patches, -patches * features};
+}
+
+// Calls visit(pixel, row, column, count) for pieces of the rows [row, row + rows) and columns
+// [column, column_end) of the matrix of patches, of `count` elements that follow one another in the
+// images from element `pixel` on. Image rows are gone through from left to right.
+template <class Visit>
+VIT_INLINE void for_pixels(const PatchShape& shape, int64_t row, int64_t rows, int64_t column,
+                           int64_t column_end, const Visit& visit) {
+  const int64_t side = shape.patch_size * shape.channels;  // elements of a line of a patch
+  const int64_t line = shape.width * shape.channels;
+  const int64_t row_end = row + rows;
+  while (row < row_end) {
+    const int64_t x = row % shape.columns();
+    const int64_t y = row / shape.columns();  // over all images
+    const int64_t most = shape.columns() - x;
+    const int64_t count = row_end - row < most ? row_end - row : most;
+    const int64_t top =
+        y / shape.rows() * shape.height + y % shape.rows() * shape.patch_size;
+    for (int64_t from = column, to; from < column_end; from = to) {
+      to = from - from % side + side;
+      if (to > column_end) to = column_end;
+      const int64_t pixel = (top + from / side) * line + x * side + from % side;
+      for (int64_t i = 0; i < count; ++i) visit(pixel + i * side, row + i, from, to - from);
+    }
+    row += count;
+  }
+}
+
+// Keeps the compiler from making one rounding of x, a product, and a sum with it: rescaled pixels
+// then are the same for all instruction sets, and those of the reference.
+template <class X>
+VIT_INLINE X rounded(X x) {
+#if defined(__x86_64__)
+  __asm__("" : "+x"(x));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(x));
+#else
+  __asm__("" : "+m"(x));
+#endif
+  return x;
+}
+
+// A number of S's operands from a sum or a rescaled pixel.
+template <class S, class W>
+VIT_INLINE void put_number(W x, Number<S>* to) {
+  S narrow;
+  convert_to(static_cast<Accumulator<S>>(x), &narrow);
+  if constexpr (sizeof(Number<S>) == sizeof(S)) {
+    __builtin_memcpy(to, &narrow, sizeof narrow);
+  } else {
+    *to = convert(narrow);
+  }
+}
+template <class S>
+VIT_INLINE void put_numbers(Vector<float> x, Number<S>* to) {
+  if constexpr (sizeof(Number<S>) == sizeof(S)) {
+    store_converted(to, x);
+  } else {
+    S narrow[kLanes<float>];
+    store_converted(narrow, x);
+    store<float>(to, load_converted(narrow));
+  }
+}
+
+// Numbers between rows of patches. Rows are written in whole vectors, so each has room for one more.
+template <class S>
+constexpr int64_t row_step(int64_t columns) {
+  return round_up(columns, kNumbers<S>) + kLanes<Accumulator<S>>;
+}
+
+#if defined(__AVX512BF16__)
+// Numbers of two rows as pairs; they are bfloat16 in the upper halves of floats.
+VIT_INLINE void store_pairs(Vector<float> first, Vector<float> second, Pair* to) {
+  const __m512i low = _mm512_srli_epi32((__m512i)first, 16);
+  _mm512_storeu_si512(to, _mm512_or_si512(low, (__m512i)second));
+}
+#endif
+
+// A vector of what lies at p, as far as it lies before `end`; further lanes are 0.
+template <class S>
+VIT_INLINE Vector<Accumulator<S>> load_before(const S* p, const S* end) {
+  const int64_t count = end - p;
+  return load_first(p, count < 0 ? 0 : count);
+}
+
+// Pixels of type I as numbers for kernels of type S.
+template <class I, class S>
+struct Pixels {
+  using Wide = decltype(Accumulator<I>{} + Accumulator<S>{});
+
+  // Rows [row, row + rows) and columns [column, column_end) of the matrix of patches, rescaled.
+  static void pack(const PatchCall& call, int64_t row, int64_t rows, int64_t column,
+                   int64_t column_end, Number<S>* to) {
+    const PatchShape& shape = call.shape;
+    const I* images = static_cast<const I*>(call.images);
+    const I* end = images + shape.batch * shape.height * shape.width * shape.channels;
+    const Wide scale = static_cast<Wide>(call.scale), offset = static_cast<Wide>(call.offset);
+    const int64_t step = row_step<S>(column_end - column);
+    for_pixels(shape, row, rows, column, column_end,
+               [=](int64_t pixel, int64_t at_row, int64_t at_column, int64_t count) {
+                 rescale(images + pixel, count, end, scale, offset,
+                         to + (at_row - row) * step + at_column - column);
+               });
+  }
+
+  // Whole vectors: numbers too many are overwritten by the next piece of the row, or lie in the room
+  // behind it.
+  static VIT_INLINE void rescale(const I* from, int64_t count, const I* end, Wide scale,
+                                 Wide offset, Number<S>* to) {
+    if constexpr (sizeof(Wide) == sizeof(float)) {
+      for (int64_t i = 0; i < count; i += kLanes<float>) {
+        put_numbers<S>(rounded(load_before(from + i, end) * scale) + offset, to + i);
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        put_number<S>(rounded(static_cast<Wide>(convert(from[i])) * scale) + offset, to + i);
+      }
+    }
+  }
+};
+
+// Rows of row_step numbers from the images, whatever their type. A number that fills up the last
+// element of a row is 0.
+template <class S>
+static void pack_patches(const PatchCall& call, int64_t row, int64_t rows, int64_t column,
+                         int64_t column_end, Number<S>* to) {
+  switch (call.image_type) {
+    case DType::kUint8:
+      Pixels<uint8_t, S>::pack(call, row, rows, column, column_end, to);
+      break;
+    case DType::kBfloat16:
+      Pixels<Bfloat16, S>::pack(call, row, rows, column, column_end, to);
+      break;
+    case DType::kFloat16:
+      Pixels<Float16, S>::pack(call, row, rows, column, column_end, to);
+      break;
+    case DType::kFloat32:
+      Pixels<float, S>::pack(call, row, rows, column, column_end, to);
+      break;
+    case DType::kFloat64:
+      Pixels<double, S>::pack(call, row, rows, column, column_end, to);
+      break;
+  }
+  const int64_t count = column_end - column;
+  if (count % kNumbers<S>) {
+    for (int64_t i = 0; i < rows; ++i) put_number<S>(0.0f, to + i * row_step<S>(count) + count);
+  }
+}
+
+// `count` rows of the right-hand side from `column` on, as Elements for tile.h: [elements of count,
+// vectors * kLanes]. `end` is where the tensor ends. Columns may go beyond a row: what is read there
+// is another row's, or 0.
+template <class S>
+static void pack_panel(Rows<const S> rows, int64_t count, int64_t column, int vectors, const S* end,
+                       Element<S>* to) {
+  using T = Accumulator<S>;
+  if constexpr (kNumbers<S> == 1) {
+    for (int64_t i = 0; i < count; ++i, rows.next()) {
+      const S* from = rows.at + column;
+      if (end - from >= vectors * kLanes<T>) {
+        for (int v = 0; v < vectors; ++v, to += kLanes<T>) {
+          store<T>(to, load_converted(from + v * kLanes<T>));
+        }
+      } else {
+        for (int v = 0; v < vectors; ++v, to += kLanes<T>) {
+          store<T>(to, load_before(from + v * kLanes<T>, end));
+        }
+      }
+    }
+  }
+#if defined(__AVX512BF16__)
+  if constexpr (kNumbers<S> == 2) {
+    for (int64_t i = 0; i < count; i += 2, rows.next()) {
+      const S* first = rows.at + column;
+      rows.next();
+      const S* second = i + 1 < count ? rows.at + column : end;
+      for (int v = 0; v < vectors; ++v, to += kLanes<T>) {
+        store_pairs(load_before(first + v * kLanes<T>, end),
+                    load_before(second + v * kLanes<T>, end), to);
+      }
+    }
+  }
+#endif
+}
+
+// Elements along the sum in one panel, at most: 256 KiB with AVX-512, which stay in the second cache
+// while the first one streams them. Blocks that fit the first cache were slower, 250 against 266
+// GFLOP/s with 128 of 64 columns: each block loads and stores all sums.
+constexpr int64_t kMaxDepth = 1024;
+
+// c [rows, vectors * kLanes] = a [rows, depth] b, where pack(first, count, to) brings `count` numbers
+// along the sum of b from `first` on to `to` as a panel. `step` is in numbers between rows of a.
+template <class S, class Pack>
+static void multiply_panel(int64_t rows, int vectors, int64_t depth, const Number<S>* a,
+                           int64_t step, const Pack& pack, Element<S>* b, Accumulator<S>* c) {
+  const int64_t elements = elements_of<S>(depth);
+  const int64_t columns = vectors * kLanes<Accumulator<S>>;
+  const Element<S>* left = reinterpret_cast<const Element<S>*>(a);
+  const Parts parts(elements ? elements : 1, kMaxDepth);
+  for (int64_t i = 0; i < parts.count; ++i) {
+    const int64_t first = parts.begin(i), count = elements ? parts.size(i) : 0;
+    const int64_t numbers = depth - first * kNumbers<S>;
+    const int64_t most = count * kNumbers<S>;
+    pack(first * kNumbers<S>, numbers < most ? numbers : most, b);
+    multiply<Element<S>>(rows, vectors, count, left + first, step / kNumbers<S>, 1, b, columns, c,
+                         columns, i > 0);
+  }
+}
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CC_PATCH_EMBED_BLOCKS_H_

@@ -1,0 +1,93 @@
+"""Gradients of the compiled ops, registered with TensorFlow when this module is imported.
+
+Each part is an op of its own, so that what nobody asks for is not computed: graphs leave it out,
+and eager execution says which inputs are of no interest.
+"""
+
+import contextlib
+
+import tensorflow as tf
+
+from custom_ops import library
+
+
+def _wanted(op, index):
+    # Operations of graphs do not have the attribute.
+    return index not in (getattr(op, "skip_input_indices", None) or ())
+
+
+def _attention(op, d_out, d_log_sum_exp):
+    # Nothing outside reads log_sum_exp, and the gradients that do have no gradient themselves.
+    del d_log_sum_exp
+    ops = library.load()
+    qkv, *bias = op.inputs
+    arguments = (qkv, bias, *op.outputs, d_out)
+    attributes = {name: op.get_attr(name) for name in ("num_heads", "axis")}
+    gradients = [ops.vit_attention_grad, ops.vit_attention_bias_grad][: 1 + len(bias)]
+    return [
+        gradient(*arguments, **attributes) if _wanted(op, index) else None
+        for index, gradient in enumerate(gradients)
+    ]
+
+
+def _patch_embed(op, d_tokens):
+    ops = library.load()
+    images, kernel, _, *tables = op.inputs
+    num_prefix = op.get_attr("num_prefix")
+    prefix, position = tables[:num_prefix], tables[num_prefix:]
+    rescaling = {name: op.get_attr(name) for name in ("scale", "offset")}
+    d_images = d_kernel = None
+    d_tables = [None] * (1 + len(tables))
+    if images.dtype.is_floating and _wanted(op, 0):
+        d_images = ops.vit_patch_embed_images_grad(images, kernel, d_tokens, **rescaling)
+    if _wanted(op, 1):
+        d_kernel = ops.vit_patch_embed_kernel_grad(kernel, images, d_tokens, **rescaling)
+    if any(_wanted(op, 2 + index) for index in range(len(d_tables))):
+        d_bias, d_prefix, d_position = ops.vit_patch_embed_tables_grad(d_tokens, prefix, position)
+        d_tables = [d_bias, *d_prefix, *d_position]
+    return [d_images, d_kernel, *d_tables]
+
+
+def _extract_patches(op, d_patches):
+    shape = tf.shape(op.inputs[0], tf.int64)
+    size = op.get_attr("patch_size")
+    return library.load().vit_extract_patches_grad(d_patches, shape, patch_size=size)
+
+
+def _extract_patches_grad(op, d_images):
+    # Cutting is linear, so this one is simply the op again.
+    size = op.get_attr("patch_size")
+    return [library.load().vit_extract_patches(d_images, patch_size=size), None]
+
+
+def _no_second_derivative(op, *gradients):
+    del gradients
+    raise NotImplementedError(
+        f"The compiled ops have no second derivatives: {op.type} was asked for its gradient. Use "
+        "the reference, by VIT_OPS=reference or custom_ops.implementation('reference')."
+    )
+
+
+_GRADIENTS = {
+    "VitAttention": _attention,
+    "VitAttentionGrad": _no_second_derivative,
+    "VitAttentionBiasGrad": _no_second_derivative,
+    "VitPatchEmbed": _patch_embed,
+    "VitPatchEmbedImagesGrad": _no_second_derivative,
+    "VitPatchEmbedKernelGrad": _no_second_derivative,
+    "VitPatchEmbedTablesGrad": _no_second_derivative,
+    "VitExtractPatches": _extract_patches,
+    "VitExtractPatchesGrad": _extract_patches_grad,
+}
+
+
+def _register():
+    for name, function in _GRADIENTS.items():
+        # TensorFlow keeps what an earlier import of this package registered.
+        with contextlib.suppress(KeyError):
+            tf.RegisterGradient(name)(function)
+    with contextlib.suppress(KeyError):
+        tf.no_gradient("VitAttentionTaps")
+
+
+_register()

@@ -1,0 +1,95 @@
+"""The file of the op library: where it is looked for, and whether it can be loaded at all.
+
+TensorFlow has no binary interface that outlives a minor version, and loading a file that is cut
+short ends the process. So everything is checked that can be before the file is loaded: that it is
+whole, for this processor, ours, and built for this TensorFlow. The last two are in the *stamp*, a
+text inside the library (custom_ops/tf/library_info.cc).
+"""
+
+import json
+import mmap
+import os
+import pathlib
+import platform
+import struct
+
+NAME = "_vit_ops.so"
+# Path of the library to use instead of those that `candidates` finds; also where to build it.
+VARIABLE = "VIT_OPS_LIBRARY"
+REBUILD = "python -m custom_ops.build_ops"
+
+_PACKAGE = pathlib.Path(__file__).resolve().parent
+_STAMP = b"VIT_OPS_BUILD_INFO:"
+_STAMP_KEYS = ("tensorflow", "compiler", "isas", "sources")
+_STAMP_BYTES = 4096  # More than any stamp has.
+_ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+
+
+def candidates():
+    """Paths to try in this order: `VIT_OPS_LIBRARY` alone, or the package, then Bazel's output."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return [pathlib.Path(named).absolute()]
+    return [_PACKAGE / NAME, _PACKAGE.parent / "bazel-bin" / "custom_ops" / NAME]
+
+
+def read_stamp(path):
+    """What a library says about itself.
+
+    Returns:
+        Dict of texts: `tensorflow` it was built for, `compiler`, `isas` (names with spaces
+        between), `sources` (their hash). None if there is no such file or no stamp in it.
+    """
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            # The last one: the loader of another product may hold the first word, too.
+            start = data.rfind(_STAMP)
+            text = data[start + len(_STAMP) : start + _STAMP_BYTES] if start >= 0 else b""
+        stamp = json.loads(text.split(b"\0")[0])
+    except (OSError, ValueError):
+        return None
+    keys = ("tensorflow", "compiler", "isas", "sources")
+    return (
+        stamp if isinstance(stamp, dict) and all(type(stamp.get(k)) is str for k in keys) else None
+    )
+
+
+def complaint(path, tensorflow_version):
+    """What is wrong with a file, as a sentence with its path; None if it can be loaded."""
+    wrong = _wrong_with_elf(path)
+    if wrong:
+        return f"{path} {wrong}"
+    stamp = read_stamp(path)
+    if stamp is None:
+        return f"{path} is not an op library of this project: it has no build stamp"
+    if not _same_interface(stamp["tensorflow"], tensorflow_version):
+        return (
+            f"{path} was built for TensorFlow {stamp['tensorflow']}, but this is TensorFlow "
+            f"{tensorflow_version}"
+        )
+    return None
+
+
+def _wrong_with_elf(path):
+    try:
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            header = file.read(64)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
+        return "is no shared library of 64 bits"
+    machine, table, entry, count = struct.unpack("<18xH20xQ10xHH2x", header)
+    if machine != _ELF_MACHINES.get(platform.machine(), machine):
+        return f"is for another kind of processor than {platform.machine()}"
+    # The linker writes the table of sections last.
+    if table + entry * count > size:
+        return f"is cut short at {size} bytes"
+    return None
+
+
+def _same_interface(built, running):
+    """Releases of one minor version fit; anything else must be equal."""
+    if all(part.isdecimal() for version in (built, running) for part in version.split(".")):
+        return built.split(".")[:2] == running.split(".")[:2]
+    return built == running

@@ -1,0 +1,43 @@
+"""Prints what the builds must know of the interpreter that runs this, as one line of JSON.
+
+`build_plan.probe` and Bazel (third_party/local/python.bzl) start it by its path. Keys:
+`python_include` and `suffix` (of extension modules); `pybind11_include` and `pybind11_version` if
+it is there;
+`tensorflow`, with its `version` and the flags that it reports, `compile` and `link`; or `error`,
+why it cannot be imported.
+"""
+
+import importlib.util
+import json
+import os
+import sysconfig
+
+
+def main():
+    answer = {
+        "python_include": sysconfig.get_paths()["include"],
+        "suffix": sysconfig.get_config_var("EXT_SUFFIX"),
+    }
+    if importlib.util.find_spec("pybind11"):
+        import pybind11
+
+        answer["pybind11_include"] = pybind11.get_include()
+        answer["pybind11_version"] = pybind11.__version__
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    try:
+        import tensorflow as tf
+    # A broken installation can raise anything, and the builds are to say what.
+    except Exception as error:
+        answer["error"] = " ".join(f"{type(error).__name__}: {error}".split())
+    else:
+        answer["tensorflow"] = {
+            "version": tf.__version__,
+            "compile": tf.sysconfig.get_compile_flags(),
+            "link": tf.sysconfig.get_link_flags(),
+        }
+    print()
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

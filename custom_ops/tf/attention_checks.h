@@ -1,0 +1,90 @@
+// What the attention ops check, for shapes known in full or in part.
+#ifndef CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
+#define CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
+
+#include "custom_ops/tf/glue.h"
+
+namespace vit {
+
+inline absl::Status check_qkv(const Dims& qkv, int64_t heads, int64_t axis) {
+  TF_RETURN_IF_ERROR(check_rank("qkv", qkv, axis ? "[B, R, C, 3 D]" : "[B, N, 3 D]"));
+  const int64_t width = qkv.back();
+  if (width < 0 || (width > 0 && width % 3 == 0 && width / 3 % heads == 0)) return absl::OkStatus();
+  return invalid("qkv has shape ", text(qkv), ", whose last dimension must be a positive multiple ",
+                 "of 3 * num_heads, with num_heads = ", heads, ".");
+}
+
+// [B, H, N, N], or [B, lines, H, n, n] with an axis.
+inline Dims logits_dims(const Dims& qkv, int64_t heads, int64_t axis) {
+  if (axis == 0) return {qkv[0], heads, qkv[1], qkv[1]};
+  return {qkv[0], qkv[3 - axis], heads, qkv[axis], qkv[axis]};
+}
+
+inline absl::Status check_bias(const Dims& bias, const Dims& logits) {
+  bool fits = bias.size() <= logits.size();
+  for (size_t i = 1; fits && i <= bias.size(); ++i) {
+    const int64_t have = bias[bias.size() - i];
+    fits = have == 1 || may_equal(have, logits[logits.size() - i]);
+  }
+  if (fits) return absl::OkStatus();
+  return invalid("bias has shape ", text(bias), ", which does not broadcast to ",
+                 logits.size() == 4 ? "[B, H, N, N] = " : "[B, lines, H, n, n] = ", text(logits),
+                 ".");
+}
+
+struct Attributes {
+  int64_t heads, axis;
+  tensorflow::DataType type;
+  bool has_bias;
+};
+
+// For OpKernelConstruction and InferenceContext.
+template <typename Context>
+inline absl::Status get_attributes(Context* c, Attributes* attributes) {
+  tensorflow::DataType accumulator;
+  tensorflow::DataTypeVector bias;
+  TF_RETURN_IF_ERROR(c->GetAttr("num_heads", &attributes->heads));
+  TF_RETURN_IF_ERROR(c->GetAttr("axis", &attributes->axis));
+  TF_RETURN_IF_ERROR(c->GetAttr("T", &attributes->type));
+  TF_RETURN_IF_ERROR(c->GetAttr("Tacc", &accumulator));
+  TF_RETURN_IF_ERROR(c->GetAttr("Tbias", &bias));
+  if (attributes->axis < 0 || attributes->axis > 2) {
+    return invalid("axis must be 1 or 2, or 0 for attention along all tokens. Received: ",
+                   attributes->axis, ".");
+  }
+  if ((attributes->type == tensorflow::DT_DOUBLE) != (accumulator == tensorflow::DT_DOUBLE)) {
+    return invalid("Tacc must be double if T is double, and else float. Received: T = ",
+                   tensorflow::DataTypeString(attributes->type),
+                   ", Tacc = ", tensorflow::DataTypeString(accumulator), ".");
+  }
+  attributes->has_bias = !bias.empty();
+  if (bias.size() > 1 || (attributes->has_bias && bias[0] != accumulator)) {
+    return invalid("bias must be a list of none or one tensor of type Tacc = ",
+                   tensorflow::DataTypeString(accumulator),
+                   ". Received: ", tensorflow::DataTypeSliceString(bias), ".");
+  }
+  return absl::OkStatus();
+}
+
+// What VitAttentionBiasGrad answers without one.
+inline absl::Status needs_bias() { return invalid("There is no bias to give the gradient of."); }
+
+inline absl::Status check_taps_axis(int64_t axis) {
+  return axis ? invalid("Taps need axis = 0. Received: axis = ", axis, ".") : absl::OkStatus();
+}
+
+inline absl::Status check_grid(int64_t rows, int64_t columns, int64_t tokens) {
+  int64_t patches;
+  if (rows < 1 || columns < 1) {
+    return invalid("The tap distance needs grid_rows and grid_columns of at least 1. Received: ",
+                   rows, " and ", columns, ".");
+  }
+  TF_RETURN_IF_ERROR(product("A grid", {rows, columns}, &patches));
+  if (tokens < 0 || patches <= tokens) return absl::OkStatus();
+  return invalid("A grid of ", rows, " x ", columns, " has more patches than qkv has tokens, ",
+                 tokens, ".");
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_TF_ATTENTION_CHECKS_H_

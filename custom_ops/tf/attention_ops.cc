@@ -1,0 +1,365 @@
+// Attention as TensorFlow ops. The names and attributes are an interface of saved models: extend
+// them only by attributes with defaults. custom_ops/attention.py is what people call.
+
+#include "custom_ops/cc/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "custom_ops/tf/attention_checks.h"
+#include "custom_ops/tf/glue.h"
+#include "custom_ops/tf/registration.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace vit {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// Shape functions --------------------------------------------------------------------------------
+
+struct Inferred {
+  Attributes attributes;
+  ShapeHandle qkv;  // its rank is known
+  ShapeHandle out, log_sum_exp;
+};
+
+absl::Status infer(InferenceContext* c, Inferred* inferred) {
+  TF_RETURN_IF_ERROR(get_attributes(c, &inferred->attributes));
+  const int64_t heads = inferred->attributes.heads, axis = inferred->attributes.axis;
+  inferred->qkv = c->input(0);
+  if (!c->RankKnown(inferred->qkv)) inferred->qkv = c->UnknownShapeOfRank(axis ? 4 : 3);
+  const Dims qkv = *dims_of(c, inferred->qkv);
+  TF_RETURN_IF_ERROR(check_qkv(qkv, heads, axis));
+  if (inferred->attributes.has_bias) {
+    const auto bias = dims_of(c, c->input(1));
+    if (bias) TF_RETURN_IF_ERROR(check_bias(*bias, logits_dims(qkv, heads, axis)));
+  }
+  DimensionHandle width;
+  TF_RETURN_IF_ERROR(c->Divide(c->Dim(inferred->qkv, -1), 3, /*evenly_divisible=*/true, &width));
+  TF_RETURN_IF_ERROR(c->ReplaceDim(inferred->qkv, -1, width, &inferred->out));
+  auto dim = [&](int i) { return c->Dim(inferred->qkv, i); };
+  const DimensionHandle all_heads = c->MakeDim(heads);
+  inferred->log_sum_exp = axis == 0
+                              ? c->MakeShape({dim(0), all_heads, dim(1)})
+                              : c->MakeShape({dim(0), dim(3 - axis), all_heads, dim(axis)});
+  return absl::OkStatus();
+}
+
+absl::Status infer_forward(InferenceContext* c) {
+  Inferred inferred;
+  TF_RETURN_IF_ERROR(infer(c, &inferred));
+  c->set_output(0, inferred.out);
+  c->set_output(1, inferred.log_sum_exp);
+  return absl::OkStatus();
+}
+
+// out, log_sum_exp and d_out come after qkv and bias.
+absl::Status infer_gradient(InferenceContext* c, Inferred* inferred) {
+  TF_RETURN_IF_ERROR(infer(c, inferred));
+  const int first = 1 + inferred->attributes.has_bias;
+  const ShapeHandle expected[] = {inferred->out, inferred->log_sum_exp, inferred->out};
+  const char* names[] = {"out", "log_sum_exp", "d_out"};
+  for (int i = 0; i < 3; ++i) {
+    const auto dims = dims_of(c, c->input(first + i));
+    if (dims) {
+      TF_RETURN_IF_ERROR(check_shape(names[i], *dims, i == 1 ? "[B, (lines,) H, n]" : "like out",
+                                     *dims_of(c, expected[i])));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status infer_qkv_gradient(InferenceContext* c) {
+  Inferred inferred;
+  TF_RETURN_IF_ERROR(infer_gradient(c, &inferred));
+  c->set_output(0, inferred.qkv);
+  return absl::OkStatus();
+}
+
+absl::Status infer_bias_gradient(InferenceContext* c) {
+  Inferred inferred;
+  TF_RETURN_IF_ERROR(infer_gradient(c, &inferred));
+  if (!inferred.attributes.has_bias) return needs_bias();
+  c->set_output(0, c->input(1));
+  return absl::OkStatus();
+}
+
+bool contains(const std::vector<std::string>& names, const char* name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+absl::Status infer_taps(InferenceContext* c) {
+  Inferred inferred;
+  std::vector<std::string> taps;
+  int64_t rows, columns;
+  TF_RETURN_IF_ERROR(infer(c, &inferred));
+  TF_RETURN_IF_ERROR(c->GetAttr("taps", &taps));
+  TF_RETURN_IF_ERROR(c->GetAttr("grid_rows", &rows));
+  TF_RETURN_IF_ERROR(c->GetAttr("grid_columns", &columns));
+  TF_RETURN_IF_ERROR(check_taps_axis(inferred.attributes.axis));
+  const auto sums = dims_of(c, c->input(1 + inferred.attributes.has_bias));
+  if (sums) {
+    TF_RETURN_IF_ERROR(
+        check_shape("log_sum_exp", *sums, "[B, H, N]", *dims_of(c, inferred.log_sum_exp)));
+  }
+  if (contains(taps, "distance")) {
+    TF_RETURN_IF_ERROR(check_grid(rows, columns, c->Value(c->Dim(inferred.qkv, 1))));
+  }
+  const ShapeHandle none = c->MakeShape({int64_t{0}});
+  ShapeHandle by_head;
+  TF_RETURN_IF_ERROR(c->Subshape(inferred.log_sum_exp, 0, 2, &by_head));
+  c->set_output(0, contains(taps, "class_row") ? inferred.log_sum_exp : none);
+  c->set_output(1, contains(taps, "distance") ? by_head : none);
+  c->set_output(2, contains(taps, "entropy") ? by_head : none);
+  return absl::OkStatus();
+}
+
+#define VIT_ATTENTION_ATTRIBUTES(op)               \
+  op.Attr("num_heads: int >= 1")                   \
+      .Attr("axis: int = 0")                       \
+      .Attr("T: {float, bfloat16, half, double}")  \
+      .Attr("Tacc: {float, double} = DT_FLOAT")    \
+      .Attr("Tbias: list({float, double}) >= 0 = []")
+
+VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttention")
+                             .Input("qkv: T")
+                             .Input("bias: Tbias")
+                             .Output("out: T")
+                             .Output("log_sum_exp: Tacc"))
+    .SetShapeFn(infer_forward);
+
+VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionGrad")
+                             .Input("qkv: T")
+                             .Input("bias: Tbias")
+                             .Input("out: T")
+                             .Input("log_sum_exp: Tacc")
+                             .Input("d_out: T")
+                             .Output("d_qkv: T"))
+    .SetShapeFn(infer_qkv_gradient);
+
+VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionBiasGrad")
+                             .Input("qkv: T")
+                             .Input("bias: Tbias")
+                             .Input("out: T")
+                             .Input("log_sum_exp: Tacc")
+                             .Input("d_out: T")
+                             .Output("d_bias: Tacc"))
+    .SetShapeFn(infer_bias_gradient);
+
+VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionTaps")
+                             .Input("qkv: T")
+                             .Input("bias: Tbias")
+                             .Input("log_sum_exp: Tacc")
+                             .Output("class_row: Tacc")
+                             .Output("distance: Tacc")
+                             .Output("entropy: Tacc"))
+    .Attr("taps: list({'class_row', 'distance', 'entropy'}) >= 1")
+    .Attr("grid_rows: int = 0")
+    .Attr("grid_columns: int = 0")
+    .SetShapeFn(infer_taps);
+
+// Kernels ----------------------------------------------------------------------------------------
+
+class AttentionKernel : public OpKernel {
+ public:
+  explicit AttentionKernel(OpKernelConstruction* c) : OpKernel(c) {
+    Attributes attributes;
+    OP_REQUIRES_OK(c, get_attributes(c, &attributes));
+    heads_ = attributes.heads;
+    axis_ = attributes.axis;
+    type_ = dtype_of(attributes.type);
+    has_bias_ = attributes.has_bias;
+  }
+
+ protected:
+  // What the inputs qkv and bias say.
+  struct Call {
+    const Tensor* qkv;
+    const Tensor* bias_tensor;  // null without a bias
+    AttentionShape shape;
+    AttentionBias bias;
+    Dims out, log_sum_exp;
+  };
+
+  absl::Status read(OpKernelContext* c, Call* call) const {
+    call->qkv = &c->input(0);
+    TF_RETURN_IF_ERROR(optional_input(c, "bias", &call->bias_tensor));
+    const Dims qkv = dims_of(*call->qkv);
+    TF_RETURN_IF_ERROR(check_qkv(qkv, heads_, axis_));
+    const int64_t width = qkv.back() / 3, size = width / heads_;
+    call->out = qkv;
+    call->out.back() = width;
+    if (axis_ == 0) {
+      call->shape = sequence_shape(qkv[0], qkv[1], heads_, size);
+      call->log_sum_exp = {qkv[0], heads_, qkv[1]};
+    } else {
+      call->log_sum_exp = {qkv[0], qkv[3 - axis_], heads_, qkv[axis_]};
+      call->shape = grid_shape(qkv[0], qkv[1], qkv[2], heads_, size, static_cast<int>(axis_));
+    }
+    call->bias = {};
+    if (call->bias_tensor) {
+      const Dims logits = logits_dims(qkv, heads_, axis_);
+      TF_RETURN_IF_ERROR(check_bias(dims_of(*call->bias_tensor), logits));
+      set_strides(*call->bias_tensor, &call->bias);
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads out, log_sum_exp and d_out, which come after qkv and bias.
+  absl::Status read_gradient(OpKernelContext* c, const Call& call, const Tensor** out,
+                             const Tensor** log_sum_exp, const Tensor** d_out) const {
+    TF_RETURN_IF_ERROR(c->input("out", out));
+    TF_RETURN_IF_ERROR(c->input("log_sum_exp", log_sum_exp));
+    TF_RETURN_IF_ERROR(c->input("d_out", d_out));
+    TF_RETURN_IF_ERROR(check_shape("out", dims_of(**out), "like out", call.out));
+    TF_RETURN_IF_ERROR(check_shape("log_sum_exp", dims_of(**log_sum_exp), "[B, (lines,) H, n]",
+                                   call.log_sum_exp));
+    return check_shape("d_out", dims_of(**d_out), "like out", call.out);
+  }
+
+  int64_t heads_, axis_;
+  DType type_;
+  bool has_bias_;
+
+ private:
+  // Strides of what broadcasts to [B, (lines,) H, n, n].
+  void set_strides(const Tensor& bias, AttentionBias* strides) const {
+    int64_t* by_axis[] = {&strides->key_stride, &strides->query_stride, &strides->head_stride,
+                          axis_ ? &strides->line_stride : &strides->batch_stride,
+                          &strides->batch_stride};
+    strides->data = bias.data();
+    int64_t stride = 1;
+    for (int i = 0; i < bias.dims(); ++i) {
+      const int64_t size = bias.dim_size(bias.dims() - 1 - i);
+      *by_axis[i] = size == 1 ? 0 : stride;
+      stride *= size;
+    }
+  }
+};
+
+class Forward : public AttentionKernel {
+ public:
+  using AttentionKernel::AttentionKernel;
+
+  void Compute(OpKernelContext* c) override {
+    Call call;
+    Tensor *out, *log_sum_exp;
+    OP_REQUIRES_OK(c, read(c, &call));
+    OP_REQUIRES_OK(c, allocate(c, 0, "out", call.out, &out));
+    OP_REQUIRES_OK(c, allocate(c, 1, "log_sum_exp", call.log_sum_exp, &log_sum_exp));
+    if (out->NumElements() == 0) return;
+    OP_REQUIRES_OK(
+        c, status_of(attention_forward(type_, call.shape, call.qkv->data(), call.bias, out->data(),
+                                       log_sum_exp->data(), workers(c)),
+                     "VitAttention"));
+  }
+};
+
+class QkvGradient : public AttentionKernel {
+ public:
+  using AttentionKernel::AttentionKernel;
+
+  void Compute(OpKernelContext* c) override {
+    Call call;
+    const Tensor *out, *log_sum_exp, *d_out;
+    Tensor* d_qkv;
+    OP_REQUIRES_OK(c, read(c, &call));
+    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &log_sum_exp, &d_out));
+    OP_REQUIRES_OK(c, allocate(c, 0, "d_qkv", dims_of(*call.qkv), &d_qkv));
+    if (d_qkv->NumElements() == 0) return;
+    OP_REQUIRES_OK(
+        c, status_of(attention_backward(type_, call.shape, call.qkv->data(), call.bias, out->data(),
+                                        log_sum_exp->data(), d_out->data(), d_qkv->data(),
+                                        workers(c)),
+                     "VitAttentionGrad"));
+  }
+};
+
+class BiasGradient : public AttentionKernel {
+ public:
+  explicit BiasGradient(OpKernelConstruction* c) : AttentionKernel(c) {
+    OP_REQUIRES(c, has_bias_, needs_bias());
+  }
+
+  void Compute(OpKernelContext* c) override {
+    Call call;
+    const Tensor *out, *log_sum_exp, *d_out;
+    Tensor* d_bias;
+    OP_REQUIRES_OK(c, read(c, &call));
+    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &log_sum_exp, &d_out));
+    OP_REQUIRES_OK(c, allocate(c, 0, "d_bias", dims_of(*call.bias_tensor), &d_bias));
+    if (call.qkv->NumElements() == 0) {
+      fill_with_zeros(d_bias);
+      return;
+    }
+    OP_REQUIRES_OK(
+        c, status_of(attention_bias_gradient(type_, call.shape, call.qkv->data(), call.bias,
+                                             out->data(), log_sum_exp->data(), d_out->data(),
+                                             d_bias->data(), workers(c)),
+                     "VitAttentionBiasGrad"));
+  }
+};
+
+class Taps : public AttentionKernel {
+ public:
+  explicit Taps(OpKernelConstruction* c) : AttentionKernel(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("taps", &taps_));
+    OP_REQUIRES_OK(c, c->GetAttr("grid_rows", &rows_));
+    OP_REQUIRES_OK(c, c->GetAttr("grid_columns", &columns_));
+    OP_REQUIRES_OK(c, check_taps_axis(axis_));
+  }
+
+  void Compute(OpKernelContext* c) override {
+    Call call;
+    const Tensor* log_sum_exp;
+    OP_REQUIRES_OK(c, read(c, &call));
+    OP_REQUIRES_OK(c, c->input("log_sum_exp", &log_sum_exp));
+    OP_REQUIRES_OK(c, check_shape("log_sum_exp", dims_of(*log_sum_exp), "[B, H, N]",
+                                  call.log_sum_exp));
+    if (contains(taps_, "distance")) {
+      OP_REQUIRES_OK(c, check_grid(rows_, columns_, call.shape.tokens));
+    }
+    Tensor* taps[3];
+    const char* names[] = {"class_row", "distance", "entropy"};
+    for (int i = 0; i < 3; ++i) {
+      Dims dims = {0};
+      if (contains(taps_, names[i])) {
+        dims = call.log_sum_exp;
+        if (i > 0) dims.pop_back();
+      }
+      OP_REQUIRES_OK(c, allocate(c, i, names[i], dims, &taps[i]));
+    }
+    if (call.qkv->NumElements() == 0) {
+      for (Tensor* tap : taps) fill_with_zeros(tap);
+      return;
+    }
+    for (Tensor*& tap : taps) {
+      if (tap->NumElements() == 0) tap = nullptr;
+    }
+    const AttentionTaps wanted = {data(taps[0]), data(taps[1]), data(taps[2]), rows_, columns_};
+    OP_REQUIRES_OK(c, status_of(attention_taps(type_, call.shape, call.qkv->data(), call.bias,
+                                               log_sum_exp->data(), wanted, workers(c)),
+                                "VitAttentionTaps"));
+  }
+
+ private:
+  std::vector<std::string> taps_;
+  int64_t rows_, columns_;
+};
+
+VIT_REGISTER_KERNEL(Name("VitAttention").Device(tensorflow::DEVICE_CPU), Forward);
+VIT_REGISTER_KERNEL(Name("VitAttentionGrad").Device(tensorflow::DEVICE_CPU), QkvGradient);
+VIT_REGISTER_KERNEL(Name("VitAttentionBiasGrad").Device(tensorflow::DEVICE_CPU), BiasGradient);
+VIT_REGISTER_KERNEL(Name("VitAttentionTaps").Device(tensorflow::DEVICE_CPU), Taps);
+
+}  // namespace
+}  // namespace vit

@@ -1,0 +1,131 @@
+// The cutting of patches as TensorFlow ops. The names and attributes are an interface of saved
+// models: extend them only by attributes with defaults. People call custom_ops/patch_embed.py.
+
+#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/tf/glue.h"
+#include "custom_ops/tf/patch_checks.h"
+#include "custom_ops/tf/registration.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace vit {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status infer_patches(InferenceContext* c) {
+  int64_t patch_size;
+  TF_RETURN_IF_ERROR(c->GetAttr("patch_size", &patch_size));
+  const ShapeHandle images = ranked(c, 0, 4);
+  Dims patches;
+  TF_RETURN_IF_ERROR(patches_of(*dims_of(c, images), patch_size, &patches));
+  auto dim = [&](int i) { return patches[i] < 0 ? c->UnknownDim() : c->MakeDim(patches[i]); };
+  c->set_output(0, c->MakeShape({c->Dim(images, 0), dim(1), dim(2)}));
+  return absl::OkStatus();
+}
+
+absl::Status infer_restored(InferenceContext* c) {
+  int64_t patch_size;
+  TF_RETURN_IF_ERROR(c->GetAttr("patch_size", &patch_size));
+  ShapeHandle images;
+  TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(1, &images));
+  if (!c->RankKnown(images)) images = c->UnknownShapeOfRank(4);
+  Dims patches;
+  TF_RETURN_IF_ERROR(patches_of(*dims_of(c, images), patch_size, &patches));
+  TF_RETURN_IF_ERROR(
+      check_shape("d_patches", *dims_of(c, ranked(c, 0, 3)), "[B, N, P P C]", patches));
+  c->set_output(0, images);
+  return absl::OkStatus();
+}
+
+#define VIT_FIXED_SIZE_TYPES                                                              \
+  "T: {" VIT_FLOATS ", uint8, uint16, uint32, uint64, int8, int16, int32, int64, bool, "  \
+  "complex64, complex128}"
+
+REGISTER_OP("VitExtractPatches")
+    .Input("images: T")
+    .Output("patches: T")
+    .Attr("patch_size: int >= 1")
+    .Attr(VIT_FIXED_SIZE_TYPES)
+    .SetShapeFn(infer_patches);
+
+REGISTER_OP("VitExtractPatchesGrad")
+    .Input("d_patches: T")
+    .Input("image_shape: int64")
+    .Output("d_images: T")
+    .Attr("patch_size: int >= 1")
+    .Attr(VIT_FIXED_SIZE_TYPES)
+    .SetShapeFn(infer_restored);
+
+class MovePatches : public OpKernel {
+ public:
+  explicit MovePatches(OpKernelConstruction* c) : OpKernel(c) {
+    tensorflow::DataType type;
+    OP_REQUIRES_OK(c, c->GetAttr("patch_size", &patch_size_));
+    OP_REQUIRES_OK(c, c->GetAttr("T", &type));
+    element_size_ = tensorflow::DataTypeSize(type);
+  }
+
+ protected:
+  absl::Status read(const Dims& images, PatchShape* shape, Dims* patches) const {
+    TF_RETURN_IF_ERROR(patches_of(images, patch_size_, patches));
+    *shape = {images[0], images[1], images[2], images[3], patch_size_, 0, 0};
+    return absl::OkStatus();
+  }
+
+  int64_t patch_size_, element_size_;
+};
+
+class ExtractPatches : public MovePatches {
+ public:
+  using MovePatches::MovePatches;
+
+  void Compute(OpKernelContext* c) override {
+    const Tensor& images = c->input(0);
+    PatchShape shape;
+    Dims dims;
+    Tensor* patches;
+    OP_REQUIRES_OK(c, read(dims_of(images), &shape, &dims));
+    OP_REQUIRES_OK(c, allocate(c, 0, "patches", dims, &patches));
+    if (patches->NumElements() == 0) return;
+    extract_patches(element_size_, shape, images.data(), patches->data(), workers(c));
+  }
+};
+
+class RestorePatches : public MovePatches {
+ public:
+  using MovePatches::MovePatches;
+
+  void Compute(OpKernelContext* c) override {
+    const Tensor& d_patches = c->input(0);
+    const Tensor& image_shape = c->input(1);
+    OP_REQUIRES_OK(c, check_shape("image_shape", dims_of(image_shape), "[4]", {4}));
+    Dims images;
+    for (int i = 0; i < 4; ++i) {
+      images.push_back(image_shape.flat<int64_t>()(i));
+      OP_REQUIRES(c, images[i] >= 0,
+                  invalid("image_shape must hold sizes of at least 0. Received: ", images[i], "."));
+    }
+    PatchShape shape;
+    Dims dims;
+    Tensor* d_images;
+    OP_REQUIRES_OK(c, read(images, &shape, &dims));
+    OP_REQUIRES_OK(c, check_shape("d_patches", dims_of(d_patches), "[B, N, P P C]", dims));
+    OP_REQUIRES_OK(c, allocate(c, 0, "d_images", images, &d_images));
+    if (d_patches.NumElements() == 0) {
+      fill_with_zeros(d_images);
+      return;
+    }
+    restore_patches(element_size_, shape, d_patches.data(), d_images->data(), workers(c));
+  }
+};
+
+VIT_REGISTER_KERNEL(Name("VitExtractPatches").Device(tensorflow::DEVICE_CPU), ExtractPatches);
+VIT_REGISTER_KERNEL(Name("VitExtractPatchesGrad").Device(tensorflow::DEVICE_CPU), RestorePatches);
+
+}  // namespace
+}  // namespace vit

@@ -1,0 +1,173 @@
+// What the OpKernels share: from TensorFlow's tensors, threads and errors to those of the kernels.
+//
+// Shapes are vectors in which -1 stands for a dimension that is not known yet, so that the shape
+// functions and the kernels of an op make the same checks with the same texts.
+#ifndef CUSTOM_OPS_TF_GLUE_H_
+#define CUSTOM_OPS_TF_GLUE_H_
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "custom_ops/cc/kernel.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace vit {
+
+using Dims = std::vector<int64_t>;
+
+template <typename... Parts>
+absl::Status invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+inline std::string text(const Dims& dims) {
+  auto one = [](std::string* out, int64_t n) {
+    n < 0 ? absl::StrAppend(out, "?") : absl::StrAppend(out, n);
+  };
+  return absl::StrCat("[", absl::StrJoin(dims, ", ", one), "]");
+}
+
+inline Dims dims_of(const tensorflow::Tensor& tensor) {
+  Dims dims;
+  for (int i = 0; i < tensor.dims(); ++i) dims.push_back(tensor.dim_size(i));
+  return dims;
+}
+
+// Nothing where the rank is unknown.
+inline std::optional<Dims> dims_of(tensorflow::shape_inference::InferenceContext* context,
+                                   tensorflow::shape_inference::ShapeHandle shape) {
+  if (!context->RankKnown(shape)) return std::nullopt;
+  Dims dims;
+  for (int i = 0; i < context->Rank(shape); ++i) {
+    dims.push_back(context->Value(context->Dim(shape, i)));
+  }
+  return dims;
+}
+
+inline bool may_equal(int64_t one, int64_t other) { return one < 0 || other < 0 || one == other; }
+
+// `layout` names the dimensions, such as "[B, H, W, C]".
+inline absl::Status check_rank(const char* name, const Dims& dims, const char* layout) {
+  const size_t rank = 1 + std::count(layout, layout + std::strlen(layout), ',');
+  if (dims.size() == rank) return absl::OkStatus();
+  return invalid(name, " must be ", layout, ", of rank ", rank, ". Received shape ", text(dims),
+                 ".");
+}
+
+inline absl::Status check_shape(const char* name, const Dims& dims, const char* layout,
+                                const Dims& expected) {
+  bool fits = dims.size() == expected.size();
+  for (size_t i = 0; fits && i < dims.size(); ++i) fits = may_equal(dims[i], expected[i]);
+  if (fits) return absl::OkStatus();
+  return invalid(name, " has shape ", text(dims), ", but it must be ", layout, " = ",
+                 text(expected), ".");
+}
+
+// The product of what is known to be at least 0.
+inline absl::Status product(const char* name, const Dims& dims, int64_t* result) {
+  *result = 1;
+  if (std::count(dims.begin(), dims.end(), 0)) *result = 0;
+  for (int64_t n : dims) {
+    if (__builtin_mul_overflow(*result, n, result)) {
+      return invalid(name, " of shape ", text(dims), " would have more than 2^63 - 1 elements.");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Allocates an output, or says that no machine, or not this one, could.
+inline absl::Status allocate(tensorflow::OpKernelContext* context, int index, const char* name,
+                             const Dims& dims, tensorflow::Tensor** output) {
+  int64_t elements, bytes;
+  TF_RETURN_IF_ERROR(product(name, dims, &elements));
+  const int64_t size = tensorflow::DataTypeSize(context->expected_output_dtype(index));
+  static const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  if (__builtin_mul_overflow(elements, size, &bytes) || bytes > memory) {
+    return invalid(name, " of shape ", text(dims), " would take ", size, " x ", elements,
+                   " bytes, more than the ", memory, " bytes of this machine's memory.");
+  }
+  tensorflow::TensorShape shape;
+  TF_RETURN_IF_ERROR(tensorflow::TensorShape::BuildTensorShape(dims, &shape));
+  return context->allocate_output(index, shape, output);
+}
+
+inline void* data(tensorflow::Tensor* tensor) { return tensor ? tensor->data() : nullptr; }
+
+inline void fill_with_zeros(tensorflow::Tensor* tensor) {
+  if (tensor->TotalBytes()) std::memset(tensor->data(), 0, tensor->TotalBytes());
+}
+
+// The optional input of a list of none or one.
+inline absl::Status optional_input(tensorflow::OpKernelContext* context, const char* name,
+                                   const tensorflow::Tensor** input) {
+  tensorflow::OpInputList list;
+  TF_RETURN_IF_ERROR(context->input_list(name, &list));
+  *input = nullptr;
+  if (list.size() > 1) {
+    return invalid(name, " must be a list of none or one tensor. Received: ", list.size(), ".");
+  }
+  if (list.size() == 1) *input = &list[0];
+  return absl::OkStatus();
+}
+
+// Of the types that the ops are registered for.
+inline DType dtype_of(tensorflow::DataType type) {
+  switch (type) {
+    case tensorflow::DT_DOUBLE:
+      return DType::kFloat64;
+    case tensorflow::DT_BFLOAT16:
+      return DType::kBfloat16;
+    case tensorflow::DT_HALF:
+      return DType::kFloat16;
+    case tensorflow::DT_UINT8:
+      return DType::kUint8;
+    default:
+      return DType::kFloat32;
+  }
+}
+
+inline absl::Status status_of(Result result, const char* op) {
+  if (result == Result::kOk) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      op, " found no memory for its scratch. Use a smaller batch, or fewer threads."));
+}
+
+// A task for another thread costs about a microsecond: ranges have at least this many cycles, and
+// are not more than balance needs where units differ or threads start late.
+constexpr int64_t kCyclesPerRange = 50'000;
+constexpr int64_t kRangesPerThread = 32;
+
+inline void run_on_workers(void* pool, int64_t total, int64_t cost, RangeBody body,
+                           void* argument) {
+  const auto* threads = static_cast<const tensorflow::DeviceBase::CpuWorkerThreads*>(pool);
+  const int64_t block = std::max(1 + (kCyclesPerRange - 1) / std::max<int64_t>(cost, 1),
+                                 total / (kRangesPerThread * std::max(threads->num_threads, 1)));
+  if (total <= block || threads->num_threads <= 1) {
+    if (total > 0) body(argument, 0, total);
+    return;
+  }
+  using tensorflow::thread::ThreadPool;
+  threads->workers->ParallelFor(
+      total, ThreadPool::SchedulingParams::Fixed(block),
+      [body, argument](int64_t begin, int64_t end) { body(argument, begin, end); });
+}
+
+// TensorFlow's own threads for the inside of ops.
+inline ParallelFor workers(tensorflow::OpKernelContext* context) {
+  return {run_on_workers, const_cast<tensorflow::DeviceBase::CpuWorkerThreads*>(
+                              context->device()->tensorflow_cpu_worker_threads())};
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_TF_GLUE_H_

@@ -1,0 +1,45 @@
+// Registration of kernels that a second copy of this library leaves alone.
+//
+// A process can meet our library twice: in the package and beside an exported SavedModel. TensorFlow
+// accepts the same op again, but after REGISTER_KERNEL_BUILDER from both copies every call of the op
+// fails ("Multiple OpKernel registrations match NodeDef"). The first copy loaded serves them all.
+#ifndef CUSTOM_OPS_TF_REGISTRATION_H_
+#define CUSTOM_OPS_TF_REGISTRATION_H_
+
+#include <memory>
+
+#include "tensorflow/core/framework/kernel_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace vit {
+
+// Whether no other copy of this library has registered its kernels. Each copy has its own answer
+// only because the library is compiled with -fvisibility=hidden.
+inline bool is_first_copy() {
+  static const bool first =
+      tensorflow::GetRegisteredKernelsForOp("VitAttention").kernel_size() == 0;
+  return first;
+}
+
+template <class Kernel>
+bool register_kernel(const tensorflow::KernelDef* definition) {
+  std::unique_ptr<const tensorflow::KernelDef> owned(definition);
+  if (!is_first_copy()) return false;
+  tensorflow::kernel_factory::OpKernelRegistrar(
+      owned.release(), definition->op(),
+      [](tensorflow::OpKernelConstruction* context) -> tensorflow::OpKernel* {
+        return new Kernel(context);
+      });
+  return true;
+}
+
+}  // namespace vit
+
+#define VIT_REGISTER_KERNEL(builder, ...) VIT_REGISTER_KERNEL_1(__COUNTER__, builder, __VA_ARGS__)
+#define VIT_REGISTER_KERNEL_1(id, builder, ...) VIT_REGISTER_KERNEL_2(id, builder, __VA_ARGS__)
+// VIT_REGISTER_KERNEL(Name("VitAttention").Device(DEVICE_CPU), AttentionOp); as REGISTER_KERNEL_BUILDER.
+#define VIT_REGISTER_KERNEL_2(id, builder, ...)                    \
+  [[maybe_unused]] static const bool vit_registered_kernel_##id = \
+      ::vit::register_kernel<__VA_ARGS__>((::tensorflow::register_kernel::builder).Build());
+
+#endif  // CUSTOM_OPS_TF_REGISTRATION_H_

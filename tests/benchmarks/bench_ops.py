@@ -1,0 +1,178 @@
+"""The compiled ops beside the same maths in plain TensorFlow, and beside PyTorch's attention.
+
+Every row first checks that the contestants compute the same, then lets them take turns, and prints
+the best and the median time, the spread (the middle half of the times as a share of the median),
+and the share of the FMA peak of these threads, measured in the same minute. Ratios above 1 mean
+that the compiled ops are faster. PyTorch runs in a process of its own, in the environment
+.venv-peers, if `make peers` has made it. Threads are set once per process, so each count of threads
+is a process.
+
+usage: python -m tests.benchmarks.bench_ops [--threads 1 2] [--rounds 30] [--only attention ...]
+"""
+
+import argparse
+import concurrent.futures
+import ctypes
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+GROUPS = ("attention", "axial", "patches", "models")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        return run(arguments.threads[0], arguments.rounds, arguments.only)
+    options = ["--rounds", str(arguments.rounds), "--only", *arguments.only, "--child"]
+    for threads in arguments.threads:
+        command = [sys.executable, "-m", "tests.benchmarks.bench_ops", "--threads", str(threads)]
+        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        subprocess.run([*command, *options], env=environment, cwd=ROOT, check=True)
+
+
+class Torch:
+    """PyTorch in its own process; absent (false) without the environment."""
+
+    def __init__(self, threads):
+        self._threads, self._process = threads, None
+        if PEERS.exists():
+            self._process = subprocess.Popen(
+                [PEERS, pathlib.Path(__file__).with_name("torch_attention.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+
+    def __bool__(self):
+        return self._process is not None
+
+    def ask(self, **request):
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def load(self, qkv, heads, dtype, backward):
+        """Prepares attention and returns its output, float32 `[B, N, D]`, without gradients."""
+        import numpy as np
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "qkv.npy")
+            np.save(path, qkv)
+            self.ask(load=path, heads=heads, dtype=dtype, backward=backward, threads=self._threads)
+            self.ask(save=path)
+            return np.load(path)
+
+    def time(self):
+        return self.ask(run=1)["seconds"][0]
+
+
+def peak(threads, seconds=0.5):
+    """float32 operations a second of this many threads, from an FMA loop."""
+    source = pathlib.Path(__file__).with_name("peak.cc")
+    with tempfile.TemporaryDirectory() as folder:
+        library = os.path.join(folder, "peak.so")
+        flags = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=fast"]
+        wide = "avx512f" in pathlib.Path("/proc/cpuinfo").read_text()
+        flags += [f"-DVECTOR_BYTES={64 if wide else 32}", "-shared", "-fPIC"]
+        subprocess.run(["g++", *flags, source, "-o", library], check=True)
+        loop = ctypes.CDLL(library).peak_flops
+    loop.restype, loop.argtypes = ctypes.c_double, [ctypes.c_double]
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(loop, [seconds] * threads))
+
+
+class Table:
+    """Runs and prints rows; `rows` are their numbers."""
+
+    def __init__(self, threads, rounds):
+        self.threads, self.rounds, self.rows = threads, rounds, []
+
+    def row(self, name, ours, theirs, operations, wanted, torch=None, rounds=None):
+        """Times two or three contestants in turn.
+
+        Args:
+            name: of the row.
+            ours, theirs: functions without arguments that return when they are done.
+            operations: multiplications and additions of the work.
+            wanted: ratio to plain TensorFlow that is claimed, for two threads.
+            torch: optional `Torch` that is loaded with the same work.
+            rounds: other than the table's.
+        """
+        contestants = {"ours": ours, "tensorflow": theirs}
+        seconds = {key: [] for key in (*contestants, *(("pytorch",) if torch else ()))}
+        for _ in range(2):
+            ours(), theirs()
+        for _ in range(rounds or self.rounds):
+            for key, call in contestants.items():
+                begin = time.perf_counter()
+                call()
+                seconds[key].append(time.perf_counter() - begin)
+            if torch:
+                seconds["pytorch"].append(torch.time())
+        row = {"name": name, "threads": self.threads, "wanted": wanted}
+        for key, times in seconds.items():
+            low, median, high = statistics.quantiles(times, n=4)
+            row[key] = {
+                "best_ms": min(times) * 1e3,
+                "median_ms": median * 1e3,
+                "spread": (high - low) / median,
+            }
+        row["of_peak"] = operations / min(seconds["ours"]) / peak(self.threads, 0.2)
+        print(self._text(row), flush=True)
+        self.rows.append(row)
+
+    @staticmethod
+    def _text(row):
+        line = f"{row['name']:36} {row['threads']}"
+        for key in ("ours", "tensorflow", "pytorch"):
+            if key in row:
+                numbers = row[key]
+                line += f"  {key} {numbers['best_ms']:8.2f} {numbers['median_ms']:8.2f} ms"
+                line += f" {numbers['spread']:4.0%}"
+            if key in row and key != "ours":
+                best, median = (
+                    row[key][which] / row["ours"][which] for which in ("best_ms", "median_ms")
+                )
+                line += f" x{best:4.2f} x{median:4.2f}"
+        wanted = f"  (wanted x{row['wanted']})" if row["wanted"] else ""
+        return f"{line}  {row['of_peak']:4.0%} of peak{wanted}"
+
+
+def run(threads, rounds, groups):
+    import tensorflow as tf
+
+    import custom_ops
+    from tests.benchmarks import op_rows
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    if not custom_ops.is_compiled():
+        sys.exit(f"error: there is no compiled library: {custom_ops.describe()['reason']}")
+    print(
+        f"\n{threads} threads, {custom_ops.describe()['isas']['chosen']}, TensorFlow "
+        f"{tf.__version__}, FMA peak {peak(threads) / 1e9:.0f} GFLOP/s; best, median, spread; "
+        "ratios of the best and of the medians"
+    )
+    table, torch = Table(threads, rounds), Torch(threads)
+    if not torch:
+        print("PyTorch: not run, there is no .venv-peers (make peers)")
+    for group in groups:
+        getattr(op_rows, group)(table, torch)
+    print(json.dumps(table.rows))
+
+
+if __name__ == "__main__":
+    main()

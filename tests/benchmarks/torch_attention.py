@@ -1,0 +1,65 @@
+"""PyTorch's attention, timed on request: started by bench_ops.py in an environment with PyTorch.
+
+Reads one JSON object a line: {"load": path of an .npy with a packed projection float32, "heads",
+"dtype", "backward", "threads"} prepares; {"run": count} runs and answers {"seconds": [...]};
+{"save": path} writes the output as float32. The time includes what takes the packed projection
+apart and puts the heads together, as in a model.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+
+
+def main():
+    step = output = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "load" in request:
+            torch.set_num_threads(request["threads"])
+            step = prepare(**{key: request[key] for key in ("load", "heads", "dtype", "backward")})
+            output = step()
+            answer = {"version": torch.__version__}
+        elif "run" in request:
+            seconds = []
+            for _ in range(request["run"]):
+                begin = time.perf_counter()
+                output = step()
+                seconds.append(time.perf_counter() - begin)
+            answer = {"seconds": seconds}
+        else:
+            np.save(request["save"], output.detach().float().numpy())
+            answer = {}
+        print(json.dumps(answer), flush=True)
+
+
+def prepare(load, heads, dtype, backward):
+    """A function that runs attention once and returns its output `[B, N, D]`."""
+    qkv = torch.from_numpy(np.load(load)).to(getattr(torch, dtype)).requires_grad_(backward)
+    batch, tokens, width = qkv.shape
+    gradient = torch.ones(batch, tokens, width // 3, dtype=qkv.dtype)
+
+    def step():
+        packed = qkv.view(batch, tokens, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
+        out = torch.nn.functional.scaled_dot_product_attention(*packed.unbind(0))
+        out = out.transpose(1, 2).reshape(batch, tokens, width // 3)
+        if backward:
+            qkv.grad = None
+            out.backward(gradient)
+        return out
+
+    if backward:
+        return step
+
+    def inference():
+        with torch.inference_mode():
+            return step()
+
+    return inference
+
+
+if __name__ == "__main__":
+    main()

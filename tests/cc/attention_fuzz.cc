@@ -1,0 +1,79 @@
+// libFuzzer on the interface of attention.h: shapes, strides, types and contents. Everything must
+// stay inside of its memory and come out the same in any order of the units; results for plain
+// numbers are those of the oracle, so finite.
+#include <algorithm>
+
+#include "tests/cc/attention_oracle.h"
+#include "tests/cc/fuzz.h"
+#include "tests/cc/threads.h"
+
+namespace {
+
+using namespace vit_test;
+
+// Products in one run of the oracle, at most.
+constexpr int64_t kMostProducts = 100000;
+
+vit::AttentionShape pick_shape(Input& input) {
+  const int axis = static_cast<int>(input.pick(0, 2));
+  const int64_t heads = input.pick(1, 3), size = input.pick(1, 40), batch = input.pick(0, 3);
+  if (axis) return vit::grid_shape(batch, input.pick(0, 24), input.pick(0, 24), heads, size, axis);
+  // Now and then more keys than fit a block, or rows that are packed.
+  if (input.pick(0, 15) == 15) {
+    return vit::sequence_shape(1, 4 * input.pick(90, 270) + input.pick(0, 3), 1, 1 + size % 2);
+  }
+  return vit::sequence_shape(batch, input.pick(0, 70), heads, size);
+}
+
+int64_t products(const vit::AttentionShape& s) {
+  return s.batch * s.lines * s.heads * s.tokens * s.tokens * s.head_size;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input input(data, size);
+  input.pick_isa();
+  AttentionProblem problem = {kFloatTypes[input.pick(0, 3)], pick_shape(input), 0, 0, {}, {}, {}, {}};
+  const bool is_long = problem.shape.tokens > 100;
+  if (!is_long && products(problem.shape) > 4 * kMostProducts) return 0;
+  const Contents contents = input.contents();
+  const int64_t count = problem.positions() * problem.width();
+  problem.qkv = input.numbers(problem.type, 3 * count, contents);
+  problem.d_out = input.numbers(problem.type, count, contents);
+  if (input.pick(0, 2)) {
+    std::vector<int> order = {0, 1, 2, 3, 4};
+    for (int turn = 0; turn < 2; ++turn) {
+      std::swap(order[static_cast<size_t>(input.pick(0, 4))],
+                order[static_cast<size_t>(input.pick(0, 4))]);
+    }
+    shape_bias(problem, static_cast<int>(input.pick(0, 31)), order);
+    if (problem.bias.size() > 200000) return 0;
+    const int64_t numbers = static_cast<int64_t>(problem.bias.size());
+    problem.bias = input.numbers(accumulator(problem.type), numbers, contents);
+    const int64_t closed = input.pick(0, 4);
+    Random random(static_cast<uint64_t>(numbers));
+    for (double& x : problem.bias) {
+      if (random.below(4) < closed) x = -HUGE_VAL;
+    }
+  }
+  if (problem.has_taps() && problem.shape.tokens) {
+    problem.columns = input.pick(1, std::min<int64_t>(problem.shape.tokens, 9));
+    problem.rows = problem.shape.tokens / problem.columns - input.pick(0, 1);
+    if (problem.rows == 0) problem.columns = 0;
+  }
+
+  testing("%s %s", isa(), name(problem.type));
+  const int shift = static_cast<int>(input.pick(0, 3));
+  AttentionRun run(problem, shift), again(problem, shift);
+  run.all(vit::serial());
+  Shuffled shuffled(static_cast<uint64_t>(input.pick(0, 255)), 1);
+  again.all(shuffled.parallel_for());
+  again.expect_same(run);
+  run.expect_intact();
+  again.expect_intact();
+  if (contents == Contents::kPlain && products(problem.shape) <= kMostProducts) {
+    run.expect(AttentionOracle(problem).run());
+  }
+  return end_of_run();
+}

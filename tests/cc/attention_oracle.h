@@ -1,0 +1,318 @@
+// Attention as its definition says, in loops over doubles: what the kernels are compared with, and
+// how far from it the rounding of their type may take them.
+#ifndef TESTS_CC_ATTENTION_ORACLE_H_
+#define TESTS_CC_ATTENTION_ORACLE_H_
+
+#include <math.h>
+
+#include <vector>
+
+#include "custom_ops/cc/attention.h"
+#include "tests/cc/memory.h"
+
+namespace vit_test {
+
+struct AttentionProblem {
+  vit::DType type;
+  vit::AttentionShape shape;
+  int64_t rows = 0, columns = 0;  // of the grid that distances are measured on
+  // What lies in memory. The strides say how the bias does; without a bias it is empty.
+  std::vector<double> qkv, d_out, bias;
+  vit::AttentionBias strides = {};
+
+  int64_t positions() const { return shape.batch * shape.lines * shape.tokens; }
+  int64_t width() const { return shape.heads * shape.head_size; }
+  bool has_taps() const { return shape.lines == 1; }
+};
+
+// Gives the problem a bias of zeros that distinguishes the dimensions of `mask`: bits 0 to 4 for
+// keys, queries, heads, lines and batch. They lie in memory in the `order` given, fastest first.
+inline void shape_bias(AttentionProblem& problem, int mask,
+                       const std::vector<int>& order = {0, 1, 2, 3, 4}) {
+  const vit::AttentionShape& shape = problem.shape;
+  const int64_t sizes[] = {shape.tokens, shape.tokens, shape.heads, shape.lines, shape.batch};
+  int64_t* strides[] = {&problem.strides.key_stride, &problem.strides.query_stride,
+                        &problem.strides.head_stride, &problem.strides.line_stride,
+                        &problem.strides.batch_stride};
+  int64_t count = 1;
+  for (int i : order) {
+    *strides[i] = mask >> i & 1 ? count : 0;
+    if (mask >> i & 1) count *= sizes[i];
+  }
+  problem.bias.assign(static_cast<size_t>(count), 0.0);
+}
+
+struct AttentionExpected {
+  Expected out, log_sum_exp, d_qkv, d_bias;
+  Expected class_row, distance, entropy;
+};
+
+// One line of one head: rows of q, k, v, d_out, and where they come from.
+class AttentionOracle {
+ public:
+  explicit AttentionOracle(const AttentionProblem& problem) : p_(problem), s_(problem.shape) {
+    const int64_t width = p_.width(), lines = s_.batch * s_.lines * s_.heads;
+    const int64_t heads = p_.has_taps() ? s_.batch * s_.heads : 0;
+    result_.out = Expected(p_.positions() * width);
+    result_.log_sum_exp = Expected(lines * s_.tokens);
+    result_.d_qkv = Expected(p_.positions() * 3 * width);
+    result_.d_bias = Expected(static_cast<int64_t>(p_.bias.size()));
+    result_.class_row = Expected(heads * s_.tokens);
+    result_.distance = Expected(heads);
+    result_.entropy = Expected(heads);
+    scale_ = 1 / sqrt(static_cast<double>(s_.head_size));
+    // Pairs of bfloat16 are products of rounded weights.
+    const bool pairs = p_.type == vit::DType::kBfloat16 && s_.head_size % 2 == 0 &&
+                       vit::isa_available(vit::Isa::kAvx512Bf16);
+    rounded_ = pairs ? unit(p_.type) : 0;
+  }
+
+  AttentionExpected run() {
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t l = 0; l < s_.lines; ++l) {
+        for (int64_t h = 0; h < s_.heads; ++h) line(b, l, h);
+      }
+    }
+    return result_;
+  }
+
+ private:
+  // The rows `part` of a tensor of `parts` x [heads, head_size] per position.
+  std::vector<double> rows(const std::vector<double>& from, int64_t parts, int64_t part) const {
+    std::vector<double> result;
+    for (int64_t i = 0; i < s_.tokens; ++i) {
+      const int64_t at = place(i, parts, part);
+      result.insert(result.end(), from.begin() + at, from.begin() + at + s_.head_size);
+    }
+    return result;
+  }
+  int64_t place(int64_t token, int64_t parts, int64_t part) const {
+    const int64_t position = b_ * s_.batch_stride + l_ * s_.line_stride + token * s_.token_stride;
+    return ((position * parts + part) * s_.heads + h_) * s_.head_size;
+  }
+  int64_t bias_place(int64_t i, int64_t j) const {
+    const vit::AttentionBias& s = p_.strides;
+    return b_ * s.batch_stride + l_ * s.line_stride + h_ * s.head_stride + i * s.query_stride +
+           j * s.key_stride;
+  }
+  static double at(const std::vector<double>& x, int64_t i) { return x[static_cast<size_t>(i)]; }
+
+  void line(int64_t b, int64_t l, int64_t h) {
+    b_ = b;
+    l_ = l;
+    h_ = h;
+    q_ = rows(p_.qkv, 3, 0);
+    k_ = rows(p_.qkv, 3, 1);
+    v_ = rows(p_.qkv, 3, 2);
+    d_out_ = rows(p_.d_out, 1, 0);
+    for (int64_t i = 0; i < s_.tokens; ++i) query(i);
+  }
+
+  void query(int64_t i) {
+    const int64_t n = s_.tokens, size = s_.head_size;
+    const int64_t lse_place = ((b_ * s_.lines + l_) * s_.heads + h_) * n + i;
+    std::vector<double> p(static_cast<size_t>(n));
+    double highest = -HUGE_VAL, magnitude = 0;
+    bool open = p_.bias.empty();
+    for (int64_t j = 0; j < n; ++j) {
+      double product = 0, absolute = 0;
+      for (int64_t c = 0; c < size; ++c) {
+        const double x = at(q_, i * size + c) * at(k_, j * size + c);
+        product += x;
+        absolute += fabs(x);
+      }
+      const double bias = p_.bias.empty() ? 0 : at(p_.bias, bias_place(i, j));
+      p[static_cast<size_t>(j)] = product * scale_ + bias;
+      if (isinf(bias)) continue;
+      open = true;
+      magnitude = fmax(magnitude, absolute * scale_ + fabs(bias));
+      highest = fmax(highest, p[static_cast<size_t>(j)]);
+    }
+    // Nothing is added for a row without keys: zeros without tolerance.
+    if (!open) return;
+    double sum = 0;
+    for (double& x : p) sum += x = exp(x - highest);
+    for (double& x : p) x /= sum;
+
+    // The relative error of a weight: that of its logit, of its exponential and of the sum; twice in
+    // what is computed from weights that were computed again.
+    const double u = unit(accumulator(p_.type));
+    const double error = u * (16 + static_cast<double>(n) / 16 + 8 * magnitude) + rounded_;
+    result_.log_sum_exp.set(lse_place, highest + log(sum), u * (8 + 8 * magnitude));
+    set_errors(p, error);
+    const double delta = values(i, p);
+    set_errors(p, 2 * error);
+    gradients(i, p, delta);
+    if (p_.has_taps()) taps(i, p);
+  }
+
+  // A closed key has weight 0 exactly. Others may be taken for 0 if they are not normal numbers.
+  void set_errors(const std::vector<double>& p, double relative) {
+    errors_.clear();
+    for (double x : p) errors_.push_back(x > 0 ? x * relative + 0x1p-126 : 0);
+  }
+
+  // out of query i; returns d_out . out, and keeps the same of absolute values.
+  double values(int64_t i, const std::vector<double>& p) {
+    const int64_t size = s_.head_size;
+    double delta = 0;
+    absolute_delta_ = 0;
+    for (int64_t c = 0; c < size; ++c) {
+      double sum = 0, absolute = 0, error = 0;
+      for (int64_t j = 0; j < s_.tokens; ++j) {
+        const double value = at(v_, j * size + c);
+        sum += at(p, j) * value;
+        absolute += at(p, j) * fabs(value);
+        error += at(errors_, j) * fabs(value);
+      }
+      result_.out.set(place(i, 1, 0) + c, sum, error);
+      delta += at(d_out_, i * size + c) * sum;
+      absolute_delta_ += fabs(at(d_out_, i * size + c)) * absolute;
+    }
+    return delta;
+  }
+
+  void gradients(int64_t i, const std::vector<double>& p, double delta) {
+    const int64_t size = s_.head_size, q = place(i, 3, 0);
+    for (int64_t j = 0; j < s_.tokens; ++j) {
+      const int64_t k = place(j, 3, 1), v = place(j, 3, 2);
+      double product = 0, absolute = 0;
+      for (int64_t c = 0; c < size; ++c) {
+        const double d = at(d_out_, i * size + c), value = at(v_, j * size + c);
+        product += d * value;
+        absolute += fabs(d * value);
+        result_.d_qkv.add(v + c, at(p, j) * d, at(errors_, j) * fabs(d));
+      }
+      const double ds = at(p, j) * (product - delta);
+      // delta comes from an output that was rounded to the type.
+      const double error =
+          (absolute + absolute_delta_) * (at(errors_, j) + at(p, j) * unit(p_.type));
+      for (int64_t c = 0; c < size; ++c) {
+        const double key = at(k_, j * size + c) * scale_, query = at(q_, i * size + c) * scale_;
+        result_.d_qkv.add(q + c, ds * key, error * fabs(key));
+        result_.d_qkv.add(k + c, ds * query, error * fabs(query));
+      }
+      if (!p_.bias.empty()) result_.d_bias.add(bias_place(i, j), ds, error);
+    }
+  }
+
+  void taps(int64_t i, const std::vector<double>& p) {
+    const int64_t head = b_ * s_.heads + h_, n = s_.tokens, prefix = n - p_.rows * p_.columns;
+    const double count = static_cast<double>(n);
+    const double patches = static_cast<double>(p_.rows * p_.columns);
+    // Of sums of n * n numbers, one after the other.
+    const double sum_error = count * unit(accumulator(p_.type));
+    for (int64_t j = 0; j < n; ++j) {
+      const double x = at(p, j), error = at(errors_, j) + sum_error * x;
+      if (i == 0) result_.class_row.set(head * n + j, x, at(errors_, j));
+      if (x > 0) {
+        const double term = fabs(log(x));
+        result_.entropy.add(head, x * term / count, (2 + term) * error / count);
+      }
+      if (i < prefix || j < prefix) continue;
+      const int64_t from = i - prefix, to = j - prefix;
+      const double distance = hypot(static_cast<double>(from / p_.columns - to / p_.columns),
+                                    static_cast<double>(from % p_.columns - to % p_.columns));
+      result_.distance.add(head, x * distance / patches, error * distance / patches);
+    }
+  }
+
+  const AttentionProblem& p_;
+  const vit::AttentionShape& s_;
+  AttentionExpected result_;
+  double scale_, rounded_, absolute_delta_ = 0;
+  int64_t b_ = 0, l_ = 0, h_ = 0;
+  std::vector<double> q_, k_, v_, d_out_, errors_;
+};
+
+// The tensors of a problem, and the kernels on them.
+struct AttentionRun {
+  const AttentionProblem& problem;
+  Tensor qkv, d_out, bias;
+  Tensor out, log_sum_exp, d_qkv, d_bias;
+  Tensor class_row, distance, entropy;
+  vit::AttentionBias strides;
+
+  AttentionRun(const AttentionProblem& problem, int shift)
+      : problem(problem),
+        qkv(problem.type, problem.qkv, shift),
+        d_out(problem.type, problem.d_out, shift),
+        bias(accumulator(problem.type), problem.bias, shift),
+        out(problem.type, problem.d_out.size(), Tensor::kOutput, shift),
+        log_sum_exp(bias.type(), problem.positions() * problem.shape.heads, Tensor::kOutput, shift),
+        d_qkv(problem.type, qkv.count(), Tensor::kOutput, shift),
+        d_bias(bias.type(), bias.count(), Tensor::kOutput, shift),
+        class_row(bias.type(), problem.has_taps() ? log_sum_exp.count() : 0, Tensor::kOutput, shift),
+        distance(bias.type(), heads(), Tensor::kOutput, shift),
+        entropy(bias.type(), heads(), Tensor::kOutput, shift),
+        strides(problem.strides) {
+    strides.data = problem.bias.empty() ? nullptr : bias.data();
+  }
+
+  int64_t heads() const { return problem.has_taps() ? problem.shape.batch * problem.shape.heads : 0; }
+
+  vit::Result forward(vit::ParallelFor parallel_for) {
+    return vit::attention_forward(problem.type, problem.shape, qkv.data(), strides, out.data(),
+                                  log_sum_exp.data(), parallel_for);
+  }
+  vit::Result backward(vit::ParallelFor parallel_for) {
+    return vit::attention_backward(problem.type, problem.shape, qkv.data(), strides, out.data(),
+                                   log_sum_exp.data(), d_out.data(), d_qkv.data(), parallel_for);
+  }
+  vit::Result bias_gradient(vit::ParallelFor parallel_for) {
+    if (!strides.data) return vit::Result::kOk;
+    return vit::attention_bias_gradient(problem.type, problem.shape, qkv.data(), strides,
+                                        out.data(), log_sum_exp.data(), d_out.data(),
+                                        d_bias.data(), parallel_for);
+  }
+  vit::Result taps(vit::ParallelFor parallel_for) {
+    if (!problem.has_taps()) return vit::Result::kOk;
+    vit::AttentionTaps wanted = {class_row.data(), nullptr, entropy.data(), 0, 0};
+    if (problem.rows > 0) {
+      wanted.distance = distance.data();
+      wanted.rows = problem.rows;
+      wanted.columns = problem.columns;
+    }
+    return vit::attention_taps(problem.type, problem.shape, qkv.data(), strides,
+                               log_sum_exp.data(), wanted, parallel_for);
+  }
+  void all(vit::ParallelFor parallel_for) {
+    for (Tensor* tensor : results()) tensor->forget();
+    const bool ok = forward(parallel_for) == vit::Result::kOk &&
+                    backward(parallel_for) == vit::Result::kOk &&
+                    bias_gradient(parallel_for) == vit::Result::kOk &&
+                    taps(parallel_for) == vit::Result::kOk;
+    EXPECT(ok, "a kernel reports that it failed");
+  }
+
+  std::vector<Tensor*> results() {
+    return {&out, &log_sum_exp, &d_qkv, &d_bias, &class_row, &distance, &entropy};
+  }
+
+  void expect_intact() {
+    for (Tensor* tensor : {&qkv, &d_out, &bias}) EXPECT(tensor->intact(), "an input was written");
+    for (Tensor* tensor : results()) {
+      EXPECT(tensor->intact(), "something was written outside of an output");
+    }
+  }
+
+  void expect(const AttentionExpected& expected) {
+    expect_near("out", out, expected.out);
+    expect_near("log_sum_exp", log_sum_exp, expected.log_sum_exp);
+    expect_near("d_qkv", d_qkv, expected.d_qkv);
+    expect_near("d_bias", d_bias, expected.d_bias);
+    expect_near("class_row", class_row, expected.class_row);
+    if (problem.rows > 0) expect_near("distance", distance, expected.distance);
+    expect_near("entropy", entropy, expected.entropy);
+    expect_intact();
+  }
+
+  void expect_same(AttentionRun& other) {
+    const std::vector<Tensor*> a = results(), b = other.results();
+    for (size_t i = 0; i < a.size(); ++i) EXPECT(*a[i] == *b[i], "result %zu differs", i);
+  }
+};
+
+}  // namespace vit_test
+
+#endif  // TESTS_CC_ATTENTION_ORACLE_H_

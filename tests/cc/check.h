@@ -1,0 +1,114 @@
+// Checks that go on after a failure, and random numbers: what every test of the kernels needs.
+#ifndef TESTS_CC_CHECK_H_
+#define TESTS_CC_CHECK_H_
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <string>
+
+#include "custom_ops/cc/kernel.h"
+
+namespace vit_test {
+
+struct State {
+  int64_t checks = 0;
+  int failures = 0;
+  std::string now;  // what is being tested
+};
+inline State& state() {
+  static State state;
+  return state;
+}
+
+inline std::string format(const char* text, va_list arguments) {
+  char buffer[512];
+  vsnprintf(buffer, sizeof buffer, text, arguments);
+  return buffer;
+}
+
+// Says what the following checks are about; failures repeat it.
+__attribute__((format(printf, 1, 2))) inline void testing(const char* text, ...) {
+  va_list arguments;
+  va_start(arguments, text);
+  state().now = format(text, arguments);
+  va_end(arguments);
+}
+
+// Enough failures to see a pattern end the program.
+constexpr int kMaxFailures = 20;
+
+__attribute__((format(printf, 3, 4))) inline void fail(const char* file, int line,
+                                                       const char* text, ...) {
+  va_list arguments;
+  va_start(arguments, text);
+  fprintf(stderr, "%s:%d: %s\n  while testing %s\n", file, line, format(text, arguments).c_str(),
+          state().now.c_str());
+  va_end(arguments);
+  if (++state().failures < kMaxFailures) return;
+  fprintf(stderr, "%d failures: enough\n", kMaxFailures);
+  exit(1);
+}
+
+// EXPECT(condition, "format", values...): the text says what was found instead.
+#define EXPECT(condition, ...)                                       \
+  do {                                                               \
+    ++vit_test::state().checks;                                      \
+    if (!(condition)) vit_test::fail(__FILE__, __LINE__, __VA_ARGS__); \
+  } while (false)
+
+// Whether a part of a test is to run: those that the command line names, or all.
+inline bool wanted(int argc, char** argv, const char* part) {
+  for (int i = 1; i < argc; ++i) {
+    if (strcmp(argv[i], part) == 0) return true;
+  }
+  return argc < 2;
+}
+
+// The exit code of a test. Without a check something is wrong with the command line.
+inline int finish() {
+  printf("%lld checks, %d failures\n", static_cast<long long>(state().checks), state().failures);
+  return state().failures || !state().checks;
+}
+
+// Calls body() with each instruction set that this processor has, by VIT_ISA.
+template <class Body>
+void for_each_isa(const Body& body) {
+  for (int i = 0; i < vit::kIsaCount; ++i) {
+    const vit::Isa isa = static_cast<vit::Isa>(i);
+    if (!vit::isa_available(isa)) continue;
+    setenv("VIT_ISA", vit::isa_name(isa), 1);
+    body();
+  }
+  unsetenv("VIT_ISA");
+}
+inline const char* isa() { return vit::isa_name(vit::current_isa()); }
+
+// The generator SplitMix64: the same numbers everywhere.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t bits() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  // From [0, count).
+  int64_t below(int64_t count) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(count)); }
+  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
+  double normal() {
+    return sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform());
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace vit_test
+
+#endif  // TESTS_CC_CHECK_H_

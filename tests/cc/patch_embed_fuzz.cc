@@ -1,0 +1,88 @@
+// libFuzzer on the interface of patch_embed.h: shapes, types and contents. Everything must stay
+// inside of its memory and come out the same in any order of the units; results for plain numbers
+// are those of the oracle, so finite.
+#include <algorithm>
+
+#include "tests/cc/fuzz.h"
+#include "tests/cc/patch_oracle.h"
+#include "tests/cc/threads.h"
+
+namespace {
+
+using namespace vit_test;
+using vit::DType;
+
+// Products in one run of the oracle, at most.
+constexpr int64_t kMostProducts = 200000;
+
+// What is cut out and put back are the bytes of the images.
+void cut(const PatchProblem& problem, const PatchRun& run) {
+  const vit::PatchShape& s = problem.shape;
+  const int64_t size = vit::size_of(problem.image_type);
+  const int64_t elements = s.batch * s.patches() * s.patch_elements();
+  Tensor patches(problem.image_type, elements, Tensor::kOutput, 1);
+  Tensor restored(problem.image_type, problem.pixels(), Tensor::kOutput, 1);
+  vit::extract_patches(size, s, run.images.data(), patches.data(), backwards());
+  vit::restore_patches(size, s, patches.data(), restored.data(), backwards());
+  EXPECT(patches.intact() && restored.intact(), "something was written outside of an output");
+  const uint8_t* before = static_cast<const uint8_t*>(run.images.data());
+  const uint8_t* after = static_cast<const uint8_t*>(restored.data());
+  for (int64_t i = 0; i < restored.bytes(); ++i) {
+    EXPECT(after[i] == before[i] || after[i] == 0, "byte %lld is another one",
+           static_cast<long long>(i));
+  }
+  for (int64_t i = 0; i < elements; ++i) {
+    const int64_t patch = i / s.patch_elements();
+    const int64_t pixel =
+        pixel_place(s, patch / s.patches(), patch % s.patches(), i % s.patch_elements());
+    EXPECT(memcmp(after + pixel * size, before + pixel * size, static_cast<size_t>(size)) == 0,
+           "pixel %lld is lost", static_cast<long long>(pixel));
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input input(data, size);
+  input.pick_isa();
+  PatchProblem p = {};
+  p.type = kFloatTypes[input.pick(0, 3)];
+  p.image_type = static_cast<DType>(input.pick(0, 4));
+  p.shape.patch_size = input.pick(1, 17);
+  p.shape.height = input.pick(0, 50);
+  p.shape.width = input.pick(0, 50);
+  p.shape.batch = input.pick(0, 3);
+  p.shape.channels = input.pick(0, 5);
+  p.shape.features = input.pick(0, 150);
+  p.shape.prefix = input.pick(0, 3);
+  p.has_position = input.pick(0, 1);
+  const int64_t products =
+      p.shape.batch * p.shape.patches() * p.shape.patch_elements() * p.shape.features;
+  if (products > 4 * kMostProducts) return 0;
+  const double scales[] = {1, 1 / 127.5, 0, -2.5}, offsets[] = {0, -1, 0.1, 3};
+  p.scale = scales[input.pick(0, 3)];
+  p.offset = offsets[input.pick(0, 3)];
+  const Contents contents = input.contents();
+  p.images = input.numbers(p.image_type, p.pixels(), contents);
+  p.kernel = input.numbers(p.type, p.kernel_size(), contents);
+  p.bias = input.numbers(p.type, p.shape.features, contents);
+  p.prefix = input.numbers(p.type, p.shape.prefix * p.shape.features, contents);
+  p.position = input.numbers(p.type, p.table_size(), contents);
+  p.d_tokens = input.numbers(p.type, p.token_count(), contents);
+
+  testing("%s, %s images, %s kernel", isa(), name(p.image_type), name(p.type));
+  const int shift = static_cast<int>(input.pick(0, 3));
+  PatchRun run(p, shift), again(p, shift);
+  const int wanted = 31 - static_cast<int>(input.pick(0, 31));
+  run.all(vit::serial(), wanted);
+  Shuffled shuffled(static_cast<uint64_t>(input.pick(0, 255)), 1);
+  again.all(shuffled.parallel_for(), wanted);
+  again.expect_same(run);
+  run.expect_intact();
+  again.expect_intact();
+  cut(p, run);
+  if (contents == Contents::kPlain && wanted == 31 && products <= kMostProducts) {
+    run.expect(patch_oracle(p));
+  }
+  return end_of_run();
+}

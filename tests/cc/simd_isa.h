@@ -1,0 +1,62 @@
+// The functions of simd.h as a test can call them, for every instruction set.
+#ifndef TESTS_CC_SIMD_ISA_H_
+#define TESTS_CC_SIMD_ISA_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace vit_test {
+
+// Counts are multiples of 16, the lanes of the widest vector, and `lanes` of floats make a vector.
+struct SimdFunctions {
+  int lanes;
+  void (*exp2_float)(const float* x, float* result, int64_t count);
+  void (*exp2_double)(const double* x, double* result, int64_t count);
+  void (*log2_float)(const float* x, float* result, int64_t count);
+  void (*log2_double)(const double* x, double* result, int64_t count);
+  // By vectors and by single elements.
+  void (*load_bfloat16)(const uint16_t* x, float* result, int64_t count);
+  void (*load_bfloat16_one)(const uint16_t* x, float* result, int64_t count);
+  void (*load_float16)(const uint16_t* x, float* result, int64_t count);
+  void (*load_float16_one)(const uint16_t* x, float* result, int64_t count);
+  void (*load_uint8)(const uint8_t* x, float* result, int64_t count);
+  void (*store_bfloat16)(const float* x, uint16_t* result, int64_t count);
+  void (*store_bfloat16_one)(const float* x, uint16_t* result, int64_t count);
+  void (*store_float16)(const float* x, uint16_t* result, int64_t count);
+  void (*store_float16_one)(const float* x, uint16_t* result, int64_t count);
+  // The rounding of AVX-512 BF16, or null: of a vector, and of two as [lanes, 2].
+  void (*store_rounded)(const float* x, uint16_t* result, int64_t count);
+  void (*store_pairs)(const float* low, const float* high, uint16_t* result);
+  // The first `count` elements of a vector, from and to memory that has no more.
+  void (*copy_first_float)(const float* x, float* result, int64_t count);
+  void (*copy_first_double)(const double* x, double* result, int64_t count);
+  void (*copy_first_bfloat16)(const uint16_t* x, uint16_t* result, int64_t count);
+  void (*copy_first_float16)(const uint16_t* x, uint16_t* result, int64_t count);
+  // A square of `lanes` (half of them for double) rows, in place.
+  void (*transpose_float)(float* square);
+  void (*transpose_double)(double* square);
+  float (*add_lanes_float)(const float* x);
+  double (*add_lanes_double)(const double* x);
+  void (*maximum_float)(const float* a, const float* b, float* result);
+};
+
+}  // namespace vit_test
+
+namespace vit {
+namespace baseline {
+vit_test::SimdFunctions simd_functions();
+}
+#if defined(__x86_64__)
+namespace avx2 {
+vit_test::SimdFunctions simd_functions();
+}
+namespace avx512 {
+vit_test::SimdFunctions simd_functions();
+}
+namespace avx512_bf16 {
+vit_test::SimdFunctions simd_functions();
+}
+#endif
+}  // namespace vit
+
+#endif  // TESTS_CC_SIMD_ISA_H_

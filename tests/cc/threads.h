@@ -1,0 +1,57 @@
+// Ways to run a ParallelFor.
+#ifndef TESTS_CC_THREADS_H_
+#define TESTS_CC_THREADS_H_
+
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/cc/check.h"
+
+namespace vit_test {
+
+// Ranges of random lengths in random order, shared out among threads.
+struct Shuffled {
+  Random random;
+  int threads;
+
+  Shuffled(uint64_t seed, int threads) : random(seed), threads(threads) {}
+  vit::ParallelFor parallel_for() { return {run, this}; }
+
+  static void run(void* pool, int64_t total, int64_t, vit::RangeBody body, void* argument) {
+    Shuffled& self = *static_cast<Shuffled*>(pool);
+    std::vector<std::pair<int64_t, int64_t>> ranges;
+    for (int64_t begin = 0; begin < total;) {
+      const int64_t most = 1 + self.random.below(total);
+      const int64_t end = begin + 1 + self.random.below(most < total - begin ? most : total - begin);
+      ranges.emplace_back(begin, end);
+      begin = end;
+    }
+    for (size_t i = 1; i < ranges.size(); ++i) {
+      std::swap(ranges[i], ranges[static_cast<size_t>(self.random.below(static_cast<int64_t>(i) + 1))]);
+    }
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+      for (size_t i; (i = next.fetch_add(1)) < ranges.size();) {
+        body(argument, ranges[i].first, ranges[i].second);
+      }
+    };
+    std::vector<std::thread> workers;
+    for (int i = 1; i < self.threads; ++i) workers.emplace_back(work);
+    work();
+    for (std::thread& worker : workers) worker.join();
+  }
+};
+
+// Unit after unit, the last one first.
+inline vit::ParallelFor backwards() {
+  return {[](void*, int64_t total, int64_t, vit::RangeBody body, void* argument) {
+            for (int64_t i = total; i > 0; --i) body(argument, i - 1, i);
+          },
+          nullptr};
+}
+
+}  // namespace vit_test
+
+#endif  // TESTS_CC_THREADS_H_

@@ -1,0 +1,10 @@
+"""What the tests of the ops share."""
+
+import pytest
+
+
+@pytest.fixture(params=["reference", "compiled"])
+def each_implementation(request, monkeypatch):
+    """Runs a test once with plain TensorFlow and once with the compiled library."""
+    monkeypatch.setenv("VIT_OPS", request.param)
+    return request.param

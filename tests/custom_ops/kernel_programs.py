@@ -1,0 +1,242 @@
+"""Builds and runs the programs of tests/cc. As a command with a number of seconds it fuzzes.
+
+The kernels are those of the library, or compiled again with sanitizers for the lowest and the best
+instruction set of this processor; the others are then linked in as they are. Objects are kept in
+`build/kernel_tests` (plain ones in `build/ops`, where `build_ops` finds them too).
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from custom_ops import build_ops, build_plan
+from custom_ops.build_plan import Compiler, Unit
+from tests.checkout import ROOT
+
+FOLDER = ROOT / "build" / "kernel_tests"
+FAILURES = ROOT / "build" / "fuzz"
+FUZZERS = ("attention_fuzz", "patch_embed_fuzz")
+CLANG = "clang++ is missing, or its sanitizers are: apt-get install -y clang libclang-rt-dev"
+# What a processor says of itself, from the best instruction set down.
+_CPU_FLAGS = {
+    "avx512_bf16": {"avx512_bf16", "avx512vl", "avx512dq", "avx512bw"},
+    "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
+    "avx2": {"avx2", "fma"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """A way to build the programs.
+
+    Attributes:
+        name: part of the names of objects and programs.
+        clang: whether clang++ is the compiler, and not the one that builds the ops.
+        flags: come after those of `sources.bzl`.
+        link: flags for the linker.
+        environment: what the programs get.
+    """
+
+    name: str
+    clang: bool = False
+    flags: tuple[str, ...] = ()
+    link: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+_CHECKED = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+PLAIN = Mode("plain")
+# The fuzzers use the same objects, so code counts where it goes here too.
+MEMORY = Mode(
+    "memory",
+    clang=True,
+    flags=(
+        *_CHECKED,
+        "-fsanitize=address,undefined",
+        "-fsanitize=fuzzer-no-link",
+        # Both mean GCC: clang has other names, and unrolls by itself.
+        "-Wno-unknown-warning-option",
+        "-Wno-unknown-pragmas",
+    ),
+    link=("-fsanitize=address,undefined",),
+    environment=(("UBSAN_OPTIONS", "print_stacktrace=1"),),
+)
+# With GCC, because clang 14 does not watch vectors of more than 16 bytes.
+THREADS = Mode("threads", flags=(*_CHECKED, "-fsanitize=thread"), link=("-fsanitize=thread",))
+
+
+def build(mode, programs):
+    """Compiles and links programs of tests/cc.
+
+    Returns:
+        Dict from the names to the paths.
+
+    Raises:
+        build_plan.BuildError: if the compiler is missing or fails.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    lists = build_plan.sources()
+    best = next((isa for isa in _CPU_FLAGS if _CPU_FLAGS[isa] <= _cpu_flags()), "baseline")
+    checked = {"baseline", best} if mode.flags else set()
+    headers = [path.read_bytes() for path in sorted((ROOT / "tests" / "cc").glob("*.h"))]
+    package = hashlib.sha256(b"".join(headers)).hexdigest()
+
+    def test_unit(source, name, flags):
+        return Unit(f"../tests/cc/{source}", f"{name}-{mode.name}", flags, package=package)
+
+    plain = []
+    ours = [test_unit(f"{name}.cc", name, (*lists["TEST_COPTS"], *mode.flags)) for name in programs]
+    for unit in build_plan.plan({})["kernels"]:
+        isa = unit.name.partition("-")[2]
+        if mode.flags and (not isa or isa in checked):
+            ours.append(
+                dataclasses.replace(
+                    unit, name=f"{unit.name}-{mode.name}", flags=(*unit.flags, *mode.flags)
+                )
+            )
+        else:
+            plain.append(unit)
+    for isa in build_plan.isas():
+        flags = (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}")
+        if isa in checked:
+            flags += mode.flags
+        for source in lists["ISA_TESTS"]:
+            name = f"{pathlib.PurePath(source).stem}-{isa}"
+            ours.append(test_unit(source, name, flags))
+
+    compiler = _clang() if mode.clang else build_plan.find_compiler()
+    objects = _compile(build_plan.find_compiler(), plain, ROOT / "build" / "ops")
+    objects |= _compile(compiler, ours, FOLDER)
+    shared = [str(objects[unit]) for unit in [*plain, *ours[len(programs) :]]]
+    paths = {}
+    for name, unit in zip(programs, ours, strict=False):
+        link = ["-fsanitize=fuzzer", *mode.link] if name in FUZZERS else mode.link
+        paths[name] = FOLDER / f"{name}-{mode.name}"
+        command = [*compiler.command, "-o", str(paths[name]), str(objects[unit]), *shared]
+        done = subprocess.run([*command, "-pthread", *link], capture_output=True, text=True)
+        if done.returncode:
+            raise build_plan.BuildError(f"Could not link {name}:\n{done.stderr[-2000:]}")
+    return paths
+
+
+def run(mode, arguments, timeout=600):
+    """Runs programs at the same time.
+
+    Args:
+        mode: the mode that they were built in.
+        arguments: list of commands.
+        timeout: seconds after which a program has failed.
+
+    Returns:
+        Dict from each program's path to `(exit code, output)`.
+    """
+
+    def one(command):
+        output, code = _run_one(mode, command, timeout)
+        # Some kernels place programs where older sanitizers do not expect them.
+        if re.search("unexpected memory mapping|Shadow memory range interleaves", output):
+            fixed = ["setarch", os.uname().machine, "-R", *command]
+            output, code = _run_one(mode, fixed, timeout)
+        return code, output
+
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return dict(zip((c[0] for c in arguments), pool.map(one, arguments), strict=True))
+
+
+def fuzz(seconds, folder, seed=None):
+    """Runs every fuzzer; inputs that fail are kept in `build/fuzz`.
+
+    Args:
+        seconds: time for each; they run at the same time.
+        folder: where inputs that are worth trying are kept, for another run to go on from.
+        seed: makes it the same again, as far as time allows; None lets libFuzzer choose.
+
+    Returns:
+        As `run`.
+    """
+    commands = []
+    FAILURES.mkdir(parents=True, exist_ok=True)
+    for name, path in build(MEMORY, FUZZERS).items():
+        inputs = pathlib.Path(folder) / name
+        inputs.mkdir(parents=True, exist_ok=True)
+        # From nothing libFuzzer would take minutes to come to inputs with more than a few bytes.
+        numbers = random.Random(0)
+        for i in range(64):
+            (inputs / f"start{i:02}").write_bytes(numbers.randbytes(16 + 4 * i))
+        options = {"max_total_time": seconds, "len_control": 0, "max_len": 400, "timeout": 60}
+        options |= {"artifact_prefix": f"{FAILURES}/{name}-", "print_final_stats": 1}
+        options |= {} if seed is None else {"seed": seed}
+        settings = [f"-{option}={value}" for option, value in options.items()]
+        commands.append([str(path), *settings, str(inputs)])
+    return run(MEMORY, commands, timeout=seconds + 300)
+
+
+def tail(output, lines=60):
+    return "\n".join(output.splitlines()[-lines:])
+
+
+def _run_one(mode, command, timeout):
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        try:
+            code = subprocess.run(
+                command,
+                env=os.environ | dict(mode.environment),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = f"none after {timeout} s"
+        file.seek(0)
+        return file.read(), code
+
+
+def _compile(compiler, units, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    # The objects go where the stamp of a library would be, which these do not have.
+    return build_ops._compile(compiler, units, folder / "no_stamp", say=lambda line: None)
+
+
+def _clang():
+    path = shutil.which("clang++")
+    if path is None:
+        raise build_plan.BuildError(CLANG)
+    command = [path, "-print-resource-dir"]
+    resources = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if not list(pathlib.Path(resources).glob("lib/*/libclang_rt.fuzzer*")):
+        raise build_plan.BuildError(CLANG)
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    return Compiler((path,), version.stdout.splitlines()[0])
+
+
+def _cpu_flags():
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    found = re.search(r"^flags\s*:(.*)", text, re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+def main():
+    seconds = int(sys.argv[1])
+    print(f"fuzzing for {seconds} s; what fails will be in {FAILURES}", flush=True)
+    try:
+        results = fuzz(seconds, FAILURES / "inputs")
+    except build_plan.BuildError as error:
+        sys.exit(f"error: {error}")
+    for path, (code, output) in results.items():
+        print(f"{pathlib.Path(path).name}: exit code {code}\n{tail(output, 60 if code else 12)}")
+    sys.exit(any(code for code, _ in results.values()))
+
+
+if __name__ == "__main__":
+    main()

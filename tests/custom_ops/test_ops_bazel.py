@@ -1,0 +1,158 @@
+"""Bazel from a clean checkout without a network, against the other build."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from custom_ops import build_plan, library_file
+from tests.checkout import ROOT, copy_checkout
+
+pytestmark = pytest.mark.process
+
+# Flags that Bazel adds behind ours; they change no code.
+BEHIND = {
+    "-fno-canonical-system-headers",
+    "-Wno-builtin-macro-redefined",
+    '-D__DATE__="redacted"',
+    '-D__TIMESTAMP__="redacted"',
+    '-D__TIME__="redacted"',
+}
+
+
+# In one shell, because in a network of its own Bazel's server is found by nobody else.
+SCRIPT = """
+set -e
+bazel() { command bazel --output_user_root="$OUTPUT" "$@"; }
+trap "bazel shutdown" EXIT
+bazel test //custom_ops/... --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
+bazel build //custom_ops
+bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink", deps(//custom_ops))' > actions.json
+! PYTHON_BIN_PATH="$PWD/nothing" bazel build //custom_ops 2> refusal.txt
+"""
+
+
+@pytest.fixture(scope="module")
+def bazel(tmp_path_factory):
+    """A copy of this checkout after `SCRIPT`, which has `.venv` to find and no variables."""
+    assert shutil.which("bazel"), "Bazel is missing: apt-get install bazel-bootstrap"
+    folder = tmp_path_factory.mktemp("bazel")
+    checkout, output = copy_checkout(folder), folder / "output"
+    (checkout / ".venv").symlink_to(sys.prefix)
+    (checkout / "nothing").write_text("#!/bin/sh\nexit 3\n")
+    (checkout / "nothing").chmod(0o755)
+    hidden = ("PYTHON_BIN_PATH", "VIRTUAL_ENV", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(
+        [*without_network(), "sh", "-c", SCRIPT],
+        cwd=checkout,
+        env=environment | {"OUTPUT": str(output)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield checkout
+    # Bazel takes the right to write from what it has built.
+    subprocess.run(["chmod", "-R", "u+w", output], check=True)
+    shutil.rmtree(output)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return build_plan.probe()
+
+
+def without_network():
+    """What to put before a command that must reach nothing but itself."""
+    loopback = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    for unshare in (["unshare", "-n"], ["unshare", "-rn"]):
+        if subprocess.run([*unshare, *loopback, "true"], capture_output=True).returncode == 0:
+            return [*unshare, *loopback]
+    # Not allowed here. The flag at least keeps Bazel from fetching anything.
+    return []
+
+
+def test_the_tests_of_the_kernels_pass(bazel):
+    text = (bazel / "test.txt").read_text()
+    for name in build_plan.sources()["TESTS"]:
+        [line] = [line for line in text.splitlines() if line.startswith(f"//custom_ops:{name} ")]
+        assert "PASSED" in line
+
+
+def test_what_bazel_builds_is_what_the_other_build_builds(bazel, target):
+    path = bazel / "bazel-bin" / "custom_ops" / library_file.NAME
+    stamp = library_file.read_stamp(path)
+    assert stamp["sources"] == build_plan.source_hash()
+    assert stamp["tensorflow"] == target["tensorflow"]["version"]
+    assert stamp["isas"].split() == build_plan.isas()
+    module = bazel / "bazel-bin" / "custom_ops" / "_vit_kernels.so"
+    assert module.exists() == bool(build_plan.sources()["MODULE"])
+
+
+def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
+    actions = json.loads((bazel / "actions.json").read_text())["actions"]
+    compiled = [a["arguments"] for a in actions if a["mnemonic"] == "CppCompile"]
+    linked = [a["arguments"] for a in actions if a["mnemonic"] == "CppLink"]
+    units = [unit for part in build_plan.plan(target).values() for unit in part]
+    assert len(compiled) == len(units)
+
+    def fits(arguments, unit):
+        """Our flags come together, and nothing that changes the code comes after them."""
+        source = arguments[arguments.index("-c") + 1]
+        for i in range(len(arguments)):
+            if tuple(arguments[i : i + len(unit.flags)]) == unit.flags:
+                behind = arguments[i + len(unit.flags) : arguments.index("-c")]
+                return source == f"custom_ops/{unit.source}" and set(behind) <= BEHIND
+        return False
+
+    for unit in units:
+        matches = [arguments for arguments in compiled if fits(arguments, unit)]
+        assert len(matches) == 1, unit
+        compiled.remove(matches[0])
+    assert compiled == []
+    lists = build_plan.sources()
+    options = lists["LINKOPTS"] + lists["OP_LINKOPTS"]
+    product = f"/custom_ops/{library_file.NAME}"
+    [arguments] = [a for a in linked if any(argument.endswith(product) for argument in a)]
+    assert options in [arguments[i : i + len(options)] for i in range(len(arguments))]
+
+
+PROGRAM = """
+import sys, tensorflow as tf, custom_ops
+qkv = tf.random.stateless_normal([2, 17, 96], [1, 2])
+compiled = custom_ops.attention(qkv, 2, implementation="compiled")
+reference = custom_ops.attention(qkv, 2, implementation="reference")
+assert float(tf.reduce_max(tf.abs(compiled - reference))) < 1e-5
+report = custom_ops.describe()
+assert not report["outdated"]
+print(report["path"])
+"""
+
+
+def test_the_package_finds_what_bazel_built(bazel):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=bazel,
+        env=os.environ | {"PYTHONPATH": str(bazel), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    built = bazel / "bazel-bin" / "custom_ops" / library_file.NAME
+    assert done.stdout.split() == [str(built)]
+
+
+def test_without_tensorflow_bazel_says_what_it_tried(bazel):
+    text = (bazel / "refusal.txt").read_text()
+    assert "point PYTHON_BIN_PATH at an interpreter" in text
+    assert f"{bazel}/nothing: does not run" in text
+
+
+def test_nothing_of_bazel_is_left_to_be_downloaded():
+    """The stand-ins are what Bazel 4 asks for; a version file would refuse Debian's Bazel."""
+    assert not (ROOT / ".bazelversion").exists() and not (ROOT / "tools" / "bazel").exists()
+    text = (ROOT / "WORKSPACE").read_text() + (ROOT / "third_party/local/python.bzl").read_text()
+    assert "http" not in text

@@ -1,0 +1,337 @@
+"""What is compiled and how: the list of sources, and the build that is not Bazel's."""
+
+import os
+import pathlib
+import stat
+
+import pytest
+
+from custom_ops import build_ops, build_plan, library_file
+from custom_ops.build_plan import BuildError
+
+FOLDERS = ("cc", "tf", "python")
+TARGET = {
+    "python_include": "/python",
+    "suffix": ".abi.so",
+    "pybind11_include": "/pybind11",
+    "pybind11_version": "3.0",
+    "tensorflow": {
+        "version": "2.20.0",
+        "compile": ["-I/tf/include", "-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17"],
+        "link": ["-L/tf", "-l:libtensorflow_framework.so.2"],
+    },
+}
+
+
+def test_the_lists_name_every_file():
+    lists = build_plan.sources()
+    names = ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS", "MODULE", "MODULE_HEADERS")
+    listed = [file for name in names for file in lists[name]]
+    package = build_plan.PACKAGE
+    there = [
+        path.relative_to(package).as_posix() for f in FOLDERS for path in package.glob(f"{f}/*")
+    ]
+    assert sorted(listed) == sorted(there)
+    tests = (package.parent / "tests" / "cc").glob("*_test.cc")
+    assert sorted(lists["TESTS"]) == sorted(path.stem for path in tests)
+
+
+def test_headers_that_are_read_are_listed():
+    """A change of one that is not would leave old objects in use."""
+    lists = build_plan.sources()
+    for name, allowed in (
+        ("KERNELS", lists["HEADERS"]),
+        ("ISA_KERNELS", lists["HEADERS"]),
+        ("HEADERS", lists["HEADERS"]),
+        ("OPS", lists["HEADERS"] + lists["OP_HEADERS"] + ["build_stamp.h"]),
+    ):
+        for file in lists[name]:
+            for line in (build_plan.PACKAGE / file).read_text().splitlines():
+                if line.startswith('#include "custom_ops/'):
+                    assert line.split('"')[1].removeprefix("custom_ops/") in allowed, file
+
+
+def test_kernels_know_neither_tensorflow_nor_the_standard_library():
+    """What is compiled for one instruction set must not bring inline functions that others use."""
+    lists = build_plan.sources()
+    for file in [*lists["HEADERS"], *lists["ISA_KERNELS"]]:
+        for line in (build_plan.PACKAGE / file).read_text().splitlines():
+            if line.startswith("#include <"):
+                assert line.split("<")[1].rstrip(">") in ("immintrin.h", "stddef.h", "stdint.h"), (
+                    file
+                )
+
+
+def test_plan(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    lists, units = build_plan.sources(), build_plan.plan(TARGET)
+    names = [unit.name for part in units.values() for unit in part]
+    assert len(set(names)) == len(names)
+
+    by_isa = {unit.name: unit for unit in units["kernels"] if unit.source in lists["ISA_KERNELS"]}
+    assert len(by_isa) == len(lists["ISA_KERNELS"]) * 4
+    assert "-mavx512bf16" in by_isa["attention_isa-avx512_bf16"].flags
+    assert "-mavx512bf16" not in by_isa["attention_isa-avx512"].flags
+    assert not [flag for flag in by_isa["attention_isa-baseline"].flags if flag.startswith("-m")]
+    for name, unit in by_isa.items():
+        assert unit.flags[-1] == f"-DVIT_ISA={name.split('-')[1]}"
+
+    assert [unit.source for unit in units["ops"]] == lists["OPS"]
+    for unit in units["ops"]:
+        assert unit.flags[-2:] == ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17")
+        assert unit.includes == ("-isystem/tf/include",)
+        assert not [flag for flag in unit.flags if flag.startswith("-m")]
+
+
+def test_other_processors_have_the_baseline_alone(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    flags = [flag for unit in build_plan.plan(TARGET)["kernels"] for flag in unit.flags]
+    assert "-DVIT_ISA=baseline" in flags
+    assert not [flag for flag in flags if flag.startswith("-m")]
+
+
+def test_without_tensorflow_or_pybind11_the_rest_is_planned():
+    lists = build_plan.sources()
+    units = build_plan.plan({"python_include": "/python", "suffix": ".so", "error": "no"})
+    assert units["ops"] == units["module"] == [] and units["kernels"]
+    without = {key: value for key, value in TARGET.items() if key != "tensorflow"}
+    units = build_plan.plan(without)
+    assert units["ops"] == [] and [unit.source for unit in units["module"]] == lists["MODULE"]
+
+
+# The build itself, on a package of a few lines.
+
+LISTS = """
+HEADERS = ["cc/a.h"]
+OP_HEADERS = ["tf/o.h"]
+KERNELS = ["cc/k.cc"]
+ISA_KERNELS = ["cc/i.cc"]
+OPS = ["tf/op.cc"]
+MODULE = ["python/m.cc"]
+TESTS = []
+ISA_COPTS = {"baseline": []}
+KERNEL_COPTS = ["-O0", "-fPIC"]
+OP_COPTS = ["-O0", "-fPIC"]
+MODULE_COPTS = ["-O0", "-fPIC"]
+MODULE_HEADERS = ["python/m.h"]
+LINKOPTS = []
+OP_LINKOPTS = ["-Wl,-z,defs"]
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of a few tiny sources in a checkout, and `target` to change what is there."""
+    folder = tmp_path / "custom_ops"
+    for file, text in {
+        "sources.bzl": LISTS,
+        "cc/a.h": "int isa();",
+        "cc/k.cc": '#include "custom_ops/cc/a.h"\nint kernel() { return isa(); }',
+        "cc/i.cc": '#include "custom_ops/cc/a.h"\nint isa() { return 1; }',
+        "tf/o.h": "",
+        "tf/op.cc": '#include "custom_ops/build_stamp.h"\n#include "custom_ops/tf/o.h"\n'
+        'int kernel(); extern "C" const char s[] = "VIT_OPS_BUILD_INFO:{\\"tensorflow\\": \\""'
+        ' VIT_OPS_TENSORFLOW "\\", \\"compiler\\": \\"c\\", \\"isas\\": \\"" VIT_OPS_ISAS'
+        ' "\\", \\"sources\\": \\"" VIT_OPS_SOURCES "\\"}"; int op() { return kernel(); }',
+        "python/m.h": "",
+        "python/m.cc": "int kernel(); int m() { return kernel(); }",
+        "../setup.py": "",
+    }.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    target = {
+        "python_include": "/python",
+        "suffix": ".abi.so",
+        "pybind11_include": "/pybind11",
+        "pybind11_version": "3.0",
+        "tensorflow": {"version": "2.20.0", "compile": ["-DX"], "link": ["-lm"]},
+    }
+    for module in (build_plan, build_ops):
+        monkeypatch.setattr(module, "PACKAGE", folder)
+        monkeypatch.setattr(module, "probe", lambda: target, raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    return folder, target
+
+
+def compiled(folder):
+    """Builds, and returns the names of the units that were compiled."""
+    lines = []
+    written = build_ops.build(folder / library_file.NAME, folder, lines.append)
+    assert [path.name for path in written] == [library_file.NAME, "_vit_kernels.abi.so"]
+    assert all(path.is_file() for path in written)
+    return sorted(line.split()[2] for line in lines if "/" in line.split()[1])
+
+
+ALL = ["i-baseline", "k", "m", "op"]
+
+
+@pytest.mark.process
+def test_only_what_changed_is_compiled_again(package):
+    folder, target = package
+    assert compiled(folder) == ALL
+    assert compiled(folder) == []
+    (folder / "cc/k.cc").write_text('#include "custom_ops/cc/a.h"\nint kernel() { return 2; }')
+    # The stamp in op.cc holds the hash of all sources.
+    assert compiled(folder) == ["k", "op"]
+    (folder / "cc/a.h").write_text("int isa();  // changed")
+    assert compiled(folder) == ALL
+    (folder / "tf/o.h").write_text("// changed")
+    assert compiled(folder) == ["op"]
+    target["tensorflow"]["version"] = "2.20.1"
+    assert compiled(folder) == ["op"]
+    target["tensorflow"]["compile"] = ["-DY"]
+    assert compiled(folder) == ["op"]
+    target["pybind11_version"] = "3.1"
+    assert compiled(folder) == ["m"]
+    target["pybind11_include"] = target["python_include"] = "/moved"
+    assert compiled(folder) == []
+    (folder / "sources.bzl").write_text(
+        LISTS.replace('KERNEL_COPTS = ["-O0"', 'KERNEL_COPTS = ["-O1"')
+    )
+    assert compiled(folder) == ["i-baseline", "k", "op"]
+    # Back to what was compiled before.
+    (folder / "sources.bzl").write_text(LISTS)
+    assert compiled(folder) == []
+
+
+@pytest.mark.process
+def test_the_product_is_stamped_and_whole(package):
+    folder, target = package
+    compiled(folder)
+    path = folder / library_file.NAME
+    assert library_file.read_stamp(path) == {
+        "tensorflow": "2.20.0",
+        "compiler": "c",
+        "isas": " ".join(build_plan.isas()),
+        "sources": build_plan.source_hash(),
+    }
+    assert library_file.complaint(path, "2.20.0") is None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert sorted(p.name for p in folder.iterdir() if p.is_file()) == [
+        "_vit_kernels.abi.so",
+        "_vit_ops.so",
+        "sources.bzl",
+    ]
+
+
+@pytest.mark.process
+def test_old_objects_go(package):
+    folder, _ = package
+    for i in range(7):
+        (folder / "cc/k.cc").write_text(f"int kernel() {{ return {i}; }}")
+        compiled(folder)
+    cache = folder.parent / "build" / "ops"
+    assert len(list(cache.glob("k-*.o"))) == 4 and len(list(cache.glob("i-baseline-*.o"))) == 1
+    assert compiled(folder) == []
+
+
+@pytest.mark.process
+def test_an_error_in_a_source_is_shown_and_leaves_the_product(package):
+    folder, _ = package
+    compiled(folder)
+    before = (folder / library_file.NAME).read_bytes()
+    (folder / "cc/k.cc").write_text("int kernel() { return undeclared; }\n#warning loud\n")
+    with pytest.raises(BuildError, match="Could not compile custom_ops/cc/k.cc") as caught:
+        compiled(folder)
+    message = str(caught.value)
+    assert "'undeclared' was not declared" in message or "undeclared identifier" in message
+    assert len(message.splitlines()) <= 4
+    log = pathlib.Path(message.split("all messages are in ")[1].split(":\n")[0])
+    assert "loud" in log.read_text() and "-fPIC" in log.read_text()
+    assert (folder / library_file.NAME).read_bytes() == before
+    (folder / "cc/k.cc").write_text("int kernel() { return missing_elsewhere(); }")
+    with pytest.raises(BuildError, match="missing_elsewhere"):
+        compiled(folder)
+
+
+@pytest.mark.process
+def test_what_the_linker_misses_is_shown(package):
+    folder, _ = package
+    (folder / "cc/i.cc").write_text("")
+    with pytest.raises(BuildError, match="Could not link _vit_ops.so.*\n.*isa"):
+        compiled(folder)
+    assert not list(folder.glob("*.so")) and not list(folder.glob(".*"))
+
+
+@pytest.mark.process
+def test_without_a_compiler(package, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(
+        BuildError, match="no C\\+\\+ compiler 'g\\+\\+'. Install .*apt-get install"
+    ):
+        compiled(package[0])
+    monkeypatch.setenv("CXX", "ccache nonsense++")
+    with pytest.raises(BuildError, match="'ccache'"):
+        compiled(package[0])
+
+
+@pytest.mark.process
+def test_without_tensorflow_the_module_is_built(package):
+    folder, target = package
+    del target["tensorflow"]
+    target["error"] = "ModuleNotFoundError: No module named 'tensorflow'"
+    with pytest.raises(BuildError, match="cannot import TensorFlow.*pip install tensorflow"):
+        compiled(folder)
+    assert [path.name for path in folder.glob("*.so")] == ["_vit_kernels.abi.so"]
+    del target["pybind11_include"]
+    os.remove(folder / "_vit_kernels.abi.so")
+    lines = []
+    with pytest.raises(BuildError, match="cannot import TensorFlow"):
+        build_ops.build(folder / library_file.NAME, folder, lines.append)
+    assert len(lines) == 1 and not list(folder.glob("*.so"))
+
+
+@pytest.mark.process
+def test_is_current(package, monkeypatch):
+    folder, _ = package
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.0")
+    assert build_ops.is_current() is False
+    compiled(folder)
+    assert build_ops.is_current() is True
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.1")
+    assert build_ops.is_current() is False
+    monkeypatch.undo()
+
+
+@pytest.mark.process
+def test_a_change_of_the_sources_is_noticed(package, monkeypatch):
+    folder, _ = package
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.0")
+    compiled(folder)
+    (folder / "tf/o.h").write_text("// changed")
+    assert build_ops.is_current() is False
+
+
+@pytest.mark.process
+def test_the_command_writes_where_the_variable_says(package, monkeypatch, tmp_path, capsys):
+    folder, _ = package
+    monkeypatch.setenv(library_file.VARIABLE, str(tmp_path / "elsewhere.so"))
+    build_ops.main()
+    assert library_file.read_stamp(tmp_path / "elsewhere.so")
+    assert not (folder / library_file.NAME).exists()
+    assert f"wrote {tmp_path}/elsewhere.so" in capsys.readouterr().out
+    monkeypatch.setenv(library_file.VARIABLE, str(tmp_path / "no" / "folder.so"))
+    with pytest.raises(SystemExit, match="error: No such file or directory: .*no"):
+        build_ops.main()
+    (folder / "cc/k.cc").write_text("?")
+    with pytest.raises(SystemExit, match="^error: Could not compile"):
+        build_ops.main()
+
+
+@pytest.mark.process
+def test_probe_reaches_through_the_isolation_of_pip(tmp_path, monkeypatch):
+    """pip hides the packages of the environment behind PYTHONPATH while it builds."""
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('hidden')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    answer = build_plan.probe()
+    assert "cxx" in " ".join(answer["tensorflow"]["compile"]).lower()
+    assert answer["pybind11_include"].endswith("include")
+
+
+@pytest.mark.process
+def test_probe_tells_what_is_wrong(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'no python here' >&2; exit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(BuildError, match="python does not run: no python here"):
+        build_plan.probe(str(python))

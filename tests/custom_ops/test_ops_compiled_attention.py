@@ -1,0 +1,261 @@
+"""The compiled attention is as exact as plain TensorFlow: outputs, gradients, taps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import custom_ops
+from custom_ops.attention import TAPS
+from tests.custom_ops import oracle
+from tests.custom_ops.compare import attend, check_attention, draw, each_isa, exact
+from tests.tolerances import EPSILON, assert_as_good, assert_close
+
+DTYPES = tuple(EPSILON)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [0, 1, 3, 7, 15, 16, 17, 31, 33, 50, 97, 197, 257])
+def test_numbers_of_tokens_around_the_vector_width(count, dtype):
+    check_attention(draw([2, count, 3 * 16], dtype), 2)
+    if count < 100:
+        bias = draw([2, count, count], "float64" if dtype == "float64" else "float32")
+        check_attention(draw([1, count, 3 * 2 * 20], dtype), 2, bias)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 3, 5, 20, 64, 80])
+def test_head_sizes(size, dtype):
+    check_attention(draw([2, 18, 3 * 3 * size], dtype), 3, draw([3, 18, 18], dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_instruction_set(dtype, monkeypatch):
+    for _ in each_isa(monkeypatch):
+        for count, size in ((1, 5), (16, 64), (17, 80), (33, 20), (97, 64), (130, 3)):
+            qkv = draw([2, count, 3 * 2 * size], dtype)
+            check_attention(qkv, 2, draw([2, 1, count, count], dtype))
+        check_attention(draw([2, 5, 18, 3 * 40], dtype), 2, draw([18, 18], dtype), axis=2)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_long_sequences(dtype):
+    # Several blocks of keys and queries, and a rest.
+    check_attention(draw([1, 577, 3 * 64], dtype), 1, draw([577, 1], dtype))
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+@pytest.mark.parametrize("axis", [None, 1, 2])
+def test_batches(axis, batch):
+    shape = [batch, 9, 36] if axis is None else [batch, 9, 7, 36]
+    check_attention(draw(shape), 3, draw([3, 1, shape[axis or 1]]), axis)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shape",
+    [[2, 3, 9, 9], [1, 3, 9, 9], [2, 1, 9, 9], [2, 3, 1, 9], [2, 3, 9, 1], [2, 1, 1, 1]]
+    + [[3, 9, 9], [3, 1, 9], [3, 9, 1], [9, 9], [1, 9], [9, 1], [9], [1], []],
+)
+def test_bias_broadcasts(shape, dtype):
+    check_attention(draw([2, 9, 36], dtype), 3, draw(shape, dtype))
+
+
+@pytest.mark.parametrize("bias_dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_bias_of_another_dtype(dtype, bias_dtype):
+    # Values that every dtype holds: only the dtype may differ.
+    bias = tf.cast(tf.cast(draw([3, 9, 9], "bfloat16"), "float16"), bias_dtype)
+    check_attention(draw([2, 9, 36], dtype), 3, bias)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_bias_keeps_its_precision_beside_half_width(dtype):
+    # 1000 and 1000.25 are one value in 16 bits. The values are 1 and 0: the output is a weight.
+    qkv = tf.constant([[[0, 0, 1], [0, 0, 0]]], dtype)
+    bias = tf.constant([1000.25, 1000.0])
+    out = custom_ops.attention(qkv, 1, bias=bias, implementation="compiled")
+    np.testing.assert_allclose(exact(out), 1 / (1 + np.exp(-0.25)), rtol=EPSILON[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 18), (17, 4), (0, 3), (3, 0)])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_axis(axis, rows, columns, dtype):
+    check_attention(draw([2, rows, columns, 3 * 24], dtype), 3, axis=axis)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("form", ["full", "batch", "lines", "heads", "row", "scalar"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_axis_bias_broadcasts(axis, form, dtype):
+    count, lines = (5, 6) if axis == 1 else (6, 5)
+    shape = {
+        "full": [2, lines, 3, count, count],
+        "batch": [2, 1, 1, count, 1],
+        "lines": [lines, 1, count, count],
+        "heads": [3, count, count],
+        "row": [count],
+        "scalar": [],
+    }[form]
+    check_attention(draw([2, 5, 6, 36], dtype), 3, draw(shape, dtype), axis)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masked_rows(dtype, monkeypatch):
+    """Rows that are -inf in full give zeros everywhere, those in part give what is left."""
+    bias = exact(draw([2, 3, 20, 20], dtype))
+    bias[0, 0, 2] = bias[1, 2, 0] = bias[1, 2, 19] = -np.inf
+    bias[:, 1] = -np.inf
+    bias[0, 0, 3, 1:] = bias[1, 0, :, 4] = bias[0, 2, :, :17] = -np.inf
+    bias = tf.cast(tf.constant(bias), dtype)
+    qkv, cotangent = draw([2, 20, 36], dtype), tf.ones([2, 20, 12], dtype)
+    for _ in each_isa(monkeypatch):
+        check_attention(qkv, 3, bias)
+        out, d_qkv, d_bias = attend("compiled", qkv, 3, bias, None, cotangent)
+        heads = exact(out).reshape(2, 20, 3, 4)
+        assert not heads[0, 2, 0].any() and not heads[1, 0, 2].any() and not heads[:, :, 1].any()
+        assert not exact(d_bias)[np.isneginf(exact(bias))].any()
+        by_part = exact(d_qkv).reshape(2, 20, 3, 3, 4)
+        assert not by_part[0, 2, 0, 0].any() and not by_part[:, :, :, 1].any()
+        assert by_part[0, 2, 2, 0].any()
+
+
+@pytest.mark.parametrize("shape", [[9, 9], [9, 1], [1], []])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_masked_rows_of_a_broadcast_bias(axis, shape):
+    bias = np.zeros(shape)
+    bias[(2,) if len(shape) == 2 else ...] = -np.inf
+    qkv = draw([2, 9, 36] if axis is None else [2, 9, 4, 36], "float64")
+    check_attention(qkv, 3, tf.constant(bias), axis)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("scale", [10.0, 1e3])
+def test_large_logits(scale, dtype):
+    """Logits up to 1e7: rows are one key, and nothing overflows."""
+    qkv = scale * draw([2, 33, 36], dtype)
+    expected = oracle.attention(exact(qkv), 3)[0]
+    actual, plain = (
+        custom_ops.attention(qkv, 3, implementation=name) for name in ("compiled", "reference")
+    )
+    assert_as_good(actual, plain, expected, dtype, magnitude=np.abs(exact(qkv)).max())
+    for gradient in attend("compiled", qkv, 3, None, None, tf.ones_like(actual))[1:]:
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_large_logits_of_half_width(dtype):
+    qkv = tf.cast(30.0 * draw([2, 33, 3 * 64]), dtype)
+    for tensor in attend("compiled", qkv, 1, None, None, tf.ones([2, 33, 64], dtype)):
+        assert np.isfinite(exact(tensor)).all()
+    out = custom_ops.attention(qkv, 1, implementation="compiled")
+    assert np.abs(exact(out)).max() <= np.abs(exact(qkv)).max() * 1.01
+
+
+def check_not_finite(qkv, bias=None):
+    """NaN is exactly where the reference has it, and the rest is right.
+
+    The reference in float64: in float32 TensorFlow's softmax leaves some weights of a row with a
+    NaN as they are, where the equation has none.
+    """
+    dtype = qkv.dtype.name
+    cotangent = draw([2, 19, 16], dtype, seed=1)
+    wide = [None if x is None else tf.cast(x, "float64") for x in (qkv, bias, cotangent)]
+    expected = attend("reference", wide[0], 2, wide[1], None, wide[2])
+    for one, other in zip(attend("compiled", qkv, 2, bias, None, cotangent), expected, strict=True):
+        np.testing.assert_allclose(
+            exact(one), exact(other), rtol=0, atol=30 * EPSILON[dtype], equal_nan=True
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_spread_as_in_the_reference(value, part, dtype, monkeypatch):
+    qkv = exact(draw([2, 19, 3, 2, 8], dtype))
+    qkv[1, 4, part, 1, 3] = value
+    for _ in each_isa(monkeypatch):
+        check_not_finite(tf.cast(tf.constant(qkv.reshape(2, 19, 48)), dtype))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_inf_in_the_bias(value, monkeypatch):
+    bias = np.zeros([2, 19, 19], np.float32)
+    bias[1, 4, 7] = value
+    for _ in each_isa(monkeypatch):
+        check_not_finite(draw([2, 19, 48]), tf.constant(bias))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_taps(dtype, with_bias, monkeypatch):
+    for _ in each_isa(monkeypatch):
+        for count, grid in ((1, (1, 1)), (13, (3, 4)), (18, (4, 4)), (50, (7, 7)), (70, (2, 34))):
+            qkv = draw([2, count, 3 * 24], dtype)
+            bias = draw([3, count, count], dtype) if with_bias else None
+            out, weights, _ = oracle.attention(exact(qkv), 3, exact(bias) if with_bias else None)
+            expected = {
+                "class_row": weights[:, :, 0],
+                "distance": oracle.distance(weights, grid),
+                "entropy": oracle.entropy(weights) if count > 1 else np.zeros([2, 3]),
+            }
+            arguments = {"bias": bias, "taps": TAPS, "grid": grid}
+            actual, found = custom_ops.attention(qkv, 3, **arguments, implementation="compiled")
+            plain = custom_ops.attention(qkv, 3, bias=bias, implementation="reference")
+            assert_as_good(actual, plain, out, dtype)
+            assert list(found) == list(TAPS)
+            for name, tap in found.items():
+                assert tap.dtype == ("float64" if dtype == "float64" else "float32")
+                # The entropy of one token is zero, as a difference of logits.
+                assert_close(tap, expected[name], dtype, "taps", magnitude=float(count == 1))
+
+
+@pytest.mark.parametrize("names", [("entropy",), ("distance", "class_row"), ("class_row",)])
+def test_only_the_taps_asked_for(names):
+    qkv = draw([2, 13, 36])
+    _, every = custom_ops.attention(qkv, 3, taps=TAPS, grid=(3, 4), implementation="compiled")
+    _, some = custom_ops.attention(qkv, 3, taps=names, grid=(3, 4), implementation="compiled")
+    assert list(some) == list(names)
+    for name in names:
+        np.testing.assert_array_equal(some[name], every[name])
+
+
+def test_masked_rows_have_zero_taps():
+    bias = np.zeros([2, 6, 6], np.float32)
+    bias[0] = bias[1, 0] = -np.inf
+    arguments = {"taps": TAPS, "grid": (2, 3), "implementation": "compiled"}
+    _, taps = custom_ops.attention(draw([1, 6, 24]), 2, bias=tf.constant(bias), **arguments)
+    assert not np.any(taps["class_row"])
+    assert taps["distance"][0, 0] == taps["entropy"][0, 0] == 0 < taps["entropy"][0, 1]
+
+
+def test_no_tokens_or_images_have_taps_of_zero():
+    arguments = {"taps": ("class_row", "entropy"), "implementation": "compiled"}
+    _, taps = custom_ops.attention(tf.zeros([2, 0, 36]), 3, **arguments)
+    assert taps["class_row"].shape == [2, 3, 0]
+    np.testing.assert_array_equal(taps["entropy"], np.zeros([2, 3]))
+    _, taps = custom_ops.attention(tf.zeros([0, 5, 36]), 3, **arguments)
+    assert taps["class_row"].shape == [0, 3, 5] and taps["entropy"].shape == [0, 3]
+
+
+def test_the_same_bits_every_time():
+    qkv, bias = draw([3, 77, 3 * 40], "bfloat16"), draw([77, 77])
+    cotangent = draw([3, 77, 40], "bfloat16", seed=1)
+    first = attend("compiled", qkv, 2, bias, None, cotangent)
+    for _ in range(3):
+        for one, other in zip(
+            first, attend("compiled", qkv, 2, bias, None, cotangent), strict=True
+        ):
+            np.testing.assert_array_equal(exact(one), exact(other))
+
+
+def test_gradients_of_numbers():
+    """The gradient is the slope, without the help of an oracle."""
+    qkv, bias = draw([1, 4, 12], "float64"), draw([2, 4, 4], "float64")
+
+    def call(qkv, bias):
+        return custom_ops.attention(qkv, 2, bias=bias, implementation="compiled")
+
+    theory, numbers = tf.test.compute_gradient(call, [qkv, bias], delta=1e-4)
+    for one, other in zip(theory, numbers, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-7)

@@ -1,0 +1,272 @@
+"""What the compiled ops refuse: in eager calls, and as far as shapes are known when tracing.
+
+`custom_ops.attention` and `patch_embed` check their arguments first, so these are calls of the bare
+ops, as a SavedModel makes them.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import custom_ops
+from tests.custom_ops.compare import draw
+
+
+def zeros(*shape, dtype="float32"):
+    return tf.zeros(shape, dtype)
+
+
+ATTENTION = {"qkv": zeros(2, 5, 36), "bias": [], "num_heads": 3}
+OUT, SUMS = zeros(2, 5, 12), zeros(2, 3, 5)
+GRADIENT = ATTENTION | {"out": OUT, "log_sum_exp": SUMS, "d_out": OUT}
+TAPS = ATTENTION | {"log_sum_exp": SUMS, "taps": ["entropy"]}
+DISTANCE = TAPS | {"taps": ["distance"], "grid_rows": 2, "grid_columns": 2}
+EMBED = {
+    "images": zeros(2, 8, 9, 3),
+    "kernel": zeros(4, 4, 3, 10),
+    "bias": zeros(10),
+    "prefix": [zeros(1, 10)],
+    "position": [zeros(5, 10)],
+}
+TOKENS = zeros(2, 5, 10)
+PART = {"images": EMBED["images"], "kernel": EMBED["kernel"], "d_tokens": TOKENS}
+TABLES = {"d_tokens": TOKENS, "prefix": [zeros(1, 10)], "position": [zeros(5, 10)]}
+CUT = {"images": EMBED["images"], "patch_size": 4}
+RESTORE = {
+    "d_patches": zeros(2, 4, 48),
+    "image_shape": [2, 8, 9, 3],
+    "patch_size": 4,
+}
+
+# (op, legal arguments, changes, message)
+CASES = [
+    ("vit_attention", ATTENTION, {"qkv": zeros(5, 36)}, r"qkv must be \[B, N, 3 D\].*\[5, 36\]"),
+    ("vit_attention", ATTENTION, {"qkv": zeros(2, 5, 35)}, r"\[2, 5, 35\].*num_heads = 3"),
+    ("vit_attention", ATTENTION, {"qkv": zeros(2, 5, 0)}, r"\[2, 5, 0\].*positive multiple"),
+    ("vit_attention", ATTENTION, {"num_heads": 5}, r"\[2, 5, 36\].*num_heads = 5"),
+    ("vit_attention", ATTENTION, {"num_heads": 2**62}, "num_heads = 4611686018427387904"),
+    ("vit_attention", ATTENTION, {"axis": 1}, r"qkv must be \[B, R, C, 3 D\].*\[2, 5, 36\]"),
+    ("vit_attention", ATTENTION, {"axis": 3}, "axis must be 1 or 2.*Received: 3"),
+    ("vit_attention", ATTENTION, {"axis": -1}, "axis must be 1 or 2.*Received: -1"),
+    ("vit_attention", ATTENTION, {"bias": [zeros(5, 4)]}, r"\[5, 4\].*\[2, 3, 5, 5\]"),
+    ("vit_attention", ATTENTION, {"bias": [zeros(0)]}, r"\[0\], which does not broadcast"),
+    ("vit_attention", ATTENTION, {"bias": [zeros(1, 1, 1, 1, 5)]}, "does not broadcast"),
+    ("vit_attention", ATTENTION, {"bias": [zeros(5)] * 2}, "none or one tensor.*float, float"),
+    ("vit_attention", ATTENTION, {"bias": [zeros(5, dtype="float64")]}, "float.*double"),
+    ("vit_attention", ATTENTION, {"Tacc": tf.float64}, "T = float, Tacc = double"),
+    ("vit_attention_grad", GRADIENT, {"out": zeros(2, 5, 36)}, r"out has .*\[2, 5, 12\]"),
+    ("vit_attention_grad", GRADIENT, {"d_out": zeros(2, 4, 12)}, r"d_out.*\[2, 4, 12\].*like out"),
+    ("vit_attention_grad", GRADIENT, {"log_sum_exp": zeros(2, 5, 3)}, r"\[2, 5, 3\].*\[2, 3, 5\]"),
+    ("vit_attention_bias_grad", GRADIENT | {"bias": [zeros(5)]}, {"bias": []}, "no bias"),
+    ("vit_attention_taps", TAPS, {"log_sum_exp": zeros(2, 5)}, r"\[2, 5\].*\[B, H, N\]"),
+    ("vit_attention_taps", TAPS, {"taps": ["distance"]}, "at least 1. Received: 0 and 0"),
+    ("vit_attention_taps", DISTANCE, {"grid_rows": 3}, "3 x 2.*more patches.*tokens, 5"),
+    ("vit_attention_taps", DISTANCE, {"grid_rows": 2**62}, r"grid.*2\^63 - 1"),
+    ("vit_patch_embed", EMBED, {"images": zeros(8, 9, 3)}, r"images must be \[B, H, W, C\]"),
+    ("vit_patch_embed", EMBED, {"images": zeros(2, 8, 9, 4)}, r"\[2, 8, 9, 4\].*3 channels"),
+    ("vit_patch_embed", EMBED, {"kernel": zeros(4, 48, 10)}, r"kernel must be \[P, P, C, D\]"),
+    ("vit_patch_embed", EMBED, {"kernel": zeros(4, 2, 3, 10)}, r"\[4, 2, 3, 10\].*one patch"),
+    ("vit_patch_embed", EMBED, {"kernel": zeros(0, 0, 3, 10)}, "of at least 1"),
+    ("vit_patch_embed", EMBED, {"bias": zeros(9)}, r"bias has shape \[9\].*\[10\]"),
+    ("vit_patch_embed", EMBED, {"bias": zeros(1, 10)}, r"bias .*\[1, 10\]"),
+    ("vit_patch_embed", EMBED, {"prefix": [zeros(1, 9)]}, r"prefix .*\[1, 9\].*10\]"),
+    ("vit_patch_embed", EMBED, {"prefix": [zeros(10)]}, r"prefix .*\[10\]"),
+    (
+        "vit_patch_embed",
+        EMBED,
+        {"prefix": [zeros(1, 10)] * 2},
+        "0 or 1. Received: 2|none or one.*Received: 2",
+    ),
+    ("vit_patch_embed", EMBED, {"position": [zeros(4, 10)]}, r"\[4, 10\].*\[5, 10\]"),
+    ("vit_patch_embed", EMBED, {"position": [zeros(5, 9)]}, r"position .*\[5, 9\].*10\]"),
+    (
+        "vit_patch_embed_kernel_grad",
+        PART,
+        {"d_tokens": zeros(2, 3, 10)},
+        r"\[2, 3, 10\], with fewer",
+    ),
+    ("vit_patch_embed_kernel_grad", PART, {"d_tokens": zeros(2, 5, 9)}, r"\[2, 5, 9\]"),
+    ("vit_patch_embed_images_grad", PART, {"d_tokens": zeros(3, 5, 10)}, r"\[3, 5, 10\]"),
+    ("vit_patch_embed_images_grad", PART, {"kernel": zeros(4, 4, 2, 10)}, "2 channels"),
+    ("vit_patch_embed_tables_grad", TABLES, {"d_tokens": zeros(5, 10)}, r"d_tokens .*\[5, 10\]"),
+    ("vit_patch_embed_tables_grad", TABLES, {"prefix": [zeros(1, 9)]}, r"\[1, 9\]"),
+    (
+        "vit_patch_embed_tables_grad",
+        TABLES,
+        {"prefix": [zeros(6, 10)]},
+        r"\[6, 10\], with more rows",
+    ),
+    ("vit_patch_embed_tables_grad", TABLES, {"position": [zeros(4, 10)]}, r"\[4, 10\].*5, 10\]"),
+    ("vit_extract_patches", CUT, {"images": zeros(8, 9, 3)}, r"images must be.*\[8, 9, 3\]"),
+    ("vit_extract_patches", CUT, {"patch_size": 2**62}, r"4611686018427387904.*2\^63 - 1"),
+    ("vit_extract_patches_grad", RESTORE, {"d_patches": zeros(2, 3, 48)}, r"\[2, 3, 48\].*4, 48"),
+    ("vit_extract_patches_grad", RESTORE, {"image_shape": [2, 8, -9, 3]}, "-9"),
+]
+
+
+@pytest.mark.parametrize(("op", "legal", "changes", "message"), CASES)
+def test_named_when_run(op, legal, changes, message):
+    function = getattr(custom_ops.load(), op)
+    function(**legal)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        function(**(legal | changes))
+
+
+def trace(op, arguments, known=True):
+    """Traces the op in a function of its tensors.
+
+    Returns:
+        The concrete function, and the dict of tensors to call it with.
+    """
+    tensors = {
+        name: value
+        for name, value in arguments.items()
+        if any(isinstance(x, tf.Tensor) for x in tf.nest.flatten(value))
+    }
+    others = {name: value for name, value in arguments.items() if name not in tensors}
+    specification = tf.nest.map_structure(
+        lambda x: tf.TensorSpec(x.shape if known else None, x.dtype), tensors
+    )
+    function = tf.function(lambda tensors: getattr(custom_ops.load(), op)(**tensors, **others))
+    return function.get_concrete_function(specification), tensors
+
+
+@pytest.mark.parametrize(("op", "legal", "changes", "message"), CASES)
+def test_named_when_traced(op, legal, changes, message):
+    trace(op, legal)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
+        trace(op, legal | changes)
+
+
+def kinds(value):
+    """The dtypes in a tensor or list of tensors; None for other arguments."""
+    if isinstance(value, tf.Tensor):
+        return [value.dtype]
+    return [x.dtype for x in value if tf.is_tensor(x)] if isinstance(value, list) else None
+
+
+def same_kinds(case):
+    _, legal, changes, _ = case
+    return all(kinds(value) and kinds(value) == kinds(legal[n]) for n, value in changes.items())
+
+
+@pytest.mark.parametrize(("op", "legal", "changes", "message"), list(filter(same_kinds, CASES)))
+def test_named_when_run_in_a_graph_that_knew_no_shape(op, legal, changes, message):
+    function, tensors = trace(op, legal, known=False)
+    function(tensors)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        function(tensors | changes)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int32", "int64", "uint8", "bool", "complex64", "string", "float8_e5m2"]
+)
+def test_types_without_a_kernel(dtype):
+    if dtype == "string":
+        qkv = tf.constant("", shape=[1, 2, 6])
+    else:
+        qkv = tf.cast(tf.zeros([1, 2, 6]), dtype)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="allowed values: float, bfloat16"):
+        custom_ops.load().vit_attention(qkv, [], num_heads=1)
+
+
+def test_images_of_integers_have_no_gradient():
+    images = zeros(2, 8, 9, 3, dtype="uint8")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="uint8 is not in the list"):
+        custom_ops.load().vit_patch_embed_images_grad(**(PART | {"images": images}))
+
+
+# Tensors without elements can have any dimensions, and what is made of them need not be empty.
+@pytest.mark.parametrize(
+    ("op", "arguments", "message"),
+    [
+        (
+            "vit_attention_taps",
+            {"qkv": [2**40, 0, 6], "bias": None, "log_sum_exp": [2**40, 2, 0]},
+            r"entropy of shape \[1099511627776, 2\] would take .* of this machine's memory",
+        ),
+        (
+            "vit_patch_embed",
+            {"images": [2**20, 2**20, 2**20, 0], "kernel": [1, 1, 0, 8], "bias": [8]},
+            r"tokens of shape \[1048576, 1099511627776, 8\] would have more than 2\^63 - 1",
+        ),
+        (
+            "vit_patch_embed",
+            {"images": [1, 2**20, 2**20, 0], "kernel": [1, 1, 0, 8], "bias": [8]},
+            r"tokens of shape \[1, 1099511627776, 8\] would take .* of this machine's memory",
+        ),
+        (
+            "vit_patch_embed",
+            {"images": [0, 2**40, 2**40, 3], "kernel": [1, 1, 3, 8], "bias": [8]},
+            r"\[1099511627776, 1099511627776\] would have more than 2\^63 - 1",
+        ),
+        (
+            "vit_extract_patches",
+            {"images": [0, 2**40, 2**40, 3]},
+            r"\[549755813888, 549755813888\] would have more than 2\^63 - 1",
+        ),
+        (
+            "vit_extract_patches_grad",
+            {"d_patches": [2**45, 0, 12], "image_shape": None},
+            r"d_images of shape \[35184372088832, 1, 4, 3\] would take",
+        ),
+    ],
+)
+def test_sizes_that_no_machine_has(op, arguments, message):
+    tensors = {name: zeros(*shape) for name, shape in arguments.items() if shape is not None}
+    others = {
+        "vit_attention_taps": {"bias": [], "num_heads": 2, "taps": ["entropy"]},
+        "vit_patch_embed": {"prefix": [], "position": []},
+        "vit_extract_patches": {"patch_size": 2},
+        "vit_extract_patches_grad": {"image_shape": [2**45, 1, 4, 3], "patch_size": 2},
+    }[op]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        getattr(custom_ops.load(), op)(**tensors, **others)
+
+
+def test_sizes_of_nothing():
+    """Any product of dimensions is fine where one of them is zero."""
+    ops = custom_ops.load()
+    out, log_sum_exp = ops.vit_attention(zeros(0, 2**60, 6), [], num_heads=2)
+    assert out.shape == [0, 2**60, 2] and log_sum_exp.shape == [0, 2, 2**60]
+    out, log_sum_exp = ops.vit_attention(zeros(2**60, 0, 6), [], num_heads=2)
+    assert out.shape == [2**60, 0, 2] and log_sum_exp.shape == [2**60, 2, 0]
+    tokens = ops.vit_patch_embed(zeros(0, 2**30, 2**30, 3), zeros(1, 1, 3, 4), zeros(4), [], [])
+    assert tokens.shape == [0, 2**60, 4]
+    patches = ops.vit_extract_patches(zeros(0, 2**30, 2**30, 3), patch_size=2)
+    assert patches.shape == [0, 2**58, 12]
+    assert ops.vit_extract_patches(zeros(2, 4, 4, 0), patch_size=2**40).shape == [2, 0, 0]
+
+
+def test_gradients_of_nothing_are_zero():
+    ops = custom_ops.load()
+    d_bias = ops.vit_attention_bias_grad(
+        zeros(0, 5, 36), [zeros(3, 5, 5)], zeros(0, 5, 12), zeros(0, 3, 5), zeros(0, 5, 12), 3
+    )
+    np.testing.assert_array_equal(d_bias, np.zeros([3, 5, 5]))
+    d_kernel = ops.vit_patch_embed_kernel_grad(
+        zeros(4, 4, 3, 10), zeros(0, 8, 9, 3), zeros(0, 5, 10)
+    )
+    np.testing.assert_array_equal(d_kernel, np.zeros([4, 4, 3, 10]))
+    d_tables = ops.vit_patch_embed_tables_grad(zeros(0, 5, 10), [zeros(1, 10)], [zeros(5, 10)])
+    for gradient, shape in zip(
+        tf.nest.flatten(list(d_tables)), ([10], [1, 10], [5, 10]), strict=True
+    ):
+        np.testing.assert_array_equal(gradient, np.zeros(shape))
+    d_images = ops.vit_patch_embed_images_grad(
+        zeros(2, 3, 9, 3), zeros(4, 4, 3, 10), tf.ones([2, 1, 10])
+    )
+    np.testing.assert_array_equal(d_images, np.zeros([2, 3, 9, 3]))
+    d_images = ops.vit_extract_patches_grad(zeros(2, 0, 48), [2, 3, 9, 3], patch_size=4)
+    np.testing.assert_array_equal(d_images, np.zeros([2, 3, 9, 3]))
+
+
+def test_no_channels_and_images_smaller_than_a_patch():
+    """Tokens are then what is added: the bias, the prefix, the position."""
+    ops = custom_ops.load()
+    bias, prefix, position = draw([10]), draw([1, 10]), draw([7, 10])
+    tokens = ops.vit_patch_embed(zeros(2, 4, 6, 0), zeros(2, 2, 0, 10), bias, [prefix], [position])
+    expected = np.concatenate([prefix, np.broadcast_to(bias, [6, 10])]) + position
+    np.testing.assert_allclose(tokens, np.broadcast_to(expected, [2, 7, 10]), rtol=1e-6)
+    tokens = ops.vit_patch_embed(zeros(2, 1, 6, 3), zeros(2, 2, 3, 10), bias, [prefix], [])
+    np.testing.assert_array_equal(tokens, np.broadcast_to(prefix, [2, 1, 10]))

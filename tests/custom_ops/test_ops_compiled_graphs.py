@@ -1,0 +1,275 @@
+"""The compiled ops in functions, data pipelines and strategies; which gradients there are."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import custom_ops
+from custom_ops import library
+from custom_ops.attention import TAPS
+from tests.custom_ops.compare import attend, compiled_ops, draw, draw_uint8, embed, tables
+
+TO_UNIT = {"scale": 2 / 255, "offset": -1.0}
+
+
+@pytest.fixture(autouse=True)
+def _auto(monkeypatch):
+    """These tests see what a user sees who chose nothing."""
+    monkeypatch.delenv("VIT_OPS", raising=False)
+    assert custom_ops.is_compiled()
+
+
+def attend_and_differentiate(qkv, bias, axis=None):
+    return attend(None, qkv, 3, bias, axis, tf.ones_like(qkv)[..., :12])
+
+
+# (shape of qkv, shape of bias, axis, static shapes of out, d_qkv and d_bias)
+STATIC = [
+    ([None, 197, 36], [3, None, None], None, [None, 197, 12]),
+    ([2, None, 36], [None, None], None, [2, None, 12]),
+    ([None, None, None], [], None, [None, None, None]),
+    ([4, 7, None], [7], None, [4, 7, None]),
+    ([None, 14, None, 36], [3, 14, 14], 1, [None, 14, None, 12]),
+    ([None, None, None, None], None, 2, [None, None, None, None]),
+]
+
+
+@pytest.mark.parametrize(("qkv", "bias", "axis", "out"), STATIC)
+def test_static_shapes_of_attention(qkv, bias, axis, out):
+    function = tf.function(lambda qkv, bias: attend_and_differentiate(qkv, bias, axis))
+    specifications = [tf.TensorSpec(qkv), tf.TensorSpec(bias)]
+    outputs = function.get_concrete_function(*specifications).outputs
+    assert outputs[0].shape.as_list() == out
+    assert outputs[1].shape.as_list() == qkv
+    assert outputs[2].shape.is_compatible_with(bias)
+    assert outputs[2].shape.rank == (None if bias is None else len(bias))
+
+
+def test_static_shapes_where_no_rank_is_known():
+    @tf.function
+    def trace(qkv, images, kernel, tables):
+        ops = custom_ops.load()
+        out, log_sum_exp = ops.vit_attention(qkv, [], num_heads=3)
+        assert out.shape.as_list() == [None, None, None]
+        assert log_sum_exp.shape.as_list() == [None, 3, None]
+        out, log_sum_exp = ops.vit_attention(qkv, [tables], num_heads=3, axis=1)
+        assert out.shape.as_list() == [None, None, None, None]
+        assert log_sum_exp.shape.as_list() == [None, None, 3, None]
+        tokens = ops.vit_patch_embed(images, kernel, tables, [tables], [tables])
+        assert tokens.shape.as_list() == [None, None, None]
+        patches = ops.vit_extract_patches(images, patch_size=4)
+        assert patches.shape.as_list() == [None, None, None]
+        restored = ops.vit_extract_patches_grad(patches, tf.shape(images, tf.int64), patch_size=4)
+        assert restored.shape.as_list() == [None] * 4
+        return True
+
+    trace.get_concrete_function(*[tf.TensorSpec(None)] * 4)
+
+
+def test_static_shapes_of_taps():
+    function = tf.function(lambda qkv: custom_ops.attention(qkv, 3, taps=TAPS, grid=(2, 2))[1])
+    assert compiled_ops(function, tf.TensorSpec([2, 5, 36])) == {"VitAttention", "VitAttentionTaps"}
+    for count in (5, None):
+        taps = function.get_concrete_function(tf.TensorSpec([None, count, 36])).structured_outputs
+        assert [taps[name].shape.as_list() for name in TAPS] == [
+            [None, 3, count],
+            [None, 3],
+            [None, 3],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("images", "prefix", "position", "tokens"),
+    [
+        ([None, 224, 112, 3], [1, None], [None, 10], [None, 99, 10]),
+        ([2, None, 32, 3], [1, 10], [5, 10], [2, 5, 10]),
+        ([None, None, None, None], [None, 10], [None, None], [None, None, 10]),
+        ([None, 32, 32, None], [None, 10], [None, None], [None, None, 10]),
+    ],
+)
+def test_static_shapes_of_patch_embed(images, prefix, position, tokens):
+    @tf.function
+    def function(images, kernel, prefix, position):
+        weights = {"kernel": kernel, "bias": kernel[0, 0, 0], "prefix": prefix}
+        weights["position"] = position
+        with tf.GradientTape() as tape:
+            tape.watch([images, weights])
+            found = custom_ops.patch_embed(images, **weights)
+        return found, tape.gradient(found, weights | {"images": images})
+
+    shapes = {"images": images, "kernel": [16, 16, None, 10], "prefix": prefix}
+    shapes["position"] = position
+    concrete = function.get_concrete_function(*map(tf.TensorSpec, shapes.values()))
+    found, gradients = concrete.structured_outputs
+    assert found.shape.as_list() == tokens
+    for name, shape in shapes.items():
+        assert gradients[name].shape.as_list() == shape, name
+
+
+def test_a_function_of_unknown_sizes_serves_many():
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 36]), tf.TensorSpec([3, None, None])])
+    def function(qkv, bias):
+        return attend_and_differentiate(qkv, bias)
+
+    assert compiled_ops(function) == {"VitAttention", "VitAttentionGrad", "VitAttentionBiasGrad"}
+    for batch, count in ((2, 5), (1, 33), (3, 17), (0, 5), (2, 0), (2, 5)):
+        arguments = draw([batch, count, 36]), draw([3, count, count])
+        for actual, expected in zip(
+            function(*arguments), attend_and_differentiate(*arguments), strict=True
+        ):
+            np.testing.assert_array_equal(actual, expected)
+
+
+def test_patches_in_a_function_of_unknown_sizes():
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], "uint8")])
+    def function(images):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            tokens = custom_ops.patch_embed(images, **weights, **TO_UNIT)
+        return tokens, tape.gradient(tokens, weights), custom_ops.extract_patches(images, 4)
+
+    weights = tables([1, 8, 8, 3], 4, "float32")
+    del weights["position"]
+    assert compiled_ops(function) == {
+        "VitPatchEmbed",
+        "VitPatchEmbedKernelGrad",
+        "VitPatchEmbedTablesGrad",
+        "VitExtractPatches",
+    }
+    for shape in ([2, 8, 8, 3], [1, 17, 33, 3], [0, 8, 8, 3], [2, 3, 8, 3]):
+        images = draw_uint8(shape)
+        tokens, gradients, patches = function(images)
+        if min(shape[1:3]) < 4:  # As in the reference, only refused where it is known.
+            assert tokens.shape == [2, 1, 10] and patches.shape == [2, 0, 48]
+            continue
+        cotangent = tf.ones_like(tokens)
+        expected, expected_gradients, _ = embed(None, images, weights, TO_UNIT, cotangent)
+        np.testing.assert_array_equal(tokens, expected)
+        np.testing.assert_array_equal(patches, custom_ops.extract_patches(images, 4))
+        for name, gradient in gradients.items():
+            np.testing.assert_array_equal(gradient, expected_gradients[name])
+
+
+def test_inside_tf_data():
+    images, weights = draw_uint8([6, 11, 8, 3]), tables([6, 11, 8, 3], 4, "float32")
+
+    def transform(images):
+        tokens = custom_ops.patch_embed(images, **weights, **TO_UNIT)
+        return custom_ops.attention(tokens[..., :9], 1), custom_ops.extract_patches(images, 4)
+
+    data = tf.data.Dataset.from_tensor_slices(images).batch(2)
+    data = data.map(transform, num_parallel_calls=2)
+    found = [tf.concat(parts, axis=0) for parts in zip(*data, strict=True)]
+    for actual, expected in zip(found, transform(images), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_mirrored_gradients_are_those_of_the_whole_batch():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        bias = tf.Variable(draw([3, 9, 9]))
+        weights = {name: tf.Variable(x) for name, x in tables([4, 12, 12, 3], 4, "float32").items()}
+        weights["position"] = tf.Variable(draw([10, 10]))
+    images = draw_uint8([4, 12, 12, 3])
+
+    def gradients(images):
+        with tf.GradientTape() as tape:
+            tokens = custom_ops.patch_embed(images, **weights, **TO_UNIT)
+            loss = tf.reduce_sum(custom_ops.attention(tokens[:, 1:, :9], 3, bias=bias) ** 2)
+            loss += tf.reduce_sum(tokens**2)
+        sources = [bias, *weights.values()]
+        return tape.gradient(loss, sources)
+
+    @tf.function
+    def step(parts):
+        per_replica = strategy.run(gradients, args=(parts,))
+        return [strategy.reduce("SUM", gradient, axis=None) for gradient in per_replica]
+
+    halves = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.split(images, 2)[context.replica_id_in_sync_group]
+    )
+    assert "VitAttentionBiasGrad" in compiled_ops(step, halves)
+    for actual, expected in zip(step(halves), gradients(images), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+SECOND = {
+    "VitAttentionGrad": lambda x: custom_ops.attention(x, 3),
+    "VitAttentionBiasGrad": lambda x: custom_ops.attention(draw([2, 9, 36]), 3, bias=x[0, :, :9]),
+    "VitPatchEmbedKernelGrad": lambda x: custom_ops.patch_embed(
+        draw([2, 4, 4, 3]), tf.reshape(x[0, :2, :24], [2, 2, 3, 4]), tf.zeros([4])
+    ),
+    "VitPatchEmbedImagesGrad": lambda x: custom_ops.patch_embed(
+        x[..., None], draw([2, 2, 1, 4]), tf.zeros([4])
+    ),
+}
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_are_refused(name, in_graph):
+    def second(x, implementation):
+        with custom_ops.implementation(implementation), tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = SECOND[name](x) ** 2
+            gradient = tape.gradient(y, x)
+        return outer.gradient(gradient, x)
+
+    second = tf.function(second) if in_graph else second
+    with pytest.raises(NotImplementedError, match=f"no second derivatives: {name} .*VIT_OPS=ref"):
+        second(draw([2, 9, 36]), "auto")
+    assert np.any(second(draw([2, 9, 36]), "reference"))
+
+
+def test_a_persistent_tape_over_a_function():
+    function = tf.function(lambda x: custom_ops.attention(x, 3))
+    qkv = draw([2, 9, 36])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(qkv)
+        out = function(qkv)
+    for _ in range(2):
+        gradient = tape.gradient(out, qkv, tf.ones_like(out))
+        np.testing.assert_array_equal(gradient, attend_and_differentiate(qkv, None)[1])
+
+
+def test_what_nobody_wants_is_not_computed(monkeypatch):
+    def refuse(*arguments, **attributes):
+        raise AssertionError("an unwanted gradient was computed")
+
+    def only(*wanted):
+        for name in (n for n in library.OPS if n.endswith("_grad")):
+            if name not in wanted:
+                monkeypatch.setattr(custom_ops.load(), name, refuse)
+
+    def gradient(call, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x)
+        return tape.gradient(y, x)
+
+    qkv, bias = draw([2, 9, 36]), draw([9, 9])
+    images, weights = draw([2, 8, 8, 3]), tables([2, 8, 8, 3], 4, "float32")
+    only("vit_attention_grad")
+    assert gradient(lambda x: custom_ops.attention(x, 3, bias=bias), qkv) is not None
+    monkeypatch.undo()
+    only("vit_attention_bias_grad")
+    assert gradient(lambda x: custom_ops.attention(qkv, 3, bias=x), bias) is not None
+    monkeypatch.undo()
+    only("vit_patch_embed_tables_grad")
+    others = {name: x for name, x in weights.items() if name != "position"}
+    call = lambda x: custom_ops.patch_embed(images, **others, position=x)  # noqa: E731
+    assert gradient(call, weights["position"]) is not None
+
+
+def test_variables_and_arrays_as_inputs():
+    qkv, bias = tf.Variable(draw([2, 9, 36])), tf.Variable(draw([9, 9]))
+    with tf.GradientTape() as tape:
+        out = custom_ops.attention(qkv, 3, bias=bias)
+    gradients = tape.gradient(out, [qkv, bias])
+    for actual, expected in zip(
+        [out, *gradients], attend(None, qkv.value(), 3, bias.value(), None, None), strict=True
+    ):
+        np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(custom_ops.attention(qkv.numpy(), 3, bias=bias.numpy()), out)

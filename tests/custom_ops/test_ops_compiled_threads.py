@@ -1,0 +1,53 @@
+"""The number of threads changes no bit of what the compiled ops compute."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture import ROOT
+
+# Prints digests of outputs and gradients of many sizes: whatever threads there are, the same bits.
+DIGESTS = """
+import hashlib, json
+import numpy as np
+import tensorflow as tf
+from tests.custom_ops.compare import attend, draw, draw_uint8, embed, tables
+
+digests = {}
+def note(name, tensors):
+    data = b"".join(tensor.numpy().tobytes() for tensor in tf.nest.flatten(tensors))
+    digests[name] = hashlib.sha256(data).hexdigest()
+
+for dtype in ("float32", "bfloat16", "float16", "float64"):
+    for shape, size, axis in (([2, 97], 64, None), ([1, 70], 20, None), ([2, 7, 30], 16, 2)):
+        count = shape[axis or 1]
+        qkv, bias = draw([*shape, 9 * size], dtype), draw([3, count, count], dtype)
+        cotangent = draw([*shape, 3 * size], dtype, seed=1)
+        note(f"attention {dtype} {shape}", attend("compiled", qkv, 3, bias, axis, cotangent))
+    for shape, patch_size in (([4, 64, 50, 3], 16), ([3, 41, 30, 3], 4)):
+        weights = tables(shape, patch_size, dtype, width=48)
+        for images in (draw(shape, dtype), draw_uint8(shape)):
+            tokens, gradients, _ = embed("compiled", images, weights, {"scale": 0.1}, None)
+            note(f"patches {dtype} {images.dtype.name} {shape}", [tokens, gradients])
+print(json.dumps(digests))
+"""
+
+
+@pytest.mark.process
+def test_the_same_bits_for_any_number_of_threads():
+    found = {}
+    for threads in (1, 4):
+        done = subprocess.run(
+            [sys.executable, "-c", DIGESTS],
+            cwd=ROOT,
+            env=os.environ | {"TF_NUM_INTRAOP_THREADS": str(threads)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        found[threads] = json.loads(done.stdout)
+    assert len(found[1]) == 4 * 7 and len(set(found[1].values())) == 4 * 7
+    assert found[1] == found[4]

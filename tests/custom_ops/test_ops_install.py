@@ -1,0 +1,153 @@
+"""`pip install` of this project, into an environment of its own that has TensorFlow."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+
+from custom_ops import build_plan, library_file
+from tests.checkout import copy_checkout, copy_objects
+
+pytestmark = pytest.mark.process
+
+SITE = sysconfig.get_paths()["purelib"]
+WARNING = "warning: the compiled ops are left out: "
+
+
+class Environment:
+    """A virtual environment that sees the packages of this one, and pip with it as the target."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        self.python = folder / "venv" / "bin" / "python"
+        [self.site] = (folder / "venv").glob("lib/python*/site-packages")
+        (self.site / "others.pth").write_text(SITE)
+
+    def install(self, *arguments, **environment):
+        """Runs `pip install`; returns all that it printed."""
+        options = ["--no-deps", "--no-build-isolation", "--ignore-installed", "--no-index", "-v"]
+        return self.run(
+            [sys.executable, "-m", "pip", "--python", self.python, "install", *options, *arguments],
+            **environment,
+        )
+
+    def run(self, command, **environment):
+        inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "CXX")}
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=inherited | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def use(self, implementation):
+        """Calls an op in the environment; returns the path of the library, or "None"."""
+        return self.run([self.python, "-c", PROGRAM, implementation]).splitlines()[-1]
+
+
+PROGRAM = """
+import sys, warnings
+warnings.simplefilter("error", RuntimeWarning)
+import tensorflow as tf, custom_ops
+out = custom_ops.attention(tf.random.normal([2, 5, 12]), 2)
+assert out.shape == [2, 5, 4]
+report = custom_ops.describe()
+assert custom_ops.library.resolve() == sys.argv[1], report
+assert not report["outdated"] and not report["broken"], report
+print(report["path"])
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return Environment(tmp_path)
+
+
+def test_install_builds_and_packs_the_library(environment):
+    checkout = copy_checkout(environment.folder)
+    stale = checkout / "build" / f"lib.{sysconfig.get_platform()}-cpython-311" / "custom_ops"
+    stale.mkdir(parents=True)
+    (stale / "_vit_ops_of_another_build.so").write_bytes(b"stale")
+
+    output = environment.install(checkout)
+    assert WARNING not in output and f"wrote build/lib.{sysconfig.get_platform()}" in output
+    package = environment.site / "custom_ops"
+    assert environment.use("compiled") == str(package / library_file.NAME)
+    assert not (package / "_vit_ops_of_another_build.so").exists()
+    assert not list((checkout / "custom_ops").glob("*.so"))
+    [tag] = [
+        line
+        for file in environment.site.glob("vit_tf-*.dist-info/WHEEL")
+        for line in file.read_text().splitlines()
+        if line.startswith(("Tag:", "Root-Is-Purelib: true"))
+    ]
+    assert tag.startswith("Tag: cp3") and "any" not in tag and "linux" in tag
+
+    # All that a rebuild needs came along, and the command works where there is no checkout.
+    lists = build_plan.sources()
+    names = ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS", "MODULE", "MODULE_HEADERS")
+    for name in names:
+        assert all((package / file).is_file() for file in lists[name])
+    (package / library_file.NAME).unlink()
+    cache = environment.folder / "cache"
+    copy_objects(cache / "vit_tf")
+    output = environment.run(
+        [environment.python, "-m", "custom_ops.build_ops"], XDG_CACHE_HOME=str(cache)
+    )
+    assert f"ops: wrote {package / library_file.NAME}" in output
+    assert environment.use("compiled") == str(package / library_file.NAME)
+
+
+def test_editable_install_builds_in_place(environment):
+    checkout = copy_checkout(environment.folder)
+    assert WARNING not in environment.install("--editable", checkout)
+    assert environment.use("compiled") == str(checkout / "custom_ops" / library_file.NAME)
+    assert not (environment.site / "custom_ops").exists()
+
+
+@pytest.mark.parametrize("kind", ["plain", "editable"])
+def test_without_a_compiler_there_is_one_warning_and_the_reference(environment, kind):
+    checkout = copy_checkout(environment.folder)
+    arguments = ["--editable", checkout] if kind == "editable" else [checkout]
+    output = environment.install(*arguments, PATH="/nonexistent")
+    assert output.count(WARNING) == 1
+    assert "no C++ compiler 'g++'" in output and "apt-get install g++" in output
+    assert "python -m custom_ops.build_ops" in output
+    assert environment.use("reference") == "None"
+
+
+def test_without_tensorflow_there_is_one_warning(environment):
+    checkout = copy_checkout(environment.folder)
+    hidden = environment.folder / "hidden"
+    hidden.mkdir()
+    (hidden / "tensorflow.py").write_text("raise ImportError('no tensorflow here')")
+    # Before the other packages: neither with nor without PYTHONPATH can it be imported.
+    (environment.site / "others.pth").write_text(f"{hidden}\n{SITE}")
+    output = environment.install(checkout)
+    assert output.count(WARNING) == 1
+    assert "cannot import TensorFlow (ImportError: no tensorflow here)" in output
+    assert not (environment.site / "custom_ops" / library_file.NAME).exists()
+
+
+def test_a_compile_error_does_not_stop_the_install(environment):
+    checkout = copy_checkout(environment.folder)
+    source = pathlib.Path(checkout) / "custom_ops" / build_plan.sources()["KERNELS"][0]
+    source.write_text("#error broken on purpose\n")
+    output = environment.install(checkout)
+    assert output.count(WARNING) == 1 and "broken on purpose" in output
+    assert environment.use("reference") == "None"
+
+
+def test_the_ops_can_be_left_out(environment):
+    checkout = copy_checkout(environment.folder)
+    output = environment.install(checkout, VIT_BUILD_OPS="0")
+    assert WARNING not in output and "ops: " not in output
+    assert environment.use("reference") == "None"

@@ -1,0 +1,57 @@
+"""The C++ tests of the kernels: plain, under sanitizers, and fuzzed.
+
+They are programs of tests/cc without TensorFlow, which know what is right from loops over doubles.
+"""
+
+import pathlib
+import re
+
+import pytest
+
+from custom_ops import build_plan
+from tests.custom_ops import kernel_programs
+from tests.custom_ops.kernel_programs import MEMORY, PLAIN, THREADS
+
+pytestmark = pytest.mark.process
+
+FUZZ_SECONDS = 10
+
+
+def test_every_program_passes():
+    check(PLAIN, build_plan.sources()["TESTS"])
+
+
+def test_no_memory_error_and_no_undefined_behaviour():
+    check(MEMORY, build_plan.sources()["TESTS"])
+
+
+def test_no_data_race():
+    # The other parts of these programs run on one thread.
+    check(THREADS, ["attention_test", "patch_embed_test"], ["threads"])
+
+
+def test_no_input_that_fuzzing_finds_fails(tmp_path):
+    """What fails is kept in build/fuzz; the program repeats it when given the file."""
+    results = kernel_programs.fuzz(FUZZ_SECONDS, tmp_path, seed=1)
+    assert_passed(results)
+    for output in (output for _, output in results.values()):
+        [runs] = re.findall(r"stat::number_of_executed_units: (\d+)", output)
+        assert int(runs) > 200
+
+
+def test_without_clang_the_command_that_installs_it_is_said(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(build_plan.BuildError, match="apt-get install -y clang libclang-rt-dev"):
+        kernel_programs.build(MEMORY, [])
+
+
+def check(mode, names, arguments=()):
+    paths = kernel_programs.build(mode, names)
+    results = kernel_programs.run(mode, [[str(path), *arguments] for path in paths.values()])
+    assert_passed(results)
+
+
+def assert_passed(results):
+    for path, (code, output) in results.items():
+        name = pathlib.Path(path).name
+        assert code == 0, f"{name}: exit code {code}\n{kernel_programs.tail(output)}"

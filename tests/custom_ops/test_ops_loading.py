@@ -1,0 +1,381 @@
+"""The file of the compiled library: found, checked before it is loaded, loaded once."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import types
+import warnings
+
+import pytest
+import tensorflow as tf
+
+import custom_ops
+from custom_ops import library, library_file
+
+OPS = library.OPS
+PACKAGE = pathlib.Path(custom_ops.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def built():
+    """The bytes of the library that the other tests run with."""
+    report = custom_ops.describe()
+    assert report["compiled"], report["reason"]
+    return pathlib.Path(report["path"]).read_bytes()
+
+
+def forged(built, version):
+    """The library with another TensorFlow in its stamp."""
+    old, new = f'"tensorflow": "{tf.__version__}"'.encode(), f'"tensorflow": "{version}"'.encode()
+    assert len(old) == len(new) and built.count(old) == 1
+    return built.replace(old, new)
+
+
+def other_processor(built):
+    return built[:18] + b"\xf3\x00" + built[20:]
+
+
+# What must not be loaded, since it can end the process: name -> (bytes of the library) -> bytes.
+UNFIT = {
+    "another TensorFlow": (
+        lambda built: forged(built, "2.19.1"),
+        "built for TensorFlow 2.19.1, but",
+    ),
+    "half": (lambda built: built[: len(built) // 2], "is cut short"),
+    "all but the end": (lambda built: built[:-1], "is cut short"),
+    "header": (lambda built: built[:64], "is cut short"),
+    "less than a header": (lambda built: built[:63], "no shared library"),
+    "nothing": (lambda built: b"", "no shared library"),
+    "text": (
+        lambda built: b"version https://git-lfs.github.com/spec/v1\n" * 9,
+        "no shared library",
+    ),
+    "another processor": (other_processor, "for another kind of processor"),
+    "no stamp": (
+        lambda built: built.replace(b"VIT_OPS_BUILD_INFO", b"VIT_OPS_BUILD_OFNI"),
+        "stamp",
+    ),
+    "damaged stamp": (lambda built: built.replace(b'{"tensorflow"', b'["tensorflow"'), "stamp"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_must_not_be_loaded_is_told_before(built, tmp_path, name):
+    change, expected = UNFIT[name]
+    path = tmp_path / "_vit_ops.so"
+    path.write_bytes(change(built))
+    complaint = library_file.complaint(path, tf.__version__)
+    assert expected in complaint and str(path) in complaint
+
+
+def test_what_can_be_loaded(built, tmp_path):
+    path = tmp_path / "_vit_ops.so"
+    path.write_bytes(built)
+    assert library_file.complaint(path, tf.__version__) is None
+    assert library_file.read_stamp(path)["tensorflow"] == tf.__version__
+
+
+def test_other_libraries_and_what_is_no_file(tmp_path):
+    foreign = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
+    assert "no build stamp" in library_file.complaint(foreign, tf.__version__)
+    assert "cannot be read" in library_file.complaint(tmp_path, tf.__version__)
+    assert "cannot be read" in library_file.complaint(tmp_path / "none", tf.__version__)
+    assert library_file.read_stamp(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("built_for", "running", "fits"),
+    [
+        ("2.20.0", "2.20.0", True),
+        ("2.20.0", "2.20.1", True),
+        ("2.20.0", "2.21.0", False),
+        ("2.2.0", "2.20.0", False),
+        ("2.20.0", "2.20.0-rc1", False),
+        ("2.21.0-dev20261101", "2.21.0-dev20261101", True),
+        ("2.21.0-dev20261101", "2.21.0-dev20261102", False),
+    ],
+)
+def test_a_library_fits_one_minor_version(built, tmp_path, monkeypatch, built_for, running, fits):
+    path = tmp_path / "_vit_ops.so"
+    path.write_bytes(built)
+    stamp = library_file.read_stamp(path) | {"tensorflow": built_for}
+    monkeypatch.setattr(library_file, "read_stamp", lambda path: stamp)
+    assert (library_file.complaint(path, running) is None) == fits
+
+
+def test_places(monkeypatch, tmp_path):
+    monkeypatch.delenv("VIT_OPS_LIBRARY", raising=False)
+    bazel = PACKAGE.parent / "bazel-bin" / "custom_ops" / "_vit_ops.so"
+    assert library_file.candidates() == [PACKAGE / "_vit_ops.so", bazel]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIT_OPS_LIBRARY", "mine.so")
+    assert library_file.candidates() == [tmp_path / "mine.so"]
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """As in a new process: nothing tried yet. Returns the list of files that were loaded."""
+    loaded = []
+    monkeypatch.setattr(library, "_state", None)
+    monkeypatch.setattr(library, "_loaded_before", lambda: None)
+    monkeypatch.setattr(tf, "load_op_library", lambda path: loaded.append(path) or _ops())
+    monkeypatch.setattr(library, "_open", lambda path: None)
+    monkeypatch.delenv("VIT_OPS", raising=False)
+    return loaded
+
+
+def _ops():
+    """What `tf.load_op_library` returns."""
+    return types.SimpleNamespace(**dict.fromkeys(OPS))
+
+
+def warned(action):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_broken_library_is_one_warning_with_the_fix(fresh, built, tmp_path, monkeypatch, name):
+    path = tmp_path / "_vit_ops.so"
+    path.write_bytes(UNFIT[name][0](built))
+    monkeypatch.setattr(library_file, "candidates", lambda: [path, tmp_path / "none.so"])
+
+    [message] = warned(lambda: custom_ops.attention(tf.zeros([1, 2, 6]), 2))
+    assert UNFIT[name][1] in message and str(path) in message
+    assert "`python -m custom_ops.build_ops`" in message
+    assert warned(lambda: custom_ops.attention(tf.zeros([1, 2, 6]), 2)) == []
+
+    report = custom_ops.describe()
+    assert report["broken"] is True and report["compiled"] is False
+    assert report["path"] == str(path) and UNFIT[name][1] in report["reason"]
+    with pytest.raises(ValueError, match="asks for the compiled library, but .*_vit_ops.so"):
+        library.resolve("compiled")
+    assert fresh == []
+
+
+def test_the_reference_does_not_look_for_the_library(fresh, tmp_path, monkeypatch):
+    monkeypatch.setattr(library_file, "candidates", lambda: [tmp_path])
+    for call in (
+        lambda: custom_ops.attention(tf.zeros([1, 2, 6]), 2, implementation="reference"),
+        lambda: custom_ops.implementation("reference").__enter__(),
+    ):
+        assert warned(call) == [] and library._state is None
+
+
+def test_a_named_library_that_is_not_there_is_told(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("VIT_OPS_LIBRARY", str(tmp_path / "none.so"))
+    [message] = warned(custom_ops.is_compiled)
+    assert "none.so cannot be read" in message and "unset VIT_OPS_LIBRARY" in message
+
+
+def test_the_first_that_fits_is_loaded(fresh, built, monkeypatch, tmp_path):
+    paths = [tmp_path / name for name in ("absent.so", "old.so", "good.so", "unread.so")]
+    paths[1].write_bytes(forged(built, "2.19.1"))
+    for path in paths[2:]:
+        path.write_bytes(built)
+    monkeypatch.setattr(library_file, "candidates", lambda: paths)
+    assert warned(custom_ops.is_compiled) == []
+    assert fresh == [str(tmp_path / "good.so")]
+    assert custom_ops.describe()["path"] == str(tmp_path / "good.so")
+    assert custom_ops.is_compiled() and len(fresh) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.NotFoundError(None, None, "undefined symbol: _ZN10tensorflow\n8OpKernel"),
+        OSError("cannot map"),
+    ],
+)
+def test_what_does_not_load_is_told(fresh, built, monkeypatch, tmp_path, error):
+    def refuse(path):
+        raise error
+
+    (tmp_path / "_vit_ops.so").write_bytes(built)
+    monkeypatch.setenv("VIT_OPS_LIBRARY", str(tmp_path / "_vit_ops.so"))
+    monkeypatch.setattr(tf, "load_op_library", refuse)
+    [message] = warned(custom_ops.is_compiled)
+    assert "_vit_ops.so does not load: " in message
+    assert "undefined symbol" in message or "cannot map" in message
+
+
+def test_a_library_without_an_op_is_told(fresh, built, monkeypatch, tmp_path):
+    (tmp_path / "_vit_ops.so").write_bytes(built)
+    monkeypatch.setenv("VIT_OPS_LIBRARY", str(tmp_path / "_vit_ops.so"))
+    monkeypatch.setattr(library, "OPS", (*library.OPS, "vit_of_the_future"))
+    [message] = warned(custom_ops.is_compiled)
+    assert "has no vit_of_the_future: it belongs to another version" in message
+
+
+def in_threads(action):
+    """Calls `action` in 8 threads at once; returns what each call gave."""
+    together = threading.Barrier(8)
+    answers = []
+
+    def run():
+        together.wait()
+        answers.append(action())
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    return set(answers)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_threads_wait_for_one_load(fresh, built, monkeypatch, tmp_path, fits):
+    (tmp_path / "_vit_ops.so").write_bytes(built if fits else b"")
+    monkeypatch.setenv("VIT_OPS_LIBRARY", str(tmp_path / "_vit_ops.so"))
+    checks = []
+
+    def slow(path, version):
+        checks.append(path)
+        time.sleep(0.3)
+        return original(path, version)
+
+    original = library_file.complaint
+    monkeypatch.setattr(library_file, "complaint", slow)
+    messages = warned(lambda: checks.append(in_threads(custom_ops.is_compiled)))
+    assert checks[1:] == [{fits}] and len(fresh) == fits and len(messages) == (not fits)
+    if fits:
+        assert len(in_threads(lambda: id(library.load()))) == 1
+
+
+# Real processes.
+
+
+def run_python(program, folder, **environment):
+    """Runs a program with `custom_ops` from a folder; asserts that it ends well and is quiet."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", program],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def checkout(built, tmp_path):
+    """A copy of the package without a library, in a folder of its own."""
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(PACKAGE, tmp_path / "custom_ops", ignore=ignored)
+    return tmp_path
+
+
+PLACES = """
+import threading, custom_ops
+from custom_ops import library
+answers = []
+threads = [threading.Thread(target=lambda: answers.append(library.load())) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(answers) == 4 and len(set(map(id, answers))) == 1
+import tensorflow as tf
+out = custom_ops.attention(tf.random.normal([2, 5, 12]), 2, implementation="compiled")
+assert out.shape == [2, 5, 4]
+print(custom_ops.describe()["path"])
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("place", ["custom_ops", "bazel-bin/custom_ops", "elsewhere"])
+def test_loads_from_each_place(checkout, built, place):
+    path = checkout / place / "_vit_ops.so"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(built)
+    environment = {"VIT_OPS_LIBRARY": str(path)} if place == "elsewhere" else {}
+    assert run_python(PLACES, checkout, **environment).split() == [str(path)]
+
+
+TWICE = """
+import sys, importlib
+import tensorflow as tf
+qkv = tf.random.stateless_normal([2, 5, 12], [1, 2])
+
+def gradient(package):
+    with tf.GradientTape() as tape:
+        tape.watch(qkv)
+        out = package.attention(qkv, 2, implementation="compiled")
+    return tape.gradient(out, qkv).numpy()
+
+import custom_ops
+first, ops = gradient(custom_ops), custom_ops.library.load()
+assert first.any()
+
+importlib.reload(custom_ops.library)
+importlib.reload(custom_ops)
+assert (gradient(custom_ops) == first).all() and custom_ops.library.load() is ops
+
+for name in [name for name in sys.modules if name.split(".")[0] == "custom_ops"]:
+    del sys.modules[name]
+import custom_ops as again
+assert again is not custom_ops
+assert (gradient(again) == first).all() and again.library.load() is ops
+assert again.describe()["path"] == custom_ops.describe()["path"]
+assert again.describe()["isas"]["chosen"] is not None
+
+# A copy of the library, as beside an exported model: TensorFlow takes it, and all goes on.
+tf.load_op_library("exported.so")
+assert (gradient(again) == first).all()
+"""
+
+
+@pytest.mark.process
+def test_importing_and_loading_twice_is_harmless(checkout, built):
+    for name in ("custom_ops/_vit_ops.so", "exported.so"):
+        (checkout / name).write_bytes(built)
+    run_python(TWICE, checkout)
+
+
+LOADED_BY_OTHERS = """
+import tensorflow as tf
+tf.load_op_library("./exported.so")
+import custom_ops
+assert custom_ops.is_compiled() and custom_ops.describe()["path"] is None
+out = custom_ops.attention(tf.zeros([2, 5, 12]), 2, implementation="compiled")
+assert out.shape == [2, 5, 4]
+"""
+
+
+@pytest.mark.process
+def test_a_copy_that_somebody_loaded_before_is_used(checkout, built):
+    for name in ("custom_ops/_vit_ops.so", "exported.so"):
+        (checkout / name).write_bytes(built)
+    run_python(LOADED_BY_OTHERS, checkout)
+
+
+REPLACED = """
+import pathlib, custom_ops
+path = pathlib.Path(custom_ops.library.load().vit_ops_path)
+new = path.with_suffix(".new")
+new.write_bytes(path.read_bytes())
+new.replace(path)
+assert custom_ops.describe()["isas"]["chosen"]
+"""
+
+
+@pytest.mark.process
+def test_a_rebuild_does_not_disturb_a_process(checkout, built):
+    (checkout / "custom_ops" / "_vit_ops.so").write_bytes(built)
+    run_python(REPLACED, checkout)
+
+
+@pytest.mark.process
+def test_without_tensorflow_the_package_says_so(checkout, built):
+    (checkout / "custom_ops" / "_vit_ops.so").write_bytes(built)
+    (checkout / "tensorflow.py").write_text("raise ImportError('not here')")
+    program = "import custom_ops; print(custom_ops.describe()['reason'])"
+    assert run_python(program, checkout) == "TensorFlow cannot be imported: not here\n"

@@ -1,0 +1,131 @@
+"""Models run in the compiled ops wherever these can, and give what plain TensorFlow gives."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import custom_ops
+from tests.custom_ops.compare import compiled_ops
+from tests.tolerances import assert_close
+from tests.vit_tf import tiny
+from vit_tf.layers import PatchEmbedding
+
+INFERENCE = {"VitAttention", "VitPatchEmbed"}
+TRAINING = INFERENCE | {"VitAttentionGrad", "VitPatchEmbedKernelGrad", "VitPatchEmbedTablesGrad"}
+
+
+@pytest.fixture(autouse=True)
+def _auto(monkeypatch):
+    monkeypatch.delenv("VIT_OPS", raising=False)
+    assert custom_ops.is_compiled()
+
+
+def train(model, images):
+    """The loss of a batch and its gradients."""
+    with tf.GradientTape() as tape:
+        logits = tf.cast(model(images, training=True), tf.float32)
+        loss = tf.reduce_mean(tf.nn.log_softmax(logits)[:, 1])
+    return loss, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_every_model_uses_them(classifier, dtype):
+    model = tiny.model(classifier=classifier)
+    images = tf.constant(tiny.images(dtype=dtype))
+    assert compiled_ops(tf.function(lambda x: model(x)), images) == INFERENCE
+    assert compiled_ops(tf.function(lambda x: train(model, x)), images) == TRAINING
+    with custom_ops.implementation("reference"):
+        assert compiled_ops(tf.function(lambda x: train(model, x)), images) == set()
+    model = tiny.model(implementation="reference")
+    assert compiled_ops(tf.function(lambda x: train(model, x)), images) == set()
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_training_gives_what_the_reference_gives(policy, dtype):
+    model = tiny.model(dtype=policy)
+    images = tf.constant(tiny.images(dtype=dtype))
+    loss, gradients = tf.function(train)(model, images)
+    with custom_ops.implementation("reference"):
+        expected_loss, expected = train(model, images)
+    name = policy.removeprefix("mixed_")
+    name = "float32" if name == "float64" else name  # As the loss and its gradient.
+    assert_close(loss, expected_loss.numpy().astype(np.float64), name, "model")
+    largest = max(np.abs(gradient).max() for gradient in expected)
+    for variable, actual, other in zip(model.trainable_variables, gradients, expected, strict=True):
+        assert actual.dtype == other.dtype, variable.path
+        assert_close(actual, other.numpy().astype(np.float64), name, "model", magnitude=largest)
+
+
+def test_uint8_images_are_mapped_in_the_op():
+    model = tiny.model()
+    images = tiny.images(dtype="uint8")
+    expected = model(images.astype(np.float32) / 127.5 - 1)
+    np.testing.assert_allclose(model(images), expected, rtol=1e-4, atol=1e-5)
+    function = tf.function(lambda x: model(x)).get_concrete_function(tf.constant(images))
+    casts = [op for op in function.graph.get_operations() if op.type == "Cast"]
+    assert not any(op.inputs[0].dtype == tf.uint8 for op in casts)
+
+
+def test_what_takes_the_reference():
+    """Dropout of attention weights in training, and a stem that is a convolution."""
+    model = tiny.model(attention_dropout=0.1)
+    images = tf.constant(tiny.images())
+    assert compiled_ops(tf.function(lambda x: model(x)), images) == INFERENCE
+    found = compiled_ops(tf.function(lambda x: train(model, x)), images)
+    assert found and not any(name.startswith("VitAttention") for name in found)
+    layer = patch_layer("convolution")
+    assert compiled_ops(tf.function(lambda x: layer(x)), images) == set()
+
+
+def patch_layer(form, implementation="auto"):
+    return PatchEmbedding(4, 12, form=form, implementation=implementation)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_sizes_unknown_when_traced(policy):
+    model = tiny.model(dtype=policy)
+    function = tf.function(
+        lambda x: train(model, x)[0], input_signature=[tf.TensorSpec([None, 11, 14, 3], "uint8")]
+    )
+    assert compiled_ops(function) == TRAINING
+    for count in (1, 4):
+        images = tf.constant(tiny.images(count, dtype="uint8"))
+        with custom_ops.implementation("reference"):
+            expected = train(model, images)[0]
+        assert_close(function(images), exact(expected), policy.removeprefix("mixed_"), "model")
+
+
+def exact(tensor):
+    return tensor.numpy().astype(np.float64)
+
+
+def test_jit_is_supported_unless_the_compiled_ops_are_demanded(monkeypatch):
+    def supports(**fields):
+        return all(layer.supports_jit for layer in tiny.model(**fields)._flatten_layers())
+
+    assert supports() and supports(implementation="reference")
+    assert not supports(implementation="compiled")
+    assert patch_layer("convolution", "compiled").supports_jit
+    monkeypatch.setenv("VIT_OPS", "compiled")
+    assert not supports() and supports(implementation="reference")
+    model = tiny.model()
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
+    model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)  # Without XLA, then.
+
+
+def test_keras_fit_under_xla_and_without():
+    for jit, expected in ((True, False), (False, True)):
+        model = tiny.model()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
+        assert model.jit_compile == jit
+        model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)
+        step = tf.function(lambda x, model=model: model(x), jit_compile=jit)
+        assert bool(compiled_ops(step, tf.constant(tiny.images(4)))) == expected

@@ -1,0 +1,8 @@
+"""The repositories of WORKSPACE for MODULE.bazel."""
+
+load("//third_party/local:python.bzl", "python_repository")
+
+def _repositories(_):
+    python_repository(name = "local_python")
+
+local_repositories = module_extension(implementation = _repositories)
