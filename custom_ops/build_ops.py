@@ -11,6 +11,7 @@ kept in `build/ops` of a checkout, else in the user's cache folder.
 import concurrent.futures
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 
@@ -87,7 +89,7 @@ def build(library=None, modules=None, say=print):
 
 
 def is_current():
-    """Whether the library in this package fits the sources and the TensorFlow beside it.
+    """Whether the products in this package fit the sources and the TensorFlow beside them.
 
     Quicker than `build`: nothing is imported or started.
     """
@@ -96,7 +98,10 @@ def is_current():
         version = importlib.metadata.version("tensorflow")
     except importlib.metadata.PackageNotFoundError:
         return False
-    return stamp == stamp | {"sources": source_hash(), "tensorflow": version} if stamp else False
+    if stamp is None or (stamp["sources"], stamp["tensorflow"]) != (source_hash(), version):
+        return False
+    module = PACKAGE / f"_vit_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return module.exists() or importlib.util.find_spec("pybind11") is None
 
 
 def _cache():

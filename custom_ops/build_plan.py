@@ -56,10 +56,12 @@ def sources():
 
 
 def source_hash():
-    """Hash of all that goes into the op library and is ours; part of its stamp."""
+    """Hash of all that is compiled and is ours; part of the stamp of the op library."""
     lists = sources()
     files = ["sources.bzl"]
-    for name in ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS"):
+    for name in ("HEADERS", "OP_HEADERS", "MODULE_HEADERS"):
+        files += lists[name]
+    for name in ("KERNELS", "ISA_KERNELS", "OPS", "MODULE"):
         files += lists[name]
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
 

@@ -8,8 +8,8 @@ from pipelines import cli
 
 DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
 
-It depends on the experiment alone, not on devices, restarts or time. With --workdir it is the
-experiment of that run, and --set has no place.
+It depends on the experiment alone, not on devices, restarts or time; with data.sharding=files also
+on the number of hosts. With --workdir it is the experiment of that run, and --set has no place.
 
 example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
 """
@@ -21,6 +21,14 @@ def define(values):
         0,
         "Index of the step; the first one of a run is 0.",
         lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "hosts",
+        None,
+        "Number of hosts that train; only with data.sharding=files. By default that of the last "
+        "start of the run in --workdir, else 1.",
+        lower_bound=1,
         flag_values=values,
     )
     flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
@@ -35,10 +43,13 @@ def main(values, arguments):
     if values.workdir and values.set:
         raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
     if values.workdir:
-        experiment = Workdir(values.workdir).read_experiment()
+        run = Workdir(values.workdir)
+        experiment, hosts = run.read_experiment(), run.last_hosts()
     else:
-        experiment = cli.experiment(values)
-    batch = batches.list_batch(experiment, values.step)
+        experiment, hosts = cli.experiment(values), None
+    if values.hosts is not None or experiment.data.sharding == "global":
+        hosts = values.hosts
+    batch = batches.list_batch(experiment, values.step, hosts or 1)
     print(json.dumps(batch) if values.json else batches.format_batch(batch))
 
 

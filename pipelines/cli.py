@@ -11,6 +11,7 @@ from absl import flags
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
 STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
+WEIGHTS = ("final", "average")
 
 
 def run(main, description, define=None, positional=None):
@@ -102,15 +103,26 @@ def strategy(values):
     )
 
 
+def define_weights(values):
+    """Adds `--weights`, for commands that read a model; `pipelines.weights.choose` obeys it."""
+    flags.DEFINE_enum(
+        "weights",
+        "final",
+        WEIGHTS,
+        "Of a workdir: its newest weights, or their Polyak average (train.average).",
+        flag_values=values,
+    )
+
+
 def model_source(values):
-    """The model that `--model` or `--workdir` names, by default the one shipped with us."""
+    """The model that `--model` or `--workdir` and `--weights` name, by default the shipped one."""
     from pipelines import weights
     from pipelines.errors import UserError
 
     for name in ("model", "workdir"):
         if getattr(values, name) == "":
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
-    return values.model or values.workdir or weights.SHIPPED
+    return weights.choose(values.model or values.workdir or weights.SHIPPED, values.weights)
 
 
 def workdir(values, command):

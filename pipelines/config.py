@@ -13,6 +13,8 @@ import typing
 from typing import Any
 
 from pipelines.data.augmentation import Augmentation
+from pipelines.data.bad_images import BAD_IMAGES
+from pipelines.data.sharding import SHARDINGS
 from pipelines.errors import UserError
 from vit_tf.config import get_variant
 from vit_tf.preprocessing import Preprocessing
@@ -65,8 +67,12 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
-    """Where images come from and how they become batches."""
+class Data(Augmentation):
+    """Where images come from and how they become batches.
+
+    Its further fields, such as data.crop and data.randaugment_layers, are those of
+    `data.augmentation.Augmentation`.
+    """
 
     # folder:PATH, list:FILE, tfrecord:PATH, or a TFDS name such as "imagenet2012:5.1.0".
     name: str = "digits"
@@ -77,23 +83,10 @@ class Data:
     eval_split: str | None = "test"
     # Examples that are shuffled together; about this many encoded images are held in memory.
     window: int = 8192
-    # inception: random crop of random area and aspect, resized; none: the evaluation resize.
-    crop: str = "inception"
-    # Range of the crop's share of the image area.
-    crop_area: tuple[float, float] = (0.05, 1.0)
-    # Mirror images left to right with probability 0.5.
-    flip: bool = True
-    # Strength of brightness, contrast, saturation (0 .. 1) and hue (0 .. 0.5), drawn at random.
-    colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    # RandAugment: operations per image (0: off) and their magnitude; AugReg uses 2 and 0 .. 20.
-    randaugment_layers: int = 0
-    randaugment_magnitude: float = 10.0
-    # Probability of erasing a rectangle, range of its share of the area and of height over width.
-    erasing: float = 0.0
-    erasing_area: tuple[float, float] = (0.02, 0.4)
-    erasing_aspect: tuple[float, float] = (0.3, 1 / 0.3)
-    # noise or grey.
-    erasing_fill: str = "noise"
+    # global: batches are the same on any number of hosts; files: each host reads its own files.
+    sharding: str = "global"
+    # An image that cannot be decoded. stop: ends the run; skip: is left out; both name it.
+    bad_images: str = "stop"
     # MixUp and CutMix: a of Beta(a, a); 0 turns it off. With both on, each batch takes one.
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -103,7 +96,13 @@ class Data:
     resize_to: int | None = None
 
     def __post_init__(self):
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise UserError(f"data.{error}") from None
         _check_choice("data.resize", self.resize, ("direct", "resize_small"))
+        _check_choice("data.sharding", self.sharding, SHARDINGS)
+        _check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
         _check_at_least("data.window", self.window, 1)
         _check_at_least("data.mixup", self.mixup, 0)
         _check_at_least("data.cutmix", self.cutmix, 0)
@@ -112,10 +111,6 @@ class Data:
                 f"data.resize_to belongs to data.resize=resize_small. "
                 f"Received: resize={self.resize}, resize_to={self.resize_to}."
             )
-        try:
-            Augmentation(**self.augmentation())
-        except ValueError as error:
-            raise UserError(f"data.{error}") from None
 
     def augmentation(self) -> dict[str, Any]:
         """The fields of `augmentation.Augmentation`."""
@@ -197,11 +192,15 @@ class Train:
     keep_every: int = 0
     # Saves after the best evaluation so far and keeps that checkpoint.
     keep_best: bool = False
+    # After a loss or gradient that is not finite. stop; skip: the step changes nothing, at most 10
+    # in a row; rewind: the newest checkpoint, then the data after that step, at most 10 times.
+    non_finite: str = "stop"
     # Op determinism: the same run gives the same bits, on GPUs at some cost.
     deterministic: bool = False
 
     def __post_init__(self):
         _check_choice("train.loss", self.loss, ("softmax", "sigmoid"))
+        _check_choice("train.non_finite", self.non_finite, ("stop", "skip", "rewind"))
         for name in ("steps", "batch_size", "accumulation", "log_every", "keep_last"):
             _check_at_least(f"train.{name}", getattr(self, name), 1)
         for name in ("eval_every", "checkpoint_every", "keep_every"):

@@ -20,6 +20,7 @@ def define(values):
         "package.",
         flag_values=values,
     )
+    cli.define_weights(values)
     flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
 
 

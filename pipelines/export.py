@@ -7,8 +7,8 @@ from absl import flags
 from pipelines import cli
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
-names inside. It is compared with the model in a process that has only TensorFlow before success is
-reported.
+names inside. OUTPUT/fused is the same with the compiled ops, which it carries. Each is compared
+with the model in a process that has only TensorFlow before success is reported.
 
 example: python -m pipelines.export --model runs/pretrain-digits --output runs/digits-serving
 """
@@ -16,8 +16,12 @@ example: python -m pipelines.export --model runs/pretrain-digits --output runs/d
 _USAGE = """
 use it, with TensorFlow only:
   import tensorflow as tf
-  model = tf.saved_model.load({path!r})
+{loader}  model = tf.saved_model.load({path!r})
   outputs = model.signatures[{signature!r}]({arguments})
+"""
+_LOADER_USAGE = """\
+  # Loads the ops, which fit TensorFlow {version} on this kind of processor.
+  import runpy; runpy.run_path({loader!r})
 """
 
 
@@ -29,10 +33,19 @@ def define(values):
         "package.",
         flag_values=values,
     )
+    cli.define_weights(values)
     flags.DEFINE_string(
         "output",
         None,
-        "Directory for `portable`; by default runs/export-<experiment>.",
+        "Directory for `portable` and `fused`; by default runs/export-<experiment>.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "format",
+        "portable",
+        ["portable", "fused", "both"],
+        "portable: TensorFlow's own ops; fused: the compiled ops, faster, for this minor version "
+        "of TensorFlow; both.",
         flag_values=values,
     )
     flags.DEFINE_bool("overwrite", False, "Replace an export that is there.", flag_values=values)
@@ -45,14 +58,27 @@ def main(values, arguments):
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
     source = weights.find(cli.model_source(values))
-    serving.check_output(output, values.overwrite)
-    report = serving.export(*weights.open_model(source), output, values.overwrite)
-    print(report)
+    forms = list(serving.FORMS) if values.format == "both" else [values.format]
+    for form in forms:
+        serving.check_output(output, values.overwrite, form)
+    model, preprocessing = weights.open_model(source)
+    for form in forms:
+        report = serving.export(model, preprocessing, output, values.overwrite, form)
+        print(report)
+        print(_usage(report))
+
+
+def _usage(report):
     if "serving_bytes" in report.signatures:
         signature, example = "serving_bytes", "tf.constant([open('image.jpg', 'rb').read()])"
     else:
         signature, example = "embed", "tf.zeros([1, 224, 224, 3])"
-    print(_USAGE.format(path=report.path, signature=signature, arguments=example).rstrip())
+    loader = ""
+    if report.loader:
+        from custom_ops import describe
+
+        loader = _LOADER_USAGE.format(version=describe()["tensorflow"], loader=report.loader)
+    return _USAGE.format(loader=loader, path=report.path, signature=signature, arguments=example)
 
 
 if __name__ == "__main__":

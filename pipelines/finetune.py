@@ -19,16 +19,17 @@ def define(values):
         "model shipped with the package.",
         flag_values=values,
     )
+    cli.define_weights(values)
 
 
 def main(values, arguments):
     del arguments
     experiment = cli.experiment(values, init_from=values.init_from)
-    if experiment.init_from is None:
-        experiment = cli.experiment(values, init_from="shipped")
     strategy = cli.strategy(values)
-    from pipelines import train_loop
+    from pipelines import train_loop, weights
 
+    init_from = weights.choose(experiment.init_from or weights.SHIPPED, values.weights)
+    experiment = cli.experiment(values, init_from=init_from)
     train_loop.train(experiment, cli.workdir(values, "finetune"), strategy)
 
 

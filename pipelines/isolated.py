@@ -18,13 +18,14 @@ class CallError(RuntimeError):
     """The process could not load the model, or a call failed."""
 
 
-def call(directory, calls, timeout=600) -> list[dict]:
+def call(directory, calls, timeout=600, loader=None) -> list[dict]:
     """Loads a SavedModel in a new process, on the CPU, and calls signatures of it.
 
     Args:
         directory: the SavedModel.
         calls: list of `(signature, input)`; an input is an array, or a list of bytes.
         timeout: seconds until the process is ended.
+        loader: Python file to run before the model is loaded, or None.
 
     Returns:
         For each call the dict from output name to array; strings as str.
@@ -36,9 +37,12 @@ def call(directory, calls, timeout=600) -> list[dict]:
         _write_calls(exchange, calls)
         # -I: no current directory, no PYTHONPATH, no user packages. The CPU, because a process that
         # uses a GPU leaves no memory on it for a second one.
+        arguments = [os.path.abspath(directory), exchange]
+        if loader is not None:
+            arguments.append(os.path.abspath(loader))
         try:
             done = subprocess.run(
-                [sys.executable, "-I", _SCRIPT, os.path.abspath(directory), exchange],
+                [sys.executable, "-I", _SCRIPT, *arguments],
                 cwd=exchange,
                 env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1"},
                 capture_output=True,

@@ -1,5 +1,6 @@
 """Converts a data set to TFRecord files."""
 
+import os
 import re
 
 from absl import flags
@@ -9,7 +10,8 @@ from pipelines import cli
 DESCRIPTION = """Writes splits of a data set as TFRecord files of tf.train.Example.
 
 Without --split these are data.train_split and data.eval_split of the experiment, each under the
-name that it begins with. Read them with --set data.name=tfrecord:<output>.
+name that it begins with. Read them with --set data.name=tfrecord:<output>. Every image is decoded
+once; one that cannot be ends the command, or is left out with --set data.bad_images=skip.
 
 example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --output /data/records
          --split "train=train[:90%]" --split "test=train[90%:]"
@@ -29,7 +31,7 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.data.record_writer import write_records
+    from pipelines.data.record_writer import BAD_FILE, write_records
     from pipelines.data.sources import open_source
     from pipelines.errors import UserError
 
@@ -50,9 +52,12 @@ def main(values, arguments):
             )
         splits[name] = split
     sources = {name: open_source(data.name, split, data.data_dir) for name, split in splits.items()}
-    size = write_records(sources, values.output, values.shards)
-    counts = ", ".join(f"{name} {source.num_examples:,}" for name, source in sources.items())
-    print(f"wrote {values.output} ({counts} examples, {size / 1e6:,.1f} MB)")
+    written = write_records(sources, values.output, values.shards, data.bad_images)
+    counts = ", ".join(f"{name} {count:,}" for name, count in written.counts.items())
+    print(f"wrote {values.output} ({counts} examples, {written.num_bytes / 1e6:,.1f} MB)")
+    if written.left_out:
+        path = os.path.join(values.output, BAD_FILE)
+        print(f"left out {written.left_out:,} images that cannot be decoded, named in {path}")
     print(f"read it with --set data.name=tfrecord:{values.output}")
 
 

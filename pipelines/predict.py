@@ -24,6 +24,7 @@ def define(values):
         "else the model shipped with the package.",
         flag_values=values,
     )
+    cli.define_weights(values)
     flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
     flags.DEFINE_bool("json", False, "Print one JSON object per image.", flag_values=values)
 

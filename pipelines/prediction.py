@@ -6,9 +6,11 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from pipelines import decoding, serving, weights
+import custom_ops
+from pipelines import serving, weights
 from pipelines.errors import UserError
 from pipelines.signatures import make_signatures
+from vit_tf.image_files import MAX_PIXELS, decode_image
 
 BATCH_SIZE = 32
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
@@ -89,7 +91,7 @@ def find_model(path):
         UserError: if there is no model.
     """
     if not os.path.exists(os.path.join(path, "config.json")):
-        for directory in (path, os.path.join(path, serving.PORTABLE)):
+        for directory in (path, *(os.path.join(path, form) for form in serving.FORMS)):
             if serving.is_saved_model(directory):
                 return directory
     return weights.find(path)
@@ -142,7 +144,7 @@ def _read(path):
 
 def _check_image(path):
     try:
-        decoding.decode(_read(path))
+        decode_image(_read(path))
     except tf.errors.OpError:
         raise _undecodable(path) from None
 
@@ -150,11 +152,13 @@ def _check_image(path):
 def _undecodable(path):
     return UserError(
         f"Cannot decode {path}. Expected a whole JPEG, PNG, GIF or BMP file of at most "
-        f"{decoding.MAX_PIXELS // 10**6} megapixels."
+        f"{MAX_PIXELS // 10**6} megapixels."
     )
 
 
 def _load_saved_model(path):
+    if custom_ops.is_compiled():
+        custom_ops.load()  # For a fused export: ours, since what a file carries may be anything.
     try:
         loaded = tf.saved_model.load(path)
         outputs = loaded.signatures[_SIGNATURE].structured_outputs.keys()

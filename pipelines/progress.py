@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import types
 
 import tensorflow as tf
 
@@ -56,6 +57,9 @@ class Signals:
             raise Interrupted(name)
 
 
+_WORTH_A_WORD, _WORTH_A_HINT = 0.05, 0.2  # Shares of the time spent waiting for data.
+
+
 class Progress:
     """Progress lines, `metrics.jsonl` and TensorBoard scalars of one run.
 
@@ -67,14 +71,18 @@ class Progress:
 
     def __init__(self, run, train, step):
         self._run, self._train = run, train
-        lines = run.read_metrics()
-        self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
-        self._logged_step = max([0] + [x["step"] for x in lines if "loss" in x])
-        self._timed_steps, self._timed_seconds = 0, 0.0
-        self._compiled = False
+        self.restart()
+        self._compiled = self._hinted = False
         self._seconds_per_step = None
         self._writer = tf.summary.create_file_writer(run.tensorboard)
         self._start = step
+
+    def restart(self):
+        """Goes on from what `metrics.jsonl` holds, also after a rewind."""
+        lines = self._run.read_metrics()
+        self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
+        self._logged_step = max([0] + [x["step"] for x in lines if "learning_rate" in x])
+        self._timed = types.SimpleNamespace(steps=0, seconds=0.0, waited=0.0)
 
     def __enter__(self):
         return self
@@ -84,15 +92,20 @@ class Progress:
 
     @contextlib.contextmanager
     def timed(self, steps):
-        """Times `steps` training steps; the first call, which compiles, does not count."""
+        """Times `steps` training steps; the first call, which compiles, does not count.
+
+        Yields an object whose attribute `waited` takes the seconds that the steps waited for data.
+        """
         if not self._compiled:
             say("compiling the training step ...")
+        loop = types.SimpleNamespace(waited=0.0)
         begin = time.perf_counter()
-        yield
+        yield loop
         seconds = time.perf_counter() - begin
         if self._compiled:
-            self._timed_steps += steps
-            self._timed_seconds += seconds
+            self._timed.steps += steps
+            self._timed.seconds += seconds
+            self._timed.waited += loop.waited
             self._seconds_per_step = seconds / steps
         else:
             say(f"first step took {seconds:.1f} s")
@@ -104,32 +117,45 @@ class Progress:
             return 1
         return max(1, int(seconds / self._seconds_per_step))
 
-    def trained(self, step, loss_sum, rate, norm):
-        """Logs the mean loss since the last log line.
+    def trained(self, step, loss_sum, rate, norm, skipped=0):
+        """Logs the mean loss of the steps since the last log line.
 
         Args:
             step: steps done.
             loss_sum: sum of the losses of the steps since the last log line.
             rate: learning rate of the last step.
-            norm: gradient norm of the last step, before clipping.
+            norm: gradient norm of the last step that counts, before clipping.
+            skipped: steps since the last log line that do not count.
         """
-        values = {
-            "step": step,
-            "loss": loss_sum / (step - self._logged_step),
-            "learning_rate": rate,
-            "gradient_norm": norm,
-        }
-        line = f"step {step}/{self._train.steps}  loss {values['loss']:.4f}  lr {rate:.2e}"
-        if self._timed_steps:
-            per_step = self._timed_seconds / self._timed_steps
+        counted = step - self._logged_step - skipped
+        values = {"step": step, "learning_rate": rate}
+        line = f"step {step}/{self._train.steps}"
+        if counted:
+            values |= {"loss": loss_sum / counted, "gradient_norm": norm}
+            line += f"  loss {values['loss']:.4f}"
+        if skipped:
+            values["skipped"] = skipped
+            line += f"  skipped {skipped} {'step' if skipped == 1 else 'steps'}"
+        line += f"  lr {rate:.2e}"
+        values |= {"images_per_second": None, "data_wait": None}
+        if self._timed.steps:
+            per_step = self._timed.seconds / self._timed.steps
             values["images_per_second"] = self._train.batch_size / per_step
+            values["data_wait"] = min(self._timed.waited / self._timed.seconds, 1.0)
             eta = datetime.timedelta(seconds=round((self._train.steps - step) * per_step))
             line += f"  {values['images_per_second']:,.0f} img/s  ETA {eta}"
-        else:
-            values["images_per_second"] = None
+            if values["data_wait"] >= _WORTH_A_WORD:
+                line += f"  waited for data {100 * values['data_wait']:.0f} % of the time"
         self._logged_step = step
-        self._timed_steps, self._timed_seconds = 0, 0.0
+        self._timed = types.SimpleNamespace(steps=0, seconds=0.0, waited=0.0)
         say(line)
+        if not self._hinted and (values["data_wait"] or 0) >= _WORTH_A_HINT:
+            self._hinted = True
+            say(
+                "hint: the images come too slowly. More CPU cores, smaller stored images, fewer "
+                "augmentations, a larger data.window (longer reads) or, instead of many small "
+                "files, records (pipelines.make_tfrecords) help"
+            )
         self._record(values)
 
     def evaluated(self, step, means, seconds):

@@ -13,9 +13,19 @@ import custom_ops
 from pipelines import isolated
 from pipelines.errors import RunError, UserError
 from pipelines.signatures import attention_maps, make_signatures
-from vit_tf.preprocessing import decode_image
+from vit_tf.image_files import decode_image
 
-PORTABLE = "portable"
+# Forms of an export, which are also the names of their directories, and the implementation of the
+# ops that each is traced with.
+PORTABLE, FUSED = "portable", "fused"
+FORMS = {PORTABLE: "reference", FUSED: "compiled"}
+
+# What a fused export carries: the library, and two lines that load it into TensorFlow.
+LOADER = os.path.join("assets.extra", "load_ops.py")
+_LIBRARY = "_vit_ops.so"
+_LOADER_LINES = f"""import pathlib, tensorflow as tf
+tf.load_op_library(str(pathlib.Path(__file__).with_name("{_LIBRARY}")))
+"""
 
 # Largest difference allowed between the export and the model, as a part of the largest value of an
 # output. Graph optimisation fuses and reorders what rounds; measured up to 12 layers: 2e-6 in
@@ -31,6 +41,7 @@ class ExportReport:
 
     Attributes:
         path: the SavedModel.
+        loader: Python file to run before loading it; None if it needs none.
         size: of all its files, in bytes.
         signatures: their names.
         max_difference: largest difference from the model that the check saw, as a part of the
@@ -39,49 +50,63 @@ class ExportReport:
     """
 
     path: str
+    loader: str | None
     size: int
     signatures: tuple[str, ...]
     max_difference: float
     tolerance: float
 
     def __str__(self):
+        after = f", after {os.path.basename(self.loader)}" if self.loader else ""
         return (
             f"wrote {self.path} ({self.size / 1e6:,.1f} MB)\n"
             f"signatures: {', '.join(self.signatures)}\n"
-            "checked in a process with TensorFlow only: largest difference "
+            f"checked in a process with TensorFlow only{after}: largest difference "
             f"{self.max_difference:.1e} of the largest value (allowed: {self.tolerance:.0e})"
         )
 
 
-def export(model, preprocessing, output, overwrite=False) -> ExportReport:
-    """Writes `<output>/portable`, a SavedModel that contains only TensorFlow's own ops.
+def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> ExportReport:
+    """Writes `<output>/<form>`, a SavedModel.
+
+    A portable one contains only TensorFlow's own ops. A fused one contains the compiled ops, which
+    are faster, and carries their library: before it is loaded, `assets.extra/load_ops.py` in it has
+    to be run. The library fits the minor version of TensorFlow and the kind of processor that are
+    used here.
 
     It is written beside its place and renamed only after a fresh process, which can import nothing
-    but TensorFlow, loaded it and gave what the model gives here.
+    but TensorFlow, loaded it and gave what the model gives here with TensorFlow's own ops.
 
     Args:
         model: a `VisionTransformer`.
         preprocessing: its `vit_tf.Preprocessing`, which becomes part of the export.
         output: directory; created if missing.
         overwrite: replace a SavedModel that is there.
+        form: "portable" or "fused".
 
     Raises:
-        UserError: if the model cannot be exported, or the output is taken or cannot be written.
+        UserError: if the model cannot be exported, the output is taken or cannot be written, or
+            there are no compiled ops for a fused export.
         RunError: if the export does not do what the model does. Nothing is left behind.
     """
     signatures = make_signatures(model, preprocessing)
-    check_output(output, overwrite)
-    path = os.path.join(output, PORTABLE)
-    with _written_beside(path) as temporary:
+    check_output(output, overwrite, form)
+    path = os.path.join(output, form)
+    with _written_beside(path) as temporary, custom_ops.implementation(FORMS[form]):
         _write(model, signatures, temporary)
+        if form == FUSED:
+            _add_library(temporary)
         difference = _compare(model, preprocessing, temporary, list(signatures))
         size = sum(entry.stat().st_size for entry in _files(temporary))
-    return ExportReport(path, size, tuple(signatures), difference, _tolerance(model))
+    loader = os.path.join(path, LOADER) if form == FUSED else None
+    return ExportReport(path, loader, size, tuple(signatures), difference, _tolerance(model))
 
 
-def check_output(output, overwrite=False):
-    """Raises `UserError` unless `export` may write `<output>/portable`."""
-    path = os.path.join(output, PORTABLE)
+def check_output(output, overwrite=False, form=PORTABLE):
+    """Raises `UserError` unless `export` may write `<output>/<form>`."""
+    if form == FUSED:
+        _library_path()
+    path = os.path.join(output, form)
     existing = os.path.abspath(output)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
@@ -102,12 +127,34 @@ def is_saved_model(path) -> bool:
     return os.path.isfile(os.path.join(path, "saved_model.pb"))
 
 
+def _library_path():
+    report = custom_ops.describe()
+    if not report["compiled"]:
+        raise UserError(f"A fused export contains the compiled ops, but {report['reason']}.")
+    if not report["path"] or not os.path.isfile(report["path"]):
+        raise UserError(
+            "A fused export carries the library of the compiled ops, but where it was loaded from "
+            "is not known any more. Start a new process."
+        )
+    return report["path"]
+
+
+def _add_library(directory):
+    folder = os.path.join(directory, os.path.dirname(LOADER))
+    try:
+        os.mkdir(folder)
+        shutil.copyfile(_library_path(), os.path.join(folder, _LIBRARY))
+        with open(os.path.join(directory, LOADER), "w", encoding="utf-8") as file:
+            file.write(_LOADER_LINES)
+    except OSError as error:
+        raise RunError(f"Cannot write {folder}: {error.strerror}.") from None
+
+
 def _write(model, signatures, directory):
     # The root holds the variables and nothing else of Keras, so loading rebuilds no Keras object.
     root = tf.Module()
     root.variables_ = [weight.value for weight in model.weights]
-    with custom_ops.implementation("reference"):
-        concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
+    concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
     try:
         tf.saved_model.save(root, directory, signatures=concrete)
     except tf.errors.OpError as error:
@@ -117,10 +164,10 @@ def _write(model, signatures, directory):
 @contextlib.contextmanager
 def _written_beside(path):
     """Gives a new directory beside `path` that takes its place at the end, or vanishes."""
-    output = os.path.dirname(path)
+    output, form = os.path.split(path)
     created = _make_directories(output)
     try:
-        temporary = tempfile.mkdtemp(prefix=f".{PORTABLE}.", dir=output)
+        temporary = tempfile.mkdtemp(prefix=f".{form}.", dir=output)
     except OSError as error:
         raise UserError(f"Cannot write to --output {output}: {error.strerror}.") from None
     try:
@@ -153,8 +200,9 @@ def _replace(temporary, path):
     if not os.path.lexists(path):
         os.rename(temporary, path)
         return
-    aside = tempfile.mkdtemp(prefix=f".{PORTABLE}.old.", dir=os.path.dirname(path))
-    old = os.path.join(aside, PORTABLE)
+    output, form = os.path.split(path)
+    aside = tempfile.mkdtemp(prefix=f".{form}.old.", dir=output)
+    old = os.path.join(aside, form)
     try:
         os.rename(path, old)
         try:
@@ -174,12 +222,15 @@ def _files(directory):
 def _compare(model, preprocessing, directory, names):
     """Runs the SavedModel in another process; returns the largest difference from the model."""
     calls, expected = [], []
+    loader = os.path.join(directory, LOADER)
+    arguments = {"loader": loader} if os.path.exists(loader) else {}
     for name, images, inputs in _calls(preprocessing.image_size):
         if name in names:
             calls.append((name, inputs))
-            expected.append(_expect(name, model, preprocessing, images))
+            with custom_ops.implementation("reference"):
+                expected.append(_expect(name, model, preprocessing, images))
     try:
-        actual = isolated.call(directory, calls)
+        actual = isolated.call(directory, calls, **arguments)
     except isolated.CallError as error:
         raise RunError(f"The export does not work with TensorFlow alone: {error}") from None
     largest = 0.0

@@ -10,6 +10,7 @@ import tensorflow as tf
 import custom_ops
 from pipelines import decoding
 from pipelines.errors import UserError
+from vit_tf.image_files import MAX_PIXELS
 
 
 def make_signatures(model, preprocessing) -> dict:
@@ -66,7 +67,7 @@ def make_signatures(model, preprocessing) -> dict:
         inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
         message = (
             "image_bytes must be whole JPEG, PNG, GIF or BMP files of at most "
-            f"{decoding.MAX_PIXELS} pixels. Cannot decode the elements at index"
+            f"{MAX_PIXELS} pixels. Cannot decode the elements at index"
         )
         bad = tf.where(tf.logical_not(valid))[:, 0]
         all_valid = tf.debugging.Assert(tf.reduce_all(valid), [message, bad], summarize=100)

@@ -1,79 +1,136 @@
 """One training step and one evaluation step, under every strategy (Orbit's inner loops)."""
 
+import functools
 import math
+import time
 
 import orbit
 import tensorflow as tf
 
 from pipelines import classification, optimization, weights
 from pipelines.data import pipeline
+from pipelines.data.bad_images import INPUT_ERRORS, find_unreadable
+from pipelines.errors import UserError
 from vit_tf.layers import RandomContext
 
 
 class Trainer(orbit.StandardTrainer):
     """One training step, and the state that a checkpoint holds.
 
+    A step whose loss or gradient is not finite changes nothing, and neither do those after it in
+    the same loop on the device: `frozen` is then true, `step` is the index of that step, and the
+    weights are those that produced it. See `non_finite.Guard` for what follows.
+
     Args:
         model: built in `strategy.scope()`.
         optimizer: `optimization.Optimizer`, created in the same scope.
         experiment: the run.
         strategy: where it runs.
-        dataset: distributed batches.
+        dataset: distributed batches; None if `feed` gives them later.
     """
 
-    def __init__(self, model, optimizer, experiment, strategy, dataset):
+    def __init__(self, model, optimizer, experiment, strategy, dataset=None):
         super().__init__(dataset)
         self.model, self.optimizer = model, optimizer
         self.experiment, self.strategy = experiment, strategy
         with strategy.scope():
             self.step = orbit.utils.create_global_step()
-            self.loss_sum, self.norm = (
-                tf.Variable(
-                    0.0,
-                    trainable=False,
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                    name=name,
-                )
-                for name in ("loss_sum", "gradient_norm")
-            )
+            # Batches that rewinds have left out: step k trains on batch k + offset.
+            self.offset = _state(tf.constant(0, tf.int64), "offset")
+            self.loss_sum = _state(0.0, "loss_sum")
+            # Steps since the last log line that were not finite and do not count.
+            self.skipped = _state(tf.constant(0, tf.int64), "skipped")
+            self.norm = _state(0.0, "gradient_norm")
+            self.frozen = _state(False, "frozen")
+            # Loss and gradient norm of the newest step that was not frozen, finite or not.
+            self.newest = _state([0.0, 0.0], "newest")
             self.average = None
             if experiment.train.average is not None:
                 self.average = optimization.PolyakAverage(
                     model.trainable_variables, experiment.train.average
                 )
+        self._now = _clock()
+        with tf.device("CPU:0"):
+            # Seconds between asking for a batch and having it, in this loop on the device.
+            self.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="waited")
         # Slices of the loss since the last log line are state, so that a resumed log is the same.
         self.checkpoint = tf.train.Checkpoint(
             model=weights.checkpointable(model),
             optimizer=optimizer.state,
             step=self.step,
+            offset=self.offset,
             loss_sum=self.loss_sum,
+            skipped=self.skipped,
             **({"average": self.average.state} if self.average else {}),
         )
 
+    @property
+    def next_batch(self) -> int:
+        """Index of the batch that the next step trains on."""
+        return int(self.step.numpy()) + int(self.offset.numpy())
+
+    def feed(self, batches):
+        """Opens the input at the batch of the next step.
+
+        Args:
+            batches: function of the index of a batch and a `tf.distribute.InputContext`, returns
+                the host's dataset from there on.
+        """
+        self.train_dataset = self.strategy.distribute_datasets_from_function(
+            functools.partial(batches, self.next_batch)
+        )
+
+    def train_loop_begin(self):
+        self.frozen.assign(False)
+        self.waited.assign(0.0)
+
     def train_step(self, iterator):
-        losses, norms = self.strategy.run(self.replica_step, args=(next(iterator),))
-        self.loss_sum.assign_add(self.strategy.reduce("SUM", losses, axis=None))
-        self.norm.assign(self.strategy.reduce("MEAN", norms, axis=None))
-        self.step.assign_add(1)
+        batch = self._next(iterator)
+        results = self.strategy.run(self.replica_step, args=(batch,))
+        # The same on all replicas.
+        loss, norm, counts = (self.strategy.experimental_local_results(x)[0] for x in results)
+        self.newest.assign(tf.where(self.frozen, self.newest, tf.stack([loss, norm])))
+        self.loss_sum.assign_add(tf.where(counts, loss, 0.0))
+        self.norm.assign(tf.where(counts, norm, self.norm))
+        self.step.assign_add(tf.cast(counts, tf.int64))
+        self.frozen.assign(~counts)
+
+    def _next(self, iterator):
+        """The next batch, with the time that it takes added to `waited`.
+
+        A loop on the device begins no step before the one before it is done, so computing does not
+        count; a batch that was ready takes next to nothing.
+        """
+        begin = self._now()
+        with tf.control_dependencies([begin]):
+            batch = next(iterator)
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            end = self._now()
+        self.waited.assign_add(end - begin)
+        return batch
 
     def replica_step(self, batch):
         """Forward, backward and update of one replica's slice of the global batch.
 
         Returns:
-            `(this slice's part of the mean loss, norm of the global gradient)`.
+            `(mean loss of the global batch, norm of its gradient, whether the step counts)`, equal
+            on all replicas.
         """
         step = tf.convert_to_tensor(self.step)
         loss, gradients = self._accumulated_gradients(batch, step)
         context = tf.distribute.get_replica_context()
-        gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        # The loss too, so that all replicas decide alike whether the step counts.
+        loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))
         # Clipped after the sum: clipping each replica's part would not clip the gradient.
         gradients, norm = optimization.clip_by_global_norm(
             gradients, self.experiment.optimizer.clip_norm
         )
-        self.optimizer.apply(gradients, self.learning_rate(step), step)
+        finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
+        counts = finite & ~tf.convert_to_tensor(self.frozen)
+        self.optimizer.apply(gradients, self.learning_rate(step), step, counts)
         if self.average:
-            self.average.update()
-        return loss, norm
+            self.average.update(counts)
+        return loss, norm, counts
 
     def _accumulated_gradients(self, batch, step):
         """Sums loss and gradients over `train.accumulation` consecutive parts of the slice.
@@ -83,7 +140,7 @@ class Trainer(orbit.StandardTrainer):
         """
         parts = self.experiment.train.accumulation
         if parts == 1:
-            return self._gradients(batch, step)
+            return self.gradients(batch, step)
         stacked = {
             key: tf.reshape(value, [parts, value.shape[0] // parts, *value.shape[1:]])
             for key, value in batch.items()
@@ -91,7 +148,7 @@ class Trainer(orbit.StandardTrainer):
 
         def add_part(index, loss, gradients):
             part = {key: value[index] for key, value in stacked.items()}
-            part_loss, part_gradients = self._gradients(part, step)
+            part_loss, part_gradients = self.gradients(part, step)
             sums = [a + b for a, b in zip(gradients, part_gradients, strict=True)]
             return index + 1, loss + part_loss, sums
 
@@ -101,7 +158,7 @@ class Trainer(orbit.StandardTrainer):
         )
         return loss, gradients
 
-    def _gradients(self, batch, step):
+    def gradients(self, batch, step):
         """`(loss, gradients)` of a part of the global batch; summed over all parts, its mean."""
         train = self.experiment.train
         variables = [variable.value for variable in self.model.trainable_variables]
@@ -135,6 +192,25 @@ class Trainer(orbit.StandardTrainer):
         )
 
 
+def _clock():
+    """A function that gives the seconds on this host when a step gets there, float64."""
+    try:
+        tf.timestamp()
+        return tf.timestamp
+    except tf.errors.FailedPreconditionError:  # Op determinism forbids it, but not this.
+        return functools.partial(tf.numpy_function, time.perf_counter, [], tf.float64)
+
+
+def _state(value, name):
+    """A variable that is the same on all replicas."""
+    return tf.Variable(
+        value,
+        trainable=False,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        name=name,
+    )
+
+
 class Evaluator(orbit.StandardEvaluator):
     """Sums over a data set in which every example counts once.
 
@@ -146,9 +222,20 @@ class Evaluator(orbit.StandardEvaluator):
         batch_size: images per step over all replicas.
         loss: see `classification.example_losses`.
         signals: optional `Signals`, looked at after every batch.
+        bad_images: optional `BadImages`, to leave out images that cannot be read; else one ends it.
     """
 
-    def __init__(self, model, strategy, source, preprocessing, batch_size, loss, signals=None):
+    def __init__(
+        self,
+        model,
+        strategy,
+        source,
+        preprocessing,
+        batch_size,
+        loss,
+        signals=None,
+        bad_images=None,
+    ):
         replicas = strategy.num_replicas_in_sync
         batch_size = math.ceil(batch_size / replicas) * replicas
         dataset = strategy.distribute_datasets_from_function(
@@ -156,12 +243,13 @@ class Evaluator(orbit.StandardEvaluator):
                 source,
                 batch_size=batch_size,
                 preprocessing=preprocessing,
+                bad_images=bad_images,
                 input_context=context,
             )
         )
         super().__init__(dataset)
         self.model, self.strategy, self.loss, self.signals = model, strategy, loss, signals
-        self.source = source
+        self.source, self.bad_images = source, bad_images
         self.steps = math.ceil(source.num_examples / batch_size)
 
     def eval_begin(self):
@@ -183,16 +271,22 @@ class Evaluator(orbit.StandardEvaluator):
         return {name: state.get(name, 0.0) + value for name, value in sums.items()}
 
     def eval_end(self, state):
+        if not state["examples"]:
+            raise UserError(
+                f"Not one image of {self.source} can be read. Is it the right data set?"
+            )
         return classification.evaluation_means(state)
 
     def run(self) -> dict:
         """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy.
 
         Raises:
-            UserError: if an image cannot be read; it is named.
+            UserError: if an image cannot be read and is not to be left out; it is named.
         """
         try:
             return self.evaluate(tf.constant(self.steps))
-        except pipeline.INPUT_ERRORS as error:
-            found = pipeline.find_unreadable(self.source, range(self.source.num_examples))
-            raise found or error from None
+        except INPUT_ERRORS as error:
+            if self.bad_images is not None:
+                self.bad_images.check()
+            indices = range(self.source.num_examples)
+            raise find_unreadable(self.source, indices, self.bad_images) or error from None

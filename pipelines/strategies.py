@@ -103,6 +103,18 @@ def _within(seconds, function):
     return result
 
 
+def num_hosts(strategy) -> int:
+    """How many hosts read data, each a part of every global batch."""
+    contexts = []
+
+    def note(context):
+        contexts.append(context)
+        return tf.data.Dataset.range(context.num_replicas_in_sync)
+
+    strategy.distribute_datasets_from_function(note)
+    return contexts[0].num_input_pipelines
+
+
 def describe(strategy) -> str:
     """One phrase for the user: how many replicas on which kind of device."""
     replicas = strategy.num_replicas_in_sync

@@ -1,12 +1,14 @@
 """The other side of `pipelines.isolated`: a script that knows TensorFlow and none of our packages.
 
-`python -I tensorflow_only.py SAVED_MODEL EXCHANGE` reads `calls.json` and `inputs.npz` in the
-directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails.
+`python -I tensorflow_only.py SAVED_MODEL EXCHANGE [LOADER]` reads `calls.json` and `inputs.npz` in
+the directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails. LOADER is a
+Python file to run before the model is loaded.
 """
 
 import importlib.machinery
 import json
 import os
+import runpy
 import sys
 
 import numpy as np
@@ -33,12 +35,14 @@ class _TensorFlowFinder(importlib.machinery.PathFinder):
         return None if name.split(".")[0] in BLOCKED else super().find_spec(name, path, target)
 
 
-def _answer(directory, exchange):
+def _answer(directory, exchange, loader=None):
     # Instead of the other finders, too: an editable installation of ours would bring its own.
     standard = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
     sys.meta_path[:] = [*standard, _TensorFlowFinder]
     import tensorflow as tf
 
+    if loader:
+        runpy.run_path(loader)
     loaded = tf.saved_model.load(directory)
     with open(os.path.join(exchange, "calls.json"), encoding="utf-8") as file:
         table = json.load(file)
@@ -58,9 +62,9 @@ def _answer(directory, exchange):
     np.savez(os.path.join(exchange, "outputs.npz"), **outputs)
 
 
-def _main(directory, exchange):
+def _main(directory, exchange, *loader):
     try:
-        _answer(directory, exchange)
+        _answer(directory, exchange, *loader)
     except Exception as error:  # Whatever it is, the process that asked must hear of it.
         with open(os.path.join(exchange, "error.txt"), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")

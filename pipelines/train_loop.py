@@ -5,7 +5,9 @@ device; Python only looks at signals, logs, evaluates and saves between such loo
 """
 
 import contextlib
+import functools
 import math
+import sys
 import time
 
 import keras
@@ -15,11 +17,13 @@ import vit_tf
 from pipelines import checkpoints, optimization, weights
 from pipelines.checkpoints import CheckpointStore
 from pipelines.data import pipeline
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages, find_unreadable
 from pipelines.data.sources import open_source
 from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.non_finite import Guard
 from pipelines.progress import Progress, Signals, say
 from pipelines.steps import Evaluator, Trainer
-from pipelines.strategies import describe
+from pipelines.strategies import describe, num_hosts
 from pipelines.workdir import Workdir
 
 _LONGEST_LOOP = 10.0  # Seconds between two looks at signals.
@@ -38,7 +42,7 @@ def train(experiment, workdir, strategy) -> dict:
 
     Raises:
         UserError: for input that does not fit.
-        RunError: if the loss is not finite.
+        RunError: if a loss or gradient is not finite and `train.non_finite` says no way on.
         Interrupted: after a signal, once everything is saved.
     """
     if experiment.train.deterministic:
@@ -74,7 +78,7 @@ def train(experiment, workdir, strategy) -> dict:
         f"patches of {config.patch_size} on {config.image_size[0]} x {config.image_size[1]}: "
         f"{model.count_params():,} parameters, {describe(strategy)}"
     )
-    trainer = Trainer(model, optimizer, experiment, strategy, dataset=None)
+    trainer = Trainer(model, optimizer, experiment, strategy)
     store = CheckpointStore(
         run.checkpoints,
         trainer.checkpoint,
@@ -82,15 +86,23 @@ def train(experiment, workdir, strategy) -> dict:
         keep_every=experiment.train.keep_every,
     )
     step = _restore(trainer, store, run, initial)
-    trainer.train_dataset = strategy.distribute_datasets_from_function(
-        lambda context: _train_dataset(train_source, experiment, preprocessing, step, context)
-    )
+    bad_images = BadImages(run.bad_images, say) if experiment.data.bad_images == "skip" else None
+    batches = functools.partial(_train_dataset, train_source, experiment, preprocessing, bad_images)
+    trainer.feed(batches)
+    hosts = num_hosts(strategy)
+    _tell_sharding(experiment, hosts, run)
     run.create(experiment)
+    if experiment.train.non_finite == "rewind" and begins:
+        store.save(step)  # There is always something to go back to.
     if step < experiment.train.steps:
         run.remove_results()
-    run.write_manifest(experiment, describe(strategy), train_source.manifest())
+    run.write_manifest(experiment, describe(strategy), train_source.manifest(), hosts)
 
-    with Signals() as signals, Progress(run, experiment.train, step) as progress:
+    with (
+        Signals() as signals,
+        Progress(run, experiment.train, step) as progress,
+        _counting(bad_images),
+    ):
         if step == 0:
             images = pipeline.sample_images(
                 train_source, preprocessing, experiment.seed, **experiment.data.augmentation()
@@ -104,8 +116,10 @@ def train(experiment, workdir, strategy) -> dict:
             experiment.train.batch_size,
             experiment.train.loss,
             signals,
+            bad_images,
         )
-        _run(trainer, evaluator, store, signals, progress, train_source)
+        guard = Guard(trainer, store, run, train_source, batches)
+        _run(trainer, evaluator, store, signals, progress, train_source, guard, bad_images)
         vit_tf.save_npz(model, run.final, preprocessing)
         say(f"wrote {run.final}")
         if trainer.average:
@@ -146,17 +160,23 @@ def evaluate(experiment, source, strategy) -> dict:
             f"{experiment.data.name} has {examples.num_classes} ({_few(examples.labels)}). Choose "
             "the data set with --set data.name=..., or fine-tune the model on this one."
         )
-    return Evaluator(
-        model,
-        strategy,
-        examples,
-        preprocessing,
-        experiment.train.batch_size,
-        experiment.train.loss,
-    ).run()
+    bad_images = None
+    if experiment.data.bad_images == "skip":
+        # The result alone goes to stdout.
+        bad_images = BadImages(None, functools.partial(print, file=sys.stderr, flush=True))
+    with _counting(bad_images):
+        return Evaluator(
+            model,
+            strategy,
+            examples,
+            preprocessing,
+            experiment.train.batch_size,
+            experiment.train.loss,
+            bad_images=bad_images,
+        ).run()
 
 
-def _run(trainer, evaluator, store, signals, progress, source):
+def _run(trainer, evaluator, store, signals, progress, source, guard, bad_images):
     """Steps, log lines, evaluations and checkpoints until the last step or a signal."""
     train = trainer.experiment.train
     step = int(trainer.step.numpy())
@@ -173,19 +193,21 @@ def _run(trainer, evaluator, store, signals, progress, source):
             if step >= train.steps:
                 break
             steps = min(_next_stop(step, train) - step, progress.steps_within(_LONGEST_LOOP))
-            naming = _naming_bad_images(trainer.experiment, source, step, steps)
-            with progress.timed(steps), naming:
+            naming = _naming_bad_images(trainer, source, bad_images, steps)
+            with progress.timed(steps) as loop, naming:
                 trainer.train(tf.constant(steps))
-                loss_sum = float(trainer.loss_sum.numpy())  # Waits for the device.
-            step += steps
-            _check_finite("loss", loss_sum, step)
-            _check_finite("gradient norm", trainer.norm.numpy(), step)
+                step = int(trainer.step.numpy())  # Waits for the device.
+                loop.waited = float(trainer.waited.numpy())
+            saves = _due(step, train.checkpoint_every, train)
+            if trainer.frozen.numpy() or (saves and not math.isfinite(trainer.weight_sum())):
+                reached, step = step, guard.handle(step)
+                if step <= reached:  # Rewound.
+                    progress.restart()
+                    signals.check()
+                    continue
             if _due(step, train.log_every, train):
-                rate, norm = trainer.learning_rate(step - 1), trainer.norm.numpy()
-                progress.trained(step, loss_sum, float(rate), float(norm))
-                trainer.loss_sum.assign(0.0)
+                _log(trainer, progress, step)
             if _due(step, train.checkpoint_every, train):
-                _check_finite("sum of the weights", trainer.weight_sum(), step)
                 store.save(step)
             signals.check()
     except Interrupted as signal:
@@ -194,6 +216,16 @@ def _run(trainer, evaluator, store, signals, progress, source):
         raise Interrupted(
             f"{signal}: saved step {step}. Start the same command again to go on."
         ) from None
+
+
+def _log(trainer, progress, step):
+    """Tells what happened since the last log line, and starts anew."""
+    loss_sum, norm = float(trainer.loss_sum.numpy()), float(trainer.norm.numpy())
+    _check_finite("sum of the losses", loss_sum, step)
+    rate = float(trainer.learning_rate(step - 1))
+    progress.trained(step, loss_sum, rate, norm, int(trainer.skipped.numpy()))
+    trainer.loss_sum.assign(0.0)
+    trainer.skipped.assign(0)
 
 
 def _check_finite(what, value, step):
@@ -213,7 +245,7 @@ def _open_sources(experiment):
     return train_source, open_source(settings.name, settings.eval_split, settings.data_dir)
 
 
-def _train_dataset(source, experiment, preprocessing, start_step, input_context=None):
+def _train_dataset(source, experiment, preprocessing, bad_images, start_step, input_context=None):
     settings = experiment.data
     return pipeline.train_dataset(
         source,
@@ -224,27 +256,56 @@ def _train_dataset(source, experiment, preprocessing, start_step, input_context=
         start_step=start_step,
         mixup=settings.mixup,
         cutmix=settings.cutmix,
+        sharding=settings.sharding,
+        bad_images=bad_images,
         input_context=input_context,
         **settings.augmentation(),
     )
 
 
+def _tell_sharding(experiment, hosts, run):
+    """Says on what the order of the examples depends, if not on the experiment alone."""
+    if experiment.data.sharding == "files":
+        before = run.last_hosts() or hosts
+        say(
+            f"data.sharding=files: the order of the examples is reproducible for {hosts} "
+            f"{'host' if hosts == 1 else 'hosts'}"
+            + f", and from here on another than before, with {before}"
+            * (before != hosts)
+        )
+
+
 @contextlib.contextmanager
-def _naming_bad_images(experiment, source, step, steps):
-    """Turns a failure of the input in one of `steps` steps into the name of the bad image."""
+def _counting(bad_images):
+    """Says at the end, whatever it is, how many images were left out."""
     try:
         yield
-    except pipeline.INPUT_ERRORS as error:
+    finally:
+        if bad_images is not None and (line := bad_images.summary()):
+            bad_images.tell(line)
+
+
+@contextlib.contextmanager
+def _naming_bad_images(trainer, source, bad_images, steps):
+    """Turns a failure of the input in one of the next steps into the name of the bad image."""
+    experiment, step = trainer.experiment, trainer.next_batch
+    try:
+        yield
+    except INPUT_ERRORS as error:
+        if bad_images is not None:
+            bad_images.check()
         # The step counter may have run ahead of the failing input, so all of them are looked at.
-        for failed in range(step, min(step + steps, experiment.train.steps)):
+        for failed in range(step, step + steps):
             indices = pipeline.train_indices(
                 source,
                 batch_size=experiment.train.batch_size,
                 seed=experiment.seed,
                 window=experiment.data.window,
                 step=failed,
+                sharding=experiment.data.sharding,
+                hosts=num_hosts(trainer.strategy),
             )
-            if found := pipeline.find_unreadable(source, indices):
+            if found := find_unreadable(source, indices, bad_images):
                 raise found from None
         raise error
 

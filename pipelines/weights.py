@@ -4,11 +4,10 @@ import dataclasses
 import os
 import tempfile
 
-import keras
 import tensorflow as tf
 
 import vit_tf
-from pipelines import checkpoints
+from pipelines import checkpoints, model_files
 from pipelines.errors import UserError
 from pipelines.workdir import Workdir, read_json
 from vit_tf.checkpoints import infer_config, read_sidecar
@@ -23,16 +22,18 @@ class Source:
     """A model on disk that was found but not read.
 
     Attributes:
-        path: what the user gave.
+        path: what the user gave, or a little more, for messages.
         kind: "npz", "keras" or "checkpoint".
         file: the file to read; for a checkpoint its TensorFlow prefix.
         workdir: the run it belongs to, or None.
+        average: of a checkpoint, the Polyak average instead of the weights.
     """
 
     path: str
     kind: str
     file: str
     workdir: Workdir | None = None
+    average: bool = False
 
 
 def checkpointable(model) -> tf.Module:
@@ -41,13 +42,39 @@ def checkpointable(model) -> tf.Module:
     Keras' own tracking leaves out what a model keeps in lists, and the states of seed generators,
     which it includes, are of no use: training draws by step.
     """
-    module = tf.Module()
-    module.by_path = {weight.path: weight.value for weight in model.weights}
-    return module
+    return _by_path(model.weights)
+
+
+def choose(path, choice) -> str:
+    """The path of one of the two sets of weights that a run can have.
+
+    Args:
+        path: what the user named.
+        choice: "final", the newest weights, or "average", their Polyak average.
+
+    Returns:
+        A path for `find`. For an average it is that of `average.npz`, whether or not the run has
+        ended and written it: a configuration that begins with these weights then says so.
+
+    Raises:
+        UserError: if an average is wanted of what is no workdir.
+    """
+    if choice == "final":
+        return path
+    run = Workdir(path)
+    if path == SHIPPED or (os.path.exists(path) and not os.path.exists(run.config)):
+        raise UserError(
+            f"--weights=average chooses within a workdir, and {path} is none: it has one set of "
+            "weights. Leave the flag out, or name a workdir."
+        )
+    return run.average
 
 
 def find(path) -> Source:
     """Looks up what `path` names; "shipped" is the small digits model inside the package.
+
+    `average.npz` in a workdir can be named before the run has ended: the newest checkpoint holds
+    the average too.
 
     Raises:
         UserError: if there is nothing, or nothing we can read.
@@ -58,7 +85,10 @@ def find(path) -> Source:
     if os.path.isdir(path):
         return _find_in_workdir(path)
     if not os.path.exists(path):
-        raise UserError(f"There is no model at {path}.")
+        return _find_average(path)
+    if not os.path.isfile(path):
+        # A pipe or device can be endless.
+        raise UserError(f"{path} is not a file.")
     for kind in ("npz", "keras"):
         if path.endswith("." + kind):
             return Source(path, kind, path)
@@ -77,7 +107,8 @@ def open_model(source, dtype=None) -> tuple[VisionTransformer, vit_tf.Preprocess
         if source.kind == "checkpoint":
             return _open_checkpoint(source, dtype)
         if source.kind == "keras":
-            model, sidecar = _open_keras(source.file), read_sidecar(source.file)
+            sidecar = read_sidecar(source.file)
+            model = model_files.open_keras(source.file, dtype)
         else:
             sidecar = read_sidecar(source.file)
             config = _config_of_file(source.file, sidecar.get("config"))
@@ -120,10 +151,12 @@ def load(model, source, head="reset"):
 def _config_of_file(path, fields):
     """The configuration in a sidecar, once the arrays have confirmed the sizes it claims."""
     found = infer_config(path)
+    model_files.check_compression(found, path)
     if not fields:
         return found
     config = vit_tf.ViTConfig.from_dict(fields)
-    for name in ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes"):
+    # The grid decides the size of the position table; the image may leave pixels over.
+    for name in ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid"):
         if getattr(config, name) != getattr(found, name):
             raise UserError(
                 f"{path}.json says {name}={getattr(config, name)}, the arrays of {path} have "
@@ -149,6 +182,28 @@ def _find_in_workdir(path):
     return Source(path, "checkpoint", checkpoints.prefix(run.checkpoints, step), run)
 
 
+def _find_average(path):
+    """The average of a run whose `path`, `average.npz`, is not written yet."""
+    run = Workdir(os.path.dirname(path) or os.curdir)
+    is_average = os.path.basename(path) == os.path.basename(run.average)
+    step = checkpoints.newest(run.checkpoints) if is_average else None
+    if step is None:
+        raise UserError(f"There is no model at {path}.")
+    if run.read_experiment().train.average is None:
+        raise UserError(
+            f"{run.path} keeps no average of its weights: train.average was none. Use "
+            "--weights=final, or train with --set train.average=0.9999."
+        )
+    name = f"{run.path} (average at step {step})"
+    return Source(name, "checkpoint", checkpoints.prefix(run.checkpoints, step), run, average=True)
+
+
+def _by_path(weights):
+    module = tf.Module()
+    module.by_path = {weight.path: weight.value for weight in weights}
+    return module
+
+
 def _open_checkpoint(source, dtype):
     experiment = source.workdir.read_experiment()
     manifest = read_json(source.workdir.manifest).get("data")
@@ -156,22 +211,21 @@ def _open_checkpoint(source, dtype):
     if not isinstance(labels, list):
         raise UserError(f"{source.workdir.manifest} names no labels. Restore it.")
     config = experiment.model.vit_config(len(labels))
-    model = vit_tf.create_model(config, dtype=dtype or experiment.model.dtype)
     try:
-        status = tf.train.Checkpoint(model=checkpointable(model)).read(source.file)
-        status.assert_existing_objects_matched().expect_partial()
+        saved = tf.train.load_checkpoint(source.file).get_variable_to_shape_map()
+        shapes = [shape for name, shape in saved.items() if name.startswith("model/")]
+        model_files.check_size(config, shapes, source.path)
+        model = vit_tf.create_model(config, dtype=dtype or experiment.model.dtype)
+        _read(source.file, model=checkpointable(model))
+        if source.average:
+            _read(source.file, average=_by_path(model.trainable_weights))
     except (AssertionError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"Cannot read the checkpoint {source.file}: {reason}") from None
     return model, experiment.preprocessing(tuple(labels))
 
 
-def _open_keras(path):
-    try:
-        model = keras.models.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # Keras raises many unrelated types for a damaged file.
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is not a model Keras can read: {reason}") from None
-    if not isinstance(model, VisionTransformer):
-        raise UserError(f"{path} holds a {type(model).__name__}. Expected a VisionTransformer.")
-    return model
+def _read(file, **objects):
+    """Reads a part of a checkpoint, of which nothing may be missing."""
+    status = tf.train.Checkpoint(**objects).read(file)
+    status.assert_existing_objects_matched().expect_partial()

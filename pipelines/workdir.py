@@ -25,6 +25,9 @@ _MAY_CHANGE = (
     "train.keep_last",
     "train.keep_every",
     "train.keep_best",
+    # A run that stops at bad images has met none so far.
+    "data.bad_images",
+    "train.non_finite",
 )
 
 
@@ -40,6 +43,8 @@ class Workdir:
         self.config = os.path.join(self.path, "config.json")
         self.manifest = os.path.join(self.path, "manifest.json")
         self.metrics = os.path.join(self.path, "metrics.jsonl")
+        self.non_finite = os.path.join(self.path, "non_finite.jsonl")
+        self.bad_images = os.path.join(self.path, "bad_images.jsonl")
         self.checkpoints = os.path.join(self.path, "checkpoints")
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
@@ -115,14 +120,23 @@ class Workdir:
         """
         return Experiment.from_dict(read_json(self.config))
 
-    def write_manifest(self, experiment, strategy, data):
-        """Records what is needed to repeat the run: versions, code, seeds, data."""
+    def last_hosts(self):
+        """Number of hosts at the newest start, None if there was none or it is not known."""
+        starts = self._starts()
+        hosts = starts[-1].get("hosts") if starts and isinstance(starts[-1], dict) else None
+        return hosts if type(hosts) is int and hosts > 0 else None
+
+    def _starts(self):
         starts = read_json(self.manifest).get("starts") if os.path.exists(self.manifest) else []
-        starts = starts if isinstance(starts, list) else []
+        return starts if isinstance(starts, list) else []
+
+    def write_manifest(self, experiment, strategy, data, hosts=1):
+        """Records what is needed to repeat the run: versions, code, seeds, data."""
         here = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
             "strategy": strategy,
+            "hosts": hosts,
             "git": _git_state(),
             "versions": {
                 "python": platform.python_version(),
@@ -131,13 +145,22 @@ class Workdir:
             },
             "ops": custom_ops.describe(),
         }
-        manifest = {"seed": experiment.seed, "data": data, "starts": [*starts, here]}
+        manifest = {"seed": experiment.seed, "data": data, "starts": [*self._starts(), here]}
         write_json(self.manifest, manifest)
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, numbers in full precision."""
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(values, allow_nan=False) + "\n")
+
+    def append_non_finite(self, values: dict):
+        """Adds one line to `non_finite.jsonl`; a crash or a full disk leaves no half line."""
+        before = b""
+        if os.path.exists(self.non_finite):
+            with open(self.non_finite, "rb") as file:
+                before = file.read()
+        line = json.dumps(values, allow_nan=False).encode() + b"\n"
+        write_atomically(self.non_finite, lambda file: file.write(before + line))
 
     def read_metrics(self) -> list[dict]:
         """All whole lines of `metrics.jsonl`; what a crash cut off, or is not ours, is left out."""

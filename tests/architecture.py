@@ -41,7 +41,7 @@ SAFE_KEYWORDS = {"allow_pickle": False, "safe_mode": True, "shell": False}
 def third_party(package):
     """Import names that a package may use beside the standard library, by pyproject.toml."""
     if package == "custom_ops":
-        return {"tensorflow", "numpy"}
+        return {"tensorflow", "numpy", "pybind11"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
     if package == "pipelines":

@@ -30,9 +30,10 @@ COMMANDS = {
     "pipelines.demo",
     "pipelines.batch",
     "pipelines.make_tfrecords",
+    "pipelines.doctor",
 }
-# What our own code starts in another process: no flags.
-SCRIPTS = {"pipelines.tensorflow_only"}
+# Without flags: what rebuilds the ops, and what our own code starts in another process.
+SCRIPTS = {"custom_ops.build_ops", "custom_ops.probe", "pipelines.tensorflow_only"}
 
 
 def _sources(*folders):

@@ -67,3 +67,29 @@ def assert_golden(actual, expected, largest_gradient=0.0, name="value"):
     """Asserts that `actual` has the shape of `expected` and is within the bound."""
     excess = golden_excess(actual, expected, largest_gradient)
     assert excess <= 1, f"{name} is {excess:.3g} times as far from its golden value as it may be"
+
+
+# Multiples of epsilon that an error may exceed twice that of plain TensorFlow by, for the dtypes as
+# in `MULTIPLE`: where that happens to be small, another order of summation is not as lucky.
+ROUNDINGS = (6, 1)
+
+
+def assert_as_good(actual, plain, expected, dtype, magnitude=0.0):
+    """Asserts that an error is at most twice that of plain TensorFlow, plus `ROUNDINGS`.
+
+    Args:
+        actual: tensor, from the compiled library.
+        plain: tensor, the same from plain TensorFlow in the same dtype.
+        expected: float64 array.
+        dtype: name of the dtype that both ran in, a key of `EPSILON`.
+        magnitude: of what was summed to the expected tensor, for gradients in which it cancels.
+    """
+    actual, plain = (tensor.numpy().astype(np.float64) for tensor in (actual, plain))
+    assert actual.shape == plain.shape == expected.shape
+    if not expected.size:
+        return
+    assert np.isfinite(actual).all(), f"{dtype}: not finite"
+    error, allowed = (np.abs(array - expected).max() for array in (actual, plain))
+    roundings = ROUNDINGS[dtype in ("float16", "bfloat16")] * EPSILON[dtype]
+    bound = 2 * allowed + roundings * max(np.abs(expected).max(), magnitude)
+    assert error <= bound, f"{dtype}: error {error:.3g}, plain TensorFlow's {allowed:.3g}"

@@ -99,7 +99,7 @@ class Preprocessing:
         if images.shape.rank not in (3, 4) or images.shape[-1] not in (3, None):
             raise ValueError(
                 f"Expected images of shape [H, W, 3] or [B, H, W, 3]. Received: {images.shape}. "
-                f"Decode them with vit_tf.preprocessing.decode_image, which gives three channels."
+                f"Decode them with vit_tf.image_files.decode_image, which gives three channels."
             )
 
         if self.resize == "direct":
@@ -142,27 +142,6 @@ class Preprocessing:
         if "image_size" not in fields:
             raise ValueError(f"Preprocessing lacks 'image_size'. Received: {sorted(fields)}.")
         return cls(**fields)
-
-
-def decode_image(image_bytes):
-    """Decodes one JPEG, PNG, GIF or BMP file.
-
-    Grey images become three equal channels, an alpha channel is dropped, 16-bit values keep their
-    high byte, and of an animation the first frame counts. An EXIF orientation is not applied, and a
-    BMP with a palette is read as if its palette were grey.
-
-    Args:
-        image_bytes: scalar string tensor, the contents of the file.
-
-    Returns:
-        uint8 `[H, W, 3]`.
-
-    Raises:
-        tf.errors.InvalidArgumentError: when it runs on bytes that are no such image.
-    """
-    image = tf.io.decode_image(image_bytes, channels=3, dtype=tf.uint8, expand_animations=False)
-    image.set_shape([None, None, 3])
-    return image
 
 
 def to_model_range(images):

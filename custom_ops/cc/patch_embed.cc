@@ -57,13 +57,20 @@ Result run(const PatchCall& call, const PatchWork& work, double cycles, Parallel
 
 // Of a product with the kernel, at 16 multiplications and additions a cycle.
 double product_cycles(const PatchShape& shape) {
-  return static_cast<double>(shape.batch * shape.patches()) *
+  return static_cast<double>(shape.batch) * static_cast<double>(shape.patches()) *
          static_cast<double>(shape.patch_elements()) * static_cast<double>(shape.features) / 16;
 }
 
-// Of reading or writing all tokens.
+// Of reading all tokens.
 double token_cycles(const PatchShape& shape) {
-  return static_cast<double>(shape.batch * shape.tokens()) * static_cast<double>(shape.features) / 4;
+  return static_cast<double>(shape.batch) * static_cast<double>(shape.tokens()) *
+         static_cast<double>(shape.features) / 4;
+}
+
+// Of writing the tokens before the patches.
+double prefix_cycles(const PatchShape& shape) {
+  return static_cast<double>(shape.batch) * static_cast<double>(shape.prefix) *
+         static_cast<double>(shape.features) / 4;
 }
 
 // Patches and images as bytes; a unit is a line of patches.
@@ -80,12 +87,13 @@ struct Cut {
   template <class Visit>
   void for_lines(int64_t begin, int64_t end, const Visit& visit) const {
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t top = unit / shape.rows() * shape.height + unit % shape.rows() * shape.patch_size;
+      const int64_t image = unit / shape.rows(), row = unit % shape.rows();
+      const int64_t top = image * shape.height + row * shape.patch_size;
       for (int64_t y = 0; y < shape.patch_size; ++y) {
-        const int64_t image = (top + y) * line();
+        const int64_t from = (top + y) * line();
         for (int64_t x = 0; x < shape.columns(); ++x) {
           const int64_t patch = unit * shape.columns() + x;
-          visit(image + x * side(), (patch * shape.patch_size + y) * side());
+          visit(from + x * side(), (patch * shape.patch_size + y) * side());
         }
       }
     }
@@ -136,8 +144,7 @@ Result patch_embed_forward(DType image_type, DType type, const PatchShape& shape
   const PatchKernels works = kernels(type);
   const Result result = run(call, works.forward, product_cycles(shape), parallel_for);
   if (result != Result::kOk) return result;
-  const double cycles = static_cast<double>(shape.batch * shape.prefix * shape.features) / 4;
-  return run(call, works.prefix, cycles, parallel_for);
+  return run(call, works.prefix, prefix_cycles(shape), parallel_for);
 }
 
 Result patch_embed_backward(DType image_type, DType type, const PatchShape& shape,

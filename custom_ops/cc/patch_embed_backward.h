@@ -1,6 +1,5 @@
-// Gradients of the patch embedding. With X the matrix of rescaled patches, W the kernel and dY the
-// gradient of the patch tokens:
-//   dW = X^T dY,   dX = dY W^T,   d_position = sum over the batch, d_bias = sum over all of dY
+// Gradients of the patch embedding but that of the kernel. With W the kernel and dY the gradient of
+// the patch tokens, that of the rescaled patches is dY W^T.
 #ifndef CUSTOM_OPS_CC_PATCH_EMBED_BACKWARD_H_
 #define CUSTOM_OPS_CC_PATCH_EMBED_BACKWARD_H_
 
@@ -62,12 +61,7 @@ struct ImageGradient {
     Rows<const S> from = token_rows(shape, static_cast<const S*>(call.d_tokens), row);
     for (int64_t i = 0; i < rows; ++i, from.next(), to += row_step<S>(shape.features)) {
       for (int64_t j = 0; j < shape.features; j += kLanes<T>) {
-        const Vector<T> x = load_first(from.at + j, shape.features - j);
-        if constexpr (kNumbers<S> > 1) {
-          store_converted(to + j, x);
-        } else {
-          store<T>(to + j, x);
-        }
+        put_numbers<S>(load_first(from.at + j, shape.features - j), to + j);
       }
     }
   }
@@ -141,14 +135,30 @@ struct ImageGradient {
   }
 };
 
+// A sum of many vectors as a sum of sums of a few: fewer roundings follow one another.
+template <class T>
+class LongSum {
+ public:
+  VIT_INLINE void add(Vector<T> x) {
+    part_ += x;
+    if (++count_ % kRun) return;
+    total_ += part_;
+    part_ = Vector<T>{};
+  }
+  VIT_INLINE Vector<T> value() const { return total_ + part_; }
+
+ private:
+  static constexpr int64_t kRun = 16;
+  Vector<T> total_ = {}, part_ = {};
+  int64_t count_ = 0;
+};
+
 // The gradients of all that is added: bias, prefix, position. A unit owns some columns of them.
 template <class S>
 struct TableGradients {
   using T = Accumulator<S>;
 
   static constexpr int64_t kColumns = 128 / static_cast<int64_t>(sizeof(T));
-  // Tokens whose sums are added up before they are added to the bias: fewer roundings in a row.
-  static constexpr int64_t kTokens = 16;
 
   static int64_t units(const PatchCall& call) { return ceil_divide(call.shape.features, kColumns); }
 
@@ -158,31 +168,27 @@ struct TableGradients {
     const PatchShape& shape = call.shape;
     const PatchGradients& gradients = call.gradients;
     const int64_t features = shape.features, tokens = shape.tokens();
-    for (int64_t column = begin * kColumns; column < end * kColumns && column < features;
-         column += kLanes<T>) {
-      const int64_t count = features - column;
+    const int64_t last = end * kColumns < features ? end * kColumns : features;
+    for (int64_t column = begin * kColumns; column < last; column += kLanes<T>) {
       const S* d_tokens = static_cast<const S*>(call.d_tokens) + column;
-      Vector<T> total = {}, part = {};
+      const int64_t count = features - column;
+      const auto write = [=](void* table, int64_t row, Vector<T> sum) {
+        if (table) store_first(static_cast<S*>(table) + row * features + column, sum, count);
+      };
+      LongSum<T> bias;
       for (int64_t token = 0; token < tokens; ++token) {
-        Vector<T> sum = {};
+        LongSum<T> sum;
         for (int64_t b = 0; b < shape.batch; ++b) {
-          sum += load_first(d_tokens + (b * tokens + token) * features, count);
+          sum.add(load_first(d_tokens + (b * tokens + token) * features, count));
         }
-        const int64_t at = token * features + column;
-        if (gradients.position) store_first(static_cast<S*>(gradients.position) + at, sum, count);
+        write(gradients.position, token, sum.value());
         if (token < shape.prefix) {
-          if (gradients.prefix) store_first(static_cast<S*>(gradients.prefix) + at, sum, count);
-          continue;
-        }
-        part += sum;
-        if (token % kTokens == kTokens - 1) {
-          total += part;
-          part = Vector<T>{};
+          write(gradients.prefix, token, sum.value());
+        } else {
+          bias.add(sum.value());
         }
       }
-      if (gradients.bias) {
-        store_first(static_cast<S*>(gradients.bias) + column, total + part, count);
-      }
+      write(gradients.bias, 0, bias.value());
     }
   }
 };

@@ -1,9 +1,9 @@
 // Parts of the patch embedding that forward and backward share: pixels of patches as rows of
 // numbers and back, and panels of the right-hand side of a product.
 //
-// All patches of a batch are the rows of one matrix, in the order of the tokens; its columns are the
-// elements of a patch, channel fastest. It never exists as a whole: blocks of it are read from the
-// images, or written to them.
+// All patches of a batch are the rows of one matrix, in the order of the tokens; its columns are
+// the elements of a patch, channel fastest. It never exists as a whole: blocks of it are read from
+// the images, or written to them.
 #ifndef CUSTOM_OPS_CC_PATCH_EMBED_BLOCKS_H_
 #define CUSTOM_OPS_CC_PATCH_EMBED_BLOCKS_H_
 
@@ -14,28 +14,26 @@
 namespace vit {
 namespace VIT_ISA {
 
-// How kernels of type S are multiplied: Numbers lie in memory, and an Element of tile.h holds
-// kNumbers of them, neighbours along the sum.
+// How kernels of type S are multiplied: as Elements of tile.h, which consist of kNumbers Numbers,
+// neighbours along the sum.
 template <class S>
-struct Operands {
+struct OperandsOf {
   using Number = Accumulator<S>;
   using Element = Accumulator<S>;
-  static constexpr int kNumbers = 1;
 };
 #if defined(__AVX512BF16__)
 template <>
-struct Operands<Bfloat16> {
+struct OperandsOf<Bfloat16> {
   using Number = Bfloat16;
   using Element = Pair;
-  static constexpr int kNumbers = 2;
 };
 #endif
 template <class S>
-using Number = typename Operands<S>::Number;
+using Number = typename OperandsOf<S>::Number;
 template <class S>
-using Element = typename Operands<S>::Element;
+using Element = typename OperandsOf<S>::Element;
 template <class S>
-constexpr int kNumbers = Operands<S>::kNumbers;
+constexpr int64_t kNumbers = kNumbersIn<Element<S>>;
 
 // Elements that hold `count` numbers; what is left over in the last one is 0.
 template <class S>
@@ -98,8 +96,7 @@ VIT_INLINE void for_pixels(const PatchShape& shape, int64_t row, int64_t rows, i
     const int64_t y = row / shape.columns();  // over all images
     const int64_t most = shape.columns() - x;
     const int64_t count = row_end - row < most ? row_end - row : most;
-    const int64_t top =
-        y / shape.rows() * shape.height + y % shape.rows() * shape.patch_size;
+    const int64_t top = y / shape.rows() * shape.height + y % shape.rows() * shape.patch_size;
     for (int64_t from = column, to; from < column_end; from = to) {
       to = from - from % side + side;
       if (to > column_end) to = column_end;
@@ -124,37 +121,41 @@ VIT_INLINE X rounded(X x) {
   return x;
 }
 
-// A number of S's operands from a sum or a rescaled pixel.
+// A sum or a rescaled pixel, rounded to S, as a number or a vector of them.
 template <class S, class W>
 VIT_INLINE void put_number(W x, Number<S>* to) {
   S narrow;
   convert_to(static_cast<Accumulator<S>>(x), &narrow);
-  if constexpr (sizeof(Number<S>) == sizeof(S)) {
-    __builtin_memcpy(to, &narrow, sizeof narrow);
-  } else {
+  if constexpr (kNumbers<S> == 1) {
     *to = convert(narrow);
+  } else {
+    __builtin_memcpy(to, &narrow, sizeof narrow);  // later read as part of an Element
   }
 }
 template <class S>
-VIT_INLINE void put_numbers(Vector<float> x, Number<S>* to) {
-  if constexpr (sizeof(Number<S>) == sizeof(S)) {
+VIT_INLINE void put_numbers(Vector<Accumulator<S>> x, Number<S>* to) {
+#if defined(__AVX512BF16__)
+  if constexpr (kNumbers<S> == 2) return store_rounded(to, x);
+#endif
+  if constexpr (kNumbers<S> == 1 && sizeof(S) == sizeof(Number<S>)) {
     store_converted(to, x);
-  } else {
+  } else if constexpr (kNumbers<S> == 1) {
     S narrow[kLanes<float>];
     store_converted(narrow, x);
     store<float>(to, load_converted(narrow));
   }
 }
 
-// Numbers between rows of patches. Rows are written in whole vectors, so each has room for one more.
+// Numbers between rows of patches. Rows are written in whole vectors, so each has room for one
+// more.
 template <class S>
 constexpr int64_t row_step(int64_t columns) {
   return round_up(columns, kNumbers<S>) + kLanes<Accumulator<S>>;
 }
 
 #if defined(__AVX512BF16__)
-// Numbers of two rows as pairs; they are bfloat16 in the upper halves of floats.
-VIT_INLINE void store_pairs(Vector<float> first, Vector<float> second, Pair* to) {
+// Bfloat16 of two rows, which lie in the upper halves of floats, as the first and second of pairs.
+VIT_INLINE void join_pairs(Vector<float> first, Vector<float> second, Pair* to) {
   const __m512i low = _mm512_srli_epi32((__m512i)first, 16);
   _mm512_storeu_si512(to, _mm512_or_si512(low, (__m512i)second));
 }
@@ -187,8 +188,8 @@ struct Pixels {
                });
   }
 
-  // Whole vectors: numbers too many are overwritten by the next piece of the row, or lie in the room
-  // behind it.
+  // Whole vectors: numbers too many are overwritten by the next piece of the row, or lie in the
+  // room behind it.
   static VIT_INLINE void rescale(const I* from, int64_t count, const I* end, Wide scale,
                                  Wide offset, Number<S>* to) {
     if constexpr (sizeof(Wide) == sizeof(float)) {
@@ -231,9 +232,9 @@ static void pack_patches(const PatchCall& call, int64_t row, int64_t rows, int64
   }
 }
 
-// `count` rows of the right-hand side from `column` on, as Elements for tile.h: [elements of count,
-// vectors * kLanes]. `end` is where the tensor ends. Columns may go beyond a row: what is read there
-// is another row's, or 0.
+// `count` rows of the right-hand side from `column` on, as Elements for tile.h: [elements of
+// count, vectors * kLanes]. `end` is where the tensor ends. Columns may go beyond a row: what is
+// read there is another row's, or 0.
 template <class S>
 static void pack_panel(Rows<const S> rows, int64_t count, int64_t column, int vectors, const S* end,
                        Element<S>* to) {
@@ -259,21 +260,22 @@ static void pack_panel(Rows<const S> rows, int64_t count, int64_t column, int ve
       rows.next();
       const S* second = i + 1 < count ? rows.at + column : end;
       for (int v = 0; v < vectors; ++v, to += kLanes<T>) {
-        store_pairs(load_before(first + v * kLanes<T>, end),
-                    load_before(second + v * kLanes<T>, end), to);
+        join_pairs(load_before(first + v * kLanes<T>, end),
+                   load_before(second + v * kLanes<T>, end), to);
       }
     }
   }
 #endif
 }
 
-// Elements along the sum in one panel, at most: 256 KiB with AVX-512, which stay in the second cache
-// while the first one streams them. Blocks that fit the first cache were slower, 250 against 266
-// GFLOP/s with 128 of 64 columns: each block loads and stores all sums.
+// Elements along the sum in one panel, at most: 256 KiB with AVX-512, which stay in the second
+// cache while the first one streams them. Panels that fit the first cache were slower, 250 against
+// 266 GFLOP/s with 128 elements (one thread of a Zen 5): each loads and stores all sums.
 constexpr int64_t kMaxDepth = 1024;
 
-// c [rows, vectors * kLanes] = a [rows, depth] b, where pack(first, count, to) brings `count` numbers
-// along the sum of b from `first` on to `to` as a panel. `step` is in numbers between rows of a.
+// c [rows, vectors * kLanes] = a [rows, depth] b, where pack(first, count, to) brings `count`
+// numbers along the sum of b, from `first` on, to `to` as a panel. Rows of a are `step` numbers
+// apart.
 template <class S, class Pack>
 static void multiply_panel(int64_t rows, int vectors, int64_t depth, const Number<S>* a,
                            int64_t step, const Pack& pack, Element<S>* b, Accumulator<S>* c) {

@@ -12,15 +12,15 @@ inline int64_t token_elements(const PatchShape& shape) {
   return shape.batch * shape.tokens() * shape.features;
 }
 
-// A unit owns a rectangle of the kernel and goes through all patches, so the order of the sums depends
-// on the shape alone.
+// A unit owns a rectangle of the kernel and goes through all patches, so the order of the sums
+// depends on the shape alone.
 template <class S>
 struct KernelGradient {
   using T = Accumulator<S>;
 
   // Of a rectangle, at most. The larger it is, the less its packing costs, and the less there is to
-  // share out: the kernel of ViT-B/16 is 4 x 3 rectangles. 384 rows were 5 % faster, where
-  // there are two threads only.
+  // share out: the kernel of ViT-B/16 is 4 x 3 rectangles. 384 rows were 4 % faster on one or
+  // two threads of a Zen 5.
   static constexpr int64_t kRows = 192;
   static constexpr int64_t kColumnVectors = 256 / kLanes<T>;
   // Elements along the sum that are packed at a time: a panel of them fits the first cache.
@@ -40,7 +40,7 @@ struct KernelGradient {
 
   static int64_t scratch_bytes(const PatchCall&) {
     return Scratch::bytes<Number<S>>(kDepth * kNumbers<S> * row_step<S>(kRows)) +
-           (kNumbers<S> > 1 ? Scratch::bytes<Element<S>>(kDepth * kRows) : 0) +
+           (kNumbers<S> == 2 ? Scratch::bytes<Element<S>>(kDepth * kRows) : 0) +
            Scratch::bytes<Element<S>>(kDepth * kMaxVectors * kLanes<T>) +
            Scratch::bytes<T>(kRows * kColumnVectors * kLanes<T>);
   }
@@ -49,7 +49,7 @@ struct KernelGradient {
     Scratch scratch(memory);
     Block block;
     block.patches = scratch.take<Number<S>>(kDepth * kNumbers<S> * row_step<S>(kRows));
-    if constexpr (kNumbers<S> > 1) block.elements = scratch.take<Element<S>>(kDepth * kRows);
+    if constexpr (kNumbers<S> == 2) block.elements = scratch.take<Element<S>>(kDepth * kRows);
     block.panel = scratch.take<Element<S>>(kDepth * kMaxVectors * kLanes<T>);
     block.sums = scratch.take<T>(kRows * kColumnVectors * kLanes<T>);
     const Rectangles rectangles(call.shape);
@@ -67,7 +67,7 @@ struct KernelGradient {
     int64_t row, rows;         // of the kernel as a matrix
     int64_t column, vectors;
     Number<S>* patches;        // [patches, row_step]
-    Element<S>* elements;      // [patches / kNumbers, rows], if kNumbers > 1
+    Element<S>* elements;      // [patches / kNumbers, rows], if kNumbers is 2
     Element<S>* panel;         // [patches / kNumbers, columns]
     T* sums;                   // [rows, vectors * kLanes]
   };
@@ -86,16 +86,19 @@ struct KernelGradient {
       const int64_t most = elements * kNumbers<S>;
       const int64_t patches = total - patch < most ? total - patch : most;
       pack_patches<S>(call, patch, patches, block.row, block.row + block.rows, block.patches);
-      const Element<S>* left;
-      int64_t step;
-      if constexpr (kNumbers<S> > 1) {
-        pair_rows(block.patches, patches, block.rows, block.elements);
-        left = block.elements;
-        step = block.rows;
-      } else {
+      const Element<S>* left = nullptr;
+      int64_t step = 0;
+      if constexpr (kNumbers<S> == 1) {
         left = block.patches;
         step = row_step<S>(block.rows);
       }
+#if defined(__AVX512BF16__)
+      if constexpr (kNumbers<S> == 2) {
+        pair_rows(block.patches, patches, block.rows, block.elements);
+        left = block.elements;
+        step = block.rows;
+      }
+#endif
       for (int64_t p = 0; p < panels.count; ++p) {
         const int64_t column = panels.begin(p) * kLanes<T>;
         const int vectors = static_cast<int>(panels.size(p));
@@ -113,22 +116,20 @@ struct KernelGradient {
     }
   }
 
-  // Neighbouring patches become neighbours in elements.
-  static void pair_rows(const Number<S>* patches, int64_t count, int64_t columns, Element<S>* to) {
 #if defined(__AVX512BF16__)
-    if constexpr (kNumbers<S> > 1) {
-      const int64_t step = row_step<S>(columns);
-      for (int64_t i = 0; i < count; i += 2, patches += 2 * step, to += columns) {
-        // Lanes beyond the row are written and then overwritten by the next one.
-        for (int64_t j = 0; j < columns; j += kLanes<T>) {
-          const Vector<T> second =
-              i + 1 < count ? load_converted(patches + step + j) : Vector<T>{};
-          store_pairs(load_converted(patches + j), second, to + j);
-        }
+  // Neighbouring patches become neighbours in elements.
+  static void pair_rows(const Bfloat16* patches, int64_t count, int64_t columns, Pair* to) {
+    const int64_t step = row_step<S>(columns);
+    for (int64_t i = 0; i < count; i += 2, patches += 2 * step, to += columns) {
+      // Lanes beyond the row are written and then overwritten by the next one.
+      for (int64_t j = 0; j < columns; j += kLanes<float>) {
+        Vector<float> second = {};
+        if (i + 1 < count) second = load_converted(patches + step + j);
+        join_pairs(load_converted(patches + j), second, to + j);
       }
     }
-#endif
   }
+#endif
 };
 
 }  // namespace VIT_ISA

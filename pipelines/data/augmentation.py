@@ -20,7 +20,8 @@ from pipelines.data.randaugment import (
     mean_grey,
     rand_augment,
 )
-from vit_tf.preprocessing import decode_image, to_model_range
+from vit_tf.image_files import check_size, decode_image
+from vit_tf.preprocessing import to_model_range
 
 # One number per operation that draws. Numbers are never reused.
 _CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)
@@ -37,14 +38,17 @@ class Augmentation:
     """What happens to one training image; the defaults are the reference code's rule.
 
     Attributes:
-        crop: "inception": a random part of the image, resized; "none": no random crop.
+        crop: "inception": a random part of the image, of random area and aspect, resized; "none":
+            the resize of evaluation.
         crop_area: range of the crop's share of the image area.
         flip: whether to mirror left to right with probability 0.5.
-        colour_jitter: strength of brightness, contrast, saturation and hue; see `jitter_colours`.
-        randaugment_layers: operations of RandAugment per image; 0 is none.
-        randaugment_magnitude: their magnitude; see `randaugment.py`.
-        erasing: probability of `erase`.
-        erasing_area, erasing_aspect, erasing_fill: see `erase`.
+        colour_jitter: strength of brightness, contrast, saturation (0 .. 1) and hue (0 .. 0.5); see
+            `jitter_colours`.
+        randaugment_layers: operations of RandAugment per image; 0 is none, AugReg uses 2.
+        randaugment_magnitude: their magnitude, 0 .. 20 in AugReg; see `randaugment.py`.
+        erasing: probability of erasing a rectangle; see `erase`.
+        erasing_area, erasing_aspect: range of its share of the area, and of height over width.
+        erasing_fill: "noise" or "grey".
 
     Raises:
         ValueError: if a field is out of range.
@@ -153,7 +157,9 @@ def inception_crop(image_bytes, seed, area=(0.05, 1.0)):
     """
 
     def crop_jpeg():
-        begin, size = _crop_box(tf.io.extract_jpeg_shape(image_bytes), seed, area)
+        shape = tf.io.extract_jpeg_shape(image_bytes)
+        with tf.control_dependencies([check_size(shape[:2])]):
+            begin, size = _crop_box(tf.identity(shape), seed, area)
         return tf.io.decode_and_crop_jpeg(
             image_bytes, tf.concat([begin[:2], size[:2]], axis=0), channels=3
         )

@@ -1,43 +1,50 @@
 """Which examples are in a global training batch, with names that a person can find again."""
 
-import numpy as np
-
-from pipelines.data.order import TrainOrder
-from pipelines.data.reading import Window, read_ahead
+from pipelines.data.reading import read_ahead
+from pipelines.data.sharding import streams
 from pipelines.data.sources import open_source
+from pipelines.errors import UserError
 
 
-def list_batch(experiment, step):
+def list_batch(experiment, step, hosts=1):
     """Lists the examples that an experiment trains on in one step.
 
-    Reads what a resumed run would read first: the images of at most one window, or of those that
-    the batch spans.
+    Reads what a resumed run would read first: the images of at most one window of each host, or of
+    those that the batch spans.
 
     Args:
         experiment: `config.Experiment`.
         step: index of the step, from 0; the run logs "step k" after the batch k - 1.
+        hosts: number of hosts that train; it matters with data.sharding=files.
 
     Returns:
-        Dict that JSON can hold: data_set, step, epoch (of the first example), batch_size and
-        examples, a list with position, id, label, class and name of each.
+        Dict that JSON can hold: data_set, step, epoch (of the first example), batch_size, sharding,
+        hosts and examples, a list with position, id, label, class and name of each.
 
     Raises:
-        DataError: if the data set cannot be opened or read.
+        UserError: if the data set cannot be opened or read, or the hosts do not fit.
     """
     data, batch_size = experiment.data, experiment.train.batch_size
+    if data.sharding == "global" and hosts != 1:
+        raise UserError(
+            f"With data.sharding=global a batch is the same on any number of hosts. Leave out "
+            f"--hosts={hosts}, or set data.sharding=files."
+        )
+    if batch_size % hosts:
+        raise UserError(
+            f"--hosts={hosts} does not divide train.batch_size={batch_size}. Give the number of "
+            f"hosts that train."
+        )
     source = open_source(data.name, data.train_split, data.data_dir)
-    order = TrainOrder(source.shard_lengths, data.window, experiment.seed)
-    first, last = step * batch_size, (step + 1) * batch_size
-
-    def windows():
-        for epoch, number in order.windows_from(first):
-            start, stop = order.positions(epoch, number)
-            if start >= last:
-                return
-            positions = np.arange(max(start, first), min(stop, last))
-            indices = order.indices(epoch, number)[positions - start]
-            yield Window(order.pieces(epoch, number), indices, positions)
-
+    parts = streams(
+        source,
+        batch_size=batch_size,
+        window=data.window,
+        seed=experiment.seed,
+        sharding=data.sharding,
+        hosts=hosts,
+    )
+    first = step * batch_size
     examples = [
         {
             "position": int(position - first),
@@ -46,22 +53,26 @@ def list_batch(experiment, step):
             "class": source.labels[label],
             "name": source.describe(int(example_id)),
         }
-        for rows in read_ahead(source, windows())
+        for part in parts
+        for rows in read_ahead(source, part.windows(step, step + 1))
         for label, example_id, position in zip(rows.labels, rows.ids, rows.positions, strict=True)
     ]
     return {
         "data_set": str(source),
         "step": step,
-        "epoch": order.locate(first).epoch,
+        "epoch": parts[0].epoch(step),
         "batch_size": batch_size,
+        "sharding": data.sharding,
+        "hosts": hosts,
         "examples": examples,
     }
 
 
 def format_batch(batch):
     """Returns what `list_batch` found as a table for people."""
+    files = f", files of {batch['hosts']} hosts" if batch["sharding"] == "files" else ""
     lines = [
-        f"step {batch['step']} of {batch['data_set']}, epoch {batch['epoch']}",
+        f"step {batch['step']} of {batch['data_set']}, epoch {batch['epoch']}{files}",
         f"{'position':>8} {'id':>9}  class  name",
     ]
     for example in batch["examples"]:

@@ -4,6 +4,7 @@ An epoch is a permutation of stored blocks, laid end to end and cut into windows
 window are shuffled among themselves. Epochs follow one another without a gap: training step k with
 global batch size B takes the positions [k B, (k + 1) B) of this endless stream, whatever the number
 of hosts and replicas. A resumed run opens the right window directly and reads nothing before it.
+The order may also be that of one host over stored runs of its own, see `sharding.py`.
 """
 
 import dataclasses
@@ -41,22 +42,28 @@ def cut_blocks(lengths, longest):
 
 @dataclasses.dataclass(frozen=True)
 class TrainOrder:
-    """Order of an endless stream of epochs over stored examples 0 .. num_examples - 1.
+    """Order of an endless stream of epochs over the stored examples of one host.
 
     Attributes:
         shard_lengths: number of examples of each contiguous stored run.
         window: number of examples shuffled together; one window of encoded images is held in
             memory. At least `num_examples` gives a full shuffle.
         seed: seed of the run, 0 .. 2**64 - 1.
+        host, hosts: the runs taken are host, host + hosts, ...; by default all of them. Every host
+            draws an order of its own.
     """
 
     shard_lengths: tuple[int, ...]
     window: int
     seed: int
+    host: int = 0
+    hosts: int = 1
 
     def __post_init__(self):
         if self.window < 1:
             raise ValueError(f"window={self.window} is not positive. Expected at least 1 example.")
+        if not 0 <= self.host < self.hosts:
+            raise ValueError(f"host={self.host} is none of 0 .. {self.hosts - 1}.")
         if self.num_examples < 1:
             raise ValueError("There are no examples to order. Expected at least 1.")
         if not 0 <= self.seed < 2**64:
@@ -65,7 +72,7 @@ class TrainOrder:
     @functools.cached_property
     def num_examples(self):
         """Examples in one epoch."""
-        return sum(self.shard_lengths)
+        return sum(self.shard_lengths[self.host :: self.hosts])
 
     @property
     def windows_per_epoch(self):
@@ -76,8 +83,13 @@ class TrainOrder:
     def _blocks(self):
         """Stored start and length of every block, int64 arrays."""
         longest = max(1, min(self.window, self.num_examples) // BLOCKS_PER_WINDOW)
-        lengths = cut_blocks(self.shard_lengths, longest)
-        return np.cumsum(lengths) - lengths, lengths
+        shard_ends = np.cumsum(self.shard_lengths)
+        starts, lengths = [], []
+        for shard in range(self.host, len(self.shard_lengths), self.hosts):
+            cut = cut_blocks(self.shard_lengths[shard : shard + 1], longest)
+            starts.append(shard_ends[shard] - np.cumsum(cut[::-1])[::-1])
+            lengths.append(cut)
+        return np.concatenate(starts), np.concatenate(lengths)
 
     def locate(self, position):
         """Returns the `Place` of a stream position."""
@@ -93,7 +105,7 @@ class TrainOrder:
     def pieces(self, epoch, window):
         """Returns the stored ranges `[(start, stop), ...]` that make up a window, in its order."""
         starts, lengths = self._blocks
-        permutation = keys.permutation(len(lengths), self.seed, keys.BLOCK_ORDER, epoch)
+        permutation = self._permutation(len(lengths), keys.BLOCK_ORDER, epoch)
         starts, lengths = starts[permutation], lengths[permutation]
         ends = np.cumsum(lengths)
         begin = window * self.window
@@ -112,7 +124,10 @@ class TrainOrder:
     def indices(self, epoch, window):
         """Returns the stored indices of a window in training order, int64 `[length]`."""
         stored = np.concatenate([np.arange(*piece) for piece in self.pieces(epoch, window)])
-        return stored[keys.permutation(len(stored), self.seed, keys.WINDOW_ORDER, epoch, window)]
+        return stored[self._permutation(len(stored), keys.WINDOW_ORDER, epoch, window)]
+
+    def _permutation(self, length, domain, epoch, window=0):
+        return keys.permutation(length, self.seed, domain, epoch, window, self.host)
 
     def windows_from(self, position):
         """Yields `(epoch, window)` without end, from the window that holds a stream position."""

@@ -2,8 +2,8 @@
 
 Both functions serve `strategy.distribute_datasets_from_function`: they take the `InputContext` of a
 host and return a dataset whose consecutive elements are the batches of that host's replicas. What
-an example looks like, and in which global batch it is, never depends on the number of hosts or
-replicas: a host reads whole windows, but keeps and decodes only its slice of every global batch.
+an example looks like, and in which global batch it is, never depends on the number of replicas,
+nor, unless `data.sharding` says so, of hosts: see `sharding.py`.
 
 A batch of one replica, with b = global batch size / replicas:
 
@@ -13,33 +13,24 @@ A batch of one replica, with b = global batch size / replicas:
 | label | int32 `[b]` | with MixUp or CutMix: float32 `[b, K]`, shares of the classes |
 | id | int64 `[b]` | see `sources.Source`; -1 for padding |
 | position | int32 `[b]` | place in the global batch |
-| weight | float32 `[b]` | 1; 0 for padding |
+| weight | float32 `[b]` | 1; 0 for padding, and for an image left out by `data.bad_images=skip` |
 """
 
+import contextlib
 import functools
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.data import augmentation, keys
+from pipelines.data.bad_images import decode_all
 from pipelines.data.mixing import DRAWS, Mixing
-from pipelines.data.order import TrainOrder
-from pipelines.data.reading import ROWS_PER_READ, Window, read_ahead
-from pipelines.data.sources import DataError, first_line
-from vit_tf.preprocessing import decode_image
+from pipelines.data.reading import Window, read_ahead
+from pipelines.data.sharding import share_of_host, streams
+from vit_tf.image_files import decode_image
 
 # Stored rows that evaluation reads at a time.
 _EVAL_WINDOW = 1024
-
-
-# What a dataset raises when an example cannot be read or decoded.
-INPUT_ERRORS = (
-    tf.errors.InvalidArgumentError,
-    tf.errors.DataLossError,
-    tf.errors.NotFoundError,
-    tf.errors.UnknownError,
-)
 
 
 def train_dataset(
@@ -52,6 +43,8 @@ def train_dataset(
     start_step=0,
     mixup=0.0,
     cutmix=0.0,
+    sharding="global",
+    bad_images=None,
     input_context=None,
     **augment,
 ):
@@ -67,16 +60,19 @@ def train_dataset(
         window: examples shuffled together; about as many encoded images are held in memory.
         start_step: index of the first global batch; batches are those of a run from step 0.
         mixup, cutmix: parameter of Beta(a, a) of each; 0 turns it off. See `mixing.Mixing`.
+        sharding: "global" or "files", see `sharding.py`.
+        bad_images: `BadImages` of the run, to leave out what cannot be decoded; None stops there.
         input_context: `tf.distribute.InputContext` of this host; None for a single replica.
         **augment: crop, flip, randaugment_layers, ...: see `augmentation.Augmentation`.
 
     Returns:
         `tf.data.Dataset` of replica batches with static shapes; see the head of this module. An
-        image that cannot be decoded raises `tf.errors.InvalidArgumentError`; `find_unreadable`
-        tells which one.
+        image that cannot be decoded raises `tf.errors.InvalidArgumentError`, unless it is left out;
+        `bad_images.find_unreadable` tells which one.
 
     Raises:
-        ValueError: if the batch size does not fit the replicas, or an argument is out of range.
+        ValueError: if the batch size does not fit the replicas, an argument is out of range, or
+            there are fewer files than hosts with sharding="files".
     """
     if start_step < 0:
         raise ValueError(f"start_step={start_step} is negative. Expected the index of a batch.")
@@ -88,24 +84,27 @@ def train_dataset(
         image_size=preprocessing.image_size,
         num_classes=source.num_classes,
     )
-    share = _share_of_host(batch_size, input_context, with_partners=bool(mixing))
-    order = TrainOrder(source.shard_lengths, window, seed)
-    first = start_step * batch_size
+    share = share_of_host(batch_size, input_context, bool(mixing), sharding)
+    hosts = input_context.num_input_pipelines if input_context else 1
+    parts = streams(
+        source, batch_size=batch_size, window=window, seed=seed, sharding=sharding, hosts=hosts
+    )
+    # The global order is one for all hosts.
+    stream = parts[input_context.input_pipeline_id if len(parts) > 1 else 0]
 
     def windows():
-        for epoch, number in order.windows_from(first):
-            start, stop = order.positions(epoch, number)
-            positions = np.arange(max(start, first), stop)
-            positions = positions[share.holds(positions)]
-            indices = order.indices(epoch, number)[positions - start]
-            yield Window(order.pieces(epoch, number), indices, positions)
+        return map(share.cut, stream.windows(start_step))
 
     prepare = functools.partial(augment, preprocessing=preprocessing)
-    return _dataset(source, windows, prepare, share, seed, mixing)
+    return _dataset(
+        source, windows, prepare, share, seed, preprocessing.image_size, mixing, bad_images
+    )
 
 
 def sample_images(source, preprocessing, seed, count=16, **augment):
     """The first stored images as training would see them, float32 `[n, h, w, 3]` in [-1, 1].
+
+    Images that cannot be decoded are missing; training tells about them when it meets them.
 
     Args:
         source: a `Source`.
@@ -116,13 +115,14 @@ def sample_images(source, preprocessing, seed, count=16, **augment):
     """
     prepare = augmentation.Augmentation(**augment)
     images = source.read([(0, min(count, source.num_examples))]).images
-    seeds = keys.example_seeds(seed, 0, np.arange(len(images)))
-    return tf.stack(
-        [prepare(tf.constant(x), s, preprocessing) for x, s in zip(images, seeds, strict=True)]
-    )
+    samples = [tf.zeros([0, *preprocessing.image_size, 3])]
+    for image, own in zip(images, keys.example_seeds(seed, 0, np.arange(len(images))), strict=True):
+        with contextlib.suppress(tf.errors.OpError):
+            samples.append(prepare(tf.constant(image), own, preprocessing)[None])
+    return tf.concat(samples, axis=0)
 
 
-def eval_dataset(source, *, batch_size, preprocessing, input_context=None):
+def eval_dataset(source, *, batch_size, preprocessing, bad_images=None, input_context=None):
     """Returns the dataset that holds every example once, in stored order.
 
     The last global batch is padded with black images of weight 0, label 0 and id -1, so every
@@ -130,22 +130,23 @@ def eval_dataset(source, *, batch_size, preprocessing, input_context=None):
 
     Args, returns and raises: as `train_dataset`.
     """
-    share = _share_of_host(batch_size, input_context)
+    share = share_of_host(batch_size, input_context)
     end = eval_steps(source, batch_size) * batch_size
 
     def windows():
         for start in range(0, end, _EVAL_WINDOW):
             positions = np.arange(start, min(start + _EVAL_WINDOW, end))
-            positions = positions[share.holds(positions)]
             indices = np.where(positions < source.num_examples, positions, -1)
             stop = min(start + _EVAL_WINDOW, source.num_examples)
-            yield Window([(start, stop)] if start < stop else [], indices, positions)
+            pieces = [(start, stop)] if start < stop else []
+            yield share.cut(Window(pieces, indices, positions))
 
     def prepare(image_bytes, example_seed):
         del example_seed  # nothing is random
         return preprocessing(decode_image(image_bytes))
 
-    dataset = _dataset(source, windows, prepare, share, seed=0, mixing=None)
+    size = preprocessing.image_size
+    dataset = _dataset(source, windows, prepare, share, 0, size, None, bad_images)
     count = end // batch_size * share.replicas
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
@@ -155,158 +156,27 @@ def eval_steps(source, batch_size):
     return -(-source.num_examples // batch_size)
 
 
-def train_indices(source, *, batch_size, seed, window, step):
+def train_indices(source, *, batch_size, seed, window, step, sharding="global", hosts=1):
     """Returns the positions in the source of the examples of one training batch, int64 `[B]`."""
-    order = TrainOrder(source.shard_lengths, window, seed)
-    return order.stream(step * batch_size, (step + 1) * batch_size)
+    parts = streams(
+        source, batch_size=batch_size, window=window, seed=seed, sharding=sharding, hosts=hosts
+    )
+    return np.concatenate([part.indices(step) for part in parts])
 
 
-def find_unreadable(source, indices):
-    """Finds the first image that cannot be decoded, to explain why a dataset has stopped.
-
-    Args:
-        source: a `Source`.
-        indices: positions in the source, such as `train_indices` of the failed step, or
-            `range(source.num_examples)`.
-
-    Returns:
-        `DataError` that names the image and the reason, or says why the files cannot be read; None
-        if every image can be decoded.
-    """
-    indices = np.asarray(indices, np.int64)
-    for start in range(0, len(indices), ROWS_PER_READ):
-        part = indices[start : start + ROWS_PER_READ]
-        runs = np.split(part, np.flatnonzero(np.diff(part) != 1) + 1)
-        try:
-            examples = source.read([(int(run[0]), int(run[-1]) + 1) for run in runs])
-        except DataError as error:
-            return error
-        if error := _first_unreadable(source, examples):
-            return error
-    return None
-
-
-def _first_unreadable(source, examples):
-    """Returns the `DataError` for the first image that cannot be decoded, or None."""
-    for image, example_id in zip(examples.images, examples.ids, strict=True):
-        try:
-            decode_image(tf.constant(image))
-        except tf.errors.OpError as error:
-            # See `files.FileSource` for images without bytes.
-            reason = first_line(error) if image else "it is empty, huge or cannot be opened"
-            return DataError(
-                f"The image {source.describe(int(example_id))} (id {example_id}) cannot be "
-                f"decoded: {reason}. Remove or replace it."
-            )
-    return None
-
-
-class _Share(NamedTuple):
-    """What a host needs of every global batch: places [begin, end), divided among `replicas`.
-
-    With partners, also the place before them (modulo the batch size): see `mixing.py`.
-    """
-
-    batch_size: int
-    begin: int
-    end: int
-    replicas: int
-    with_partners: bool
-
-    @property
-    def has_neighbour(self):
-        """Whether the partner of the first example is an example of another host."""
-        return self.with_partners and self.end - self.begin < self.batch_size
-
-    @property
-    def rows(self):
-        """Number of examples read per global batch."""
-        return self.end - self.begin + self.has_neighbour
-
-    def holds(self, positions):
-        """Which stream positions the host needs, bool."""
-        place = positions % self.batch_size
-        held = (place >= self.begin) & (place < self.end)
-        if self.has_neighbour:
-            held |= place == (self.begin - 1) % self.batch_size
-        return held
-
-    def own(self, column):
-        """Returns the slice itself of the rows of one global batch."""
-        # In the order of the stream the neighbour comes first, except for the first host.
-        skipped = int(self.has_neighbour and self.begin > 0)
-        return column[skipped : skipped + self.end - self.begin]
-
-    def partners(self, column):
-        """Returns the row before each of `own`."""
-        return self.own(tf.roll(column, 1, axis=0))
-
-
-def _share_of_host(batch_size, input_context, with_partners=False):
-    """Returns the `_Share` of a host; checks that the replicas divide the batch."""
-    context = input_context or tf.distribute.InputContext()
-    hosts, replicas = context.num_input_pipelines, context.num_replicas_in_sync
-    if batch_size < 1 or batch_size % replicas:
-        raise ValueError(
-            f"batch_size={batch_size} cannot be divided among {replicas} replicas. Expected a "
-            f"positive multiple of {replicas}."
-        )
-    if replicas % hosts:
-        raise ValueError(f"{replicas} replicas cannot be divided among {hosts} hosts.")
-    length = batch_size // hosts
-    begin = context.input_pipeline_id * length
-    return _Share(batch_size, begin, begin + length, replicas // hosts, with_partners)
-
-
-def _dataset(source, windows, prepare, share, seed, mixing):
+def _dataset(source, windows, prepare, share, seed, image_size, mixing, bad_images):
     """Builds the dataset: read in final order, decode in parallel, batch, mix.
 
     Args:
         source: a `Source`.
         windows: function without arguments, returns an iterator of `Window`s.
         prepare: maps the bytes and the seed of an example to an image; pure TensorFlow.
-        share: `_Share` of this host.
+        share: `Share` of this host.
         seed: seed of the run.
-        mixing: a `Mixing`; without partners in the share it is not used.
+        image_size: (height, width) of the images, in pixels.
+        mixing: a `Mixing`, None for evaluation; without partners in the share it is not used.
+        bad_images: `BadImages`, or None to stop at the first one.
     """
-    padding = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)).numpy()
-
-    def chunks():
-        for rows in read_ahead(source, windows()):
-            padded = rows.ids < 0
-            rows.images[padded] = padding
-            steps, positions = np.divmod(rows.positions, share.batch_size)
-            each, member = np.unique(steps, return_inverse=True)
-            seeds = [keys.example_seeds(seed, step, positions[steps == step]) for step in each]
-            chunk = {
-                "image": rows.images,
-                "label": rows.labels,
-                "id": rows.ids,
-                "position": positions.astype(np.int32),
-                "weight": np.where(padded, 0, 1).astype(np.float32),
-                "seed": np.concatenate(seeds),
-            }
-            if share.with_partners:
-                chunk["mixing"] = np.stack([mixing.draw(step) for step in each])[member]
-            yield chunk
-
-    def finish(example):
-        image = prepare(example["image"], example.pop("seed"))
-        return {**example, "image": image}
-
-    def mix(rows):
-        draw = rows.pop("mixing")[0]
-        batch = {key: share.own(column) for key, column in rows.items()}
-        partners = [share.partners(rows[key]) for key in ("image", "label")]
-        batch["image"], batch["label"] = mixing.mix(draw, batch["image"], batch["label"], *partners)
-        return batch
-
-    def divide(batch):
-        return {
-            key: tf.reshape(column, [share.replicas, -1, *column.shape[1:]])
-            for key, column in batch.items()
-        }
-
     signature = {
         "image": tf.TensorSpec([None], tf.string),
         "label": tf.TensorSpec([None], tf.int32),
@@ -317,18 +187,93 @@ def _dataset(source, windows, prepare, share, seed, mixing):
     }
     if share.with_partners:
         signature["mixing"] = tf.TensorSpec([None, DRAWS], tf.float32)
-    dataset = tf.data.Dataset.from_generator(chunks, output_signature=signature).unbatch()
-    dataset = dataset.map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    if share.with_partners:
-        # Mixed as one batch of the host, because replicas share neighbours.
-        dataset = dataset.batch(share.rows, drop_remainder=True)
-        dataset = dataset.map(mix)
-        if share.replicas > 1:
-            dataset = dataset.map(divide).unbatch()
+    if bad_images is not None:
+        signature["step"] = tf.TensorSpec([None], tf.int64)
+    chunks = functools.partial(_chunks, source, windows, share.batch_size, seed, mixing)
+
+    def columns():
+        return ({key: chunk[key] for key in signature} for chunk in chunks())
+
+    # Batches to mix are those of the host, because replicas share neighbours.
+    batch_size = share.rows if share.with_partners else share.rows // share.replicas
+    dataset = tf.data.Dataset.from_generator(columns, output_signature=signature).unbatch()
+    if bad_images is None:
+
+        def decode(example):
+            image = prepare(example["image"], example.pop("seed"))
+            return {**example, "image": image}
+
+        dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        dataset = dataset.batch(batch_size, drop_remainder=True)
     else:
-        dataset = dataset.batch(share.rows // share.replicas, drop_remainder=True)
+
+        def note(ids, images, steps, positions):
+            bad_images.add(source, ids, images)
+            if mixing is not None:  # training
+                for step in np.unique(steps):
+                    places = positions[steps == step].tolist()
+                    bad_images.miss(source, int(step), places, share.batch_size)
+
+        dataset = decode_all(dataset, prepare, batch_size, image_size, note)
+    if share.with_partners:
+        dataset = dataset.map(functools.partial(_mix, share, mixing, bad_images is not None))
+        if share.replicas > 1:
+            dataset = dataset.map(functools.partial(_divide, share.replicas)).unbatch()
     options = tf.data.Options()
     options.deterministic = True
     # Hosts have their slices already.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def _chunks(source, windows, batch_size, seed, mixing):
+    """Yields consecutive examples of a host as dictionaries of columns; see `_dataset`."""
+    padding = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)).numpy()
+    for rows in read_ahead(source, windows()):
+        padded = rows.ids < 0
+        rows.images[padded] = padding
+        steps, positions = np.divmod(rows.positions, batch_size)
+        each, member = np.unique(steps, return_inverse=True)
+        seeds = [keys.example_seeds(seed, step, positions[steps == step]) for step in each]
+        chunk = {
+            "image": rows.images,
+            "label": rows.labels,
+            "id": rows.ids,
+            "position": positions.astype(np.int32),
+            "weight": np.where(padded, 0, 1).astype(np.float32),
+            "seed": np.concatenate(seeds),
+            "step": steps,
+        }
+        if mixing:
+            chunk["mixing"] = np.stack([mixing.draw(step) for step in each])[member]
+        yield chunk
+
+
+def _mix(share, mixing, may_be_bad, rows):
+    """Mixes the rows of one global batch that a host has read; returns its own."""
+    rows = dict(rows)
+    draw = rows.pop("mixing")[0]
+    batch = {key: share.own(column) for key, column in rows.items()}
+    image, label, weight = (batch[key] for key in ("image", "label", "weight"))
+    partners = [share.partners(rows[key]) for key in ("image", "label")]
+    batch["image"], batch["label"] = mixing.mix(draw, image, label, *partners)
+    if may_be_bad:
+        # A black image must not show in others, nor get a share of them.
+        whole = weight * share.partners(rows["weight"]) > 0
+        one_hot = tf.one_hot(label, mixing.num_classes)
+        batch["image"], batch["label"] = tf.cond(
+            tf.reduce_all(whole),
+            lambda: (batch["image"], batch["label"]),
+            lambda: (
+                tf.where(whole[:, None, None, None], batch["image"], image),
+                tf.where(whole[:, None], batch["label"], one_hot),
+            ),
+        )
+    return batch
+
+
+def _divide(replicas, batch):
+    """Divides the batch of a host among its replicas."""
+    return {
+        key: tf.reshape(column, [replicas, -1, *column.shape[1:]]) for key, column in batch.items()
+    }

@@ -18,7 +18,7 @@ from pipelines.data.folders import open_folder
 from pipelines.data.lists import open_list
 from pipelines.data.records import open_records
 
-# A split up to this size is read once and kept in memory, encoded.
+# The files of a split up to this size are read once and kept in memory, encoded.
 MAX_CACHED_BYTES = 256 * 2**20
 
 _ROWS_PER_READ = 256
@@ -32,7 +32,6 @@ class TfdsSource(Source):
 
     def __init__(self, builder, split, parts, examples=None):
         self._builder = builder
-        self._examples = examples
         feature = builder.info.features[_image_and_label(builder)[1]]
         super().__init__(
             name="/".join(filter(None, [builder.name, builder.builder_config_name])),
@@ -44,18 +43,35 @@ class TfdsSource(Source):
                 stored_runs(builder.info.splits, parts) if parts else (len(examples.ids),)
             ),
         )
+        self._examples = examples
+        self._in_memory = np.full(len(self.shard_lengths), examples is not None)
 
     def read(self, ranges):
         """As `Source.read`; `DataError` also if examples have no label.
 
         Opening files costs about as much as reading 300 images, so ask for many at a time.
         """
-        if self._examples is None and self._num_bytes() <= MAX_CACHED_BYTES:
-            self._examples = self._read_files([(0, self.num_examples)])
-        if self._examples is None:
+        if self._examples is None and self._num_bytes() > MAX_CACHED_BYTES:
             return self._read_files(ranges)
         positions = np.concatenate([np.arange(*limits) for limits in ranges])
+        self._keep(positions)
         return Examples(*(column[positions] for column in self._examples))
+
+    def _keep(self, positions):
+        """Reads the stored runs of some positions into memory, unless they are there."""
+        if self._examples is None:
+            count = self.num_examples
+            columns = np.empty(count, object), np.zeros(count, np.int32), np.zeros(count, np.int64)
+            self._examples = Examples(*columns)
+        ends = np.cumsum(self.shard_lengths)
+        runs = np.unique(np.searchsorted(ends, positions, side="right"))
+        runs = runs[~self._in_memory[runs]]
+        if len(runs):
+            limits = [(int(ends[run]) - self.shard_lengths[run], int(ends[run])) for run in runs]
+            rows = np.concatenate([np.arange(*part) for part in limits])
+            for column, values in zip(self._examples, self._read_files(limits), strict=True):
+                column[rows] = values
+            self._in_memory[runs] = True
 
     def _num_bytes(self):
         """Size of the stored examples, estimated from the size of their splits."""
@@ -147,9 +163,13 @@ def _image_and_label(builder):
 
 
 def first_line(error):
-    """Returns what a TensorFlow error says to a person, without the graph's names for its nodes."""
-    message = re.sub(r"\{\{.*?\}\}\s*", "", error.message).strip()
-    return message.partition("\n")[0].rstrip(".")
+    """Returns what a TensorFlow error says to a person, without what it says of its graph."""
+    message = re.sub(r"\{\{.*?\}\}\s*", "", error.message)
+    if asserted := re.search(r"assertion failed: \[(.*?)\]", message):
+        return asserted[1]
+    # Where it happened comes before what happened.
+    message = re.sub(r"(?s)^Graph execution error:.*?defined at .*?\n\n(?=\S)", "", message)
+    return re.sub(r"\s*\[Op:.*", "", message.strip().partition("\n")[0]).rstrip(".")
 
 
 class _Only(tfds.decode.PartialDecoding):

@@ -11,7 +11,7 @@ import custom_ops
 from pipelines import report
 from vit_tf import inspection
 from vit_tf.files import write_atomically
-from vit_tf.preprocessing import decode_image
+from vit_tf.image_files import decode_image
 
 _MAX_COMPONENTS = 16
 _EXAMPLES, _MOST_WRONG = 16, 4

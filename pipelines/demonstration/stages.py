@@ -23,8 +23,8 @@ from pipelines.progress import say
 from pipelines.report import Check
 from pipelines.workdir import Workdir, read_json, write_json
 from vit_tf import inspection
+from vit_tf.image_files import decode_image
 from vit_tf.models import VisionTransformer
-from vit_tf.preprocessing import decode_image
 
 # What differs from the recipe `digits`. Measured on 20 November 2026 on two shared cores: 97.3 to
 # 98.3 % of the test images for the seeds 0, 1 and 2, after 80 s of training; widths of 80 and 96

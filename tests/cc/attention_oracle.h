@@ -138,7 +138,7 @@ class AttentionOracle {
     // what is computed from weights that were computed again.
     const double u = unit(accumulator(p_.type));
     const double error = u * (16 + static_cast<double>(n) / 16 + 8 * magnitude) + rounded_;
-    result_.log_sum_exp.set(lse_place, highest + log(sum), u * (8 + 8 * magnitude));
+    result_.log_sum_exp.set(lse_place, highest + log(sum), error - rounded_);
     set_errors(p, error);
     const double delta = values(i, p);
     set_errors(p, 2 * error);

@@ -31,7 +31,8 @@ trap "bazel shutdown" EXIT
 bazel test //custom_ops/... --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
 bazel build //custom_ops
 bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink", deps(//custom_ops))' > actions.json
-! PYTHON_BIN_PATH="$PWD/nothing" bazel build //custom_ops 2> refusal.txt
+VIRTUAL_ENV="$PWD/other" bazel build --nobuild //custom_ops
+! PYTHON_BIN_PATH="$PWD/other/bin/python" bazel build //custom_ops 2> refusal.txt
 """
 
 
@@ -42,8 +43,10 @@ def bazel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bazel")
     checkout, output = copy_checkout(folder), folder / "output"
     (checkout / ".venv").symlink_to(sys.prefix)
-    (checkout / "nothing").write_text("#!/bin/sh\nexit 3\n")
-    (checkout / "nothing").chmod(0o755)
+    python = checkout / "other" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho asked >> "$0.log"; exit 3\n')
+    python.chmod(0o755)
     hidden = ("PYTHON_BIN_PATH", "VIRTUAL_ENV", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     done = subprocess.run(
@@ -148,7 +151,9 @@ def test_the_package_finds_what_bazel_built(bazel):
 def test_without_tensorflow_bazel_says_what_it_tried(bazel):
     text = (bazel / "refusal.txt").read_text()
     assert "point PYTHON_BIN_PATH at an interpreter" in text
-    assert f"{bazel}/nothing: does not run" in text
+    assert f"{bazel}/other/bin/python: does not run" in text and "/.venv/" not in text
+    # The time before, it was asked as the interpreter of $VIRTUAL_ENV, and .venv took its place.
+    assert (bazel / "other" / "bin" / "python.log").read_text() == "asked\nasked\n"
 
 
 def test_nothing_of_bazel_is_left_to_be_downloaded():

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import stat
+import sysconfig
 
 import pytest
 
@@ -283,23 +284,38 @@ def test_without_tensorflow_the_module_is_built(package):
 
 @pytest.mark.process
 def test_is_current(package, monkeypatch):
-    folder, _ = package
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.0")
+    folder, target = package
+    versions = {"tensorflow": "2.20.0"}
+    monkeypatch.setattr("importlib.metadata.version", lambda name: versions[name])
+    target["suffix"] = sysconfig.get_config_var("EXT_SUFFIX")
     assert build_ops.is_current() is False
-    compiled(folder)
+    build_ops.build(say=[].append)
     assert build_ops.is_current() is True
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.1")
+    versions["tensorflow"] = "2.20.1"
     assert build_ops.is_current() is False
-    monkeypatch.undo()
+    versions["tensorflow"] = "2.20.0"
+    [module] = folder.glob("_vit_kernels*")
+    module.rename(folder / "gone")
+    assert build_ops.is_current() is False
+    (folder / "gone").rename(module)
+    for file in ("sources.bzl", "cc/a.h", "tf/o.h", "python/m.h", "python/m.cc", "cc/i.cc"):
+        text = (folder / file).read_text()
+        (folder / file).write_text(text + "\n# changed")
+        assert build_ops.is_current() is False, file
+        (folder / file).write_text(text)
+    assert build_ops.is_current() is True
 
 
-@pytest.mark.process
-def test_a_change_of_the_sources_is_noticed(package, monkeypatch):
-    folder, _ = package
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.0")
-    compiled(folder)
-    (folder / "tf/o.h").write_text("// changed")
-    assert build_ops.is_current() is False
+def test_what_is_interrupted_leaves_what_was_there(tmp_path):
+    def interrupted(path):
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    (tmp_path / "library.so").write_text("whole")
+    with pytest.raises(KeyboardInterrupt):
+        build_ops._replace(tmp_path / "library.so", interrupted)
+    [path] = tmp_path.iterdir()
+    assert path.read_text() == "whole"
 
 
 @pytest.mark.process

@@ -56,8 +56,8 @@ def broken():
 
 
 def huge():
-    """Format -> a small file whose header claims 50,000 x 50,000 pixels."""
-    side = 50_000
+    """Format -> a small file whose header claims 60,000 x 60,000 pixels, or as many as it can."""
+    side, webp_side = 60_000, 2**14 - 1
     image = pixels(8, 8)
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     jpeg = bytearray(encode(image, "JPEG"))
@@ -65,10 +65,35 @@ def huge():
     jpeg[frame + 5 : frame + 9] = struct.pack(">HH", side, side)
     gif = bytearray(encode(image, "GIF"))
     gif[6:10] = struct.pack("<HH", side, side)
+    gif_frame = bytearray(encode(image, "GIF"))
+    frame = gif_frame.rindex(b"\x2c" + bytes(4) + struct.pack("<HH", 8, 8))
+    gif_frame[frame + 5 : frame + 9] = struct.pack("<HH", side, side)
     png = (
         b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(b"\0" * 99))
     )
-    return {"JPEG": bytes(jpeg), "GIF": bytes(gif), "PNG": png + _chunk(b"IEND", b"")}
+    bmp = bytearray(encode(image, "BMP"))
+    bmp[18:26] = struct.pack("<ii", side, -side)
+    lossy, lossless = (
+        bytearray(encode(image, "WEBP")),
+        bytearray(encode(image, "WEBP", lossless=True)),
+    )
+    lossy[26:30] = struct.pack("<HH", webp_side, webp_side)
+    lossless[21:25] = struct.pack("<I", webp_side | webp_side << 14)
+    frames = [Image.fromarray(pixels(8, 8, seed)) for seed in (1, 2)]
+    file = io.BytesIO()
+    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:])
+    animation = bytearray(file.getvalue())
+    animation[24:30] = 2 * struct.pack("<I", side - 1)[:3]
+    return {
+        "JPEG": bytes(jpeg),
+        "GIF": bytes(gif),
+        "GIF frame": bytes(gif_frame),
+        "PNG": png + _chunk(b"IEND", b""),
+        "BMP": bytes(bmp),
+        "WebP": bytes(lossy),
+        "WebP lossless": bytes(lossless),
+        "WebP animation": bytes(animation),
+    }
 
 
 def _chunk(name, data):

@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from pipelines.data import pipeline
+from pipelines.data import pipeline, record_writer
 from pipelines.data.sources import open_source
 from pipelines.workdir import Workdir
 from tests.pipelines.process import run_here
@@ -83,9 +84,71 @@ def test_experiment_of_a_run(batch_command, tmp_path, trained_on):
     assert ids == trained_on[5]["id"].tolist()
 
 
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """A folder of TFRecord files: 150 digits in six files."""
+    path = tmp_path_factory.mktemp("batch") / "records"
+    record_writer.write_records({"train": open_source("digits", "train[:150]")}, path, shards=6)
+    return path
+
+
+def test_files_of_hosts(batch_command, records):
+    """What the hosts see together, in an epoch of its own for each; they hold 50 examples."""
+    assignments = [f"data.name=tfrecord:{records}", "data.sharding=files", "train.batch_size=6"]
+    experiment = tiny_experiment(*assignments)
+    source = open_source(experiment.data.name, "train")
+    for step, epoch in ((0, 0), (26, 1)):
+        seen = []
+        for host in range(3):
+            dataset = pipeline.train_dataset(
+                source,
+                batch_size=6,
+                preprocessing=experiment.preprocessing(source.labels),
+                seed=experiment.seed,
+                window=experiment.data.window,
+                start_step=step,
+                sharding="files",
+                input_context=tf.distribute.InputContext(3, host, 3),
+            )
+            seen.append(next(iter(dataset)))
+        flags = ["--step", step, "--hosts", 3, *as_flags(*assignments)]
+        code, out, err = batch_command("--json", *flags)
+        assert (code, err) == (0, "")
+        batch = json.loads(out)
+        assert (batch["sharding"], batch["hosts"], batch["epoch"]) == ("files", 3, epoch)
+        for key in ("id", "label", "position"):
+            expected = np.concatenate([part[key] for part in seen])
+            assert [example[key] for example in batch["examples"]] == expected.tolist()
+    _, out, _ = batch_command(*flags)
+    assert out.splitlines()[0].endswith(f"{records} split 'train', epoch 1, files of 3 hosts")
+
+
+def test_hosts_of_a_run(batch_command, tmp_path, records):
+    """Those of its last start, unless told otherwise."""
+    experiment = tiny_experiment(f"data.name=tfrecord:{records}", "data.sharding=files")
+    run = Workdir(tmp_path)
+    run.create(experiment)
+    for hosts in (4, 2):
+        run.write_manifest(experiment, "8 replicas on TPU", {}, hosts)
+    for flags, hosts in (([], 2), (["--hosts", "1"], 1)):
+        code, out, err = batch_command("--workdir", tmp_path, "--json", *flags)
+        assert (code, err) == (0, "")
+        assert json.loads(out)["hosts"] == hosts
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
+        (["--hosts", "0"], "hosts"),
+        (["--hosts", "2"], "Leave out --hosts=2, or set data.sharding=files"),
+        (
+            ["--hosts", "3", "--set", "data.sharding=files"],
+            "--hosts=3 does not divide train.batch_size=64",
+        ),
+        (
+            ["--hosts", "4", "--set", "data.sharding=files"],
+            "a file for each of 4 hosts, and digits/all:1.0.0 split 'train' has 1",
+        ),
         (["--step", "-1"], "step"),
         (["--workdir", "nowhere"], "nowhere"),
         (["--workdir", "x", "--set", "seed=3"], "Leave out --set"),

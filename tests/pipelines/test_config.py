@@ -35,6 +35,8 @@ VALUES = {
     "data.train_split": ("train[:90%]", "train[:90%]"),
     "data.eval_split": ("none", None),
     "data.window": ("100", 100),
+    "data.sharding": ("files", "files"),
+    "data.bad_images": ("skip", "skip"),
     "data.crop": ("none", "none"),
     "data.crop_area": ("0.2,0.9", (0.2, 0.9)),
     "data.flip": ("false", False),

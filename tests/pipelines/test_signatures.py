@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 
 from custom_ops import reference
-from pipelines import decoding, isolated, serving
+from pipelines import isolated, serving
 from tests.pipelines import encoded
 from tests.pipelines.exports import LABELS, assert_close, call_here, make
+from vit_tf.image_files import decode_image
 
 # name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
 VARIANTS = {
@@ -170,4 +171,4 @@ def test_attend(exported):
 @pytest.mark.parametrize("name", ["JPEG", "GIF", "PNG"])
 def test_header_that_claims_too_much_is_not_decoded(name):
     with pytest.raises(tf.errors.InvalidArgumentError, match="claims more than"):
-        decoding.decode(encoded.huge()[name])
+        decode_image(encoded.huge()[name])

@@ -20,6 +20,11 @@ def test_one_device_is_one():
     assert strategies.describe(strategies.make_strategy("mirrored")) == "2 replicas on CPU"
 
 
+def test_every_strategy_here_reads_on_one_host():
+    for name in ("one_device", "mirrored"):
+        assert strategies.num_hosts(strategies.make_strategy(name)) == 1
+
+
 def test_unknown_name():
     with pytest.raises(UserError, match="--strategy must be one of auto.*Received: mirror"):
         strategies.make_strategy("mirror")

@@ -43,113 +43,6 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_two_replicas_equal_one_device(tmp_path, optimizer):
-    experiment = tiny_experiment(
-        f"optimizer.name={optimizer}", "optimizer.learning_rate=0.01", "data.eval_split=none"
-    )
-    train_loop.train(experiment, tmp_path / "one", one_device())
-    train_loop.train(experiment, tmp_path / "two", two_replicas())
-    tolerance = {"sgd": 1e-6, "adamw": 1e-5}[optimizer]
-    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=tolerance)
-    one, two = arrays(tmp_path / "one"), arrays(tmp_path / "two")
-    largest = max(np.abs(value).max() for value in one.values())
-    for key, value in one.items():
-        # The true gradient of a key bias is 0; Adam normalises the rounding that is left.
-        if not key.endswith("key/bias"):
-            np.testing.assert_allclose(two[key], value, rtol=0, atol=tolerance * largest)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_parts_and_replicas_equal_the_whole_batch(tmp_path, optimizer):
-    """4 x 4 = 16 on one device, and 2 replicas x 2 x 4, with the average of the weights."""
-    base = (
-        f"optimizer.name={optimizer}",
-        "optimizer.learning_rate=0.01",
-        "data.eval_split=none",
-        "data.randaugment_layers=2",
-        "data.mixup=0.5",
-    )
-    runs = {
-        "whole": (one_device, 1),
-        "parts": (one_device, 4),
-        "replicas": (two_replicas, 2),
-    }
-    for name, (strategy, parts) in runs.items():
-        experiment = tiny_experiment(*base, f"train.accumulation={parts}", "train.average=0.9")
-        train_loop.train(experiment, tmp_path / name, strategy())
-    tolerance = {"sgd": 1e-6, "adamw": 1e-5}[optimizer]
-    for name in ("parts", "replicas"):
-        np.testing.assert_allclose(losses(tmp_path / name), losses(tmp_path / "whole"), tolerance)
-        for file in ("final.npz", "average.npz"):
-            whole, other = arrays(tmp_path / "whole", file), arrays(tmp_path / name, file)
-            largest = max(np.abs(value).max() for value in whole.values())
-            for key, value in whole.items():
-                if not key.endswith("key/bias"):
-                    np.testing.assert_allclose(other[key], value, 0, tolerance * largest)
-
-
-def test_the_average_is_its_closed_form(tmp_path):
-    """From the weights after every step: a_n = d^n w_0 + (1 - d) sum d^(n - i) w_i."""
-    decay, steps = 0.8, 5
-    experiment = tiny_experiment(
-        f"train.average={decay}",
-        f"train.steps={steps}",
-        "train.checkpoint_every=1",
-        "train.keep_last=100",
-        "train.eval_every=5",
-    )
-    train_loop.train(experiment, tmp_path / "run", one_device())
-    key = (
-        "model/by_path/vision_transformer.Sblock_1.Smlp.Sdense_0.Skernel/.ATTRIBUTES/VARIABLE_VALUE"
-    )
-    weights_of = [
-        tf.train.load_variable(checkpoints.prefix(tmp_path / "run/checkpoints", step), key)
-        for step in range(1, steps + 1)
-    ]
-    # The first update has a learning rate of 0, so the weights after it are the initial ones.
-    expected = weights_of[0].astype(np.float64)
-    for value in weights_of:
-        expected = decay * expected + (1 - decay) * value
-    name = "Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"
-    average = arrays(tmp_path / "run", "average.npz")[name]
-    np.testing.assert_allclose(average, expected, rtol=0, atol=1e-6)
-    final = arrays(tmp_path / "run")[name]
-    np.testing.assert_array_equal(final, weights_of[-1])
-    assert np.abs(final - average).max() > 1e-4
-    # Evaluations used the average, and it is a source like any other.
-    last = Workdir(tmp_path / "run").read_metrics()[-1]
-    source = weights.find(tmp_path / "run/average.npz")
-    means = train_loop.evaluate(experiment, source, one_device())
-    assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
-
-
-def test_the_average_survives_a_restart(tmp_path):
-    common = ("train.average=0.9", "schedule.decay=constant", "train.deterministic=true")
-    whole = tiny_experiment(*common, "train.steps=6")
-    train_loop.train(whole, tmp_path / "whole", one_device())
-    train_loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", one_device())
-    train_loop.train(whole, tmp_path / "parts", one_device())
-    for file in ("final.npz", "average.npz"):
-        expected, received = arrays(tmp_path / "whole", file), arrays(tmp_path / "parts", file)
-        for key, value in expected.items():
-            np.testing.assert_array_equal(received[key], value)
-
-
-def test_losses_depend_on_the_random_draws(tmp_path):
-    """The comparison above would pass with dropout and augmentation off: they are not."""
-    for name, change in {"a": "seed=0", "b": "model.dropout=0.0", "c": "data.crop=none"}.items():
-        experiment = tiny_experiment(
-            "train.steps=6", "data.eval_split=none", "optimizer.learning_rate=0.02", change
-        )
-        train_loop.train(experiment, tmp_path / name, one_device())
-    a, b, c = (np.array(losses(tmp_path / name)) for name in "abc")
-    # The head starts at zero, so the first loss is log 10 in every run.
-    assert abs(a[0] - np.log(10)) < 1e-6
-    assert np.abs(a[-1] - b[-1]) > 1e-4
-    assert np.abs(a[-1] - c[-1]) > 1e-4
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_interrupted_and_resumed_is_bitwise_the_same(tmp_path, monkeypatch, capsys, optimizer):
     experiment = tiny_experiment(
         f"optimizer.name={optimizer}",
@@ -318,35 +211,6 @@ def test_fine_tuning_resets_the_head_and_resizes_positions(finished, tmp_path, c
     assert 0 < np.abs(trained - start).max() < 0.01
 
 
-@pytest.mark.parametrize("kind", ["workdir", "checkpoint", "npz", "keras"])
-def test_models_open_from_every_source(finished, tmp_path, kind):
-    workdir, _, _ = finished
-    model, _ = weights.open_model(weights.find(workdir))
-    path = {"workdir": workdir, "npz": workdir / "final.npz"}.get(kind)
-    if kind == "keras":
-        path = tmp_path / "model.keras"
-        model.save(path)
-    if kind == "checkpoint":
-        source = weights.Source(
-            str(workdir),
-            "checkpoint",
-            checkpoints.prefix(workdir / "checkpoints", 12),
-            Workdir(workdir),
-        )
-    else:
-        source = weights.find(path)
-    opened, preprocessing = weights.open_model(source)
-    images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
-    np.testing.assert_array_equal(opened(images), model(images))
-    assert preprocessing.image_size == (12, 12)
-    if kind != "keras":
-        assert preprocessing.labels == tuple("0123456789")
-    fresh = vit_tf.create_model(model.config)
-    report = weights.load(fresh, source, head="keep")
-    assert not report.reset
-    np.testing.assert_array_equal(fresh(images), model(images))
-
-
 def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch):
     common = ("schedule.decay=constant", "data.eval_split=none", "train.average=0.5")
     run = tmp_path / "run"
@@ -362,25 +226,6 @@ def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch
             train_loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device())
     assert not (run / "final.npz").exists() and not (run / "average.npz.json").exists()
     assert weights.find(run).kind == "checkpoint"
-
-
-@pytest.mark.parametrize("content", ["none", "empty", "file", "damaged keras", "foreign keras"])
-def test_sources_that_are_no_model(tmp_path, content):
-    path = tmp_path / "thing"
-    if content == "empty":
-        path.mkdir()
-    elif content == "file":
-        path.write_text("hello")
-    elif content != "none":
-        path = tmp_path / "thing.keras"
-        if content == "damaged keras":
-            path.write_bytes(b"PK\x03\x04 nothing")
-        else:
-            import keras
-
-            keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path)
-    with pytest.raises(UserError, match="thing"):
-        weights.open_model(weights.find(path))
 
 
 def test_batch_size_must_fit_the_replicas(tmp_path):
@@ -480,7 +325,7 @@ def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, checkpoin
         "train.steps=1",
         f"train.checkpoint_every={checkpoint_every}",
     )
-    with pytest.raises(RunError, match="is not finite at step 1"):
+    with pytest.raises(RunError, match="is not finite after step 0"):
         train_loop.train(experiment, tmp_path / "run", one_device())
     assert not (tmp_path / "run" / "final.npz").exists()
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == []
@@ -507,25 +352,6 @@ def test_unpooled_models_are_refused(tmp_path):
     vit_tf.save_npz(model, tmp_path / "m.npz")
     with pytest.raises(UserError, match="unpooled"):
         train_loop.evaluate(tiny_experiment(), weights.find(tmp_path / "m.npz"), one_device())
-
-
-@pytest.mark.parametrize(
-    ("section", "field", "value", "message"),
-    [
-        ("config", "hidden_size", 1 << 20, "says hidden_size=1048576"),
-        ("config", "layers", 400, "says layers=400"),
-        ("preprocessing", "image_size", [8, 8], r"prepares images of \(8, 8\)"),
-        ("preprocessing", "labels", 3, "labels"),
-    ],
-)
-def test_a_sidecar_that_does_not_fit_its_file(finished, tmp_path, section, field, value, message):
-    for name in ("final.npz", "final.npz.json"):
-        shutil.copy(finished[0] / name, tmp_path / name)
-    sidecar = json.loads((tmp_path / "final.npz.json").read_text())
-    sidecar[section][field] = value
-    (tmp_path / "final.npz.json").write_text(json.dumps(sidecar))
-    with pytest.raises(UserError, match=message):
-        weights.open_model(weights.find(tmp_path / "final.npz"))
 
 
 def test_sigmoid_training_leaves_a_model_with_sigmoid_probabilities(tmp_path):

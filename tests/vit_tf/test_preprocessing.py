@@ -1,15 +1,13 @@
-"""Preprocessing against NumPy and Pillow: resize rules, value range, round trip, decoding."""
+"""Preprocessing against NumPy: resize rules, value range, round trip."""
 
-import io
 import json
 import resource
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
-from vit_tf.preprocessing import Preprocessing, decode_image
+from vit_tf.preprocessing import Preprocessing
 
 RULES = [
     {"image_size": (6, 9)},
@@ -155,76 +153,3 @@ def test_call_rejects(images, text):
     with pytest.raises(ValueError) as error:
         Preprocessing(image_size=(2, 2))(images)
     assert text in str(error.value)
-
-
-def _encode(image, file_format, **options):
-    file = io.BytesIO()
-    image.save(file, file_format, **options)
-    return file.getvalue()
-
-
-def _pillow(mode="RGB", size=(53, 37)):
-    """Random image with a second half that is smooth."""
-    image = Image.fromarray(_random_image((size[1], size[0], 3)))
-    image.paste((200, 30, 90), (size[0] // 2, 0, *size))
-    return image.convert(mode)
-
-
-@pytest.mark.parametrize(
-    ("file_format", "mode", "tolerance"),
-    [
-        ("PNG", "RGB", 0),
-        ("PNG", "L", 0),
-        ("PNG", "LA", 0),
-        ("PNG", "P", 0),
-        ("PNG", "1", 0),
-        ("GIF", "P", 0),
-        ("BMP", "RGB", 0),
-        ("BMP", "L", 0),
-        # JPEG decoders may differ by rounding; TensorFlow takes the fast transform.
-        ("JPEG", "RGB", 8),
-        ("JPEG", "L", 8),
-        ("JPEG", "CMYK", 8),
-    ],
-)
-def test_decode_image_equals_pillow(file_format, mode, tolerance):
-    options = {"quality": 90, "subsampling": 0} if file_format == "JPEG" else {}
-    encoded = _encode(_pillow(mode), file_format, **options)
-    decoded = decode_image(tf.constant(encoded))
-    expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
-    assert decoded.dtype == tf.uint8
-    assert decoded.shape == (37, 53, 3)
-    difference = np.abs(np.asarray(decoded, int) - expected)
-    assert difference.max() <= tolerance
-
-
-def test_decode_image_drops_alpha():
-    image = _pillow()
-    transparent = image.copy()
-    transparent.putalpha(Image.fromarray(_random_image((37, 53))))
-    np.testing.assert_array_equal(decode_image(_encode(transparent, "PNG")), np.asarray(image))
-
-
-def test_decode_image_keeps_the_high_byte_of_16_bits():
-    values = np.random.default_rng(0).integers(0, 2**16, (5, 4)).astype(np.uint16)
-    decoded = decode_image(_encode(Image.fromarray(values), "PNG"))
-    np.testing.assert_array_equal(decoded, np.repeat((values >> 8)[..., None], 3, -1))
-
-
-def test_decode_image_takes_the_first_frame():
-    frames = [Image.new("RGB", (4, 3), colour) for colour in ("red", "lime", "blue")]
-    animation = _encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    np.testing.assert_array_equal(decode_image(animation), np.asarray(frames[0]))
-
-
-def test_decode_image_static_shape_in_a_graph():
-    dataset = tf.data.Dataset.from_tensors(_encode(_pillow(), "PNG")).map(decode_image)
-    assert dataset.element_spec == tf.TensorSpec([None, None, 3], tf.uint8)
-
-
-@pytest.mark.parametrize(
-    "contents", [b"", b"hello", _encode(_pillow(), "JPEG")[:200]], ids=["empty", "text", "cut"]
-)
-def test_decode_image_rejects(contents):
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        decode_image(contents)

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.data.arrays import ArraySource
 from pipelines.data.catalog import DataError
-from vit_tf.preprocessing import decode_image
+from vit_tf.image_files import decode_image
 
 
 def _random(*shape):

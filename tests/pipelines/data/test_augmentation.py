@@ -10,7 +10,8 @@ from PIL import Image, ImageEnhance
 
 from pipelines.data import augmentation, keys
 from pipelines.data.randaugment import rand_augment
-from vit_tf.preprocessing import Preprocessing, decode_image, to_model_range
+from vit_tf.image_files import decode_image
+from vit_tf.preprocessing import Preprocessing, to_model_range
 
 HEIGHT, WIDTH = 160, 200
 

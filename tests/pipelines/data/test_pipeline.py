@@ -7,13 +7,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pipelines.data import keys, pipeline, sources
+from pipelines.data import bad_images, keys, pipeline, sources
 from pipelines.data.augmentation import Augmentation
 from pipelines.data.mixing import Mixing
 from pipelines.data.order import TrainOrder
 from pipelines.data.randaugment import AUGREG_LEVELS
 from pipelines.data.sources import open_source
-from vit_tf.preprocessing import Preprocessing, decode_image
+from vit_tf.image_files import decode_image
+from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(12, 10))
 KEYS = {"image", "label", "id", "position", "weight"}
@@ -348,7 +349,7 @@ def test_unreadable_image_stops_and_is_named(digits):
     steps = [pipeline.train_indices(source, batch_size=4, step=k, **order) for k in range(3)]
     (bad_step,) = [k for k in range(3) if 9 in steps[k]]
     for step in range(3):
-        problem = pipeline.find_unreadable(source, steps[step])
+        problem = bad_images.find_unreadable(source, steps[step])
         if step < bad_step:
             next(train)
             assert problem is None
@@ -361,8 +362,8 @@ def test_unreadable_image_stops_and_is_named(digits):
 
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(pipeline.eval_dataset(source, **options))
-    assert "id 9" in str(pipeline.find_unreadable(source, range(12)))
-    assert pipeline.find_unreadable(source, range(9)) is None
+    assert "id 9" in str(bad_images.find_unreadable(source, range(12)))
+    assert bad_images.find_unreadable(source, range(9)) is None
 
 
 def test_damaged_files_stop_training(tmp_path, monkeypatch):
@@ -375,7 +376,7 @@ def test_damaged_files_stop_training(tmp_path, monkeypatch):
     file.unlink()
     with pytest.raises(tf.errors.OpError, match="DataError.*digits/all:1.0.0 split 'train' cannot"):
         next(iter(dataset))
-    assert "cannot be read" in str(pipeline.find_unreadable(source, [5]))
+    assert "cannot be read" in str(bad_images.find_unreadable(source, [5]))
 
 
 @pytest.mark.parametrize(

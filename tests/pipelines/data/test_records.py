@@ -221,7 +221,7 @@ def test_nothing_is_left_of_what_fails(digits, tmp_path, failure, expected):
         record_writer.write_records({"train": digits[1], "b": source}, tmp_path / "out", shards=2)
     assert list(tmp_path.iterdir()) == []
     if failure is None:
-        assert "number 0 is empty or cannot be read" in str(error.value)
+        assert "number 0 (id 0) cannot be decoded: it is empty" in str(error.value)
 
 
 @pytest.fixture

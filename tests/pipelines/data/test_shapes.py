@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from pipelines.data import shape_images, shapes
 from pipelines.data.sources import DataError, open_source
-from vit_tf.preprocessing import decode_image
+from vit_tf.image_files import decode_image
 
 NUM_IMAGES = 400
 

@@ -1,0 +1,38 @@
+"""Tells what is installed here, whether it works, and what to do."""
+
+import json
+
+from absl import flags
+
+from pipelines import cli
+
+DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
+
+The compiled ops are compared with the reference, and the shipped model is loaded. The exit code is
+0 if everything can be used, and 1 if something is broken. --workdir is where runs are to be
+written, by default runs.
+
+example: python -m pipelines.doctor --json
+"""
+
+
+def define(values):
+    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+
+
+def main(values, arguments):
+    del arguments
+    from pipelines import health
+    from pipelines.errors import RunError
+
+    report = health.examine(values.workdir or "runs")
+    if values.json:
+        print(json.dumps(report.facts | {"broken": report.broken, "hints": report.hints}))
+    else:
+        print(health.format_report(report))
+    if report.broken:
+        raise RunError(report.broken[0])
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define)

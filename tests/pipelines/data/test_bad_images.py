@@ -1,0 +1,305 @@
+"""`data.bad_images=skip`: everything else stays as it is, and every bad image is named once."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.data import bad_images, pipeline, sources
+from pipelines.data.bad_images import BadImages
+from pipelines.data.catalog import DataError
+from pipelines.data.examples import Examples
+from pipelines.data.mixing import Mixing
+from pipelines.data.sources import open_source
+from pipelines.errors import RunError
+from tests.pipelines import hostile
+from vit_tf.preprocessing import Preprocessing
+
+PREPROCESSING = Preprocessing(image_size=(8, 8))
+KEYS = ("image", "label", "id", "position", "weight")
+BAD = (3, 4, 40, 77, 78, 150)
+
+
+class Spoilt:
+    """The first 200 digits, some of them replaced by what is no image."""
+
+    num_examples, num_classes, shard_lengths = 200, 10, (200,)
+
+    def __init__(self, examples, bad=BAD):
+        contents = [data for _, data in hostile.unreadable().values()]
+        images = examples.images.copy()
+        for place, example_id in enumerate(bad):
+            images[example_id] = contents[place % len(contents)]
+        self._examples = examples._replace(images=images)
+
+    def __str__(self):
+        return "spoilt digits"
+
+    def read(self, ranges):
+        rows = np.concatenate([np.arange(*limits) for limits in ranges])
+        return Examples(*(column[rows] for column in self._examples))
+
+    def describe(self, example_id):
+        return f"digit {example_id}"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return open_source("digits", "train[:200]")
+
+
+@pytest.fixture(scope="module")
+def examples(digits):
+    return digits.read([(0, 200)])
+
+
+@pytest.fixture
+def source(examples):
+    return Spoilt(examples)
+
+
+def _train(source, count, *, skip=True, host=0, hosts=1, replicas=1, **options):
+    bad = BadImages(None, lambda line: None) if skip is True else skip or None
+    options = {"batch_size": 32, "seed": 5, "window": 70, "preprocessing": PREPROCESSING} | options
+    context = tf.distribute.InputContext(hosts, host, replicas)
+    dataset = pipeline.train_dataset(source, bad_images=bad, input_context=context, **options)
+    count *= replicas // hosts
+    return [{key: batch[key].numpy() for key in KEYS} for batch in dataset.take(count)]
+
+
+def _assert_equal(batches, expected):
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        for key in KEYS:
+            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+
+
+@pytest.fixture(scope="module")
+def whole(digits):
+    """Batches of a run without bad images."""
+    return _train(digits, 14, skip=False)
+
+
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.5}])
+def test_without_bad_images_nothing_changes(digits, whole, mixing):
+    expected = _train(digits, 14, skip=False, **mixing) if mixing else whole
+    _assert_equal(_train(digits, 14, **mixing), expected)
+
+
+@pytest.mark.parametrize("batch_size", [8, 40])
+def test_bad_images_are_black_without_weight_in_their_places(digits, source, batch_size):
+    """Over two epochs, in batches smaller and larger than the groups that are decoded."""
+    options = {"batch_size": batch_size, "seed": 6}
+    expected = _train(digits, 400 // batch_size, skip=False, **options)
+    seen = []
+    for batch, other in zip(_train(source, len(expected), **options), expected, strict=True):
+        bad = np.isin(other["id"], BAD)
+        for key in ("id", "position", "label"):
+            np.testing.assert_array_equal(batch[key], other[key])
+        np.testing.assert_array_equal(batch["weight"], ~bad)
+        np.testing.assert_array_equal(batch["image"][~bad], other["image"][~bad])
+        assert (batch["image"][bad] == -1).all()
+        seen += other["id"][bad].tolist()
+    assert sorted(seen) == sorted(2 * BAD)
+
+
+@pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 4)])
+@pytest.mark.parametrize("mixing", [{}, {"mixup": 0.5, "cutmix": 1.0}], ids=["plain", "mixed"])
+def test_replicas_and_hosts_do_not_matter(source, hosts, replicas, mixing):
+    each = replicas // hosts
+    parts = []
+    for host in range(hosts):
+        batches = _train(source, 6, host=host, hosts=hosts, replicas=replicas, **mixing)
+        parts += [batches[replica::each] for replica in range(each)]
+    joined = [
+        {key: np.concatenate([part[key] for part in step]) for key in KEYS}
+        for step in zip(*parts, strict=True)
+    ]
+    _assert_equal(joined, _train(source, 6, **mixing))
+
+
+def test_resume_continues_bitwise(source):
+    before = _train(source, 13, mixup=0.5)
+    _assert_equal(_train(source, 3, start_step=10, mixup=0.5), before[10:])
+
+
+@pytest.mark.parametrize("options", [{"mixup": 0.5}, {"cutmix": 1.0}])
+def test_bad_images_do_not_bleed_into_others(digits, source, options):
+    """An example with a bad partner stays as it is, and so does a bad one."""
+    mixing = Mixing(
+        **{"mixup": 0.0, "cutmix": 0.0} | options, seed=5, image_size=(8, 8), num_classes=10
+    )
+    lonely = 0
+    batches = zip(range(7), _train(source, 7, **options), _train(source, 7), strict=True)
+    for step, batch, plain in batches:
+        image, weight = plain["image"], plain["weight"]
+        whole = weight * np.roll(weight, 1) == 1
+        label = np.eye(10, dtype=np.float32)[plain["label"]]
+        mixed = mixing.mix(
+            tf.constant(mixing.draw(step)),
+            *(tf.constant(plain[key]) for key in ("image", "label")),
+            *(tf.constant(np.roll(plain[key], 1, axis=0)) for key in ("image", "label")),
+        )
+        for key, own, other in zip(("image", "label"), (image, label), mixed, strict=True):
+            np.testing.assert_array_equal(batch[key][whole], other.numpy()[whole])
+            np.testing.assert_array_equal(batch[key][~whole], own[~whole])
+        np.testing.assert_array_equal(batch["weight"], weight)
+        assert (batch["image"][weight == 0] == -1).all()
+        lonely += (~whole & (weight == 1)).sum()
+    assert lonely >= len(set(BAD) - {4, 78})  # of which two follow a bad one
+
+
+@pytest.mark.parametrize(("batch_size", "hosts", "replicas"), [(24, 1, 1), (64, 2, 4)])
+def test_evaluation_leaves_them_out(source, examples, batch_size, hosts, replicas):
+    rows = {key: [] for key in KEYS}
+    for host in range(hosts):
+        dataset = pipeline.eval_dataset(
+            source,
+            batch_size=batch_size,
+            preprocessing=PREPROCESSING,
+            bad_images=BadImages(None, lambda line: None),
+            input_context=tf.distribute.InputContext(hosts, host, replicas),
+        )
+        for batch in dataset:
+            for key in KEYS:
+                rows[key].append(batch[key].numpy())
+    rows = {key: np.concatenate(parts) for key, parts in rows.items()}
+    counted = rows["id"][rows["weight"] == 1]
+    assert sorted(counted) == sorted(set(range(200)) - set(BAD))
+    assert sorted(rows["id"][rows["id"] >= 0]) == list(range(200))
+    assert (rows["image"][rows["weight"] == 0] == -1).all()
+    labels = dict(zip(rows["id"], rows["label"], strict=True))
+    assert all(labels[i] == label for i, label in enumerate(examples.labels))
+
+
+def _records(path):
+    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+
+
+def test_each_is_named_once(source, tmp_path):
+    """However many epochs, and with evaluations between; in the order in which they come."""
+    path, told = tmp_path / "bad_images.jsonl", []
+    bad = BadImages(path, told.append)
+    batches = _train(source, 20, skip=bad)
+    list(pipeline.eval_dataset(source, batch_size=50, preprocessing=PREPROCESSING, bad_images=bad))
+    met = [i for batch in batches for i in batch["id"] if i in BAD]
+    records = _records(path)
+    assert [record["id"] for record in records] == list(dict.fromkeys(met))
+    contents = list(hostile.unreadable().values())
+    for record in records:
+        data = contents[BAD.index(record["id"])][1]
+        assert record["name"] == f"digit {record['id']}"
+        assert record["reason"] == bad_images.why_unreadable(data)
+    assert told == [f"left out {r['name']} (id {r['id']}): {r['reason']}" for r in records]
+    line = f"images left out because they cannot be read: 6, named in {path}"
+    assert bad.summary() == line
+
+
+def test_ten_are_told_and_all_are_written(examples, tmp_path):
+    path, told = tmp_path / "bad_images.jsonl", []
+    bad = BadImages(path, told.append)
+    _train(Spoilt(examples, range(5, 35)), 7, skip=bad)
+    assert len(told) == 11
+    assert [line.split()[0:2] for line in told] == [["left", "out"]] * 11
+    assert told[-1] == f"left out more images than 10; all are named in {path}"
+    assert sorted(record["id"] for record in _records(path)) == list(range(5, 35))
+
+
+def test_a_resumed_run_goes_on_with_its_file(source, tmp_path):
+    path, told = tmp_path / "bad_images.jsonl", []
+    first = BadImages(path, told.append)
+    first.add(source, [3, 77], [b"", b"text"])
+    path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # what a crash leaves
+    second = BadImages(path, told.append)
+    assert second.count == 2
+    second.add(source, [77, 40], [b"text", b"text"])
+    assert [record["id"] for record in map(_json, path.read_text().splitlines()) if record] == [
+        3,
+        77,
+        40,
+    ]
+    assert len(told) == 3
+    assert BadImages(path).count == 3
+
+
+def _json(line):
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def test_nothing_bad_leaves_no_file(digits, tmp_path):
+    bad = BadImages(tmp_path / "bad_images.jsonl")
+    _train(digits, 1, skip=bad)
+    assert bad.summary() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_without_a_single_image_stops(examples):
+    """One image is enough to go on."""
+    order = pipeline.train_indices(
+        Spoilt(examples), batch_size=32, seed=5, window=70, step=2
+    ).tolist()
+    almost = BadImages(None, lambda line: None)
+    batches = _train(Spoilt(examples, order[1:]), 4, skip=almost)
+    assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
+    almost.check()
+
+    for options in ({}, {"replicas": 2}, {"mixup": 0.2}):
+        bad = BadImages(None, lambda line: None)
+        with pytest.raises(bad_images.INPUT_ERRORS):
+            _train(Spoilt(examples, order), 4, skip=bad, **options)
+        with pytest.raises(DataError, match="Not one of the 32 images of training batch 2 can be"):
+            bad.check()
+
+
+def test_a_file_that_cannot_be_written_stops(source, tmp_path):
+    bad = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
+    with pytest.raises(bad_images.INPUT_ERRORS):
+        _train(source, 7, skip=bad)
+    with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
+        bad.check()
+
+
+def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
+    """Half a line is a failure; the next start ends it."""
+    path, write = tmp_path / "bad_images.jsonl", os.write
+    bad = BadImages(path, lambda line: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+        with pytest.raises(RunError, match="cannot be written: No space left on device"):
+            bad.add(source, [3], [b""])
+    again = BadImages(path, lambda line: None)
+    assert again.count == 0
+    again.add(source, [3], [b""])
+    assert BadImages(path).count == 1
+
+
+def test_files_that_cannot_be_read_still_stop(tmp_path, monkeypatch):
+    """A damaged file is not one bad image; and bad images are not the reason."""
+    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+    source = open_source("digits", "train", tmp_path)
+    bad = BadImages(None, lambda line: None)
+    (file,) = tmp_path.rglob("digits-train*")
+    file.unlink()
+    with pytest.raises(bad_images.INPUT_ERRORS):
+        _train(source, 1, skip=bad)
+    bad.check()
+    assert "cannot be read" in str(bad_images.find_unreadable(source, [5], bad))
+
+
+def test_only_without_skip_a_bad_image_is_a_reason_to_stop(source):
+    problem = str(bad_images.find_unreadable(source, range(200)))
+    assert "The image digit 3 (id 3) cannot be decoded: it is empty" in problem
+    assert "data.bad_images=skip" in problem
+    assert bad_images.find_unreadable(source, range(200), BadImages()) is None
+
+
+def test_images_to_show_leave_out_bad_ones(source, examples):
+    images = pipeline.sample_images(source, PREPROCESSING, seed=5, count=12)
+    assert images.shape == (10, 8, 8, 3)
+    nothing = pipeline.sample_images(Spoilt(examples, range(20)), PREPROCESSING, seed=5)
+    assert nothing.shape == (0, 8, 8, 3)

@@ -1,0 +1,311 @@
+"""`data.sharding=files`: every host by itself, and yet exact."""
+
+import itertools
+import json
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines import train_loop
+from pipelines.data import keys, pipeline, record_writer, sharding, sources
+from pipelines.data.augmentation import Augmentation
+from pipelines.data.catalog import DataError
+from pipelines.data.mixing import Mixing
+from pipelines.data.order import TrainOrder
+from pipelines.data.records import RecordSource
+from pipelines.data.sources import open_source
+from tests.pipelines.tiny import tiny_experiment
+from vit_tf.preprocessing import Preprocessing
+
+COUNT, SHARDS = 210, 7
+PREPROCESSING = Preprocessing(image_size=(8, 8))
+KEYS = ("image", "label", "id", "position", "weight")
+# Shards 0, 3 and 6; 1 and 4; 2 and 5. They hold 30 examples each.
+OWN = {0: [*range(0, 30), *range(90, 120), *range(180, 210)], 1: [*range(30, 60), *range(120, 150)]}
+OWN[2] = [*range(60, 90), *range(150, 180)]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """A folder of TFRecord files; ids are positions."""
+    path = tmp_path_factory.mktemp("sharding") / "records"
+    record_writer.write_records({"train": open_source("digits", f"train[:{COUNT}]")}, path, SHARDS)
+    return path
+
+
+@pytest.fixture
+def source(records):
+    return open_source(f"tfrecord:{records}", "train")
+
+
+def _host(source, host, count, *, hosts=3, replicas=3, batch_size=12, **options):
+    """What a host sees: lists of batches, one list for each of its replicas."""
+    each = replicas // hosts
+    dataset = pipeline.train_dataset(
+        source,
+        **{"seed": 5, "window": 25, "preprocessing": PREPROCESSING, "sharding": "files", **options},
+        batch_size=batch_size,
+        input_context=tf.distribute.InputContext(hosts, host, replicas),
+    )
+    batches = [{key: batch[key].numpy() for key in KEYS} for batch in dataset.take(count * each)]
+    return [batches[replica::each] for replica in range(each)]
+
+
+def _global(source, count, *, hosts=3, replicas=3, **options):
+    """Global batches, put together from all replicas of all hosts."""
+    parts = itertools.chain(
+        *(_host(source, h, count, hosts=hosts, replicas=replicas, **options) for h in range(hosts))
+    )
+    return [
+        {key: np.concatenate([part[key] for part in step]) for key in KEYS}
+        for step in zip(*parts, strict=True)
+    ]
+
+
+def _assert_equal(batches, expected):
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        for key in KEYS:
+            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_every_own_example_once_per_epoch_and_no_other(source, host):
+    epoch = len(OWN[host])
+    (batches,) = _host(source, host, 2 * epoch // 4)
+    ids = np.concatenate([batch["id"] for batch in batches])
+    for first in (0, epoch):
+        assert sorted(ids[first : first + epoch]) == OWN[host]
+    assert (ids[:epoch] != ids[epoch:]).any()
+
+
+def test_a_host_reads_its_own_files_alone(records, monkeypatch):
+    """Of TFRecord and of TFDS, where small splits are kept in memory."""
+    opened = []
+    original = RecordSource._parse
+    monkeypatch.setattr(
+        RecordSource, "_parse", lambda self, pieces: opened.extend(pieces) or original(self, pieces)
+    )
+    _host(open_source(f"tfrecord:{records}", "train"), 1, 20)
+    names = {str(path).split("train-")[1][:5] for path, _, _ in opened}
+    assert names == {"00001", "00004"}
+
+
+def test_small_tfds_splits_are_read_by_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources.TfdsSource, "_num_bytes", lambda self: 0)
+    source = open_source("digits", "train[:200]+test[:100]+validation[:50]", tmp_path)
+    assert source.shard_lengths == (200, 100, 50)
+    read = []
+    original = sources.TfdsSource._read_files
+    monkeypatch.setattr(
+        sources.TfdsSource,
+        "_read_files",
+        lambda self, ranges: read.extend(ranges) or original(self, ranges),
+    )
+    whole = open_source("digits", "train[:200]+test[:100]+validation[:50]", tmp_path)
+    expected = whole._read_files([(0, 350)])
+    del read[:]
+    for _ in range(2):
+        examples = source.read([(210, 220), (205, 206), (310, 320)])
+        rows = [*range(210, 220), 205, *range(310, 320)]
+        for column, other in zip(examples, expected, strict=True):
+            np.testing.assert_array_equal(column, other[rows])
+    assert read == [(200, 300), (300, 350)]
+
+
+def test_batches_follow_their_definition(source):
+    """Orders of the hosts side by side, and the seeds of the places in the global batch."""
+    orders = [TrainOrder((30,) * SHARDS, 25, 5, host, 3) for host in range(3)]
+    examples = source.read([(0, COUNT)])
+    for step, batch in enumerate(_global(source, 6)):
+        indices = np.concatenate([order.stream(4 * step, 4 * step + 4) for order in orders])
+        np.testing.assert_array_equal(batch["id"], indices)
+        np.testing.assert_array_equal(batch["label"], examples.labels[indices])
+        np.testing.assert_array_equal(batch["position"], np.arange(12))
+        for place, seed in enumerate(keys.example_seeds(5, step, np.arange(12))):
+            image = Augmentation()(examples.images[indices[place]], seed, PREPROCESSING)
+            np.testing.assert_array_equal(batch["image"][place], image)
+        listed = pipeline.train_indices(
+            source, batch_size=12, seed=5, window=25, step=step, sharding="files", hosts=3
+        )
+        np.testing.assert_array_equal(listed, indices)
+
+
+@pytest.mark.parametrize(("replicas", "mixing"), [(12, {}), (6, {"mixup": 0.5, "cutmix": 1.0})])
+def test_replicas_of_a_host_do_not_matter(source, replicas, mixing):
+    _assert_equal(_global(source, 6, replicas=replicas, **mixing), _global(source, 6, **mixing))
+
+
+def test_one_host_sees_what_global_sharding_shows(source):
+    expected = _global(source, 20, hosts=1, replicas=1, sharding="global", mixup=0.5)
+    _assert_equal(_global(source, 20, hosts=1, replicas=2, mixup=0.5), expected)
+
+
+def test_partners_are_of_the_same_host(source):
+    mixing = Mixing(mixup=0.5, cutmix=1.0, seed=5, image_size=(8, 8), num_classes=10)
+    plain = _global(source, 4)
+    for step, batch in enumerate(_global(source, 4, mixup=0.5, cutmix=1.0)):
+        images, labels = (plain[step][key] for key in ("image", "label"))
+        partner = np.concatenate([np.roll(np.arange(4), 1) + 4 * host for host in range(3)])
+        image, label = mixing.mix(
+            tf.constant(mixing.draw(step)), images, labels, images[partner], labels[partner]
+        )
+        np.testing.assert_array_equal(batch["image"], image)
+        np.testing.assert_array_equal(batch["label"], label)
+        np.testing.assert_array_equal(batch["id"], plain[step]["id"])
+
+
+def test_resume_continues_bitwise(source):
+    """In the first window, and in another epoch of each host."""
+    whole = _global(source, 33, mixup=0.5)
+    for start in (1, 31):
+        _assert_equal(_global(source, 2, start_step=start, mixup=0.5), whole[start : start + 2])
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_resume_reads_one_window(source, host, monkeypatch):
+    read = []
+    original = RecordSource.read
+    monkeypatch.setattr(
+        RecordSource, "read", lambda self, ranges: read.extend(ranges) or original(self, ranges)
+    )
+    (batches,) = _host(source, host, 1, start_step=1000)
+    order = TrainOrder((30,) * SHARDS, 25, 5, host, 3)
+    epoch, window, _ = order.locate(4000)
+    first = order.pieces(epoch, window)
+    assert read[: len(first)] == first
+    # The rest is read ahead: at most the next window, while the first one is used.
+    assert sum(stop - start for start, stop in read) <= 50
+    assert set(batches[0]["id"]) <= {i for piece in first for i in range(*piece)}
+
+
+def test_orders_differ():
+    """By seed, epoch, host and window; but a host of one takes the order of all."""
+
+    def first(host=0, hosts=2, seed=5, epoch=0, window=0):
+        return TrainOrder((40, 40), 20, seed, host, hosts).indices(epoch, window).tolist()
+
+    base = first()
+    assert (
+        len({tuple(first(**other)) for other in ({}, {"seed": 6}, {"epoch": 1}, {"window": 1})})
+        == 4
+    )
+    assert [index + 40 for index in base] != first(host=1)
+    np.testing.assert_array_equal(first(hosts=1), TrainOrder((40, 40), 20, 5).indices(0, 0))
+
+
+@pytest.mark.parametrize(("lengths", "hosts"), [((3, 0, 5, 1, 7), 2), ((10, 1, 1, 9), 4)])
+def test_hosts_share_out_shards_of_any_length(lengths, hosts):
+    ends = np.cumsum(lengths)
+    everything = []
+    for host in range(hosts):
+        own = [
+            i
+            for s in range(host, len(lengths), hosts)
+            for i in range(ends[s] - lengths[s], ends[s])
+        ]
+        order = TrainOrder(lengths, 4, 3, host, hosts)
+        assert order.num_examples == len(own)
+        for epoch in range(2):
+            stream = order.stream(epoch * len(own), (epoch + 1) * len(own))
+            assert sorted(stream) == own
+        everything += own
+    assert sorted(everything) == list(range(sum(lengths)))
+
+
+def test_streams_say_what_fills_a_batch(source):
+    parts = sharding.streams(source, batch_size=12, window=25, seed=5, sharding="files", hosts=3)
+    assert [(part.begin, part.length, part.order.host) for part in parts] == [
+        (0, 4, 0),
+        (4, 4, 1),
+        (8, 4, 2),
+    ]
+    # 90 and 60 examples: the first host is still in its epoch 0 when the second begins another.
+    assert [part.epoch(16) for part in parts] == [0, 1, 1]
+    # Its epoch ends between the steps 14 and 15; windows never span two.
+    last, first = parts[1].windows(14, 16)
+    assert last.positions.tolist() == [14 * 12 + 4 + place for place in range(4)]
+    assert first.positions.tolist() == [15 * 12 + 4 + place for place in range(4)]
+    np.testing.assert_array_equal(parts[1].indices(15), first.indices)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"hosts": 8, "replicas": 8, "batch_size": 8}, DataError, "each of 8 hosts, .* has 7"),
+        ({"hosts": 8, "replicas": 8, "batch_size": 8}, DataError, "--shards 8 or more"),
+        ({"sharding": "rows"}, ValueError, "sharding='rows'"),
+        ({"batch_size": 10}, ValueError, "batch_size=10 cannot be divided among 3 replicas"),
+    ],
+)
+def test_rejects(source, options, error, text):
+    with pytest.raises(error, match=text):
+        _host(source, 0, 1, **options)
+
+
+def test_batch_that_hosts_cannot_share():
+    class Many:
+        shard_lengths = (5,) * 9
+
+    with pytest.raises(ValueError, match="batch of 10 cannot be divided among 3 hosts"):
+        sharding.streams(Many, batch_size=10, window=2, seed=0, sharding="files", hosts=3)
+    with pytest.raises(ValueError, match="host=3 is none of 0 .. 2"):
+        TrainOrder((5,) * 9, 2, 0, 3, 3)
+
+
+def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records):
+    """And it says on what its order depends, and when that has changed."""
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    data = (f"data.name=tfrecord:{records}", "data.eval_split=none", "schedule.decay=constant")
+    finals = []
+    for choice in ("global", "files"):
+        experiment = tiny_experiment(*data, f"data.sharding={choice}", "train.steps=4")
+        train_loop.train(experiment, tmp_path / choice, strategy)
+        finals.append(dict(np.load(tmp_path / choice / "final.npz")))
+        line = "data.sharding=files: the order of the examples is reproducible for 1 host\n"
+        assert (line in capsys.readouterr().out) == (choice == "files")
+    for name, value in finals[0].items():
+        np.testing.assert_array_equal(finals[1][name], value, err_msg=name)
+
+    manifest = tmp_path / "files" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    assert [start["hosts"] for start in content["starts"]] == [1]
+    content["starts"][0]["hosts"] = 4
+    manifest.write_text(json.dumps(content))
+    longer = tiny_experiment(*data, "data.sharding=files", "train.steps=5")
+    train_loop.train(longer, tmp_path / "files", strategy)
+    line = "is reproducible for 1 host, and from here on another than before, with 4\n"
+    assert line in capsys.readouterr().out
+
+
+def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch):
+    """Where the first host has it, another image is in the global order."""
+    order = {"batch_size": 12, "seed": 0, "window": 25}
+    batches = [
+        pipeline.train_indices(source, step=step, sharding="files", hosts=3, **order)
+        for step in range(3)
+    ]
+    bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, step=1, **order))
+    read = source.read
+
+    def spoilt(ranges):
+        examples = read(ranges)
+        examples.images[examples.ids == bad] = b"text"
+        return examples
+
+    monkeypatch.setattr(source, "read", spoilt)
+    monkeypatch.setattr(train_loop, "num_hosts", lambda strategy: 3)
+    settings = ("data.sharding=files", "data.window=25", "train.batch_size=12")
+    trainer = types.SimpleNamespace(
+        experiment=tiny_experiment(*settings), next_batch=1, strategy=None
+    )
+    error = tf.errors.InvalidArgumentError(None, None, "no image")
+    with pytest.raises(DataError, match=rf"record {bad % 30} of .*\(id {bad}\)"):
+        with train_loop._naming_bad_images(trainer, source, None, 1):
+            raise error
+    trainer.next_batch = 2
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        with train_loop._naming_bad_images(trainer, source, None, 1):
+            raise error

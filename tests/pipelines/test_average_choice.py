@@ -1,0 +1,230 @@
+"""Where weights come from, and which of a run: the newest or their average, in every command."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from pipelines import isolated, train_loop, weights
+from pipelines.workdir import Workdir
+from tests.pipelines.exports import call_here
+from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.tiny import as_flags, tiny_experiment
+
+WARM_UP = "schedule.warmup_steps=1"
+RESULTS = ("final.npz", "final.npz.json", "average.npz", "average.npz.json")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """`ended`: 6 steps; `unfinished`: the same stopped after 3; `plain`: without an average."""
+    folder = tmp_path_factory.mktemp("runs")
+    every = ("train.steps=6", "train.eval_every=3", "train.checkpoint_every=3", WARM_UP)
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    average = ("train.average=0.9", "optimizer.learning_rate=0.05")
+    train_loop.train(tiny_experiment(*every, *average), folder / "ended", strategy)
+    train_loop.train(tiny_experiment("train.steps=4"), folder / "plain", strategy)
+    shutil.copytree(folder / "ended", folder / "unfinished")
+    for name in RESULTS:
+        (folder / "unfinished" / name).unlink()
+    shutil.rmtree(folder / "unfinished" / "checkpoints" / "step-6")
+    return folder
+
+
+@pytest.fixture
+def command(runs, monkeypatch, capsys):
+    """`command(module, *arguments)`: the completed process, started beside the runs."""
+
+    def run(module, *arguments):
+        return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=runs)
+
+    return run
+
+
+def arrays(path):
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def evaluations(workdir):
+    """Evaluations during training, which are of the average: step -> line of metrics."""
+    return {x["step"]: x for x in Workdir(workdir).read_metrics() if "eval_loss" in x}
+
+
+def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
+    logged = evaluations(runs / "ended")
+    losses = {}
+    for run, step in (("ended", 6), ("unfinished", 3)):
+        for choice in ("final", "average"):
+            result = command("evaluate", f"--model={run}", f"--weights={choice}", "--json")
+            assert result.returncode == 0, result.stderr
+            losses[run, choice] = json.loads(result.stdout)["loss"]
+        assert losses[run, "average"] == pytest.approx(logged[step]["eval_loss"], rel=1e-6)
+        assert abs(losses[run, "final"] - losses[run, "average"]) > 1e-3
+    by_name = command("evaluate", "--model=ended/average.npz", "--json")
+    assert json.loads(by_name.stdout)["loss"] == losses["ended", "average"]
+    default = command("evaluate", "--workdir=unfinished", "--json")
+    assert json.loads(default.stdout)["loss"] == losses["unfinished", "final"]
+
+
+def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
+    """Bit for bit, in every array, before and after the run has written its results."""
+    shutil.copytree(runs / "ended", tmp_path / "run")
+    for name in RESULTS:
+        (tmp_path / "run" / name).unlink()
+    for choice, file in (("average", "average.npz"), ("final", "final.npz")):
+        from_checkpoint = weights.find(weights.choose(str(tmp_path / "run"), choice))
+        written = weights.find(weights.choose(str(runs / "ended"), choice))
+        assert (from_checkpoint.kind, written.kind) == ("checkpoint", "npz")
+        assert written.file == str(runs / "ended" / file)
+        ours, _ = weights.open_model(from_checkpoint)
+        theirs, preprocessing = weights.open_model(written)
+        assert len(ours.weights) == len(theirs.weights) > 30
+        for a, b in zip(ours.weights, theirs.weights, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert preprocessing == weights.open_model(from_checkpoint)[1]
+
+
+@pytest.mark.parametrize("kind", ["workdir", "checkpoint", "npz", "keras"])
+def test_models_open_from_every_source(runs, tmp_path, kind):
+    model, _ = weights.open_model(weights.find(runs / "ended"))
+    path = {
+        "workdir": runs / "ended",
+        "checkpoint": tmp_path / "run",
+        "npz": runs / "ended" / "final.npz",
+        "keras": tmp_path / "model.keras",
+    }[kind]
+    if kind == "keras":
+        model.save(path)
+    if kind == "checkpoint":
+        shutil.copytree(runs / "ended", path)
+        for name in RESULTS:
+            (path / name).unlink()
+    source = weights.find(path)
+    assert source.kind == {"workdir": "npz"}.get(kind, kind)
+    opened, preprocessing = weights.open_model(source)
+    images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
+    np.testing.assert_array_equal(opened(images), model(images))
+    assert preprocessing.image_size == (12, 12)
+    assert preprocessing.labels == (() if kind == "keras" else tuple("0123456789"))
+    fresh = vit_tf.create_model(model.config)
+    report = weights.load(fresh, source, head="keep")
+    assert not report.reset
+    np.testing.assert_array_equal(fresh(images), model(images))
+
+
+def test_predict(runs, command):
+    lines = {
+        name: command("predict", f"--model={model}", *flags, "--json", "--top=1").stdout
+        for name, model, flags in (
+            ("by flag", "ended", ["--weights=average"]),
+            ("by name", "ended/average.npz", []),
+            ("final", "ended", []),
+        )
+    }
+    assert lines["by flag"].count("\n") == 5
+    assert lines["by flag"] == lines["by name"] != lines["final"]
+
+
+def test_export(runs, command, monkeypatch, tmp_path):
+    monkeypatch.setattr(isolated, "call", call_here)
+    result = command("export", "--model=unfinished", "--weights=average", f"--output={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    images = tf.random.stateless_uniform([4, 12, 12, 3], [1, 2], 0, 255)
+    served = tf.saved_model.load(tmp_path / "portable").signatures["serving_default"](images=images)
+    logits = {}
+    for choice in ("final", "average"):
+        source = weights.find(weights.choose(str(runs / "unfinished"), choice))
+        model, preprocessing = weights.open_model(source)
+        logits[choice] = model(preprocessing(images)).numpy()
+    np.testing.assert_allclose(served["logits"], logits["average"], rtol=0, atol=1e-5)
+    assert np.abs(logits["average"] - logits["final"]).max() > 1e-2
+
+
+def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path):
+    # A learning rate of 0 leaves what was loaded.
+    common = ("optimizer.learning_rate=0", "schedule.warmup_steps=0", "data.eval_split=none")
+
+    def finetune(steps):
+        flags = [*as_flags(*common, f"train.steps={steps}"), f"--workdir={tmp_path / 'run'}"]
+        return command("finetune", *flags, f"--init_from={source}", "--weights=average")
+
+    source = shutil.copytree(runs / "unfinished", tmp_path / "source")
+    result = finetune(1)
+    assert result.returncode == 0, result.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["init_from"] == str(source / "average.npz")
+    assert "(average at step 3)" in result.stdout
+    expected, _ = weights.open_model(weights.find(config["init_from"]))
+    trained, _ = weights.open_model(weights.find(tmp_path / "run"))
+    for a, b in zip(trained.weights, expected.weights, strict=True):
+        if "head" not in a.path:
+            np.testing.assert_array_equal(a, b)
+    # The same command goes on, also when what it came from is gone.
+    shutil.rmtree(source)
+    result = finetune(2)
+    assert result.returncode == 0, result.stderr
+    assert "resuming from step 1" in result.stdout
+
+
+@pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("plain", "plain keeps no average of its weights: train.average was none"),
+        ("ended/final.npz", "ended/final.npz is none: it has one set of weights"),
+        ("ended/checkpoints", "ended/checkpoints is none"),
+        ("shipped", "shipped is none"),
+        ("nowhere", "no model at nowhere"),
+    ],
+)
+def test_where_there_is_no_average(runs, command, module, source, text):
+    flag = "--init_from" if module == "finetune" else "--model"
+    result = command(module, f"{flag}={source}", "--weights=average")
+    assert_user_error(result, text)
+    assert sorted(os.listdir(runs)) == ["ended", "plain", "unfinished"]
+
+
+@pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
+def test_without_a_source_there_is_no_choice(command, module):
+    assert_user_error(command(module, "--weights=average"), "shipped is none")
+    assert_user_error(command(module, "--weights=mean"), "weights", "average")
+
+
+def test_an_exported_model_has_no_average(runs, command, monkeypatch, tmp_path):
+    monkeypatch.setattr(isolated, "call", call_here)
+    command("export", "--model=plain", f"--output={tmp_path}")
+    for path in (tmp_path, tmp_path / "portable"):
+        result = command("predict", f"--model={path}", "--weights=average")
+        assert_user_error(result, f"{path} is none")
+
+
+def test_a_damaged_checkpoint_is_not_the_average(runs, command, tmp_path):
+    """The newest whole one is used, as for the weights; without one there is no model."""
+    shutil.copytree(runs / "ended", tmp_path / "run")
+    for name in RESULTS:
+        (tmp_path / "run" / name).unlink()
+    for step, answer in ((6, "3"), (3, None)):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step}"
+        data = next(path for path in folder.iterdir() if ".data-" in path.name)
+        data.write_bytes(data.read_bytes()[:-1])
+        flags = [f"--model={tmp_path / 'run'}", "--weights=average", "--json"]
+        result = command("evaluate", *flags)
+        if answer:
+            logged = evaluations(runs / "ended")[int(answer)]["eval_loss"]
+            assert json.loads(result.stdout)["loss"] == pytest.approx(logged, rel=1e-6)
+        else:
+            assert_user_error(result, "no model at")
+
+
+@pytest.mark.process
+def test_as_a_process(runs):
+    flags = ["--model=unfinished", "--weights=average", "--json"]
+    result = run_command("evaluate", *flags, cwd=runs)
+    assert result.returncode == 0, result.stderr
+    logged = evaluations(runs / "unfinished")[3]["eval_loss"]
+    assert json.loads(result.stdout)["loss"] == pytest.approx(logged, rel=1e-6)

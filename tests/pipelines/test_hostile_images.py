@@ -1,0 +1,344 @@
+"""Odd and hostile images through everything that reads some: conversion, or one sentence.
+
+What each file becomes is in `hostile.py`; `tests/vit_tf/test_image_files.py` tests the decoding.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines import decoding, train_loop
+from pipelines.data import augmentation, bad_images, pipeline, record_writer
+from pipelines.data.catalog import DataError
+from pipelines.data.sources import open_source
+from pipelines.errors import UserError
+from pipelines.workdir import Workdir
+from tests.pipelines import hostile, process
+from tests.pipelines.encoded import encode, pixels
+from tests.pipelines.tiny import as_flags, tiny_experiment
+from vit_tf.image_files import decode_image
+from vit_tf.preprocessing import Preprocessing
+
+READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
+RULES = [
+    Preprocessing(image_size=(9, 8)),
+    Preprocessing(image_size=(9, 8), resize="resize_small", resize_to=12),
+]
+
+
+def write(folder, name, suffix, contents):
+    path = folder / f"{name}.{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(contents)
+    return path
+
+
+def make_folder(root, *, ordinary=0, odd=False, bad=False):
+    """An image folder; class a has ordinary and odd images, class b ordinary and bad ones."""
+    for i in range(ordinary):
+        write(root / "ab"[i % 2], f"{i:03}", "png", encode(pixels(20, 18, i), "PNG"))
+    for name, (suffix, contents, _, _) in READABLE.items() if odd else ():
+        write(root / "a", name, suffix, contents)
+    for name, (suffix, contents) in UNREADABLE.items() if bad else ():
+        write(root / "b", name, suffix, contents)
+    return root
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A folder with every file, as a source."""
+    root = make_folder(tmp_path_factory.mktemp("hostile") / "all", ordinary=2, odd=True, bad=True)
+    return open_source(f"folder:{root}", "train")
+
+
+def names_of(source, ids):
+    """Names of the files, without folder and suffix."""
+    return [os.path.splitext(source.describe(int(i)).split(" of folder")[0])[0][2:] for i in ids]
+
+
+def only_batch(dataset):
+    (batch,) = dataset.take(1).as_numpy_iterator()
+    return batch
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["direct", "resize_small"])
+@pytest.mark.parametrize("crop", ["inception", "none"])
+def test_training(everything, rule, crop):
+    """Without mirroring, crop=none is the documented conversion, resized."""
+    batch = only_batch(
+        pipeline.train_dataset(
+            everything,
+            batch_size=everything.num_examples,
+            preprocessing=rule,
+            seed=0,
+            window=1000,
+            crop=crop,
+            flip=False,
+            bad_images=bad_images.BadImages(None, lambda line: None),
+        )
+    )
+    names = names_of(everything, batch["id"])
+    assert len(set(names)) == len(READABLE) + len(UNREADABLE) + 2
+    for name, image, weight in zip(names, batch["image"], batch["weight"], strict=True):
+        assert weight == (name not in UNREADABLE)
+        assert np.abs(image).max() <= 1
+        if name in UNREADABLE:
+            assert (image == -1).all()
+        elif name in READABLE and crop == "none":
+            np.testing.assert_array_equal(image, rule(decode_image(READABLE[name][1])))
+
+
+def test_a_random_crop_of_a_huge_jpeg_is_not_even_drawn():
+    """Only a part would be decoded, but it may be a large one."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="claims more than"):
+        augmentation.inception_crop(tf.constant(UNREADABLE["huge JPEG"][1]), tf.constant([0, 0]))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["direct", "resize_small"])
+def test_evaluation_and_signatures(everything, rule):
+    """`decode_batch` is what predict and the signatures on bytes are made of."""
+    batch = only_batch(
+        pipeline.eval_dataset(
+            everything,
+            batch_size=everything.num_examples,
+            preprocessing=rule,
+            bad_images=bad_images.BadImages(None, lambda line: None),
+        )
+    )
+    names = names_of(everything, batch["id"])
+    for name, image, weight in zip(names, batch["image"], batch["weight"], strict=True):
+        assert weight == (name not in UNREADABLE)
+        if name in READABLE:
+            np.testing.assert_array_equal(image, rule(decode_image(READABLE[name][1])))
+    contents = everything.read([(0, everything.num_examples)]).images.tolist()
+    images, valid = decoding.decode_batch(tf.constant(contents), rule)
+    np.testing.assert_array_equal(valid, batch["weight"] == 1)
+    np.testing.assert_array_equal(images.numpy()[valid], batch["image"][valid])
+    assert not images.numpy()[~valid.numpy()].any()
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_each_bad_file_is_named_and_never_written(name, tmp_path):
+    """With data.bad_images=stop: by training, by evaluation and by the writer of records."""
+    suffix, contents = UNREADABLE[name]
+    root = make_folder(tmp_path / "folder", ordinary=3)
+    write(root / "b", name, suffix, contents)
+    source = open_source(f"folder:{root}", "train")
+    problem = str(bad_images.find_unreadable(source, range(4)))
+    assert f"The image b/{name}.{suffix} of folder:{root} (id 3) cannot be decoded: " in problem
+    assert "\n" not in problem and len(problem) < 1000
+    with pytest.raises(DataError) as refused:
+        record_writer.write_records({"train": source}, tmp_path / "records", shards=2)
+    assert str(refused.value) == problem
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_records_hold_what_can_be_read(everything, tmp_path):
+    """With data.bad_images=skip; odd files are kept as they are."""
+    told = []
+    written = record_writer.write_records(
+        {"train": everything}, tmp_path / "records", 4, "skip", told.append
+    )
+    assert written.counts == {"train": len(READABLE) + 2}
+    assert written.left_out == len(UNREADABLE)
+    assert len(told) == 11
+    lines = (tmp_path / "records" / "bad_images.jsonl").read_text().splitlines()
+    assert sorted(names_of(everything, [json.loads(line)["id"] for line in lines])) == sorted(
+        UNREADABLE
+    )
+    source = open_source(f"tfrecord:{tmp_path}/records", "train")
+    kept = set(source.read([(0, source.num_examples)]).images)
+    assert kept > {contents for _, contents, _, _ in READABLE.values()}
+    assert bad_images.find_unreadable(source, range(source.num_examples)) is None
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """`command(module, *flags)`: the completed process, in this one."""
+
+    def run(module, *arguments):
+        return process.run_here(
+            module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path
+        )
+
+    return run
+
+
+def test_predict_takes_odd_files(command, tmp_path):
+    paths = [
+        write(tmp_path, name, suffix, contents)
+        for name, (suffix, contents, _, _) in READABLE.items()
+    ]
+    result = command("predict", "--json", *paths)
+    assert result.returncode == 0, result.stderr
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [answer["path"] for answer in answers] == [str(path) for path in paths]
+
+
+@pytest.mark.parametrize("name", [name for name in UNREADABLE if "huge" in name or "WebP" in name])
+def test_predict_refuses_hostile_files(command, tmp_path, name):
+    path = write(tmp_path, name, *UNREADABLE[name])
+    result = command("predict", path)
+    process.assert_user_error(result, f"Cannot decode {path}", "megapixels")
+    assert result.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def unreadable_folder(tmp_path_factory):
+    """10,000 files that are no images, in two classes."""
+    root = tmp_path_factory.mktemp("unreadable")
+    for label in "ab":
+        (root / label).mkdir()
+        for i in range(5000):
+            (root / label / f"{i:04}.jpg").write_bytes(b"" if i % 2 else b"text")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [("stop", "cannot be decoded: "), ("skip", "Not one of the 16 images of training batch 0")],
+)
+def test_10000_unreadable_files_end_training(command, unreadable_folder, tmp_path, choice, text):
+    data = f"data.name=folder:{unreadable_folder}"
+    flags = as_flags(data, "data.eval_split=none", f"data.bad_images={choice}")
+    result = command("pretrain", *flags, "--workdir", tmp_path / "run")
+    process.assert_user_error(result, text, str(unreadable_folder))
+    assert result.stdout.count("left out") == (11 if choice == "skip" else 0) + (choice == "skip")
+    assert not (tmp_path / "run" / "final.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"), [("stop", "cannot be decoded: "), ("skip", "Not one image of folder:")]
+)
+def test_unreadable_files_end_evaluation(command, unreadable_folder, tmp_path, choice, text):
+    experiment = tiny_experiment(
+        f"data.name=folder:{make_folder(tmp_path / 'good', ordinary=4)}",
+        "data.eval_split=none",
+        "train.batch_size=2",
+        "train.steps=4",
+    )
+    train_loop.train(experiment, tmp_path / "run", tf.distribute.OneDeviceStrategy("CPU:0"))
+    flags = [
+        "--set",
+        f"data.name=folder:{unreadable_folder}",
+        "--set",
+        "data.eval_split=train[:5%]",
+    ]
+    flags += ["--set", f"data.bad_images={choice}"]
+    result = command("evaluate", "--model", tmp_path / "run", *flags)
+    process.assert_user_error(result, text)
+    assert result.stdout == ""
+
+
+def test_10000_unreadable_files_become_no_records(command, unreadable_folder, tmp_path):
+    for choice, text in (("stop", "cannot be decoded: "), ("skip", "Not one image of")):
+        flags = ["--set", f"data.name=folder:{unreadable_folder}", "--split", "train=train"]
+        result = command(
+            "make_tfrecords", *flags, "--output", "out", "--set", f"data.bad_images={choice}"
+        )
+        process.assert_user_error(result, text)
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
+    """With MixUp; and a run that stopped at the first bad image may go on without them."""
+    root = make_folder(tmp_path / "data", ordinary=40, bad=True)
+    common = (f"data.name=folder:{root}", "data.eval_split=train[:20]", "data.mixup=0.2")
+    common += ("train.deterministic=true", "schedule.decay=constant", "train.log_every=100")
+    skip = (*common, "data.bad_images=skip")
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    train_loop.train(tiny_experiment(*skip, "train.steps=8"), tmp_path / "whole", strategy)
+    printed = capsys.readouterr().out
+    records = (tmp_path / "whole" / "bad_images.jsonl").read_text().splitlines()
+    assert f"they cannot be read: {len(records)}, named in {tmp_path}/whole/bad" in printed
+
+    with pytest.raises(UserError, match="cannot be decoded"):
+        train_loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", strategy)
+    for steps in (4, 8):
+        experiment = tiny_experiment(*skip, f"train.steps={steps}")
+        train_loop.train(experiment, tmp_path / "parts", strategy)
+    finals = [dict(np.load(tmp_path / run / "final.npz")) for run in ("whole", "parts")]
+    assert finals[0].keys() == finals[1].keys()
+    for name, value in finals[0].items():
+        np.testing.assert_array_equal(finals[1][name], value, err_msg=name)
+    again = (tmp_path / "parts" / "bad_images.jsonl").read_text().splitlines()
+    assert sorted(again) == sorted(records)
+    lines = [Workdir(tmp_path / run).read_metrics()[-1] for run in ("whole", "parts")]
+    assert lines[0] == lines[1]
+    assert 0 < lines[0]["eval_examples"] < 20
+
+
+def peak_memory(*arguments, cwd):
+    """Exit code of a command, and the most memory it held, in GB."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": process.ROOT, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as running:
+        _, status, usage = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+    return running.returncode, usage.ru_maxrss / 1e6
+
+
+@pytest.mark.process
+def test_memory_is_bounded(tmp_path):
+    """Files that would take 1.4 GB to 11 GB each if they were believed."""
+    ordinary = make_folder(tmp_path / "ordinary", ordinary=30)
+    spoilt = make_folder(tmp_path / "spoilt", ordinary=30, odd=True, bad=True)
+    write(spoilt / "a", "bomb", "gif", hostile.gif_bomb())
+    write(spoilt / "b", "large", "png", encode(np.zeros((3000, 3000, 3), np.uint8), "PNG"))
+    peaks = []
+    for root in (ordinary, spoilt):
+        flags = as_flags(
+            f"data.name=folder:{root}", "data.bad_images=skip", "data.eval_split=train"
+        )
+        code, peak = peak_memory("pipelines.pretrain", *flags, "--workdir", root.name, cwd=tmp_path)
+        assert code == 0
+        peaks.append(peak)
+    assert peaks[1] < peaks[0] + 1, peaks
+    code, peak = peak_memory("pipelines.predict", spoilt / "a" / "bomb.gif", cwd=tmp_path)
+    assert (code, peak < peaks[0] + 1) == (0, True), (peak, peaks)
+
+
+@pytest.mark.process
+def test_exit_codes_of_the_real_command(tmp_path):
+    root = make_folder(tmp_path / "data", ordinary=30)
+    write(root / "b", "broken", "jpg", UNREADABLE["cut JPEG"][1])
+    write(root / "b", "text", "jpg", b"text")
+    run = tmp_path / "run"
+    data = (f"data.name=folder:{root}", "data.eval_split=train[:10]")
+
+    stopped = process.run_command("pretrain", *as_flags(*data), "--workdir", run, cwd=tmp_path)
+    process.assert_user_error(stopped, f".jpg of folder:{root}", "cannot be decoded", "=skip")
+    assert not (run / "final.npz").exists()
+
+    # The same run goes on without them.
+    skip = as_flags(*data, "data.bad_images=skip")
+    done = process.run_command("pretrain", *skip, "--workdir", run, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("left out b/") for line in lines) == 2
+    assert (
+        lines[-1]
+        == f"images left out because they cannot be read: 2, named in {run}/bad_images.jsonl"
+    )
+    records = [json.loads(line) for line in (run / "bad_images.jsonl").read_text().splitlines()]
+    assert {record["name"] for record in records} == {
+        f"b/{name}.jpg of folder:{root}" for name in ("broken", "text")
+    }
+    assert all(record["reason"] for record in records)
+    assert (run / "final.npz").exists()
+
+    (tmp_path / "other" / "bad_images.jsonl").mkdir(parents=True)
+    failed = process.run_command("pretrain", *skip, "--workdir", tmp_path / "other", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert failed.stderr.count("error: ") == 1 and "Traceback" not in failed.stderr
+    assert "bad_images.jsonl" in failed.stderr

@@ -1,0 +1,163 @@
+"""Decoding against Pillow; what is odd is converted as documented, what is hostile is refused."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tests.pipelines import hostile
+from tests.pipelines.encoded import pixels
+from vit_tf import image_files
+from vit_tf.image_files import decode_image
+
+READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
+
+
+@pytest.fixture(scope="module")
+def in_graph():
+    """`decode_image` as training and exports run it."""
+    return tf.function(decode_image, [tf.TensorSpec([], tf.string)])
+
+
+def _encode(image, file_format, **options):
+    file = io.BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+def _pillow(mode="RGB", size=(53, 37)):
+    """Random image with a second half that is smooth."""
+    image = Image.fromarray(pixels(size[1], size[0]))
+    image.paste((200, 30, 90), (size[0] // 2, 0, *size))
+    return image.convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "mode", "tolerance"),
+    [
+        ("PNG", "RGB", 0),
+        ("PNG", "L", 0),
+        ("PNG", "LA", 0),
+        ("PNG", "P", 0),
+        ("PNG", "1", 0),
+        ("GIF", "P", 0),
+        ("BMP", "RGB", 0),
+        ("BMP", "L", 0),
+        # JPEG decoders may differ by rounding; TensorFlow takes the fast transform.
+        ("JPEG", "RGB", 8),
+        ("JPEG", "L", 8),
+        ("JPEG", "CMYK", 8),
+    ],
+)
+def test_decode_image_equals_pillow(file_format, mode, tolerance):
+    options = {"quality": 90, "subsampling": 0} if file_format == "JPEG" else {}
+    encoded = _encode(_pillow(mode), file_format, **options)
+    decoded = decode_image(tf.constant(encoded))
+    expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+    assert decoded.dtype == tf.uint8
+    assert decoded.shape == (37, 53, 3)
+    difference = np.abs(np.asarray(decoded, int) - expected)
+    assert difference.max() <= tolerance
+
+
+def test_decode_image_drops_alpha():
+    image = _pillow()
+    transparent = image.copy()
+    transparent.putalpha(Image.fromarray(pixels(37, 53)[..., 0]))
+    np.testing.assert_array_equal(decode_image(_encode(transparent, "PNG")), np.asarray(image))
+
+
+def test_decode_image_keeps_the_high_byte_of_16_bits():
+    values = np.random.default_rng(0).integers(0, 2**16, (5, 4)).astype(np.uint16)
+    decoded = decode_image(_encode(Image.fromarray(values), "PNG"))
+    np.testing.assert_array_equal(decoded, np.repeat((values >> 8)[..., None], 3, -1))
+
+
+def test_decode_image_takes_the_first_frame():
+    frames = [Image.new("RGB", (4, 3), colour) for colour in ("red", "lime", "blue")]
+    animation = _encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    np.testing.assert_array_equal(decode_image(animation), np.asarray(frames[0]))
+
+
+def test_decode_image_static_shape_in_a_graph():
+    dataset = tf.data.Dataset.from_tensors(_encode(_pillow(), "PNG")).map(decode_image)
+    assert dataset.element_spec == tf.TensorSpec([None, None, 3], tf.uint8)
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_odd_files_become_what_is_documented(name, in_graph):
+    _, contents, expected, tolerance = READABLE[name]
+    decoded = decode_image(contents)
+    assert decoded.dtype == tf.uint8
+    np.testing.assert_array_equal(in_graph(contents), decoded)
+    if expected is None:
+        expected = np.asarray(Image.open(io.BytesIO(contents)).convert("RGB"))
+        tolerance = 6
+    assert decoded.shape == expected.shape
+    assert np.abs(decoded.numpy().astype(int) - expected).max() <= tolerance
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_hostile_files_are_refused(name, in_graph):
+    _, contents = UNREADABLE[name]
+    text = "claims more than 134,217,728 pixels" if name.startswith("huge") else None
+    for decode in (decode_image, in_graph):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            decode(contents)
+
+
+def test_adobes_mark_says_that_cmyk_is_inverted():
+    """Without it the stored values are amounts of ink; Pillow takes them as inverted always."""
+    contents = READABLE["CMYK"][1]
+    place = contents.index(b"\xff\xee")
+    length = int.from_bytes(contents[place + 2 : place + 4], "big")
+    unmarked = contents[:place] + contents[place + 2 + length :]
+    assert b"Adobe" in contents and b"Adobe" not in unmarked
+    cmyk = np.asarray(Image.open(io.BytesIO(unmarked)), int)
+    for data, ink in ((contents, cmyk), (unmarked, 255 - cmyk)):
+        expected = (255 - ink[..., :3]) * (255 - ink[..., 3:]) / 255
+        assert np.abs(decode_image(data).numpy() - expected).max() <= 6
+
+
+def test_size_of_a_gif_is_that_of_its_first_frame():
+    """Pillow shows the canvas, TensorFlow the largest frame."""
+    gif = bytearray(READABLE["animated GIF"][1])
+    second = hostile.gif_frames(gif)[0][1]
+    gif[6:10] = bytes([200, 0, 100, 0])  # a larger canvas
+    gif[second + 5 : second + 9] = bytes([1, 0, 1, 0])
+    assert decode_image(bytes(gif)).shape == (7, 9, 3)
+
+
+def test_frames_of_a_gif_that_are_not_wanted_are_not_even_read():
+    """What TensorFlow gets to decode ends after the first frame."""
+    bomb = hostile.gif_bomb(side=20, frames=50)
+    whole, size = image_files._first_frame_of_gif(tf.constant(bomb))
+    (first,), end = hostile.gif_frames(whole.numpy())
+    assert [int(side) for side in size] == [20, 20]
+    assert end == len(whole.numpy()) - 1
+    assert first < end < len(bomb) / 30
+
+
+def test_a_gif_of_too_many_blocks_is_refused(monkeypatch):
+    data = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 90), np.uint8))
+    file = io.BytesIO()
+    data.save(file, "GIF")
+    gif = tf.constant(file.getvalue())
+    image_files._first_frame_of_gif(gif)
+    monkeypatch.setattr(image_files, "_MAX_FRAME_BLOCKS", 16)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no whole frame"):
+        image_files._first_frame_of_gif(gif)
+
+
+def test_the_limit_counts_pixels():
+    """What a header may claim goes to the decoder, which finds no such image behind it."""
+    png = bytearray(READABLE["1 x 1"][1])
+    for sides, text in (((2**9, 2**18), "Invalid PNG"), ((2**9, 2**18 + 1), "claims more than")):
+        png[16:24] = struct.pack(">II", *sides)
+        png[29:33] = struct.pack(">I", zlib.crc32(png[12:29]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            decode_image(bytes(png))
