@@ -7,7 +7,7 @@ RUN := .venv/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages demo test test-quick test-slow lint format bench clean
+.PHONY: help setup ops packages demo test test-quick test-slow lint format bench soak peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -43,9 +43,15 @@ format: setup  ## repair what `make lint` can repair
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
 
-bench: setup  ## run every benchmark of tests/benchmarks
-	@set -e; for file in tests/benchmarks/bench_*.py; do \
+bench: setup  ## run every benchmark of tests/benchmarks but the long one
+	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard tests/benchmarks/bench_*.py)); do \
 	  echo "$$file"; $(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
+
+soak: setup  ## 20 minutes of training, to see that memory and open files stay flat
+	@$(RUN) -m tests.benchmarks.bench_soak
+
+peers:  ## create .venv-peers with PyTorch, which `make bench` then compares with
+	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install torch numpy
 
 clean:  ## remove caches and build products; .venv and runs/ stay
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so

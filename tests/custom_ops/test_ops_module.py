@@ -1,0 +1,114 @@
+"""The kernels as a Python module, in a process that cannot import TensorFlow."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+sys.modules["tensorflow"] = None  # An import of it fails.
+
+import ml_dtypes
+import numpy as np
+
+from custom_ops import _vit_kernels as kernels
+
+rng = np.random.default_rng(0)
+BATCH, TOKENS, HEADS, SIZE = 2, 19, 3, 5
+
+
+def oracle(qkv, bias):
+    q, k, v = np.moveaxis(qkv.reshape(BATCH, TOKENS, 3, HEADS, SIZE), (2, 3), (0, 2))
+    logits = q @ k.swapaxes(-1, -2) / np.sqrt(SIZE) + bias
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights, (weights @ v).swapaxes(1, 2).reshape(BATCH, TOKENS, HEADS * SIZE)
+
+
+bias = rng.normal(size=(HEADS, TOKENS, TOKENS))
+for dtype, close in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3), ("bfloat16", 2e-2)):
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE)).astype(dtype)
+    weights, expected = oracle(qkv.astype(np.float64), bias)
+    out, log_sum_exp = kernels.attention(qkv, HEADS, bias=bias, threads=2)
+    assert out.dtype == dtype and np.abs(out.astype(np.float64) - expected).max() < close
+    alone, _ = kernels.attention(qkv, HEADS, bias=bias, threads=1)
+    assert out.tobytes() == alone.tobytes()
+    taps = kernels.attention_taps(qkv, HEADS, log_sum_exp, bias=bias, grid=(3, 6))
+    assert np.abs(taps["class_row"] - weights[:, :, 0]).max() < close
+    entropy = -(weights * np.log(weights)).sum(-1).mean(-1)
+    assert np.abs(taps["entropy"] - entropy).max() < 10 * close
+    assert taps["distance"].shape == (BATCH, HEADS)
+
+# Gradients: a change of the input in a direction against the product of gradient and direction.
+qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE))
+d_out = rng.normal(size=(BATCH, TOKENS, HEADS * SIZE))
+out, log_sum_exp = kernels.attention(qkv, HEADS, bias=bias)
+arguments = (qkv, HEADS, out, log_sum_exp, d_out)
+for name, x, gradient in (
+    ("qkv", qkv, kernels.attention_gradient(*arguments, bias=bias)),
+    ("bias", bias, kernels.attention_bias_gradient(*arguments, bias=bias)),
+):
+    assert gradient.shape == x.shape
+    direction = 1e-6 * rng.normal(size=x.shape)
+    ends = [{"qkv": qkv, "bias": bias} | {name: x + sign * direction} for sign in (1, -1)]
+    above, below = (kernels.attention(e["qkv"], HEADS, bias=e["bias"])[0] for e in ends)
+    slope = ((above - below) * d_out).sum() / 2
+    assert abs(slope - (gradient * direction).sum()) < 1e-5 * abs(slope) + 1e-13
+
+# Attention along an axis is that of its lines.
+grid = rng.normal(size=(2, 3, 4, 6)).astype(np.float32)
+rows, _ = kernels.attention(grid, 1, axis=2)
+lines, _ = kernels.attention(grid.reshape(6, 4, 6), 1)
+assert rows.tobytes() == lines.tobytes()
+columns, _ = kernels.attention(grid, 1, axis=1)
+lines, _ = kernels.attention(grid.swapaxes(1, 2).reshape(8, 3, 6), 1)
+assert columns.swapaxes(1, 2).tobytes() == lines.tobytes()
+
+images = rng.integers(0, 256, size=(2, 9, 8, 3), dtype=np.uint8)
+kernel, table = rng.normal(size=(4, 4, 3, 7)), rng.normal(size=(5, 7))
+patches = kernels.extract_patches(images, 4)
+blocks = images[:, :8].reshape(2, 2, 4, 2, 4, 3).swapaxes(2, 3).reshape(2, 4, 48)
+assert (patches == blocks).all()
+tokens = kernels.patch_embed(
+    images, kernel, table[0], scale=2 / 255, offset=-1, prefix=table[:1], position=table
+)
+embedded = (blocks * (2 / 255) - 1) @ kernel.reshape(48, 7) + table[0] + table[1:]
+assert np.abs(tokens[:, 1:] - embedded).max() < 1e-12
+assert np.abs(tokens[:, 0] - 2 * table[0]).max() < 1e-12
+gradients = kernels.patch_embed_gradient(images, kernel, tokens, scale=2 / 255, offset=-1, prefix=1)
+assert sorted(gradients) == ["bias", "kernel", "position", "prefix"]
+inputs = (blocks * (2 / 255) - 1).reshape(8, 48)
+expected = inputs.T @ tokens[:, 1:].reshape(8, 7)
+assert np.abs(gradients["kernel"].reshape(48, 7) - expected).max() < 1e-10
+assert np.abs(gradients["bias"] - tokens[:, 1:].sum((0, 1))).max() < 1e-10
+
+for call, text in (
+    (lambda: kernels.attention([[1.0]], 1), "qkv must be a NumPy array"),
+    (lambda: kernels.attention(np.ones((1, 2, 7)), 1), "multiple of 3"),
+    (lambda: kernels.attention(np.ones((1, 2, 6), int), 1), "int64"),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis=3), "axis must be"),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, bias=np.ones(3)), "broadcast to"),
+    (lambda: kernels.attention_taps(qkv, HEADS, log_sum_exp, grid=(4, 5)), "grid must be"),
+    (lambda: kernels.attention_taps(qkv, HEADS, log_sum_exp[:1]), "log_sum_exp must have"),
+    (lambda: kernels.patch_embed(images, kernel[:3], table[0]), "kernel must be"),
+    (lambda: kernels.patch_embed(images, kernel, table[0, :6]), "bias must have shape"),
+    (lambda: kernels.extract_patches(images, 10), "patch_size=10"),
+):
+    try:
+        call()
+    except ValueError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
+assert kernels.isa() in kernels.available_isas()
+print("done")
+"""
+
+
+@pytest.mark.process
+def test_the_module_computes_and_checks_without_tensorflow():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
