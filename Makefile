@@ -2,12 +2,13 @@
 
 PYTHON ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$n || echo 4)
+FUZZ_SECONDS ?= 600
 
 RUN := .venv/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages demo test test-quick test-slow lint format bench soak peers clean
+.PHONY: help setup ops packages demo test test-quick test-slow lint format bench fuzz soak peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -46,6 +47,9 @@ format: setup  ## repair what `make lint` can repair
 bench: setup  ## run every benchmark of tests/benchmarks but the long one
 	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard tests/benchmarks/bench_*.py)); do \
 	  echo "$$file"; $(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
+
+fuzz: packages setup  ## fuzz the kernels for FUZZ_SECONDS (600); what fails is kept in build/fuzz
+	@$(RUN) -m tests.custom_ops.kernel_programs $(FUZZ_SECONDS)
 
 soak: setup  ## 20 minutes of training, to see that memory and open files stay flat
 	@$(RUN) -m tests.benchmarks.bench_soak

@@ -12,7 +12,7 @@ namespace {
 using namespace vit_test;
 
 // Products in one run of the oracle, at most.
-constexpr int64_t kMostProducts = 100000;
+constexpr int64_t kMostProducts = 40000;
 
 vit::AttentionShape pick_shape(Input& input) {
   const int axis = static_cast<int>(input.pick(0, 2));
@@ -34,7 +34,8 @@ int64_t products(const vit::AttentionShape& s) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   input.pick_isa();
-  AttentionProblem problem = {kFloatTypes[input.pick(0, 3)], pick_shape(input), 0, 0, {}, {}, {}, {}};
+  const vit::DType type = kFloatTypes[input.pick(0, 3)];
+  AttentionProblem problem = {type, pick_shape(input), 0, 0, {}, {}, {}, {}};
   const bool is_long = problem.shape.tokens > 100;
   if (!is_long && products(problem.shape) > 4 * kMostProducts) return 0;
   const Contents contents = input.contents();

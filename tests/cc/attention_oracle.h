@@ -134,8 +134,8 @@ class AttentionOracle {
     for (double& x : p) sum += x = exp(x - highest);
     for (double& x : p) x /= sum;
 
-    // The relative error of a weight: that of its logit, of its exponential and of the sum; twice in
-    // what is computed from weights that were computed again.
+    // The relative error of a weight: that of its logit, of its exponential and of the sum; twice
+    // in what is computed from weights that were computed again.
     const double u = unit(accumulator(p_.type));
     const double error = u * (16 + static_cast<double>(n) / 16 + 8 * magnitude) + rounded_;
     result_.log_sum_exp.set(lse_place, highest + log(sum), error - rounded_);
@@ -242,14 +242,17 @@ struct AttentionRun {
         log_sum_exp(bias.type(), problem.positions() * problem.shape.heads, Tensor::kOutput, shift),
         d_qkv(problem.type, qkv.count(), Tensor::kOutput, shift),
         d_bias(bias.type(), bias.count(), Tensor::kOutput, shift),
-        class_row(bias.type(), problem.has_taps() ? log_sum_exp.count() : 0, Tensor::kOutput, shift),
+        class_row(bias.type(), heads() * problem.shape.tokens, Tensor::kOutput, shift),
         distance(bias.type(), heads(), Tensor::kOutput, shift),
         entropy(bias.type(), heads(), Tensor::kOutput, shift),
         strides(problem.strides) {
     strides.data = problem.bias.empty() ? nullptr : bias.data();
   }
 
-  int64_t heads() const { return problem.has_taps() ? problem.shape.batch * problem.shape.heads : 0; }
+  // Lines with taps.
+  int64_t heads() const {
+    return problem.has_taps() ? problem.shape.batch * problem.shape.heads : 0;
+  }
 
   vit::Result forward(vit::ParallelFor parallel_for) {
     return vit::attention_forward(problem.type, problem.shape, qkv.data(), strides, out.data(),

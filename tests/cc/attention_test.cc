@@ -171,8 +171,8 @@ void test_large_logits() {
   }
 }
 
-// Whether an element of a result depends on one that is not finite: never, so that it keeps its bits,
-// always, so that it is not finite itself, or by chance.
+// Whether an element of a result depends on one that is not finite: never, so that it keeps its
+// bits, always, so that it is not finite itself, or by chance.
 enum Reach { kNever, kAlways, kMaybe };
 
 // reach(row, column) is asked for rows of `head`; nothing reaches the others.

@@ -99,7 +99,9 @@ class Random {
     return z ^ (z >> 31);
   }
   // From [0, count).
-  int64_t below(int64_t count) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(count)); }
+  int64_t below(int64_t count) {
+    return static_cast<int64_t>(bits() % static_cast<uint64_t>(count));
+  }
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
   double normal() {
     return sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform());

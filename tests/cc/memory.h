@@ -97,7 +97,8 @@ class Tensor {
   }
 
   bool operator==(const Tensor& other) const {
-    return count_ == other.count_ && (!count_ || memcmp(data_, other.data_, static_cast<size_t>(bytes())) == 0);
+    if (count_ != other.count_) return false;
+    return !count_ || memcmp(data_, other.data_, static_cast<size_t>(bytes())) == 0;
   }
 
  private:

@@ -113,7 +113,9 @@ inline double unit(vit::DType type) {
   }
   return 0;
 }
-inline double smallest(vit::DType type) { return type == vit::DType::kFloat16 ? 0x1p-25 : 0x1p-126; }
+inline double smallest(vit::DType type) {
+  return type == vit::DType::kFloat16 ? 0x1p-25 : 0x1p-126;
+}
 
 // In which sums are kept.
 inline vit::DType accumulator(vit::DType type) {

@@ -43,8 +43,8 @@ PatchProblem make(Random& random, DType image_type, DType type, const vit::Patch
 
 void say(const char* what, const PatchProblem& p) {
   const vit::PatchShape& s = p.shape;
-  testing("%s: %s, %s images, %s kernel, %lld x %lld x %lld x %lld, patches of %lld, %lld features, "
-          "prefix %lld, position %d",
+  testing("%s: %s, %s images, %s kernel, %lld x %lld x %lld x %lld, patches of %lld, "
+          "%lld features, prefix %lld, position %d",
           what, isa(), name(p.image_type), name(p.type), static_cast<long long>(s.batch),
           static_cast<long long>(s.height), static_cast<long long>(s.width),
           static_cast<long long>(s.channels), static_cast<long long>(s.patch_size),
@@ -284,8 +284,9 @@ void test_out_of_memory() {
 
 void test_cutting() {
   const vit::PatchShape shapes[] = {
-      {1, 1, 1, 1, 1, 0, 0}, {2, 7, 9, 3, 2, 0, 0}, {3, 16, 8, 1, 8, 0, 0}, {2, 17, 33, 4, 16, 0, 0},
-      {0, 8, 8, 3, 4, 0, 0}, {2, 3, 8, 3, 4, 0, 0}, {2, 8, 3, 3, 4, 0, 0},  {2, 8, 8, 0, 4, 0, 0},
+      {1, 1, 1, 1, 1, 0, 0}, {2, 7, 9, 3, 2, 0, 0}, {3, 16, 8, 1, 8, 0, 0},
+      {0, 8, 8, 3, 4, 0, 0}, {2, 3, 8, 3, 4, 0, 0}, {2, 8, 3, 3, 4, 0, 0},
+      {2, 8, 8, 0, 4, 0, 0}, {2, 17, 33, 4, 16, 0, 0},
   };
   Random random(15);
   for (const vit::PatchShape& s : shapes) {

@@ -81,8 +81,8 @@ inline PatchExpected patch_oracle(const PatchProblem& p) {
       for (int64_t i = 0; i < elements; ++i) {
         const double scaled = at(p.images, pixel_place(s, b, patch, i)) * p.scale;
         x[static_cast<size_t>(i)] = scaled + p.offset;
-        x_error[static_cast<size_t>(i)] =
-            3 * rescaling * (fabs(scaled) + fabs(p.offset)) + unit(p.type) * fabs(scaled + p.offset);
+        x_error[static_cast<size_t>(i)] = 3 * rescaling * (fabs(scaled) + fabs(p.offset)) +
+                                          unit(p.type) * fabs(scaled + p.offset);
       }
       for (int64_t i = 0; i < elements; ++i) {
         const int64_t pixel = pixel_place(s, b, patch, i);
@@ -143,9 +143,11 @@ struct PatchRun {
                                      if_wanted(4, d_position)};
     if (!has_images()) gradients.images = nullptr;
     if (!p.has_position) gradients.position = nullptr;
-    return vit::patch_embed_backward(p.image_type, p.type, p.shape, images.data(), p.scale,
-                                     p.offset, kernel.data(), d_tokens.data(), gradients,
-                                     parallel_for);
+    // What is not read may be null: images but for the kernel's gradient, and the other way round.
+    const void* const read_images = gradients.kernel ? images.data() : nullptr;
+    const void* const read_kernel = gradients.images ? kernel.data() : nullptr;
+    return vit::patch_embed_backward(p.image_type, p.type, p.shape, read_images, p.scale, p.offset,
+                                     read_kernel, d_tokens.data(), gradients, parallel_for);
   }
   void all(vit::ParallelFor parallel_for, int wanted = 31) {
     for (Tensor* tensor : results()) tensor->forget();

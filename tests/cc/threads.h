@@ -24,12 +24,14 @@ struct Shuffled {
     std::vector<std::pair<int64_t, int64_t>> ranges;
     for (int64_t begin = 0; begin < total;) {
       const int64_t most = 1 + self.random.below(total);
-      const int64_t end = begin + 1 + self.random.below(most < total - begin ? most : total - begin);
+      const int64_t left = total - begin;
+      const int64_t end = begin + 1 + self.random.below(most < left ? most : left);
       ranges.emplace_back(begin, end);
       begin = end;
     }
     for (size_t i = 1; i < ranges.size(); ++i) {
-      std::swap(ranges[i], ranges[static_cast<size_t>(self.random.below(static_cast<int64_t>(i) + 1))]);
+      const int64_t other = self.random.below(static_cast<int64_t>(i) + 1);
+      std::swap(ranges[i], ranges[static_cast<size_t>(other)]);
     }
     std::atomic<size_t> next{0};
     const auto work = [&] {

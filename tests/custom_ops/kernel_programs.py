@@ -89,11 +89,11 @@ def build(mode, programs):
     headers = [path.read_bytes() for path in sorted((ROOT / "tests" / "cc").glob("*.h"))]
     package = hashlib.sha256(b"".join(headers)).hexdigest()
 
-    def test_unit(source, name, flags):
+    def unit_of(source, name, flags):
         return Unit(f"../tests/cc/{source}", f"{name}-{mode.name}", flags, package=package)
 
     plain = []
-    ours = [test_unit(f"{name}.cc", name, (*lists["TEST_COPTS"], *mode.flags)) for name in programs]
+    ours = [unit_of(f"{name}.cc", name, (*lists["TEST_COPTS"], *mode.flags)) for name in programs]
     for unit in build_plan.plan({})["kernels"]:
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
@@ -110,7 +110,7 @@ def build(mode, programs):
             flags += mode.flags
         for source in lists["ISA_TESTS"]:
             name = f"{pathlib.PurePath(source).stem}-{isa}"
-            ours.append(test_unit(source, name, flags))
+            ours.append(unit_of(source, name, flags))
 
     compiler = _clang() if mode.clang else build_plan.find_compiler()
     objects = _compile(build_plan.find_compiler(), plain, ROOT / "build" / "ops")
