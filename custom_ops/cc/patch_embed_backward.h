@@ -14,7 +14,8 @@ struct ImageGradient {
   using T = Accumulator<S>;
 
   static Blocks blocks_of(const PatchCall& call) {
-    return Blocks(patch_rows(call.shape), call.shape.patch_elements(), kLanes<T>);
+    return Blocks(patch_rows(call.shape), row_bytes<S>(call.shape.features),
+                  call.shape.patch_elements(), kLanes<T>);
   }
 
   static int64_t units(const PatchCall& call) { return blocks_of(call).units(); }
@@ -66,7 +67,8 @@ struct ImageGradient {
     }
   }
 
-  // `columns` rows of the kernel that lie `step` apart, `count` numbers of each, as columns.
+  // `rows` rows of the kernel that lie `step` apart, `count` numbers of each, as columns; further
+  // columns are 0.
   static void pack_transposed(const S* from, int64_t step, int64_t rows, int64_t count,
                               Element<S>* to, int64_t columns) {
     if constexpr (kNumbers<S> == 1) {

@@ -153,6 +153,11 @@ constexpr int64_t row_step(int64_t columns) {
   return round_up(columns, kNumbers<S>) + kLanes<Accumulator<S>>;
 }
 
+template <class S>
+constexpr int64_t row_bytes(int64_t columns) {
+  return row_step<S>(columns) * static_cast<int64_t>(sizeof(Number<S>));
+}
+
 #if defined(__AVX512BF16__)
 // Bfloat16 of two rows, which lie in the upper halves of floats, as the first and second of pairs.
 VIT_INLINE void join_pairs(Vector<float> first, Vector<float> second, Pair* to) {

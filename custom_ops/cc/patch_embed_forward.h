@@ -11,6 +11,9 @@ namespace VIT_ISA {
 // packed and multiplied with them: more rows make the packing of panels cheaper (3 % of the time
 // with 196), and fewer fit the second cache.
 constexpr int64_t kMaxRows = 224;
+// Nor more than this, unless rows are so long that few would be left.
+constexpr int64_t kMaxRowBytes = 4 * 1024 * 1024;
+constexpr int64_t kFewRows = 24;
 // Fewer units than this make blocks of rows smaller, so that there is work for many threads.
 constexpr int64_t kManyUnits = 12;
 constexpr int64_t kMinRows = 48;
@@ -19,14 +22,17 @@ constexpr int64_t kMinRows = 48;
 struct Blocks {
   Parts rows, vectors;
 
-  // Columns in panels of whole vectors of `lanes`.
-  Blocks(int64_t row_count, int64_t column_count, int lanes)
+  // Columns in panels of whole vectors of `lanes`; packed rows take `row_bytes`.
+  Blocks(int64_t row_count, int64_t row_bytes, int64_t column_count, int lanes)
       : rows(row_count, 1), vectors(ceil_divide(column_count, lanes), kMaxVectors) {
-    int64_t count = ceil_divide(row_count, kMaxRows);
+    int64_t most = kMaxRowBytes / row_bytes;
+    if (most < kFewRows) most = kFewRows;
+    int64_t count = ceil_divide(row_count, most < kMaxRows ? most : kMaxRows);
     if (vectors.count && count * vectors.count < kManyUnits) {
       const int64_t wanted = ceil_divide(kManyUnits, vectors.count);
       const int64_t useful = ceil_divide(row_count, kMinRows);
-      count = wanted < useful ? wanted : useful;
+      const int64_t more = wanted < useful ? wanted : useful;
+      if (more > count) count = more;
     }
     rows.count = count;
   }
@@ -39,7 +45,8 @@ struct EmbedForward {
   using T = Accumulator<S>;
 
   static Blocks blocks_of(const PatchCall& call) {
-    return Blocks(patch_rows(call.shape), call.shape.features, kLanes<T>);
+    return Blocks(patch_rows(call.shape), row_bytes<S>(call.shape.patch_elements()),
+                  call.shape.features, kLanes<T>);
   }
 
   static int64_t units(const PatchCall& call) { return blocks_of(call).units(); }
