@@ -76,7 +76,7 @@ def golden():
     return load
 
 
-# Tests of whole processes and builds. In their last run, on a machine at work with other things, some
+# Tests of whole processes and builds. In their last run, on a busy machine, some
 # of these failed: they run in `make test-slow` until they have passed on a quiet one.
 UNPROVEN = (
     "test_average_choice",
