@@ -49,7 +49,7 @@ def _run(main, values, arguments):
         import tensorflow as tf
 
         import custom_ops.library
-        from pipelines.errors import Interrupted, RunError, UserError
+        from pipelines.errors import Interrupted, RunError, UserError, first_line
     except KeyboardInterrupt:
         _fail(EXIT_SIGINT, "Interrupted.")
     try:
@@ -66,12 +66,7 @@ def _run(main, values, arguments):
         place = f" ({error.filename})" if error.filename else ""
         _fail(EXIT_FAILED, f"{error.strerror or error}{place}.")
     except tf.errors.OpError as error:
-        # TensorFlow puts where it happened in the graph before what happened.
-        lines = [line for line in error.message.splitlines() if line.strip()]
-        skipped = ("Graph execution error", "Detected at node")
-        _fail(
-            EXIT_FAILED, next((x for x in lines if not x.startswith(skipped)), "TensorFlow failed")
-        )
+        _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")
     except Interrupted as error:
         _fail(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:

@@ -13,8 +13,7 @@ import keras
 import tensorflow as tf
 
 from pipelines import checkpoints
-from pipelines.data.sources import first_line
-from pipelines.errors import RunError
+from pipelines.errors import RunError, first_line
 from pipelines.progress import say
 
 LIMIT = 10  # Skips in a row, and rewinds to the same checkpoint.

@@ -46,13 +46,16 @@ def pytest_sessionstart(session):
 
 @pytest.fixture(autouse=True)
 def fresh_state():
-    """Seeds Python, NumPy and TensorFlow before each test; undoes changes of Keras' globals."""
+    """Seeds Python, NumPy and TensorFlow before each test; undoes changes of what is global."""
     import keras
+    from tensorflow.python.framework import config
 
     keras.utils.set_random_seed(20201022)
     policy = keras.config.dtype_policy()
     yield
     keras.config.set_dtype_policy(policy)
+    if config.is_op_determinism_enabled():  # train.deterministic; Keras then refuses XLA.
+        config.disable_op_determinism()
 
 
 @pytest.fixture(autouse=True)
@@ -74,28 +77,3 @@ def golden():
             return dict(file)
 
     return load
-
-
-# Tests of whole processes and builds. In their last run, on a busy machine, some
-# of these failed: they run in `make test-slow` until they have passed on a quiet one.
-UNPROVEN = (
-    "test_average_choice",
-    "test_data_wait",
-    "test_doctor",
-    "test_export_fused",
-    "test_hostile_images",
-    "test_hostile_models",
-    "test_non_finite",
-    "test_ops_bazel",
-    "test_ops_compiled_threads",
-    "test_ops_install",
-    "test_ops_kernels",
-    "test_ops_loading",
-)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.stem in UNPROVEN:
-            item.add_marker(pytest.mark.slow)

@@ -229,12 +229,12 @@ def _first_frame_of_gif(image_bytes):
     whole = (byte(frame) == 0x2C) & (end < count)
     with tf.control_dependencies([_assert(whole, "The GIF has no whole frame")]):
         sides = tf.cast(data[frame + 5 : frame + 9], tf.int64)
-    alone = tf.strings.join(
-        [
-            tf.strings.substr(image_bytes, 0, frame + 1),
-            bytes(4),  # its place on the canvas
-            tf.strings.substr(image_bytes, frame + 5, end - frame - 4),
-            b";",
-        ]
-    )
+        alone = tf.strings.join(
+            [
+                tf.strings.substr(image_bytes, 0, frame + 1),
+                bytes(4),  # its place on the canvas
+                tf.strings.substr(image_bytes, frame + 5, end - frame - 4),
+                b";",
+            ]
+        )
     return alone, (sides[2] + 256 * sides[3], sides[0] + 256 * sides[1])

@@ -63,7 +63,8 @@ struct Gradients {
     values = rows_of(qkv + 2 * line.width, line, value_rows_, value_step);
   }
 
-  // Per query: log-sum-exp in units of log2, and delta times `scale`.
+  // Per query: log-sum-exp in units of log2, and delta times `scale`. Columns without a query have
+  // an infinite one, which makes p 0 there whatever the bias of their keys is.
   template <int kVectors>
   struct PerQuery {
     Vector<T> log_sum_exp[kVectors], delta[kVectors];
@@ -87,12 +88,14 @@ struct Gradients {
     } else {
       add_products(d_out_rows, out_rows, line, count, delta);
     }
+    T log_sum_exp[kColumns];
+    for (int64_t i = 0; i < kColumns; ++i) {
+      log_sum_exp[i] = i < count ? kept[i] : static_cast<T>(__builtin_inf());
+    }
     PerQuery<kVectors> result;
     for (int v = 0; v < kVectors; ++v) {
       result.delta[v] = load<T>(delta + v * kLanes<T>) * scale;
-      const int64_t rest = count - v * kLanes<T>;
-      result.log_sum_exp[v] =
-          rest > 0 ? load_first(kept + v * kLanes<T>, rest) * static_cast<T>(kLog2E) : Vector<T>{};
+      result.log_sum_exp[v] = load<T>(log_sum_exp + v * kLanes<T>) * static_cast<T>(kLog2E);
     }
     return result;
   }
@@ -123,7 +126,7 @@ struct Gradients {
     }
   }
 
-  // p and ds * scale for `count` keys from `key` on. Columns without a query get ds = 0.
+  // p and ds * scale for `count` keys from `key` on. Columns without a query get p = ds = 0.
   template <int kVectors>
   void block(const AttentionCall& call, const Line<S>& line, int64_t query, int64_t key,
              int64_t count, T scale, const PerQuery<kVectors>& per_query) {

@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.reading import ROWS_PER_READ
-from pipelines.data.sources import DataError, first_line
+from pipelines.data.sources import DataError
 from pipelines.decoding import try_each
-from pipelines.errors import RunError
+from pipelines.errors import RunError, first_line
 from vit_tf.image_files import decode_image
 
 BAD_IMAGES = ("stop", "skip")

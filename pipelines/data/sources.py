@@ -5,7 +5,6 @@ Here are the way in, `open_source`, and the source for TFDS. Nothing here uses t
 
 import functools
 import operator
-import re
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +16,7 @@ from pipelines.data.examples import Examples, Part, Source, resolve_split, store
 from pipelines.data.folders import open_folder
 from pipelines.data.lists import open_list
 from pipelines.data.records import open_records
+from pipelines.errors import first_line
 
 # The files of a split up to this size are read once and kept in memory, encoded.
 MAX_CACHED_BYTES = 256 * 2**20
@@ -160,16 +160,6 @@ def _image_and_label(builder):
             f"{', '.join(f'{key} ({type(features[key]).__name__})' for key in features)}."
         )
     return keys
-
-
-def first_line(error):
-    """Returns what a TensorFlow error says to a person, without what it says of its graph."""
-    message = re.sub(r"\{\{.*?\}\}\s*", "", error.message)
-    if asserted := re.search(r"assertion failed: \[(.*?)\]", message):
-        return asserted[1]
-    # Where it happened comes before what happened.
-    message = re.sub(r"(?s)^Graph execution error:.*?defined at .*?\n\n(?=\S)", "", message)
-    return re.sub(r"\s*\[Op:.*", "", message.strip().partition("\n")[0]).rstrip(".")
 
 
 class _Only(tfds.decode.PartialDecoding):

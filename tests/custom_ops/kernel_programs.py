@@ -67,7 +67,10 @@ MEMORY = Mode(
         "-Wno-unknown-pragmas",
     ),
     link=("-fsanitize=address,undefined",),
-    environment=(("UBSAN_OPTIONS", "print_stacktrace=1"),),
+    environment=(
+        ("UBSAN_OPTIONS", "print_stacktrace=1"),
+        ("ASAN_OPTIONS", "hard_rss_limit_mb=2048"),
+    ),
 )
 # With GCC, because clang 14 does not watch vectors of more than 16 bytes.
 THREADS = Mode("threads", flags=(*_CHECKED, "-fsanitize=thread"), link=("-fsanitize=thread",))
@@ -172,6 +175,8 @@ def fuzz(seconds, folder, seed=None):
         for i in range(64):
             (inputs / f"start{i:02}").write_bytes(numbers.randbytes(16 + 4 * i))
         options = {"max_total_time": seconds, "len_control": 0, "max_len": 400, "timeout": 60}
+        # libFuzzer's own limit looks at a peak in which that of this process is contained.
+        options |= {"rss_limit_mb": 0, "malloc_limit_mb": 1024}
         options |= {"artifact_prefix": f"{FAILURES}/{name}-", "print_final_stats": 1}
         options |= {} if seed is None else {"seed": seed}
         settings = [f"-{option}={value}" for option, value in options.items()]

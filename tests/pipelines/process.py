@@ -60,14 +60,16 @@ def run_until(module, *arguments, cwd, line, signal_number=signal.SIGTERM):
 
 
 def run_here(module, *arguments, monkeypatch, capsys, cwd):
-    """Calls the command in this process, where TensorFlow is loaded already.
+    """Calls the command in this process, where TensorFlow is loaded already, on one device.
+
+    A step that fails between the collectives of replicas would spoil those of the whole process.
 
     Returns:
         The same as `run_command`.
     """
     command = importlib.import_module(f"pipelines.{module}")
     monkeypatch.chdir(cwd)
-    monkeypatch.setattr(sys, "argv", [module, *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", [module, "--strategy=one_device", *map(str, arguments)])
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
         define = getattr(command, "define", None)

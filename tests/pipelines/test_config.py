@@ -75,6 +75,7 @@ VALUES = {
     "train.keep_every": ("8", 8),
     "train.keep_best": ("true", True),
     "train.deterministic": ("true", True),
+    "train.non_finite": ("rewind", "rewind"),
 }
 # Fields that need each other to be legal.
 COMPANIONS = {

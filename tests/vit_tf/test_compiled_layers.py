@@ -123,7 +123,7 @@ def test_keras_fit_under_xla_and_without():
     for jit, expected in ((True, False), (False, True)):
         model = tiny.model()
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.filterwarnings("error", message=".*jit_compile")
             model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
         assert model.jit_compile == jit
         model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)
