@@ -8,7 +8,7 @@ RUN := .venv/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages demo test test-quick test-slow lint format bench fuzz soak peers clean
+.PHONY: help setup ops packages demo test test-quick test-slow test-peers lint format bench fuzz soak peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -28,13 +28,16 @@ packages:
 	@.ci/packages bazel clang++ libclang_rt
 
 test: packages setup  ## all tests but the slow ones
-	@$(PYTEST) -m "not slow" --durations 10
+	@$(PYTEST) -m "not slow and not peers" --durations 10
 
 test-quick: setup  ## the tests that start no other processes, in less than 5 minutes
-	@$(PYTEST) -m "not slow and not process"
+	@$(PYTEST) -m "not slow and not process and not peers"
 
 test-slow: packages setup  ## the slow tests
-	@$(PYTEST) -m slow --durations 10
+	@$(PYTEST) -m "slow and not peers" --durations 10
+
+test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
+	@$(RUN) -m pytest tests/peers
 
 lint: setup  ## check style and formatting
 	@$(RUN) -m ruff check .
@@ -54,8 +57,9 @@ fuzz: packages setup  ## fuzz the kernels for FUZZ_SECONDS (600); what fails is 
 soak: setup  ## 20 minutes of training, to see that memory and open files stay flat
 	@$(RUN) -m tests.benchmarks.bench_soak
 
-peers:  ## create .venv-peers with PyTorch, which `make bench` then compares with
-	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install torch numpy
+peers:  ## create .venv-peers with PyTorch and its models, for `make bench` and `make test-peers`
+	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install \
+	  torch numpy transformers timm safetensors
 
 clean:  ## remove caches and build products; .venv and runs/ stay
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so

@@ -59,14 +59,14 @@ def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, imple
     # The precision in which the softmax runs.
     wide = tf.float64 if qkv.dtype == tf.float64 else tf.float32
     bias = [] if bias is None else [tf.cast(bias, wide)]
-    out, log_sum_exp = ops.vit_attention(qkv, bias, num_heads=num_heads, axis=axis or 0, Tacc=wide)
+    out, statistics = ops.vit_attention(qkv, bias, num_heads=num_heads, axis=axis or 0, Tacc=wide)
     if not taps:
         return out
     rows, columns = grid or (0, 0)
     found = ops.vit_attention_taps(
         qkv,
         bias,
-        log_sum_exp,
+        statistics,
         num_heads=num_heads,
         taps=taps,
         grid_rows=rows,

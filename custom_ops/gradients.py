@@ -16,9 +16,9 @@ def _wanted(op, index):
     return index not in (getattr(op, "skip_input_indices", None) or ())
 
 
-def _attention(op, d_out, d_log_sum_exp):
-    # Nothing outside reads log_sum_exp, and the gradients that do have no gradient themselves.
-    del d_log_sum_exp
+def _attention(op, d_out, d_statistics):
+    # Nothing outside reads the statistics, and the gradients that do have no gradient themselves.
+    del d_statistics
     ops = library.load()
     qkv, *bias = op.inputs
     arguments = (qkv, bias, *op.outputs, d_out)

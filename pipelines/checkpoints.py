@@ -7,6 +7,7 @@ folder that the next save sweeps away.
 
 import errno
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -48,13 +49,11 @@ class CheckpointStore:
             RunError: if it cannot be written; older checkpoints are then untouched.
         """
         folder = _path(self._directory, step)
-        if os.path.isdir(folder) and find_damage(self._directory, step) is None:
-            checksums = read_json(os.path.join(folder, _CHECKSUMS))
-            if score is not None and checksums["score"] != score:
-                write_json(os.path.join(folder, _CHECKSUMS), checksums | {"score": score})
-            return
         unfinished = os.path.join(self._directory, f"{_UNFINISHED}{step}")
         try:
+            if os.path.isdir(folder) and find_damage(self._directory, step) is None:
+                _add_score(folder, score)
+                return
             os.makedirs(self._directory, exist_ok=True)
             shutil.rmtree(unfinished, ignore_errors=True)
             os.mkdir(unfinished)
@@ -69,12 +68,13 @@ class CheckpointStore:
             _flush(self._directory)
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(unfinished, ignore_errors=True)
-            newest = steps(self._directory)[-1:] or ["none"]
+            last = newest(self._directory)
             raise RunError(
                 f"Cannot save step {step} in {self._directory}: {failure_reason(error)}. The last "
-                f"checkpoint is step {newest[0]}; make room and start the same command again."
+                f"checkpoint is {'none' if last is None else f'step {last}'}; make room and start "
+                "the same command again."
             ) from None
-        self._sweep()
+        self._sweep(step)
 
     def restore_newest(self) -> int | None:
         """Restores the newest whole checkpoint and returns its step, None without any.
@@ -104,23 +104,18 @@ class CheckpointStore:
             )
         return None
 
-    def _sweep(self):
-        """Deletes what no rule keeps, and what an earlier crash left unfinished."""
-        found, scores = [], {}
-        for step in steps(self._directory):
-            try:
-                values = read_json(os.path.join(_path(self._directory, step), _CHECKSUMS))
-            except UserError:
-                continue  # Damaged: it counts for nothing and is left to the user.
-            found.append(step)
-            if isinstance(values.get("score"), float):
-                scores[step] = values["score"]
-        kept = set(found[-self._keep_last :])
+    def _sweep(self, saved):
+        """Deletes what no rule keeps, and what an earlier crash left unfinished.
+
+        Checkpoints above `saved` are damaged, or the run would have gone on from them. They count
+        for nothing and stay until the run gets there and replaces them.
+        """
+        scores = {step: x for step, x in _scores(self._directory).items() if step <= saved}
+        kept = set(sorted(scores)[-self._keep_last :])
         if self._keep_every:
-            kept |= {step for step in found if step % self._keep_every == 0}
-        if scores:
-            kept.add(max(scores, key=lambda step: (scores[step], -step)))
-        for step in set(found) - kept:
+            kept |= {step for step in scores if step % self._keep_every == 0}
+        kept |= set(_best_first(scores)[:1])
+        for step in set(scores) - kept:
             shutil.rmtree(_path(self._directory, step), ignore_errors=True)
         for name in os.listdir(self._directory):
             if name.startswith(_UNFINISHED):
@@ -138,6 +133,14 @@ def steps(directory) -> list[int]:
 def newest(directory) -> int | None:
     """The newest step whose files are undamaged, None if there is none."""
     for step in reversed(steps(directory)):
+        if find_damage(directory, step) is None:
+            return step
+    return None
+
+
+def best(directory) -> int | None:
+    """The undamaged step with the highest score, the first of equals; None if none has a score."""
+    for step in _best_first(_scores(directory)):
         if find_damage(directory, step) is None:
             return step
     return None
@@ -164,6 +167,32 @@ def find_damage(directory, step) -> str | None:
     except (OSError, ValueError) as error:
         return str(error)
     return None
+
+
+def _scores(directory):
+    """Step -> score, None without one, of the checkpoints whose `checksums.json` can be read."""
+    scores = {}
+    for step in steps(directory):
+        try:
+            score = read_json(os.path.join(_path(directory, step), _CHECKSUMS)).get("score")
+        except UserError:
+            continue  # Damaged: it counts for nothing and is left to the user.
+        scores[step] = score if isinstance(score, float) and math.isfinite(score) else None
+    return scores
+
+
+def _best_first(scores):
+    """The steps of `_scores` that have one, from the highest; equal ones in their order."""
+    scored = [step for step, score in scores.items() if score is not None]
+    return sorted(scored, key=lambda step: (-scores[step], step))
+
+
+def _add_score(folder, score):
+    """Notes a score that came after the state was written; None changes nothing."""
+    path = os.path.join(folder, _CHECKSUMS)
+    checksums = read_json(path)
+    if score is not None and checksums.get("score") != score:
+        write_json(path, checksums | {"score": score})
 
 
 def _path(directory, step):

@@ -40,16 +40,18 @@ def evaluation_sums(labels, logits, weights, loss="softmax"):
     Returns:
         Dict of float32 scalars: "examples", "loss", "accuracy" and "top_5_accuracy".
     """
-    # A class counts as better only if its logit is strictly larger; ties go to the true class. NaN
-    # logits are never right.
+    # Of equal logits the first class wins, as in predictions: where all are equal, nothing has been
+    # learned. NaN compares as better, so a true class that is NaN has rank K.
+    classes = logits.shape[-1]
     true_logit = tf.gather(logits, labels, axis=1, batch_dims=1)[:, None]
-    not_better = tf.cast(logits <= true_logit, tf.int32)
-    rank = logits.shape[-1] - tf.reduce_sum(not_better, axis=-1)
+    not_before = tf.range(classes, dtype=labels.dtype) >= labels[:, None]
+    not_better = (logits < true_logit) | ((logits == true_logit) & not_before)
+    rank = classes - tf.reduce_sum(tf.cast(not_better, tf.int32), axis=-1)
     values = {
         "examples": tf.ones_like(weights),
         "loss": example_losses(labels, logits, loss),
         "accuracy": tf.cast(rank < 1, tf.float32),
-        "top_5_accuracy": tf.cast(rank < 5, tf.float32),
+        "top_5_accuracy": tf.cast(rank < min(5, classes), tf.float32),
     }
     padding = weights == 0
     return {

@@ -11,7 +11,7 @@ from absl import flags
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
 STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
-WEIGHTS = ("final", "average")
+WEIGHTS = ("final", "average", "best")
 
 
 def run(main, description, define=None, positional=None):
@@ -104,7 +104,8 @@ def define_weights(values):
         "weights",
         "final",
         WEIGHTS,
-        "Of a workdir: its newest weights, or their Polyak average (train.average).",
+        "Of a workdir: its newest weights, their Polyak average (train.average), or those of the "
+        "checkpoint with the best evaluation (train.keep_best).",
         flag_values=values,
     )
 

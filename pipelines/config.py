@@ -7,23 +7,28 @@ with a default of its own.
 import dataclasses
 import difflib
 import json
-import math
-import types
-import typing
 from typing import Any
 
 from pipelines.data.augmentation import Augmentation
 from pipelines.data.bad_images import BAD_IMAGES
 from pipelines.data.sharding import SHARDINGS
 from pipelines.errors import UserError
-from vit_tf.config import get_variant
+from pipelines.typed import fields_of, from_json, parse
+from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.variants import get_variant
 
 # Fields that make a variant; see `override`.
-_SIZES = ("patch_size", "hidden_size", "mlp_size", "layers", "heads", "representation_size")
-
-# Optional fields that know a value of this name, so that `none` cannot mean "not set" there.
-_NONE_IS_A_VALUE = ("model.position_embedding",)
+_SIZES = (
+    "patch_size",
+    "hidden_size",
+    "mlp_size",
+    "layers",
+    "heads",
+    "representation_size",
+    "units",
+    "width",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,14 @@ class Model:
     mlp_size: int | None = None
     layers: int | None = None
     heads: int | None = None
+    # Residual units of each stage of a ResNet or of a hybrid's stem, such as 3,4,9; () is the root
+    # alone. They make a hybrid of a ViT.
+    units: tuple[int, ...] | None = None
+    # Width factor of the same, and its epsilons; see vit_tf.StemConfig.
+    width: float | None = None
+    group_norm_epsilon: float | None = None
+    variance_epsilon: float | None = None
+    deviation_epsilon: float | None = None
     classifier: str | None = None
     representation_size: int | None = None
     position_embedding: str | None = None
@@ -54,16 +67,24 @@ class Model:
     def __post_init__(self):
         _check_choice("model.dtype", self.dtype, ("float32", "mixed_bfloat16"))
         try:
-            self.vit_config(num_classes=1)
+            self.config(num_classes=1)
         except (TypeError, ValueError) as error:
             raise UserError(f"model: {error}") from None
 
-    def vit_config(self, num_classes: int):
-        """The `ViTConfig` this section describes."""
+    def config(self, num_classes: int) -> ModelConfig:
+        """The configuration this section describes."""
+        variant = get_variant(self.name)
         fields = dataclasses.asdict(self) | {"num_classes": num_classes}
         del fields["name"], fields["dtype"]
         changed = {key: value for key, value in fields.items() if value is not None}
-        return get_variant(self.name).replace(**changed)
+        if isinstance(variant, ViTConfig):
+            names = {field.name for field in dataclasses.fields(StemConfig)} & changed.keys()
+            if variant.stem is None and names and "units" not in names:
+                raise ValueError(f"{self.name} has no stem. Set units too, or leave out {names}.")
+            stem = {name: changed.pop(name) for name in names}
+            if stem:
+                changed["stem"] = (variant.stem or StemConfig()).replace(**stem)
+        return variant.replace(**changed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,7 +211,7 @@ class Train:
     keep_last: int = 3
     # Keeps every checkpoint whose step is a multiple; 0 keeps none for that reason.
     keep_every: int = 0
-    # Saves after the best evaluation so far and keeps that checkpoint.
+    # Saves after every evaluation and keeps the best checkpoint, for --weights=best.
     keep_best: bool = False
     # After a loss or gradient that is not finite. stop; skip: the step changes nothing, at most 10
     # in a row; rewind: the newest checkpoint, then the data after that step, at most 10 times.
@@ -264,22 +285,28 @@ class Experiment:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Experiment":
         """Inverse of `to_dict`; `UserError` for unknown fields and wrong types."""
-        return _from_json(cls, fields, "")
+        return from_json(cls, fields, "")
 
 
 def override(experiment: Experiment, assignments: list[str]) -> Experiment:
     """Applies `path.to.field=value` assignments, together, so that their order does not matter.
 
     Values are read by the field's type: `none` for an optional field, `224` or `224,160` for sizes.
-    Another `model.name` takes the sizes of that model, not those the recipe gave to its own.
+    Another `model.name` takes the sizes of that model, not those the recipe gave to its own, and a
+    ResNet none of the fields that only a Transformer has.
 
     Raises:
         UserError: for an unknown path (with near names), an unreadable value or a value that
             does not fit the rest.
     """
     fields = experiment.to_dict()
-    if any(assignment.startswith("model.name=") for assignment in assignments):
-        fields["model"] |= dict.fromkeys(_SIZES)
+    for assignment in assignments:
+        if assignment.startswith("model.name="):
+            fields["model"] |= dict.fromkeys(_SIZES)
+            if _is_resnet(assignment.partition("=")[2]):
+                kept = {field.name for field in dataclasses.fields(ResNetConfig)}
+                others = fields["model"].keys() - kept - {"name", "dtype"}
+                fields["model"] |= dict.fromkeys(others)
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
         if not separator:
@@ -293,91 +320,20 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
         section = fields
         for key in sections:
             section = section[key]
-        section[name] = _parse(path, text, kind)
+        section[name] = parse(path, text, kind)
     return Experiment.from_dict(fields)
 
 
-def config_paths(cls=Experiment, prefix="") -> list[tuple[str, Any]]:
-    """All `(dotted path, type)` pairs that `--set` accepts."""
-    paths = []
-    for name, kind in typing.get_type_hints(cls).items():
-        if dataclasses.is_dataclass(kind):
-            paths += config_paths(kind, f"{prefix}{name}.")
-        else:
-            paths.append((prefix + name, kind))
-    return paths
-
-
-def differences(old: dict, new: dict, prefix="") -> list[str]:
-    """Readable `path: old -> new` for every leaf that differs between two `to_dict`s."""
-    found = []
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found += differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            found.append(f"{prefix}{key}: {before!r} -> {after!r}")
-    return found
-
-
-def _parse(path, text, kind):
-    """The JSON value of `text` read as `kind`."""
-    options = _options(kind)
-    if text.lower() == "none" and types.NoneType in options and path not in _NONE_IS_A_VALUE:
-        return None
-    wanted = next(option for option in options if option is not types.NoneType)
+def _is_resnet(name):
     try:
-        if wanted is bool:
-            return {"true": True, "false": False}[text.lower()]
-        if typing.get_origin(wanted) is tuple:
-            element, length = typing.get_args(wanted)[0], len(typing.get_args(wanted))
-            values = [element(part) for part in text.strip("()[]").split(",") if part.strip()]
-            if element is int and len(values) == 1:
-                values *= length
-            if len(values) != length:
-                raise ValueError
-            return values
-        value = wanted(text)
-        if wanted is float and not math.isfinite(value):
-            raise ValueError
-        return value
-    except (KeyError, ValueError):
-        raise UserError(f"{path} is of type {_type_name(kind)}. Received: {text!r}.") from None
+        return isinstance(get_variant(name), ResNetConfig)
+    except ValueError:
+        return False  # `Model` says why.
 
 
-def _from_json(kind, value, path):
-    """`value` from JSON checked and built as `kind`."""
-    if dataclasses.is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
-        hints = typing.get_type_hints(kind)
-        for name in value:
-            if name not in hints:
-                near = difflib.get_close_matches(name, hints, n=2)
-                hint = f" Did you mean {' or '.join(near)}?" if near else ""
-                raise UserError(f"Unknown config field {path}{name}.{hint}")
-        return kind(**{k: _from_json(hints[k], v, f"{path}{k}.") for k, v in value.items()})
-    path = path.rstrip(".")
-    for option in _options(kind):
-        if typing.get_origin(option) is tuple:
-            elements = typing.get_args(option)
-            if isinstance(value, list | tuple) and len(value) == len(elements):
-                pairs = zip(elements, value, strict=True)
-                return tuple(_from_json(element, part, path) for element, part in pairs)
-        elif option is float and type(value) in (int, float) and math.isfinite(value):
-            return float(value)
-        elif type(value) is option:
-            return value
-    raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")
-
-
-def _options(kind):
-    return typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-
-
-def _type_name(kind):
-    names = ["none" if option is types.NoneType else str(option) for option in _options(kind)]
-    return " or ".join(name.removeprefix("<class '").removesuffix("'>") for name in names)
+def config_paths() -> list[tuple[str, Any]]:
+    """All `(dotted path, type)` pairs that `--set` accepts."""
+    return fields_of(Experiment)
 
 
 def _check_choice(path, value, choices):

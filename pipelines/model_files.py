@@ -1,8 +1,8 @@
 """Opens `.keras` files from strangers: nothing in them runs, and sizes are checked first.
 
 Such a file is a zip archive of `config.json` and `model.weights.h5`. Keras would build whatever
-objects the configuration names, as large as it says. Here only a `VisionTransformer` is built, and
-only when the file is found to hold as many weights as the configuration asks for.
+objects the configuration names, as large as it says. Here only models of ours are built, and only
+when the file is found to hold as many weights as the configuration asks for.
 """
 
 import json
@@ -17,10 +17,11 @@ import h5py
 
 import vit_tf
 from vit_tf import cost
-from vit_tf.models import VisionTransformer
+from vit_tf.config import config_from_dict
+from vit_tf.models import Model
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
-_REGISTERED_NAME = "vit_tf>VisionTransformer"
+_REGISTERED_NAMES = ("vit_tf>VisionTransformer", "vit_tf>ResNet")
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16")
 # Ours have 1 kB.
 _MOST_CONFIG = 2**20
@@ -40,7 +41,7 @@ _ZIP_ERRORS = (
 )
 
 
-def open_keras(path, dtype=None) -> VisionTransformer:
+def open_keras(path, dtype=None) -> Model:
     """Builds the model in a `.keras` file, with its weights.
 
     Args:
@@ -56,7 +57,7 @@ def open_keras(path, dtype=None) -> VisionTransformer:
         text = _unpack(path, weights, limit)
         config, policy = _read_config(text, path)
         check_size(config, _read_shapes(weights, path, limit), path)
-        model = vit_tf.create_model(config.replace(implementation="auto"), dtype=dtype or policy)
+        model = vit_tf.create_model(config, dtype=dtype or policy)
         try:
             model.load_weights(weights)
         except Exception as error:  # Keras raises many unrelated types for damaged weights.
@@ -68,7 +69,7 @@ def check_size(config, shapes, path):
     """Refuses a model that a file describes and does not hold, before one is built.
 
     Args:
-        config: the `ViTConfig` that the file claims.
+        config: the configuration that the file claims.
         shapes: shapes of the arrays that are really there.
         path: the file, for messages.
 
@@ -81,7 +82,8 @@ def check_size(config, shapes, path):
             f"{path} describes a larger model than it holds weights for: {len(shapes)} arrays of "
             f"{numbers:,} numbers. Download or copy it again."
         )
-    if math.prod(config.image_size) > _MOST_PIXELS or math.prod(config.grid) > _MOST_PATCHES:
+    patches = math.prod(config.grid) if isinstance(config, vit_tf.ViTConfig) else 0
+    if math.prod(config.image_size) > _MOST_PIXELS or patches > _MOST_PATCHES:
         raise ValueError(
             f"{path} describes a model that reads images of {config.image_size}. Expected at most "
             f"{_MOST_PIXELS:,} pixels and {_MOST_PATCHES:,} patches."
@@ -130,16 +132,16 @@ def _unpack(path, weights, limit):
 
 
 def _read_config(text, path):
-    """`(ViTConfig, name of the dtype policy)` in the text of a `config.json`."""
+    """`(configuration, name of the dtype policy)` in the text of a `config.json`."""
     try:
         top = json.loads(text)
         if not isinstance(top, dict) or not isinstance(top.get("config"), dict):
             raise ValueError(f"{_CONFIG} describes no model")
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from None
-    if top.get("registered_name") != _REGISTERED_NAME:
+    if top.get("registered_name") not in _REGISTERED_NAMES:
         found = repr(top.get("class_name"))[:40]
-        raise ValueError(f"{path} holds a {found}. Expected a VisionTransformer.")
+        raise ValueError(f"{path} holds a {found}. Expected a VisionTransformer or ResNet.")
     fields = top["config"]
     policy = fields.get("dtype", "float32")
     if isinstance(policy, dict):
@@ -150,7 +152,11 @@ def _read_config(text, path):
             f"{', '.join(_DTYPES)}."
         )
     try:
-        return vit_tf.ViTConfig.from_dict(fields.get("config")), policy
+        config = config_from_dict(fields.get("config"))
+        own = "vit_tf>ResNet" if isinstance(config, vit_tf.ResNetConfig) else _REGISTERED_NAMES[0]
+        if top["registered_name"] != own:
+            raise ValueError(f"{_CONFIG} describes another kind of model than its configuration")
+        return config, policy
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 

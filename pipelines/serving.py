@@ -14,6 +14,7 @@ from pipelines import isolated
 from pipelines.errors import RunError, UserError
 from pipelines.signatures import attention_maps, make_signatures
 from vit_tf.image_files import decode_image
+from vit_tf.layers import StandardizedKernels
 
 # Forms of an export, which are also the names of their directories, and the implementation of the
 # ops that each is traced with.
@@ -78,7 +79,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     but TensorFlow, loaded it and gave what the model gives here with TensorFlow's own ops.
 
     Args:
-        model: a `VisionTransformer`.
+        model: a `VisionTransformer` or `ResNet`.
         preprocessing: its `vit_tf.Preprocessing`, which becomes part of the export.
         output: directory; created if missing.
         overwrite: replace a SavedModel that is there.
@@ -93,7 +94,9 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     check_output(output, overwrite, form)
     path = os.path.join(output, form)
     with _written_beside(path) as temporary, custom_ops.implementation(FORMS[form]):
-        _write(model, signatures, temporary)
+        # Nothing has to be standardised in a model that does not change any more.
+        with StandardizedKernels(model, constant=True) as kernels:
+            _write(model, signatures, temporary, kernels)
         if form == FUSED:
             _add_library(temporary)
         difference = _compare(model, preprocessing, temporary, list(signatures))
@@ -150,10 +153,10 @@ def _add_library(directory):
         raise RunError(f"Cannot write {folder}: {error.strerror}.") from None
 
 
-def _write(model, signatures, directory):
+def _write(model, signatures, directory, kernels):
     # The root holds the variables and nothing else of Keras, so loading rebuilds no Keras object.
     root = tf.Module()
-    root.variables_ = [weight.value for weight in model.weights]
+    root.variables_ = kernels.in_place_of(model.weights)
     concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
     try:
         tf.saved_model.save(root, directory, signatures=concrete)
@@ -281,8 +284,7 @@ def _expect(name, model, preprocessing, images):
         if name == "attend":
             outputs = {"attention": attention_maps(model, inputs)}
         elif name == "embed":
-            features, _ = model.encode(model.embed(inputs))
-            outputs = {"embedding": tf.cast(model.represent(features), tf.float32)}
+            outputs = {"embedding": tf.cast(model.features(inputs), tf.float32)}
         else:
             logits = model(inputs, training=False)
             outputs = {"logits": logits, "probabilities": preprocessing.to_probabilities(logits)}

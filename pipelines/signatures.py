@@ -11,6 +11,7 @@ import custom_ops
 from pipelines import decoding
 from pipelines.errors import UserError
 from vit_tf.image_files import MAX_PIXELS
+from vit_tf.models import VisionTransformer
 
 
 def make_signatures(model, preprocessing) -> dict:
@@ -26,10 +27,10 @@ def make_signatures(model, preprocessing) -> dict:
     serving_bytes_lenient: the same, with NaN for a bad one, and `valid`, bool `[B]`.
     embed: `images` float32 to `embedding`, float32 `[B, D or R]`: what the head reads.
     attend: `images` float32 to `attention`, float32 `[B, layers, heads, rows, columns]`; see
-        `attention_maps`.
+        `attention_maps`. A ResNet has none.
 
     Args:
-        model: a `VisionTransformer`; without a head it has only `embed` and `attend`.
+        model: a `VisionTransformer` or `ResNet`; without a head it has only `embed` and `attend`.
         preprocessing: its `vit_tf.Preprocessing`; without labels, classes are named 0, 1, ...
 
     Returns:
@@ -57,8 +58,7 @@ def make_signatures(model, preprocessing) -> dict:
         }
 
     def embed(inputs):
-        features, _ = model.encode(model.embed(inputs))
-        return {"embedding": tf.cast(model.represent(features), tf.float32)}
+        return {"embedding": tf.cast(model.features(inputs), tf.float32)}
 
     def attend(inputs):
         return {"attention": attention_maps(model, inputs)}
@@ -89,7 +89,9 @@ def make_signatures(model, preprocessing) -> dict:
         image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
         return tf.function(compute, [image_bytes], autograph=False)
 
-    features = {"embed": on_images(embed), "attend": on_images(attend)}
+    features = {"embed": on_images(embed)}
+    if isinstance(model, VisionTransformer):
+        features["attend"] = on_images(attend)
     if model.head is None:
         return features
     return {
@@ -154,7 +156,7 @@ def _mean_row(qkv, heads):
 
 def _check(model, preprocessing):
     config = model.config
-    if config.classifier == "unpooled":
+    if not config.pooled:
         raise UserError(
             "An unpooled model gives one result per patch, not one per image, and cannot be "
             "exported. Create it with classifier='token' or 'gap'."

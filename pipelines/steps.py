@@ -11,7 +11,7 @@ from pipelines import classification, optimization, weights
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, find_unreadable
 from pipelines.errors import UserError
-from vit_tf.layers import RandomContext
+from vit_tf.layers import RandomContext, StandardizedKernels
 
 
 class Trainer(orbit.StandardTrainer):
@@ -138,7 +138,7 @@ class Trainer(orbit.StandardTrainer):
         Only one part's activations exist at a time. The parts draw as the whole would, because
         draws depend on positions, so the sum is that of the whole batch.
         """
-        parts = self.experiment.train.accumulation
+        parts, variables = self.experiment.train.accumulation, self.model.trainable_variables
         if parts == 1:
             return self.gradients(batch, step)
         stacked = {
@@ -148,29 +148,42 @@ class Trainer(orbit.StandardTrainer):
 
         def add_part(index, loss, gradients):
             part = {key: value[index] for key, value in stacked.items()}
-            part_loss, part_gradients = self.gradients(part, step)
+            part_loss, part_gradients = self.gradients(part, step, weights)
             sums = [a + b for a, b in zip(gradients, part_gradients, strict=True)]
             return index + 1, loss + part_loss, sums
 
-        zeros = [tf.zeros(variable.shape) for variable in self.model.trainable_variables]
-        _, loss, gradients = tf.while_loop(
-            lambda index, *_: index < parts, add_part, (0, 0.0, zeros), maximum_iterations=parts
-        )
-        return loss, gradients
+        zeros = [tf.zeros(variable.shape) for variable in variables]
+        # Kernels are standardised once for all parts, and so is the sum of their gradients.
+        with tf.GradientTape() as tape:
+            kernels = StandardizedKernels(self.model)
+        weights = kernels.in_place_of(variables)
+        with kernels:
+            _, loss, gradients = tf.while_loop(
+                lambda index, *_: index < parts, add_part, (0, 0.0, zeros), maximum_iterations=parts
+            )
+        return loss, kernels.to_raw(tape, variables, gradients)
 
-    def gradients(self, batch, step):
-        """`(loss, gradients)` of a part of the global batch; summed over all parts, its mean."""
+    def gradients(self, batch, step, weights=None):
+        """`(loss, gradients)` of a part of the global batch; summed over all parts, its mean.
+
+        Args:
+            batch: the part.
+            step: index of the training step.
+            weights: what the gradients are with respect to, a list; None means the variables.
+        """
         train = self.experiment.train
-        variables = [variable.value for variable in self.model.trainable_variables]
+        if weights is None:
+            weights = [variable.value for variable in self.model.trainable_variables]
         with RandomContext(self.experiment.seed, step, batch["position"]):
             with tf.GradientTape() as tape:
+                tape.watch(weights)
                 logits = self.model(batch["image"], training=True)
                 losses = classification.example_losses(
                     batch["label"], logits, train.loss, train.label_smoothing
                 )
                 # Divided by the global batch, not by this part.
                 loss = tf.reduce_sum(losses * batch["weight"]) / train.batch_size
-        return loss, tape.gradient(loss, variables)
+        return loss, tape.gradient(loss, weights)
 
     @tf.function
     def _weight_sum(self):

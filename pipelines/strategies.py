@@ -45,8 +45,19 @@ def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name for device in devices]
     if name == "mirrored" or (name == "auto" and len(names) > 1):
-        return tf.distribute.MirroredStrategy(names)
+        return _mirrored(names)
     return tf.distribute.OneDeviceStrategy(names[0])
+
+
+def _mirrored(names):
+    """One process, many devices; NCCL where they are GPUs.
+
+    Elsewhere TensorFlow takes collective ops, which remember the shapes of the first model of a
+    process, and are out of order after the first step that fails.
+    """
+    if "GPU" in names[0]:
+        return tf.distribute.MirroredStrategy(names)
+    return tf.distribute.MirroredStrategy(names, tf.distribute.ReductionToOneDevice())
 
 
 def _tpu_strategy(tpu, zone, project):

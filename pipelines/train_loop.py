@@ -49,7 +49,7 @@ def train(experiment, workdir, strategy) -> dict:
         tf.config.experimental.enable_op_determinism()
     train_source, eval_source = _open_sources(experiment)
     preprocessing = experiment.preprocessing(train_source.labels)
-    config = experiment.model.vit_config(train_source.num_classes)
+    config = experiment.model.config(train_source.num_classes)
     replicas = strategy.num_replicas_in_sync
     parts = replicas * experiment.train.accumulation
     if experiment.train.batch_size % parts:
@@ -57,7 +57,7 @@ def train(experiment, workdir, strategy) -> dict:
             f"train.batch_size={experiment.train.batch_size} is not a multiple of {parts}: "
             f"{replicas} replicas times train.accumulation={experiment.train.accumulation}."
         )
-    if config.classifier == "unpooled":
+    if not config.pooled:
         raise UserError(
             "model.classifier=unpooled gives logits per patch, and the labels are per image. "
             "Set it to token or gap."
@@ -74,9 +74,8 @@ def train(experiment, workdir, strategy) -> dict:
         model = vit_tf.create_model(config, dtype=experiment.model.dtype)
         optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
     say(
-        f"{experiment.model.name} with {config.layers} layers, width {config.hidden_size}, "
-        f"patches of {config.patch_size} on {config.image_size[0]} x {config.image_size[1]}: "
-        f"{model.count_params():,} parameters, {describe(strategy)}"
+        f"{experiment.model.name} with {config.summary()}: {model.count_params():,} parameters, "
+        f"{describe(strategy)}"
     )
     trainer = Trainer(model, optimizer, experiment, strategy)
     store = CheckpointStore(
@@ -151,7 +150,7 @@ def evaluate(experiment, source, strategy) -> dict:
     examples = open_source(experiment.data.name, split, experiment.data.data_dir)
     with strategy.scope():
         model, preprocessing = weights.open_model(source)
-    if model.config.classifier == "unpooled":
+    if not model.config.pooled:
         raise UserError(f"{source.path} is unpooled: it gives logits per patch, not per image.")
     classes = model.config.num_classes
     if classes != examples.num_classes or preprocessing.labels not in ((), examples.labels):
@@ -186,10 +185,12 @@ def _run(trainer, evaluator, store, signals, progress, source, guard, bad_images
                 begin = time.perf_counter()
                 with trainer.average.in_place() if trainer.average else contextlib.nullcontext():
                     means = evaluator.run()
+                seconds = time.perf_counter() - begin
                 _check_finite("evaluation loss", means["loss"], step)
-                progress.evaluated(step, means, time.perf_counter() - begin)
+                # Before the line of metrics, by which a resumed run knows that this is done.
                 if train.keep_best:
                     store.save(step, score=means["accuracy"])
+                progress.evaluated(step, means, seconds)
             if step >= train.steps:
                 break
             steps = min(_next_stop(step, train) - step, progress.steps_within(_LONGEST_LOOP))
@@ -199,7 +200,8 @@ def _run(trainer, evaluator, store, signals, progress, source, guard, bad_images
                 step = int(trainer.step.numpy())  # Waits for the device.
                 loop.waited = float(trainer.waited.numpy())
             saves = _due(step, train.checkpoint_every, train)
-            if trainer.frozen.numpy() or (saves and not math.isfinite(trainer.weight_sum())):
+            used = saves or (evaluator and _due(step, train.eval_every, train))
+            if trainer.frozen.numpy() or (used and not math.isfinite(trainer.weight_sum())):
                 reached, step = step, guard.handle(step)
                 if step <= reached:  # Rewound.
                     progress.restart()

@@ -1,4 +1,4 @@
-"""Models from wherever they are kept: workdir, `.npz`, `.keras`, or the one shipped with us."""
+"""Models from wherever they are kept: workdir, `.npz`, `.keras`, safetensors, or in the package."""
 
 import dataclasses
 import os
@@ -11,7 +11,8 @@ from pipelines import checkpoints, model_files
 from pipelines.errors import UserError
 from pipelines.workdir import Workdir, read_json
 from vit_tf.checkpoints import infer_config, read_sidecar
-from vit_tf.models import VisionTransformer
+from vit_tf.config import config_from_dict
+from vit_tf.models import Model
 
 SHIPPED = "shipped"
 _SHIPPED_PATH = os.path.join(os.path.dirname(vit_tf.__file__), "assets", "digits.npz")
@@ -23,7 +24,7 @@ class Source:
 
     Attributes:
         path: what the user gave, or a little more, for messages.
-        kind: "npz", "keras" or "checkpoint".
+        kind: "npz", "keras", "safetensors" or "checkpoint".
         file: the file to read; for a checkpoint its TensorFlow prefix.
         workdir: the run it belongs to, or None.
         average: of a checkpoint, the Polyak average instead of the weights.
@@ -46,35 +47,36 @@ def checkpointable(model) -> tf.Module:
 
 
 def choose(path, choice) -> str:
-    """The path of one of the two sets of weights that a run can have.
+    """The path of one of the sets of weights that a run can have.
 
     Args:
         path: what the user named.
-        choice: "final", the newest weights, or "average", their Polyak average.
+        choice: "final", the newest weights; "average", their Polyak average; "best", those of the
+            checkpoint with the highest score (train.keep_best).
 
     Returns:
-        A path for `find`. For an average it is that of `average.npz`, whether or not the run has
-        ended and written it: a configuration that begins with these weights then says so.
+        A path for `find`, whether or not there is a file of this name: a configuration that begins
+        with these weights then says so.
 
     Raises:
-        UserError: if an average is wanted of what is no workdir.
+        UserError: if there is a choice to make in what is no workdir.
     """
     if choice == "final":
         return path
     run = Workdir(path)
     if path == SHIPPED or (os.path.exists(path) and not os.path.exists(run.config)):
         raise UserError(
-            f"--weights=average chooses within a workdir, and {path} is none: it has one set of "
+            f"--weights={choice} chooses within a workdir, and {path} is none: it has one set of "
             "weights. Leave the flag out, or name a workdir."
         )
-    return run.average
+    return {"average": run.average, "best": run.best}[choice]
 
 
 def find(path) -> Source:
     """Looks up what `path` names; "shipped" is the small digits model inside the package.
 
     `average.npz` in a workdir can be named before the run has ended: the newest checkpoint holds
-    the average too.
+    the average too. `checkpoints/best` names the checkpoint with the highest score.
 
     Raises:
         UserError: if there is nothing, or nothing we can read.
@@ -82,20 +84,25 @@ def find(path) -> Source:
     path = os.fspath(path)
     if path == SHIPPED:
         return Source(path, "npz", _SHIPPED_PATH)
+    if os.path.isfile(os.path.join(path, "model.safetensors")):
+        return Source(path, "safetensors", path)
     if os.path.isdir(path):
         return _find_in_workdir(path)
     if not os.path.exists(path):
-        return _find_average(path)
+        return _find_best(path) or _find_average(path)
     if not os.path.isfile(path):
         # A pipe or device can be endless.
         raise UserError(f"{path} is not a file.")
-    for kind in ("npz", "keras"):
+    for kind in ("npz", "keras", "safetensors"):
         if path.endswith("." + kind):
             return Source(path, kind, path)
-    raise UserError(f"Cannot tell what {path} is. Expected a workdir, a .npz or a .keras file.")
+    raise UserError(
+        f"Cannot tell what {path} is. Expected a workdir, a .npz, .keras or .safetensors file, or "
+        "a directory with model.safetensors."
+    )
 
 
-def open_model(source, dtype=None) -> tuple[VisionTransformer, vit_tf.Preprocessing]:
+def open_model(source, dtype=None) -> tuple[Model, vit_tf.Preprocessing]:
     """Builds the model a source describes, with its weights and preprocessing.
 
     A file without a sidecar gets the reference's preprocessing (direct resize) and no labels.
@@ -106,6 +113,8 @@ def open_model(source, dtype=None) -> tuple[VisionTransformer, vit_tf.Preprocess
     try:
         if source.kind == "checkpoint":
             return _open_checkpoint(source, dtype)
+        if source.kind == "safetensors":
+            return _open_foreign(source, dtype)
         if source.kind == "keras":
             sidecar = read_sidecar(source.file)
             model = model_files.open_keras(source.file, dtype)
@@ -126,6 +135,16 @@ def open_model(source, dtype=None) -> tuple[VisionTransformer, vit_tf.Preprocess
         raise UserError(str(error)) from None
 
 
+def notes(source) -> list[str]:
+    """What had to be assumed to read a model from elsewhere, one sentence each."""
+    if source.kind != "safetensors":
+        return []
+    from vit_tf import foreign
+
+    with foreign.open_foreign(source.file) as file:
+        return file.notes
+
+
 def load(model, source, head="reset"):
     """Loads a source's weights into a model, resizing positions; see `vit_tf.load_npz`.
 
@@ -138,6 +157,8 @@ def load(model, source, head="reset"):
     try:
         if source.kind == "npz":
             return vit_tf.load_npz(model, source.file, head=head)
+        if source.kind == "safetensors":
+            return vit_tf.load_safetensors(model, source.file, head=head)
         donor, _ = open_model(source)
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "weights.npz")
@@ -154,15 +175,27 @@ def _config_of_file(path, fields):
     model_files.check_compression(found, path)
     if not fields:
         return found
-    config = vit_tf.ViTConfig.from_dict(fields)
-    # The grid decides the size of the position table; the image may leave pixels over.
-    for name in ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid"):
-        if getattr(config, name) != getattr(found, name):
+    config = config_from_dict(fields)
+    claimed, real = _sizes(config), _sizes(found)
+    for name in claimed | real:
+        if claimed.get(name) != real.get(name):
             raise UserError(
-                f"{path}.json says {name}={getattr(config, name)}, the arrays of {path} have "
-                f"{getattr(found, name)}. Restore or delete the sidecar."
+                f"{path}.json says {name}={claimed.get(name)}, the arrays of {path} have "
+                f"{real.get(name)}. Restore or delete the sidecar."
             )
     return config
+
+
+def _sizes(config):
+    """What the arrays of a model show of its configuration."""
+    if isinstance(config, vit_tf.ResNetConfig):
+        names, residual = ("num_classes",), config
+    else:
+        # The grid decides the size of the position table; the image may leave pixels over.
+        names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
+        residual = config.stem
+    sizes = {name: getattr(config, name) for name in names}
+    return sizes | ({"units": residual.units, "width": residual.width} if residual else {})
 
 
 def _find_in_workdir(path):
@@ -198,6 +231,23 @@ def _find_average(path):
     return Source(name, "checkpoint", checkpoints.prefix(run.checkpoints, step), run, average=True)
 
 
+def _find_best(path):
+    """What was scored highest in a run whose `best` is `path`; None if it is no such name."""
+    run = Workdir(os.path.dirname(os.path.dirname(path)) or os.curdir)
+    if os.path.normpath(path) != os.path.normpath(run.best) or not os.path.exists(run.config):
+        return None
+    step = checkpoints.best(run.checkpoints)
+    if step is None:
+        raise UserError(
+            f"{run.path} has no best checkpoint: none in {run.checkpoints} is whole and has a "
+            "score. Use --weights=final, or train with --set train.keep_best=true."
+        )
+    # Evaluations are of the average where there is one, so it is what the score is of.
+    average = run.read_experiment().train.average is not None
+    name = f"{run.path} (best, {'average at ' * average}step {step})"
+    return Source(name, "checkpoint", checkpoints.prefix(run.checkpoints, step), run, average)
+
+
 def _by_path(weights):
     module = tf.Module()
     module.by_path = {weight.path: weight.value for weight in weights}
@@ -210,7 +260,7 @@ def _open_checkpoint(source, dtype):
     labels = manifest.get("labels") if isinstance(manifest, dict) else None
     if not isinstance(labels, list):
         raise UserError(f"{source.workdir.manifest} names no labels. Restore it.")
-    config = experiment.model.vit_config(len(labels))
+    config = experiment.model.config(len(labels))
     try:
         saved = tf.train.load_checkpoint(source.file).get_variable_to_shape_map()
         shapes = [shape for name, shape in saved.items() if name.startswith("model/")]
@@ -223,6 +273,16 @@ def _open_checkpoint(source, dtype):
         reason = str(error).splitlines()[0]
         raise UserError(f"Cannot read the checkpoint {source.file}: {reason}") from None
     return model, experiment.preprocessing(tuple(labels))
+
+
+def _open_foreign(source, dtype):
+    from vit_tf import foreign
+
+    with foreign.open_foreign(source.file) as file:
+        model = vit_tf.create_model(file.config, dtype=dtype)
+        preprocessing = file.preprocessing
+    vit_tf.load_safetensors(model, source.file, head="keep")
+    return model, preprocessing
 
 
 def _read(file, **objects):

@@ -12,8 +12,9 @@ import keras
 import tensorflow as tf
 
 import custom_ops
-from pipelines.config import Experiment, differences
+from pipelines.config import Experiment
 from pipelines.errors import RunError, UserError
+from pipelines.typed import differences
 from vit_tf.files import write_atomically
 
 # These may change between two starts of one run: they do not change what a step computes.
@@ -46,6 +47,8 @@ class Workdir:
         self.non_finite = os.path.join(self.path, "non_finite.jsonl")
         self.bad_images = os.path.join(self.path, "bad_images.jsonl")
         self.checkpoints = os.path.join(self.path, "checkpoints")
+        # No file, but the name of one of the checkpoints; see `weights.choose`.
+        self.best = os.path.join(self.checkpoints, "best")
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
         self.average = os.path.join(self.path, "average.npz")
@@ -166,11 +169,11 @@ class Workdir:
         """All whole lines of `metrics.jsonl`; what a crash cut off, or is not ours, is left out."""
         lines = []
         if os.path.exists(self.metrics):
-            with open(self.metrics, encoding="utf-8") as file:
+            with open(self.metrics, encoding="utf-8", errors="replace") as file:
                 for line in file:
                     try:
                         values = json.loads(line)
-                    except ValueError:
+                    except (ValueError, RecursionError):
                         continue
                     if isinstance(values, dict) and type(values.get("step")) is int:
                         lines.append(values)

@@ -1,66 +1,28 @@
-"""Loads and saves published `.npz` checkpoints.
+"""Loads and saves checkpoints: published `.npz` files, and safetensors of other projects.
 
 Everything in a file is checked before the first variable changes, and a file is written whole or
 not at all.
 """
 
-import dataclasses
 import json
 import os
 
 import numpy as np
 
-from vit_tf.config import ViTConfig
+from vit_tf.config import ModelConfig, config_from_dict
 from vit_tf.files import write_atomically
-from vit_tf.layers.embeddings import resize_position_table
-from vit_tf.published_file import PublishedFile
-from vit_tf.published_layout import (
-    POSITIONS,
-    config_of_shapes,
-    published_table,
-    some,
-)
-
-HEAD_MODES = ("auto", "keep", "reset", "reset_last")
-# A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot ask for more memory.
-_MOST_POSITIONS = 512 * 512
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadReport:
-    """What `load_npz` did, by published key; `str()` is one line per fact.
-
-    Attributes:
-        path: the file.
-        loaded: keys whose values are now in the model.
-        reset: keys of the model that got fresh initial values.
-        dropped: keys of the file that the model has no use for.
-        resized: `(source grid, target grid)` of the position table, or None.
-    """
-
-    path: str
-    loaded: list[str]
-    reset: list[str]
-    dropped: list[str]
-    resized: tuple[tuple[int, int], tuple[int, int]] | None
-
-    def __str__(self):
-        lines = [f"loaded {len(self.loaded)} arrays from {self.path}"]
-        if self.resized:
-            (rows, columns), (new_rows, new_columns) = self.resized
-            lines.append(f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}")
-        if self.reset:
-            lines.append(f"fresh initial values: {', '.join(self.reset)}")
-        if self.dropped:
-            lines.append(f"dropped: {', '.join(self.dropped)}")
-        return "\n".join(lines)
+from vit_tf.loading import LoadReport, load_arrays
+from vit_tf.preprocessing import Preprocessing
+from vit_tf.published_config import config_of_shapes
+from vit_tf.published_file import PublishedFile, as_released
+from vit_tf.published_layout import published_table
 
 
 def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
     """Loads a published checkpoint into a model, resizing positions where the grids differ.
 
     Args:
-        model: a `VisionTransformer`.
+        model: a `VisionTransformer` or `ResNet`.
         path: `.npz` file; read without pickle.
         head: what happens to `pre_logits` and `head`. "keep": loaded, a mismatch is an error.
             "auto": loaded if they fit, reset if not. "reset": both reset (the head to zeros, as for
@@ -75,47 +37,14 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
         ValueError: if the file is damaged, foreign or does not fit. The model is then unchanged.
         FileNotFoundError: if there is no such file.
     """
-    if head not in HEAD_MODES:
-        raise ValueError(f"head must be one of {', '.join(HEAD_MODES)}. Received: {head!r}.")
+    # A grid from the caller makes the sidecar superfluous.
+    sidecar = read_sidecar(path) if source_grid is None else {}
+    grid = sidecar.get("grid") if source_grid is None else source_grid
+    config = config_from_dict(sidecar["config"]) if sidecar.get("config") else None
     with PublishedFile(path) as file:
-        shapes = file.shapes
-        entries = published_table(model)
-        head_entries = [entry for entry in entries if _is_head(entry)]
-        loaded_head = _choose_head(head, head_entries, shapes, path)
-        wanted = [entry for entry in entries if not _is_head(entry)] + loaded_head
-
-        unused = shapes.keys() - {key for entry in wanted for key in entry.shapes}
-        dropped = {key for key in unused if key.split("/")[0] in ("pre_logits", "head")}
-        if model.class_token is None:
-            dropped |= unused & {"cls"}
-        if model.position_embedding is None:
-            dropped |= unused & {POSITIONS}
-        if foreign := sorted(unused - dropped):
-            raise ValueError(
-                f"{path} holds arrays this model has no place for: {some(foreign)}. "
-                "Create the model the file was written for."
-            )
-        values, resized = [], None
-        for entry in wanted:
-            if POSITIONS in entry.shapes:
-                table, resized = _read_positions(file, model, path, source_grid)
-                values.append(table)
-                continue
-            _check_shapes(entry, shapes, path)
-            values.append(entry.pack([file.read(key) for key in entry.shapes]))
-
-    for entry, value in zip(wanted, values, strict=True):
-        entry.variable.assign(value)
-    reset = [entry for entry in head_entries if entry not in loaded_head]
-    for entry in reset:
-        _reset(model, entry)
-    return LoadReport(
-        path=str(path),
-        loaded=[key for entry in wanted for key in entry.shapes],
-        reset=[key for entry in reset for key in entry.shapes],
-        dropped=sorted(dropped),
-        resized=resized,
-    )
+        return load_arrays(
+            model, file, path, head, None if grid is None else check_grid(grid, path), config
+        )
 
 
 def save_npz(model, path, preprocessing=None) -> None:
@@ -126,16 +55,13 @@ def save_npz(model, path, preprocessing=None) -> None:
     beside their place and renamed, so a reader never sees half a file.
 
     Args:
-        model: a `VisionTransformer`.
+        model: a `VisionTransformer` or `ResNet`.
         path: file name; its directory must exist.
         preprocessing: optional `vit_tf.Preprocessing`.
     """
-    arrays = {}
-    for entry in published_table(model):
-        value = np.asarray(entry.variable.value, np.float32)
-        arrays.update(zip(entry.shapes, entry.unpack(value), strict=True))
+    arrays = {key: as_released(key, value) for key, value in published_arrays(model)}
     sidecar = {
-        "grid": list(model.grid),
+        **({"grid": list(model.grid)} if hasattr(model, "grid") else {}),
         "config": model.config.to_dict(),
         "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
     }
@@ -164,118 +90,81 @@ def read_sidecar(path) -> dict:
     return sidecar
 
 
-def infer_config(path) -> ViTConfig:
+def infer_config(path) -> ModelConfig:
     """The configuration of the model in a published file, read off its array shapes.
 
     Raises:
-        ValueError: if the file is damaged or not a plain Vision Transformer.
+        ValueError: if the file is damaged or holds no model of ours.
         FileNotFoundError: if there is no such file.
     """
     with PublishedFile(path) as file:
         grid = read_sidecar(path).get("grid")
-        return config_of_shapes(file.shapes, path, None if grid is None else _grid(grid, path))
+        return config_of_shapes(file.shapes, path, None if grid is None else check_grid(grid, path))
 
 
-def _is_head(entry):
-    return all(key.split("/")[0] in ("pre_logits", "head") for key in entry.shapes)
+def load_safetensors(model, path, head="auto") -> LoadReport:
+    """Loads a Hugging Face or timm checkpoint, as `load_npz` does a published one.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet` with the configuration that
+            `vit_tf.foreign.open_foreign(path)` finds; image size, head and dropout may be others.
+        path: a `.safetensors` file, or a directory with `model.safetensors`; beside it
+            `config.json` and `preprocessor_config.json`, if there are any.
+        head: as for `load_npz`.
+
+    Raises:
+        ValueError: if the file is damaged, has no counterpart here or does not fit; the message
+            gives the reason. The model is then unchanged.
+        FileNotFoundError: if there is no such file.
+    """
+    from vit_tf import foreign
+
+    with foreign.open_foreign(path) as file:
+        config = file.config
+        return load_arrays(model, file, path, head, getattr(config, "grid", None), config)
 
 
-def _choose_head(mode, head_entries, shapes, path):
-    """Which of the model's head entries are loaded under `mode`."""
-    has_pre_logits = any(key.startswith("pre_logits/") for key in shapes)
-    wants_pre_logits = any("pre_logits/kernel" in entry.shapes for entry in head_entries)
-    if mode == "reset" or not head_entries:
-        return []
-    if mode == "reset_last":
-        chosen = [entry for entry in head_entries if "pre_logits" in next(iter(entry.shapes))]
-        for entry in chosen:
-            _check_shapes(entry, shapes, path)
-        return chosen
-    try:
-        if has_pre_logits and not wants_pre_logits:
-            raise ValueError(
-                f"{path} has pre_logits, the model has none. Set representation_size, or "
-                'load with head="reset".'
-            )
-        for entry in head_entries:
-            _check_shapes(entry, shapes, path)
-    except ValueError:
-        if mode == "keep":
-            raise
-        return []
-    return head_entries
+def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
+    """Writes a model as Hugging Face `transformers` or timm keeps theirs.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet`.
+        path: directory; gets `model.safetensors`, `config.json` and what else the layout has.
+        layout: "huggingface" or "timm".
+        preprocessing: its `vit_tf.Preprocessing`, with the class names; None means the reference's.
+
+    Returns:
+        What the layout cannot keep, one sentence each.
+
+    Raises:
+        ValueError: if the layout has no place for such a model; the message says for what.
+    """
+    from vit_tf import foreign
+
+    by_key = {}
+    for entry in published_table(model):
+        by_key |= dict.fromkeys(entry.shapes, entry)
+
+    def read(key):
+        entry = by_key[key]
+        values = entry.unpack(np.asarray(entry.variable.value, np.float32))
+        return values[list(entry.shapes).index(key)]
+
+    shapes = {key: tuple(entry.shapes[key]) for key, entry in by_key.items()}
+    preprocessing = preprocessing or Preprocessing(image_size=model.config.image_size)
+    return foreign.write_foreign(path, layout, model.config, preprocessing, read, shapes)
 
 
-def _check_shapes(entry, shapes, path):
-    for key, expected in entry.shapes.items():
-        if key not in shapes:
-            raise ValueError(
-                f"{path} has no array {key}, which the model needs with shape {tuple(expected)}. "
-                "The file is incomplete or was written for another model."
-            )
-        if tuple(shapes[key]) != tuple(expected):
-            raise ValueError(
-                f"{path}: {key} has shape {tuple(shapes[key])}, the model needs {tuple(expected)}. "
-                "Create the model the file was written for."
-            )
+def published_arrays(model):
+    """Yields `(published key, float32 array)` for all weights of a model."""
+    for entry in published_table(model):
+        value = np.asarray(entry.variable.value, np.float32)
+        yield from zip(entry.shapes, entry.unpack(value), strict=True)
 
 
-def _read_positions(file, model, path, source_grid):
-    """The file's position table on the model's grid, and `(old, new)` grids if they differ."""
-    width = model.config.hidden_size
-    if POSITIONS not in file.shapes:
-        raise ValueError(
-            f"{path} has no {POSITIONS}. Create the model with position_embedding='none'."
-        )
-    shape = file.shapes[POSITIONS]
-    if len(shape) != 3 or shape[0] != 1 or shape[2] != width:
-        raise ValueError(
-            f"{path}: {POSITIONS} has shape {tuple(shape)}, the model needs (1, tokens, {width})."
-        )
-    prefix = int("cls" in file.shapes)
-    rows = shape[1] - prefix
-    if not 1 <= rows <= _MOST_POSITIONS:
-        raise ValueError(
-            f"{path}: {POSITIONS} claims {rows} patch positions. Expected 1 to {_MOST_POSITIONS}."
-        )
-    grid = _source_grid(path, source_grid, rows)
-    table = file.read(POSITIONS)[0]
-    if grid != model.grid:
-        table = resize_position_table(table, grid, model.grid, prefix)
-    table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
-    return table, (None if grid == model.grid else (grid, model.grid))
-
-
-def _source_grid(path, source_grid, rows):
-    if source_grid is None:
-        source_grid = read_sidecar(path).get("grid")
-    if source_grid is None:
-        side = int(round(rows**0.5))
-        if side * side != rows:
-            raise ValueError(
-                f"{path} has {rows} patch positions, which is not a square. "
-                "Pass source_grid=(rows, columns)."
-            )
-        return side, side
-    grid = _grid(source_grid, path)
-    if grid[0] * grid[1] != rows:
-        raise ValueError(
-            f"{path} has {rows} patch positions, which do not fill {grid[0]} x {grid[1]}. "
-            "Pass source_grid=(rows, columns) as it was trained with."
-        )
-    return grid
-
-
-def _grid(value, path):
-    """Checks a grid from a caller or a sidecar."""
+def check_grid(value, path):
+    """Returns a grid from a caller or a sidecar as a tuple; raises `ValueError` if it is none."""
     is_pair = isinstance(value, list | tuple) and len(value) == 2
     if not is_pair or not all(type(side) is int and side > 0 for side in value):
         raise ValueError(f"{path}: a grid is (rows, columns), in patches. Received: {value!r}.")
     return tuple(value)
-
-
-def _reset(model, entry):
-    layer = model.head if "head" in next(iter(entry.shapes)).split("/")[0] else model.pre_logits
-    is_kernel = entry.variable is layer.kernel
-    initializer = layer.kernel_initializer if is_kernel else layer.bias_initializer
-    entry.variable.assign(initializer(entry.variable.shape, dtype=entry.variable.dtype))

@@ -1,4 +1,4 @@
-"""What a Vision Transformer is made of: one frozen dataclass and the table of published variants.
+"""What a model is made of: a frozen dataclass for each family.
 
 Imports nothing but the standard library, so that every level can read a configuration without
 starting TensorFlow.
@@ -9,15 +9,96 @@ import difflib
 import math
 from typing import Any
 
-CLASSIFIERS = ("token", "gap", "unpooled")
-POSITION_EMBEDDINGS = ("learned_1d", "none")
+CLASSIFIERS = ("token", "gap", "map", "unpooled")
+POSITION_EMBEDDINGS = ("learned_1d", "sincos_2d", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 IMPLEMENTATIONS = ("auto", "compiled", "reference")
 
 
+# Every ResNet here normalises groups of channels: 32 groups, whatever the width.
+GROUPS = 32
+
+
+class _Config:
+    """What the dataclasses below share: checked names, and dictionaries for JSON."""
+
+    def replace(self, **fields):
+        """Returns a copy with other values in `fields`."""
+        self._check_names(fields)
+        return dataclasses.replace(self, **fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able fields; `from_dict` reads them back."""
+        return {key: _jsonable(value) for key, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]):
+        """Inverse of `to_dict`.
+
+        Raises:
+            ValueError: if a field is unknown, missing or illegal.
+            TypeError: if a field has the wrong type.
+        """
+        cls._check_names(fields)
+        required = {
+            field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING
+        }
+        if missing := sorted(required - fields.keys()):
+            raise ValueError(
+                f"A {cls.__name__} needs the fields {missing}. Received: {sorted(fields)}."
+            )
+        return cls(**fields)
+
+    @classmethod
+    def _check_names(cls, fields):
+        if not isinstance(fields, dict):
+            raise ValueError(
+                f"A {cls.__name__} is made of a dictionary of its fields. Received: {fields!r}."
+            )
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in fields:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=2)
+                hint = f" Did you mean {' or '.join(near)}?" if near else ""
+                raise ValueError(f"Unknown model field {name!r}.{hint} Known fields: {known}.")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ViTConfig:
-    """A Vision Transformer (Dosovitskiy et al., 2021, section 3.1).
+class StemConfig(_Config):
+    """The ResNet of a hybrid (paper, section 3.1): a root that divides the sides by 4, then stages.
+
+    Raises:
+        ValueError: for a value that is out of range.
+        TypeError: for a value of the wrong type.
+    """
+
+    # Residual units of each stage; () is the root alone. All stages but the first halve the sides.
+    units: tuple[int, ...] = (3, 4, 9)
+    # Multiplies the channels: 64 in the root, 256 * 2^i after stage i.
+    width: float = 1.0
+    group_norm_epsilon: float = 1e-6
+    # Kernels are standardised as (w - mean) / (sqrt(variance + variance_epsilon) +
+    # deviation_epsilon); published codes differ in which of the two they use.
+    variance_epsilon: float = 0.0
+    deviation_epsilon: float = 1e-5
+
+    def __post_init__(self):
+        _check_residual(self)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the feature map."""
+        return _residual_channels(self)
+
+    def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) of the feature map of images of `image_size`; every step rounds up."""
+        factor = 2 ** (1 + max(len(self.units), 1))
+        return tuple(-(-side // factor) for side in image_size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViTConfig(_Config):
+    """A Vision Transformer, or a hybrid (Dosovitskiy et al., 2021, section 3.1).
 
     Raises:
         ValueError: for a value that is out of range or does not fit another field.
@@ -32,17 +113,20 @@ class ViTConfig:
     layers: int
     # Number of attention heads; must divide `hidden_size`.
     heads: int
-    # Side P of a square patch in pixels; pixels right of and below the last patch are unread.
+    # Side P of a square patch, in pixels or, with a stem, in pixels of its feature map; what is
+    # right of and below the last patch is unread.
     patch_size: int
     # (height, width) in pixels; an int means a square.
     image_size: tuple[int, int] = (224, 224)
     # Number of logits K; 0 builds no head and the model returns what the head would read.
     num_classes: int = 1000
-    # token: the class token; gap: mean over the patches (no class token); unpooled: every patch.
+    # token: the class token; the others have none. gap: mean over the patches; map: attention of
+    # a learned query to the patches (big_vision); unpooled: every patch.
     classifier: str = "token"
     # Width R of the tanh layer before the head ("pre-logits"), or None for a linear head.
     representation_size: int | None = None
-    # learned_1d: one vector per token in raster order, class token included; none: bag of patches.
+    # learned_1d: one vector per token in raster order, class token included; sincos_2d: fixed
+    # sines and cosines of row and column (big_vision); none: bag of patches.
     position_embedding: str = "learned_1d"
     # The published weights were trained with the tanh form of GELU.
     activation: str = "gelu_tanh"
@@ -55,11 +139,14 @@ class ViTConfig:
     layer_norm_epsilon: float = 1e-6
     # Initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
     head_bias: float = 0.0
+    # The ResNet of a hybrid, whose feature map is cut into patches instead of the image.
+    stem: StemConfig | None = None
     # Which custom op implementation runs. A property of this process, never of a saved model.
     implementation: str = "auto"
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", _height_width(self.image_size))
+        object.__setattr__(self, "stem", _stem(self.stem))
         for name in ("hidden_size", "mlp_size", "layers", "heads", "patch_size"):
             _check_int(name, getattr(self, name), minimum=1)
         _check_int("num_classes", self.num_classes, minimum=0)
@@ -82,47 +169,177 @@ class ViTConfig:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of heads={self.heads}."
             )
-        if min(self.image_size) < self.patch_size:
+        if self.position_embedding == "sincos_2d" and (
+            self.hidden_size % 4 or self.hidden_size < 8
+        ):
             raise ValueError(
-                f"image_size={self.image_size} is smaller than one patch: "
+                "position_embedding=sincos_2d needs a hidden_size that is a multiple of 4, from 8 "
+                f"on. Received: {self.hidden_size}."
+            )
+        if min(self.feature_size) < self.patch_size:
+            of_what = "the feature map of " if self.stem else ""
+            raise ValueError(
+                f"{of_what}image_size={self.image_size} is smaller than one patch: "
                 f"patch_size={self.patch_size}."
             )
 
     @property
+    def feature_size(self) -> tuple[int, int]:
+        """(height, width) of what is cut into patches: the image, or the stem's feature map."""
+        return self.stem.feature_size(self.image_size) if self.stem else self.image_size
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of whole patches in an image."""
-        height, width = self.image_size
+        height, width = self.feature_size
         return height // self.patch_size, width // self.patch_size
+
+    @property
+    def pooled(self) -> bool:
+        """Whether there is one result per image."""
+        return self.classifier != "unpooled"
 
     @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches: 1 with a class token, else 0."""
         return int(self.classifier == "token")
 
-    def replace(self, **fields) -> "ViTConfig":
-        """Returns a copy with other values in `fields`."""
-        _check_names(fields)
-        return dataclasses.replace(self, **fields)
+    def summary(self) -> str:
+        """What it is made of, for a person."""
+        stem = f"a stem of {_stages(self.stem)}, " if self.stem else ""
+        height, width = self.feature_size
+        return (
+            f"{stem}{self.layers} layers, width {self.hidden_size}, "
+            f"patches of {self.patch_size} on {height} x {width}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able fields. `implementation` is always written as "auto"."""
-        fields = dataclasses.asdict(self) | {"implementation": "auto"}
-        return fields | {"image_size": list(self.image_size)}
+        return super().to_dict() | {"implementation": "auto"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResNetConfig(_Config):
+    """The paper's "ResNet (BiT)" (section 4.1): pre-activation, GroupNorm, standardised kernels.
+
+    Raises:
+        ValueError: for a value that is out of range.
+        TypeError: for a value of the wrong type.
+    """
+
+    # Residual units of each stage. All stages but the first halve the sides.
+    units: tuple[int, ...]
+    # Multiplies the channels: 64 in the root, 256 * 2^i after stage i.
+    width: float = 1.0
+    # (height, width) in pixels; an int means a square.
+    image_size: tuple[int, int] = (224, 224)
+    # Number of logits K; 0 builds no head and the model returns the pooled features.
+    num_classes: int = 1000
+    # Initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
+    head_bias: float = 0.0
+    group_norm_epsilon: float = 1e-5
+    # See `StemConfig`.
+    variance_epsilon: float = 1e-10
+    deviation_epsilon: float = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "image_size", _height_width(self.image_size))
+        _check_residual(self)
+        if not self.units:
+            raise ValueError("units must name at least one stage. Received: ().")
+        _check_int("num_classes", self.num_classes, minimum=0)
+        _check_float("head_bias", self.head_bias)
+
+    @property
+    def channels(self) -> int:
+        """Channels that the head reads."""
+        return _residual_channels(self)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether there is one result per image."""
+        return True
+
+    def summary(self) -> str:
+        """What it is made of, for a person."""
+        return f"{_stages(self)} on {self.image_size[0]} x {self.image_size[1]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able fields, and `family`, by which `config_from_dict` knows them."""
+        return {"family": "resnet"} | super().to_dict()
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "ViTConfig":
-        """Inverse of `to_dict`.
+    def from_dict(cls, fields: dict[str, Any]) -> "ResNetConfig":
+        if isinstance(fields, dict):
+            fields = {key: value for key, value in fields.items() if key != "family"}
+        return super().from_dict(fields)
 
-        Raises:
-            ValueError: if a field is unknown, missing or illegal.
-        """
-        _check_names(fields)
-        required = {
-            field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING
-        }
-        if missing := sorted(required - fields.keys()):
-            raise ValueError(f"A ViTConfig needs the fields {missing}. Received: {sorted(fields)}.")
-        return cls(**fields)
+
+ModelConfig = ViTConfig | ResNetConfig
+
+
+def config_from_dict(fields) -> ModelConfig:
+    """The configuration that its `to_dict` wrote, of whatever family.
+
+    A file does not decide which implementation of the ops runs here: that is "auto".
+
+    Raises:
+        ValueError, TypeError: as `from_dict` of the family.
+    """
+    family = fields.get("family") if isinstance(fields, dict) else None
+    if family not in (None, "resnet"):
+        raise ValueError(
+            f"Unknown family of models {family!r}. Expected resnet, or none for a ViT."
+        )
+    if family:
+        return ResNetConfig.from_dict(fields)
+    config = ViTConfig.from_dict(fields)
+    return config.replace(implementation="auto")
+
+
+def _jsonable(value):
+    if isinstance(value, dict):
+        return {key: _jsonable(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _stem(stem) -> StemConfig | None:
+    """What a caller or a JSON file gave as a stem; units alone will do."""
+    if stem is None or isinstance(stem, StemConfig):
+        return stem
+    return StemConfig.from_dict(stem if isinstance(stem, dict) else {"units": stem})
+
+
+def _check_residual(config):
+    """Checks the fields that StemConfig and ResNetConfig share, and makes `units` a tuple."""
+    if not isinstance(config.units, tuple | list):
+        raise TypeError(
+            f"units must be one number for each stage, such as (3, 4, 9). Received: "
+            f"{config.units!r}."
+        )
+    object.__setattr__(config, "units", tuple(config.units))
+    for count in config.units:
+        _check_int("units", count, minimum=1)
+    if len(config.units) > 5:
+        raise ValueError(f"units must name at most 5 stages. Received: {config.units}.")
+    root = 64 * _check_float("width", config.width)
+    if root < GROUPS or root % GROUPS:
+        raise ValueError(
+            f"width must be a positive multiple of {GROUPS / 64}, so that {GROUPS} groups divide "
+            f"the channels. Received: {config.width}."
+        )
+    for name in ("group_norm_epsilon", "variance_epsilon", "deviation_epsilon"):
+        if _check_float(name, getattr(config, name)) < 0:
+            raise ValueError(f"{name} must be at least 0. Received: {getattr(config, name)}.")
+
+
+def _stages(config):
+    units = " + ".join(map(str, config.units)) or "no"
+    return f"{units} residual units, width factor {config.width:g}"
+
+
+def _residual_channels(config):
+    return round(64 * config.width) * (4 * 2 ** (len(config.units) - 1) if config.units else 1)
 
 
 def _height_width(image_size) -> tuple[int, int]:
@@ -136,24 +353,12 @@ def _height_width(image_size) -> tuple[int, int]:
     return tuple(size)
 
 
-def _check_names(fields):
-    if not isinstance(fields, dict):
-        raise ValueError(
-            f"A ViTConfig is made of a dictionary of its fields. Received: {fields!r}."
-        )
-    known = [field.name for field in dataclasses.fields(ViTConfig)]
-    for name in fields:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=2)
-            hint = f" Did you mean {' or '.join(near)}?" if near else ""
-            raise ValueError(f"Unknown model field {name!r}.{hint} Known fields: {known}.")
-
-
 def _check_int(name, value, minimum):
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int. Received: {value!r} ({type(value).__name__}).")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}. Received: {value}.")
+    if not minimum <= value < 2**40:
+        shown = value if abs(value) < 2**64 else "a longer number"
+        raise ValueError(f"{name} must be at least {minimum} and below 2^40. Received: {shown}.")
 
 
 def _check_float(name, value) -> float:
@@ -161,56 +366,12 @@ def _check_float(name, value) -> float:
         raise TypeError(
             f"{name} must be a number. Received: {value!r} of type {type(value).__name__}."
         )
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite. Received: {value}.")
+    # Integers may be too long for a float, and for a message.
+    if abs(value) > 1e300 or not math.isfinite(value):
+        raise ValueError(f"{name} must be finite and below 1e300.")
     return float(value)
 
 
 def _check_choice(name, value, choices):
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}. Received: {value!r}.")
-
-
-# name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg.
-_SIZES = {
-    "Ti": (192, 768, 12, 3),
-    "S": (384, 1536, 12, 6),
-    "B": (768, 3072, 12, 12),
-    "L": (1024, 4096, 24, 16),
-    "H": (1280, 5120, 32, 16),
-}
-
-VARIANTS: dict[str, ViTConfig] = {
-    f"ViT-{size}/{patch_size}": ViTConfig(
-        hidden_size=hidden_size,
-        mlp_size=mlp_size,
-        layers=layers,
-        heads=heads,
-        patch_size=patch_size,
-    )
-    for size, (hidden_size, mlp_size, layers, heads) in _SIZES.items()
-    for patch_size in (8, 14, 16, 32)
-}
-
-
-def get_variant(name: str) -> ViTConfig:
-    """Returns the configuration named `name`; `ViT-B_16` is read as `ViT-B/16`.
-
-    Raises:
-        ValueError: for an unknown name; the message offers the nearest ones.
-    """
-    if not isinstance(name, str):
-        raise ValueError(
-            f"A model is a name such as 'ViT-B/16', or a ViTConfig. Received: {name!r} "
-            f"({type(name).__name__})."
-        )
-    config = VARIANTS.get(name) or VARIANTS.get(name.replace("_", "/"))
-    if config is None:
-        lowered = {known.lower(): known for known in VARIANTS}
-        near = difflib.get_close_matches(name.replace("_", "/").lower(), lowered, n=3, cutoff=0.3)
-        near = [lowered[match] for match in near]
-        raise ValueError(
-            f"Unknown model {name!r}. Did you mean {' or '.join(near) or 'one of these'}? "
-            f"vit_tf.list_models() returns all {len(VARIANTS)} names."
-        )
-    return config

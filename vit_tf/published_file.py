@@ -1,18 +1,27 @@
 """A checkpoint file by canonical key, whichever of the published layouts it is in."""
 
+import re
+
 import numpy as np
 
 from vit_tf.npz import NpzFile
 from vit_tf.published_layout import POSITIONS, canonical_names
 
 _SCANNED = "Transformer/encoderblock/"
+# Norms of hybrids, which the released files keep as (1, 1, 1, channels) and newer ones do not.
+_GROUP_NORM = re.compile(r"(^|/)gn(\d+|_root|_proj)/(scale|bias)$")
+
+
+def as_released(key, array) -> np.ndarray:
+    """An array in the shape that the released files have."""
+    return array.reshape(1, 1, 1, -1) if _GROUP_NORM.search(key) else array
 
 
 class PublishedFile:
-    """An open checkpoint; big_vision's layout looks like the reference's (paper.md B.8).
+    """An open checkpoint; big_vision's and old files look like the reference's (paper.md B.3, B.8).
 
-    There, positions are a top-level array without a class slot, since the class token holds its
-    own, and the blocks may be stacked along a leading axis.
+    In big_vision, positions are a top-level array without a class slot, since the class token holds
+    its own, and the blocks may be stacked along a leading axis.
 
     Attributes:
         shapes: canonical key -> shape.
@@ -36,6 +45,8 @@ class PublishedFile:
                     block = f"Transformer/encoderblock_{index}/{key[len(_SCANNED) :]}"
                     self._add(block, name, shape[1:])
                     self._stacked[block] = index
+            elif _GROUP_NORM.search(key) and shape[:-1] == (1, 1, 1):
+                self._add(key, name, shape[-1:])
             else:
                 self._add(key, name, shape)
 
@@ -48,6 +59,10 @@ class PublishedFile:
     def __exit__(self, *exc_info):
         self._file.__exit__(*exc_info)
 
+    def check(self, key):
+        """Raises what `read` would, without keeping the array."""
+        self._file.check(self._names[key])
+
     def read(self, key) -> np.ndarray:
         """The array of a canonical key as float32; raises ValueError if it is damaged."""
         array = self._file.read(self._names[key])
@@ -55,4 +70,4 @@ class PublishedFile:
             return array[self._stacked[key]]
         if key == POSITIONS and self._slot:
             return np.pad(array, [(0, 0), (1, 0), (0, 0)])
-        return array
+        return array.reshape(self.shapes[key])

@@ -1,8 +1,8 @@
 """The published checkpoint layout: names and shapes <-> our variables, in one table.
 
-The canonical layout is that of the files released with the paper: keys joined with "/", float32
-arrays, submodules of a block numbered together. Newer (Linen) block names and the prefixes of
-training states are read as well.
+The canonical layout is that of the files released with the paper, and for ResNets of those of BiT:
+keys joined with "/", float32 arrays, submodules of a block numbered together. Newer (Linen) block
+names, numbered layers and the prefixes of training states are read as well.
 """
 
 import dataclasses
@@ -11,9 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vit_tf.config import ViTConfig
+from vit_tf.config import ResNetConfig
+from vit_tf.layers.positions import PositionEmbedding
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
+ROOT = "resnet/root_block/standardized_conv2d/kernel"
+MAP_HEAD = "MAPHead_0"
 _PREFIXES = ("opt/target/", "params/img/", "params/", "")
 _LINEN_NAMES = {
     "LayerNorm_1": "LayerNorm_2",
@@ -40,121 +43,105 @@ class Entry:
 
 
 def published_table(model) -> list[Entry]:
-    """The correspondence between a `VisionTransformer` and the published layout (paper.md B.2)."""
+    """The correspondence between a model and the published layout (paper.md B.2 to B.4, B.8)."""
+    return _resnet(model) if isinstance(model.config, ResNetConfig) else _vit(model)
+
+
+def is_head(key) -> bool:
+    """Whether an array belongs to what fine-tuning replaces."""
+    return key.startswith(("pre_logits/", "head/", "resnet/head/"))
+
+
+def is_pre_logits(key) -> bool:
+    """Whether an array belongs to the tanh layer before the head."""
+    return key.startswith("pre_logits/")
+
+
+def _vit(model):
     width, heads = model.config.hidden_size, model.config.heads
     entries = []
     if model.class_token is not None:
         entries.append(_reshaped(model.class_token.token, "cls", (1, 1, width)))
-    entries += _same(model.patch_embedding, "embedding", ("kernel", "bias"))
-    if model.position_embedding is not None:
+    if model.stem is not None:
+        entries += _stem(model.stem)
+    entries += _same(model.patch_embedding, "embedding")
+    if isinstance(model.position_embedding, PositionEmbedding):
         table = model.position_embedding.table
         entries.append(_reshaped(table, POSITIONS, (1, *table.shape)))
     for index, block in enumerate(model.blocks):
         prefix = f"Transformer/encoderblock_{index}"
         attention = f"{prefix}/MultiHeadDotProductAttention_1"
         entries += _norm(block.norm_attention, f"{prefix}/LayerNorm_0")
-        entries += _packed_projection(block.attention.qkv, attention, width, heads)
-        out_shape = (heads, width // heads, width)
-        entries.append(_reshaped(block.attention.out.kernel, f"{attention}/out/kernel", out_shape))
-        entries.append(_reshaped(block.attention.out.bias, f"{attention}/out/bias", (width,)))
+        entries += _attention(block.attention, attention, width, heads)
         entries += _norm(block.norm_mlp, f"{prefix}/LayerNorm_2")
-        for name in ("dense_0", "dense_1"):
-            layer = getattr(block.mlp, name)
-            entries += _same(layer, f"{prefix}/MlpBlock_3/{name.title()}", ("kernel", "bias"))
+        entries += _mlp(block.mlp, f"{prefix}/MlpBlock_3")
     entries += _norm(model.norm, "Transformer/encoder_norm")
+    if (pooling := model.map_pooling) is not None:
+        entries.append(_reshaped(pooling.probe, f"{MAP_HEAD}/probe", (1, 1, width)))
+        attention = f"{MAP_HEAD}/MultiHeadDotProductAttention_0"
+        entries += _attention(pooling, attention, width, heads)
+        entries += _norm(pooling.norm, f"{MAP_HEAD}/LayerNorm_0")
+        entries += _mlp(pooling.mlp, f"{MAP_HEAD}/MlpBlock_0")
     for name in ("pre_logits", "head"):
         if (layer := getattr(model, name)) is not None:
-            entries += _same(layer, name, ("kernel", "bias"))
+            entries += _same(layer, name)
     return entries
 
 
-def config_of_shapes(shapes, path, grid=None) -> ViTConfig:
-    """The configuration of a published ViT, read off its array shapes.
+def _stem(stem):
+    entries = [_kernel(stem.conv_root, "conv_root"), *_norm(stem.gn_root, "gn_root")]
+    for unit in stem.unit_layers:
+        prefix = unit.name.replace("_", "/")
+        for conv, norm in (("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3")):
+            entries.append(_kernel(getattr(unit, conv), f"{prefix}/{conv}"))
+            entries += _norm(getattr(unit, norm), f"{prefix}/{norm}")
+        if unit.conv_proj is not None:
+            entries.append(_kernel(unit.conv_proj, f"{prefix}/conv_proj"))
+            entries += _norm(unit.gn_proj, f"{prefix}/gn_proj")
+    return entries
 
-    What shapes cannot tell is taken from the paper: tanh GELU, epsilon 1e-6, no dropout.
 
-    Args:
-        shapes: array name -> shape, names as in the file.
-        path: the file, for messages.
-        grid: `(rows, columns)` of the position table; None takes it as square.
-
-    Returns:
-        A `ViTConfig` whose image size is the grid times the patch size.
-
-    Raises:
-        ValueError: if the arrays are not those of a plain Vision Transformer.
-    """
-    names = canonical_names(shapes, path)
-    block = "Transformer/encoderblock_0"
-    found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in names)
-    blocks = {match[1] for match in found if match}
-    if blocks != {str(index) for index in range(len(blocks))}:
-        raise ValueError(
-            f"{path} does not hold a plain Vision Transformer: of its encoder blocks, numbered "
-            f"{some(sorted(blocks))}, some are missing."
-        )
-    try:
-        patch_size, width_patch, channels, hidden_size = shapes[names["embedding/kernel"]]
-        _, heads, _ = shapes[names[f"{block}/MultiHeadDotProductAttention_1/query/kernel"]]
-        (mlp_size,) = shapes[names[f"{block}/MlpBlock_3/Dense_0/bias"]]
-        _, positions, _ = shapes[names[POSITIONS]]
-        num_classes, representation_size = 0, None
-        if "head/bias" in names:
-            (num_classes,) = shapes[names["head/bias"]]
-        if "pre_logits/bias" in names:
-            (representation_size,) = shapes[names["pre_logits/bias"]]
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"{path} does not hold a plain Vision Transformer ({error}): its structure cannot be "
-            "read off its arrays."
-        ) from None
-    if (patch_size, channels) != (width_patch, 3):
-        raise ValueError(
-            f"{path}: embedding/kernel must be (P, P, 3, D). "
-            f"Received: {(patch_size, width_patch, channels, hidden_size)}."
-        )
-    has_token = "cls" in names
-    rows = positions - has_token
-    if grid is None:
-        grid = (int(round(max(rows, 0) ** 0.5)),) * 2
-    if rows < 1 or grid[0] * grid[1] != rows:
-        raise ValueError(
-            f"{path} has {rows} patch positions, which do not fill a grid of "
-            f"{grid[0]} x {grid[1]}; the image size is unknown. Add a sidecar {path}.json with "
-            '{"grid": [rows, columns]}.'
-        )
-    try:
-        return ViTConfig(
-            hidden_size=hidden_size,
-            mlp_size=mlp_size,
-            layers=len(blocks),
-            heads=heads,
-            patch_size=patch_size,
-            image_size=(grid[0] * patch_size, grid[1] * patch_size),
-            num_classes=num_classes,
-            classifier="token" if has_token else "gap",
-            representation_size=representation_size,
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} describes no Vision Transformer: {error}") from None
+def _resnet(model):
+    names = ("gamma", "beta")
+    entries = [_reshaped(model.root.kernel, ROOT, model.root.kernel.shape)]
+    for unit in model.unit_layers:
+        block, index = re.fullmatch(r"(block\d+)_unit(\d+)", unit.name).groups()
+        prefix = f"resnet/{block}/unit{int(index):02}"
+        for part in "abc":
+            conv, norm = getattr(unit, f"conv_{part}"), getattr(unit, f"gn_{part}")
+            entries += _same(norm, f"{prefix}/{part}/group_norm", names)
+            entries.append(_kernel(conv, f"{prefix}/{part}/standardized_conv2d"))
+        if unit.proj is not None:
+            entries.append(_kernel(unit.proj, f"{prefix}/a/proj/standardized_conv2d"))
+    entries += _same(model.norm, "resnet/group_norm", names)
+    if model.head is not None:
+        shape = (1, 1, *model.head.kernel.shape)
+        entries.append(_reshaped(model.head.kernel, "resnet/head/conv2d/kernel", shape))
+        entries += _same(model.head, "resnet/head/conv2d", ("bias",))
+    return entries
 
 
 def canonical_names(shapes, path) -> dict[str, str]:
     """Canonical key -> name in the file, without prefix and in pre-Linen numbering."""
     for prefix in _PREFIXES:
-        names = [name for name in shapes if name.startswith(prefix)]
-        if prefix + "embedding/kernel" in names:
+        names = {name: name[len(prefix) :] for name in shapes if name.startswith(prefix)}
+        keys = set(names.values())
+        if "embedding/kernel" in keys:
+            break
+        # BiT's layers carry the numbers that TensorFlow gave them.
+        keys = {name: re.sub(r"_\d+(?=/|$)", "", key) for name, key in names.items()}
+        if ROOT in keys.values():
+            names = keys
             break
     else:
         raise ValueError(
-            f"{path} is not a Vision Transformer checkpoint in the published layout: it has no "
-            f"embedding/kernel. It holds {some(sorted(shapes)) or 'no arrays'}."
+            f"{path} is no Vision Transformer or BiT ResNet checkpoint in the published layout: it "
+            f"has no embedding/kernel. It holds {some(sorted(shapes)) or 'no arrays'}."
         )
-    linen = any("MultiHeadDotProductAttention_0/" in name for name in names)
+    linen = any("/MultiHeadDotProductAttention_0/" in key for key in names.values())
     canonical = {}
-    for name in names:
-        key = name[len(prefix) :]
-        if linen:
+    for name, key in names.items():
+        if linen and key.startswith("Transformer/"):
             key = re.sub(
                 r"(?<=/)(LayerNorm_1|MultiHeadDotProductAttention_0|MlpBlock_0)(?=/)",
                 lambda match: _LINEN_NAMES[match[1]],
@@ -171,15 +158,19 @@ def canonical_names(shapes, path) -> dict[str, str]:
 def _reshaped(variable, key, shape):
     return Entry(
         variable,
-        {key: shape},
+        {key: tuple(shape)},
         pack=lambda arrays: arrays[0].reshape(variable.shape),
         unpack=lambda value: [value.reshape(shape)],
     )
 
 
-def _same(layer, prefix, names):
+def _same(layer, prefix, names=("kernel", "bias")):
     variables = [(name, getattr(layer, name)) for name in names]
     return [_reshaped(variable, f"{prefix}/{name}", variable.shape) for name, variable in variables]
+
+
+def _kernel(layer, prefix):
+    return _same(layer, prefix, ("kernel",))[0]
 
 
 def _norm(layer, prefix):
@@ -189,11 +180,15 @@ def _norm(layer, prefix):
     ]
 
 
-def _packed_projection(layer, prefix, width, heads):
+def _mlp(mlp, prefix):
+    return _same(mlp.dense_0, f"{prefix}/Dense_0") + _same(mlp.dense_1, f"{prefix}/Dense_1")
+
+
+def _attention(layer, prefix, width, heads):
     """Our q | k | v kernel `[D, 3 D]` against three published kernels `[D, heads, D / heads]`."""
     parts = ("query", "key", "value")
 
-    def entry(variable, name, shape):
+    def packed(variable, name, shape):
         return Entry(
             variable,
             {f"{prefix}/{part}/{name}": shape for part in parts},
@@ -205,8 +200,10 @@ def _packed_projection(layer, prefix, width, heads):
 
     head_shape = (heads, width // heads)
     return [
-        entry(layer.kernel, "kernel", (width, *head_shape)),
-        entry(layer.bias, "bias", head_shape),
+        packed(layer.qkv.kernel, "kernel", (width, *head_shape)),
+        packed(layer.qkv.bias, "bias", head_shape),
+        _reshaped(layer.out.kernel, f"{prefix}/out/kernel", (*head_shape, width)),
+        _reshaped(layer.out.bias, f"{prefix}/out/bias", (width,)),
     ]
 
 

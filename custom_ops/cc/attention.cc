@@ -71,7 +71,7 @@ AttentionShape grid_shape(int64_t batch, int64_t rows, int64_t columns, int64_t 
 }
 
 Result attention_forward(DType type, const AttentionShape& shape, const void* qkv,
-                         const AttentionBias& bias, void* out, void* log_sum_exp,
+                         const AttentionBias& bias, void* out, void* statistics,
                          ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
@@ -79,12 +79,12 @@ Result attention_forward(DType type, const AttentionShape& shape, const void* qk
   call.qkv = qkv;
   call.bias = bias;
   call.result = out;
-  call.result_log_sum_exp = log_sum_exp;
+  call.result_statistics = statistics;
   return run(call, kernels(type).forward, 2, parallel_for);
 }
 
 Result attention_backward(DType type, const AttentionShape& shape, const void* qkv,
-                          const AttentionBias& bias, const void* out, const void* log_sum_exp,
+                          const AttentionBias& bias, const void* out, const void* statistics,
                           const void* d_out, void* d_qkv, ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
@@ -92,14 +92,14 @@ Result attention_backward(DType type, const AttentionShape& shape, const void* q
   call.qkv = qkv;
   call.bias = bias;
   call.out = out;
-  call.log_sum_exp = log_sum_exp;
+  call.statistics = statistics;
   call.d_out = d_out;
   call.result = d_qkv;
   return run(call, kernels(type).backward, 5, parallel_for);
 }
 
 Result attention_bias_gradient(DType type, const AttentionShape& shape, const void* qkv,
-                               const AttentionBias& bias, const void* out, const void* log_sum_exp,
+                               const AttentionBias& bias, const void* out, const void* statistics,
                                const void* d_out, void* d_bias, ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
@@ -107,21 +107,21 @@ Result attention_bias_gradient(DType type, const AttentionShape& shape, const vo
   call.qkv = qkv;
   call.bias = bias;
   call.out = out;
-  call.log_sum_exp = log_sum_exp;
+  call.statistics = statistics;
   call.d_out = d_out;
   call.result = d_bias;
   return run(call, kernels(type).bias_gradient, 2, parallel_for);
 }
 
 Result attention_taps(DType type, const AttentionShape& shape, const void* qkv,
-                      const AttentionBias& bias, const void* log_sum_exp, const AttentionTaps& taps,
+                      const AttentionBias& bias, const void* statistics, const AttentionTaps& taps,
                       ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
   call.shape = shape;
   call.qkv = qkv;
   call.bias = bias;
-  call.log_sum_exp = log_sum_exp;
+  call.statistics = statistics;
   call.taps = taps;
   return run(call, kernels(type).taps, 1, parallel_for);
 }

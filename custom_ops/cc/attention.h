@@ -34,21 +34,24 @@ struct AttentionBias {
 
 // out[position] = softmax(q k^T / sqrt(head_size) + bias) v, heads concatenated, `heads * head_size`
 // elements of `type` per position.
-// log_sum_exp: [batch, lines, heads, tokens], float (double with kFloat64), natural logarithm of the
-// sum of exp(logits), 0 for a row without keys. Kept for the functions below.
+// statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the largest
+// logit (without a bias the largest q k, before its scale) and log2 of the sum of exp(logit - largest);
+// 0 and +inf for a row without keys. Kept for the functions below. One number, the logarithm of the
+// sum of exp(logits), would not do: its rounding becomes a factor of every weight computed from it,
+// 1.06 for logits of 1e6.
 Result attention_forward(DType type, const AttentionShape& shape, const void* qkv,
-                         const AttentionBias& bias, void* out, void* log_sum_exp,
+                         const AttentionBias& bias, void* out, void* statistics,
                          ParallelFor parallel_for);
 
 // d_qkv: like qkv, the gradient for d_out, which is like out.
 Result attention_backward(DType type, const AttentionShape& shape, const void* qkv,
-                          const AttentionBias& bias, const void* out, const void* log_sum_exp,
+                          const AttentionBias& bias, const void* out, const void* statistics,
                           const void* d_out, void* d_qkv, ParallelFor parallel_for);
 
 // d_bias: the gradient of the bias, summed over what it was broadcast over, at the strides of `bias`;
 // float (double with kFloat64). Each of its elements is written once.
 Result attention_bias_gradient(DType type, const AttentionShape& shape, const void* qkv,
-                               const AttentionBias& bias, const void* out, const void* log_sum_exp,
+                               const AttentionBias& bias, const void* out, const void* statistics,
                                const void* d_out, void* d_bias, ParallelFor parallel_for);
 
 // What the weights say, without storing them: any pointer may be null. Lines must be 1.
@@ -60,7 +63,7 @@ struct AttentionTaps {
 };
 
 Result attention_taps(DType type, const AttentionShape& shape, const void* qkv,
-                      const AttentionBias& bias, const void* log_sum_exp, const AttentionTaps& taps,
+                      const AttentionBias& bias, const void* statistics, const AttentionTaps& taps,
                       ParallelFor parallel_for);
 
 // Bytes of scratch that one thread uses at a time; grows with tokens, not with their square.

@@ -1,5 +1,6 @@
-// Gradients of attention: the logits are computed again, block by block, from q, k and the kept
-// log-sum-exp. With p = exp(logit - log_sum_exp), do = d_out and delta = sum(do * out) of a query:
+// Gradients of attention: the logits are computed again, block by block, as forward has computed them,
+// and the weights p from them and the kept statistics, the largest logit and the sum of
+// exp(logit - largest). With do = d_out and delta = sum(do * out) of a query:
 //   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k / sqrt(size),   dk = ds^T q / sqrt(size)
 // and ds is the gradient of the bias (Dao et al., 2022, appendix B.4).
 #ifndef CUSTOM_OPS_CC_ATTENTION_BACKWARD_H_
@@ -19,8 +20,7 @@ struct Gradients {
 
   const E *keys, *values;      // [tokens, size / kPer], of the whole line
   int64_t key_step, value_step;
-  E *queries, *d_out;          // [size / kPer, columns], transposed
-  T* out;                      // [size, columns], transposed; not for pairs
+  E *queries, *d_out, *out;    // [size / kPer, columns], transposed
   T *weights, *d_logits;       // p and ds, [keys, columns]
   T* bias;                     // [keys, columns], or null
   // The same as elements: rows [keys, columns / kPer], and ds as [keys / kPer, columns].
@@ -42,7 +42,7 @@ struct Gradients {
     value_rows_ = scratch.take<E>(call.shape.tokens * size);
     queries = scratch.take<E>(size * kMaxQueries<T>);
     d_out = scratch.take<E>(size * kMaxQueries<T>);
-    out = kPer == 1 ? scratch.take<T>(size * kMaxQueries<T>) : nullptr;
+    out = scratch.take<E>(size * kMaxQueries<T>);
     weights = scratch.take<T>(block);
     d_logits = scratch.take<T>(block);
     bias = call.bias.data ? scratch.take<T>(block) : nullptr;
@@ -63,97 +63,96 @@ struct Gradients {
     values = rows_of(qkv + 2 * line.width, line, value_rows_, value_step);
   }
 
-  // Per query: log-sum-exp in units of log2, and delta times `scale`. Columns without a query have
-  // an infinite one, which makes p 0 there whatever the bias of their keys is.
+  // The statistics and delta of every query. Columns that are not open are those without a query and
+  // those of queries without a key: p and ds are 0 there, whatever was computed.
   template <int kVectors>
   struct PerQuery {
-    Vector<T> log_sum_exp[kVectors], delta[kVectors];
+    Vector<T> largest[kVectors], log2_total[kVectors], delta[kVectors];
+    Integers<T> open[kVectors];
+    bool all_open[kVectors];
+    bool is_open(int64_t i) const { return open[i / kLanes<T>][i % kLanes<T>]; }
   };
 
   template <int kVectors>
   PerQuery<kVectors> pack_queries(const AttentionCall& call, const Line<S>& line, int64_t query,
-                                  int64_t count, T scale) const {
+                                  int64_t count) const {
     constexpr int64_t kColumns = kVectors * kLanes<T>;
+    constexpr T kInfinity = static_cast<T>(__builtin_inf());
     const int64_t at = line.out_offset + query * line.out_step;
     pack_elements<E>(static_cast<const S*>(call.qkv) + line.offset + query * line.step, line.step,
                      count, line.size, queries, kColumns);
-    const S* d_out_rows = static_cast<const S*>(call.d_out) + at;
-    const S* out_rows = static_cast<const S*>(call.out) + at;
-    pack_elements<E>(d_out_rows, line.out_step, count, line.size, d_out, kColumns);
-    const T* kept = static_cast<const T*>(call.log_sum_exp) + line.lse_offset(call.shape) + query;
-    T delta[kColumns] = {};
-    if constexpr (kPer == 1) {
-      pack_columns(out_rows, line.out_step, count, line.size, out, kColumns);
-      add_products<kVectors>(line.size, delta);
-    } else {
-      add_products(d_out_rows, out_rows, line, count, delta);
-    }
-    T log_sum_exp[kColumns];
-    for (int64_t i = 0; i < kColumns; ++i) {
-      log_sum_exp[i] = i < count ? kept[i] : static_cast<T>(__builtin_inf());
-    }
+    pack_elements<E>(static_cast<const S*>(call.d_out) + at, line.out_step, count, line.size, d_out,
+                     kColumns);
+    pack_elements<E>(static_cast<const S*>(call.out) + at, line.out_step, count, line.size, out,
+                     kColumns);
+    const T* kept = static_cast<const T*>(call.statistics) + 2 * line.first_query(call.shape) + query;
+    T largest[kColumns], log2_total[kColumns];
     PerQuery<kVectors> result;
+    for (int v = 0; v < kVectors; ++v) result.all_open[v] = true;
+    for (int64_t i = 0; i < kColumns; ++i) {
+      largest[i] = i < count ? kept[i] : T(0);
+      log2_total[i] = i < count ? kept[line.tokens + i] : kInfinity;
+      if (log2_total[i] == kInfinity) result.all_open[i / kLanes<T>] = false;
+    }
+    add_products<kVectors>(line.size / kPer, result.delta);
     for (int v = 0; v < kVectors; ++v) {
-      result.delta[v] = load<T>(delta + v * kLanes<T>) * scale;
-      result.log_sum_exp[v] = load<T>(log_sum_exp + v * kLanes<T>) * static_cast<T>(kLog2E);
+      const Vector<T> zero = {}, total = load<T>(log2_total + v * kLanes<T>);
+      result.open[v] = total != kInfinity;
+      result.largest[v] = load<T>(largest + v * kLanes<T>);
+      result.log2_total[v] = result.open[v] ? total : zero;
+      result.delta[v] = result.open[v] ? result.delta[v] : zero;
     }
     return result;
   }
 
-  // sums[i] = the product of column i of d_out with column i of out, added in the order of the products
-  // with v: so ds is exactly 0 where a query has one key only.
+  // sums[v] = the products of the columns of d_out with those of out, added in the order of the
+  // products with v: so ds is exactly 0 where a query has one key only.
   template <int kVectors>
-  void add_products(int64_t size, T* sums) const {
-    Vector<T> totals[kVectors] = {};
-    for (int64_t j = 0; j < size; ++j) {
+  void add_products(int64_t depth, Vector<T> (&sums)[kVectors]) const {
+    for (int v = 0; v < kVectors; ++v) sums[v] = Vector<T>{};
+    for (int64_t j = 0; j < depth;) {
+      const int64_t end = depth - j < kMaxRun ? depth : j + kMaxRun;
+      Vector<T> run[kVectors] = {};
+      for (; j < end; ++j) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const int64_t place = (j * kVectors + v) * kLanes<T>;
-        totals[v] += load(d_out + place) * load(out + place);
+        for (int v = 0; v < kVectors; ++v) {
+          const int64_t place = (j * kVectors + v) * kLanes<T>;
+          run[v] = Product<E>::add(run[v], Product<E>::load_lanes(out + place),
+                                   Product<E>::load_lanes(d_out + place));
+        }
       }
-    }
-    for (int v = 0; v < kVectors; ++v) store<T>(sums + v * kLanes<T>, totals[v]);
-  }
-
-  // sums[i] = the product of row i of `a` with row i of `b`.
-  static void add_products(const S* a, const S* b, const Line<S>& line, int64_t count, T* sums) {
-    for (int64_t i = 0; i < count; ++i, a += line.out_step, b += line.out_step) {
-      Vector<T> sum = {};
-      for (int64_t j = 0; j < line.size; j += kLanes<T>) {
-        sum += load_first(a + j, line.size - j) * load_first(b + j, line.size - j);
-      }
-      sums[i] = add_lanes<T>(sum);
+      for (int v = 0; v < kVectors; ++v) sums[v] += run[v];
     }
   }
 
-  // p and ds * scale for `count` keys from `key` on. Columns without a query get p = ds = 0.
-  template <int kVectors>
+  // p and ds for `count` keys from `key` on: as numbers, or as pairs for the products of Backward.
+  template <int kVectors, bool kNumbers = kPer == 1>
   void block(const AttentionCall& call, const Line<S>& line, int64_t query, int64_t key,
-             int64_t count, T scale, const PerQuery<kVectors>& per_query) {
+             int64_t count, const PerQuery<kVectors>& per_query) {
     constexpr int64_t kColumns = kVectors * kLanes<T>;
-    const int64_t size = line.size;
-    multiply<E>(count, kVectors, size / kPer, keys + key * key_step, key_step, 1, queries, kColumns,
-                weights, kColumns, false);
-    multiply<E>(count, kVectors, size / kPer, values + key * value_step, value_step, 1, d_out,
-                kColumns, d_logits, kColumns, false);
-    T factor = Forward<S>::logit_factor(size);
+    constexpr int64_t kAtOnce = kNumbers ? 1 : kPer;
+    const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
     const LineBias<T> line_bias(call.bias, line.batch, line.line, line.head);
-    if (line_bias.data) {
-      const int64_t queries_left = line.tokens - query;
-      line_bias.pack(key, count, query, queries_left < kColumns ? queries_left : kColumns,
-                     static_cast<T>(kLog2E), bias, kColumns);
-      Integers<T> open[kVectors] = {};
-      add_bias<T, kVectors>(weights, bias, count, factor, open);
-      factor = 1;
+    Integers<T> open[kVectors] = {};  // forward knows better
+    const T factor = compute_logits<E, kVectors>(line, line_bias, keys, key_step, queries, key,
+                                                 count, query, weights, bias, open);
+    multiply<E>(count, kVectors, line.size / kPer, values + key * value_step, value_step, 1, d_out,
+                kColumns, d_logits, kColumns, false);
+    for (int v = 0; v < kVectors; ++v) {
+      if (per_query.all_open[v]) continue;
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t at = j * kColumns + v * kLanes<T>;
+        store<T>(weights + at, per_query.open[v] ? load(weights + at) : lowest);
+        store<T>(d_logits + at, per_query.open[v] ? load(d_logits + at) : Vector<T>{});
+      }
     }
-    if (count % kPer) {  // the last element is a pair of a key and of nothing
-      const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
+    if (count % kAtOnce) {  // the last element is a pair of a key and of nothing
       for (int v = 0; v < kVectors; ++v) {
         store<T>(weights + count * kColumns + v * kLanes<T>, lowest);
         store<T>(d_logits + count * kColumns + v * kLanes<T>, Vector<T>{});
       }
     }
-    for (int64_t j = 0, countdown = 0; j < count; j += kPer) {
+    for (int64_t j = 0, countdown = 0; j < count; j += kAtOnce) {
       if (--countdown < 0) {
         ahead.ask();
         countdown = ask_every - 1;
@@ -161,17 +160,18 @@ struct Gradients {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         const int64_t at = j * kColumns + v * kLanes<T>;
-        const auto& lse = per_query.log_sum_exp[v];
+        const auto& largest = per_query.largest[v];
+        const auto& log2_total = per_query.log2_total[v];
         const auto& delta = per_query.delta[v];
-        const Vector<T> p = exp2(load(weights + at) * factor - lse);
-        const Vector<T> d = p * (load(d_logits + at) * scale - delta);
-        if constexpr (kPer == 1) {
+        const Vector<T> p = exp2((load(weights + at) - largest) * factor - log2_total);
+        const Vector<T> d = p * (load(d_logits + at) - delta);
+        if constexpr (kNumbers) {
           store<T>(weights + at, p);
           store<T>(d_logits + at, d);
         } else {
           const int64_t next = at + kColumns;
-          const Vector<T> p_next = exp2(load(weights + next) * factor - lse);
-          const Vector<T> d_next = p_next * (load(d_logits + next) * scale - delta);
+          const Vector<T> p_next = exp2((load(weights + next) - largest) * factor - log2_total);
+          const Vector<T> d_next = p_next * (load(d_logits + next) - delta);
           store_rounded(&weight_rows[0].first + at, p);
           store_rounded(&weight_rows[0].first + next, p_next);
           store_rounded(&d_rows[0].first + at, d);
@@ -244,8 +244,9 @@ struct Backward {
         }
       }
       S* d_qkv = static_cast<S*>(call.result) + line.offset;
-      write_rows(sums.d_keys, padded, d_qkv + line.width, line.step, tokens, size);
-      write_rows(sums.d_values, padded, d_qkv + 2 * line.width, line.step, tokens, size);
+      const T scale = static_cast<T>(scale_of(size));
+      write_rows(sums.d_keys, padded, scale, d_qkv + line.width, line.step, tokens, size);
+      write_rows(sums.d_values, padded, 1, d_qkv + 2 * line.width, line.step, tokens, size);
     }
   }
 
@@ -276,13 +277,17 @@ struct Backward {
     constexpr int64_t kColumns = kVectors * kLanes<T>;
     const int64_t size = line.size;
     const int64_t queries = line.tokens - query < kColumns ? line.tokens - query : kColumns;
-    const T scale = static_cast<T>(1 / __builtin_sqrt(static_cast<double>(size)));
-    const auto per_query =
-        gradients.template pack_queries<kVectors>(call, line, query, queries, scale);
+    const auto per_query = gradients.template pack_queries<kVectors>(call, line, query, queries);
     pack_right(static_cast<const S*>(call.qkv) + line.offset + query * line.step, line.step,
                queries, size, sums.queries, sums.padded);
     pack_right(static_cast<const S*>(call.d_out) + line.out_offset + query * line.out_step,
                line.out_step, queries, size, sums.d_out, sums.padded);
+    // A query without a key has no part in anything, not even by 0 * Inf.
+    for (int64_t i = 0; i < queries; ++i) {
+      if (per_query.all_open[i / kLanes<T>] || per_query.is_open(i)) continue;
+      clear_right(sums.queries, sums.padded, i);
+      clear_right(sums.d_out, sums.padded, i);
+    }
 
     const Parts parts(ceil_divide(line.tokens, kPer), kMaxKeys<T> / kPer);
     const Parts columns(sums.padded / kLanes<T>, kMaxVectors);
@@ -291,7 +296,7 @@ struct Backward {
       const int64_t key = parts.begin(i) * kPer;
       const int64_t rest = line.tokens - key, most = parts.size(i) * kPer;
       const int64_t keys = rest < most ? rest : most;
-      gradients.template block<kVectors>(call, line, query, key, keys, scale, per_query);
+      gradients.template block<kVectors>(call, line, query, key, keys, per_query);
       for (int64_t c = 0; c < columns.count; ++c) {
         const int64_t column = columns.begin(c) * kLanes<T>;
         const int count = static_cast<int>(columns.size(c));
@@ -304,18 +309,22 @@ struct Backward {
       multiply<E>(size, kVectors, parts.size(i), sums.keys + key / kPer * sums.key_step, 1,
                   sums.key_step, gradients.d_right, kColumns, sums.d_queries, kColumns, i > 0);
     }
-    Vector<T> ones[kVectors];
-    for (int v = 0; v < kVectors; ++v) ones[v] = broadcast<T>(T(1));
-    unpack_columns(sums.d_queries, kColumns, ones,
+    Vector<T> scales[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      scales[v] = broadcast<T>(static_cast<T>(scale_of(size)));
+      if (per_query.all_open[v]) continue;
+      clear_columns<T>(sums.d_queries + v * kLanes<T>, kColumns, size, per_query.open[v]);
+    }
+    unpack_columns(sums.d_queries, kColumns, scales,
                    static_cast<S*>(call.result) + line.offset + query * line.step, line.step,
                    queries, size);
   }
 
-  static void write_rows(const T* from, int64_t padded, S* to, int64_t step, int64_t rows,
+  static void write_rows(const T* from, int64_t padded, T factor, S* to, int64_t step, int64_t rows,
                          int64_t size) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < size; j += kLanes<T>) {
-        store_first(to + i * step + j, load(from + i * padded + j), size - j);
+        store_first(to + i * step + j, load(from + i * padded + j) * factor, size - j);
       }
     }
   }
@@ -324,7 +333,7 @@ struct Backward {
 // A unit owns the elements of d_bias of one combination of batch, line and head that the bias
 // distinguishes, for one block of queries (all of them, if the bias does not distinguish queries),
 // and goes through everything that these elements were added to.
-template <class S>
+template <class S, class E = Accumulator<S>>
 struct BiasGradient {
   using T = Accumulator<S>;
 
@@ -339,12 +348,12 @@ struct BiasGradient {
   }
 
   static int64_t scratch_bytes(const AttentionCall& call) {
-    return Gradients<S>::scratch_bytes(call);
+    return Gradients<S, E>::scratch_bytes(call);
   }
 
   static void run(const AttentionCall& call, int64_t begin, int64_t end, void* memory) {
     Scratch scratch(memory);
-    Gradients<S> gradients(call, scratch);
+    Gradients<S, E> gradients(call, scratch);
     const AttentionShape& shape = call.shape;
     const AttentionBias& bias = call.bias;
     const int64_t blocks = query_blocks(call);
@@ -400,15 +409,15 @@ struct BiasGradient {
 
   template <int kVectors>
   static void add_block(const AttentionCall& call, const Line<S>& line, int64_t query,
-                        Gradients<S>& gradients, T* result) {
+                        Gradients<S, E>& gradients, T* result) {
     constexpr int64_t kColumns = kVectors * kLanes<T>;
     const AttentionBias& bias = call.bias;
     const int64_t queries = line.tokens - query < kColumns ? line.tokens - query : kColumns;
-    const auto per_query = gradients.template pack_queries<kVectors>(call, line, query, queries, T(1));
+    const auto per_query = gradients.template pack_queries<kVectors>(call, line, query, queries);
     const Parts parts(line.tokens, kMaxKeys<T>);
     for (int64_t i = 0; i < parts.count; ++i) {
       const int64_t key = parts.begin(i), keys = parts.size(i);
-      gradients.template block<kVectors>(call, line, query, key, keys, T(1), per_query);
+      gradients.template block<kVectors, true>(call, line, query, key, keys, per_query);
       T* at = result + query * bias.query_stride + key * bias.key_stride;
       // Where a row of the block goes to one element, it is added up before.
       T total = 0;

@@ -16,6 +16,10 @@ namespace VIT_ISA {
 constexpr double kLog2E = 1.44269504088896340736;
 constexpr double kLn2 = 0.693147180559945309417;
 
+inline double scale_of(int64_t head_size) {
+  return 1 / __builtin_sqrt(static_cast<double>(head_size));
+}
+
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
 
@@ -80,7 +84,8 @@ struct Line {
     offset = 3 * width * position + head * size;
     out_offset = width * position + head * size;
   }
-  int64_t lse_offset(const AttentionShape& shape) const {
+  // Queries before those of this line and head.
+  int64_t first_query(const AttentionShape& shape) const {
     return ((batch * shape.lines + line) * shape.heads + head) * tokens;
   }
 };
@@ -230,6 +235,27 @@ static void pack_right(const S* from, int64_t step, int64_t rows, int64_t size, 
   }
 }
 
+// Zeros instead of row i of what pack_right has packed.
+template <class E>
+static void clear_right(E* to, int64_t padded, int64_t i) {
+  to += i / kNumbersIn<E> * padded;
+  for (int64_t j = 0; j < padded; ++j) {
+    if constexpr (kNumbersIn<E> == 1) {
+      to[j] = E{};
+    } else {
+      (i % 2 ? to[j].second : to[j].first) = Bfloat16{};
+    }
+  }
+}
+
+// Zeros in the columns of a block that are not open, whatever is there (it may be NaN).
+template <class T>
+static void clear_columns(T* to, int64_t columns, int64_t rows, Integers<T> open) {
+  for (int64_t j = 0; j < rows; ++j) {
+    store<T>(to + j * columns, open ? load(to + j * columns) : Vector<T>{});
+  }
+}
+
 // The reverse: to[i * step + j] = from[j * columns + i] * factors[i / kLanes], for i < rows.
 template <class S, class T = Accumulator<S>>
 static void unpack_columns(const T* from, int64_t columns, const Vector<T>* factors, S* to,
@@ -265,48 +291,68 @@ struct LineBias {
     }
   }
 
-  // The block of `keys` x `queries` at (key, query), as [keys, columns] times `factor`; 0 in columns
-  // beyond `queries`.
-  void pack(int64_t key, int64_t keys, int64_t query, int64_t queries, T factor, T* to,
+  // The block of `keys` x `queries` at (key, query), as [keys, columns]. Columns beyond `queries`
+  // hold any numbers.
+  void pack(int64_t key, int64_t keys, int64_t query, int64_t queries, T* to,
             int64_t columns) const {
     const T* from = data + query * query_stride + key * key_stride;
-    const Vector<T> one = broadcast<T>(factor);
     if (query_stride == 0) {
       for (int64_t j = 0; j < keys; ++j) {
-        const Vector<T> x = broadcast<T>(from[j * key_stride]) * one;
+        const Vector<T> x = broadcast<T>(from[j * key_stride]);
         for (int64_t i = 0; i < columns; i += kLanes<T>) store<T>(to + j * columns + i, x);
       }
       return;
     }
     if (key_stride == 1) {
       pack_columns<T>(from, query_stride, queries, keys, to, columns);
-      for (int64_t i = 0; i < keys * columns; i += kLanes<T>) store<T>(to + i, load(to + i) * one);
       return;
     }
     for (int64_t j = 0; j < keys; ++j) {
       for (int64_t i = 0; i < columns; ++i) {
-        to[j * columns + i] =
-            i < queries ? from[i * query_stride + j * key_stride] * factor : T(0);
+        to[j * columns + i] = i < queries ? from[i * query_stride + j * key_stride] : T(0);
       }
     }
   }
 };
 
-// logits [keys, columns] = k q^T * factor + bias * log2(e); returns in `open` which columns have a
-// bias that is not -inf (all of them without a bias).
+// logits [keys, columns] = k q^T * scale + bias; sets the columns of `open` that have a bias other
+// than -inf.
 template <class T, int kVectors>
-VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T factor,
+VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T scale,
                          Integers<T> (&open)[kVectors]) {
   const Vector<T> closed = broadcast<T>(-static_cast<T>(__builtin_inf()));
+  const Vector<T> scales = broadcast<T>(scale);
   for (int64_t j = 0; j < keys; ++j) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const int64_t at = (j * kVectors + v) * kLanes<T>;
       const Vector<T> added = load(bias + at);
       open[v] |= added != closed;
-      store<T>(logits + at, load(logits + at) * factor + added);
+      store<T>(logits + at, multiply_add<T>(load(logits + at), scales, added));
     }
   }
+}
+
+// The logits of `count` keys from `key` on and of the queries from `query` on, which are packed:
+// [keys, columns]. They are left in the unit in which they are exact: as products k q^T, or times the
+// scale and with the bias where there is one. Returns what makes a difference of them one in units of
+// log2, so that exp(logit - highest) is exp2((logit - highest) * factor) and no rounding grows with
+// the logits themselves. All that compute the logits of a line do it here: every time they are the
+// same bits. `open`: see add_bias.
+template <class E, int kVectors, class S, class T = Accumulator<S>>
+static T compute_logits(const Line<S>& line, const LineBias<T>& bias, const E* keys,
+                        int64_t key_step, const E* queries, int64_t key, int64_t count,
+                        int64_t query, T* logits, T* packed_bias,
+                        Integers<T> (&open)[kVectors]) {
+  constexpr int64_t kColumns = kVectors * kLanes<T>;
+  multiply<E>(count, kVectors, line.size / kNumbersIn<E>, keys + key * key_step, key_step, 1,
+              queries, kColumns, logits, kColumns, false);
+  const double scale = scale_of(line.size);
+  if (!bias.data) return static_cast<T>(kLog2E * scale);
+  const int64_t left = line.tokens - query;
+  bias.pack(key, count, query, left < kColumns ? left : kColumns, packed_bias, kColumns);
+  add_bias<T, kVectors>(logits, packed_bias, count, static_cast<T>(scale), open);
+  return static_cast<T>(kLog2E);
 }
 
 }  // namespace VIT_ISA

@@ -30,8 +30,6 @@ template <class S, class E = Accumulator<S>>
 struct Forward {
   using T = Accumulator<S>;
   static constexpr int64_t kPer = kNumbersIn<E>;
-  // Logits are kept in units of log2: then the exponential of a difference is one exp2.
-  static T logit_factor(int64_t size) { return static_cast<T>(kLog2E / __builtin_sqrt(static_cast<double>(size))); }
 
   static int64_t units(const AttentionCall& call) {
     return call.shape.tokens ? lines_of(call.shape) * groups_of(call.shape) : 0;
@@ -139,35 +137,32 @@ struct Forward {
       const int64_t key = parts.begin(i) * kPer;
       const int64_t rest = line.tokens - key, most = parts.size(i) * kPer;
       const int64_t keys = rest < most ? rest : most;
-      multiply<E>(keys, kVectors, size / kPer, block.keys + key * block.key_step, block.key_step, 1,
-                  block.queries, kColumns, block.logits, kColumns, false);
-      T factor = logit_factor(size);
-      if (bias.data) {
-        bias.pack(key, keys, query, queries, static_cast<T>(kLog2E), block.bias, kColumns);
-        add_bias<T, kVectors>(block.logits, block.bias, keys, factor, open);
-        factor = 1;
-      }
+      const T factor =
+          compute_logits<E, kVectors>(line, bias, block.keys, block.key_step, block.queries, key,
+                                      keys, query, block.logits, block.bias, open);
       exponentials<kVectors>(block, keys, factor, maxima, totals, i ? block.sums : nullptr, size);
       multiply<E>(size, kVectors, parts.size(i), block.values + key / kPer * block.value_step, 1,
                   block.value_step, reinterpret_cast<const E*>(block.logits), kColumns, block.sums,
                   kColumns, i > 0);
     }
 
-    T* log_sum_exp =
-        static_cast<T*>(call.result_log_sum_exp) + line.lse_offset(call.shape) + query;
+    T* largest =
+        static_cast<T*>(call.result_statistics) + 2 * line.first_query(call.shape) + query;
     Vector<T> inverse[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       inverse[v] = T(1) / totals[v];
       // Without one finite logit the total is 0, and the result NaN, as softmax has it.
       const Vector<T> nan = broadcast<T>(static_cast<T>(__builtin_nan("")));
-      Vector<T> sum = (maxima[v] + log2<T>(totals[v])) * static_cast<T>(kLn2);
-      sum = totals[v] > T(0) ? sum : nan;
+      Vector<T> log2_total = totals[v] > T(0) ? log2<T>(totals[v]) : nan;
       if (bias.data) {
-        sum = open[v] ? sum : Vector<T>{};
-        clear_columns(block.sums + v * kLanes<T>, kColumns, size, open[v]);
+        maxima[v] = open[v] ? maxima[v] : Vector<T>{};
+        log2_total = open[v] ? log2_total : -lowest;
+        clear_columns<T>(block.sums + v * kLanes<T>, kColumns, size, open[v]);
         inverse[v] = open[v] ? inverse[v] : Vector<T>{};
       }
-      store_first(log_sum_exp + v * kLanes<T>, sum, queries - v * kLanes<T>);
+      const int64_t count = queries - v * kLanes<T>;
+      store_first(largest + v * kLanes<T>, maxima[v], count);
+      store_first(largest + line.tokens + v * kLanes<T>, log2_total, count);
       if ((v + 1) * kLanes<T> >= queries) {
         for (int rest = v + 1; rest < kVectors; ++rest) inverse[rest] = Vector<T>{};
         break;
@@ -177,8 +172,9 @@ struct Forward {
     unpack_columns(block.sums, kColumns, inverse, out, line.out_step, queries, size);
   }
 
-  // logits become exp2(logits * factor - maxima) as elements [keys / kPer, columns], with the running maxima, totals and sums brought
-  // to the new maxima (the running softmax). `sums` is null as long as there are none.
+  // logits become exp2((logits - maxima) * factor) as elements [keys / kPer, columns], with the
+  // running maxima, totals and sums brought to the new maxima (the running softmax). `sums` is null as
+  // long as there are none.
   template <int kVectors>
   static VIT_INLINE void exponentials(Block& block, int64_t keys, T factor,
                                       Vector<T> (&maxima)[kVectors], Vector<T> (&totals)[kVectors],
@@ -196,10 +192,10 @@ struct Forward {
     }
     for (int v = 0; v < kVectors; ++v) {
       const Vector<T> before = maxima[v];
-      maxima[v] = maximum<T>(highest[v] * factor, before);
+      maxima[v] = maximum<T>(highest[v], before);
       // A column of -inf only: 0 keeps the exponentials at 0 instead of NaN.
       shift[v] = maxima[v] == lowest ? Vector<T>{} : maxima[v];
-      rescale[v] = exp2(before - shift[v]);
+      rescale[v] = exp2((before - shift[v]) * factor);
       totals[v] *= rescale[v];
     }
     if (keys % kPer) {  // the last element is a pair of a key and of nothing
@@ -215,12 +211,12 @@ struct Forward {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         T* at = logits + j * kColumns + v * kLanes<T>;
-        const Vector<T> e = exp2(load(at) * factor - shift[v]);
+        const Vector<T> e = exp2((load(at) - shift[v]) * factor);
         totals[v] += e;
         if constexpr (kPer == 1) {
           store<T>(at, e);
         } else {
-          const Vector<T> after = exp2(load(at + kColumns) * factor - shift[v]);
+          const Vector<T> after = exp2((load(at + kColumns) - shift[v]) * factor);
           totals[v] += after;
           store_pairs(logits + j / kPer * kColumns + v * kLanes<T>, e, after);
         }
@@ -233,13 +229,6 @@ struct Forward {
         T* at = sums + j * kColumns + v * kLanes<T>;
         store<T>(at, load(at) * rescale[v]);
       }
-    }
-  }
-
-  // Zeros in the columns that are not open, whatever is there (it may be NaN).
-  static void clear_columns(T* sums, int64_t columns, int64_t size, Integers<T> open) {
-    for (int64_t j = 0; j < size; ++j) {
-      store<T>(sums + j * columns, open ? load(sums + j * columns) : Vector<T>{});
     }
   }
 };

@@ -45,7 +45,8 @@ AttentionKernels attention_kernels(DType type) {
 #if defined(__AVX512BF16__)
       return {work<PairsIfEven<Forward<Bfloat16, Pair>, Forward<Bfloat16>>>(),
               work<PairsIfEven<Backward<Bfloat16, Pair>, Backward<Bfloat16>>>(),
-              work<BiasGradient<Bfloat16>>(), work<Taps<Bfloat16>>()};
+              work<PairsIfEven<BiasGradient<Bfloat16, Pair>, BiasGradient<Bfloat16>>>(),
+              work<PairsIfEven<Taps<Bfloat16, Pair>, Taps<Bfloat16>>>()};
 #else
       return kernels<Bfloat16>();
 #endif

@@ -13,11 +13,11 @@ struct AttentionCall {
   const void* qkv;
   AttentionBias bias;
   const void* out;
-  const void* log_sum_exp;
+  const void* statistics;
   const void* d_out;
   // Written.
   void* result;             // out, d_qkv or d_bias
-  void* result_log_sum_exp;
+  void* result_statistics;
   AttentionTaps taps;
 };
 

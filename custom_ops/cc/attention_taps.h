@@ -7,8 +7,8 @@
 namespace vit {
 namespace VIT_ISA {
 
-// A unit is one head of one batch element.
-template <class S>
+// A unit is one head of one batch element. S and E: see Forward, whose logits these have to be.
+template <class S, class E = Accumulator<S>>
 struct Taps {
   using T = Accumulator<S>;
 
@@ -23,20 +23,21 @@ struct Taps {
   static void run(const AttentionCall& call, int64_t begin, int64_t end, void* memory) {
     const int64_t tokens = call.shape.tokens, size = call.shape.head_size;
     Scratch scratch(memory);
-    T* keys = scratch.take<T>(tokens * size);
-    T* queries = scratch.take<T>(size * kMaxQueries<T>);
+    E* const key_rows = scratch.take<E>(tokens * size);
+    E* const queries = scratch.take<E>(size * kMaxQueries<T>);
     T* logits = scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>);
     T* bias = call.bias.data ? scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>) : nullptr;
     for (int64_t unit = begin; unit < end; ++unit) {
       const Line<S> line(call.shape, unit);
       const S* qkv = static_cast<const S*>(call.qkv) + line.offset;
-      pack_rows(qkv + line.width, line.step, tokens, size, keys);
+      int64_t key_step;
+      const E* keys = rows_of(qkv + line.width, line, key_rows, key_step);
       Sums sums = {};
       // The class row alone needs the first queries only.
       const bool all = call.taps.distance || call.taps.entropy;
       const int64_t last = all ? tokens : tokens < kLanes<T> ? tokens : kLanes<T>;
       for (int64_t query = 0; query < last; query += kLanes<T>) {
-        add_queries(call, line, query, keys, queries, logits, bias, sums);
+        add_queries(call, line, query, keys, key_step, queries, logits, bias, sums);
       }
       if (call.taps.distance) {
         const T patches = static_cast<T>(call.taps.rows * call.taps.columns);
@@ -55,19 +56,22 @@ struct Taps {
 
   // One vector of queries against all keys.
   static void add_queries(const AttentionCall& call, const Line<S>& line, int64_t query,
-                          const T* keys, T* queries, T* logits, T* packed_bias, Sums& sums) {
+                          const E* keys, int64_t key_step, E* queries, T* logits,
+                          T* packed_bias, Sums& sums) {
     constexpr int64_t kColumns = kLanes<T>;
-    const int64_t size = line.size, prefix = line.tokens - call.taps.rows * call.taps.columns;
+    const int64_t prefix = line.tokens - call.taps.rows * call.taps.columns;
     const int64_t count = line.tokens - query < kColumns ? line.tokens - query : kColumns;
-    pack_columns(static_cast<const S*>(call.qkv) + line.offset + query * line.step, line.step,
-                 count, size, queries, kColumns);
+    pack_elements<E>(static_cast<const S*>(call.qkv) + line.offset + query * line.step, line.step,
+                     count, line.size, queries, kColumns);
     const LineBias<T> bias(call.bias, line.batch, line.line, line.head);
-    const T* kept = static_cast<const T*>(call.log_sum_exp) + line.lse_offset(call.shape) + query;
-    const Vector<T> log_sum_exp = load_first(kept, count) * static_cast<T>(kLog2E);
+    const T* kept = static_cast<const T*>(call.statistics) + 2 * line.first_query(call.shape) + query;
+    const Vector<T> largest = load_first(kept, count);
+    const Vector<T> log2_total = load_first(kept + line.tokens, count);
 
-    // 1 where a query counts, and its place on the grid.
+    // 1 where a query counts, which those without a key do not, and its place on the grid.
     Vector<T> counts = {}, on_grid = {}, row = {}, column = {};
     for (int64_t i = 0; i < count; ++i) {
+      if (log2_total[i] == static_cast<T>(__builtin_inf())) continue;
       counts[i] = 1;
       if (call.taps.distance && query + i >= prefix) {
         on_grid[i] = 1;
@@ -79,24 +83,18 @@ struct Taps {
     const Parts parts(line.tokens, kMaxKeys<T>);
     for (int64_t part = 0; part < parts.count; ++part) {
       const int64_t key = parts.begin(part), rows = parts.size(part);
-      multiply<T>(rows, 1, size, keys + key * size, size, 1, queries, kColumns, logits, kColumns,
-                  false);
-      T factor = Forward<S>::logit_factor(size);
-      if (bias.data) {
-        bias.pack(key, rows, query, count, static_cast<T>(kLog2E), packed_bias, kColumns);
-        Integers<T> open[1] = {};
-        add_bias<T, 1>(logits, packed_bias, rows, factor, open);
-        factor = 1;
-      }
+      Integers<T> open[1] = {};  // forward knows better
+      const T factor = compute_logits<E, 1>(line, bias, keys, key_step, queries, key, rows, query,
+                                            logits, packed_bias, open);
       for (int64_t j = 0; j < rows; ++j) {
-        const Vector<T> exponent = load(logits + j * kColumns) * factor - log_sum_exp;
-        const Vector<T> p = exp2(exponent);
+        const Vector<T> exponent = (load(logits + j * kColumns) - largest) * factor - log2_total;
+        const Vector<T> p = counts == T(0) ? Vector<T>{} : exp2(exponent);
         if (call.taps.class_row && query == 0) {
-          static_cast<T*>(call.taps.class_row)[line.lse_offset(call.shape) + key + j] = p[0];
+          static_cast<T*>(call.taps.class_row)[line.first_query(call.shape) + key + j] = p[0];
         }
         // 0 log(0) is 0; the entropy is in nats.
         const Vector<T> term = p * exponent * static_cast<T>(-kLn2);
-        sums.entropy += p == T(0) || counts == T(0) ? Vector<T>{} : term;
+        sums.entropy += p == T(0) ? Vector<T>{} : term;
         if (call.taps.distance && key + j >= prefix) {
           const int64_t place = key + j - prefix;
           const Vector<T> down = row - static_cast<T>(place / call.taps.columns);

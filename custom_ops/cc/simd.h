@@ -87,6 +87,34 @@ VIT_INLINE Vector<T> broadcast(T x) {
   return x - Vector<T>{};
 }
 
+// a * b + c, with one rounding wherever there is an instruction for it. Compilers make it of a product
+// and a sum too, but not always: this is for what has to have the same bits wherever it is computed.
+template <class T>
+VIT_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
+  return a * b + c;
+}
+#if defined(__AVX512F__)
+template <>
+VIT_INLINE Vector<float> multiply_add<float>(Vector<float> a, Vector<float> b, Vector<float> c) {
+  return (Vector<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+template <>
+VIT_INLINE Vector<double> multiply_add<double>(Vector<double> a, Vector<double> b,
+                                               Vector<double> c) {
+  return (Vector<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
+#elif defined(__FMA__) && defined(__AVX2__)
+template <>
+VIT_INLINE Vector<float> multiply_add<float>(Vector<float> a, Vector<float> b, Vector<float> c) {
+  return (Vector<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+template <>
+VIT_INLINE Vector<double> multiply_add<double>(Vector<double> a, Vector<double> b,
+                                               Vector<double> c) {
+  return (Vector<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+#endif
+
 // b where a or b is NaN.
 template <class T>
 VIT_INLINE Vector<T> maximum(Vector<T> a, Vector<T> b) {
@@ -379,30 +407,36 @@ VIT_INLINE T add_lanes(Vector<T> x) {
   return lanes[0];
 }
 
+// GCC has clang's form since 12. A test defines VIT_GCC_11 to use the other one.
+#if defined(VIT_GCC_11) || (defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 12)
+#define VIT_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, decltype(a < b){__VA_ARGS__})
+#else
+#define VIT_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#endif
+
 // Lanes of two vectors in turn: a0 b0 a1 b1 ..., the lower half or the upper half of them.
 template <class V>
 VIT_INLINE V zip_low(V a, V b) {
   if constexpr (sizeof(V) / sizeof(a[0]) == 16) {
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    return VIT_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   } else if constexpr (sizeof(V) / sizeof(a[0]) == 8) {
-    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    return VIT_SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
   } else if constexpr (sizeof(V) / sizeof(a[0]) == 4) {
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    return VIT_SHUFFLE(a, b, 0, 4, 1, 5);
   } else {
-    return __builtin_shufflevector(a, b, 0, 2);
+    return VIT_SHUFFLE(a, b, 0, 2);
   }
 }
 template <class V>
 VIT_INLINE V zip_high(V a, V b) {
   if constexpr (sizeof(V) / sizeof(a[0]) == 16) {
-    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                                   31);
+    return VIT_SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
   } else if constexpr (sizeof(V) / sizeof(a[0]) == 8) {
-    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+    return VIT_SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
   } else if constexpr (sizeof(V) / sizeof(a[0]) == 4) {
-    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    return VIT_SHUFFLE(a, b, 2, 6, 3, 7);
   } else {
-    return __builtin_shufflevector(a, b, 1, 3);
+    return VIT_SHUFFLE(a, b, 1, 3);
   }
 }
 

@@ -17,7 +17,9 @@ struct Product {
   using Lanes = Vector<E>;
   static VIT_INLINE Lanes load_lanes(const E* p) { return load<E>(p); }
   static VIT_INLINE Lanes spread(E x) { return broadcast<E>(x); }
-  static VIT_INLINE Vector<E> add(Vector<E> sum, Lanes a, Lanes b) { return sum + a * b; }
+  static VIT_INLINE Vector<E> add(Vector<E> sum, Lanes a, Lanes b) {
+    return multiply_add<E>(a, b, sum);
+  }
 };
 #if defined(__AVX512BF16__)
 template <>

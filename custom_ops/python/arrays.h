@@ -38,11 +38,12 @@ inline py::array dense(const char* name, py::handle object) {
     }
     array = numpy.attr("from_dlpack")(array);
   }
-  return numpy.attr("ascontiguousarray")(array);
+  return numpy.attr("asarray")(array, py::arg("order") = "C");
 }
 
 inline DType type_of(const char* name, const py::array& array, bool with_uint8 = false) {
-  const std::string type = py::str(array.dtype().attr("name"));
+  std::string type = py::str(array.dtype().attr("name"));
+  if (!array.dtype().attr("isnative").cast<bool>()) type += " in the byte order of other machines";
   if (type == "float32") return DType::kFloat32;
   if (type == "float64") return DType::kFloat64;
   if (type == "float16") return DType::kFloat16;
@@ -77,7 +78,7 @@ inline py::array empty(const std::vector<int64_t>& shape, const py::dtype& type)
   return py::array(type, shape);
 }
 
-// float, or double for doubles: what log-sum-exp, bias and taps are in.
+// float, or double for doubles: what statistics, bias and taps are in.
 inline py::dtype accumulator(DType type) {
   return type == DType::kFloat64 ? py::dtype::of<double>() : py::dtype::of<float>();
 }
@@ -120,6 +121,11 @@ class Threads {
 
   int64_t count_;
 };
+
+// Kernels ignore a name that they do not know.
+inline void check_isa() {
+  if (const char* error = isa_error()) throw py::value_error(error);
+}
 
 inline void check(Result result) {
   if (result == Result::kOutOfMemory) throw std::bad_alloc();

@@ -1,5 +1,6 @@
 // The kernels as a Python module that needs NumPy and no TensorFlow: `import _vit_kernels`.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "custom_ops/cc/attention.h"
@@ -11,19 +12,46 @@ namespace vit {
 
 namespace {
 
+std::string repr(const py::object& object) { return py::repr(object).cast<std::string>(); }
+
+// 0 for None.
+int axis_of(const py::object& axis) {
+  if (axis.is_none()) return 0;
+  int along = 0;
+  try {
+    along = axis.cast<int>();
+  } catch (const py::cast_error&) {
+  }
+  if (along != 1 && along != 2) {
+    throw py::value_error("axis must be None, 1 or 2. Received: " + repr(axis) + ".");
+  }
+  return along;
+}
+
+std::pair<int64_t, int64_t> grid_of(const py::object& grid, int64_t tokens) {
+  std::pair<int64_t, int64_t> sides{0, 0};
+  try {
+    sides = grid.cast<std::pair<int64_t, int64_t>>();
+  } catch (const py::cast_error&) {
+  }
+  if (sides.first < 1 || sides.second < 1 || sides.first > tokens / sides.second) {
+    throw py::value_error("grid must be (rows, columns) of at most " + std::to_string(tokens) +
+                          " patches. Received: " + repr(grid) + ".");
+  }
+  return sides;
+}
+
 // A packed projection, with its shape as the kernels see it.
 struct Projection {
   py::array qkv;
   DType type;
   AttentionShape shape;
-  std::vector<int64_t> out_shape, statistics_shape;
+  std::vector<int64_t> out_shape, statistics_shape, logits_shape;
 
   Projection(const py::object& object, int64_t num_heads, const py::object& axis)
       : qkv(dense("qkv", object)), type(type_of("qkv", qkv)) {
-    const int along = axis.is_none() ? 0 : axis.cast<int>();
-    if (along != 0 && along != 1 && along != 2) {
-      throw py::value_error("axis must be None, 1 or 2. Received: " + std::to_string(along) + ".");
-    }
+    check_isa();
+    const int along = axis_of(axis);
     const py::ssize_t rank = along ? 4 : 3;
     if (qkv.ndim() != rank) {
       throw py::value_error(std::string("qkv must be ") +
@@ -41,8 +69,12 @@ struct Projection {
                   : sequence_shape(batch, qkv.shape(1), num_heads, size);
     out_shape.assign(qkv.shape(), qkv.shape() + rank - 1);
     out_shape.push_back(width / 3);
-    statistics_shape = {batch, num_heads, shape.tokens};
-    if (along) statistics_shape.insert(statistics_shape.begin() + 1, shape.lines);
+    statistics_shape = {batch, num_heads, 2, shape.tokens};
+    logits_shape = {batch, num_heads, shape.tokens, shape.tokens};
+    if (along) {
+      statistics_shape.insert(statistics_shape.begin() + 1, shape.lines);
+      logits_shape.insert(logits_shape.begin() + 1, shape.lines);
+    }
   }
 
   void check_out(const char* name, const py::array& array) const {
@@ -51,9 +83,9 @@ struct Projection {
   }
   void check_statistics(const py::array& array) const {
     if (!array.dtype().equal(accumulator(type))) {
-      throw py::value_error("log_sum_exp must be what attention() returned for this qkv.");
+      throw py::value_error("statistics must be what attention() returned for this qkv.");
     }
-    check_shape("log_sum_exp", array, statistics_shape);
+    check_shape("statistics", array, statistics_shape);
   }
 };
 
@@ -67,8 +99,7 @@ struct Bias {
     const py::array given = dense("bias", object);
     type_of("bias", given);
     const py::array cast = given.attr("astype")(accumulator(p.type));
-    std::vector<int64_t> full = p.statistics_shape;
-    full.push_back(p.shape.tokens);
+    const std::vector<int64_t>& full = p.logits_shape;
     const int64_t missing = static_cast<int64_t>(full.size()) - cast.ndim();
     std::vector<int64_t> strides(full.size(), 0);
     bool fits = missing >= 0;
@@ -109,15 +140,15 @@ py::tuple attention(const py::object& qkv, int64_t num_heads, const py::object& 
 }
 
 py::array attention_gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
-                             const py::object& log_sum_exp, const py::object& d_out,
+                             const py::object& statistics, const py::object& d_out,
                              const py::object& bias, const py::object& axis, int threads) {
   const Projection p(qkv, num_heads, axis);
   const Bias b(bias, p);
   const py::array forward = dense("out", out), gradient = dense("d_out", d_out);
-  const py::array statistics = dense("log_sum_exp", log_sum_exp);
+  const py::array kept = dense("statistics", statistics);
   p.check_out("out", forward);
   p.check_out("d_out", gradient);
-  p.check_statistics(statistics);
+  p.check_statistics(kept);
   py::array d_qkv = empty({p.qkv.shape(), p.qkv.shape() + p.qkv.ndim()}, p.qkv.dtype());
   void* to = d_qkv.mutable_data();
   Threads pool(threads);
@@ -125,23 +156,23 @@ py::array attention_gradient(const py::object& qkv, int64_t num_heads, const py:
   {
     py::gil_scoped_release release;
     result = attention_backward(p.type, p.shape, p.qkv.data(), b.bias, forward.data(),
-                                statistics.data(), gradient.data(), to, pool.parallel_for());
+                                kept.data(), gradient.data(), to, pool.parallel_for());
   }
   check(result);
   return d_qkv;
 }
 
 py::array bias_gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
-                        const py::object& log_sum_exp, const py::object& d_out,
+                        const py::object& statistics, const py::object& d_out,
                         const py::object& bias, const py::object& axis, int threads) {
   const Projection p(qkv, num_heads, axis);
   const Bias b(bias, p);
   if (b.array.is_none()) throw py::value_error("bias must be an array. Received: None.");
   const py::array forward = dense("out", out), gradient = dense("d_out", d_out);
-  const py::array statistics = dense("log_sum_exp", log_sum_exp);
+  const py::array kept = dense("statistics", statistics);
   p.check_out("out", forward);
   p.check_out("d_out", gradient);
-  p.check_statistics(statistics);
+  p.check_statistics(kept);
   const py::array like = b.array;
   py::array d_bias = empty({like.shape(), like.shape() + like.ndim()}, like.dtype());
   void* to = d_bias.mutable_data();
@@ -150,40 +181,34 @@ py::array bias_gradient(const py::object& qkv, int64_t num_heads, const py::obje
   {
     py::gil_scoped_release release;
     result = attention_bias_gradient(p.type, p.shape, p.qkv.data(), b.bias, forward.data(),
-                                     statistics.data(), gradient.data(), to, pool.parallel_for());
+                                     kept.data(), gradient.data(), to, pool.parallel_for());
   }
   check(result);
   return d_bias;
 }
 
-py::dict taps(const py::object& qkv, int64_t num_heads, const py::object& log_sum_exp,
+py::dict taps(const py::object& qkv, int64_t num_heads, const py::object& statistics,
               const py::object& bias, const py::object& grid, int threads) {
   const Projection p(qkv, num_heads, py::none());
   const Bias b(bias, p);
-  const py::array statistics = dense("log_sum_exp", log_sum_exp);
-  p.check_statistics(statistics);
+  const py::array kept = dense("statistics", statistics);
+  p.check_statistics(kept);
   const std::vector<int64_t> per_head = {p.shape.batch, p.shape.heads};
-  py::array class_row = empty(p.statistics_shape, accumulator(p.type));
+  py::array class_row = empty({p.shape.batch, p.shape.heads, p.shape.tokens}, accumulator(p.type));
   py::array entropy = empty(per_head, accumulator(p.type));
   py::array distance = empty(per_head, accumulator(p.type));
   AttentionTaps to{class_row.mutable_data(), nullptr, entropy.mutable_data(), 0, 0};
   if (!grid.is_none()) {
-    const auto sides = grid.cast<std::pair<int64_t, int64_t>>();
-    if (sides.first < 1 || sides.second < 1 || sides.first > p.shape.tokens / sides.second) {
-      throw py::value_error("grid must be (rows, columns) of at most " +
-                            std::to_string(p.shape.tokens) + " patches. Received: (" +
-                            std::to_string(sides.first) + ", " + std::to_string(sides.second) +
-                            ").");
-    }
+    const auto [rows, columns] = grid_of(grid, p.shape.tokens);
     to.distance = distance.mutable_data();
-    to.rows = sides.first;
-    to.columns = sides.second;
+    to.rows = rows;
+    to.columns = columns;
   }
   Threads pool(threads);
   Result result;
   {
     py::gil_scoped_release release;
-    result = attention_taps(p.type, p.shape, p.qkv.data(), b.bias, statistics.data(), to,
+    result = attention_taps(p.type, p.shape, p.qkv.data(), b.bias, kept.data(), to,
                             pool.parallel_for());
   }
   check(result);
@@ -205,6 +230,7 @@ struct Patches {
         kernel(dense("kernel", kernel_object)),
         image_type(type_of("images", images, true)),
         type(type_of("kernel", kernel)) {
+    check_isa();
     if (images.ndim() != 4) {
       throw py::value_error("images must be [B, H, W, C]. Received shape: " + shape_text(images) +
                             ".");
@@ -308,6 +334,13 @@ py::dict patch_embed_gradient(const py::object& images, const py::object& kernel
 
 py::array extract(const py::object& object, int64_t patch_size, int threads) {
   const py::array images = dense("images", object);
+  check_isa();
+  // Elements are copied as bytes, and bytes of Python's objects would not count as references.
+  if (images.dtype().attr("hasobject").cast<bool>()) {
+    throw py::value_error("images has dtype " +
+                          py::str(images.dtype().attr("name")).cast<std::string>() +
+                          ", whose elements are Python objects. Cast it to numbers.");
+  }
   if (images.ndim() != 4 || patch_size < 1 || images.shape(1) < patch_size ||
       images.shape(2) < patch_size) {
     throw py::value_error("images must be [B, H, W, C] with sides of at least patch_size=" +
@@ -337,7 +370,7 @@ py::list available_isas() {
 }
 
 std::string isa() {
-  if (const char* error = isa_error()) throw py::value_error(error);
+  check_isa();
   return isa_name(current_isa());
 }
 
@@ -355,15 +388,17 @@ PYBIND11_MODULE(_vit_kernels, m) {
       "raises ValueError. What is computed: see custom_ops.attention and custom_ops.patch_embed.";
   m.def("attention", &vit::attention, arg("qkv"), arg("num_heads"), py::kw_only(),
         arg("bias") = py::none(), arg("axis") = py::none(), arg("threads") = 0,
-        "Returns (out, log_sum_exp) of multi-head attention over a packed projection [B, N, 3 D],\n"
-        "or with axis=1|2 along that axis of [B, R, C, 3 D].");
+        "Returns (out, statistics) of multi-head attention over a packed projection [B, N, 3 D],\n"
+        "or with axis=1|2 along that axis of [B, R, C, 3 D]. The other functions need the\n"
+        "statistics, [B, (lines,) H, 2, N]: the largest logit of every query (without a bias the\n"
+        "largest q k) and log2 of the sum of exp(logit - largest).");
   m.def("attention_gradient", &vit::attention_gradient, arg("qkv"), arg("num_heads"), arg("out"),
-        arg("log_sum_exp"), arg("d_out"), py::kw_only(), arg("bias") = py::none(),
+        arg("statistics"), arg("d_out"), py::kw_only(), arg("bias") = py::none(),
         arg("axis") = py::none(), arg("threads") = 0, "Returns the gradient of qkv for d_out.");
   m.def("attention_bias_gradient", &vit::bias_gradient, arg("qkv"), arg("num_heads"), arg("out"),
-        arg("log_sum_exp"), arg("d_out"), py::kw_only(), arg("bias"), arg("axis") = py::none(),
+        arg("statistics"), arg("d_out"), py::kw_only(), arg("bias"), arg("axis") = py::none(),
         arg("threads") = 0, "Returns the gradient of the bias, of its shape, float32 or float64.");
-  m.def("attention_taps", &vit::taps, arg("qkv"), arg("num_heads"), arg("log_sum_exp"),
+  m.def("attention_taps", &vit::taps, arg("qkv"), arg("num_heads"), arg("statistics"),
         py::kw_only(), arg("bias") = py::none(), arg("grid") = py::none(), arg("threads") = 0,
         "Returns a dict of class_row [B, H, N], entropy [B, H] and, with grid=(rows, columns),\n"
         "distance [B, H].");

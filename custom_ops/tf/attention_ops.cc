@@ -29,7 +29,7 @@ using tensorflow::shape_inference::ShapeHandle;
 struct Inferred {
   Attributes attributes;
   ShapeHandle qkv;  // its rank is known
-  ShapeHandle out, log_sum_exp;
+  ShapeHandle out, statistics;
 };
 
 absl::Status infer(InferenceContext* c, Inferred* inferred) {
@@ -48,9 +48,10 @@ absl::Status infer(InferenceContext* c, Inferred* inferred) {
   TF_RETURN_IF_ERROR(c->ReplaceDim(inferred->qkv, -1, width, &inferred->out));
   auto dim = [&](int i) { return c->Dim(inferred->qkv, i); };
   const DimensionHandle all_heads = c->MakeDim(heads);
-  inferred->log_sum_exp = axis == 0
-                              ? c->MakeShape({dim(0), all_heads, dim(1)})
-                              : c->MakeShape({dim(0), dim(3 - axis), all_heads, dim(axis)});
+  const DimensionHandle two = c->MakeDim(2);
+  inferred->statistics = axis == 0 ? c->MakeShape({dim(0), all_heads, two, dim(1)})
+                                   : c->MakeShape({dim(0), dim(3 - axis), all_heads, two,
+                                                   dim(axis)});
   return absl::OkStatus();
 }
 
@@ -58,20 +59,20 @@ absl::Status infer_forward(InferenceContext* c) {
   Inferred inferred;
   TF_RETURN_IF_ERROR(infer(c, &inferred));
   c->set_output(0, inferred.out);
-  c->set_output(1, inferred.log_sum_exp);
+  c->set_output(1, inferred.statistics);
   return absl::OkStatus();
 }
 
-// out, log_sum_exp and d_out come after qkv and bias.
+// out, statistics and d_out come after qkv and bias.
 absl::Status infer_gradient(InferenceContext* c, Inferred* inferred) {
   TF_RETURN_IF_ERROR(infer(c, inferred));
   const int first = 1 + inferred->attributes.has_bias;
-  const ShapeHandle expected[] = {inferred->out, inferred->log_sum_exp, inferred->out};
-  const char* names[] = {"out", "log_sum_exp", "d_out"};
+  const ShapeHandle expected[] = {inferred->out, inferred->statistics, inferred->out};
+  const char* names[] = {"out", "statistics", "d_out"};
   for (int i = 0; i < 3; ++i) {
     const auto dims = dims_of(c, c->input(first + i));
     if (dims) {
-      TF_RETURN_IF_ERROR(check_shape(names[i], *dims, i == 1 ? "[B, (lines,) H, n]" : "like out",
+      TF_RETURN_IF_ERROR(check_shape(names[i], *dims, i == 1 ? "[B, (lines,) H, 2, n]" : "like out",
                                      *dims_of(c, expected[i])));
     }
   }
@@ -106,18 +107,20 @@ absl::Status infer_taps(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("grid_rows", &rows));
   TF_RETURN_IF_ERROR(c->GetAttr("grid_columns", &columns));
   TF_RETURN_IF_ERROR(check_taps_axis(inferred.attributes.axis));
-  const auto sums = dims_of(c, c->input(1 + inferred.attributes.has_bias));
-  if (sums) {
+  const auto statistics = dims_of(c, c->input(1 + inferred.attributes.has_bias));
+  if (statistics) {
     TF_RETURN_IF_ERROR(
-        check_shape("log_sum_exp", *sums, "[B, H, N]", *dims_of(c, inferred.log_sum_exp)));
+        check_shape("statistics", *statistics, "[B, H, 2, N]", *dims_of(c, inferred.statistics)));
   }
   if (contains(taps, "distance")) {
     TF_RETURN_IF_ERROR(check_grid(rows, columns, c->Value(c->Dim(inferred.qkv, 1))));
   }
   const ShapeHandle none = c->MakeShape({int64_t{0}});
-  ShapeHandle by_head;
-  TF_RETURN_IF_ERROR(c->Subshape(inferred.log_sum_exp, 0, 2, &by_head));
-  c->set_output(0, contains(taps, "class_row") ? inferred.log_sum_exp : none);
+  const DimensionHandle batch = c->Dim(inferred.qkv, 0), tokens = c->Dim(inferred.qkv, 1);
+  const DimensionHandle heads = c->MakeDim(inferred.attributes.heads);
+  const ShapeHandle by_head = c->MakeShape({batch, heads});
+  const ShapeHandle by_token = c->MakeShape({batch, heads, tokens});
+  c->set_output(0, contains(taps, "class_row") ? by_token : none);
   c->set_output(1, contains(taps, "distance") ? by_head : none);
   c->set_output(2, contains(taps, "entropy") ? by_head : none);
   return absl::OkStatus();
@@ -134,14 +137,14 @@ VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttention")
                              .Input("qkv: T")
                              .Input("bias: Tbias")
                              .Output("out: T")
-                             .Output("log_sum_exp: Tacc"))
+                             .Output("statistics: Tacc"))
     .SetShapeFn(infer_forward);
 
 VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionGrad")
                              .Input("qkv: T")
                              .Input("bias: Tbias")
                              .Input("out: T")
-                             .Input("log_sum_exp: Tacc")
+                             .Input("statistics: Tacc")
                              .Input("d_out: T")
                              .Output("d_qkv: T"))
     .SetShapeFn(infer_qkv_gradient);
@@ -150,7 +153,7 @@ VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionBiasGrad")
                              .Input("qkv: T")
                              .Input("bias: Tbias")
                              .Input("out: T")
-                             .Input("log_sum_exp: Tacc")
+                             .Input("statistics: Tacc")
                              .Input("d_out: T")
                              .Output("d_bias: Tacc"))
     .SetShapeFn(infer_bias_gradient);
@@ -158,7 +161,7 @@ VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionBiasGrad")
 VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionTaps")
                              .Input("qkv: T")
                              .Input("bias: Tbias")
-                             .Input("log_sum_exp: Tacc")
+                             .Input("statistics: Tacc")
                              .Output("class_row: Tacc")
                              .Output("distance: Tacc")
                              .Output("entropy: Tacc"))
@@ -187,7 +190,7 @@ class AttentionKernel : public OpKernel {
     const Tensor* bias_tensor;  // null without a bias
     AttentionShape shape;
     AttentionBias bias;
-    Dims out, log_sum_exp;
+    Dims out, statistics;
   };
 
   absl::Status read(OpKernelContext* c, Call* call) const {
@@ -200,9 +203,9 @@ class AttentionKernel : public OpKernel {
     call->out.back() = width;
     if (axis_ == 0) {
       call->shape = sequence_shape(qkv[0], qkv[1], heads_, size);
-      call->log_sum_exp = {qkv[0], heads_, qkv[1]};
+      call->statistics = {qkv[0], heads_, 2, qkv[1]};
     } else {
-      call->log_sum_exp = {qkv[0], qkv[3 - axis_], heads_, qkv[axis_]};
+      call->statistics = {qkv[0], qkv[3 - axis_], heads_, 2, qkv[axis_]};
       call->shape = grid_shape(qkv[0], qkv[1], qkv[2], heads_, size, static_cast<int>(axis_));
     }
     call->bias = {};
@@ -214,15 +217,15 @@ class AttentionKernel : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Reads out, log_sum_exp and d_out, which come after qkv and bias.
+  // Reads out, statistics and d_out, which come after qkv and bias.
   absl::Status read_gradient(OpKernelContext* c, const Call& call, const Tensor** out,
-                             const Tensor** log_sum_exp, const Tensor** d_out) const {
+                             const Tensor** statistics, const Tensor** d_out) const {
     TF_RETURN_IF_ERROR(c->input("out", out));
-    TF_RETURN_IF_ERROR(c->input("log_sum_exp", log_sum_exp));
+    TF_RETURN_IF_ERROR(c->input("statistics", statistics));
     TF_RETURN_IF_ERROR(c->input("d_out", d_out));
     TF_RETURN_IF_ERROR(check_shape("out", dims_of(**out), "like out", call.out));
-    TF_RETURN_IF_ERROR(check_shape("log_sum_exp", dims_of(**log_sum_exp), "[B, (lines,) H, n]",
-                                   call.log_sum_exp));
+    TF_RETURN_IF_ERROR(check_shape("statistics", dims_of(**statistics), "[B, (lines,) H, 2, n]",
+                                   call.statistics));
     return check_shape("d_out", dims_of(**d_out), "like out", call.out);
   }
 
@@ -252,14 +255,14 @@ class Forward : public AttentionKernel {
 
   void Compute(OpKernelContext* c) override {
     Call call;
-    Tensor *out, *log_sum_exp;
+    Tensor *out, *statistics;
     OP_REQUIRES_OK(c, read(c, &call));
     OP_REQUIRES_OK(c, allocate(c, 0, "out", call.out, &out));
-    OP_REQUIRES_OK(c, allocate(c, 1, "log_sum_exp", call.log_sum_exp, &log_sum_exp));
+    OP_REQUIRES_OK(c, allocate(c, 1, "statistics", call.statistics, &statistics));
     if (out->NumElements() == 0) return;
     OP_REQUIRES_OK(
         c, status_of(attention_forward(type_, call.shape, call.qkv->data(), call.bias, out->data(),
-                                       log_sum_exp->data(), workers(c)),
+                                       statistics->data(), workers(c)),
                      "VitAttention"));
   }
 };
@@ -270,15 +273,15 @@ class QkvGradient : public AttentionKernel {
 
   void Compute(OpKernelContext* c) override {
     Call call;
-    const Tensor *out, *log_sum_exp, *d_out;
+    const Tensor *out, *statistics, *d_out;
     Tensor* d_qkv;
     OP_REQUIRES_OK(c, read(c, &call));
-    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &log_sum_exp, &d_out));
+    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &statistics, &d_out));
     OP_REQUIRES_OK(c, allocate(c, 0, "d_qkv", dims_of(*call.qkv), &d_qkv));
     if (d_qkv->NumElements() == 0) return;
     OP_REQUIRES_OK(
         c, status_of(attention_backward(type_, call.shape, call.qkv->data(), call.bias, out->data(),
-                                        log_sum_exp->data(), d_out->data(), d_qkv->data(),
+                                        statistics->data(), d_out->data(), d_qkv->data(),
                                         workers(c)),
                      "VitAttentionGrad"));
   }
@@ -292,10 +295,10 @@ class BiasGradient : public AttentionKernel {
 
   void Compute(OpKernelContext* c) override {
     Call call;
-    const Tensor *out, *log_sum_exp, *d_out;
+    const Tensor *out, *statistics, *d_out;
     Tensor* d_bias;
     OP_REQUIRES_OK(c, read(c, &call));
-    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &log_sum_exp, &d_out));
+    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &statistics, &d_out));
     OP_REQUIRES_OK(c, allocate(c, 0, "d_bias", dims_of(*call.bias_tensor), &d_bias));
     if (call.qkv->NumElements() == 0) {
       fill_with_zeros(d_bias);
@@ -303,7 +306,7 @@ class BiasGradient : public AttentionKernel {
     }
     OP_REQUIRES_OK(
         c, status_of(attention_bias_gradient(type_, call.shape, call.qkv->data(), call.bias,
-                                             out->data(), log_sum_exp->data(), d_out->data(),
+                                             out->data(), statistics->data(), d_out->data(),
                                              d_bias->data(), workers(c)),
                      "VitAttentionBiasGrad"));
   }
@@ -320,11 +323,11 @@ class Taps : public AttentionKernel {
 
   void Compute(OpKernelContext* c) override {
     Call call;
-    const Tensor* log_sum_exp;
+    const Tensor* statistics;
     OP_REQUIRES_OK(c, read(c, &call));
-    OP_REQUIRES_OK(c, c->input("log_sum_exp", &log_sum_exp));
-    OP_REQUIRES_OK(c, check_shape("log_sum_exp", dims_of(*log_sum_exp), "[B, H, N]",
-                                  call.log_sum_exp));
+    OP_REQUIRES_OK(c, c->input("statistics", &statistics));
+    OP_REQUIRES_OK(c, check_shape("statistics", dims_of(*statistics), "[B, H, 2, N]",
+                                  call.statistics));
     if (contains(taps_, "distance")) {
       OP_REQUIRES_OK(c, check_grid(rows_, columns_, call.shape.tokens));
     }
@@ -333,8 +336,8 @@ class Taps : public AttentionKernel {
     for (int i = 0; i < 3; ++i) {
       Dims dims = {0};
       if (contains(taps_, names[i])) {
-        dims = call.log_sum_exp;
-        if (i > 0) dims.pop_back();
+        dims = {call.shape.batch, heads_};
+        if (i == 0) dims.push_back(call.shape.tokens);
       }
       OP_REQUIRES_OK(c, allocate(c, i, names[i], dims, &taps[i]));
     }
@@ -347,7 +350,7 @@ class Taps : public AttentionKernel {
     }
     const AttentionTaps wanted = {data(taps[0]), data(taps[1]), data(taps[2]), rows_, columns_};
     OP_REQUIRES_OK(c, status_of(attention_taps(type_, call.shape, call.qkv->data(), call.bias,
-                                               log_sum_exp->data(), wanted, workers(c)),
+                                               statistics->data(), wanted, workers(c)),
                                 "VitAttentionTaps"));
   }
 

@@ -49,10 +49,12 @@ class BadImages:
         path: file for all of them, an object {"id", "name", "reason"} per line; None writes none.
             What is in it already counts as named, so a resumed run goes on with it.
         tell: called with a line for each of the first ten, and one about the rest.
+        shown: path for messages, if the file is yet to be moved there.
     """
 
-    def __init__(self, path=None, tell=print):
+    def __init__(self, path=None, tell=print, shown=None):
         self._path, self.tell = path, tell
+        self._shown = shown or path
         self._lock = threading.Lock()
         self._missing = {}  # step -> places in its batch
         self._failure = None
@@ -112,7 +114,7 @@ class BadImages:
         """Returns a line for the end of a run, None if all images could be read."""
         if not self._names:
             return None
-        place = f", named in {self._path}" if self._path else ""
+        place = f", named in {self._shown}" if self._shown else ""
         return f"images left out because they cannot be read: {len(self._names):,}{place}"
 
     def _fail(self, error):
@@ -125,7 +127,7 @@ class BadImages:
         if self._spoken <= _SPOKEN:
             self.tell(line)
         elif self._spoken == _SPOKEN + 1:
-            place = f"; all are named in {self._path}" if self._path else ""
+            place = f"; all are named in {self._shown}" if self._shown else ""
             self.tell(f"left out more images than {_SPOKEN}{place}")
 
     def _write(self, record):
@@ -143,7 +145,7 @@ class BadImages:
             finally:
                 os.close(file)
         except OSError as error:
-            self._fail(RunError(f"{self._path} cannot be written: {error.strerror}."))
+            self._fail(RunError(f"{self._shown} cannot be written: {error.strerror}."))
 
 
 def _read_names(path):
@@ -203,6 +205,8 @@ def find_unreadable(source, indices, bad_images=None):
         `DataError` that names the first image that cannot be decoded and the reason, or says why
         the files cannot be read; None if neither is so.
     """
+    if source.failure:  # Perhaps in another part of a window than these indices.
+        return source.failure
     indices = np.asarray(indices, np.int64)
     for start in range(0, len(indices), ROWS_PER_READ):
         part = indices[start : start + ROWS_PER_READ]

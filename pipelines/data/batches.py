@@ -5,6 +5,8 @@ from pipelines.data.sharding import streams
 from pipelines.data.sources import open_source
 from pipelines.errors import UserError
 
+_MOST_EXAMPLES = 2**60  # Positions are int64, and so are those of the windows around a batch.
+
 
 def list_batch(experiment, step, hosts=1):
     """Lists the examples that an experiment trains on in one step.
@@ -34,6 +36,10 @@ def list_batch(experiment, step, hosts=1):
         raise UserError(
             f"--hosts={hosts} does not divide train.batch_size={batch_size}. Give the number of "
             f"hosts that train."
+        )
+    if step * batch_size > _MOST_EXAMPLES:
+        raise UserError(
+            f"--step={step} is too large: it is more than 2^60 images after the first one."
         )
     source = open_source(data.name, data.train_split, data.data_dir)
     parts = streams(

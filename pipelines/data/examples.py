@@ -43,8 +43,11 @@ class Source:
         num_examples, num_classes: counts.
         labels: class names in label order.
         shard_lengths: number of examples of each contiguous stored run.
+        failure: the `DataError` that has ended an input pipeline, None without one; TensorFlow
+            passes on no more than its text.
     """
 
+    failure = None
     # What an id is, for the manifest of a run.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelines.data.catalog import DataError
+
 # Rows handed over at a time: enough to hide the cost of a call, few enough to free memory smoothly.
 ROWS_PER_CHUNK = 128
 # Rows read at a time at least. Opening the files costs 47 ms (TFDS 4.9.10), a small JPEG 0.2 ms.
@@ -34,6 +36,9 @@ def read_ahead(source, windows):
 
     While the rows of one window leave, a thread fetches as large a share of the next one. So about
     one window of encoded images is in memory, and nobody waits at the end of a window.
+
+    Raises:
+        DataError: what the source has raised. It is also kept as `source.failure`.
     """
     windows = iter(windows)
     thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="read_ahead")
@@ -52,6 +57,9 @@ def read_ahead(source, windows):
                 if upcoming:
                     upcoming.advance(min(stop / count, 1.0))
             current = upcoming
+    except DataError as error:
+        source.failure = error
+        raise
     finally:  # also when the reader of this generator goes away
         thread.shutdown(cancel_futures=True)
 

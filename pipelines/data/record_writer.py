@@ -67,7 +67,8 @@ def write_records(sources, output, shards, bad_images="stop", tell=print):
     try:
         left_out = None
         if bad_images == "skip":
-            left_out = BadImages(os.path.join(temporary, BAD_FILE), tell)
+            shown = os.path.join(output, BAD_FILE)
+            left_out = BadImages(os.path.join(temporary, BAD_FILE), tell, shown)
         info = {
             "labels": list(*labels),
             "splits": {

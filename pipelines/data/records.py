@@ -81,6 +81,9 @@ class RecordSource(Source):
             labels=labels,
             shard_lengths=stored_runs(infos, parts),
         )
+        for part in parts:
+            for file, count in splits[part.split].items():
+                _check_count(os.path.join(root, file), count)
         self._root, self._splits = root, splits
         self._offsets = {}
 
@@ -170,10 +173,12 @@ class RecordSource(Source):
                 images.append(batch[IMAGE])
                 labels.append(batch[LABEL])
         except tf.errors.OpError as error:
-            files = ", ".join(dict.fromkeys(columns[0]))
+            files = list(dict.fromkeys(columns[0]))
+            for file in files if len(files) > 1 else ():  # TensorFlow does not say which it is.
+                self._parse([piece for piece in pieces if piece[0] == file])
             raise DataError(
-                f"{self} cannot be read: {_reason(error)}. One of its files ({files[:200]}) is "
-                f"damaged, or its records lack {IMAGE} or {LABEL}. Write or copy it again."
+                f"{self} cannot be read: {_reason(error)}. {' or '.join(files[:3])} is damaged, or "
+                f"its records lack {IMAGE} or {LABEL}. Write or copy it again."
             ) from None
         return np.concatenate(images), np.concatenate(labels)
 
@@ -181,6 +186,19 @@ class RecordSource(Source):
 def _reason(error):
     """Returns the part of a TensorFlow error that says what is wrong, on one line."""
     return " ".join(error.message.partition("[[")[0].split()).rpartition("}} ")[2][:200].rstrip(".")
+
+
+def _check_count(path, count):
+    """Refuses a number of records that a file cannot hold, before memory is taken for them."""
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise DataError(f"The TFRecord file {path} cannot be read: {error.strerror}.") from None
+    if count * (_HEADER_BYTES + _FOOTER_BYTES) > size:
+        raise DataError(
+            f"{path} is damaged, cut off or compressed: its {size:,} bytes cannot hold the "
+            f"{count:,} records that {INFO_FILE} tells. Write or copy it again."
+        )
 
 
 def _record_offsets(path, count):

@@ -76,7 +76,7 @@ def _headlines(outcome):
 def _what_was_done(outcome):
     pre, fine, seconds = outcome.pretraining, outcome.finetuning, outcome.seconds
     rows, columns = outcome.model.grid
-    old_rows, old_columns = pre.model.vit_config(num_classes=0).grid
+    old_rows, old_columns = pre.model.config(num_classes=0).grid
     steps = [
         f"Pre-training on the digits 0 to 4 at {_size(pre)}: {pre.train.steps:,} steps of "
         f"{pre.train.batch_size} images ({seconds['pre-training']:.0f} s).",

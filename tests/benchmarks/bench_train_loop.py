@@ -64,7 +64,7 @@ def main(rounds=6, steps_per_round=12):
     )
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model = vit_tf.create_model(experiment.model.vit_config(1000))
+        model = vit_tf.create_model(experiment.model.config(1000))
         optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
     trainer = steps.Trainer(
         model,

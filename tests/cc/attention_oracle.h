@@ -43,7 +43,7 @@ inline void shape_bias(AttentionProblem& problem, int mask,
 }
 
 struct AttentionExpected {
-  Expected out, log_sum_exp, d_qkv, d_bias;
+  Expected out, statistics, d_qkv, d_bias;
   Expected class_row, distance, entropy;
 };
 
@@ -54,7 +54,7 @@ class AttentionOracle {
     const int64_t width = p_.width(), lines = s_.batch * s_.lines * s_.heads;
     const int64_t heads = p_.has_taps() ? s_.batch * s_.heads : 0;
     result_.out = Expected(p_.positions() * width);
-    result_.log_sum_exp = Expected(lines * s_.tokens);
+    result_.statistics = Expected(2 * lines * s_.tokens);
     result_.d_qkv = Expected(p_.positions() * 3 * width);
     result_.d_bias = Expected(static_cast<int64_t>(p_.bias.size()));
     result_.class_row = Expected(heads * s_.tokens);
@@ -110,9 +110,10 @@ class AttentionOracle {
 
   void query(int64_t i) {
     const int64_t n = s_.tokens, size = s_.head_size;
-    const int64_t lse_place = ((b_ * s_.lines + l_) * s_.heads + h_) * n + i;
-    std::vector<double> p(static_cast<size_t>(n));
-    double highest = -HUGE_VAL, magnitude = 0;
+    const int64_t kept = ((b_ * s_.lines + l_) * s_.heads + h_) * 2 * n + i;
+    const double u = unit(accumulator(p_.type));
+    std::vector<double> p(static_cast<size_t>(n)), logit_errors(static_cast<size_t>(n));
+    double highest = -HUGE_VAL, highest_error = 0;
     bool open = p_.bias.empty();
     for (int64_t j = 0; j < n; ++j) {
       double product = 0, absolute = 0;
@@ -125,31 +126,52 @@ class AttentionOracle {
       p[static_cast<size_t>(j)] = product * scale_ + bias;
       if (isinf(bias)) continue;
       open = true;
-      magnitude = fmax(magnitude, absolute * scale_ + fabs(bias));
+      logit_errors[static_cast<size_t>(j)] = 8 * u * (absolute * scale_ + fabs(bias));
+      highest_error = fmax(highest_error, at(logit_errors, j));
       highest = fmax(highest, p[static_cast<size_t>(j)]);
     }
     // Nothing is added for a row without keys: zeros without tolerance.
-    if (!open) return;
+    if (!open) {
+      result_.statistics.set(kept + n, HUGE_VAL, 0);
+      return;
+    }
+    const std::vector<double> logits = p;
     double sum = 0;
     for (double& x : p) sum += x = exp(x - highest);
     for (double& x : p) x /= sum;
+    double mean_error = 0;
+    for (int64_t j = 0; j < n; ++j) mean_error += at(p, j) * at(logit_errors, j);
 
-    // The relative error of a weight: that of its logit, of its exponential and of the sum; twice
-    // in what is computed from weights that were computed again.
-    const double u = unit(accumulator(p_.type));
-    const double error = u * (16 + static_cast<double>(n) / 16 + 8 * magnitude) + rounded_;
-    result_.log_sum_exp.set(lse_place, highest + log(sum), error - rounded_);
-    set_errors(p, error);
+    // The relative error of a weight p: that of its exponential and of the sum, and (1 - p) times the
+    // error of its logit, and the errors of the other logits times their weights: if one key has
+    // all the weight, then all of it, however wrong its logit may be.
+    std::vector<double> relative;
+    for (int64_t j = 0; j < n; ++j) {
+      const double logit_error =
+          (1 - at(p, j)) * at(logit_errors, j) + fabs(mean_error - at(p, j) * at(logit_errors, j));
+      const double rounding = 16 + static_cast<double>(n) / 16 + 4 * (highest - at(logits, j));
+      // Infinite logits have weight 0 and no error; no error is infinite.
+      relative.push_back(at(p, j) > 0 ? fmin(expm1(logit_error + u * rounding), 1e30) : 0);
+    }
+    // Largest logits are kept without their scale if they are products only.
+    const double unscaled = p_.bias.empty() ? 1 / scale_ : 1;
+    result_.statistics.set(kept, highest * unscaled, highest_error * unscaled);
+    result_.statistics.set(kept + n, log2(sum),
+                           2 * (mean_error + highest_error + u * (16 + static_cast<double>(n) / 16)));
+    set_errors(p, relative, 1);
     const double delta = values(i, p);
-    set_errors(p, 2 * error);
+    // Twice in what is computed from weights that were computed again.
+    set_errors(p, relative, 2);
     gradients(i, p, delta);
     if (p_.has_taps()) taps(i, p);
   }
 
   // A closed key has weight 0 exactly. Others may be taken for 0 if they are not normal numbers.
-  void set_errors(const std::vector<double>& p, double relative) {
+  void set_errors(const std::vector<double>& p, const std::vector<double>& relative, double times) {
     errors_.clear();
-    for (double x : p) errors_.push_back(x > 0 ? x * relative + 0x1p-126 : 0);
+    for (size_t j = 0; j < p.size(); ++j) {
+      errors_.push_back(p[j] > 0 ? p[j] * times * (relative[j] + rounded_) + 0x1p-126 : 0);
+    }
   }
 
   // out of query i; returns d_out . out, and keeps the same of absolute values.
@@ -229,7 +251,7 @@ class AttentionOracle {
 struct AttentionRun {
   const AttentionProblem& problem;
   Tensor qkv, d_out, bias;
-  Tensor out, log_sum_exp, d_qkv, d_bias;
+  Tensor out, statistics, d_qkv, d_bias;
   Tensor class_row, distance, entropy;
   vit::AttentionBias strides;
 
@@ -239,7 +261,8 @@ struct AttentionRun {
         d_out(problem.type, problem.d_out, shift),
         bias(accumulator(problem.type), problem.bias, shift),
         out(problem.type, problem.d_out.size(), Tensor::kOutput, shift),
-        log_sum_exp(bias.type(), problem.positions() * problem.shape.heads, Tensor::kOutput, shift),
+        statistics(bias.type(), 2 * problem.positions() * problem.shape.heads, Tensor::kOutput,
+                   shift),
         d_qkv(problem.type, qkv.count(), Tensor::kOutput, shift),
         d_bias(bias.type(), bias.count(), Tensor::kOutput, shift),
         class_row(bias.type(), heads() * problem.shape.tokens, Tensor::kOutput, shift),
@@ -256,16 +279,16 @@ struct AttentionRun {
 
   vit::Result forward(vit::ParallelFor parallel_for) {
     return vit::attention_forward(problem.type, problem.shape, qkv.data(), strides, out.data(),
-                                  log_sum_exp.data(), parallel_for);
+                                  statistics.data(), parallel_for);
   }
   vit::Result backward(vit::ParallelFor parallel_for) {
     return vit::attention_backward(problem.type, problem.shape, qkv.data(), strides, out.data(),
-                                   log_sum_exp.data(), d_out.data(), d_qkv.data(), parallel_for);
+                                   statistics.data(), d_out.data(), d_qkv.data(), parallel_for);
   }
   vit::Result bias_gradient(vit::ParallelFor parallel_for) {
     if (!strides.data) return vit::Result::kOk;
     return vit::attention_bias_gradient(problem.type, problem.shape, qkv.data(), strides,
-                                        out.data(), log_sum_exp.data(), d_out.data(),
+                                        out.data(), statistics.data(), d_out.data(),
                                         d_bias.data(), parallel_for);
   }
   vit::Result taps(vit::ParallelFor parallel_for) {
@@ -277,7 +300,7 @@ struct AttentionRun {
       wanted.columns = problem.columns;
     }
     return vit::attention_taps(problem.type, problem.shape, qkv.data(), strides,
-                               log_sum_exp.data(), wanted, parallel_for);
+                               statistics.data(), wanted, parallel_for);
   }
   void all(vit::ParallelFor parallel_for) {
     for (Tensor* tensor : results()) tensor->forget();
@@ -289,7 +312,7 @@ struct AttentionRun {
   }
 
   std::vector<Tensor*> results() {
-    return {&out, &log_sum_exp, &d_qkv, &d_bias, &class_row, &distance, &entropy};
+    return {&out, &statistics, &d_qkv, &d_bias, &class_row, &distance, &entropy};
   }
 
   void expect_intact() {
@@ -301,13 +324,49 @@ struct AttentionRun {
 
   void expect(const AttentionExpected& expected) {
     expect_near("out", out, expected.out);
-    expect_near("log_sum_exp", log_sum_exp, expected.log_sum_exp);
+    expect_near("statistics", statistics, expected.statistics);
     expect_near("d_qkv", d_qkv, expected.d_qkv);
     expect_near("d_bias", d_bias, expected.d_bias);
     expect_near("class_row", class_row, expected.class_row);
     if (problem.rows > 0) expect_near("distance", distance, expected.distance);
     expect_near("entropy", entropy, expected.entropy);
+    expect_sums();
     expect_intact();
+  }
+
+  // The weights of a query that has a key add up to 1, whatever the rounding of its logits did to
+  // them: those of query 0 in class_row, and those of all in the gradient of v, which adds up to that
+  // of out.
+  void expect_sums() {
+    const vit::AttentionShape& s = problem.shape;
+    const double u = unit(bias.type()), n = static_cast<double>(s.tokens);
+    const double error = u * (32 + n / 8) + 2 * unit(problem.type);
+    for (int64_t head = 0; head < heads(); ++head) {
+      if (s.tokens == 0 || isinf(statistics.at((2 * head + 1) * s.tokens))) continue;
+      double sum = 0;
+      for (int64_t j = 0; j < s.tokens; ++j) sum += class_row.at(head * s.tokens + j);
+      EXPECT(fabs(sum - 1) <= u * (32 + n / 8), "class_row of head %lld adds up to %.9g",
+             static_cast<long long>(head), sum);
+    }
+    const int64_t width = problem.width();
+    for (int64_t line = 0; line < s.batch * s.lines; ++line) {
+      for (int64_t c = 0; c < width; ++c) {
+        const int64_t b = line / s.lines, l = line % s.lines, head = c / s.head_size;
+        double want = 0, got = 0, magnitude = 0;
+        for (int64_t i = 0; i < s.tokens; ++i) {
+          const int64_t at = b * s.batch_stride + l * s.line_stride + i * s.token_stride;
+          got += d_qkv.at((at * 3 + 2) * width + c);
+          if (isinf(statistics.at(((line * s.heads + head) * 2 + 1) * s.tokens + i))) continue;
+          want += d_out.at(at * width + c);
+          magnitude += fabs(d_out.at(at * width + c));
+        }
+        // Weights that are no normal numbers count as 0.
+        EXPECT(fabs(got - want) <= error * magnitude + n * smallest(problem.type) + n * 0x1p-100,
+               "d_v of column %lld, line %lld adds up to %.9g, not %.9g +- %.3g",
+               static_cast<long long>(c), static_cast<long long>(line), got, want,
+               error * magnitude);
+      }
+    }
   }
 
   void expect_same(AttentionRun& other) {

@@ -155,8 +155,8 @@ inline void expect_near(const char* what, const Tensor& got, const Expected& exp
             ? 0
             : tolerance + 1.001 * unit(got.type()) * fabs(want) + smallest(got.type());
     const double x = got.at(i);
-    // So that NaN fails.
-    if (fabs(x - want) <= most) continue;
+    // So that NaN fails. Infinity is an infinity.
+    if (fabs(x - want) <= most || x == want) continue;
     EXPECT(false, "%s[%lld] is %.9g, not %.9g +- %.3g", what, static_cast<long long>(i), x, want,
            most);
     return;

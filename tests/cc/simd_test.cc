@@ -290,9 +290,14 @@ void test_uint8() {
 
 }  // namespace
 
-int main() {
-  for_each_isa([] {
+int main(int argc, char** argv) {
+  for_each_isa([&] {
     const SimdFunctions f = functions();
+    if (wanted(argc, argv, "lanes")) {
+      test_lanes(f.transpose_float, f.add_lanes_float, f.lanes);
+      test_lanes(f.transpose_double, f.add_lanes_double, f.lanes / 2);
+    }
+    if (!wanted(argc, argv, "numbers")) return;
     test_small_formats();
     test_rounding();
     test_uint8();
@@ -304,8 +309,6 @@ int main() {
     test_first(vit::DType::kFloat64, f.copy_first_double, f.lanes / 2);
     test_first(vit::DType::kBfloat16, f.copy_first_bfloat16, f.lanes);
     test_first(vit::DType::kFloat16, f.copy_first_float16, f.lanes);
-    test_lanes(f.transpose_float, f.add_lanes_float, f.lanes);
-    test_lanes(f.transpose_double, f.add_lanes_double, f.lanes / 2);
     test_maximum();
   });
   return finish();

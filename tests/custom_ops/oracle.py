@@ -1,4 +1,6 @@
-"""The ops and their gradients in float64 NumPy: slow loops over the equations, nothing shared.
+"""The ops and their gradients in NumPy: slow loops over the equations, nothing shared.
+
+Everything is in float64, or wider where float64 itself is tested and rounding grows with logits.
 
 Each function returns its result and a function from the cotangent of the result to the gradients.
 """
@@ -23,11 +25,13 @@ def attention(qkv, num_heads, bias=None):
     batch, count, width = qkv.shape
     width //= 3
     size = width // num_heads
-    full = np.zeros((batch, num_heads, count, count))
+    qkv = qkv.astype(np.longdouble)
+    root = np.sqrt(np.longdouble(size))
+    full = np.zeros((batch, num_heads, count, count), np.longdouble)
     if bias is not None:
         full = full + bias
-    out = np.zeros((batch, count, width))
-    weights = np.zeros((batch, num_heads, count, count))
+    out = np.zeros((batch, count, width), np.longdouble)
+    weights = np.zeros_like(full)
 
     def part(b, which, head):
         first = which * width + head * size
@@ -37,7 +41,7 @@ def attention(qkv, num_heads, bias=None):
         for h in range(num_heads):
             query, key, value = (part(b, which, h) for which in range(3))
             for i in range(count):
-                logits = key @ query[i] / math.sqrt(size) + full[b, h, i]
+                logits = key @ query[i] / root + full[b, h, i]
                 if logits.max() > -math.inf:
                     powers = np.exp(logits - logits.max())
                     weights[b, h, i] = powers / powers.sum()
@@ -55,16 +59,17 @@ def attention(qkv, num_heads, bias=None):
                 d_logits = w * (d_w - (w * d_w).sum(axis=1, keepdims=True))
                 d_full[b, h] = d_logits
                 grads = (
-                    d_logits @ key / math.sqrt(size),
-                    d_logits.T @ query / math.sqrt(size),
+                    d_logits @ key / root,
+                    d_logits.T @ query / root,
                     w.T @ g_head,
                 )
                 for which, grad in enumerate(grads):
                     first = which * width + h * size
                     d_qkv[b, :, first : first + size] = grad
-        return d_qkv, None if bias is None else _sum_to(d_full, bias.shape)
+        d_bias = None if bias is None else _sum_to(d_full, bias.shape).astype(np.float64)
+        return d_qkv.astype(np.float64), d_bias
 
-    return out, weights, backward
+    return out.astype(np.float64), weights.astype(np.float64), backward
 
 
 def axial_attention(qkv, num_heads, axis, bias=None):

@@ -17,9 +17,9 @@ def zeros(*shape, dtype="float32"):
 
 
 ATTENTION = {"qkv": zeros(2, 5, 36), "bias": [], "num_heads": 3}
-OUT, SUMS = zeros(2, 5, 12), zeros(2, 3, 5)
-GRADIENT = ATTENTION | {"out": OUT, "log_sum_exp": SUMS, "d_out": OUT}
-TAPS = ATTENTION | {"log_sum_exp": SUMS, "taps": ["entropy"]}
+OUT, STATISTICS = zeros(2, 5, 12), zeros(2, 3, 2, 5)
+GRADIENT = ATTENTION | {"out": OUT, "statistics": STATISTICS, "d_out": OUT}
+TAPS = ATTENTION | {"statistics": STATISTICS, "taps": ["entropy"]}
 DISTANCE = TAPS | {"taps": ["distance"], "grid_rows": 2, "grid_columns": 2}
 EMBED = {
     "images": zeros(2, 8, 9, 3),
@@ -56,9 +56,14 @@ CASES = [
     ("vit_attention", ATTENTION, {"Tacc": tf.float64}, "T = float, Tacc = double"),
     ("vit_attention_grad", GRADIENT, {"out": zeros(2, 5, 36)}, r"out has .*\[2, 5, 12\]"),
     ("vit_attention_grad", GRADIENT, {"d_out": zeros(2, 4, 12)}, r"d_out.*\[2, 4, 12\].*like out"),
-    ("vit_attention_grad", GRADIENT, {"log_sum_exp": zeros(2, 5, 3)}, r"\[2, 5, 3\].*\[2, 3, 5\]"),
+    (
+        "vit_attention_grad",
+        GRADIENT,
+        {"statistics": zeros(2, 3, 5)},
+        r"\[2, 3, 5\].*\[2, 3, 2, 5\]",
+    ),
     ("vit_attention_bias_grad", GRADIENT | {"bias": [zeros(5)]}, {"bias": []}, "no bias"),
-    ("vit_attention_taps", TAPS, {"log_sum_exp": zeros(2, 5)}, r"\[2, 5\].*\[B, H, N\]"),
+    ("vit_attention_taps", TAPS, {"statistics": zeros(2, 5)}, r"\[2, 5\].*\[B, H, 2, N\]"),
     ("vit_attention_taps", TAPS, {"taps": ["distance"]}, "at least 1. Received: 0 and 0"),
     ("vit_attention_taps", DISTANCE, {"grid_rows": 3}, "3 x 2.*more patches.*tokens, 5"),
     ("vit_attention_taps", DISTANCE, {"grid_rows": 2**62}, r"grid.*2\^63 - 1"),
@@ -182,7 +187,7 @@ def test_images_of_integers_have_no_gradient():
     [
         (
             "vit_attention_taps",
-            {"qkv": [2**40, 0, 6], "bias": None, "log_sum_exp": [2**40, 2, 0]},
+            {"qkv": [2**40, 0, 6], "bias": None, "statistics": [2**40, 2, 2, 0]},
             r"entropy of shape \[1099511627776, 2\] would take .* of this machine's memory",
         ),
         (
@@ -227,10 +232,10 @@ def test_sizes_that_no_machine_has(op, arguments, message):
 def test_sizes_of_nothing():
     """Any product of dimensions is fine where one of them is zero."""
     ops = custom_ops.load()
-    out, log_sum_exp = ops.vit_attention(zeros(0, 2**60, 6), [], num_heads=2)
-    assert out.shape == [0, 2**60, 2] and log_sum_exp.shape == [0, 2, 2**60]
-    out, log_sum_exp = ops.vit_attention(zeros(2**60, 0, 6), [], num_heads=2)
-    assert out.shape == [2**60, 0, 2] and log_sum_exp.shape == [2**60, 2, 0]
+    out, statistics = ops.vit_attention(zeros(0, 2**60, 6), [], num_heads=2)
+    assert out.shape == [0, 2**60, 2] and statistics.shape == [0, 2, 2, 2**60]
+    out, statistics = ops.vit_attention(zeros(2**60, 0, 6), [], num_heads=2)
+    assert out.shape == [2**60, 0, 2] and statistics.shape == [2**60, 2, 2, 0]
     tokens = ops.vit_patch_embed(zeros(0, 2**30, 2**30, 3), zeros(1, 1, 3, 4), zeros(4), [], [])
     assert tokens.shape == [0, 2**60, 4]
     patches = ops.vit_extract_patches(zeros(0, 2**30, 2**30, 3), patch_size=2)
@@ -241,7 +246,7 @@ def test_sizes_of_nothing():
 def test_gradients_of_nothing_are_zero():
     ops = custom_ops.load()
     d_bias = ops.vit_attention_bias_grad(
-        zeros(0, 5, 36), [zeros(3, 5, 5)], zeros(0, 5, 12), zeros(0, 3, 5), zeros(0, 5, 12), 3
+        zeros(0, 5, 36), [zeros(3, 5, 5)], zeros(0, 5, 12), zeros(0, 3, 2, 5), zeros(0, 5, 12), 3
     )
     np.testing.assert_array_equal(d_bias, np.zeros([3, 5, 5]))
     d_kernel = ops.vit_patch_embed_kernel_grad(

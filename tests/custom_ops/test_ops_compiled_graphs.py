@@ -49,12 +49,12 @@ def test_static_shapes_where_no_rank_is_known():
     @tf.function
     def trace(qkv, images, kernel, tables):
         ops = custom_ops.load()
-        out, log_sum_exp = ops.vit_attention(qkv, [], num_heads=3)
+        out, statistics = ops.vit_attention(qkv, [], num_heads=3)
         assert out.shape.as_list() == [None, None, None]
-        assert log_sum_exp.shape.as_list() == [None, 3, None]
-        out, log_sum_exp = ops.vit_attention(qkv, [tables], num_heads=3, axis=1)
+        assert statistics.shape.as_list() == [None, 3, 2, None]
+        out, statistics = ops.vit_attention(qkv, [tables], num_heads=3, axis=1)
         assert out.shape.as_list() == [None, None, None, None]
-        assert log_sum_exp.shape.as_list() == [None, None, 3, None]
+        assert statistics.shape.as_list() == [None, None, 3, 2, None]
         tokens = ops.vit_patch_embed(images, kernel, tables, [tables], [tables])
         assert tokens.shape.as_list() == [None, None, None]
         patches = ops.vit_extract_patches(images, patch_size=4)

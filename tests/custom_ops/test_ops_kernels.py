@@ -30,6 +30,10 @@ def test_no_data_race():
     check(THREADS, ["attention_test", "patch_embed_test"], ["threads"])
 
 
+def test_what_older_compilers_get():
+    check(THREADS, ["simd_test"], ["lanes"])
+
+
 def test_no_input_that_fuzzing_finds_fails(tmp_path):
     """What fails is kept in build/fuzz; the program repeats it when given the file."""
     results = kernel_programs.fuzz(FUZZ_SECONDS, tmp_path, seed=1)

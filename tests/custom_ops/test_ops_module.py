@@ -9,6 +9,8 @@ PROGRAM = """
 import sys
 sys.modules["tensorflow"] = None  # An import of it fails.
 
+import os
+
 import ml_dtypes
 import numpy as np
 
@@ -31,11 +33,11 @@ for dtype, close in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3), (
     dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
     qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE)).astype(dtype)
     weights, expected = oracle(qkv.astype(np.float64), bias)
-    out, log_sum_exp = kernels.attention(qkv, HEADS, bias=bias, threads=2)
+    out, statistics = kernels.attention(qkv, HEADS, bias=bias, threads=2)
     assert out.dtype == dtype and np.abs(out.astype(np.float64) - expected).max() < close
     alone, _ = kernels.attention(qkv, HEADS, bias=bias, threads=1)
     assert out.tobytes() == alone.tobytes()
-    taps = kernels.attention_taps(qkv, HEADS, log_sum_exp, bias=bias, grid=(3, 6))
+    taps = kernels.attention_taps(qkv, HEADS, statistics, bias=bias, grid=(3, 6))
     assert np.abs(taps["class_row"] - weights[:, :, 0]).max() < close
     entropy = -(weights * np.log(weights)).sum(-1).mean(-1)
     assert np.abs(taps["entropy"] - entropy).max() < 10 * close
@@ -44,8 +46,8 @@ for dtype, close in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3), (
 # Gradients: a change of the input in a direction against the product of gradient and direction.
 qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE))
 d_out = rng.normal(size=(BATCH, TOKENS, HEADS * SIZE))
-out, log_sum_exp = kernels.attention(qkv, HEADS, bias=bias)
-arguments = (qkv, HEADS, out, log_sum_exp, d_out)
+out, statistics = kernels.attention(qkv, HEADS, bias=bias)
+arguments = (qkv, HEADS, out, statistics, d_out)
 for name, x, gradient in (
     ("qkv", qkv, kernels.attention_gradient(*arguments, bias=bias)),
     ("bias", bias, kernels.attention_bias_gradient(*arguments, bias=bias)),
@@ -84,14 +86,31 @@ expected = inputs.T @ tokens[:, 1:].reshape(8, 7)
 assert np.abs(gradients["kernel"].reshape(48, 7) - expected).max() < 1e-10
 assert np.abs(gradients["bias"] - tokens[:, 1:].sum((0, 1))).max() < 1e-10
 
+# A bias of one number has a gradient of one number.
+scalar = np.array(0.5)
+out, statistics = kernels.attention(qkv, HEADS, bias=scalar)
+d_bias = kernels.attention_bias_gradient(qkv, HEADS, out, statistics, d_out, bias=scalar)
+assert d_bias.shape == () and abs(d_bias) < 1e-12
+
+foreign, objects = np.ones((1, 2, 6), ">f4"), np.full((1, 4, 4, 1), None)
+assert (kernels.extract_patches(images.astype(">i4"), 4) == patches).all()
 for call, text in (
     (lambda: kernels.attention([[1.0]], 1), "qkv must be a NumPy array"),
+    (lambda: kernels.attention(foreign, 1), "byte order"),
+    (lambda: kernels.attention(foreign.astype("f4"), 1, bias=foreign[0, 0, :1]), "bias has dtype"),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis="x"), "axis must be"),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis=0), "axis must be"),
+    (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=4), "grid must be"),
+    (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=("a", 4)), "grid must be"),
+    (lambda: kernels.patch_embed(foreign[..., None], kernel, table[0]), "byte order"),
+    (lambda: kernels.extract_patches(objects, 2), "Python objects"),
+    (lambda: kernels.extract_patches(objects.astype([("a", object)]), 2), "Python objects"),
     (lambda: kernels.attention(np.ones((1, 2, 7)), 1), "multiple of 3"),
     (lambda: kernels.attention(np.ones((1, 2, 6), int), 1), "int64"),
     (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis=3), "axis must be"),
     (lambda: kernels.attention(np.ones((1, 2, 6)), 1, bias=np.ones(3)), "broadcast to"),
-    (lambda: kernels.attention_taps(qkv, HEADS, log_sum_exp, grid=(4, 5)), "grid must be"),
-    (lambda: kernels.attention_taps(qkv, HEADS, log_sum_exp[:1]), "log_sum_exp must have"),
+    (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=(4, 5)), "grid must be"),
+    (lambda: kernels.attention_taps(qkv, HEADS, statistics[:1]), "statistics must have"),
     (lambda: kernels.patch_embed(images, kernel[:3], table[0]), "kernel must be"),
     (lambda: kernels.patch_embed(images, kernel, table[0, :6]), "bias must have shape"),
     (lambda: kernels.extract_patches(images, 10), "patch_size=10"),
@@ -102,6 +121,26 @@ for call, text in (
         assert text in str(error), error
     else:
         raise AssertionError(text)
+
+# An instruction set that is not there is never replaced by another one in silence.
+os.environ["VIT_ISA"] = "avx999"
+for call in (
+    kernels.isa,
+    lambda: kernels.attention(qkv, HEADS),
+    lambda: kernels.attention_gradient(qkv, HEADS, out, statistics, d_out),
+    lambda: kernels.attention_bias_gradient(qkv, HEADS, out, statistics, d_out, bias=scalar),
+    lambda: kernels.attention_taps(qkv, HEADS, statistics),
+    lambda: kernels.patch_embed(images, kernel, table[0]),
+    lambda: kernels.patch_embed_gradient(images, kernel, tokens, prefix=1),
+    lambda: kernels.extract_patches(images, 4),
+):
+    try:
+        call()
+    except ValueError as error:
+        assert "VIT_ISA is unknown" in str(error), error
+    else:
+        raise AssertionError("VIT_ISA is ignored")
+del os.environ["VIT_ISA"]
 assert kernels.isa() in kernels.available_isas()
 print("done")
 """

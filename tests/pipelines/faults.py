@@ -13,6 +13,7 @@ from pipelines import checkpoints, optimization
 from pipelines.data import batches, pipeline
 from pipelines.data.sources import open_source
 from pipelines.steps import Trainer
+from pipelines.strategies import make_strategy
 from tests.pipelines.tiny import tiny_experiment
 from vit_tf.layers import dropout, encoder
 
@@ -36,7 +37,7 @@ EXPLODING = (
 )
 STRATEGIES = {
     "one": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
-    "mirrored": lambda: tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+    "mirrored": lambda: make_strategy("mirrored"),
 }
 BAD = 6  # Step, or batch, that goes wrong: the middle of the second log interval.
 
@@ -115,7 +116,7 @@ def make_trainer(strategy, experiment):
     source = open_source(experiment.data.name, experiment.data.train_split)
     keras.utils.set_random_seed(experiment.seed)
     with strategy.scope():
-        model = vit_tf.create_model(experiment.model.vit_config(source.num_classes))
+        model = vit_tf.create_model(experiment.model.config(source.num_classes))
         optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
     trainer = Trainer(model, optimizer, experiment, strategy)
     trainer.average.start()

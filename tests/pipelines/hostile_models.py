@@ -180,7 +180,7 @@ def unfinished_run(**fields):
     def make(path):
         run, experiment = workdir.Workdir(path), tiny_experiment()
         run.create(experiment)
-        model = vit_tf.create_model(experiment.model.vit_config(10))
+        model = vit_tf.create_model(experiment.model.config(10))
         state = tf.train.Checkpoint(model=weights.checkpointable(model))
         checkpoints.CheckpointStore(run.checkpoints, state).save(1)
         workdir.write_json(run.manifest, {"data": {"labels": list("0123456789")}})

@@ -1,43 +1,89 @@
-"""Runs a training again and again, killing it at random moments, until it is done.
+"""Runs a training again and again, killing it at chosen moments, until it is done.
 
 usage: python -m tests.pipelines.survivor WORKDIR KILLS SEED [assignment ...]
 
 The program is loaded once; each life is a process of its own, forked before TensorFlow starts, and
-ends by SIGKILL: every sixth at some time during its start, the others soon after their first
-training step, between steps, in an evaluation or while saving. After KILLS kills the last life ends
-by itself. Prints one JSON object: its exit code and what each killed life had said last.
+ends by SIGKILL at one of the `MOMENTS`. After KILLS kills the last life ends by itself.
+
+Prints one JSON object: "exit", its exit code, and "lives", for each killed life
+
+    resumed: the step it went on from, None if it did not get that far or began anew
+    newest: the newest whole checkpoint that it left, None without one
+    saving: whether it left a folder of its own with a checkpoint that is not finished
+    evaluating: whether it died in an evaluation
 """
 
+import contextlib
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
 
 import tensorflow as tf
 
-from pipelines import train_loop
+from pipelines import checkpoints, train_loop
+from pipelines.progress import say
+from pipelines.steps import Evaluator
+from pipelines.workdir import Workdir
 from tests.pipelines.tiny import tiny_experiment
+
+# One after the other: while a checkpoint is written, in an evaluation, at some time during the
+# start, and three times soon after the first evaluation. Before it things are compiled, which takes
+# most of a life, so that those who die then get nowhere.
+MOMENTS = ("save", "later", "evaluation", "later", "start", "later")
+_EVALUATING, _EVALUATED = "evaluating", "evaluated"
 
 
 def live(workdir, assignments, log):
     """One life: trains in this process, with what it prints in a file."""
     with open(log, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
+    run = Evaluator.run
+
+    def told(evaluator):
+        say(_EVALUATING)
+        means = run(evaluator)
+        say(_EVALUATED)
+        return means
+
+    Evaluator.run = told
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     train_loop.train(tiny_experiment(*assignments), workdir, strategy)
 
 
-def kill_at_random(child, log, early, moments):
-    """Waits for a random moment of a life and ends it; does nothing if it has ended."""
-    if early:
-        time.sleep(moments.uniform(0, 4))
+def wait_for(moment, child, workdir, log, begin, moments):
+    """Waits until a life that began at `begin` is where it is to end, or has ended by itself."""
+
+    def wait_until(condition):
+        # Without reaping it: that is for the caller.
+        over = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while not condition() and os.waitid(os.P_PID, child, over) is None:
+            time.sleep(0.001)
+
+    if moment == "start":
+        time.sleep(moments.uniform(0, 5))
+        return
+    wait_until(lambda: _EVALUATED in read(log))
+    if moment == "save":
+        wait_until(lambda: is_saving(workdir, begin))
+    elif moment == "evaluation":
+        wait_until(lambda: last_line(log) == _EVALUATING)
     else:
-        while "first step took" not in read(log) and os.waitpid(child, os.WNOHANG)[0] == 0:
-            time.sleep(0.02)
-        time.sleep(moments.uniform(0, 0.6))
-    os.kill(child, signal.SIGKILL)
+        time.sleep(moments.uniform(0, 0.3))
+
+
+def is_saving(workdir, begin):
+    """Whether there is a checkpoint that is not finished, and not of an earlier life."""
+    folder = Workdir(workdir).checkpoints
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if name.startswith("unfinished-"):
+            with contextlib.suppress(FileNotFoundError):  # It is finished.
+                if os.stat(os.path.join(folder, name)).st_mtime > begin:
+                    return True
+    return False
 
 
 def read(log):
@@ -46,11 +92,16 @@ def read(log):
         return file.read()
 
 
+def last_line(log):
+    return (read(log).splitlines() or [""])[-1]
+
+
 def main(workdir, kills, seed, *assignments):
     moments = random.Random(int(seed))
-    log, said = workdir + ".log", []
+    log, lives = workdir + ".log", []
     while True:
         open(log, "w").close()
+        begin = time.time()
         child = os.fork()
         if child == 0:
             status = 1
@@ -59,13 +110,22 @@ def main(workdir, kills, seed, *assignments):
                 status = 0
             finally:
                 os._exit(status)
-        if len(said) < int(kills):
-            kill_at_random(child, log, len(said) % 6 == 5, moments)
+        if len(lives) < int(kills):
+            wait_for(MOMENTS[len(lives) % len(MOMENTS)], child, workdir, log, begin, moments)
+            os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
-            print(json.dumps({"exit": os.WEXITSTATUS(status), "said": said}))
+            print(json.dumps({"exit": os.WEXITSTATUS(status), "lives": lives}))
             return
-        said.append((read(log).splitlines() or [""])[-1])
+        resumed = re.search(r"resuming from step (\d+)", read(log))
+        lives.append(
+            {
+                "resumed": resumed and int(resumed[1]),
+                "newest": checkpoints.newest(Workdir(workdir).checkpoints),
+                "saving": is_saving(workdir, begin),
+                "evaluating": last_line(log) == _EVALUATING,
+            }
+        )
 
 
 if __name__ == "__main__":

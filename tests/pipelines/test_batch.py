@@ -150,6 +150,8 @@ def test_hosts_of_a_run(batch_command, tmp_path, records):
             "a file for each of 4 hosts, and digits/all:1.0.0 split 'train' has 1",
         ),
         (["--step", "-1"], "step"),
+        (["--step", str(10**18)], "--step=1000000000000000000 is too large"),
+        (["--step", "1" + "0" * 400], "is too large"),
         (["--workdir", "nowhere"], "nowhere"),
         (["--workdir", "x", "--set", "seed=3"], "Leave out --set"),
         (["--set", "data.name=folder:nowhere"], "There is no folder"),

@@ -1,6 +1,7 @@
 """Checkpoints: atomic, checked, swept by rule."""
 
 import errno
+import json
 import os
 
 import pytest
@@ -87,6 +88,60 @@ def test_a_damaged_one_is_named_and_skipped(tmp_path, state, capsys, kind):
     assert checkpoints.newest(tmp_path) == 2
 
 
+def test_a_damaged_newer_one_does_not_push_out_what_is_saved(tmp_path, state, monkeypatch):
+    """It counts for nothing, neither among the last nor as the best, until it is replaced."""
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint)
+    for step, score in ((10, 0.2), (20, 0.1), (30, 0.9)):
+        save(store, variable, step, score)
+    DAMAGE["flipped byte"](tmp_path / "step-30")
+    store = CheckpointStore(tmp_path, checkpoint, keep_last=1)
+    assert store.restore_newest() == 20
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.os, "rename", full)
+        with pytest.raises(RunError, match="The last checkpoint is step 20;"):
+            save(store, variable, 25)
+    save(store, variable, 25)
+    assert checkpoints.steps(tmp_path) == [10, 25, 30]
+    assert store.restore_newest() == 25
+    save(store, variable, 30)
+    assert checkpoints.steps(tmp_path) == [10, 30]
+    assert store.restore_newest() == 30
+
+
+def test_the_best_is_whole_and_the_first_of_equals(tmp_path, state):
+    variable, checkpoint = state
+    assert checkpoints.best(tmp_path) is None
+    store = CheckpointStore(tmp_path, checkpoint, keep_last=9)
+    save(store, variable, 1)
+    assert checkpoints.best(tmp_path) is None
+    for step, score in ((2, 0.5), (3, 0.9), (4, 0.9), (5, 0.7)):
+        save(store, variable, step, score)
+    for step, score in ((1, "1"), (2, float("nan"))):
+        path = tmp_path / f"step-{step}" / "checksums.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"score": score}))
+    for damaged, left in ((None, 3), (3, 4), (4, 5), (5, None)):
+        if damaged:
+            DAMAGE["flipped byte"](tmp_path / f"step-{damaged}")
+        assert checkpoints.best(tmp_path) == left
+
+
+def full(*arguments, **keywords):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_while_a_score_is_added(tmp_path, state, monkeypatch):
+    variable, checkpoint = state
+    store = CheckpointStore(tmp_path, checkpoint)
+    save(store, variable, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_json", full)
+        with pytest.raises(RunError, match="Cannot save step 1 .* full. The last .* is step 1;"):
+            store.save(1, score=0.5)
+    store.save(1, score=0.5)
+    assert checkpoints.best(tmp_path) == 1
+
+
 def test_only_damaged_ones_are_an_error_not_a_fresh_start(tmp_path, state):
     variable, checkpoint = state
     store = CheckpointStore(tmp_path, checkpoint)
@@ -113,9 +168,6 @@ def test_a_full_disk_is_one_sentence_and_the_previous_one_stays(
     variable, checkpoint = state
     store = CheckpointStore(tmp_path, checkpoint)
     save(store, variable, 1)
-
-    def full(*arguments, **keywords):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     def full_in_tensorflow(*arguments, **keywords):
         raise tf.errors.ResourceExhaustedError(None, None, "x.tempstate; No space left on device")

@@ -63,7 +63,27 @@ def test_top_5_counts_strictly_better_classes():
     assert means["top_5_accuracy"] == pytest.approx(5 / 8)
 
 
-def test_not_a_number_is_never_right():
-    logits = tf.constant([[np.nan, np.nan]], tf.float32)
-    sums = classification.evaluation_sums(tf.constant([0]), logits, tf.ones([1]))
+def test_of_equal_logits_the_first_class_wins():
+    """As where classes are predicted; a head of zeros has learned nothing."""
+    for logits, right, among_five in (
+        (tf.zeros([8, 8]), 1, 5),
+        (tf.constant([[9.0] * 3 + [0.0] * 5] * 8), 1, 5),
+        (tf.constant([[0.0, 9.0, 0.0, 9.0, 0.0, 0.0, 0.0, 0.0]] * 8), 1, 5),
+    ):
+        sums = classification.evaluation_sums(tf.range(8), logits, tf.ones([8]))
+        assert (float(sums["accuracy"]), float(sums["top_5_accuracy"])) == (right, among_five)
+        predicted = np.argsort(-logits.numpy(), axis=1, kind="stable")
+        assert (predicted[:, 0] == np.arange(8)).sum() == right
+        assert (predicted[:, :5] == np.arange(8)[:, None]).sum() == among_five
+
+
+@pytest.mark.parametrize("classes", [2, 8])
+def test_not_a_number_is_never_right(classes):
+    logits = tf.fill([classes, classes], np.float32(np.nan))
+    sums = classification.evaluation_sums(tf.range(classes), logits, tf.ones([classes]))
+    assert (float(sums["accuracy"]), float(sums["top_5_accuracy"])) == (0, 0)
+    # Nor is a number right beside one that is none.
+    sums = classification.evaluation_sums(
+        tf.constant([1]), tf.constant([[np.nan, 1.0]]), tf.ones([1])
+    )
     assert float(sums["accuracy"]) == 0

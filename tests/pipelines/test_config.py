@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pipelines import config, experiments
+from pipelines import config, experiments, typed
 from pipelines.config import Experiment, override
 from pipelines.errors import UserError
 
@@ -20,6 +20,11 @@ VALUES = {
     "model.mlp_size": ("128", 128),
     "model.layers": ("2", 2),
     "model.heads": ("4", 4),
+    "model.units": ("1,2", (1, 2)),
+    "model.width": ("0.5", 0.5),
+    "model.group_norm_epsilon": ("1e-4", 1e-4),
+    "model.variance_epsilon": ("1e-8", 1e-8),
+    "model.deviation_epsilon": ("0", 0.0),
     "model.classifier": ("gap", "gap"),
     "model.representation_size": ("32", 32),
     "model.position_embedding": ("none", "none"),
@@ -79,6 +84,11 @@ VALUES = {
 }
 # Fields that need each other to be legal.
 COMPANIONS = {
+    "model.units": ["model.patch_size=1"],
+    "model.width": ["model.units=1,2", "model.patch_size=1"],
+    "model.group_norm_epsilon": ["model.units=1,2", "model.patch_size=1"],
+    "model.variance_epsilon": ["model.units=1,2", "model.patch_size=1"],
+    "model.deviation_epsilon": ["model.units=1,2", "model.patch_size=1"],
     "data.resize": ["data.resize_to=256"],
     "data.resize_to": ["data.resize=resize_small"],
 }
@@ -101,7 +111,7 @@ def test_override_sets_one_field_by_its_type(path):
     received = _read(changed, path)
     assert received == expected
     assert type(received) is type(expected)
-    paths = [line.split(":")[0] for line in config.differences(_dict(), changed.to_dict())]
+    paths = [line.split(":")[0] for line in typed.differences(_dict(), changed.to_dict())]
     assert set(paths) <= {path} | {name.split("=")[0] for name in COMPANIONS.get(path, [])}
 
 
@@ -120,7 +130,7 @@ def test_values_may_hold_equal_signs():
 def test_another_model_name_brings_its_own_sizes():
     recipe = experiments.get("digits")
     changed = override(recipe, ["model.layers=3", "model.name=ViT-L/16", "model.image_size=64"])
-    config_ = changed.model.vit_config(10)
+    config_ = changed.model.config(10)
     sizes = (config_.hidden_size, config_.mlp_size, config_.heads, config_.patch_size)
     assert sizes == (1024, 4096, 16, 16)
     assert config_.layers == 3
@@ -203,6 +213,13 @@ def test_bad_values_are_one_clear_error(assignment, message):
         ({"train": {"steps": None}}, "train.steps is of type int"),
         ({"model": {"image_size": [1, 2, 3]}}, "model.image_size is of type"),
         ({"data": {"crop_area": [0.1, "1"]}}, "data.crop_area is of type float"),
+        ({"data": {"crop_area": [0.1, 10**400]}}, "data.crop_area is of type float"),
+        ({"optimizer": {"learning_rate": 10**400}}, "optimizer.learning_rate is of type float"),
+        ({"optimizer": {"clip_norm": -(10**400)}}, "optimizer.clip_norm is of type float"),
+        ({"train": {"steps": 2**40 + 1}}, r"train.steps is out of range. .* at most 2\^40"),
+        ({"train": {"batch_size": 10**400}}, "train.batch_size is out of range"),
+        ({"seed": -(10**400)}, "seed is out of range"),
+        ({"model": {"image_size": [10**30, 10**30]}}, "model.image_size is out of range"),
     ],
 )
 def test_json_of_the_wrong_shape_is_refused(fields, message):
@@ -222,7 +239,7 @@ def test_experiments_cannot_change():
 
 def test_differences_are_readable():
     changed = override(Experiment(), ["train.steps=5", "seed=2"])
-    assert config.differences(_dict(), changed.to_dict()) == [
+    assert typed.differences(_dict(), changed.to_dict()) == [
         "seed: 0 -> 2",
         "train.steps: 1000 -> 5",
     ]

@@ -42,7 +42,7 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
     """Share of the time waited in one loop on the device of `STEPS` steps."""
     experiment = tiny_experiment()
     with strategy.scope():
-        model = vit_tf.create_model(experiment.model.vit_config(10))
+        model = vit_tf.create_model(experiment.model.config(10))
         optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
     replicas = strategy.num_replicas_in_sync
     rows = experiment.train.batch_size // replicas

@@ -74,7 +74,7 @@ class TestChecks:
     )
     def test_parameter_formula(self, name, fields, count):
         """The published counts, and a rectangular model."""
-        config = vit_tf.config.get_variant(name).replace(**fields)
+        config = vit_tf.variants.get_variant(name).replace(**fields)
         expected = count or vit_tf.create_model(name, **fields).count_params()
         assert checks.count_parameters(config) == expected
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines import checkpoints, train_loop, weights
+from pipelines.strategies import make_strategy
 from pipelines.workdir import Workdir
 from tests.pipelines.process import run_command
 from tests.pipelines.tiny import as_flags, tiny_experiment
@@ -34,7 +35,7 @@ def one_device():
 
 
 def two_replicas():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return make_strategy("mirrored")
 
 
 def everything(optimizer):

@@ -275,6 +275,17 @@ def test_a_rewind_from_weights_that_diverged(tmp_path):
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [0]
 
 
+def test_a_rewind_comes_before_an_evaluation(tmp_path):
+    """Of weights that diverged, between two checkpoints."""
+    experiment = experiment_with(
+        *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
+    )
+    with pytest.raises(RunError, match="after step 0, .* 10 rewinds to step 0 have not helped"):
+        train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 10 + ["stop"]
+    assert Workdir(tmp_path / "run").read_metrics() == []
+
+
 def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
     """A good step starts the count anew."""
     assert non_finite.LIMIT == 10

@@ -12,6 +12,7 @@ import tensorflow as tf
 import vit_tf
 from pipelines import checkpoints, progress, train_loop, weights
 from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.strategies import make_strategy
 from pipelines.workdir import Workdir
 from tests.pipelines.tiny import tiny_experiment
 
@@ -21,7 +22,7 @@ def one_device():
 
 
 def two_replicas():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return make_strategy("mirrored")
 
 
 def arrays(workdir, name="final.npz"):
@@ -348,7 +349,7 @@ def test_unpooled_models_are_refused(tmp_path):
             tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device()
         )
     assert not (tmp_path / "run").exists()
-    model = vit_tf.create_model(tiny_experiment("model.classifier=unpooled").model.vit_config(10))
+    model = vit_tf.create_model(tiny_experiment("model.classifier=unpooled").model.config(10))
     vit_tf.save_npz(model, tmp_path / "m.npz")
     with pytest.raises(UserError, match="unpooled"):
         train_loop.evaluate(tiny_experiment(), weights.find(tmp_path / "m.npz"), one_device())
@@ -361,13 +362,21 @@ def test_sigmoid_training_leaves_a_model_with_sigmoid_probabilities(tmp_path):
     np.testing.assert_allclose(preprocessing.to_probabilities(tf.zeros([1, 3])), [[0.5] * 3])
 
 
-@pytest.mark.parametrize("line", ["5", "[1]", '{"loss": 1.0}', '{"step": "a"}', "{", ""])
+@pytest.mark.parametrize(
+    "line",
+    [b"5", b"[1]", b'{"loss": 1.0}', b'{"step": "a"}', b"{", b"", b"\xff\xfe{}", b"[" * 100_000],
+    ids=lambda line: line[:12].decode(errors="replace"),
+)
 def test_lines_of_metrics_that_are_not_ours_are_left_out(tmp_path, line):
     run = Workdir(tmp_path)
     run.append_metrics({"step": 1, "loss": 2.0})
-    with open(run.metrics, "a", encoding="utf-8") as file:
-        file.write(line + "\n")
-    assert run.read_metrics() == [{"step": 1, "loss": 2.0}]
+    with open(run.metrics, "ab") as file:
+        file.write(line + b"\n")
+    run.append_metrics({"step": 2, "loss": 1.0})
+    expected = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    assert run.read_metrics() == expected
+    run.drop_metrics_after(5)
+    assert run.read_metrics() == expected
 
 
 def test_results_without_a_checkpoint_are_not_replaced(finished, tmp_path):

@@ -67,7 +67,7 @@ def _trainer(experiment, batches):
     """A trainer on one device whose model has the start weights."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model = vit_tf.create_model(experiment.model.vit_config(CLASSES))
+        model = vit_tf.create_model(experiment.model.config(CLASSES))
         optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
     _assign(model, _start_weights(model))
     dataset = tf.data.Dataset.from_tensor_slices(batches).repeat()
@@ -107,7 +107,7 @@ def _decayed(model):
 
 def _independent_loop(experiment, batches, optimizer, loss_kind):
     """`(weights at the end, loss of each step, gradient norm of each step before clipping)`."""
-    model = vit_tf.create_model(experiment.model.vit_config(CLASSES))
+    model = vit_tf.create_model(experiment.model.config(CLASSES))
     weights = [value.astype(np.float64) for value in _start_weights(model)]
     first, second = ([np.zeros_like(value) for value in weights] for _ in range(2))
     decayed = _decayed(model)

@@ -10,7 +10,8 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import tiny
-from vit_tf.config import VARIANTS, ViTConfig, get_variant
+from vit_tf.config import ResNetConfig, StemConfig, ViTConfig, config_from_dict
+from vit_tf.variants import VARIANTS, get_variant
 
 # A legal value other than the default for every field.
 OTHER = {
@@ -30,6 +31,7 @@ OTHER = {
     "stochastic_depth": 0.3,
     "layer_norm_epsilon": 1e-5,
     "head_bias": -10.0,
+    "stem": StemConfig(units=(1,), width=0.5, group_norm_epsilon=1e-3),
     "implementation": "reference",
 }
 FIELDS = [field.name for field in dataclasses.fields(ViTConfig)]
@@ -60,6 +62,7 @@ def test_defaults_are_the_papers():
         stochastic_depth=0.0,
         layer_norm_epsilon=1e-6,
         head_bias=0.0,
+        stem=None,
         implementation="auto",
     )
     assert config.grid == (14, 14)
@@ -72,6 +75,8 @@ def test_json_round_trip_of_every_field(name):
         fields["heads"] = 4
     if name == "heads":
         fields["hidden_size"] = 16
+    if name == "stem":
+        fields["patch_size"] = 1
     config = tiny.config(**fields)
     written = config.to_dict()
     assert list(written) == FIELDS
@@ -110,12 +115,12 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
 @pytest.mark.parametrize(
     "name, value, words",
     [
-        ("hidden_size", 0, "at least 1. Received: 0"),
-        ("mlp_size", 0, "at least 1. Received: 0"),
-        ("heads", 0, "at least 1. Received: 0"),
-        ("patch_size", 0, "at least 1. Received: 0"),
-        ("layers", -1, "at least 1. Received: -1"),
-        ("num_classes", -1, "at least 0. Received: -1"),
+        ("hidden_size", 0, "at least 1.* Received: 0"),
+        ("mlp_size", 0, "at least 1.* Received: 0"),
+        ("heads", 0, "at least 1.* Received: 0"),
+        ("patch_size", 0, "at least 1.* Received: 0"),
+        ("layers", -1, "at least 1.* Received: -1"),
+        ("num_classes", -1, "at least 0.* Received: -1"),
         ("representation_size", 0, "at least 1"),
         ("image_size", 0, "at least 1"),
         ("image_size", (0, 8), "at least 1"),
@@ -125,10 +130,12 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("hidden_size", 16, "=16 is not a multiple of heads=3"),
         *((n, 1.0, r"\[0, 1\)") for n in ("dropout", "attention_dropout", "stochastic_depth")),
         *((n, -0.1, "-0.1") for n in ("dropout", "attention_dropout", "stochastic_depth")),
-        ("dropout", math.nan, "nan"),
+        ("dropout", math.nan, "finite"),
+        ("dropout", 10**400, "finite and below 1e300"),
+        ("hidden_size", 10**400, "below 2.40. Received: a longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),
-        ("classifier", "cls", "token, gap, unpooled. Received: 'cls'"),
-        ("position_embedding", "sinusoidal", "learned_1d, none. Received: 'sinusoidal'"),
+        ("classifier", "cls", "token, gap, map, unpooled. Received: 'cls'"),
+        ("position_embedding", "sinusoidal", "learned_1d, sincos_2d, none. Received: 'sinusoidal'"),
         ("activation", "gelu", "gelu_tanh, gelu_erf. Received: 'gelu'"),
         ("implementation", "cuda", "auto, compiled, reference. Received: 'cuda'"),
     ],
@@ -208,9 +215,79 @@ def test_file_names_are_read(name):
 def test_names_are_the_papers():
     sizes, patches = ("Ti", "S", "B", "L", "H"), (8, 14, 16, 32)
     names = [f"ViT-{size}/{patch}" for size in sizes for patch in patches]
-    assert sorted(vit_tf.list_models()) == sorted(names)
     for name in names:
         assert VARIANTS[name].patch_size == int(name.split("/")[1])
+    names += ["R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32"]
+    names += ["R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"]
+    nets = "50x1 50x2 50x3 101x1 101x3 152x1 152x2 152x4 200x3"
+    names += [f"BiT-R{net}" for net in nets.split()]
+    assert sorted(vit_tf.list_models()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "name, grid, grid_at_384, channels",
+    [
+        ("R+ViT-Ti/16", (7, 7), (12, 12), 64),
+        ("R26+ViT-S/32", (7, 7), (12, 12), 2048),
+        ("R50+ViT-B/16", (14, 14), (24, 24), 1024),
+        ("R50+ViT-L/32", (7, 7), (12, 12), 2048),
+    ],
+)
+def test_hybrids_are_the_papers(name, grid, grid_at_384, channels):
+    """paper.md C.3: sides are halved as often as the total reduction says, rounding up."""
+    config = get_variant(name)
+    assert (config.grid, config.replace(image_size=384).grid) == (grid, grid_at_384)
+    assert config.stem.channels == channels
+    assert config.replace(image_size=(225, 100)).feature_size == tuple(
+        math.ceil(side / (4 if "R+" in name else int(name.split("/")[1]))) for side in (225, 100)
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "BiT" in name or "R" in name[:3]])
+def test_json_round_trip_of_residual_networks(name):
+    config = get_variant(name)
+    assert config_from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_a_file_does_not_choose_the_implementation():
+    fields = tiny.config().to_dict() | {"implementation": "compiled"}
+    assert config_from_dict(fields).implementation == "auto"
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"units": ()}, "at least one stage"),
+        ({"units": (1, 0)}, "units must be at least 1"),
+        ({"units": (1,) * 6}, "at most 5 stages"),
+        ({"units": 3}, "one number for each stage"),
+        ({"units": (1.5,)}, "units must be an int"),
+        ({"width": 0}, "multiple of 0.5"),
+        ({"width": 0.7}, "multiple of 0.5"),
+        ({"variance_epsilon": -1.0}, "at least 0"),
+        ({"image_size": (0, 8)}, "at least 1"),
+        ({"num_classes": -1}, "at least 0"),
+        ({"heads": 3}, "Unknown model field 'heads'"),
+        ({"family": "cnn"}, "Unknown family of models 'cnn'"),
+    ],
+)
+def test_residual_networks_out_of_range(fields, words):
+    known = ResNetConfig(units=(1,)).to_dict()
+    with pytest.raises((TypeError, ValueError), match=words):
+        config_from_dict(known | fields)
+
+
+def test_a_stem_may_be_its_units():
+    expected = StemConfig(units=(2, 1))
+    for stem in (expected, (2, 1), [2, 1], {"units": [2, 1]}):
+        assert tiny.config(stem=stem, image_size=64, patch_size=1).stem == expected
+    with pytest.raises(ValueError, match="feature map of image_size=.* smaller than one patch"):
+        tiny.config(stem=(2, 1), image_size=16)
+
+
+def test_fixed_positions_need_four_parts():
+    with pytest.raises(ValueError, match="multiple of 4"):
+        tiny.config(position_embedding="sincos_2d", hidden_size=6)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +327,7 @@ def test_config_does_not_start_tensorflow():
     path = sys.modules[ViTConfig.__module__].__file__
     code = (
         f"import runpy, sys; module = runpy.run_path({path!r}); "
-        "print(len(module['VARIANTS']), {'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
+        "print(len(module['CLASSIFIERS']), {'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"{len(VARIANTS)} set()"
+    assert done.stdout.strip() == "4 set()"

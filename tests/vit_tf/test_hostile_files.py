@@ -116,6 +116,20 @@ def flipped(path):
     return path
 
 
+def lzma(path):
+    """What NumPy never writes, with damage that only its decoder would find."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
+        for name, value in arrays().items():
+            file.writestr(f"{name}.npy", member(value))
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        info = file.getinfo(f"{DENSE}.npy")
+    middle = info.header_offset + info.compress_size // 2
+    data[middle : middle + 400] = bytes(b ^ 0x5A for b in data[middle : middle + 400])
+    path.write_bytes(data)
+    return path
+
+
 SECOND = {"Transformer/encoderblock_0/LayerNorm_2/scale": np.zeros(12, np.float32)}
 HUGE_SHAPE = {"shape": (1, 2**40, 12)}
 FILES = {
@@ -171,6 +185,7 @@ FILES = {
         DENSE,
     ),
     "header bomb": (header_bomb, "head/kernel"),
+    "lzma": (lzma, "neither stored nor deflated"),
 }
 
 

@@ -11,13 +11,22 @@ import tensorflow as tf
 from tests.tolerances import EPSILON, assert_close
 from tests.vit_tf import numpy_vit, tiny
 from vit_tf import layers
-from vit_tf.layers.embeddings import PATCH_FORMS, resize_position_table
+from vit_tf.layers.embeddings import PATCH_FORMS
 from vit_tf.layers.encoder import gelu_erf, gelu_tanh
+from vit_tf.layers.positions import resize_position_table
 
 TOKENS = (6, 12)
 IMAGES = (11, 14, 3)
+UNIT = {
+    "filters": 32,
+    "strides": 2,
+    "group_norm_epsilon": 1e-4,
+    "variance_epsilon": 1e-6,
+    "deviation_epsilon": 1e-4,
+}
 # layer -> (a value other than the default for every argument of its constructor, input shape).
 CASES = {
+    "BottleneckUnit": (UNIT, (7, 5, 32)),
     "ClassToken": ({}, TOKENS),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS),
     "EncoderBlock": (
@@ -34,6 +43,11 @@ CASES = {
         },
         TOKENS,
     ),
+    "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5}, (5, 3, 8)),
+    "MapPooling": (
+        {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
+        TOKENS,
+    ),
     "MlpBlock": (
         {"mlp_size": 20, "activation": "gelu_erf", "dropout": 0.2, "stream": 3},
         TOKENS,
@@ -47,6 +61,18 @@ CASES = {
         IMAGES,
     ),
     "PositionEmbedding": ({}, TOKENS),
+    "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
+    "ResNetStem": (
+        {key: value for key, value in UNIT.items() if "epsilon" in key}
+        | {"units": [1, 1], "width": 0.5},
+        (33, 30, 3),
+    ),
+    "SinCosPositions": ({"grid": [1, 5], "num_prefix_tokens": 1}, TOKENS),
+    "StandardizedConv": (
+        {"filters": 6, "kernel_size": 3, "strides": 2, "padding": 1}
+        | {"variance_epsilon": 1e-6, "deviation_epsilon": 1e-4},
+        (7, 5, 3),
+    ),
     "StochasticDepth": ({"rate": 0.3, "stream": 5}, TOKENS),
 }
 every_layer = pytest.mark.parametrize("name", CASES)
@@ -80,7 +106,9 @@ def randomized(layer, inputs):
 def in_model(name, **kwargs):
     inputs = keras.Input(CASES[name][1])
     tokens = tokens_of(make(name, **kwargs)(inputs))
-    pooled = keras.layers.GlobalAveragePooling1D(dtype="float32")(tokens)
+    poolings = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
+    pooling = poolings.get(len(tokens.shape), keras.layers.Flatten)
+    pooled = pooling(dtype="float32")(tokens)
     return keras.Model(inputs, keras.layers.Dense(3, dtype="float32")(pooled))
 
 
@@ -180,7 +208,8 @@ def test_mixed_bfloat16(name):
 def test_one_fit_step_changes_every_variable(name):
     model = in_model(name)
     tiny.randomize(model)
-    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss)
     before = [np.array(variable) for variable in model.trainable_variables]
     history = model.fit(draw(name, 4), np.array([0, 1, 2, 0]), batch_size=4, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
@@ -220,6 +249,8 @@ def test_every_variable_gets_a_gradient(name):
         assert np.abs(gradient).max() > 0, variable.path
     counts = {"ClassToken": 1, "PositionEmbedding": 1, "PatchEmbedding": 2, "MlpBlock": 4}
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
+    counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
+    counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0}
     assert len(layer.trainable_variables) == counts[name]
 
 

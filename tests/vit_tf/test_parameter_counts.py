@@ -6,7 +6,8 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import tiny
-from vit_tf.config import get_variant
+from vit_tf import cost
+from vit_tf.variants import get_variant
 
 # Published counts: no head, K=1000, K=1000 with pre-logits, K=21843, K=21843 with pre-logits,
 # K=1000 at 384. The K=1000 column equals the constants in the reference repository's own tests.
@@ -27,6 +28,47 @@ PUBLISHED_GAP = {
     "ViT-B/16": 86_566_120,
     "ViT-B/32": 88_222_696,
 }
+# The first five of these columns (paper.md A.11). The reference's own tests have the second one
+# for R+Ti/16, R26+S/32, R26+B/32, R50+B/16 and R50+L/32.
+PUBLISHED_HYBRIDS = {
+    "R+ViT-Ti/16": (6_144_704, 6_337_704, 6_374_760, 10_360_403, 10_397_459),
+    "R26+ViT-S/32": (36_046_912, 36_431_912, 36_579_752, 44_456_467, 44_604_307),
+    "R26+ViT-B/32": (100_614_976, 101_383_976, 101_974_568, 117_412_243, 118_002_835),
+    "R50+ViT-B/32": (110_176_832, 110_945_832, 111_536_424, 126_974_099, 127_564_691),
+    "R50+ViT-B/16": (97_890_112, 98_659_112, 99_249_704, 114_687_379, 115_277_971),
+    "R50+ViT-L/32": (327_969_856, 328_994_856, 330_044_456, 350_358_931, 351_408_531),
+    "R50+ViT-L/16": (315_458_624, 316_483_624, 317_533_224, 337_847_699, 338_897_299),
+}
+# Body, K=1000, K=21843 (paper.md A.11; the BiT paper prints 928M for the body of R152x4).
+PUBLISHED_BIT = {
+    "BiT-R50x1": (23_500_352, 25_549_352, 68_256_659),
+    "BiT-R50x2": (93_891_712, 97_988_712, 183_382_483),
+    "BiT-R50x3": (211_174_080, 217_319_080, 345_399_315),
+    "BiT-R101x1": (42_492_480, 44_541_480, 87_248_787),
+    "BiT-R101x3": (381_789_888, 387_934_888, 516_015_123),
+    "BiT-R152x1": (58_136_128, 60_185_128, 102_892_435),
+    "BiT-R152x2": (232_238_208, 236_335_208, 321_728_979),
+    "BiT-R152x4": (928_340_224, 936_533_224, 1_107_299_923),
+    "BiT-R200x3": (562_488_000, 568_633_000, 696_713_235),
+}
+# Units of each stage, and the stem alone (paper.md A.11, "backbone parts").
+STEMS = {
+    (): 9_536,
+    (2, 2, 2, 2): 13_946_176,
+    (3, 4, 6, 3): 23_508_032,
+    (3, 4, 9): 11_894_848,
+}
+# Total reduction of the sides, units.
+HYBRIDS = {
+    "R+ViT-Ti/16": (32, ()),
+    "R26+ViT-S/32": (32, (2, 2, 2, 2)),
+    "R26+ViT-B/32": (32, (2, 2, 2, 2)),
+    "R50+ViT-B/16": (16, (3, 4, 9)),
+    "R50+ViT-B/32": (32, (3, 4, 6, 3)),
+    "R50+ViT-L/16": (16, (3, 4, 9)),
+    "R50+ViT-L/32": (32, (3, 4, 6, 3)),
+}
+BIT_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 # width D, MLP width M, layers L: table 1 of the paper; Ti and S: AugReg, table 1.
 SIZES = {
     "Ti": (192, 768, 12),
@@ -40,11 +82,16 @@ NAMES = [f"ViT-{size}/{patch}" for size in SIZES for patch in (8, 14, 16, 32)]
 
 def by_formula(name, classes=1000, representation=False, image_size=224, token=True):
     """Number of parameters from the shapes in the paper's equations."""
-    size, patch = name.removeprefix("ViT-").split("/")
+    size, patch = name.split("ViT-")[1].split("/")
     width, mlp, layers = SIZES[size]
-    patch = int(patch)
-    tokens = (image_size // patch) ** 2 + token
-    count = patch * patch * 3 * width + width + token * width + tokens * width
+    reduction, channels, stem = int(patch), 3, 0
+    side = reduction
+    if name in HYBRIDS:
+        reduction, units = HYBRIDS[name]
+        side = 1 if units else 8
+        channels, stem = residual_by_formula(units, 64, pre_activation=False)
+    tokens = (image_size // reduction) ** 2 + token
+    count = stem + side * side * channels * width + width + token * width + tokens * width
     attention = 4 * (width * width + width)
     block = 2 * 2 * width + attention + (width * mlp + mlp) + (mlp * width + width)
     count += layers * block + 2 * width
@@ -53,17 +100,41 @@ def by_formula(name, classes=1000, representation=False, image_size=224, token=T
     return count + (width * classes + classes if classes else 0)
 
 
+def residual_by_formula(units, root, pre_activation):
+    """Channels, and number of parameters of root and units."""
+    channels = root
+    count = 7 * 7 * 3 * root + (0 if pre_activation else 2 * root)
+    for stage, number in enumerate(units):
+        inside = root * 2**stage
+        outside = 4 * inside
+        for index in range(number):
+            count += channels * inside + 3 * 3 * inside * inside + inside * outside
+            # Scale and offset of the norms: before each convolution, or after it.
+            count += 2 * (channels if pre_activation else outside) + 2 * inside + 2 * inside
+            if index == 0:
+                count += channels * outside + (0 if pre_activation else 2 * outside)
+            channels = outside
+    return channels, count
+
+
+def bit_by_formula(name, classes=1000):
+    depth, factor = (int(number) for number in name.removeprefix("BiT-R").split("x"))
+    channels, count = residual_by_formula(BIT_UNITS[depth], 64 * factor, pre_activation=True)
+    return count + 2 * channels + (channels * classes + classes if classes else 0)
+
+
 def counted(name, **fields):
     with tiny.unallocated():
         model = vit_tf.create_model(name, **fields)
         count = sum(math.prod(variable.shape) for variable in model.variables)
-        assert model.count_params() == count
+        assert model.count_params() == count == cost.parameters(model.config)
+        assert len(model.weights) == cost.arrays(model.config)
     return count
 
 
 def columns(name):
     """The fields of each column of `PUBLISHED`, and the formula's arguments."""
-    width = SIZES[name.removeprefix("ViT-").split("/")[0]][0]
+    width = SIZES[name.split("ViT-")[1].split("/")[0]][0]
     fields = [
         {"num_classes": 0},
         {},
@@ -85,7 +156,7 @@ def columns(name):
 
 def test_every_model_has_a_count():
     """A new name needs its sizes here before this file passes."""
-    assert sorted(vit_tf.list_models()) == sorted(NAMES)
+    assert sorted(vit_tf.list_models()) == sorted([*NAMES, *HYBRIDS, *PUBLISHED_BIT])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,7 +168,40 @@ def test_count_at_224_with_1000_classes(name):
 def test_published_counts(name):
     fields, arguments = columns(name)
     assert tuple(by_formula(name, **argument) for argument in arguments) == PUBLISHED[name]
-    assert tuple(counted(name, **field) for field in fields) == PUBLISHED[name]
+    config = get_variant(name)
+    found = [cost.parameters(config.replace(**field)) for field in fields]
+    assert tuple(found) == PUBLISHED[name]
+    # The test above builds the second one; here the one with all that can be there.
+    assert counted(name, **fields[4]) == found[4]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_HYBRIDS)
+def test_published_counts_of_hybrids(name):
+    fields, arguments = (column[:5] for column in columns(name))
+    published = PUBLISHED_HYBRIDS[name]
+    assert tuple(by_formula(name, **argument) for argument in arguments) == published
+    assert counted(name) == published[1]
+    config = get_variant(name)
+    assert tuple(cost.parameters(config.replace(**field)) for field in fields) == published
+
+
+@pytest.mark.parametrize("units", STEMS)
+def test_published_counts_of_stems(units):
+    """Root and units, without the projection to tokens."""
+    assert residual_by_formula(units, 64, pre_activation=False)[1] == STEMS[units]
+    with tiny.unallocated():
+        model = vit_tf.create_model(tiny.config(stem=units, patch_size=1, image_size=64))
+        assert model.stem.count_params() == STEMS[units]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_BIT)
+def test_published_counts_of_bit(name):
+    classes = (0, 1000, 21843)
+    assert tuple(bit_by_formula(name, number) for number in classes) == PUBLISHED_BIT[name]
+    assert counted(name) == PUBLISHED_BIT[name][1]
+    config = get_variant(name)
+    found = tuple(cost.parameters(config.replace(num_classes=number)) for number in classes)
+    assert found == PUBLISHED_BIT[name]
 
 
 @pytest.mark.parametrize("name", PUBLISHED_GAP)
@@ -107,11 +211,21 @@ def test_published_counts_with_average_pooling(name):
     assert counted(name, classifier="gap") == PUBLISHED_GAP[name]
 
 
-def test_position_embedding_none_has_no_table():
-    assert counted("ViT-Ti/16", position_embedding="none") == by_formula("ViT-Ti/16") - 197 * 192
+def test_pooling_by_attention_has_a_probe_and_a_block_of_its_own():
+    """A probe, q | k | v and output, one norm, the MLP; no class token and its position."""
+    width, mlp, _ = SIZES["Ti"]
+    pooling = width + 4 * (width * width + width) + 2 * width + 2 * width * mlp + mlp + width
+    expected = by_formula("ViT-Ti/16", token=False) + pooling
+    assert counted("ViT-Ti/16", classifier="map") == expected
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("position_embedding", ["none", "sincos_2d"])
+def test_only_learned_positions_have_a_table(position_embedding):
+    fields = {"position_embedding": position_embedding}
+    assert counted("ViT-Ti/16", **fields) == by_formula("ViT-Ti/16") - 197 * 192
+
+
+@pytest.mark.parametrize("name", [*NAMES, *HYBRIDS])
 def test_heads_leave_64_values_each_and_80_in_huge(name):
     """The number of heads changes no count, so it is checked by itself (paper, table 1)."""
     config = get_variant(name)

@@ -2,23 +2,30 @@
 
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
-from vit_tf.layers.embeddings import (
-    ClassToken,
-    PatchEmbedding,
-    PositionEmbedding,
-    resize_position_table,
-)
+from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
 from vit_tf.layers.encoder import EncoderBlock, MlpBlock
+from vit_tf.layers.map_pooling import MapPooling
+from vit_tf.layers.positions import PositionEmbedding, SinCosPositions, resize_position_table
+from vit_tf.layers.resnet import BottleneckUnit, GroupNorm, PreActivationUnit, ResNetStem
+from vit_tf.layers.standardized_conv import StandardizedConv, StandardizedKernels
 
 __all__ = [
+    "BottleneckUnit",
     "ClassToken",
     "Dropout",
     "EncoderBlock",
+    "GroupNorm",
+    "MapPooling",
     "MlpBlock",
     "MultiHeadAttention",
     "PatchEmbedding",
     "PositionEmbedding",
+    "PreActivationUnit",
     "RandomContext",
+    "ResNetStem",
+    "SinCosPositions",
+    "StandardizedConv",
+    "StandardizedKernels",
     "StochasticDepth",
     "resize_position_table",
 ]

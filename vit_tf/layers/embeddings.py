@@ -1,11 +1,10 @@
-"""From pixels to tokens: patch projection, class token, position embedding (paper, eq. 1).
+"""From pixels to tokens: patch projection and class token (paper, eq. 1).
 
 Shapes: `B` images, `H x W` pixels, `C` channels, `P` patch side, `N` patches, `D` width,
 `T` prefix tokens.
 """
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import custom_ops
@@ -57,7 +56,7 @@ class PatchEmbedding(keras.layers.Layer):
 
     def call(self, images, prefix=None, position=None):
         kernel, bias, prefix, position = (
-            _in_dtype(x, self.compute_dtype) for x in (self.kernel, self.bias, prefix, position)
+            in_dtype(x, self.compute_dtype) for x in (self.kernel, self.bias, prefix, position)
         )
         whole_range = images.dtype == tf.uint8
         scale, offset = (1 / 127.5, -1.0) if whole_range else (1.0, 0.0)
@@ -104,71 +103,7 @@ class ClassToken(keras.layers.Layer):
         self.token = self.add_weight(name="token", shape=(1, input_shape[-1]), initializer="zeros")
 
     def call(self, patches):
-        return _prepend(_in_dtype(self.token, patches.dtype), patches)
-
-
-@keras.saving.register_keras_serializable(package="vit_tf")
-class PositionEmbedding(keras.layers.Layer):
-    """Adds one learned vector per token, in raster order (paper, section 3.1).
-
-    Initially normal with standard deviation 0.02. To use a table at another resolution see
-    `resize_position_table`.
-
-    Call arguments:
-        tokens: `[B, T, D]` with as many tokens as the layer was built for.
-
-    Returns:
-        `[B, T, D]`.
-    """
-
-    def build(self, input_shape):
-        self.table = self.add_weight(
-            name="table",
-            shape=tuple(input_shape[1:]),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-        )
-
-    def call(self, tokens):
-        return tokens + _in_dtype(self.table, tokens.dtype)
-
-
-def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
-    """Stretches a learned position table to another patch grid (paper, section 3.2).
-
-    Bilinear with the end points fixed, as the published JAX code does it; `tf.image.resize` samples
-    at pixel centres instead and would shift every published table by up to half a patch.
-
-    Args:
-        table: float array `[T + rows * columns, D]`: `T = num_prefix_tokens` rows without a place
-            on the grid, copied unchanged, then the source grid in row-major order.
-        source_grid: `(rows, columns)` of the table, in patches.
-        target_grid: `(rows, columns)` wanted, in patches.
-        num_prefix_tokens: leading rows that are not patches.
-
-    Returns:
-        Array `[T + target rows * target columns, D]` of the table's dtype.
-
-    Raises:
-        ValueError: if the table does not have `T + rows * columns` rows.
-    """
-    table = np.asarray(table)
-    rows, columns = source_grid
-    if len(table) != num_prefix_tokens + rows * columns:
-        raise ValueError(
-            f"A position table for a {rows} x {columns} grid and {num_prefix_tokens} prefix tokens "
-            f"has {num_prefix_tokens + rows * columns} rows. Received: {len(table)} rows."
-        )
-    prefix, patches = np.split(table.astype(np.float64), [num_prefix_tokens])
-    patches = patches.reshape(rows, columns, -1)
-    by_row, by_column = map(_hat_weights, source_grid, target_grid)
-    patches = np.einsum("ai,bj,ijd->abd", by_row, by_column, patches, optimize=True)
-    return np.concatenate([prefix, patches.reshape(-1, table.shape[-1])]).astype(table.dtype)
-
-
-def _hat_weights(old, new):
-    """Linear interpolation as a `[new, old]` matrix; the end points stay put."""
-    at = np.linspace(0, old - 1, new)
-    return np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(old)))
+        return _prepend(in_dtype(self.token, patches.dtype), patches)
 
 
 def _prepend(prefix, tokens):
@@ -176,5 +111,6 @@ def _prepend(prefix, tokens):
     return tf.concat([tf.broadcast_to(prefix, shape), tokens], axis=1)
 
 
-def _in_dtype(variable, dtype):
+def in_dtype(variable, dtype):
+    """A variable or tensor as a tensor of `dtype`; None stays None."""
     return None if variable is None else tf.cast(tf.convert_to_tensor(variable), dtype)

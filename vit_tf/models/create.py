@@ -1,19 +1,24 @@
 """Name or configuration to model."""
 
-from vit_tf.config import VARIANTS, ViTConfig, get_variant
+from vit_tf.config import ModelConfig, ResNetConfig, ViTConfig
+from vit_tf.models.resnet import ResNet
 from vit_tf.models.vit import VisionTransformer
+from vit_tf.variants import VARIANTS, get_variant
+
+Model = VisionTransformer | ResNet
 
 
-def create_model(name, *, dtype=None, **fields) -> VisionTransformer:
+def create_model(name, *, dtype=None, **fields) -> Model:
     """Builds a model with fresh weights.
 
     Args:
-        name: a name of `list_models`, such as "ViT-B/16" (or "ViT-B_16"), or a `ViTConfig`.
+        name: a name of `list_models`, such as "ViT-B/16" (or "ViT-B_16"), or a `ViTConfig` or
+            `ResNetConfig`.
         dtype: Keras dtype policy, such as "mixed_bfloat16"; None is the global policy.
-        **fields: fields of `ViTConfig` that replace the variant's own; None keeps the variant's.
+        **fields: fields of the configuration that replace the variant's own; None keeps them.
 
     Returns:
-        A built `keras.Model` with the stages `embed`, `encode` and `classify`.
+        A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-...".
 
     Raises:
         ValueError: for an unknown name or field, or values that do not fit together.
@@ -23,9 +28,10 @@ def create_model(name, *, dtype=None, **fields) -> VisionTransformer:
         >>> model.grid
         (4, 3)
     """
-    config = name if isinstance(name, ViTConfig) else get_variant(name)
+    config: ModelConfig = name if isinstance(name, ModelConfig) else get_variant(name)
     config = config.replace(**{key: value for key, value in fields.items() if value is not None})
-    return VisionTransformer(config, dtype=dtype)
+    family = {ViTConfig: VisionTransformer, ResNetConfig: ResNet}[type(config)]
+    return family(config, dtype=dtype)
 
 
 def list_models() -> list[str]:

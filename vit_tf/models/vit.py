@@ -1,16 +1,22 @@
 """The Vision Transformer as a Keras model with three stages: embed, encode, classify."""
 
+import dataclasses
+
 import keras
 import tensorflow as tf
 
 from vit_tf.config import ViTConfig
-from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding, PositionEmbedding
+from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding
 from vit_tf.layers.encoder import STREAMS_PER_BLOCK
+from vit_tf.layers.map_pooling import MapPooling
+from vit_tf.layers.positions import PositionEmbedding, SinCosPositions
+from vit_tf.layers.resnet import ResNetStem
+from vit_tf.models.inputs import check_size
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class VisionTransformer(keras.Model):
-    """Images to logits (Dosovitskiy et al., 2021, eq. 1-4).
+    """Images to logits (Dosovitskiy et al., 2021, eq. 1-4); with a stem, the paper's hybrid.
 
     `B` images, `N` patches on a grid of `rows x columns`, `T` = prefix tokens + `N`, `D` width,
     `K` classes, `R` representation size. All variables exist once the model is constructed.
@@ -36,6 +42,10 @@ class VisionTransformer(keras.Model):
         self.num_prefix_tokens = config.num_prefix_tokens
 
         policy = {"dtype": self.dtype_policy}
+        self.stem = None
+        if config.stem is not None:
+            fields = dataclasses.asdict(config.stem)
+            self.stem = ResNetStem(**fields, name="stem", **policy)
         self.patch_embedding = PatchEmbedding(
             config.patch_size,
             config.hidden_size,
@@ -43,16 +53,30 @@ class VisionTransformer(keras.Model):
             name="patch_embedding",
             **policy,
         )
-        self.class_token = self.position_embedding = self.pre_logits = self.head = None
+        self.class_token = self.position_embedding = None
+        self.map_pooling = self.pre_logits = self.head = None
         if config.num_prefix_tokens:
             self.class_token = ClassToken(name="class_token", **policy)
         if config.position_embedding == "learned_1d":
             self.position_embedding = PositionEmbedding(name="position_embedding", **policy)
+        elif config.position_embedding == "sincos_2d":
+            self.position_embedding = SinCosPositions(
+                self.grid, config.num_prefix_tokens, name="position_embedding", **policy
+            )
         self.embedding_dropout = Dropout(config.dropout, stream=0, **policy)
         self.blocks = [self._block(index, **policy) for index in range(config.layers)]
         self.norm = keras.layers.LayerNormalization(
             epsilon=config.layer_norm_epsilon, name="norm", **policy
         )
+        if config.classifier == "map":
+            self.map_pooling = MapPooling(
+                config.heads,
+                config.mlp_size,
+                config.activation,
+                config.layer_norm_epsilon,
+                name="map_pooling",
+                **policy,
+            )
         if config.representation_size:
             self.pre_logits = keras.layers.Dense(
                 config.representation_size,
@@ -93,6 +117,9 @@ class VisionTransformer(keras.Model):
         config = self.config
         patches = (None, self.grid[0] * self.grid[1], config.hidden_size)
         tokens = (None, self.num_prefix_tokens + patches[1], config.hidden_size)
+        if self.stem is not None:
+            self.stem.build(input_shape)
+            input_shape = (None, *config.feature_size, config.stem.channels)
         self.patch_embedding.build(input_shape)
         if self.class_token is not None:
             self.class_token.build(patches)
@@ -100,6 +127,8 @@ class VisionTransformer(keras.Model):
             self.position_embedding.build(tokens)
         for layer in (*self.blocks, self.norm):
             layer.build(tokens)
+        if self.map_pooling is not None:
+            self.map_pooling.build(tokens)
         if self.pre_logits is not None:
             self.pre_logits.build((None, config.hidden_size))
         if self.head is not None:
@@ -107,10 +136,9 @@ class VisionTransformer(keras.Model):
         self.built = True
 
     def call(self, images, training=False):
-        _check_size(images, self.config.image_size)
         # The same as encode(embed(images)), with class token and positions fused into the op.
         tokens = self.patch_embedding(
-            images,
+            self._map(images),
             prefix=None if self.class_token is None else self.class_token.token,
             position=None if self.position_embedding is None else self.position_embedding.table,
         )
@@ -124,8 +152,12 @@ class VisionTransformer(keras.Model):
         share one signature.
         """
         del training
-        _check_size(images, self.config.image_size)
-        return self.patch_embedding(images)
+        return self.patch_embedding(self._map(images))
+
+    def _map(self, images):
+        """What is cut into patches: the images, or the stem's feature map."""
+        check_size(images, self.config.image_size)
+        return images if self.stem is None else self.stem(images)
 
     def encode(self, patches, grid=None, training=False, taps=()):
         """Runs the Transformer on patch embeddings.
@@ -148,15 +180,18 @@ class VisionTransformer(keras.Model):
                 f"A grid of {rows} x {columns} has {rows * columns} patches. "
                 f"Received: {patches.shape[1]} patches. Pass the grid they came from."
             )
-        if self.position_embedding is not None and (rows, columns) != self.grid:
+        is_learned = self.config.position_embedding == "learned_1d"
+        if is_learned and (rows, columns) != self.grid:
             raise ValueError(
                 f"The position table is for a grid of {self.grid[0]} x {self.grid[1]}. "
                 f"Received: grid={(rows, columns)}. Create the model with that image_size and load "
                 "its weights with vit_tf.load_npz, which resizes the table."
             )
         tokens = patches if self.class_token is None else self.class_token(patches)
-        if self.position_embedding is not None:
+        if is_learned:
             tokens = self.position_embedding(tokens)
+        elif self.position_embedding is not None:
+            tokens = self.position_embedding(tokens, grid=(rows, columns))
         return self._encode_tokens(tokens, training, taps, (rows, columns))
 
     def _encode_tokens(self, tokens, training, taps, grid):
@@ -171,6 +206,8 @@ class VisionTransformer(keras.Model):
         """What the classifier keeps of `[B, T, D]`: `[B, D]`, or `[B, N, D]` unpooled."""
         if self.config.classifier == "token":
             return features[:, 0]
+        if self.config.classifier == "map":
+            return self.map_pooling(features)
         if self.config.classifier == "gap":
             mean = tf.reduce_mean(tf.cast(features, tf.float32), axis=1)
             return tf.cast(mean, features.dtype)
@@ -187,17 +224,10 @@ class VisionTransformer(keras.Model):
         representation = self.represent(features, training=training)
         return representation if self.head is None else self.head(representation)
 
+    def features(self, images, training=False):
+        """What the head reads, from the images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        features, _ = self.encode(self.embed(images), training=training)
+        return self.represent(features, training=training)
+
     def get_config(self):
         return super().get_config() | {"config": self.config.to_dict()}
-
-
-def _check_size(images, image_size):
-    if len(images.shape) != 4 or images.shape[-1] != 3:
-        raise ValueError(f"Expected images [B, H, W, 3]. Received: shape {tuple(images.shape)}.")
-    for received, expected in zip(images.shape[1:3], image_size, strict=True):
-        if received not in (None, expected):
-            raise ValueError(
-                f"This model reads images of {image_size[0]} x {image_size[1]} (height x width). "
-                f"Received: shape {tuple(images.shape)}. Resize them with vit_tf.Preprocessing, or "
-                "create the model with that image_size."
-            )

@@ -26,6 +26,7 @@ class Spoilt:
     """The first 200 digits, some of them replaced by what is no image."""
 
     num_examples, num_classes, shard_lengths = 200, 10, (200,)
+    failure = None
 
     def __init__(self, examples, bad=BAD):
         contents = [data for _, data in hostile.unreadable().values()]

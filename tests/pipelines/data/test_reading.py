@@ -107,9 +107,11 @@ def test_pieces_without_wanted_rows_are_not_read():
 
 
 def test_an_error_reaches_the_reader(new_threads):
-    rows = read_ahead(Store(broken=1500), _windows(TrainOrder((3000,), 3000, seed=1), 1))
-    with pytest.raises(DataError, match="broken"):
+    store = Store(broken=1500)
+    rows = read_ahead(store, _windows(TrainOrder((3000,), 3000, seed=1), 1))
+    with pytest.raises(DataError, match="broken") as error:
         next(rows)
+    assert store.failure is error.value
     assert not new_threads()
 
 

@@ -1,6 +1,7 @@
 """TFRecord files: what is written, ranges of records, and files that are damaged or hostile."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ import tensorflow as tf
 from pipelines.data import record_writer
 from pipelines.data.examples import Source
 from pipelines.data.sources import DataError, open_source
-from tests.pipelines.process import run_here
+from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.tiny import as_flags
+
+PNG = tf.io.encode_png(tf.zeros([4, 4, 3], tf.uint8)).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +113,9 @@ def test_a_range_is_read_without_the_rest(written, copy):
     ("damage", "text"),
     [
         (lambda data: data[:-1], "record 1 of 2 ends beyond"),
-        (lambda data: data[:5], "record 0 of 2 ends beyond"),
-        (lambda data: b"", "record 0 of 2 ends beyond its 0 bytes"),
+        (lambda data: data[:40], "record 0 of 2 ends beyond its 40 bytes"),
+        (lambda data: data[:31], "its 31 bytes cannot hold the 2 records"),
+        (lambda data: b"", "its 0 bytes cannot hold the 2 records"),
         (lambda data: data * 2, "more than the 2 records"),
         (lambda data: b"\xff" * 8 + data[8:], "record 0 of 2 ends beyond"),
         (lambda data: bytes(8) + data[8:], "ends beyond"),
@@ -121,11 +126,21 @@ def test_a_range_is_read_without_the_rest(written, copy):
 def test_damaged_files(copy, damage, text):
     file = copy / "train-00000-of-00002.tfrecord"
     file.write_bytes(damage(file.read_bytes()))
-    source = open_source(f"tfrecord:{copy}", "train")
     with pytest.raises(DataError, match=text) as error:
-        source.read([(0, 3)])
+        open_source(f"tfrecord:{copy}", "train").read([(0, 3)])
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 600
+
+
+def test_a_count_takes_no_memory_before_the_file_has_confirmed_it(tmp_path):
+    """Only of the splits that are opened."""
+    (tmp_path / "a.tfrecord").write_bytes(bytes(100))
+    splits = {"train": {"a.tfrecord": 5 * 10**11}, "test": {"a.tfrecord": 6}}
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": ["x"], "splits": splits}))
+    for split in ("train", "test+train[:5]"):
+        with pytest.raises(DataError, match="100 bytes cannot hold the 500,000,000,000 records"):
+            open_source(f"tfrecord:{tmp_path}", split)
+    assert open_source(f"tfrecord:{tmp_path}", "test").num_examples == 6
 
 
 def test_lost_file(copy):
@@ -134,6 +149,32 @@ def test_lost_file(copy):
     assert len(source.read([(0, 2)]).ids) == 2
     with pytest.raises(DataError, match="train-00001-of-00002.tfrecord cannot be read: No such"):
         source.read([(1, 3)])
+    with pytest.raises(DataError, match="train-00001-of-00002.tfrecord cannot be read: No such"):
+        open_source(f"tfrecord:{copy}", "train")
+
+
+@pytest.mark.parametrize("command", ["pretrain", "evaluate"])
+@pytest.mark.parametrize("bad_images", ["stop", "skip"])
+def test_a_damaged_record_ends_a_command_wherever_it_is_in_a_window(
+    monkeypatch, capsys, written, tmp_path, command, bad_images
+):
+    """None of the images of the first step is in that file."""
+    shutil.copytree(written, tmp_path / "copy")
+    file = tmp_path / "copy" / "train-00003-of-00004.tfrecord"
+    contents = bytearray(file.read_bytes())
+    contents[-60] ^= 1
+    file.write_bytes(contents)
+    assignments = [f"data.name=tfrecord:{tmp_path / 'copy'}", "train.batch_size=2"]
+    assignments += [f"data.bad_images={bad_images}", "train.steps=4", "data.window=8192"]
+    if command == "pretrain":
+        assignments.append("data.eval_split=none")
+        flags = ["--workdir", tmp_path / "run"]
+    else:
+        assignments.append("data.eval_split=train")
+        flags = []
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here(command, *as_flags(*assignments), *flags, **here)
+    assert_user_error(result, "split 'train' cannot be read", f". {file} is damaged")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +232,22 @@ def test_folder_without_information(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(DataError, match=f"There is no {path}/dataset.json.*make_tfrecords"):
             open_source(f"tfrecord:{path}", "train")
+
+
+def test_what_is_left_out_is_named_where_it_will_be(tmp_path):
+    for index in range(13):
+        folder = tmp_path / "images" / "ab"[index % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{index}.png").write_bytes(PNG if index < 2 else b"text")
+    told = []
+    source = open_source(f"folder:{tmp_path / 'images'}", "train")
+    written = record_writer.write_records(
+        {"train": source}, tmp_path / "out", 1, bad_images="skip", tell=told.append
+    )
+    assert written.left_out == 11
+    file = tmp_path / "out" / record_writer.BAD_FILE
+    assert told[-1] == f"left out more images than 10; all are named in {file}"
+    assert len(file.read_text().splitlines()) == 11
 
 
 class _Unreadable(Source):

@@ -1,0 +1,56 @@
+"""Converts a model between file formats, and shows that nothing was lost."""
+
+import os
+
+from absl import flags
+
+from pipelines import cli
+
+DESCRIPTION = """Converts a model between formats, opens the result again and compares: number of
+arrays and weights, norms, checksums, and the logits of a fixed image. Exit code 1 if they differ.
+
+SRC is a workdir, a .npz (published or big_vision layout), .keras or .safetensors file, or a folder
+of Hugging Face or timm. DST is a .npz or .keras file, or with --layout a folder. With --check both
+exist already and are only compared.
+
+example: python -m pipelines.convert shipped /tmp/digits.npz
+         python -m pipelines.convert runs/pretrain-digits /tmp/hf --layout=huggingface
+         python -m pipelines.convert --check a.npz b.keras
+"""
+
+POSITIONAL = "SRC DST"
+
+
+def define(values):
+    flags.DEFINE_enum(
+        "layout",
+        None,
+        ["huggingface", "timm"],
+        "Write DST as a folder that these read: model.safetensors and its configuration.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("check", False, "Compare SRC and DST; write nothing.", flag_values=values)
+    flags.DEFINE_bool("overwrite", False, "Replace DST if it is there.", flag_values=values)
+    cli.define_weights(values)
+
+
+def main(values, arguments):
+    from pipelines import conversion
+    from pipelines.errors import RunError, UserError
+
+    if len(arguments) != 2:
+        raise UserError(f"Expected SRC and DST. Received: {' '.join(arguments) or 'nothing'}.")
+    source, destination = arguments
+    if values.check:
+        report = conversion.check(source, destination, values.weights)
+    else:
+        report = conversion.convert(
+            source, destination, values.layout, values.weights, values.overwrite, print
+        )
+    print(report)
+    if not report.passed:
+        raise RunError(f"{os.fspath(destination)} does not hold the model of {source}.")
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define, POSITIONAL)

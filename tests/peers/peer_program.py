@@ -1,0 +1,216 @@
+"""Runs in `.venv-peers`, with PyTorch: makes random models of the peers, or loads ours into theirs.
+
+    python peer_program.py make FOLDER    folders of models, each with `expected.npy`
+    python peer_program.py load FOLDER    reads the folders in it, writes `received.npy` in each
+    python peer_program.py facts FOLDER   writes `facts.json`: what timm's architectures compute
+
+Every folder of a model holds `images.npy`, uint8 `[B, H, W, 3]`.
+"""
+
+import functools
+import json
+import pathlib
+import sys
+
+import numpy as np
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.layers import HybridEmbed, StdConv2d, StdConv2dSame
+from timm.models.resnetv2 import ResNetV2
+from timm.models.vision_transformer import VisionTransformer
+from transformers import AutoImageProcessor, ViTConfig, ViTForImageClassification, ViTModel
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5,) * 3, (0.5,) * 3
+
+
+def make(folder):
+    make_huggingface(folder)
+    make_timm(folder)
+
+
+def make_huggingface(folder):
+    small = dict(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=80,
+        image_size=(24, 41),
+        patch_size=8,
+        layer_norm_eps=1e-3,
+    )
+    labels = {0: "ant", 1: "bee", 2: "cat", 3: "dog", 4: "eel"}
+
+    config = ViTConfig(**small, id2label=labels)
+    model = randomized(ViTForImageClassification(config))
+    model.save_pretrained(folder / "hf_classifier")
+    keep(folder / "hf_classifier", model, config.image_size, lambda out: out.logits)
+
+    # Names as they are in memory, in bfloat16, and pixels of another range.
+    config = ViTConfig(**small | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12})
+    model = randomized(ViTForImageClassification(config)).bfloat16()
+    path = folder / "hf_bfloat16_imagenet"
+    path.mkdir()
+    save_file(model.state_dict(), path / "model.safetensors", {"format": "pt"})
+    (path / "config.json").write_text(json.dumps(config.to_dict(), default=str))
+    mean, std = IMAGENET
+    processor = {"image_mean": mean, "image_std": std, "size": {"height": 24, "width": 41}}
+    (path / "preprocessor_config.json").write_text(json.dumps(processor))
+    keep(path, model.float(), config.image_size, lambda out: out.logits, IMAGENET)
+
+    config = ViTConfig(**small | {"image_size": 32, "pooler_output_size": 20})
+    model = randomized(ViTModel(config))
+    model.save_pretrained(folder / "hf_pooler")
+    keep(folder / "hf_pooler", model, (32, 32), lambda out: out.pooler_output)
+
+
+def make_timm(folder):
+    model = VisionTransformer(32, 8, embed_dim=128, depth=2, num_heads=2, num_classes=5)
+    keep_timm(folder / "timm_shapes_alone", randomized(model), (32, 32))
+
+    small = dict(embed_dim=48, depth=2, num_heads=3, patch_size=8, mlp_ratio=1.7, num_classes=5)
+    for name, architecture, size, fields in [
+        ("timm_token", "vit_base_patch16_224", (24, 41), {"act_layer": "gelu_tanh"}),
+        ("timm_gap", "vit_base_patch16_siglip_gap_224", (24, 40), {}),
+        ("timm_map", "vit_base_patch16_siglip_224", (24, 40), {}),
+        ("timm_map_tanh", "vit_base_patch32_siglip_256", (24, 40), {}),
+        ("timm_no_slot", "flexivit_small", (24, 40), {}),
+        ("timm_deit", "deit_tiny_patch16_224", (32, 32), {}),
+        ("timm_hybrid_root", "vit_tiny_r_s16_p8_224", (64, 96), {}),
+    ]:
+        model = timm.create_model(architecture, img_size=size, **small, **fields)
+        save_timm(folder / name, randomized(model), size)
+
+    model = hybrid((50, 34), (1, 2), embed_dim=48, depth=1, num_heads=3, num_classes=5)
+    keep_timm(folder / "timm_hybrid", randomized(model), (50, 34))
+    settings = {
+        "architecture": "vit_custom_hybrid",
+        "model_args": {"num_heads": 3},
+        "pretrained_cfg": {"input_size": [3, 50, 34], "mean": [0.5] * 3, "std": [0.5] * 3},
+    }
+    (folder / "timm_hybrid" / "config.json").write_text(json.dumps(settings))
+
+    keep_timm(folder / "timm_bit", randomized(bit((1, 2), num_classes=5)), (50, 34))
+    settings = {"architecture": "resnetv2_custom_bit", "input_size": [3, 50, 34]}
+    (folder / "timm_bit" / "config.json").write_text(json.dumps(settings))
+
+
+def hybrid(image_size, units, **fields):
+    backbone = ResNetV2(
+        layers=units,
+        num_classes=0,
+        global_pool="",
+        preact=False,
+        stem_type="same",
+        conv_layer=functools.partial(StdConv2dSame, eps=1e-8),
+    )
+    embed = functools.partial(HybridEmbed, backbone=backbone)
+    return VisionTransformer(image_size, embed_layer=embed, **{"patch_size": 1} | fields)
+
+
+def bit(units, **fields):
+    conv = functools.partial(StdConv2d, eps=1e-8)
+    return ResNetV2(layers=units, stem_type="fixed", conv_layer=conv, **fields)
+
+
+def keep_timm(path, model, size, pixels=HALF):
+    path.mkdir()
+    save_file(model.state_dict(), path / "model.safetensors")
+    keep(path, model, size, pixels=pixels)
+
+
+def save_timm(path, model, size):
+    """As timm itself saves a model."""
+    timm.models.save_for_hf(model, path, safe_serialization=True)
+    settings = json.loads((path / "config.json").read_text())
+    pixels = settings["pretrained_cfg"]["mean"], settings["pretrained_cfg"]["std"]
+    keep(path, model, size, pixels=pixels)
+
+
+def keep(path, model, size, output=lambda out: out, pixels=HALF):
+    images = np.random.default_rng(7).integers(0, 256, (3, *size, 3), dtype=np.uint8)
+    np.save(path / "images.npy", images)
+    np.save(path / "expected.npy", run(model, images, output, pixels))
+
+
+def run(model, images, output=lambda out: out, pixels=HALF):
+    mean, std = (np.asarray(values) for values in pixels)
+    normalised = (images / 255 - mean) / std
+    with torch.no_grad():
+        given = torch.from_numpy(normalised.transpose(0, 3, 1, 2).astype(np.float32))
+        return output(model.eval()(given)).numpy()
+
+
+def randomized(model):
+    """Every parameter of a size that makes every term of the model matter."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            center = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(center + 0.2 * noise)
+    return model.eval()
+
+
+def load(folder):
+    for path in sorted(folder.iterdir()):
+        images = np.load(path / "images.npy")
+        settings = json.loads((path / "config.json").read_text())
+        output = lambda out: out  # noqa: E731
+        if "model_type" in settings:
+            kind = {"ViTModel": ViTModel}.get(settings["architectures"][0])
+            model, report = (kind or ViTForImageClassification).from_pretrained(
+                path, output_loading_info=True
+            )
+            check_report(path, report)
+            output = (lambda out: out.pooler_output) if kind else (lambda out: out.logits)
+            photo = np.zeros([91, 57, 3], np.uint8)
+            pixels = AutoImageProcessor.from_pretrained(path)(photo, return_tensors="pt")
+            if tuple(pixels["pixel_values"].shape[2:]) != images.shape[1:3]:
+                raise SystemExit(f"{path}: the processor gives {pixels['pixel_values'].shape}")
+        elif "custom" in settings["architecture"]:
+            extra = json.loads((path / "peer.json").read_text())
+            units, arguments = extra["units"], settings.get("model_args", {})
+            if "hybrid" in settings["architecture"]:
+                size = arguments.pop("img_size")
+                model = hybrid(size, units, **arguments, num_classes=settings["num_classes"])
+            else:
+                model = bit(units, width_factor=extra["width"], num_classes=settings["num_classes"])
+            model.load_state_dict(timm.models.load_state_dict(str(path / "model.safetensors")))
+        else:
+            model = timm.create_model(f"local-dir:{path}", pretrained=True)
+        np.save(path / "received.npy", run(model, images, output))
+
+
+def facts(folder):
+    """Of all Vision Transformers that timm registers: pooling, heads, activation, epsilon."""
+    found = {}
+    for name in timm.list_models(["vit_*", "deit_*", "flexivit_*", "test_vit*"]):
+        with torch.device("meta"):
+            try:
+                model = timm.create_model(name)
+            except (NotImplementedError, RuntimeError):  # hybrids run their stem to know its size
+                continue
+        if isinstance(model, VisionTransformer) and hasattr(model.blocks[0], "attn"):
+            block = model.blocks[0]
+            activation = getattr(block.mlp, "act", None)
+            found[name] = {
+                "pool": model.global_pool,
+                "width": model.embed_dim,
+                "heads": getattr(block.attn, "num_heads", None),
+                "activation": type(activation).__name__,
+                "epsilon": getattr(block.norm1, "eps", None),
+                "names": list(model.state_dict()),
+            }
+    (folder / "facts.json").write_text(json.dumps(found))
+
+
+def check_report(path, report):
+    wrong = {kind: names for kind, names in report.items() if names}
+    if wrong:
+        raise SystemExit(f"{path}: {wrong}")
+
+
+if __name__ == "__main__":
+    {"make": make, "load": load, "facts": facts}[sys.argv[1]](pathlib.Path(sys.argv[2]))

@@ -1,0 +1,192 @@
+"""Do Hugging Face transformers and timm compute what we compute, from each other's files?
+
+Their packages are in an environment of their own, `make peers`; PyTorch runs in processes of it.
+"""
+
+import functools
+import json
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+
+import vit_tf
+from tests.vit_tf import foreign_models, tiny
+from vit_tf.foreign import timm_reading
+from vit_tf.foreign.settings import Settings
+from vit_tf.foreign.timm_rules import rules
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+# Of the largest logit.
+TOLERANCE = 1e-5
+
+pytestmark = [pytest.mark.peers, pytest.mark.process]
+
+MADE = [
+    "hf_classifier",
+    "hf_bfloat16_imagenet",
+    "hf_pooler",
+    "timm_shapes_alone",
+    "timm_token",
+    "timm_gap",
+    "timm_map",
+    "timm_map_tanh",
+    "timm_no_slot",
+    "timm_deit",
+    "timm_hybrid_root",
+    "timm_hybrid",
+    "timm_bit",
+]
+
+VIT = dict(hidden_size=48, mlp_size=82, layers=2, heads=3, patch_size=8, image_size=(24, 41))
+VIT |= {"num_classes": 5}
+TIMM_STEM = {"group_norm_epsilon": 1e-5, "variance_epsilon": 0.0, "deviation_epsilon": 1e-5}
+OURS = {
+    "hf_token": ("huggingface", vit_tf.ViTConfig(**VIT, layer_norm_epsilon=1e-3)),
+    "hf_erf_no_positions": (
+        "huggingface",
+        vit_tf.ViTConfig(**VIT, activation="gelu_erf", position_embedding="none"),
+    ),
+    "hf_sincos": ("huggingface", vit_tf.ViTConfig(**VIT, position_embedding="sincos_2d")),
+    "hf_pooler": (
+        "huggingface",
+        vit_tf.ViTConfig(**VIT | {"num_classes": 0}, representation_size=20),
+    ),
+    "timm_token": ("timm", vit_tf.ViTConfig(**VIT)),
+    "timm_no_positions": ("timm", vit_tf.ViTConfig(**VIT, position_embedding="none")),
+    "timm_gap": ("timm", vit_tf.ViTConfig(**VIT, classifier="gap", activation="gelu_erf")),
+    "timm_map": ("timm", vit_tf.ViTConfig(**VIT, classifier="map")),
+    "timm_unpooled": ("timm", vit_tf.ViTConfig(**VIT, classifier="unpooled")),
+    "timm_hybrid_root": (
+        "timm",
+        vit_tf.ViTConfig(
+            **VIT | {"image_size": (64, 96), "activation": "gelu_erf"},
+            stem={"units": (), **TIMM_STEM},
+        ),
+    ),
+    "timm_hybrid": (
+        "timm",
+        vit_tf.ViTConfig(
+            **VIT | {"image_size": (50, 34), "patch_size": 1}, stem={"units": (1, 2), **TIMM_STEM}
+        ),
+    ),
+    "timm_bit": (
+        "timm",
+        vit_tf.ResNetConfig(units=(1, 2), width=2.0, image_size=(50, 34), num_classes=5),
+    ),
+}
+
+
+@functools.cache
+def missing():
+    """Why the peers cannot run, or an empty string."""
+    if not PYTHON.exists():
+        return "there is no .venv-peers; `make peers` creates it"
+    imports = "import torch, transformers, timm, safetensors"
+    if subprocess.run([PYTHON, "-c", imports], capture_output=True).returncode:
+        return ".venv-peers lacks torch, transformers, timm or safetensors; run `make peers`"
+    return ""
+
+
+def run(*arguments):
+    """Runs the program of the peers; skips the test where their environment is missing."""
+    if missing():
+        pytest.skip(missing())
+    program = pathlib.Path(__file__).with_name("peer_program.py")
+    done = subprocess.run([PYTHON, program, *arguments], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder of random models that the peers saved."""
+    folder = tmp_path_factory.mktemp("made")
+    run("make", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """A folder of our random models, loaded by the peers."""
+    folder = tmp_path_factory.mktemp("ours")
+    for name, (layout, config) in OURS.items():
+        model = vit_tf.create_model(config)
+        tiny.randomize(model, seed=3)
+        crop = {"resize": "resize_small", "resize_to": 60} if name == "hf_token" else {}
+        preprocessing = vit_tf.Preprocessing(image_size=config.image_size, **crop)
+        foreign_models.save(model, folder / name, layout, preprocessing)
+        images = tiny.images(size=config.image_size, dtype="uint8")
+        np.save(folder / name / "images.npy", images)
+        np.save(folder / name / "expected.npy", model(images))
+        if residual := getattr(config, "stem", config):
+            extra = {"units": getattr(residual, "units", None)}
+            extra |= {"width": int(getattr(residual, "width", 1))}
+            (folder / name / "peer.json").write_text(json.dumps(extra))
+    run("load", folder)
+    return folder
+
+
+def check_close(received, expected):
+    assert received.shape == expected.shape
+    largest = np.abs(expected).max()
+    assert largest > 0.1
+    difference = np.abs(received - expected).max() / largest
+    print(f"largest difference {difference:.1e} of the largest logit")
+    assert difference <= TOLERANCE
+
+
+def test_every_model_has_a_test(made):
+    assert {path.name for path in made.iterdir()} == set(MADE)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_their_models_here(made, name):
+    model, _ = foreign_models.load(made / name)
+    images = np.load(made / name / "images.npy")
+    check_close(model(images).numpy(), np.load(made / name / "expected.npy"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_models_there(loaded, name):
+    path = loaded / name
+    check_close(np.load(path / "received.npy"), np.load(path / "expected.npy"))
+    # And back: the same arrays, the standardised kernels by value.
+    model, _ = foreign_models.load(path)
+    check_close(model(np.load(path / "images.npy")).numpy(), np.load(path / "expected.npy"))
+
+
+def test_architectures_of_timm(tmp_path):
+    """Every architecture of timm's is refused, or read with the heads, activation and epsilon that
+    timm gives it: its own files state none of them."""
+    run("facts", tmp_path)
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert len(facts) > 100
+    activations = {"GELU": "gelu_erf", "GELUTanh": "gelu_tanh"}
+    read, wrong = [], []
+    for name, fact in facts.items():
+        classifier = {"token": "token", "avg": "gap", "map": "map"}.get(fact["pool"])
+        known = {"head.weight", "head.bias"}
+        if classifier:
+            config = vit_tf.ViTConfig(
+                **VIT | {"hidden_size": fact["width"], "heads": 1, "layers": 1},
+                classifier=classifier,
+            )
+            known |= {name for rule in rules(config) for name in rule.names}
+        own = {name for name in fact["names"] if not name.startswith("blocks.") or ".0." in name}
+        if own - known:
+            continue  # it has tensors that no model of ours has
+        notes = []
+        settings = Settings("config.json", {"architecture": name})
+        try:
+            received = timm_reading.facts(settings, fact["width"], "vit", notes)
+        except ValueError:
+            continue
+        read.append(name)
+        expected = fact["heads"], activations.get(fact["activation"])
+        if received != expected or fact["epsilon"] != 1e-6:
+            wrong.append((name, received, fact))
+    print(f"{len(read)} of {len(facts)} architectures are read: {', '.join(read)}")
+    assert wrong == []
+    assert {"vit_base_patch16_224", "vit_huge_patch14_224", "vit_base_patch16_gap_224"} <= set(read)

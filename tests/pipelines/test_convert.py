@@ -1,0 +1,212 @@
+"""`pipelines.convert`: formats both ways, the report, and what is refused."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import vit_tf
+from pipelines import conversion, parity, weights
+from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.vit_tf import tiny
+
+LABELS = ("null", "one", "zwei", "três", "四")
+MODELS = {
+    # timm has no other epsilon than 1e-6.
+    "ViT": {"activation": "gelu_erf", "layer_norm_epsilon": 1e-5, "dropout": 0.1},
+    # With timm's epsilons, which its files cannot do without.
+    "hybrid": {
+        "stem": {
+            "units": (1,),
+            "width": 0.5,
+            "group_norm_epsilon": 1e-5,
+            "variance_epsilon": 1e-8,
+            "deviation_epsilon": 0.0,
+        },
+        "patch_size": 1,
+        "activation": "gelu_erf",
+    },
+    "MAP": {"classifier": "map", "position_embedding": "sincos_2d"},
+}
+
+
+def make(kind):
+    if kind == "BiT":
+        config = vit_tf.ResNetConfig(units=(1, 1), width=0.5, image_size=(33, 21), num_classes=5)
+        model = vit_tf.create_model(config)
+        tiny.randomize(model)
+        return model
+    return tiny.model(image_size=(32, 24), **MODELS[kind])
+
+
+@pytest.fixture(params=[*MODELS, "BiT"])
+def saved(request, tmp_path):
+    """`(kind, path of its .npz file)`."""
+    model, path = make(request.param), str(tmp_path / "model.npz")
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
+    vit_tf.save_npz(model, path, rule)
+    return request.param, path
+
+
+def test_npz_to_keras_and_back_is_bitwise(saved, tmp_path):
+    _, path = saved
+    there, back = str(tmp_path / "b.keras"), str(tmp_path / "c.npz")
+    for source, destination in ((path, there), (there, back)):
+        report = conversion.convert(source, destination, say=str)
+        assert report.passed and report.difference == 0, str(report)
+    for suffix in ("", ".json"):
+        with open(path + suffix, "rb") as first, open(back + suffix, "rb") as second:
+            assert suffix == "" or first.read() == second.read()
+    with np.load(path) as first, np.load(back) as second:
+        assert first.files == second.files
+        assert all(first[key].tobytes() == second[key].tobytes() for key in first.files)
+    assert sorted(os.listdir(tmp_path)) == [
+        *("b.keras", "b.keras.json", "c.npz", "c.npz.json", "model.npz", "model.npz.json")
+    ]
+
+
+LAYOUTS = {
+    "huggingface": {"ViT"},
+    "timm": {"hybrid", "MAP", "BiT"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_safetensors_and_back(saved, tmp_path, layout):
+    """Where the layout has a place for the model; else the reason, and nothing is written."""
+    kind, path = saved
+    folder, back = tmp_path / "folder", str(tmp_path / "c.npz")
+    if kind not in LAYOUTS[layout]:
+        with pytest.raises(conversion.UserError, match="cannot be written in the"):
+            conversion.convert(path, str(folder), layout, say=str)
+        assert not folder.exists()
+        return
+    report = conversion.convert(path, str(folder), layout, say=str)
+    assert report.passed, str(report)
+    assert (folder / "config.json").exists()
+    report = conversion.convert(str(folder), back, say=str)
+    assert report.passed and report.difference == 0, str(report)
+    # The same function, but BiT's kernels are scaled for timm's epsilon; positions become a table.
+    with np.load(path) as first, np.load(back) as second:
+        assert (first.files == second.files) == (kind != "MAP")
+        same = [first[key].tobytes() == second[key].tobytes() for key in first.files]
+        assert all(same) == (kind != "BiT")
+
+
+def test_check_finds_one_changed_bit(tmp_path):
+    model = make("ViT")
+    first, second = (str(tmp_path / f"{name}.npz") for name in "ab")
+    vit_tf.save_npz(model, first)
+    kernel = model.blocks[1].mlp.dense_0.kernel
+    value = np.array(kernel.value)
+    value[0, 0] = np.nextafter(value[0, 0], np.float32(9))
+    kernel.assign(value)
+    vit_tf.save_npz(model, second)
+    assert conversion.check(first, first).passed
+    report = conversion.check(first, second)
+    assert not report.passed
+    assert "other values: Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel" in str(report)
+    assert str(report).endswith("FAIL")
+
+
+def facts(**fields):
+    model = tiny.model(**fields)
+    return parity.facts_of("m", model, vit_tf.Preprocessing(image_size=model.config.image_size))
+
+
+def test_report_tells_what_differs():
+    first = facts()
+    assert parity.compare(first, first).passed
+    note = parity.compare(first, facts(dropout=0.5))
+    assert note.passed and "note: config: dropout: 0.0 -> 0.5" in str(note)
+    other = parity.compare(first, facts(activation="gelu_erf"))
+    assert not other.passed and "activation: 'gelu_tanh' -> 'gelu_erf'" in str(other)
+    assert other.difference > parity.TOLERANCE and "logits: they differ" in str(other)
+    more = parity.compare(first, facts(representation_size=7))
+    assert "only in m: pre_logits/bias" in str(more)
+    model = make("BiT")
+    bit = parity.facts_of("b", model, vit_tf.Preprocessing(image_size=model.config.image_size))
+    assert "models of different families" in str(parity.compare(first, bit))
+
+
+def test_facts_are_the_files(tmp_path):
+    """Counts, norm and checksums against the file itself."""
+    model = make("ViT")
+    vit_tf.save_npz(model, tmp_path / "a.npz")
+    found = parity.facts_of("m", model, vit_tf.Preprocessing(image_size=(32, 24)))
+    with np.load(tmp_path / "a.npz") as file:
+        assert found.norms.keys() == set(file.files)
+        assert found.parameters == sum(file[key].size for key in file.files) == model.count_params()
+        flat = np.concatenate([file[key].ravel().astype(np.float64) for key in file.files])
+    np.testing.assert_allclose(found.norm, np.linalg.norm(flat), rtol=1e-12)
+    assert len(set(found.checksums.values())) > len(found.checksums) / 2
+    assert found.logits.shape == (2, 5)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    def run(*arguments):
+        return run_here("convert", *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+
+    return run
+
+
+def test_wrong_use_is_one_sentence(command, tmp_path):
+    vit_tf.save_npz(make("ViT"), tmp_path / "a.npz")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.npz").write_text("text")
+    for arguments, words in (
+        ([], ["Expected SRC and DST. Received: nothing"]),
+        (["a.npz"], ["Expected SRC and DST. Received: a.npz"]),
+        (["a.npz", "b"], ["Cannot tell what b should become", "--layout"]),
+        (["a.npz", "b.npz", "--layout=timm"], ["writes a folder, not a file"]),
+        (["a.npz", "a.npz"], ["a.npz is there", "--overwrite"]),
+        (["a.npz", "nowhere/b.npz"], ["there is no folder"]),
+        (["none.npz", "b.npz"], ["There is no model at none.npz"]),
+        (["text.npz", "b.npz"], ["not a readable .npz archive"]),
+        (["folder", "b.npz"], ["holds no trained model"]),
+        (["--layout=onnx", "a.npz", "b"], ["layout", "onnx"]),
+        (["--weights=average", "a.npz", "b.npz"], ["--weights=average"]),
+    ):
+        result = command(*arguments)
+        assert_user_error(result, *words)
+        assert sorted(os.listdir(tmp_path)) == ["a.npz", "a.npz.json", "folder", "text.npz"]
+
+
+@pytest.mark.process
+def test_as_a_command(tmp_path):
+    result = run_command("convert", "shipped", "a.npz", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "PASS"
+    assert "138,954" in result.stdout and "wrote a.npz" in result.stdout
+    shutil.copy(tmp_path / "a.npz", tmp_path / "b.npz")
+    fields = json.loads((tmp_path / "a.npz.json").read_text())
+    fields["config"]["activation"] = "gelu_erf"
+    (tmp_path / "b.npz.json").write_text(json.dumps(fields))
+    result = run_command("convert", "--check", "a.npz", "b.npz", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[-1] == "FAIL"
+    assert result.stderr.startswith("error: b.npz does not hold the model of a.npz.")
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    vit_tf.save_npz(make("ViT"), tmp_path / "a.npz")
+
+    def fail(*arguments, **fields):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(vit_tf, "save_npz", fail)
+    with pytest.raises(conversion.RunError, match="Cannot write .*: No space left"):
+        conversion.convert(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), say=str)
+
+
+def test_sources_are_found(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "model.safetensors").write_bytes(b"")
+    assert weights.find(tmp_path / "folder").kind == "safetensors"
+    (tmp_path / "x.safetensors").write_bytes(b"")
+    assert weights.find(tmp_path / "x.safetensors").kind == "safetensors"
+    with pytest.raises(weights.UserError):
+        weights.open_model(weights.find(tmp_path / "x.safetensors"))

@@ -1,0 +1,181 @@
+"""Hybrids and BiT ResNets through everything: strategies, parts, policies, restart, export."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines import conversion, experiments, serving, train_loop, weights
+from pipelines.config import override
+from pipelines.strategies import make_strategy
+from pipelines.workdir import Workdir
+from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.tiny import tiny_experiment
+
+SHARED = (
+    "data.window=64",
+    "data.eval_split=none",
+    "train.batch_size=16",
+    "train.steps=4",
+    "train.log_every=1",
+    "train.checkpoint_every=2",
+    "schedule.warmup_steps=1",
+    "optimizer.name=sgd",
+    "optimizer.learning_rate=0.05",
+)
+RESIDUAL = ("model.image_size=16", "model.width=0.5")
+
+
+def hybrid(*assignments):
+    own = ("model.units=1,1", "model.patch_size=1")
+    return tiny_experiment(*SHARED, *RESIDUAL, *own, *assignments)
+
+
+def bit(*assignments):
+    own = ("model.name=BiT-R50x1", "model.units=1,1")
+    return override(experiments.get("digits"), [*SHARED, *RESIDUAL, *own, *assignments])
+
+
+FAMILIES = {"hybrid": hybrid, "BiT": bit}
+
+
+def one_device():
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def two_replicas():
+    return make_strategy("mirrored")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def run(request, tmp_path_factory):
+    """`(function that makes the experiment, workdir of a run on one device)`."""
+    folder = tmp_path_factory.mktemp("families") / "one"
+    make = FAMILIES[request.param]
+    train_loop.train(make(), folder, one_device())
+    return make, folder
+
+
+def final(workdir):
+    with np.load(Workdir(workdir).final, allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize(
+    "strategy, parts",
+    [(one_device, 4), (two_replicas, 1), (two_replicas, 2)],
+    ids=["4 parts", "2 replicas", "2 replicas of 2 parts"],
+)
+def test_splits_train_the_same_model(run, tmp_path, strategy, parts):
+    """With parts, kernels are standardised once and their gradients summed before."""
+    make, folder = run
+    train_loop.train(make(f"train.accumulation={parts}"), tmp_path / "run", strategy())
+    expected, received = final(folder), final(tmp_path / "run")
+    largest = max(np.abs(value).max() for value in expected.values())
+    for key, value in expected.items():
+        if not key.endswith("key/bias"):
+            assert np.abs(received[key] - value).max() <= 1e-5 * largest, key
+    begun = weights.open_model(weights.find(folder))[0]
+    assert np.abs(begun.head.kernel).max() > 1e-3  # They have learned something.
+
+
+def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
+    """Checkpoints carry no strategy: what two replicas saved is one model anywhere."""
+    make, _ = run
+    train_loop.train(make(), tmp_path / "run", two_replicas())
+    expected = final(tmp_path / "run")
+    (tmp_path / "run" / "final.npz").unlink()
+    report = conversion.convert(str(tmp_path / "run"), str(tmp_path / "a.npz"), say=str)
+    assert report.passed and report.difference == 0
+    with np.load(tmp_path / "a.npz") as file:
+        for key, value in expected.items():
+            np.testing.assert_array_equal(file[key], value)
+
+
+def test_resumes_bitwise(run, tmp_path):
+    make, folder = run
+    train_loop.train(make("train.steps=2", "schedule.decay=constant"), tmp_path / "a", one_device())
+    train_loop.train(make("schedule.decay=constant"), tmp_path / "a", one_device())
+    train_loop.train(make("schedule.decay=constant"), tmp_path / "b", one_device())
+    a, b = final(tmp_path / "a"), final(tmp_path / "b")
+    assert all(a[key].tobytes() == b[key].tobytes() for key in b)
+    assert any(a[key].tobytes() != value.tobytes() for key, value in final(folder).items())
+
+
+def test_mixed_precision_and_average(run, tmp_path):
+    make, _ = run
+    experiment = make("model.dtype=mixed_bfloat16", "train.average=0.9")
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    losses = [line["loss"] for line in Workdir(tmp_path / "run").read_metrics() if "loss" in line]
+    assert len(losses) == 4 and np.isfinite(losses).all()
+
+
+def test_export_holds_standardised_kernels(run, tmp_path):
+    make, folder = run
+    model, preprocessing = weights.open_model(weights.find(folder))
+    report = serving.export(model, preprocessing, str(tmp_path))
+    assert ("attend" in report.signatures) == (make is hybrid)
+    loaded = tf.saved_model.load(report.path)
+    variables = {tuple(variable.shape): variable for variable in loaded.variables_}
+    kernels = [value.numpy() for shape, value in variables.items() if len(shape) == 4]
+    standardised = [k for k in kernels if abs(k.std(axis=(0, 1, 2)) - 1).max() < 1e-2]
+    assert len(standardised) >= 5
+    assert all(abs(kernel.mean(axis=(0, 1, 2))).max() < 1e-5 for kernel in standardised)
+    # Nothing is standardised when it is called: no mean over the axes of a kernel is in the graph.
+    for name in report.signatures:
+        graph = loaded.signatures[name].graph.as_graph_def()
+        nodes = [node for function in graph.library.function for node in function.node_def]
+        convolutions = [node for node in nodes if node.op == "Conv2D"]
+        assert convolutions
+        assert not [node for node in nodes if "standardized" in node.name]
+        assert sum(node.op == "Sqrt" for node in nodes) == 0
+
+
+def command(monkeypatch, capsys, cwd, *arguments):
+    return run_here(*arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=cwd)
+
+
+def test_commands_take_the_run(run, monkeypatch, capsys, tmp_path):
+    _, folder = run
+    for arguments in (
+        ["evaluate", "--json", f"--model={folder}"],
+        ["predict", "--json", f"--model={folder}"],
+    ):
+        result = command(monkeypatch, capsys, tmp_path, *arguments)
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout.splitlines()[0])
+
+
+def test_fine_tuning_begins_with_the_weights(run, tmp_path):
+    """At another size: a ResNet reads any, and the positions of a hybrid are resized."""
+    make, folder = run
+    source = weights.open_model(weights.find(folder))[0]
+    experiment = make(f"init_from={folder}", "model.image_size=24", "optimizer.learning_rate=0")
+    train_loop.train(experiment, tmp_path / "run", one_device())
+    tuned = weights.open_model(weights.find(tmp_path / "run"))[0]
+    kernel = "conv_root" if make is hybrid else "root"
+    old, new = (
+        np.array(getattr(m.stem if make is hybrid else m, kernel).kernel) for m in (source, tuned)
+    )
+    np.testing.assert_array_equal(old, new)
+    assert not np.any(tuned.head.kernel)
+
+
+@pytest.mark.parametrize(
+    "assignments, words",
+    [
+        (["model.name=BiT-R50x1", "model.heads=3"], ["Unknown model field 'heads'"]),
+        (["model.name=ViT-B/16", "model.width=2"], ["ViT-B/16 has no stem", "width"]),
+        (["model.name=R50+ViT-B/16", "model.units=0"], ["units must be at least 1"]),
+        (["model.name=BiT-R50x1", "model.units=()"], ["at least one stage"]),
+        (["model.name=BiT-R50x1", "model.units=x"], ["model.units is of type", "'x'"]),
+        (["model.name=BiT-R50x9"], ["Unknown model 'BiT-R50x9'. Did you mean BiT-R50x"]),
+        (["model.name=R+ViT-Ti/16", "model.image_size=16"], ["smaller than one patch"]),
+    ],
+)
+def test_wrong_fields_are_one_sentence(assignments, words, monkeypatch, capsys, tmp_path):
+    flags = [f"--set={assignment}" for assignment in assignments]
+    result = command(monkeypatch, capsys, tmp_path, "pretrain", "--workdir=run", *flags)
+    assert_user_error(result, *words)
+    assert not (tmp_path / "run").exists()

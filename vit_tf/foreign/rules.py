@@ -1,0 +1,162 @@
+"""What a foreign layout is made of: rules between its tensors and the canonical published arrays.
+
+`D` width, `h` heads, `I` and `O` channels in and out. PyTorch keeps kernels as `[O, I]` and
+`[O, I, rows, columns]`, the published layout as `[I, O]` and `[rows, columns, I, O]`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from vit_tf.config import ModelConfig
+from vit_tf.preprocessing import Preprocessing
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rule:
+    """Foreign tensors and the published arrays that hold the same values.
+
+    Attributes:
+        names: foreign name -> shape.
+        shapes: published key -> shape.
+        pack: foreign arrays in the order of `names` -> published arrays in that of `shapes`.
+        unpack: the inverse.
+    """
+
+    names: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]]
+    pack: Callable
+    unpack: Callable
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InputMap:
+    """The model read `scale * x + offset` of each channel, where ours reads `x` in [-1, 1].
+
+    A first convolution that never sees padding takes it over exactly: with the kernel `w`,
+    w * (scale x + offset) = (w scale) x + w offset.
+
+    Attributes:
+        scale, offset: one float per channel.
+    """
+
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+
+    def kernel(self, kernel):
+        """The kernel `[P, P, 3, D]` that reads `x`; float32."""
+        scaled = kernel.astype(np.float64) * np.asarray(self.scale)[:, None]
+        return scaled.astype(np.float32)
+
+    def bias(self, bias, kernel):
+        """The bias `[D]` for it, from the foreign bias and kernel; float32."""
+        added = np.einsum("ijcd,c->d", kernel.astype(np.float64), np.asarray(self.offset))
+        return (bias.astype(np.float64) + added).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reading:
+    """What a layout made of a file's names, shapes and settings; nothing is read yet.
+
+    Attributes:
+        config: the model.
+        preprocessing: from an image to that model's input.
+        notes: what was assumed or cannot be kept, a sentence each.
+        rules: all tensors of the model.
+        aliases: name in a rule -> name in the file, where they differ.
+        ignored: names in the file that the model has no use for.
+        input_map: what the patch embedding has to take over, or None.
+    """
+
+    config: ModelConfig
+    preprocessing: Preprocessing
+    notes: list[str]
+    rules: list[Rule]
+    aliases: dict[str, str] = dataclasses.field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+    input_map: InputMap | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Writing:
+    """How a model is written in a layout.
+
+    Attributes:
+        rules: all tensors, in the order of the file.
+        files: file name -> JSON object.
+        notes: what the layout cannot keep, a sentence each.
+        extra: published key -> array, of those that the model computes and does not store.
+    """
+
+    rules: list[Rule]
+    files: dict[str, dict]
+    notes: list[str]
+    extra: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+def same(name, key, shape):
+    """One tensor under another name."""
+    return Rule({name: shape}, {key: shape}, list, list)
+
+
+def norm(name, key, size, scale="scale", bias="bias"):
+    """Scale and bias of a norm."""
+    return [
+        same(f"{name}.weight", f"{key}/{scale}", (size,)),
+        same(f"{name}.bias", f"{key}/{bias}", (size,)),
+    ]
+
+
+def convolution(name, key, shape):
+    """A kernel `[O, I, rows, columns]`; `shape` is the published one."""
+    rows, columns, inputs, outputs = shape
+    return Rule(
+        {name: (outputs, inputs, rows, columns)},
+        {key: shape},
+        pack=lambda arrays: [arrays[0].transpose(2, 3, 1, 0)],
+        unpack=lambda arrays: [arrays[0].transpose(3, 2, 0, 1)],
+    )
+
+
+def linear(name, keys, inputs, outputs):
+    """A dense layer, or several that the foreign layout keeps as one along its outputs.
+
+    Args:
+        name: of the layer there.
+        keys: one key, or a list of keys, of the layers here.
+        inputs, outputs: shapes of what one of them reads and gives, such as `(D,)` and `(h, D/h)`.
+    """
+    keys = [keys] if isinstance(keys, str) else keys
+    rows, columns = int(np.prod(inputs)), int(np.prod(outputs))
+    count = len(keys)
+    return [
+        Rule(
+            {f"{name}.weight": (count * columns, rows)},
+            {f"{key}/kernel": (*inputs, *outputs) for key in keys},
+            pack=lambda arrays: [
+                part.T.reshape(*inputs, *outputs) for part in np.split(arrays[0], count)
+            ],
+            unpack=lambda arrays: [
+                np.concatenate([array.reshape(rows, columns).T for array in arrays])
+            ],
+        ),
+        Rule(
+            {f"{name}.bias": (count * columns,)},
+            {f"{key}/bias": tuple(outputs) for key in keys},
+            pack=lambda arrays: [part.reshape(outputs) for part in np.split(arrays[0], count)],
+            unpack=lambda arrays: [np.concatenate([array.reshape(-1) for array in arrays])],
+        ),
+    ]
+
+
+def without_class_slot(name, key, shape):
+    """A position table without a row for the class token, whose own vector holds it; `shape` has
+    the row."""
+    batch, tokens, width = shape
+    return Rule(
+        {name: (batch, tokens - 1, width)},
+        {key: shape},
+        pack=lambda arrays: [np.pad(arrays[0], [(0, 0), (1, 0), (0, 0)])],
+        unpack=lambda arrays: [arrays[0][:, 1:]],
+    )

@@ -1,0 +1,81 @@
+"""Attention pooling: one learned query reads all tokens (big_vision; Zhai et al., 2022)."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+from vit_tf.layers.encoder import MlpBlock
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class MapPooling(keras.layers.Layer):
+    """Attention from a learned probe to the tokens, then an MLP behind a LayerNorm, as a residual.
+
+    Args:
+        heads: number of heads; must divide the width `D`.
+        mlp_size: hidden width of the MLP.
+        activation: "gelu_tanh" or "gelu_erf".
+        epsilon: of the LayerNorm.
+
+    Call arguments:
+        tokens: `[B, N, D]`.
+
+    Returns:
+        `[B, D]`.
+    """
+
+    def __init__(self, heads, mlp_size, activation="gelu_tanh", epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.mlp_size = mlp_size
+        self.activation = activation
+        self.epsilon = epsilon
+        policy = {"dtype": self.dtype_policy}
+        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", **policy)
+        self.mlp = MlpBlock(mlp_size, activation, name="mlp", **policy)
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        # Xavier uniform of each [D, D] part, as in `MultiHeadAttention`.
+        limit = math.sqrt(3 / width)
+        self.probe = self.add_weight(
+            name="probe", shape=(1, width), initializer=keras.initializers.GlorotUniform()
+        )
+        # One packed projection q | k | v, of which the probe uses the first part.
+        self.qkv = keras.layers.Dense(
+            3 * width,
+            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
+            name="qkv",
+            dtype=self.dtype_policy,
+        )
+        self.out = keras.layers.Dense(
+            width, kernel_initializer="glorot_uniform", name="out", dtype=self.dtype_policy
+        )
+        for layer in (self.qkv, self.out, self.norm, self.mlp):
+            layer.build((None, None, width))
+
+    def call(self, tokens):
+        width = tokens.shape[-1]
+        kernel, bias, probe = (
+            tf.cast(variable.value, tokens.dtype)
+            for variable in (self.qkv.kernel, self.qkv.bias, self.probe)
+        )
+        query = probe @ kernel[:, :width] + bias[:width]
+        keys, values = tf.split(tokens @ kernel[:, width:] + bias[width:], 2, axis=-1)
+        # [heads, D / heads], and [B, N, heads, D / heads] twice.
+        query = tf.reshape(query, [self.heads, -1])
+        shape = [-1, tf.shape(tokens)[1], self.heads, width // self.heads]
+        keys, values = (tf.reshape(part, shape) for part in (keys, values))
+        logits = tf.einsum("hd,bnhd->bhn", query * (width // self.heads) ** -0.5, keys)
+        weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), tokens.dtype)
+        pooled = self.out(tf.reshape(tf.einsum("bhn,bnhd->bhd", weights, values), [-1, 1, width]))
+        return (pooled + self.mlp(self.norm(pooled)))[:, 0]
+
+    def get_config(self):
+        return super().get_config() | {
+            "heads": self.heads,
+            "mlp_size": self.mlp_size,
+            "activation": self.activation,
+            "epsilon": self.epsilon,
+        }

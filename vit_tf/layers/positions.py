@@ -1,0 +1,123 @@
+"""Position embeddings: a learned table, or fixed sines and cosines (paper, eq. 1).
+
+Shapes: `B` images, `D` width, `T` prefix tokens.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.layers.embeddings import in_dtype
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class PositionEmbedding(keras.layers.Layer):
+    """Adds one learned vector per token, in raster order (paper, section 3.1).
+
+    Initially normal with standard deviation 0.02. To use a table at another resolution see
+    `resize_position_table`.
+
+    Call arguments:
+        tokens: `[B, T, D]` with as many tokens as the layer was built for.
+
+    Returns:
+        `[B, T, D]`.
+    """
+
+    def build(self, input_shape):
+        self.table = self.add_weight(
+            name="table",
+            shape=tuple(input_shape[1:]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+
+    def call(self, tokens):
+        return tokens + in_dtype(self.table, tokens.dtype)
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class SinCosPositions(keras.layers.Layer):
+    """Adds fixed sines and cosines of each patch's column and row (big_vision; Chen et al., 2021).
+
+    A fourth of the width each: sin(x w), cos(x w), sin(y w), cos(y w), with `D / 4` frequencies w
+    that fall geometrically from 1 to 1/10,000. Prefix tokens get nothing.
+
+    Args:
+        grid: `(rows, columns)` of the patches.
+        num_prefix_tokens: leading tokens without a place.
+
+    Call arguments:
+        tokens: `[B, T + rows * columns, D]`.
+        grid: another grid, of which the tokens are; None is the layer's own.
+
+    Returns:
+        The same shape.
+    """
+
+    def __init__(self, grid, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = list(grid)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def build(self, input_shape):
+        self.width = input_shape[-1]
+
+    @property
+    def table(self):
+        """float32 `[T + rows * columns, D]`, of the layer's own grid."""
+        return self._table(self.grid)
+
+    def _table(self, grid):
+        frequencies = 10_000.0 ** -np.linspace(0, 1, self.width // 4)
+        y, x = np.indices(grid).reshape(2, -1, 1) * frequencies
+        table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
+        prefix = np.zeros([self.num_prefix_tokens, self.width])
+        return np.concatenate([prefix, table]).astype(np.float32)
+
+    def call(self, tokens, grid=None):
+        return tokens + tf.constant(self._table(grid or self.grid), tokens.dtype)
+
+    def get_config(self):
+        return super().get_config() | {
+            "grid": self.grid,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
+def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
+    """Stretches a learned position table to another patch grid (paper, section 3.2).
+
+    Bilinear with the end points fixed, as the published JAX code does it; `tf.image.resize` samples
+    at pixel centres instead and would shift every published table by up to half a patch.
+
+    Args:
+        table: float array `[T + rows * columns, D]`: `T = num_prefix_tokens` rows without a place
+            on the grid, copied unchanged, then the source grid in row-major order.
+        source_grid: `(rows, columns)` of the table, in patches.
+        target_grid: `(rows, columns)` wanted, in patches.
+        num_prefix_tokens: leading rows that are not patches.
+
+    Returns:
+        Array `[T + target rows * target columns, D]` of the table's dtype.
+
+    Raises:
+        ValueError: if the table does not have `T + rows * columns` rows.
+    """
+    table = np.asarray(table)
+    rows, columns = source_grid
+    if len(table) != num_prefix_tokens + rows * columns:
+        raise ValueError(
+            f"A position table for a {rows} x {columns} grid and {num_prefix_tokens} prefix tokens "
+            f"has {num_prefix_tokens + rows * columns} rows. Received: {len(table)} rows."
+        )
+    prefix, patches = np.split(table.astype(np.float64), [num_prefix_tokens])
+    patches = patches.reshape(rows, columns, -1)
+    by_row, by_column = map(_hat_weights, source_grid, target_grid)
+    patches = np.einsum("ai,bj,ijd->abd", by_row, by_column, patches, optimize=True)
+    return np.concatenate([prefix, patches.reshape(-1, table.shape[-1])]).astype(table.dtype)
+
+
+def _hat_weights(old, new):
+    """Linear interpolation as a `[new, old]` matrix; the end points stay put."""
+    at = np.linspace(0, old - 1, new)
+    return np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(old)))

@@ -1,0 +1,300 @@
+"""Residual networks: the stem of hybrids (post-activation) and BiT's units (pre-activation).
+
+`B` images, `H x W` pixels, `C` channels, `f` the width of a unit's bottleneck; a unit has `4 f`
+channels.
+"""
+
+import keras
+import tensorflow as tf
+
+from vit_tf.config import GROUPS
+from vit_tf.layers.standardized_conv import StandardizedConv
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class GroupNorm(keras.layers.Layer):
+    """Normalises groups of channels of each example (Wu and He, 2018), in float32.
+
+    Args:
+        groups: number of groups; must divide `C`.
+        epsilon: is added to the variance.
+        scale: initial value of the scale `gamma`.
+
+    Call arguments:
+        inputs: `[B, H, W, C]`.
+
+    Returns:
+        `[B, H, W, C]` of the same dtype.
+    """
+
+    def __init__(self, groups=GROUPS, epsilon=1e-6, scale=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.groups = groups
+        self.epsilon = epsilon
+        self.scale = scale
+
+    def build(self, input_shape):
+        channels = input_shape[-1]
+        if channels % self.groups:
+            raise ValueError(f"{channels} channels do not make {self.groups} groups.")
+        initializer = keras.initializers.Constant(self.scale)
+        self.gamma = self.add_weight(name="gamma", shape=(channels,), initializer=initializer)
+        self.beta = self.add_weight(name="beta", shape=(channels,), initializer="zeros")
+
+    def call(self, inputs):
+        x = tf.cast(inputs, tf.float32)
+        x -= self._group_means(x)
+        scale = tf.math.rsqrt(self._group_means(tf.square(x)) + self.epsilon)
+        gamma, beta = (tf.cast(v.value, tf.float32) for v in (self.gamma, self.beta))
+        return tf.cast(x * (scale * gamma) + beta, inputs.dtype)
+
+    def _group_means(self, x):
+        """`[B, 1, 1, C]`: for each channel the mean of its group."""
+        channels = x.shape[-1]
+        # Over the pixels first: rows of channels are added up as whole vectors.
+        means = tf.reshape(
+            tf.reduce_mean(x, axis=[1, 2]), [-1, self.groups, channels // self.groups]
+        )
+        means = tf.reduce_mean(means, axis=-1, keepdims=True)
+        return tf.reshape(tf.tile(means, [1, 1, channels // self.groups]), [-1, 1, 1, channels])
+
+    def get_config(self):
+        return super().get_config() | {
+            "groups": self.groups,
+            "epsilon": self.epsilon,
+            "scale": self.scale,
+        }
+
+
+class _Residual(keras.layers.Layer):
+    """What both kinds of units have in common: how their convolutions and norms are made."""
+
+    def __init__(
+        self,
+        filters,
+        strides=1,
+        group_norm_epsilon=1e-6,
+        variance_epsilon=0.0,
+        deviation_epsilon=1e-5,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.filters = filters
+        self.strides = strides
+        self.group_norm_epsilon = group_norm_epsilon
+        self.variance_epsilon = variance_epsilon
+        self.deviation_epsilon = deviation_epsilon
+
+    def _conv(self, name, filters, kernel_size, strides, padding):
+        return StandardizedConv(
+            filters,
+            kernel_size,
+            strides,
+            padding,
+            self.variance_epsilon,
+            self.deviation_epsilon,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def _norm(self, name, scale=1.0):
+        return GroupNorm(
+            epsilon=self.group_norm_epsilon, scale=scale, name=name, dtype=self.dtype_policy
+        )
+
+    def compute_output_shape(self, input_shape):
+        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
+        return (input_shape[0], *sides, 4 * self.filters)
+
+    def get_config(self):
+        return super().get_config() | {
+            "filters": self.filters,
+            "strides": self.strides,
+            "group_norm_epsilon": self.group_norm_epsilon,
+            "variance_epsilon": self.variance_epsilon,
+            "deviation_epsilon": self.deviation_epsilon,
+        }
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class BottleneckUnit(_Residual):
+    """The post-activation unit of hybrids: convolution, norm, ReLU, three times.
+
+    The shortcut is projected, and normalised, where the channels or the sides change. The last norm
+    starts with scale 0, so that a new unit is ReLU(shortcut).
+
+    Args:
+        filters: `f`.
+        strides: of the 3 x 3 convolution and the projection.
+        group_norm_epsilon, variance_epsilon, deviation_epsilon: see `StemConfig`.
+
+    Call arguments:
+        inputs: `[B, H, W, C]`.
+
+    Returns:
+        `[B, ceil(H / strides), ceil(W / strides), 4 f]`.
+    """
+
+    def build(self, input_shape):
+        inside, outside = self.filters, 4 * self.filters
+        narrow, small = (*input_shape[:-1], inside), (None, None, None, inside)
+        self.conv1 = self._conv("conv1", inside, 1, 1, "same")
+        self.gn1 = self._norm("gn1")
+        self.conv2 = self._conv("conv2", inside, 3, self.strides, "same")
+        self.gn2 = self._norm("gn2")
+        self.conv3 = self._conv("conv3", outside, 1, 1, "same")
+        self.gn3 = self._norm("gn3", scale=0.0)
+        self.conv_proj = self.gn_proj = None
+        self.conv1.build(input_shape)
+        for layer in (self.gn1, self.conv2):
+            layer.build(narrow)
+        for layer in (self.gn2, self.conv3):
+            layer.build(small)
+        self.gn3.build((None, None, None, outside))
+        if input_shape[-1] != outside or self.strides != 1:
+            self.conv_proj = self._conv("conv_proj", outside, 1, self.strides, "same")
+            self.gn_proj = self._norm("gn_proj")
+            self.conv_proj.build(input_shape)
+            self.gn_proj.build((None, None, None, outside))
+
+    def call(self, inputs):
+        shortcut = inputs if self.conv_proj is None else self.gn_proj(self.conv_proj(inputs))
+        x = tf.nn.relu(self.gn1(self.conv1(inputs)))
+        x = tf.nn.relu(self.gn2(self.conv2(x)))
+        return tf.nn.relu(self.gn3(self.conv3(x)) + shortcut)
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class PreActivationUnit(_Residual):
+    """BiT's unit: norm, ReLU, convolution, three times (Kolesnikov et al., 2020).
+
+    Where the channels or the sides change, the shortcut is a projection of what the first ReLU
+    gives. Sides are padded with one zero before and after, not by TensorFlow's SAME rule.
+
+    Args and shapes: see `BottleneckUnit`.
+    """
+
+    def build(self, input_shape):
+        inside, outside = self.filters, 4 * self.filters
+        narrow = (None, None, None, inside)
+        self.gn_a = self._norm("gn_a")
+        self.conv_a = self._conv("conv_a", inside, 1, 1, 0)
+        self.gn_b = self._norm("gn_b")
+        self.conv_b = self._conv("conv_b", inside, 3, self.strides, 1)
+        self.gn_c = self._norm("gn_c")
+        self.conv_c = self._conv("conv_c", outside, 1, 1, 0)
+        self.proj = None
+        for layer in (self.gn_a, self.conv_a):
+            layer.build(input_shape)
+        for layer in (self.gn_b, self.conv_b, self.gn_c, self.conv_c):
+            layer.build(narrow)
+        if input_shape[-1] != outside or self.strides != 1:
+            self.proj = self._conv("proj", outside, 1, self.strides, 0)
+            self.proj.build(input_shape)
+
+    def call(self, inputs):
+        x = tf.nn.relu(self.gn_a(inputs))
+        shortcut = inputs if self.proj is None else self.proj(x)
+        x = self.conv_a(x)
+        x = self.conv_b(tf.nn.relu(self.gn_b(x)))
+        return self.conv_c(tf.nn.relu(self.gn_c(x))) + shortcut
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class ResNetStem(keras.layers.Layer):
+    """The ResNet of a hybrid: images to a feature map (paper.md C.1).
+
+    Args:
+        units, width, group_norm_epsilon, variance_epsilon, deviation_epsilon: the fields of
+            `StemConfig`.
+
+    Call arguments:
+        images: `[B, H, W, 3]` float in [-1, 1], or uint8 0..255, which is mapped to [-1, 1].
+
+    Returns:
+        `[B, h, w, C]` in the compute dtype, with `(h, w)` and `C` as `StemConfig.feature_size` and
+        `channels` say.
+    """
+
+    def __init__(
+        self,
+        units,
+        width=1.0,
+        group_norm_epsilon=1e-6,
+        variance_epsilon=0.0,
+        deviation_epsilon=1e-5,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = list(units)
+        self.width = width
+        self.group_norm_epsilon = group_norm_epsilon
+        self.variance_epsilon = variance_epsilon
+        self.deviation_epsilon = deviation_epsilon
+        policy = {"dtype": self.dtype_policy}
+        self.conv_root = StandardizedConv(
+            round(64 * width), 7, 2, "same", name="conv_root", **standardization(self), **policy
+        )
+        self.gn_root = GroupNorm(epsilon=group_norm_epsilon, name="gn_root", **policy)
+        self.unit_layers = residual_units(BottleneckUnit, self, **policy)
+
+    def build(self, input_shape):
+        self.conv_root.build(input_shape)
+        shape = (None, None, None, self.conv_root.filters)
+        self.gn_root.build(shape)
+        for unit in self.unit_layers:
+            unit.build(shape)
+            shape = unit.compute_output_shape(shape)
+
+    def call(self, images):
+        x = tf.nn.relu(self.gn_root(self.conv_root(in_model_range(images, self.compute_dtype))))
+        x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+        for unit in self.unit_layers:
+            x = unit(x)
+        return x
+
+    def get_config(self):
+        return super().get_config() | {
+            "units": self.units,
+            "width": self.width,
+            "group_norm_epsilon": self.group_norm_epsilon,
+            "variance_epsilon": self.variance_epsilon,
+            "deviation_epsilon": self.deviation_epsilon,
+        }
+
+
+def residual_units(unit, config, **kwargs):
+    """The units of all stages, named after their places: `block1_unit1`, ...
+
+    Args:
+        unit: the class.
+        config: what has the fields of `StemConfig`, such as a `ResNetConfig`.
+        **kwargs: for the layers.
+    """
+    return [
+        unit(
+            round(64 * config.width) * 2**stage,
+            strides=2 if stage and not index else 1,
+            group_norm_epsilon=config.group_norm_epsilon,
+            name=f"block{stage + 1}_unit{index + 1}",
+            **standardization(config),
+            **kwargs,
+        )
+        for stage, count in enumerate(config.units)
+        for index in range(count)
+    ]
+
+
+def standardization(config):
+    """The arguments of `StandardizedConv` that a configuration decides."""
+    return {
+        "variance_epsilon": config.variance_epsilon,
+        "deviation_epsilon": config.deviation_epsilon,
+    }
+
+
+def in_model_range(images, dtype):
+    """Images as the first convolution wants them; uint8 is mapped to [-1, 1]."""
+    if images.dtype == tf.uint8:
+        images = tf.cast(images, tf.float32) * (1 / 127.5) - 1.0
+    return tf.cast(images, dtype)

@@ -1,0 +1,150 @@
+"""Convolutions whose kernels are standardised (weight standardisation; Qiao et al., 2019)."""
+
+import contextvars
+
+import keras
+import tensorflow as tf
+
+_current = contextvars.ContextVar("vit_tf_standardized_kernels", default=None)
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class StandardizedConv(keras.layers.Layer):
+    """2-D convolution without bias, with `(w - mean) / (sqrt(variance + v) + d)` as its kernel.
+
+    Mean and variance are those of each output channel's weights, in float32 under every policy.
+
+    Args:
+        filters: output channels.
+        kernel_size: side of the square kernel, in pixels.
+        strides: pixels between two outputs.
+        padding: "same" (TensorFlow's rule: ceil(side / strides) outputs, an odd pixel after), or
+            the number of zeros on every side.
+        variance_epsilon, deviation_epsilon: v and d.
+
+    Call arguments:
+        inputs: `[B, H, W, C]`.
+
+    Returns:
+        `[B, h, w, filters]` in the compute dtype.
+    """
+
+    def __init__(
+        self,
+        filters,
+        kernel_size,
+        strides=1,
+        padding="same",
+        variance_epsilon=0.0,
+        deviation_epsilon=1e-5,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.strides = strides
+        self.padding = padding
+        self.variance_epsilon = variance_epsilon
+        self.deviation_epsilon = deviation_epsilon
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
+            initializer="lecun_normal",
+        )
+
+    def standardized(self):
+        """The kernel that is convolved with, float32."""
+        kernel = tf.cast(self.kernel.value, tf.float32)
+        centred = kernel - tf.reduce_mean(kernel, axis=[0, 1, 2])
+        variance = tf.reduce_mean(tf.square(centred), axis=[0, 1, 2])
+        deviation = tf.sqrt(variance + self.variance_epsilon) + self.deviation_epsilon
+        return centred / deviation
+
+    def call(self, inputs):
+        kernels = _current.get()
+        kernel = self.standardized() if kernels is None else kernels.of(self)
+        if self.padding == "same":
+            padding = "SAME"
+        else:
+            padding = [[0, 0], [self.padding] * 2, [self.padding] * 2, [0, 0]]
+        return tf.nn.conv2d(inputs, tf.cast(kernel, inputs.dtype), self.strides, padding)
+
+    def get_config(self):
+        return super().get_config() | {
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "variance_epsilon": self.variance_epsilon,
+            "deviation_epsilon": self.deviation_epsilon,
+        }
+
+
+class StandardizedKernels:
+    """The kernels of a model, standardised once for all calls inside a `with` block.
+
+    For what calls a model several times with the same weights: accumulated gradients, or a model
+    that is exported, where nothing has to be standardised any more.
+
+    Args:
+        model: any Keras model.
+        constant: whether to keep them in variables of their own, for an export.
+
+    Attributes:
+        layers: its `StandardizedConv` layers.
+        values: what they convolve with, float32 tensors or variables in the order of `layers`.
+    """
+
+    def __init__(self, model, constant=False):
+        self.layers = [
+            layer
+            for layer in model._flatten_layers(include_self=False)
+            if isinstance(layer, StandardizedConv)
+        ]
+        self.values = [layer.standardized() for layer in self.layers]
+        if constant:
+            self.values = [tf.Variable(value, trainable=False) for value in self.values]
+        self._by_layer = {
+            id(layer): value for layer, value in zip(self.layers, self.values, strict=True)
+        }
+        self._tokens = []
+
+    def of(self, layer):
+        """What a layer convolves with."""
+        return self._by_layer[id(layer)]
+
+    def in_place_of(self, variables) -> list[tf.Tensor]:
+        """The variables' values, with `values` in the places of the kernels they were made of."""
+        by_kernel = {
+            id(layer.kernel): value for layer, value in zip(self.layers, self.values, strict=True)
+        }
+        return [by_kernel.get(id(variable), variable.value) for variable in variables]
+
+    def to_raw(self, tape, variables, gradients):
+        """Gradients with respect to `in_place_of(variables)` as those of the variables.
+
+        Args:
+            tape: a `tf.GradientTape` that recorded the construction of this object.
+            variables: Keras variables.
+            gradients: list of tensors, one for each.
+        """
+        by_kernel = {
+            id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)
+        }
+        kernels = [layer.kernel for layer in self.layers]
+        raw = tape.gradient(
+            self.values,
+            [kernel.value for kernel in kernels],
+            output_gradients=[by_kernel[id(kernel)] for kernel in kernels],
+        )
+        by_kernel |= {id(kernel): gradient for kernel, gradient in zip(kernels, raw, strict=True)}
+        return [by_kernel[id(variable)] for variable in variables]
+
+    def __enter__(self):
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *exc_info):
+        _current.reset(self._tokens.pop())

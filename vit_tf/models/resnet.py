@@ -1,0 +1,93 @@
+"""The paper's baseline as a Keras model: "ResNet (BiT)" (section 4.1; Kolesnikov et al., 2020)."""
+
+import keras
+import tensorflow as tf
+
+from vit_tf.config import ResNetConfig
+from vit_tf.layers.resnet import (
+    GroupNorm,
+    PreActivationUnit,
+    in_model_range,
+    residual_units,
+    standardization,
+)
+from vit_tf.layers.standardized_conv import StandardizedConv
+from vit_tf.models.inputs import check_size
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class ResNet(keras.Model):
+    """Images to logits: root, pre-activation units, norm, ReLU, mean over the pixels, head.
+
+    `B` images, `C` channels of the last stage, `K` classes. All variables exist once the model is
+    constructed.
+
+    Args:
+        config: `ResNetConfig`, or the dictionary of its `to_dict`.
+
+    Call arguments:
+        images: `[B, H, W, 3]` float in [-1, 1] or uint8 0..255, of the configured size.
+        training: bool; changes nothing.
+
+    Returns:
+        float32 logits `[B, K]`; with `num_classes=0` the pooled features `[B, C]`.
+    """
+
+    def __init__(self, config, name="resnet", **kwargs):
+        super().__init__(name=name, **kwargs)
+        config = config if isinstance(config, ResNetConfig) else ResNetConfig.from_dict(config)
+        self.config = config
+        policy = {"dtype": self.dtype_policy}
+        self.root = StandardizedConv(
+            round(64 * config.width), 7, 2, 3, name="root", **standardization(config), **policy
+        )
+        self.unit_layers = residual_units(PreActivationUnit, config, **policy)
+        self.norm = GroupNorm(epsilon=config.group_norm_epsilon, name="norm", **policy)
+        self.head = None
+        if config.num_classes:
+            # Zero kernel, so that training starts from the bias alone; float32 under any policy.
+            self.head = keras.layers.Dense(
+                config.num_classes,
+                kernel_initializer="zeros",
+                bias_initializer=keras.initializers.Constant(config.head_bias),
+                name="head",
+                dtype="float32",
+            )
+        self.build((None, *config.image_size, 3))
+
+    def build(self, input_shape):
+        self.root.build(input_shape)
+        shape = (None, None, None, self.root.filters)
+        for unit in self.unit_layers:
+            unit.build(shape)
+            shape = unit.compute_output_shape(shape)
+        self.norm.build(shape)
+        if self.head is not None:
+            self.head.build((None, self.config.channels))
+        self.built = True
+
+    def call(self, images, training=False):
+        features = self.features(images, training=training)
+        return features if self.head is None else self.head(features)
+
+    def stages(self, images, training=False):
+        """The feature map after every stage, `[B, h, w, channels]`; norm and ReLU come later."""
+        del training
+        check_size(images, self.config.image_size)
+        x = self.root(in_model_range(images, self.compute_dtype))
+        # Zeros, not minus infinity: the published weights were trained with them.
+        x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
+        found, units = [], iter(self.unit_layers)
+        for count in self.config.units:
+            for _ in range(count):
+                x = next(units)(x)
+            found.append(x)
+        return found
+
+    def features(self, images, training=False):
+        """What the head reads: `[B, C]`, float32."""
+        last = tf.nn.relu(self.norm(self.stages(images, training=training)[-1]))
+        return tf.reduce_mean(tf.cast(last, tf.float32), axis=[1, 2])
+
+    def get_config(self):
+        return super().get_config() | {"config": self.config.to_dict()}
