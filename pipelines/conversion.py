@@ -1,5 +1,7 @@
 """Writes a model in another format and reads it back, one model in memory at a time."""
 
+import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -7,6 +9,7 @@ import tempfile
 import vit_tf
 from pipelines import parity, weights
 from pipelines.errors import RunError, UserError
+from pipelines.workdir import Workdir
 from vit_tf.files import write_atomically
 
 _FILES = (".npz", ".keras")
@@ -29,17 +32,28 @@ def convert(source, destination, layout=None, choice="final", overwrite=False, s
     Raises:
         UserError: if the source cannot be read, the destination not written, or the layout has no
             place for the model. Nothing is left behind.
-        RunError: if writing fails.
+        RunError: if writing fails. Nothing is left behind, as where the report says FAIL.
     """
     _check_destination(destination, layout, overwrite)
-    before = _facts(
-        source,
-        choice,
-        lambda model, preprocessing: _write(model, preprocessing, destination, layout, say),
-        say,
-    )
-    say(f"wrote {destination} ({_size(destination) / 1e6:,.1f} MB)")
-    return parity.compare(before, _facts(destination, "final"))
+    # A Keras file keeps the dtype policy; the others hold float32.
+    dtype = None if destination.endswith(".keras") else "float32"
+    parent, name = os.path.split(os.path.abspath(destination))
+    # Written beside its place, and moved there when it has been read again and is the same.
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as folder:
+        written = os.path.join(folder, name)
+        before = _facts(
+            source,
+            choice,
+            dtype,
+            functools.partial(_write, path=written, layout=layout, title=destination, say=say),
+            say,
+        )
+        after = dataclasses.replace(_facts(written, "final", dtype), name=destination)
+        report = parity.compare(before, after)
+        if report.passed:
+            _move(written, destination)
+            say(f"wrote {destination} ({_size(destination) / 1e6:,.1f} MB)")
+    return report
 
 
 def check(first, second, choice="final"):
@@ -47,21 +61,23 @@ def check(first, second, choice="final"):
     found = []
     for path in (first, second):
         is_run = os.path.isdir(path) and not os.path.exists(os.path.join(path, "model.safetensors"))
-        found.append(_facts(path, choice if is_run else "final"))
+        dtype = None if first.endswith(".keras") and second.endswith(".keras") else "float32"
+        found.append(_facts(path, choice if is_run else "final", dtype))
     return parity.compare(*found)
 
 
-def _facts(path, choice, use=None, say=None):
+def _facts(path, choice, dtype, use=None, say=None):
     """The facts of the model at `path`, which exists no longer than this call.
 
     Args:
         path: where it is.
         choice: see `weights.choose`.
+        dtype: policy to open it with; None is its own.
         use: called with the model and its preprocessing.
         say: called with what had to be assumed of a file from elsewhere.
     """
     source = weights.find(weights.choose(path, choice))
-    model, preprocessing = weights.open_model(source, "float32")
+    model, preprocessing = weights.open_model(source, dtype)
     for note in weights.notes(source) if say else ():
         say(f"note: {note}")
     if use is not None:
@@ -84,12 +100,32 @@ def _check_destination(path, layout, overwrite):
         raise UserError(f"Cannot write {path}: no permission to change {parent}.")
     if layout is None and os.path.isdir(path):
         raise UserError(f"Cannot write {path}: it is a folder.")
-    taken = os.path.join(path, "model.safetensors") if layout else path
-    if os.path.lexists(taken) and not overwrite:
+    if layout is None:
+        taken = next((file for file in (path, path + ".json") if os.path.lexists(file)), None)
+    else:
+        if os.path.exists(Workdir(path).manifest):
+            raise UserError(f"Cannot write {path}: it is the workdir of a run. Name a new folder.")
+        taken = path if os.path.lexists(path) and not _is_empty(path) else None
+    if taken and not overwrite:
         raise UserError(f"{taken} is there. Choose another place, or replace it: --overwrite.")
 
 
-def _write(model, preprocessing, path, layout, say):
+def _is_empty(path):
+    return os.path.isdir(path) and not os.listdir(path)
+
+
+def _move(written, destination):
+    """Moves a file with its sidecar, or the files of a folder; each appears whole."""
+    if not os.path.isdir(written):
+        for suffix in (".json", ""):
+            os.replace(written + suffix, destination + suffix)
+        return
+    os.makedirs(destination, exist_ok=True)
+    for name in os.listdir(written):
+        os.replace(os.path.join(written, name), os.path.join(destination, name))
+
+
+def _write(model, preprocessing, path, layout, title, say):
     try:
         if layout is not None:
             for note in vit_tf.save_safetensors(model, path, layout, preprocessing):
@@ -101,16 +137,13 @@ def _write(model, preprocessing, path, layout, say):
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
-        raise RunError(f"Cannot write {path}: {error.strerror or error}.") from None
+        raise RunError(f"Cannot write {title}: {error.strerror or error}.") from None
 
 
 def _save_keras(model, path, preprocessing):
     """Writes a `.keras` file and, since it has no place for the preprocessing, a sidecar."""
+    model.save(path)
     sidecar = json.dumps({"preprocessing": preprocessing.to_dict()}, indent=1) + "\n"
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(path))) as folder:
-        temporary = os.path.join(folder, "model.keras")
-        model.save(temporary)
-        os.replace(temporary, path)
     write_atomically(path + ".json", lambda file: file.write(sidecar.encode()))
 
 

@@ -82,6 +82,15 @@ def check_size(config, shapes, path):
             f"{path} describes a larger model than it holds weights for: {len(shapes)} arrays of "
             f"{numbers:,} numbers. Download or copy it again."
         )
+    check_input(config, path)
+
+
+def check_input(config, path):
+    """Refuses a model that reads images of absurd size, which no array shows.
+
+    Raises:
+        ValueError: then.
+    """
     patches = math.prod(config.grid) if isinstance(config, vit_tf.ViTConfig) else 0
     if math.prod(config.image_size) > _MOST_PIXELS or patches > _MOST_PATCHES:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Whether two files hold the same model: counts, norms, checksums, logits on a fixed image."""
+"""Whether two files hold the same model: counts, norms, checksums, results on fixed images."""
 
 import dataclasses
 import hashlib
@@ -11,7 +11,7 @@ from pipelines.typed import differences
 from vit_tf.checkpoints import published_arrays
 from vit_tf.published_layout import POSITIONS
 
-# Largest difference of logits, as a part of the largest logit, that rounding explains.
+# Largest difference of results, as a part of the largest, that rounding explains.
 TOLERANCE = 1e-5
 # Fields that other formats have no place for and that a trained model does not compute with.
 _TRAINING_ONLY = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
@@ -31,7 +31,8 @@ class Facts:
         norms: published key -> Euclidean norm.
         checksums: published key -> SHA-256 of shape and float32 values.
         parameters: number of weights.
-        logits: float32 array, of `fixed_images`.
+        logits, features: float32 arrays, of `fixed_images`: what the model returns, and what its
+            head reads, since a head of zeros hides everything.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Facts:
     checksums: dict[str, str]
     parameters: int
     logits: np.ndarray
+    features: np.ndarray
 
     @property
     def norm(self) -> float:
@@ -62,8 +64,8 @@ class Report:
         facts: of both models.
         problems: a sentence for each difference; none means PASS.
         notes: differences that only further training would show.
-        difference: largest difference of logits, as a part of the largest logit; None if their
-            shapes differ.
+        difference: largest difference of logits and of features, as a part of the largest; None
+            if their shapes differ.
     """
 
     facts: tuple[Facts, Facts]
@@ -89,8 +91,8 @@ class Report:
         lines = [f"{a:{widths[0]}}  {b:{widths[1]}}  {c}".rstrip() for a, b, c in rows]
         if self.difference is not None:
             lines.append(
-                f"logits of a fixed image differ by {self.difference:.1e} of the largest "
-                f"(allowed: {TOLERANCE:.0e})"
+                f"logits and features of fixed images differ by {self.difference:.1e} of the "
+                f"largest (allowed: {TOLERANCE:.0e})"
             )
         lines += [f"note: {line}" for line in self.notes]
         lines += self.problems
@@ -111,15 +113,16 @@ def facts_of(name, model, preprocessing) -> Facts:
         content = f"{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
         checksums[key] = hashlib.sha256(content).hexdigest()
         parameters += array.size
-    logits = model(tf.constant(fixed_images(model.config.image_size)), training=False)
+    images = tf.constant(fixed_images(model.config.image_size))
     return Facts(
         name,
-        model.config.to_dict(),
+        model.config.to_dict() | {"dtype": model.dtype_policy.name},
         preprocessing.to_dict(),
         norms,
         checksums,
         parameters,
-        np.asarray(logits, np.float32),
+        np.asarray(model(images, training=False), np.float32),
+        np.asarray(model.features(images), np.float32),
     )
 
 
@@ -152,15 +155,22 @@ def compare(first, second) -> Report:
             f"other values: {_some(differ)}; norms differ most in {worst}: "
             f"{first.norms[worst]:.6g} and {second.norms[worst]:.6g}"
         )
-    difference = None
-    if first.logits.shape != second.logits.shape:
-        problems.append(f"logits: shapes {first.logits.shape} and {second.logits.shape}")
-    else:
-        largest = max(np.abs(first.logits).max(initial=0), np.finfo(np.float32).tiny)
-        difference = float(np.abs(first.logits - second.logits).max(initial=0) / largest)
-        if not difference <= TOLERANCE:
-            problems.append(f"logits: they differ by {difference:.1e} of the largest")
+    found = [_compare_results(first, second, name, problems) for name in ("logits", "features")]
+    difference = None if None in found else max(found)
     return Report((first, second), tuple(problems), tuple(notes), difference)
+
+
+def _compare_results(first, second, name, problems):
+    """The largest difference as a part of the largest value; adds a problem if that is too much."""
+    one, other = getattr(first, name), getattr(second, name)
+    if one.shape != other.shape:
+        problems.append(f"{name}: shapes {one.shape} and {other.shape}")
+        return None
+    largest = max(np.abs(one).max(initial=0), np.finfo(np.float32).tiny)
+    difference = float(np.abs(one - other).max(initial=0) / largest)
+    if not difference <= TOLERANCE:
+        problems.append(f"{name}: they differ by {difference:.1e} of the largest")
+    return difference
 
 
 def fixed_images(image_size):

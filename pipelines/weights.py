@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tempfile
 
 import tensorflow as tf
 
@@ -10,11 +9,13 @@ import vit_tf
 from pipelines import checkpoints, model_files
 from pipelines.errors import UserError
 from pipelines.workdir import Workdir, read_json
-from vit_tf.checkpoints import infer_config, read_sidecar
+from vit_tf.checkpoints import ModelArrays, infer_config, read_sidecar
 from vit_tf.config import config_from_dict
+from vit_tf.loading import load_arrays
 from vit_tf.models import Model
 
 SHIPPED = "shipped"
+_FOREIGN = ("model.safetensors", "model.safetensors.index.json")
 _SHIPPED_PATH = os.path.join(os.path.dirname(vit_tf.__file__), "assets", "digits.npz")
 
 
@@ -84,7 +85,7 @@ def find(path) -> Source:
     path = os.fspath(path)
     if path == SHIPPED:
         return Source(path, "npz", _SHIPPED_PATH)
-    if os.path.isfile(os.path.join(path, "model.safetensors")):
+    if any(os.path.isfile(os.path.join(path, name)) for name in _FOREIGN):
         return Source(path, "safetensors", path)
     if os.path.isdir(path):
         return _find_in_workdir(path)
@@ -121,6 +122,7 @@ def open_model(source, dtype=None) -> tuple[Model, vit_tf.Preprocessing]:
         else:
             sidecar = read_sidecar(source.file)
             config = _config_of_file(source.file, sidecar.get("config"))
+            model_files.check_input(config, source.path)
             model = vit_tf.create_model(config, dtype=dtype)
             vit_tf.load_npz(model, source.file, head="keep")
         fields = sidecar.get("preprocessing") or {"image_size": list(model.config.image_size)}
@@ -160,11 +162,8 @@ def load(model, source, head="reset"):
         if source.kind == "safetensors":
             return vit_tf.load_safetensors(model, source.file, head=head)
         donor, _ = open_model(source)
-        with tempfile.TemporaryDirectory() as directory:
-            path = os.path.join(directory, "weights.npz")
-            vit_tf.save_npz(donor, path)
-            report = vit_tf.load_npz(model, path, head=head)
-            return dataclasses.replace(report, path=source.path)
+        grid = getattr(donor, "grid", None)
+        return load_arrays(model, ModelArrays(donor), source.path, head, grid, donor.config)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -279,6 +278,7 @@ def _open_foreign(source, dtype):
     from vit_tf import foreign
 
     with foreign.open_foreign(source.file) as file:
+        model_files.check_input(file.config, source.path)
         model = vit_tf.create_model(file.config, dtype=dtype)
         preprocessing = file.preprocessing
     vit_tf.load_safetensors(model, source.file, head="keep")

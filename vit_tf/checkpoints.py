@@ -37,10 +37,12 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
         ValueError: if the file is damaged, foreign or does not fit. The model is then unchanged.
         FileNotFoundError: if there is no such file.
     """
-    # A grid from the caller makes the sidecar superfluous.
-    sidecar = read_sidecar(path) if source_grid is None else {}
+    sidecar = read_sidecar(path)
     grid = sidecar.get("grid") if source_grid is None else source_grid
-    config = config_from_dict(sidecar["config"]) if sidecar.get("config") else None
+    try:
+        config = config_from_dict(sidecar["config"]) if sidecar.get("config") else None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}.json: {error} Delete or restore it.") from None
     with PublishedFile(path) as file:
         return load_arrays(
             model, file, path, head, None if grid is None else check_grid(grid, path), config
@@ -141,18 +143,34 @@ def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
     """
     from vit_tf import foreign
 
-    by_key = {}
-    for entry in published_table(model):
-        by_key |= dict.fromkeys(entry.shapes, entry)
+    arrays = ModelArrays(model)
+    preprocessing = preprocessing or Preprocessing(image_size=model.config.image_size)
+    return foreign.write_foreign(
+        path, layout, model.config, preprocessing, arrays.read, arrays.shapes
+    )
 
-    def read(key):
-        entry = by_key[key]
+
+class ModelArrays:
+    """The weights of a model by published key, one at a time; like an open file to `load_arrays`.
+
+    Attributes:
+        shapes: published key -> shape.
+    """
+
+    def __init__(self, model):
+        self._entries = {}
+        for entry in published_table(model):
+            self._entries |= dict.fromkeys(entry.shapes, entry)
+        self.shapes = {key: tuple(entry.shapes[key]) for key, entry in self._entries.items()}
+
+    def check(self, key):
+        """Does nothing: what is in memory is whole."""
+
+    def read(self, key) -> np.ndarray:
+        """The array of a published key, float32."""
+        entry = self._entries[key]
         values = entry.unpack(np.asarray(entry.variable.value, np.float32))
         return values[list(entry.shapes).index(key)]
-
-    shapes = {key: tuple(entry.shapes[key]) for key, entry in by_key.items()}
-    preprocessing = preprocessing or Preprocessing(image_size=model.config.image_size)
-    return foreign.write_foreign(path, layout, model.config, preprocessing, read, shapes)
 
 
 def published_arrays(model):

@@ -109,13 +109,17 @@ def load_arrays(model, file, path, head, grid=None, config=None) -> LoadReport:
 
 def _check_meaning(config, trained, path):
     """Refuses weights that would fit, and mean something else in this model."""
-    pairs = [(config, trained, _RESIDUAL_MEANING)]
-    if not isinstance(config, ResNetConfig) and not isinstance(trained, ResNetConfig):
+    if type(config) is not type(trained):
+        return  # Of another family, whose arrays do not fit at all.
+    if isinstance(config, ResNetConfig):
+        pairs = [(config, trained, _RESIDUAL_MEANING)]
+    else:
         pairs = [(config, trained, _MEANING)]
+        # A table that is dropped or missing is noticed; fixed positions leave no trace in a file.
+        if {config.position_embedding, trained.position_embedding} == {"sincos_2d", "none"}:
+            pairs.append((config, trained, ("position_embedding",)))
         if config.stem and trained.stem:
             pairs.append((config.stem, trained.stem, _RESIDUAL_MEANING))
-    elif type(config) is not type(trained):
-        return  # Of another family, whose arrays do not fit at all.
     for ours, theirs, names in pairs:
         for name in names:
             if getattr(ours, name) != getattr(theirs, name):
@@ -175,7 +179,8 @@ def _read_positions(file, model, path, grid):
     width = model.config.hidden_size
     if POSITIONS not in file.shapes:
         raise ValueError(
-            f"{path} has no {POSITIONS}. Create the model with position_embedding='none'."
+            f"{path} has no {POSITIONS}. Create the model with the position_embedding that it was "
+            "trained with: 'sincos_2d' (big_vision) or 'none'."
         )
     shape = file.shapes[POSITIONS]
     if len(shape) != 3 or shape[0] != 1 or shape[2] != width:

@@ -226,7 +226,7 @@ KINDS = {
     "wide mlp": (claiming(mlp_size=10**8), LARGER),
     "wide pre-logits": (claiming(representation_size=10**8), LARGER),
     "many positions": (claiming(image_size=[10**6, 10**6]), LARGER),
-    "endless numbers": (claiming(hidden_size=10**4000, heads=1), LARGER),
+    "endless numbers": (claiming(hidden_size=10**4000, heads=1), "below 2^40"),
     "huge images": (
         claiming(image_size=[10**5, 10**5], position_embedding="none"),
         "reads images of (100000, 100000)",

@@ -116,6 +116,42 @@ def facts(**fields):
     return parity.facts_of("m", model, vit_tf.Preprocessing(image_size=model.config.image_size))
 
 
+def test_a_head_of_zeros_hides_nothing(tmp_path):
+    """Then all logits are equal, and what the head reads is compared."""
+    paths = []
+    for name, epsilon in (("a", 1e-10), ("b", 1e-2)):
+        model = make("BiT")
+        model.head.kernel.assign(model.head.kernel * 0)
+        other = vit_tf.create_model(model.config.replace(variance_epsilon=epsilon))
+        other.set_weights(model.get_weights())
+        if name == "b":
+            kernel = other.root.kernel
+            kernel.assign(np.random.default_rng(1).normal(size=kernel.shape))
+        paths.append(str(tmp_path / f"{name}.npz"))
+        vit_tf.save_npz(other, paths[-1])
+    report = conversion.check(*paths)
+    assert not report.passed and "features: they differ" in str(report)
+
+
+def test_nothing_is_replaced_before_the_result_is_known(tmp_path):
+    model = make("ViT")
+    good, bad = str(tmp_path / "good.npz"), str(tmp_path / "bad.npz")
+    vit_tf.save_npz(model, good)
+    model.head.bias.assign(np.full(5, np.nan))
+    vit_tf.save_npz(model, bad)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert not conversion.convert(bad, good, overwrite=True, say=str).passed
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_keras_file_keeps_its_policy(tmp_path):
+    first, second = str(tmp_path / "a.keras"), str(tmp_path / "b.keras")
+    model = tiny.model(dtype="mixed_bfloat16")
+    model.save(first)
+    assert conversion.convert(first, second, say=str).passed
+    assert weights.open_model(weights.find(second))[0].dtype_policy.name == "mixed_bfloat16"
+
+
 def test_report_tells_what_differs():
     first = facts()
     assert parity.compare(first, first).passed
@@ -157,12 +193,22 @@ def test_wrong_use_is_one_sentence(command, tmp_path):
     vit_tf.save_npz(make("ViT"), tmp_path / "a.npz")
     (tmp_path / "folder").mkdir()
     (tmp_path / "text.npz").write_text("text")
+    (tmp_path / "side.npz.json").write_text("{}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text("{}")
+    there = sorted(os.listdir(tmp_path))
     for arguments, words in (
         ([], ["Expected SRC and DST. Received: nothing"]),
         (["a.npz"], ["Expected SRC and DST. Received: a.npz"]),
         (["a.npz", "b"], ["Cannot tell what b should become", "--layout"]),
         (["a.npz", "b.npz", "--layout=timm"], ["writes a folder, not a file"]),
         (["a.npz", "a.npz"], ["a.npz is there", "--overwrite"]),
+        (["a.npz", "side.npz"], ["side.npz.json is there"]),
+        (["a.npz", "run", "--layout=timm", "--overwrite"], ["run: it is the workdir of a run"]),
+        (["a.npz", "shards", "--layout=timm"], ["shards is there"]),
+        (["shards", "b.npz"], ["several files"]),
         (["a.npz", "nowhere/b.npz"], ["there is no folder"]),
         (["none.npz", "b.npz"], ["There is no model at none.npz"]),
         (["text.npz", "b.npz"], ["not a readable .npz archive"]),
@@ -172,7 +218,7 @@ def test_wrong_use_is_one_sentence(command, tmp_path):
     ):
         result = command(*arguments)
         assert_user_error(result, *words)
-        assert sorted(os.listdir(tmp_path)) == ["a.npz", "a.npz.json", "folder", "text.npz"]
+        assert sorted(os.listdir(tmp_path)) == there
 
 
 @pytest.mark.process

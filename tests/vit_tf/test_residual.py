@@ -200,6 +200,42 @@ def test_kernels_are_standardised_once_for_many_calls(monkeypatch):
         assert golden_excess(ours, plain) < 1
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
+    """Standardised within a call or before, kernels are read as float32; so are norms."""
+    conv = layers.StandardizedConv(32, 3, dtype=dtype)
+    conv.build((None, None, None, 16))
+    rng = np.random.default_rng(0)
+    conv.kernel.assign(rng.normal(0.5, 0.002, conv.kernel.shape))
+    inputs = rng.normal(size=(2, 8, 8, 16)).astype(np.float32)
+    seen, standardized = [], layers.StandardizedConv.standardized
+
+    def watch(layer):
+        seen.append(standardized(layer))
+        return seen[-1]
+
+    conv.standardized = lambda: watch(conv)
+    conv(inputs)
+    np.testing.assert_array_equal(seen[0], standardized(conv))
+    norm = layers.GroupNorm(4, dtype=dtype)
+    norm.build((None, None, None, 16))
+    norm.gamma.assign(np.full(16, 1.003))
+    one, other = norm(inputs), layers.GroupNorm(4, dtype=dtype)(inputs)
+    assert np.any(tf.cast(one, tf.float32) != tf.cast(other, tf.float32))
+
+
+@every_model
+def test_parts_equal_the_whole_under_mixed_precision(kind):
+    """An export and accumulated parts compute what the model does."""
+    model, images = MODELS[kind]("mixed_bfloat16"), tiny.images(2, (33, 50))
+    for layer in model._flatten_layers():
+        if isinstance(layer, layers.StandardizedConv):
+            layer.kernel.assign(layer.kernel * 0.01 + 0.05)
+    expected = model(images)
+    with layers.StandardizedKernels(model):
+        np.testing.assert_array_equal(model(images), expected)
+
+
 def test_a_model_without_such_kernels_is_left_alone():
     model = tiny.model()
     kernels = layers.StandardizedKernels(model)

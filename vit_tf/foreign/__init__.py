@@ -164,6 +164,14 @@ def write_foreign(path, layout, config, preprocessing, read, shapes) -> list[str
             f"The arrays are not those of the configuration: {some(wrong)}. {key} has shape "
             f"{given.get(key)}, expected {wanted.get(key)}."
         )
+    texts = {
+        name: json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        for name, value in writing.files.items()
+    }
+    try:
+        contents = {name: text.encode() for name, text in texts.items()}
+    except UnicodeEncodeError as error:
+        raise ValueError(f"A class name is not valid Unicode text: {error}.") from None
     folder = pathlib.Path(path)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file. Expected a folder to write the model in.")
@@ -182,9 +190,8 @@ def write_foreign(path, layout, config, preprocessing, read, shapes) -> list[str
     rules = {name: rule for rule in writing.rules for name in rule.names}
     names = {name: shape for rule in writing.rules for name, shape in rule.names.items()}
     write_safetensors(folder / _WEIGHTS, names, tensor)
-    for name, value in writing.files.items():
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(folder / name, lambda file, text=text: file.write(text.encode()))
+    for name, content in contents.items():
+        write_atomically(folder / name, lambda file, content=content: file.write(content))
     return writing.notes
 
 

@@ -37,9 +37,14 @@ class GroupNorm(keras.layers.Layer):
         channels = input_shape[-1]
         if channels % self.groups:
             raise ValueError(f"{channels} channels do not make {self.groups} groups.")
-        initializer = keras.initializers.Constant(self.scale)
-        self.gamma = self.add_weight(name="gamma", shape=(channels,), initializer=initializer)
-        self.beta = self.add_weight(name="beta", shape=(channels,), initializer="zeros")
+        for name, initial in (("gamma", self.scale), ("beta", 0.0)):
+            weight = self.add_weight(
+                name=name,
+                shape=(channels,),
+                initializer=keras.initializers.Constant(initial),
+                autocast=False,
+            )
+            setattr(self, name, weight)
 
     def call(self, inputs):
         x = tf.cast(inputs, tf.float32)

@@ -52,6 +52,8 @@ class StandardizedConv(keras.layers.Layer):
             name="kernel",
             shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
             initializer="lecun_normal",
+            # Else the mean and variance under a mixed policy would be those of rounded weights.
+            autocast=False,
         )
 
     def standardized(self):

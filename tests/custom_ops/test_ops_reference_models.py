@@ -1,0 +1,40 @@
+"""The tests of the models once more, with plain TensorFlow in place of the compiled ops."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.checkout import ROOT
+
+# Those whose models run, and that take seconds: what reads and writes files does not depend on it.
+MODULES = (
+    "test_dropout",
+    "test_golden",
+    "test_golden_residual",
+    "test_keras_model",
+    "test_layers",
+    "test_model",
+)
+
+
+@pytest.mark.process
+def test_models_pass_with_the_reference():
+    modules = [f"tests/vit_tf/{name}.py" for name in MODULES]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *modules]
+    # A worker of pytest-xdist has variables that are meant for itself.
+    environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        # Under XLA the reference runs in any case.
+        [*command, "-m", "not slow and not process", "-k", "not xla"],
+        cwd=ROOT,
+        env=environment | {"VIT_OPS": "reference"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    [passed] = re.findall(r"(\d+) passed", done.stdout)
+    assert int(passed) > 100
