@@ -62,6 +62,6 @@ peers:  ## create .venv-peers with PyTorch and its models, for `make bench` and 
 	  torch numpy transformers timm safetensors
 
 clean:  ## remove caches and build products; .venv and runs/ stay
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines tests -type d -name __pycache__ -prune -exec rm -rf {} +

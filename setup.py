@@ -1,8 +1,9 @@
 """Builds the packages and the compiled ops; metadata and dependencies are in pyproject.toml.
 
 The ops are built for the TensorFlow of the environment that is installed into. Where they cannot be
-built there is one warning, and the operations run in plain TensorFlow. `VIT_BUILD_OPS=0` leaves
-them out without a word.
+built there is one warning, and the operations run in plain TensorFlow. pip shows a warning only
+with `-v`, so the reason is kept in the package, which warns when it is used. `VIT_BUILD_OPS=0`
+leaves them out without a word.
 """
 
 import os
@@ -21,18 +22,21 @@ class BuildOps(build_ext):
     """Has `custom_ops.build_ops` do it: an Extension cannot have other flags for each source."""
 
     def run(self):
-        if os.environ.get("VIT_BUILD_OPS") == "0":
-            return
         from custom_ops import build_ops, build_plan, library_file
 
+        reason = self._directory() / library_file.NOT_BUILT
+        reason.unlink(missing_ok=True)
         for path in self._products():
             # What an earlier build left in a wheel's folder may be for another TensorFlow.
             if not self._in_place():
                 path.unlink()
+        if os.environ.get("VIT_BUILD_OPS") == "0":
+            return
         self._directory().mkdir(parents=True, exist_ok=True)
         try:
             build_ops.build(self._directory() / library_file.NAME, self._directory())
         except (build_plan.BuildError, OSError) as error:
+            reason.write_text(str(error), encoding="utf-8")
             print(
                 f"warning: the compiled ops are left out: {error}\nThe operations will run in "
                 "plain TensorFlow, which is slower. When that is mended, compile them with: "
@@ -48,7 +52,8 @@ class BuildOps(build_ext):
         return (ROOT if self._in_place() else pathlib.Path(self.build_lib)) / "custom_ops"
 
     def _products(self):
-        return sorted(self._directory().glob("_vit_*.so"))
+        found = [*self._directory().glob("_vit_*.so"), *self._directory().glob("_vit_*.txt")]
+        return sorted(found)
 
     def get_outputs(self):
         return [str(path) for path in self._products()]

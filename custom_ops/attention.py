@@ -20,7 +20,8 @@ def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, imple
         num_heads: number of heads `H`; divides `D`.
         bias: optional floats to add to the logits, broadcastable to `[B, H, N, N]`, or with an axis
             to `[B, lines, H, n, n]`: `n` tokens along the axis, `lines` along the other one.
-            Differentiable. 0 keeps and -inf hides a key.
+            Differentiable. 0 keeps and -inf hides a key. Finite numbers hide nothing, `dtype.min`
+            included: a row of them is softmax all the same.
         axis: None, or 1 or 2 to attend along that axis of `[B, R, C, 3 D]` only: 2 within each row
             of the grid, 1 within each column.
         taps: names of what to report. All are float32 (float64 for float64 input), computed

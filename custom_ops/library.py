@@ -7,7 +7,8 @@ Three things can ask for an implementation, and the first that names anything bu
 3.  the environment variable `VIT_OPS`.
 
 "auto" is the compiled library where there is one, and the reference otherwise. It never fails: a
-library that cannot be used is warned about once, and one that was never built is no news.
+library that cannot be used, or that an installation failed to build, is warned about once; one that
+was never wanted is no news.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ class _State:
     Attributes:
         ops: module with a function for each op, or None.
         reason: why there is none.
-        broken: whether a file is there that should have been loaded.
+        broken: whether there should be a library, but not one that can be loaded.
         path: of the library, or of the one that is broken.
         handle: for the functions of `library_info.cc`.
     """
@@ -93,7 +94,7 @@ def describe():
             "auto", "compiled" or "reference";
         `path`: of the library, also of one that cannot be used; None without one;
         `reason`: why the library is not used, and what to do; None if it is;
-        `broken`: whether there is a library that cannot be used;
+        `broken`: whether there is a library that cannot be used, or that could not be built;
         `tensorflow`, `compiler`: what it was built for and with;
         `outdated`: whether it was built from other sources than those in this package;
         `isas`: dict of `built`, `available` (on this processor), `chosen` and `error` (what is
@@ -224,6 +225,11 @@ def _try_to_load():
     paths = library_file.candidates()
     named = os.environ.get(library_file.VARIABLE)
     present = [str(path) for path in paths if named or path.exists()]
+    if not present and (why := library_file.why_not_built()):
+        reason = (
+            f"it could not be built when it was installed: {why}. Then build it with `{REBUILD}`"
+        )
+        return _State(reason=reason, broken=True)
     if not present:
         return _State(reason=f"no compiled library has been built. Build it with `{REBUILD}`")
     try:

@@ -16,6 +16,8 @@ import struct
 NAME = "_vit_ops.so"
 # Path of the library to use instead of those that `candidates` finds; also where to build it.
 VARIABLE = "VIT_OPS_LIBRARY"
+# Why there is no library, where `pip install` could not build one: pip itself hides it.
+NOT_BUILT = "_vit_ops_not_built.txt"
 REBUILD = "python -m custom_ops.build_ops"
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
@@ -31,6 +33,15 @@ def candidates():
     if named:
         return [pathlib.Path(named).absolute()]
     return [_PACKAGE / NAME, _PACKAGE.parent / "bazel-bin" / "custom_ops" / NAME]
+
+
+def why_not_built():
+    """Why the installation could not build the library, in one line; None if it did not fail."""
+    try:
+        text = (_PACKAGE / NOT_BUILT).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return (text.strip().splitlines() or ["unknown reason"])[0][:300].rstrip(".")
 
 
 def read_stamp(path):

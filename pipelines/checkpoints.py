@@ -5,6 +5,7 @@ under another name and renamed when every byte is on disk, so a crash leaves eit
 folder that the next save sweeps away.
 """
 
+import contextlib
 import errno
 import hashlib
 import math
@@ -116,7 +117,10 @@ class CheckpointStore:
             kept |= {step for step in scores if step % self._keep_every == 0}
         kept |= set(_best_first(scores)[:1])
         for step in set(scores) - kept:
-            shutil.rmtree(_path(self._directory, step), ignore_errors=True)
+            # Renamed first: a kill while its files go leaves nothing that looks like a checkpoint.
+            old = os.path.join(self._directory, f"{_UNFINISHED}{step}-old")
+            with contextlib.suppress(OSError):
+                os.rename(_path(self._directory, step), old)
         for name in os.listdir(self._directory):
             if name.startswith(_UNFINISHED):
                 shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)

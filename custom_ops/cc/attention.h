@@ -34,11 +34,11 @@ struct AttentionBias {
 
 // out[position] = softmax(q k^T / sqrt(head_size) + bias) v, heads concatenated, `heads * head_size`
 // elements of `type` per position.
-// statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the largest
-// logit (without a bias the largest q k, before its scale) and log2 of the sum of exp(logit - largest);
-// 0 and +inf for a row without keys. Kept for the functions below. One number, the logarithm of the
-// sum of exp(logits), would not do: its rounding becomes a factor of every weight computed from it,
-// 1.06 for logits of 1e6.
+// statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the
+// largest logit (without a bias the largest q k, before its scale) and log2 of the sum of
+// exp(logit - largest); 0 and +inf for a row without keys. Kept for the functions below. One number,
+// the logarithm of the sum of exp(logit), would not do: its rounding becomes a factor of all weights
+// that are computed from it, some percent for logits of 1e6.
 Result attention_forward(DType type, const AttentionShape& shape, const void* qkv,
                          const AttentionBias& bias, void* out, void* statistics,
                          ParallelFor parallel_for);

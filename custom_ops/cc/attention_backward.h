@@ -1,5 +1,5 @@
-// Gradients of attention: the logits are computed again, block by block, as forward has computed them,
-// and the weights p from them and the kept statistics, the largest logit and the sum of
+// Gradients of attention: the logits are computed again, block by block, as forward has computed
+// them, and the weights p from them and the kept statistics, the largest logit and the sum of
 // exp(logit - largest). With do = d_out and delta = sum(do * out) of a query:
 //   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k / sqrt(size),   dk = ds^T q / sqrt(size)
 // and ds is the gradient of the bias (Dao et al., 2022, appendix B.4).
@@ -63,8 +63,8 @@ struct Gradients {
     values = rows_of(qkv + 2 * line.width, line, value_rows_, value_step);
   }
 
-  // The statistics and delta of every query. Columns that are not open are those without a query and
-  // those of queries without a key: p and ds are 0 there, whatever was computed.
+  // The statistics and delta of every query. Columns that are not open are those without a query
+  // and those of queries without a key: p and ds are 0 there, whatever was computed.
   template <int kVectors>
   struct PerQuery {
     Vector<T> largest[kVectors], log2_total[kVectors], delta[kVectors];
@@ -85,7 +85,8 @@ struct Gradients {
                      kColumns);
     pack_elements<E>(static_cast<const S*>(call.out) + at, line.out_step, count, line.size, out,
                      kColumns);
-    const T* kept = static_cast<const T*>(call.statistics) + 2 * line.first_query(call.shape) + query;
+    const T* kept =
+        static_cast<const T*>(call.statistics) + 2 * line.first_query(call.shape) + query;
     T largest[kColumns], log2_total[kColumns];
     PerQuery<kVectors> result;
     for (int v = 0; v < kVectors; ++v) result.all_open[v] = true;

@@ -334,11 +334,10 @@ VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T scale,
 }
 
 // The logits of `count` keys from `key` on and of the queries from `query` on, which are packed:
-// [keys, columns]. They are left in the unit in which they are exact: as products k q^T, or times the
-// scale and with the bias where there is one. Returns what makes a difference of them one in units of
-// log2, so that exp(logit - highest) is exp2((logit - highest) * factor) and no rounding grows with
-// the logits themselves. All that compute the logits of a line do it here: every time they are the
-// same bits. `open`: see add_bias.
+// [keys, columns]. Without a bias they stay products k q^T, with one they are k q^T * scale + bias.
+// Returns what makes a difference of them one in units of log2: exp(logit - largest) is
+// exp2((x - largest x) * factor), in which no rounding grows with the logits. Backward and taps
+// compute them here as forward does, so that they get the same bits. `open`: see add_bias.
 template <class E, int kVectors, class S, class T = Accumulator<S>>
 static T compute_logits(const Line<S>& line, const LineBias<T>& bias, const E* keys,
                         int64_t key_step, const E* queries, int64_t key, int64_t count,

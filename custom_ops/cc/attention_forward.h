@@ -173,8 +173,8 @@ struct Forward {
   }
 
   // logits become exp2((logits - maxima) * factor) as elements [keys / kPer, columns], with the
-  // running maxima, totals and sums brought to the new maxima (the running softmax). `sums` is null as
-  // long as there are none.
+  // running maxima, totals and sums brought to the new maxima (the running softmax). `sums` is null
+  // as long as there are none.
   template <int kVectors>
   static VIT_INLINE void exponentials(Block& block, int64_t keys, T factor,
                                       Vector<T> (&maxima)[kVectors], Vector<T> (&totals)[kVectors],

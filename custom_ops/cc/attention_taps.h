@@ -64,7 +64,8 @@ struct Taps {
     pack_elements<E>(static_cast<const S*>(call.qkv) + line.offset + query * line.step, line.step,
                      count, line.size, queries, kColumns);
     const LineBias<T> bias(call.bias, line.batch, line.line, line.head);
-    const T* kept = static_cast<const T*>(call.statistics) + 2 * line.first_query(call.shape) + query;
+    const T* kept =
+        static_cast<const T*>(call.statistics) + 2 * line.first_query(call.shape) + query;
     const Vector<T> largest = load_first(kept, count);
     const Vector<T> log2_total = load_first(kept + line.tokens, count);
 

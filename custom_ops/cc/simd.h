@@ -87,8 +87,8 @@ VIT_INLINE Vector<T> broadcast(T x) {
   return x - Vector<T>{};
 }
 
-// a * b + c, with one rounding wherever there is an instruction for it. Compilers make it of a product
-// and a sum too, but not always: this is for what has to have the same bits wherever it is computed.
+// a * b + c, with one rounding where there is an instruction for it. Compilers make one of a product
+// and a sum too, but not everywhere: this is for what has to get the same bits in several places.
 template <class T>
 VIT_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   return a * b + c;

@@ -41,6 +41,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Contents contents = input.contents();
   const int64_t count = problem.positions() * problem.width();
   problem.qkv = input.numbers(problem.type, 3 * count, contents);
+  // Large logits, by powers of two; up to where gradients of half-width numbers stay finite.
+  const bool plain = contents == Contents::kPlain;
+  const int64_t most = type == vit::DType::kFloat16 ? 1 : 3;
+  const double times = plain ? ldexp(1, 4 * static_cast<int>(input.pick(0, most))) : 1;
+  for (double& x : problem.qkv) x *= times;
   problem.d_out = input.numbers(problem.type, count, contents);
   if (input.pick(0, 2)) {
     std::vector<int> order = {0, 1, 2, 3, 4};
@@ -52,6 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (problem.bias.size() > 200000) return 0;
     const int64_t numbers = static_cast<int64_t>(problem.bias.size());
     problem.bias = input.numbers(accumulator(problem.type), numbers, contents);
+    const double bias_times = plain ? ldexp(1, 10 * static_cast<int>(input.pick(0, 3))) : 1;
+    for (double& x : problem.bias) x *= bias_times;
     const int64_t closed = input.pick(0, 4);
     Random random(static_cast<uint64_t>(numbers));
     for (double& x : problem.bias) {

@@ -139,38 +139,65 @@ class AttentionOracle {
     double sum = 0;
     for (double& x : p) sum += x = exp(x - highest);
     for (double& x : p) x /= sum;
-    double mean_error = 0;
-    for (int64_t j = 0; j < n; ++j) mean_error += at(p, j) * at(logit_errors, j);
 
-    // The relative error of a weight p: that of its exponential and of the sum, and (1 - p) times the
-    // error of its logit, and the errors of the other logits times their weights: if one key has
-    // all the weight, then all of it, however wrong its logit may be.
-    std::vector<double> relative;
-    for (int64_t j = 0; j < n; ++j) {
-      const double logit_error =
-          (1 - at(p, j)) * at(logit_errors, j) + fabs(mean_error - at(p, j) * at(logit_errors, j));
-      const double rounding = 16 + static_cast<double>(n) / 16 + 4 * (highest - at(logits, j));
-      // Infinite logits have weight 0 and no error; no error is infinite.
-      relative.push_back(at(p, j) > 0 ? fmin(expm1(logit_error + u * rounding), 1e30) : 0);
-    }
     // Largest logits are kept without their scale if they are products only.
     const double unscaled = p_.bias.empty() ? 1 / scale_ : 1;
+    const double rounding = u * (16 + static_cast<double>(n) / 16);
     result_.statistics.set(kept, highest * unscaled, highest_error * unscaled);
-    result_.statistics.set(kept + n, log2(sum),
-                           2 * (mean_error + highest_error + u * (16 + static_cast<double>(n) / 16)));
-    set_errors(p, relative, 1);
+    result_.statistics.set(kept + n, log2(sum), 3 * highest_error + 2 * rounding);
+    // What the logits may do to a weight, and the rounding of the exponential and of the sum.
+    std::vector<double> errors = weight_errors(logits, logit_errors, p);
+    for (int64_t j = 0; j < n; ++j) {
+      const double relative = rounding + 4 * u * (highest - at(logits, j)) + rounded_;
+      if (at(p, j) > 0) errors[static_cast<size_t>(j)] += (at(p, j) + at(errors, j)) * relative;
+    }
+    set_errors(logits, errors, 1);
     const double delta = values(i, p);
     // Twice in what is computed from weights that were computed again.
-    set_errors(p, relative, 2);
+    set_errors(logits, errors, 2);
     gradients(i, p, delta);
     if (p_.has_taps()) taps(i, p);
   }
 
+  // How far weights p are from those of logits that are wrong by up to `errors`: the lowest and the
+  // highest come from its own logit and all others at opposite ends. So if one key has all of the
+  // weight, it has exactly that, however wrong its logit may be.
+  static std::vector<double> weight_errors(const std::vector<double>& logits,
+                                           const std::vector<double>& errors,
+                                           const std::vector<double>& p) {
+    std::vector<double> result(p.size(), 0.0);
+    for (double sign : {-1.0, 1.0}) {
+      std::vector<double> shifted;
+      double highest = -HUGE_VAL;
+      for (size_t j = 0; j < p.size(); ++j) {
+        shifted.push_back(logits[j] + sign * errors[j]);
+        highest = fmax(highest, shifted[j]);
+      }
+      // The others are those before and those behind: a difference from all would cancel.
+      std::vector<double> others(p.size(), 0.0);
+      double before = 0, behind = 0;
+      for (size_t j = 0, k = p.size(); k-- > 0; ++j) {
+        others[j] += before;
+        before += exp(shifted[j] - highest);
+        others[k] += behind;
+        behind += exp(shifted[k] - highest);
+      }
+      for (size_t j = 0; j < p.size(); ++j) {
+        if (isinf(logits[j])) continue;
+        const double own = exp(fmin(logits[j] - sign * errors[j] - highest, 700));
+        const double extreme = own + others[j] > 0 ? own / (own + others[j]) : 0;
+        result[j] = fmax(result[j], fabs(extreme - p[j]));
+      }
+    }
+    return result;
+  }
+
   // A closed key has weight 0 exactly. Others may be taken for 0 if they are not normal numbers.
-  void set_errors(const std::vector<double>& p, const std::vector<double>& relative, double times) {
+  void set_errors(const std::vector<double>& logits, const std::vector<double>& errors,
+                  double times) {
     errors_.clear();
-    for (size_t j = 0; j < p.size(); ++j) {
-      errors_.push_back(p[j] > 0 ? p[j] * times * (relative[j] + rounded_) + 0x1p-126 : 0);
+    for (size_t j = 0; j < logits.size(); ++j) {
+      errors_.push_back(isinf(logits[j]) ? 0 : times * errors[j] + 0x1p-126);
     }
   }
 
@@ -335,8 +362,8 @@ struct AttentionRun {
   }
 
   // The weights of a query that has a key add up to 1, whatever the rounding of its logits did to
-  // them: those of query 0 in class_row, and those of all in the gradient of v, which adds up to that
-  // of out.
+  // them: those of query 0 in class_row, and those of all in the gradient of v, which adds up to
+  // that of out.
   void expect_sums() {
     const vit::AttentionShape& s = problem.shape;
     const double u = unit(bias.type()), n = static_cast<double>(s.tokens);

@@ -268,8 +268,8 @@ void test_large_bias() {
         // As a mask: rows of nothing else are as if all of their logits were 0.
         AttentionProblem same = problem;
         for (int64_t i : {0, 3, 36}) {
-          for (int64_t c = 0; c < 2 * size; ++c) same.qkv[static_cast<size_t>(6 * i * size + c)] = 0;
-          for (int64_t j = 0; j < 37; ++j) same.bias[static_cast<size_t>(37 * i + j)] = 0;
+          std::fill_n(same.qkv.begin() + 6 * i * size, 2 * size, 0.0);
+          std::fill_n(same.bias.begin() + 37 * i, 37, 0.0);
         }
         if (fabs(value) < 1e30) continue;
         const AttentionExpected expected = AttentionOracle(same).run();

@@ -78,7 +78,7 @@ def quick(recorded, monkeypatch):
     model, preprocessing, answers = recorded
     written = []
 
-    def write(model, signatures, directory):
+    def write(model, signatures, directory, kernels):
         written.append(directory)
         with open(os.path.join(directory, "saved_model.pb"), "w") as file:
             file.write(f"export {len(written)}")

@@ -327,6 +327,7 @@ class _Damaged:
     """A source with one image that is none."""
 
     shard_lengths, num_examples, num_classes = (12,), 12, 10
+    failure = None
 
     def __init__(self, source, damaged):
         self._source, self._damaged = source, damaged
