@@ -18,6 +18,7 @@ HEADERS = [
     "cc/patch_embed_forward.h",
     "cc/patch_embed_isa.h",
     "cc/patch_embed_kernel_gradient.h",
+    "cc/shares.h",
     "cc/simd.h",
     "cc/tile.h",
 ]

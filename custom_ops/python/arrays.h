@@ -7,13 +7,13 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "custom_ops/cc/kernel.h"
+#include "custom_ops/cc/shares.h"
 
 namespace vit {
 
@@ -102,12 +102,9 @@ class Threads {
       if (total > 0) body(argument, 0, total);
       return;
     }
-    const int64_t step = std::max<int64_t>(1, total / (count * 4));
-    std::atomic<int64_t> next{0};
+    Shares shares(total, count, 1);
     const auto work = [&] {
-      for (int64_t begin; (begin = next.fetch_add(step)) < total;) {
-        body(argument, begin, std::min(begin + step, total));
-      }
+      for (int64_t begin, end; shares.take(&begin, &end);) body(argument, begin, end);
     };
     std::vector<std::thread> threads;
     try {

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "custom_ops/cc/kernel.h"
+#include "custom_ops/cc/shares.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -142,24 +143,27 @@ inline absl::Status status_of(Result result, const char* op) {
       op, " found no memory for its scratch. Use a smaller batch, or fewer threads."));
 }
 
-// A task for another thread costs about a microsecond: ranges have at least this many cycles, and
-// are not more than balance needs where units differ or threads start late.
-constexpr int64_t kCyclesPerRange = 50'000;
-constexpr int64_t kRangesPerThread = 32;
+// A task for another thread costs about a microsecond, and more until it starts: parts have at
+// least this many cycles.
+constexpr int64_t kCyclesPerPart = 50'000;
 
+// On the calling thread and as many of the pool's as are useful. Each asks for parts until none is
+// left, so it does no harm if one starts late or is busy with another op.
 inline void run_on_workers(void* pool, int64_t total, int64_t cost, RangeBody body,
                            void* argument) {
-  const auto* threads = static_cast<const tensorflow::DeviceBase::CpuWorkerThreads*>(pool);
-  const int64_t block = std::max(1 + (kCyclesPerRange - 1) / std::max<int64_t>(cost, 1),
-                                 total / (kRangesPerThread * std::max(threads->num_threads, 1)));
-  if (total <= block || threads->num_threads <= 1) {
+  const auto* workers = static_cast<const tensorflow::DeviceBase::CpuWorkerThreads*>(pool);
+  const int64_t least = 1 + (kCyclesPerPart - 1) / std::max<int64_t>(cost, 1);
+  const int64_t threads = std::min<int64_t>(workers->num_threads, total / least);
+  if (threads <= 1) {
     if (total > 0) body(argument, 0, total);
     return;
   }
+  Shares shares(total, threads, least);
+  const auto work = [&](int64_t, int64_t) {
+    for (int64_t begin, end; shares.take(&begin, &end);) body(argument, begin, end);
+  };
   using tensorflow::thread::ThreadPool;
-  threads->workers->ParallelFor(
-      total, ThreadPool::SchedulingParams::Fixed(block),
-      [body, argument](int64_t begin, int64_t end) { body(argument, begin, end); });
+  workers->workers->ParallelFor(threads, ThreadPool::SchedulingParams::Fixed(1), work);
 }
 
 // TensorFlow's own threads for the inside of ops.

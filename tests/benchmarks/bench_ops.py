@@ -1,11 +1,11 @@
 """The compiled ops beside the same maths in plain TensorFlow, and beside PyTorch's attention.
 
-Every row first checks that the contestants compute the same, then lets them take turns, and prints
-the best and the median time, the spread (the middle half of the times as a share of the median),
-and the share of the FMA peak of these threads, measured in the same minute. Ratios above 1 mean
-that the compiled ops are faster. PyTorch runs in a process of its own, in the environment
-.venv-peers, if `make peers` has made it. Threads are set once per process, so each count of threads
-is a process.
+Every row first checks that the contestants compute the same, then lets them take turns (untimed
+calls for 10 ms, then a timed one), and prints the best and the median time, the spread (the middle
+half of the times as a share of the median), and the share of the FMA peak of these threads,
+measured in the same minute. Ratios above 1 mean that the compiled ops are faster. PyTorch runs in a
+process of its own, in the environment .venv-peers, if `make peers` has made it. Threads are set
+once per process, so each count of threads is a process.
 
 usage: python -m tests.benchmarks.bench_ops [--threads 1 2] [--rounds 30] [--only attention ...]
 """
@@ -24,6 +24,8 @@ import time
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
+# Seconds of untimed calls before each timed one.
+WARM_UP = 0.01
 GROUPS = ("attention", "axial", "patches", "models")
 
 
@@ -76,7 +78,20 @@ class Torch:
             return np.load(path)
 
     def time(self):
-        return self.ask(run=1)["seconds"][0]
+        seconds = self.ask(warm_up=WARM_UP)["seconds"]
+        # Its threads spin for some milliseconds after their work: not at the cost of who is next.
+        time.sleep(0.05)
+        return seconds
+
+
+def _time(call):
+    """Seconds of a call after others: threads awake and memory mapped, as inside a model."""
+    begin = time.perf_counter()
+    while time.perf_counter() < begin + WARM_UP:
+        call()
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
 
 
 def peak(threads, seconds=0.5):
@@ -111,17 +126,17 @@ class Table:
             torch: optional `Torch` that is loaded with the same work.
             rounds: other than the table's.
         """
-        contestants = {"ours": ours, "tensorflow": theirs}
-        seconds = {key: [] for key in (*contestants, *(("pytorch",) if torch else ()))}
+        contestants = {"ours": lambda: _time(ours), "tensorflow": lambda: _time(theirs)}
+        if torch:
+            contestants["pytorch"] = torch.time
+        seconds = {key: [] for key in contestants}
         for _ in range(2):
             ours(), theirs()
-        for _ in range(rounds or self.rounds):
-            for key, call in contestants.items():
-                begin = time.perf_counter()
-                call()
-                seconds[key].append(time.perf_counter() - begin)
-            if torch:
-                seconds["pytorch"].append(torch.time())
+        for turn in range(rounds or self.rounds):
+            # Who begins changes, so that nobody always inherits the same caches.
+            keys = list(contestants)
+            for key in keys[turn % len(keys) :] + keys[: turn % len(keys)]:
+                seconds[key].append(contestants[key]())
         row = {"name": name, "threads": self.threads, "wanted": wanted}
         for key, times in seconds.items():
             low, median, high = statistics.quantiles(times, n=4)

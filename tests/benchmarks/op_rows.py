@@ -1,4 +1,8 @@
-"""The rows of bench_ops.py: what is computed, checked and timed."""
+"""The rows of bench_ops.py: what is computed, checked and timed.
+
+On CPUs a `tf.function` returns when its results are there, so calling it is what is timed:
+`numpy()` would add a copy of the result to both sides.
+"""
 
 import functools
 
@@ -33,7 +37,7 @@ def attention(table, torch):
             out = torch.load(numbers, heads, _TORCH[dtype], backward)
             _check(f"{name}, PyTorch", _first(ours()), tf.constant(out), dtype)
         operations = 4 * batch * heads * tokens**2 * size * (3.5 if backward else 1)
-        table.row(name, _run(ours), _run(theirs), operations, wanted, torch)
+        table.row(name, ours, theirs, operations, wanted, torch)
 
 
 def axial(table, torch):
@@ -45,7 +49,7 @@ def axial(table, torch):
             theirs = _attention(qkv, 12, axis, False, "reference")
             name = f"axial f32 8x{side}x{side}, axis {axis}"
             _check(name, ours(), theirs(), tf.float32)
-            table.row(name, _run(ours), _run(theirs), 4 * 8 * side**3 * 768, 1.5)
+            table.row(name, ours, theirs, 4 * 8 * side**3 * 768, 1.5)
 
 
 def patches(table, torch):
@@ -86,7 +90,7 @@ def patches(table, torch):
             theirs = functools.partial(convolution, images)
             _check(name, ours(), theirs(), tf.float32)
             wanted = wanted if batch == 8 else None
-            table.row(name, _run(ours), _run(theirs), 2 * rows * 768 * 768, wanted)
+            table.row(name, ours, theirs, 2 * rows * 768 * 768, wanted)
 
 
 def models(table, torch):
@@ -97,11 +101,11 @@ def models(table, torch):
             pair = [_inference("ViT-B/16", policy, batch, x) for x in ("compiled", "reference")]
             name = f"ViT-B/16 {policy} b={batch}"
             _check(name, pair[0](), pair[1](), dtype)
-            table.row(name, *map(_run, pair), 35.2e9 * batch, 1.0, rounds=12)
+            table.row(name, *pair, 35.2e9 * batch, 1.0, rounds=12)
         pair = [_train_step("ViT-S/16", policy, 8, x) for x in ("compiled", "reference")]
         name = f"ViT-S/16 train step {policy} b=8"
         _check(name, pair[0](), pair[1](), dtype)
-        table.row(name, *map(_run, pair), 3 * 9.2e9 * 8, 1.0, rounds=12)
+        table.row(name, *pair, 3 * 9.2e9 * 8, 1.0, rounds=12)
 
 
 def _attention(qkv, heads, axis, backward, implementation):
@@ -167,15 +171,6 @@ def _normal(shape, dtype):
 
 def _first(result):
     return result[0] if isinstance(result, tuple) else result
-
-
-def _run(call):
-    """`call`, waiting for its result."""
-
-    def run():
-        _first(call()).numpy()
-
-    return run
 
 
 def _check(name, ours, theirs, dtype):

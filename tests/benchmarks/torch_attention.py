@@ -1,7 +1,8 @@
 """PyTorch's attention, timed on request: started by bench_ops.py in an environment with PyTorch.
 
 Reads one JSON object a line: {"load": path of an .npy with a packed projection float32, "heads",
-"dtype", "backward", "threads"} prepares; {"run": count} runs and answers {"seconds": [...]};
+"dtype", "backward", "threads"} prepares; {"warm_up": seconds} runs for so long, then times one run
+and answers {"seconds": its time};
 {"save": path} writes the output as float32. The time includes what takes the packed projection
 apart and puts the heads together, as in a model.
 """
@@ -23,13 +24,13 @@ def main():
             step = prepare(**{key: request[key] for key in ("load", "heads", "dtype", "backward")})
             output = step()
             answer = {"version": torch.__version__}
-        elif "run" in request:
-            seconds = []
-            for _ in range(request["run"]):
-                begin = time.perf_counter()
-                output = step()
-                seconds.append(time.perf_counter() - begin)
-            answer = {"seconds": seconds}
+        elif "warm_up" in request:
+            begin = time.perf_counter()
+            while time.perf_counter() < begin + request["warm_up"]:
+                step()
+            begin = time.perf_counter()
+            output = step()
+            answer = {"seconds": time.perf_counter() - begin}
         else:
             np.save(request["save"], output.detach().float().numpy())
             answer = {}

@@ -87,7 +87,7 @@ def test_a_broken_library_is_an_error_and_none_a_hint(doctor, monkeypatch, broke
     else:
         assert (code, err) == (0, "")
         assert f"  hint: {sentence}" in out
-    assert "check" not in out
+    assert "attention check" not in out and "patch_embed check" not in out
 
 
 def test_wrong_results_are_broken(examine, monkeypatch):
