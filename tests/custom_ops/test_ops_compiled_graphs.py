@@ -1,5 +1,9 @@
 """The compiled ops in functions, data pipelines and strategies; which gradients there are."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +11,7 @@ import tensorflow as tf
 import custom_ops
 from custom_ops import library
 from custom_ops.attention import TAPS
+from tests.architecture import ROOT
 from tests.custom_ops.compare import attend, compiled_ops, draw, draw_uint8, embed, tables
 
 TO_UNIT = {"scale": 2 / 255, "offset": -1.0}
@@ -162,6 +167,34 @@ def test_inside_tf_data():
     found = [tf.concat(parts, axis=0) for parts in zip(*data, strict=True)]
     for actual, expected in zip(found, transform(images), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+FIRST_CALLS = """
+import tensorflow as tf
+import custom_ops
+
+@tf.function
+def first(qkv, images, kernel):
+    out, _ = custom_ops.attention(qkv, 2, taps=("entropy",))
+    patches = custom_ops.extract_patches(images, 4)
+    return out, patches, custom_ops.patch_embed(images, kernel, tf.zeros([6]))
+
+first(tf.ones([2, 5, 12]), tf.ones([1, 8, 8, 3]), tf.ones([4, 4, 3, 6]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("chosen", ["auto", "compiled", "reference"])
+def test_a_first_call_in_a_function_warns_of_nothing(chosen):
+    # The library is loaded while AutoGraph converts the function.
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALLS],
+        cwd=ROOT,
+        env=os.environ | {"VIT_OPS": chosen, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_mirrored_gradients_are_those_of_the_whole_batch():
