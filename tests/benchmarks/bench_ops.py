@@ -1,7 +1,7 @@
 """The compiled ops beside the same maths in plain TensorFlow, and beside PyTorch's attention.
 
 Every row first checks that the contestants compute the same, then lets them take turns (untimed
-calls for 10 ms, then a timed one), and prints the best and the median time, the spread (the middle
+calls for 30 ms, then a timed one), and prints the best and the median time, the spread (the middle
 half of the times as a share of the median), and the share of the FMA peak of these threads,
 measured in the same minute. Ratios above 1 mean that the compiled ops are faster. PyTorch runs in a
 process of its own, in the environment .venv-peers, if `make peers` has made it. Threads are set
@@ -25,7 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 # Seconds of untimed calls before each timed one.
-WARM_UP = 0.01
+WARM_UP = 0.03
 GROUPS = ("attention", "axial", "patches", "models")
 
 
