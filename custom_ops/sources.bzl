@@ -63,6 +63,7 @@ TESTS = [
     "attention_test",
     "isa_test",
     "patch_embed_test",
+    "shares_test",
     "simd_test",
 ]
 

@@ -24,8 +24,8 @@ constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
 
 // Bytes of a block [keys, queries] of logits, at most: it stays in the first cache beside a block of
-// queries and one of sums. 24 KiB is 96 keys for 64 queries in float.
-constexpr int64_t kLogitsBytes = 24 * 1024;
+// queries and one of sums. 32 KiB is 128 keys for 64 queries in float.
+constexpr int64_t kLogitsBytes = 32 * 1024;
 
 // Queries of a block, at most.
 template <class T>

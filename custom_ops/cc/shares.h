@@ -2,9 +2,7 @@
 #ifndef CUSTOM_OPS_CC_SHARES_H_
 #define CUSTOM_OPS_CC_SHARES_H_
 
-#include <algorithm>
-#include <atomic>
-#include <cstdint>
+#include <stdint.h>
 
 namespace vit {
 
@@ -15,23 +13,28 @@ class Shares {
  public:
   // No part but the last has fewer than `least` units.
   Shares(int64_t total, int64_t threads, int64_t least)
-      : total_(total), threads_(threads), least_(std::max<int64_t>(least, 1)) {}
+      : total_(total), threads_(threads), least_(least) {}
 
   // The next part; false when there is none.
   bool take(int64_t* begin, int64_t* end) {
-    int64_t next = next_.load(std::memory_order_relaxed);
+    int64_t next = __atomic_load_n(&next_, __ATOMIC_RELAXED);
+    int64_t after;
     do {
-      if (next >= total_) return false;
       const int64_t left = total_ - next;
-      *end = next + std::min(left, std::max(least_, left / (2 * threads_)));
-    } while (!next_.compare_exchange_weak(next, *end, std::memory_order_relaxed));
+      if (left <= 0) return false;
+      const int64_t fair = left / (2 * threads_);
+      const int64_t count = fair < least_ ? least_ : fair;
+      after = next + (count < left ? count : left);
+    } while (!__atomic_compare_exchange_n(&next_, &next, after, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
     *begin = next;
+    *end = after;
     return true;
   }
 
  private:
-  const int64_t total_, threads_, least_;
-  std::atomic<int64_t> next_{0};
+  const int64_t total_, threads_, least_;  // the last two at least 1
+  int64_t next_ = 0;
 };
 
 }  // namespace vit

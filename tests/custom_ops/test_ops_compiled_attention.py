@@ -43,6 +43,12 @@ def test_long_sequences(dtype):
     check_attention(draw([1, 577, 3 * 64], dtype), 1, draw([577, 1], dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("count", [1025, 1370, 4097])
+def test_very_long_sequences(count, dtype):
+    check_attention(draw([1, count, 3 * 8], dtype), 1)
+
+
 @pytest.mark.parametrize("batch", [0, 1, 3])
 @pytest.mark.parametrize("axis", [None, 1, 2])
 def test_batches(axis, batch):
