@@ -17,7 +17,7 @@ _SOFTMAX_STATISTICS = 2
 _TRAINING_BYTES = {"sgd": 12, "adamw": 16}
 # Tensors of the MLP's hidden width that the gradients of an activation and of what follows read.
 # The forms are written as TensorFlow operations, each of which keeps its own inputs.
-_ACTIVATION_TENSORS = {"gelu_tanh": 7, "gelu_erf": 4}
+_ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4}
 
 
 def parameters(config: ModelConfig) -> int:

@@ -297,6 +297,16 @@ def test_gelu_vectors(function, oracle, vectors):
     np.testing.assert_allclose(function(dense), oracle(dense.numpy()), atol=1e-8)
 
 
+@pytest.mark.parametrize("function", [gelu_tanh, gelu_erf])
+def test_gelu_of_large_numbers_in_float16(function):
+    x = tf.constant([-1000.0, -300.0, -20.0, 20.0, 300.0, 1000.0], tf.float16)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        out = function(x)
+    np.testing.assert_array_equal(out, tf.nn.relu(x))
+    np.testing.assert_array_equal(tape.gradient(out, x), [0, 0, 0, 1, 1, 1])
+
+
 def test_gelu_forms_differ_as_the_paper_sheet_says():
     x = tf.linspace(tf.constant(-5.0, tf.float64), 5.0, 10001)
     difference = np.abs(gelu_tanh(x) - gelu_erf(x))

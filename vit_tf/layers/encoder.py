@@ -13,10 +13,11 @@ STREAMS_PER_BLOCK = 8
 def gelu_tanh(x):
     """The tanh form of GELU, which the published weights were trained with.
 
-    Written with products: `tf.nn.gelu` computes the cube with `pow`, several times slower on CPUs.
+    `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, in an order in which few tensors are kept
+    for the gradient, and x^2 alone, which float16 overflows at 256, is none of them.
     """
-    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)  # sqrt(2 / pi)
-    return 0.5 * x * (1.0 + tf.tanh(inner))
+    inner = x * (0.7978845608028654 + 0.035677408136300125 * x * x)
+    return x * (0.5 + 0.5 * tf.tanh(inner))
 
 
 def gelu_erf(x):
