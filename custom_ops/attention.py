@@ -34,8 +34,8 @@ def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, imple
             "entropy", `[B, H]`: entropy of the weights in nats, averaged over queries.
         grid: `(rows, columns)` of the patches, for "distance".
         implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.library`.
-            The compiled library has no second derivatives. It is not used under `jit_compile=True`
-            and not on TPUs and GPUs; see `custom_ops.compiled`.
+            The compiled library has no second derivatives and no forward mode. It is not used under
+            `jit_compile=True` and not on TPUs and GPUs; see `custom_ops.compiled`.
 
     Returns:
         `[B, N, D]` (`[B, R, C, D]` with an axis) in the dtype of `qkv`; with taps, the pair of it

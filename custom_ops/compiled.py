@@ -36,14 +36,6 @@ def ops_for(implementation):
         ValueError: as `library.resolve`, and if the compiled library is asked for where it has no
             kernels.
     """
-    import tensorflow as tf
-
-    # AutoGraph would convert what is called here, down to the loader of the library, and complain
-    # of what it cannot.
-    return tf.autograph.experimental.do_not_convert(_ops_for)(implementation)
-
-
-def _ops_for(implementation):
     if library.resolve(implementation) == "reference":
         return None
     obstacle = _obstacle()

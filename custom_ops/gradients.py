@@ -63,8 +63,9 @@ def _extract_patches_grad(op, d_images):
 def _no_second_derivative(op, *gradients):
     del gradients
     raise NotImplementedError(
-        f"The compiled ops have no second derivatives: {op.type} was asked for its gradient. Use "
-        "the reference, by VIT_OPS=reference or custom_ops.implementation('reference')."
+        f"The compiled ops have no second derivatives: {op.type} was asked for its gradient, which "
+        "forward mode (tf.autodiff.ForwardAccumulator) does too. Use the reference, by "
+        "VIT_OPS=reference or custom_ops.implementation('reference')."
     )
 
 

@@ -210,7 +210,7 @@ def _load():
     with _lock:
         first = _state is None
         if first:
-            _state = _try_to_load()
+            _state = _without_autograph(_try_to_load)()
     if first and _state.broken:
         warnings.warn(
             f"The compiled ops of custom_ops are not used: {_state.reason}. The slower TensorFlow "
@@ -219,6 +219,12 @@ def _load():
             stacklevel=2,
         )
     return _state
+
+
+def _without_autograph(function):
+    """Keeps AutoGraph, which converts what a `tf.function` calls, from complaints about this."""
+    tf = sys.modules.get("tensorflow")
+    return tf.autograph.experimental.do_not_convert(function) if tf else function
 
 
 def _try_to_load():

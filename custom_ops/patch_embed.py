@@ -44,9 +44,9 @@ def patch_embed(
         prefix: optional `[T, D]` tokens, such as the class token, to put before the patches.
         position: optional `[T + N, D]` table to add, rows of the prefix first.
         implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.library`.
-            The compiled library has no second derivatives. It is not used under `jit_compile=True`,
-            on TPUs and GPUs, and for kernels and images of other types than uint8 and floats of 16,
-            32 and 64 bits; see `custom_ops.compiled`.
+            The compiled library has no second derivatives and no forward mode. It is not used under
+            `jit_compile=True`, on TPUs and GPUs, and for kernels and images of other types than
+            uint8 and floats of 16, 32 and 64 bits; see `custom_ops.compiled`.
 
     Returns:
         Tokens `[B, T + N, D]` in the dtype of the kernel (`T = 0` without a prefix). Gradients

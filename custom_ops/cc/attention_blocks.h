@@ -23,8 +23,8 @@ inline double scale_of(int64_t head_size) {
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
 
-// Bytes of a block [keys, queries] of logits, at most: it stays in the first cache beside a block of
-// queries and one of sums. 32 KiB is 128 keys for 64 queries in float.
+// Bytes of a block [keys, queries] of logits, at most: 128 keys for 64 queries in float, which was 2
+// to 4 % faster than 96 (one thread of a Zen 5). Small, since it is written and read again at once.
 constexpr int64_t kLogitsBytes = 32 * 1024;
 
 // Queries of a block, at most.

@@ -9,7 +9,7 @@ namespace VIT_ISA {
 
 // Rows of a block, at most. A block's rows stay packed while panel after panel of the other side is
 // packed and multiplied with them: more rows make the packing of panels cheaper (5 % of the time
-// with 224), but every thread that takes part in a block packs its rows.
+// with 224), but every part of a block that a thread takes packs them again.
 constexpr int64_t kMaxRows = 392;
 // Nor more than this, unless rows are so long that few would be left.
 constexpr int64_t kMaxRowBytes = 4 * 1024 * 1024;

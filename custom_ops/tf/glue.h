@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -147,8 +150,39 @@ inline absl::Status status_of(Result result, const char* op) {
 // least this many cycles.
 constexpr int64_t kCyclesPerPart = 50'000;
 
+// Units of one kernel, and who has done how many of them.
+class SharedWork {
+ public:
+  SharedWork(int64_t total, int64_t threads, int64_t least, RangeBody body, void* argument)
+      : shares_(total, threads, least), left_(total), body_(body), argument_(argument) {}
+
+  void take_part() {
+    int64_t done = 0;
+    for (int64_t begin, end; shares_.take(&begin, &end); done += end - begin) {
+      body_(argument_, begin, end);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    left_ -= done;
+    if (left_ == 0) none_left_.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    none_left_.wait(lock, [this] { return left_ == 0; });
+  }
+
+ private:
+  Shares shares_;
+  std::mutex mutex_;
+  std::condition_variable none_left_;
+  int64_t left_;
+  const RangeBody body_;
+  void* const argument_;
+};
+
 // On the calling thread and as many of the pool's as are useful. Each asks for parts until none is
-// left, so it does no harm if one starts late or is busy with another op.
+// left, so a thread that is busy with another op does not hold up this one: it comes to find nothing,
+// maybe after all is over, when there is nothing left of the call but SharedWork.
 inline void run_on_workers(void* pool, int64_t total, int64_t cost, RangeBody body,
                            void* argument) {
   const auto* workers = static_cast<const tensorflow::DeviceBase::CpuWorkerThreads*>(pool);
@@ -158,12 +192,12 @@ inline void run_on_workers(void* pool, int64_t total, int64_t cost, RangeBody bo
     if (total > 0) body(argument, 0, total);
     return;
   }
-  Shares shares(total, threads, least);
-  const auto work = [&](int64_t, int64_t) {
-    for (int64_t begin, end; shares.take(&begin, &end);) body(argument, begin, end);
-  };
-  using tensorflow::thread::ThreadPool;
-  workers->workers->ParallelFor(threads, ThreadPool::SchedulingParams::Fixed(1), work);
+  const auto work = std::make_shared<SharedWork>(total, threads, least, body, argument);
+  for (int64_t i = 1; i < threads; ++i) {
+    workers->workers->Schedule([work] { work->take_part(); });
+  }
+  work->take_part();
+  work->wait();
 }
 
 // TensorFlow's own threads for the inside of ops.

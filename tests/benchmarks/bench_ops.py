@@ -1,11 +1,12 @@
 """The compiled ops beside the same maths in plain TensorFlow, and beside PyTorch's attention.
 
-Every row first checks that the contestants compute the same, then lets them take turns (untimed
-calls for 30 ms, then a timed one), and prints the best and the median time, the spread (the middle
-half of the times as a share of the median), and the share of the FMA peak of these threads,
-measured in the same minute. Ratios above 1 mean that the compiled ops are faster. PyTorch runs in a
-process of its own, in the environment .venv-peers, if `make peers` has made it. Threads are set
-once per process, so each count of threads is a process.
+Every row first checks that the contestants compute the same: outputs, with TensorFlow gradients
+too, of a training step the loss. Then it lets them take turns (untimed calls for 30 ms, then a
+timed one) as often as --rounds says, models 12 times at most, and prints the best and the median
+time, the spread (the middle half of the times as a share of the median), and the share of the FMA
+peak of these threads, measured right after. Ratios above 1 mean that the compiled ops are faster.
+PyTorch runs in a process of its own, in the environment .venv-peers, if `make peers` has made it.
+Threads are set once per process, so each count of threads is a process.
 
 usage: python -m tests.benchmarks.bench_ops [--threads 1 2] [--rounds 30] [--only attention ...]
 """
@@ -36,6 +37,8 @@ def main():
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.rounds < 2:
+        parser.error(f"--rounds must be at least 2. Received: {arguments.rounds}.")
     if arguments.child:
         return run(arguments.threads[0], arguments.rounds, arguments.only)
     options = ["--rounds", str(arguments.rounds), "--only", *arguments.only, "--child"]
@@ -115,7 +118,7 @@ class Table:
     def __init__(self, threads, rounds):
         self.threads, self.rounds, self.rows = threads, rounds, []
 
-    def row(self, name, ours, theirs, operations, wanted, torch=None, rounds=None):
+    def row(self, name, ours, theirs, operations, wanted, torch=None, most_rounds=None):
         """Times two or three contestants in turn.
 
         Args:
@@ -124,7 +127,7 @@ class Table:
             operations: multiplications and additions of the work.
             wanted: ratio to plain TensorFlow that is claimed, for two threads.
             torch: optional `Torch` that is loaded with the same work.
-            rounds: other than the table's.
+            most_rounds: of the table's, those that are too long for so many.
         """
         contestants = {"ours": lambda: _time(ours), "tensorflow": lambda: _time(theirs)}
         if torch:
@@ -132,7 +135,7 @@ class Table:
         seconds = {key: [] for key in contestants}
         for _ in range(2):
             ours(), theirs()
-        for turn in range(rounds or self.rounds):
+        for turn in range(min(self.rounds, most_rounds or self.rounds)):
             # Who begins changes, so that nobody always inherits the same caches.
             keys = list(contestants)
             for key in keys[turn % len(keys) :] + keys[: turn % len(keys)]:

@@ -175,6 +175,7 @@ import custom_ops
 
 @tf.function
 def first(qkv, images, kernel):
+    assert custom_ops.is_compiled() and custom_ops.describe()["compiled"]
     out, _ = custom_ops.attention(qkv, 2, taps=("entropy",))
     patches = custom_ops.extract_patches(images, 4)
     return out, patches, custom_ops.patch_embed(images, kernel, tf.zeros([6]))
@@ -254,6 +255,19 @@ def test_second_derivatives_are_refused(name, in_graph):
     with pytest.raises(NotImplementedError, match=f"no second derivatives: {name} .*VIT_OPS=ref"):
         second(draw([2, 9, 36]), "auto")
     assert np.any(second(draw([2, 9, 36]), "reference"))
+
+
+def test_forward_mode_is_refused():
+    qkv = draw([2, 9, 36])
+
+    def tangent(implementation):
+        with tf.autodiff.ForwardAccumulator(qkv, tf.ones_like(qkv)) as forward:
+            out = custom_ops.attention(qkv, 3, implementation=implementation)
+        return forward.jvp(out)
+
+    with pytest.raises(NotImplementedError, match=r"forward mode .* does too. Use .*VIT_OPS=ref"):
+        tangent("compiled")
+    assert tangent("reference").shape == [2, 9, 12]
 
 
 def test_a_persistent_tape_over_a_function():

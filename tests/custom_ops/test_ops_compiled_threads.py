@@ -9,7 +9,8 @@ import pytest
 
 from tests.architecture import ROOT
 
-# Prints digests of outputs and gradients of many sizes: whatever threads there are, the same bits.
+# Prints digests of outputs and gradients of many sizes, large enough to be shared out: whatever
+# threads there are, the same bits.
 DIGESTS = """
 import hashlib, json
 import numpy as np
@@ -22,13 +23,13 @@ def note(name, tensors):
     digests[name] = hashlib.sha256(data).hexdigest()
 
 for dtype in ("float32", "bfloat16", "float16", "float64"):
-    for shape, size, axis in (([2, 97], 64, None), ([1, 70], 20, None), ([2, 7, 30], 16, 2)):
+    for shape, size, axis in (([4, 197], 64, None), ([1, 577], 20, None), ([4, 30, 41], 32, 2)):
         count = shape[axis or 1]
         qkv, bias = draw([*shape, 9 * size], dtype), draw([3, count, count], dtype)
         cotangent = draw([*shape, 3 * size], dtype, seed=1)
         note(f"attention {dtype} {shape}", attend("compiled", qkv, 3, bias, axis, cotangent))
-    for shape, patch_size in (([4, 64, 50, 3], 16), ([3, 41, 30, 3], 4)):
-        weights = tables(shape, patch_size, dtype, width=48)
+    for shape, patch_size, width in (([16, 224, 224, 3], 16, 192), ([9, 230, 225, 3], 4, 48)):
+        weights = tables(shape, patch_size, dtype, width)
         for images in (draw(shape, dtype), draw_uint8(shape)):
             tokens, gradients, _ = embed("compiled", images, weights, {"scale": 0.1}, None)
             note(f"patches {dtype} {images.dtype.name} {shape}", [tokens, gradients])

@@ -43,6 +43,20 @@ for dtype, close in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3), (
     assert np.abs(taps["entropy"] - entropy).max() < 10 * close
     assert taps["distance"].shape == (BATCH, HEADS)
 
+# Work that is worth a second thread: the same bits.
+qkv = rng.normal(size=(4, 197, 3 * 128)).astype(np.float32)
+images = rng.integers(0, 256, size=(8, 112, 112, 3), dtype=np.uint8)
+kernel, table = (rng.normal(size=size).astype(np.float32) for size in ((16, 16, 3, 192), (192,)))
+for threads in (2, 3):
+    found = []
+    for count in (1, threads):
+        out, statistics = kernels.attention(qkv, 2, threads=count)
+        arguments = (qkv, 2, out, statistics, out)
+        tokens = kernels.patch_embed(images, kernel, table, threads=count)
+        found.append((out, kernels.attention_gradient(*arguments, threads=count), tokens))
+    for one, many in zip(*found, strict=True):
+        assert one.tobytes() == many.tobytes()
+
 # Gradients: a change of the input in a direction against the product of gradient and direction.
 qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE))
 d_out = rng.normal(size=(BATCH, TOKENS, HEADS * SIZE))
