@@ -80,7 +80,10 @@ class Model:
         if isinstance(variant, ViTConfig):
             names = {field.name for field in dataclasses.fields(StemConfig)} & changed.keys()
             if variant.stem is None and names and "units" not in names:
-                raise ValueError(f"{self.name} has no stem. Set units too, or leave out {names}.")
+                left_out = ", ".join(sorted(names))
+                raise ValueError(
+                    f"{self.name} has no stem. Set units too, or leave out {left_out}."
+                )
             stem = {name: changed.pop(name) for name in names}
             if stem:
                 changed["stem"] = (variant.stem or StemConfig()).replace(**stem)

@@ -2,15 +2,13 @@
 
 import dataclasses
 import functools
-import json
 import os
 import tempfile
 
 import vit_tf
 from pipelines import parity, weights
 from pipelines.errors import RunError, UserError
-from pipelines.workdir import Workdir
-from vit_tf.files import write_atomically
+from pipelines.workdir import Workdir, write_json
 
 _FILES = (".npz", ".keras")
 
@@ -58,12 +56,15 @@ def convert(source, destination, layout=None, choice="final", overwrite=False, s
 
 def check(first, second, choice="final"):
     """Compares what two paths hold, `choice` where it is a workdir; returns a `parity.Report`."""
-    found = []
-    for path in (first, second):
-        is_run = os.path.isdir(path) and not os.path.exists(os.path.join(path, "model.safetensors"))
-        dtype = None if first.endswith(".keras") and second.endswith(".keras") else "float32"
-        found.append(_facts(path, choice if is_run else "final", dtype))
-    return parity.compare(*found)
+    dtype = None if first.endswith(".keras") and second.endswith(".keras") else "float32"
+    runs = [weights.is_run(path) for path in (first, second)]
+    if choice != "final" and not any(runs):
+        raise UserError(
+            f"--weights={choice} chooses within a workdir, and neither {first} nor {second} is "
+            "one. Leave the flag out, or name a workdir."
+        )
+    choices = [choice if is_run else "final" for is_run in runs]
+    return parity.compare(_facts(first, choices[0], dtype), _facts(second, choices[1], dtype))
 
 
 def _facts(path, choice, dtype, use=None, say=None):
@@ -98,8 +99,9 @@ def _check_destination(path, layout, overwrite):
         raise UserError(f"Cannot write {path}: there is no folder {parent}.")
     if not os.access(parent, os.W_OK):
         raise UserError(f"Cannot write {path}: no permission to change {parent}.")
-    if layout is None and os.path.isdir(path):
-        raise UserError(f"Cannot write {path}: it is a folder.")
+    if os.path.lexists(path) and os.path.isdir(path) != (layout is not None):
+        kind = "folder" if layout is None else "file"
+        raise UserError(f"Cannot write {path}: it is a {kind}. Name another place.")
     if layout is None:
         taken = next((file for file in (path, path + ".json") if os.path.lexists(file)), None)
     else:
@@ -143,8 +145,7 @@ def _write(model, preprocessing, path, layout, title, say):
 def _save_keras(model, path, preprocessing):
     """Writes a `.keras` file and, since it has no place for the preprocessing, a sidecar."""
     model.save(path)
-    sidecar = json.dumps({"preprocessing": preprocessing.to_dict()}, indent=1) + "\n"
-    write_atomically(path + ".json", lambda file: file.write(sidecar.encode()))
+    write_json(path + ".json", {"preprocessing": preprocessing.to_dict()})
 
 
 def _size(path):

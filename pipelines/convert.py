@@ -1,13 +1,12 @@
 """Converts a model between file formats, and shows that nothing was lost."""
 
-import os
-
 from absl import flags
 
 from pipelines import cli
 
 DESCRIPTION = """Converts a model between formats, opens the result again and compares: number of
-arrays and weights, norms, checksums, and the logits of a fixed image. Exit code 1 if they differ.
+arrays and weights, norms, checksums, and the results on two fixed images. Exit code 1 if they
+differ.
 
 SRC is a workdir, a .npz (published or big_vision layout), .keras or .safetensors file, or a folder
 of Hugging Face or timm. DST is a .npz or .keras file, or with --layout a folder. With --check both
@@ -45,11 +44,11 @@ def main(values, arguments):
         report = conversion.check(source, destination, values.weights)
     else:
         report = conversion.convert(
-            source, destination, values.layout, values.weights, values.overwrite, print
+            source, destination, values.layout, values.weights, values.overwrite
         )
     print(report)
     if not report.passed:
-        raise RunError(f"{os.fspath(destination)} does not hold the model of {source}.")
+        raise RunError(f"{destination} does not hold the model of {source}.")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.typed import differences
 from vit_tf.checkpoints import published_arrays
-from vit_tf.published_layout import POSITIONS
+from vit_tf.published_layout import POSITIONS, some
 
 # Largest difference of results, as a part of the largest, that rounding explains.
 TOLERANCE = 1e-5
@@ -146,13 +146,13 @@ def compare(first, second) -> Report:
     for one, other in ((first, second), (second, first)):
         if missing := sorted(one.norms.keys() - other.norms.keys()):
             is_note = tabled and missing == [POSITIONS]
-            (notes if is_note else problems).append(f"only in {one.name}: {_some(missing)}")
+            (notes if is_note else problems).append(f"only in {one.name}: {some(missing)}")
     both = sorted(first.norms.keys() & second.norms.keys())
     if differ := [key for key in both if first.checksums[key] != second.checksums[key]]:
         worst = max(differ, key=lambda key: abs(first.norms[key] - second.norms[key]))
         scaled = rescaled and all(map(_STANDARDISED.search, differ))
         (notes if scaled else problems).append(
-            f"other values: {_some(differ)}; norms differ most in {worst}: "
+            f"other values: {some(differ)}; norms differ most in {worst}: "
             f"{first.norms[worst]:.6g} and {second.norms[worst]:.6g}"
         )
     found = [_compare_results(first, second, name, problems) for name in ("logits", "features")]
@@ -184,7 +184,3 @@ def fixed_images(image_size):
 
 def _first(logits):
     return " ".join(f"{value:.6g}" for value in logits.reshape(-1)[:3])
-
-
-def _some(keys, most=4):
-    return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")

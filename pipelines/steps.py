@@ -148,7 +148,7 @@ class Trainer(orbit.StandardTrainer):
 
         def add_part(index, loss, gradients):
             part = {key: value[index] for key, value in stacked.items()}
-            part_loss, part_gradients = self.gradients(part, step, weights)
+            part_loss, part_gradients = self.gradients(part, step, values)
             sums = [a + b for a, b in zip(gradients, part_gradients, strict=True)]
             return index + 1, loss + part_loss, sums
 
@@ -156,34 +156,34 @@ class Trainer(orbit.StandardTrainer):
         # Kernels are standardised once for all parts, and so is the sum of their gradients.
         with tf.GradientTape() as tape:
             kernels = StandardizedKernels(self.model)
-        weights = kernels.in_place_of(variables)
+        values = kernels.in_place_of(variables)
         with kernels:
             _, loss, gradients = tf.while_loop(
                 lambda index, *_: index < parts, add_part, (0, 0.0, zeros), maximum_iterations=parts
             )
         return loss, kernels.to_raw(tape, variables, gradients)
 
-    def gradients(self, batch, step, weights=None):
+    def gradients(self, batch, step, values=None):
         """`(loss, gradients)` of a part of the global batch; summed over all parts, its mean.
 
         Args:
             batch: the part.
             step: index of the training step.
-            weights: what the gradients are with respect to, a list; None means the variables.
+            values: what the gradients are with respect to, a list; None means the variables.
         """
         train = self.experiment.train
-        if weights is None:
-            weights = [variable.value for variable in self.model.trainable_variables]
+        if values is None:
+            values = [variable.value for variable in self.model.trainable_variables]
         with RandomContext(self.experiment.seed, step, batch["position"]):
             with tf.GradientTape() as tape:
-                tape.watch(weights)
+                tape.watch(values)
                 logits = self.model(batch["image"], training=True)
                 losses = classification.example_losses(
                     batch["label"], logits, train.loss, train.label_smoothing
                 )
                 # Divided by the global batch, not by this part.
                 loss = tf.reduce_sum(losses * batch["weight"]) / train.batch_size
-        return loss, tape.gradient(loss, weights)
+        return loss, tape.gradient(loss, values)
 
     @tf.function
     def _weight_sum(self):

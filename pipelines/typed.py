@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.errors import UserError
 
 # Optional fields that know a value of this name, so that `none` cannot mean "not set" there.
-NONE_IS_A_VALUE = ("model.position_embedding",)
+_NONE_IS_A_VALUE = ("model.position_embedding",)
 
 # The largest integer of any field: more than anyone needs, and far from where int64 ends.
 _MOST = 2**40
@@ -43,7 +43,7 @@ def differences(old: dict, new: dict, prefix="") -> list[str]:
 def parse(path, text, kind):
     """The JSON value of `text` read as `kind`."""
     options = _options(kind)
-    if text.lower() == "none" and types.NoneType in options and path not in NONE_IS_A_VALUE:
+    if text.lower() == "none" and types.NoneType in options and path not in _NONE_IS_A_VALUE:
         return None
     wanted = next(option for option in options if option is not types.NoneType)
     try:

@@ -65,12 +65,21 @@ def choose(path, choice) -> str:
     if choice == "final":
         return path
     run = Workdir(path)
-    if path == SHIPPED or (os.path.exists(path) and not os.path.exists(run.config)):
+    if path == SHIPPED or (os.path.exists(path) and not is_run(path)):
         raise UserError(
             f"--weights={choice} chooses within a workdir, and {path} is none: it has one set of "
             "weights. Leave the flag out, or name a workdir."
         )
     return {"average": run.average, "best": run.best}[choice]
+
+
+def is_run(path) -> bool:
+    """Whether `path` is the workdir of a run: folders from elsewhere have a config.json too."""
+    return os.path.exists(Workdir(path).config) and not _is_foreign(path)
+
+
+def _is_foreign(path):
+    return any(os.path.isfile(os.path.join(path, name)) for name in _FOREIGN)
 
 
 def find(path) -> Source:
@@ -85,7 +94,7 @@ def find(path) -> Source:
     path = os.fspath(path)
     if path == SHIPPED:
         return Source(path, "npz", _SHIPPED_PATH)
-    if any(os.path.isfile(os.path.join(path, name)) for name in _FOREIGN):
+    if _is_foreign(path):
         return Source(path, "safetensors", path)
     if os.path.isdir(path):
         return _find_in_workdir(path)
@@ -278,11 +287,11 @@ def _open_foreign(source, dtype):
     from vit_tf import foreign
 
     with foreign.open_foreign(source.file) as file:
-        model_files.check_input(file.config, source.path)
-        model = vit_tf.create_model(file.config, dtype=dtype)
-        preprocessing = file.preprocessing
-    vit_tf.load_safetensors(model, source.file, head="keep")
-    return model, preprocessing
+        config = file.config
+        model_files.check_input(config, source.path)
+        model = vit_tf.create_model(config, dtype=dtype)
+        load_arrays(model, file, source.path, "keep", getattr(config, "grid", None), config)
+        return model, file.preprocessing
 
 
 def _read(file, **objects):

@@ -92,8 +92,12 @@ class StemConfig(_Config):
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """(height, width) of the feature map of images of `image_size`; every step rounds up."""
-        factor = 2 ** (1 + max(len(self.units), 1))
-        return tuple(-(-side // factor) for side in image_size)
+        return tuple(-(-side // self.reduction) for side in image_size)
+
+    @property
+    def reduction(self) -> int:
+        """How many pixels of an image a pixel of the feature map is high and wide."""
+        return 2 ** (1 + max(len(self.units), 1))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -338,8 +342,13 @@ def _stages(config):
     return f"{units} residual units, width factor {config.width:g}"
 
 
+def root_channels(config) -> int:
+    """Channels after the first convolution of whatever has a `width` factor."""
+    return round(64 * config.width)
+
+
 def _residual_channels(config):
-    return round(64 * config.width) * (4 * 2 ** (len(config.units) - 1) if config.units else 1)
+    return root_channels(config) * (4 * 2 ** (len(config.units) - 1) if config.units else 1)
 
 
 def _height_width(image_size) -> tuple[int, int]:

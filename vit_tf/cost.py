@@ -6,7 +6,7 @@
 import dataclasses
 import operator
 
-from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
+from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig, root_channels
 
 # Bytes of an activation. Norms, the softmax and the head compute in float32 whatever the policy.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -261,7 +261,7 @@ def _map_pooling(config, patches, size):
 
 
 def _resnet_parts(config: ResNetConfig, size):
-    channels = _root_channels(config)
+    channels = root_channels(config)
     root, sides = _root(config, config.image_size, size)
     # The maximum reads a copy with zeros around.
     padded = channels * (sides[0] + 2) * (sides[1] + 2)
@@ -280,7 +280,7 @@ def _resnet_parts(config: ResNetConfig, size):
 
 
 def _stem(config: StemConfig, image_size, size):
-    channels = _root_channels(config)
+    channels = root_channels(config)
     root, sides = _root(config, image_size, size)
     root += _norm_relu(channels, sides[0] * sides[1], size)
     sides = _halved(sides)
@@ -292,16 +292,16 @@ def _stem(config: StemConfig, image_size, size):
 def _root(config, image_size, size):
     """The convolution, and (height, width) of its result."""
     sides = _halved(image_size)
-    pixels, channels = sides[0] * sides[1], _root_channels(config)
+    pixels, channels = sides[0] * sides[1], root_channels(config)
     image = 3 * image_size[0] * image_size[1]
     return _conv(7, 3, channels, pixels) + _Cost(kept=size * image), sides
 
 
 def _stages(config, unit, sides, size):
     """Costs of all stages, and the pixels of the last one's map."""
-    found, channels = [], _root_channels(config)
+    found, channels = [], root_channels(config)
     for stage, count in enumerate(config.units):
-        filters, before = _root_channels(config) * 2**stage, sides[0] * sides[1]
+        filters, before = root_channels(config) * 2**stage, sides[0] * sides[1]
         sides = _halved(sides) if stage else sides
         pixels = sides[0] * sides[1]
         first = unit(filters, channels, before, pixels, size)
@@ -380,10 +380,6 @@ def _group_norm(channels, pixels):
 
 def _norm_relu(channels, pixels, size):
     return _group_norm(channels, pixels) + _Cost(kept=size * channels * pixels)
-
-
-def _root_channels(config):
-    return round(64 * config.width)
 
 
 def _halved(sides):

@@ -19,7 +19,7 @@ _RESIDUAL_MEANING = ("group_norm_epsilon", "variance_epsilon", "deviation_epsilo
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What `load_npz` did, by published key; `str()` is one line per fact.
+    """What loading did, by published key; `str()` is one line per fact.
 
     Attributes:
         path: the file.
@@ -112,21 +112,21 @@ def _check_meaning(config, trained, path):
     if type(config) is not type(trained):
         return  # Of another family, whose arrays do not fit at all.
     if isinstance(config, ResNetConfig):
-        pairs = [(config, trained, _RESIDUAL_MEANING)]
+        pairs = [("", config, trained, _RESIDUAL_MEANING)]
     else:
-        pairs = [(config, trained, _MEANING)]
+        pairs = [("", config, trained, _MEANING)]
         # A table that is dropped or missing is noticed; fixed positions leave no trace in a file.
         if {config.position_embedding, trained.position_embedding} == {"sincos_2d", "none"}:
-            pairs.append((config, trained, ("position_embedding",)))
+            pairs.append(("", config, trained, ("position_embedding",)))
         if config.stem and trained.stem:
-            pairs.append((config.stem, trained.stem, _RESIDUAL_MEANING))
-    for ours, theirs, names in pairs:
+            pairs.append(("stem.", config.stem, trained.stem, _RESIDUAL_MEANING))
+    for part, ours, theirs, names in pairs:
         for name in names:
             if getattr(ours, name) != getattr(theirs, name):
                 raise ValueError(
                     f"{path} was trained with {name}={getattr(theirs, name)}, this model has "
                     f"{getattr(ours, name)}: it would load and compute something else. Create the "
-                    f"model with {name}={getattr(theirs, name)}."
+                    f"model with {part}{name}={getattr(theirs, name)}."
                 )
 
 

@@ -35,7 +35,7 @@ def _resnet(shapes, path):
     if "resnet/head/conv2d/bias" in shapes:
         (num_classes,) = _shape(shapes, "resnet/head/conv2d/bias", 1, path)
     units = _units(shapes, r"resnet/block(\d+)/unit(\d+)/", path)
-    return _checked(ResNetConfig, path, units=units, width=width, num_classes=num_classes)
+    return build(ResNetConfig, path, units=units, width=width, num_classes=num_classes)
 
 
 def _vit(shapes, path, grid):
@@ -51,7 +51,7 @@ def _vit(shapes, path, grid):
     if "conv_root/kernel" in shapes:
         width = _width(shapes, "conv_root/kernel", path)
         units = _units(shapes, r"block(\d+)/unit(\d+)/", path)
-        stem = _checked(StemConfig, path, units=units, width=width)
+        stem = build(StemConfig, path, units=units, width=width)
     embedding = _shape(shapes, "embedding/kernel", 4, path)
     patch_size, width_patch, channels, hidden_size = embedding
     if (patch_size, channels) != (width_patch, stem.channels if stem else 3):
@@ -80,9 +80,9 @@ def _vit(shapes, path, grid):
     grid = _grid(shapes, path, grid, "cls" in shapes)
     if POSITIONS not in shapes:
         fields["position_embedding"] = "sincos_2d"
-    factor = 2 ** (1 + max(len(stem.units), 1)) if stem else 1
+    factor = stem.reduction if stem else 1
     fields["image_size"] = tuple(side * patch_size * factor for side in grid)
-    return _checked(ViTConfig, path, **fields)
+    return build(ViTConfig, path, **fields)
 
 
 def _grid(shapes, path, grid, has_token):
@@ -139,7 +139,8 @@ def _shape(shapes, key, rank, path):
     return tuple(shapes[key])
 
 
-def _checked(kind, path, **fields):
+def build(kind, path, **fields):
+    """A configuration of class `kind`, or the reason why there is none, naming the file."""
     try:
         return kind(**fields)
     except (TypeError, ValueError) as error:

@@ -1,7 +1,4 @@
-"""Names of published models and their configurations.
-
-Like `config`, it imports nothing but the standard library.
-"""
+"""Names of published models and their configurations."""
 
 import difflib
 

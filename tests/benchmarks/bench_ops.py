@@ -1,12 +1,12 @@
 """The compiled ops beside the same maths in plain TensorFlow, and beside PyTorch's attention.
 
-Every row first checks that the contestants compute the same: outputs, with TensorFlow gradients
-too, of a training step the loss. Then it lets them take turns (untimed calls for 30 ms, then a
-timed one) as often as --rounds says, models 12 times at most, and prints the best and the median
-time, the spread (the middle half of the times as a share of the median), and the share of the FMA
-peak of these threads, measured right after. Ratios above 1 mean that the compiled ops are faster.
-PyTorch runs in a process of its own, in the environment .venv-peers, if `make peers` has made it.
-Threads are set once per process, so each count of threads is a process.
+Every row first checks that the contestants compute the same: outputs and gradients, of a training
+step the loss. Then it lets them take turns (untimed calls for 30 ms, then a timed one) as often as
+--rounds says, models 12 times at most, and prints the best and the median time, the spread (the
+middle half of the times as a share of the median), and the share of the FMA peak of these threads,
+measured right after. Ratios above 1 mean that the compiled ops are faster. PyTorch runs in a
+process of its own, in the environment .venv-peers, if `make peers` has made it. Threads are set
+once per process, so each count of threads is a process.
 
 usage: python -m tests.benchmarks.bench_ops [--threads 1 2] [--rounds 30] [--only attention ...]
 """
@@ -70,15 +70,17 @@ class Torch:
         return json.loads(self._process.stdout.readline())
 
     def load(self, qkv, heads, dtype, backward):
-        """Prepares attention and returns its output, float32 `[B, N, D]`, without gradients."""
+        """Prepares attention; returns `[out]` or `[out, d_qkv]`, float32."""
         import numpy as np
 
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "qkv.npy")
             np.save(path, qkv)
             self.ask(load=path, heads=heads, dtype=dtype, backward=backward, threads=self._threads)
+            path = os.path.join(folder, "results.npz")
             self.ask(save=path)
-            return np.load(path)
+            with np.load(path) as results:
+                return list(results.values())
 
     def time(self):
         seconds = self.ask(warm_up=WARM_UP)["seconds"]

@@ -2,9 +2,8 @@
 
 Reads one JSON object a line: {"load": path of an .npy with a packed projection float32, "heads",
 "dtype", "backward", "threads"} prepares; {"warm_up": seconds} runs for so long, then times one run
-and answers {"seconds": its time};
-{"save": path} writes the output as float32. The time includes what takes the packed projection
-apart and puts the heads together, as in a model.
+and answers {"seconds": its time}; {"save": path} writes an .npz of what a run returns, as float32.
+The time includes what takes the packed projection apart and puts the heads together, as in a model.
 """
 
 import json
@@ -16,29 +15,29 @@ import torch
 
 
 def main():
-    step = output = None
+    step = results = None
     for line in sys.stdin:
         request = json.loads(line)
         if "load" in request:
             torch.set_num_threads(request["threads"])
             step = prepare(**{key: request[key] for key in ("load", "heads", "dtype", "backward")})
-            output = step()
+            results = step()
             answer = {"version": torch.__version__}
         elif "warm_up" in request:
             begin = time.perf_counter()
             while time.perf_counter() < begin + request["warm_up"]:
                 step()
             begin = time.perf_counter()
-            output = step()
+            results = step()
             answer = {"seconds": time.perf_counter() - begin}
         else:
-            np.save(request["save"], output.detach().float().numpy())
+            np.savez(request["save"], *(x.detach().float().numpy() for x in results))
             answer = {}
         print(json.dumps(answer), flush=True)
 
 
 def prepare(load, heads, dtype, backward):
-    """A function that runs attention once and returns its output `[B, N, D]`."""
+    """A function that runs attention once; returns `[out]`, `[B, N, D]`, or `[out, d_qkv]`."""
     qkv = torch.from_numpy(np.load(load)).to(getattr(torch, dtype)).requires_grad_(backward)
     batch, tokens, width = qkv.shape
     gradient = torch.ones(batch, tokens, width // 3, dtype=qkv.dtype)
@@ -50,7 +49,8 @@ def prepare(load, heads, dtype, backward):
         if backward:
             qkv.grad = None
             out.backward(gradient)
-        return out
+            return [out, qkv.grad]
+        return [out]
 
     if backward:
         return step

@@ -92,7 +92,12 @@ def environment(tmp_path):
 
 def test_install_builds_and_packs_the_library(environment):
     checkout = copy_checkout(environment.folder)
-    stale = checkout / "build" / f"lib.{sysconfig.get_platform()}-cpython-311" / "custom_ops"
+    stale = (
+        checkout
+        / "build"
+        / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        / "custom_ops"
+    )
     stale.mkdir(parents=True)
     (stale / "_vit_ops_of_another_build.so").write_bytes(b"stale")
 
@@ -171,7 +176,12 @@ def test_a_compile_error_does_not_stop_the_install(environment):
 def test_the_ops_can_be_left_out(environment):
     """Also what an earlier build has left."""
     checkout = copy_checkout(environment.folder)
-    stale = checkout / "build" / f"lib.{sysconfig.get_platform()}-cpython-311" / "custom_ops"
+    stale = (
+        checkout
+        / "build"
+        / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        / "custom_ops"
+    )
     stale.mkdir(parents=True)
     for name in (library_file.NAME, library_file.NOT_BUILT):
         (stale / name).write_bytes(b"stale")

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines import isolated, train_loop, weights
-from pipelines.workdir import Workdir
+from tests.pipelines.choices import assert_finetunes_from, evaluations
 from tests.pipelines.exports import call_here
 from tests.pipelines.process import assert_user_error, run_command, run_here
-from tests.pipelines.tiny import as_flags, tiny_experiment
+from tests.pipelines.tiny import tiny_experiment
 
 WARM_UP = "schedule.warmup_steps=1"
 RESULTS = ("final.npz", "final.npz.json", "average.npz", "average.npz.json")
@@ -48,11 +48,6 @@ def command(runs, monkeypatch, capsys):
 def arrays(path):
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
-
-
-def evaluations(workdir):
-    """Evaluations during training, which are of the average: step -> line of metrics."""
-    return {x["step"]: x for x in Workdir(workdir).read_metrics() if "eval_loss" in x}
 
 
 def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
@@ -146,29 +141,9 @@ def test_export(runs, command, monkeypatch, tmp_path):
 
 
 def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path):
-    # A learning rate of 0 leaves what was loaded.
-    common = ("optimizer.learning_rate=0", "schedule.warmup_steps=0", "data.eval_split=none")
-
-    def finetune(steps):
-        flags = [*as_flags(*common, f"train.steps={steps}"), f"--workdir={tmp_path / 'run'}"]
-        return command("finetune", *flags, f"--init_from={source}", "--weights=average")
-
     source = shutil.copytree(runs / "unfinished", tmp_path / "source")
-    result = finetune(1)
-    assert result.returncode == 0, result.stderr
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["init_from"] == str(source / "average.npz")
-    assert "(average at step 3)" in result.stdout
-    expected, _ = weights.open_model(weights.find(config["init_from"]))
-    trained, _ = weights.open_model(weights.find(tmp_path / "run"))
-    for a, b in zip(trained.weights, expected.weights, strict=True):
-        if "head" not in a.path:
-            np.testing.assert_array_equal(a, b)
-    # The same command goes on, also when what it came from is gone.
-    shutil.rmtree(source)
-    result = finetune(2)
-    assert result.returncode == 0, result.stderr
-    assert "resuming from step 1" in result.stdout
+    place, said = source / "average.npz", "(average at step 3)"
+    assert_finetunes_from(command, tmp_path / "run", source, "average", place, said)
 
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])

@@ -4,15 +4,15 @@ import json
 import os
 import shutil
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from pipelines import checkpoints, progress, train_loop, weights
 from pipelines.checkpoints import CheckpointStore
 from pipelines.workdir import Workdir, read_json, write_json
+from tests.pipelines.choices import assert_finetunes_from, evaluations
 from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.tiny import as_flags, tiny_experiment
+from tests.pipelines.tiny import tiny_experiment
 
 BEST = 4
 EVERY = (
@@ -35,11 +35,6 @@ def checksums(run, step):
 def scores(run):
     steps = checkpoints.steps(Workdir(run).checkpoints)
     return {step: read_json(checksums(run, step))["score"] for step in steps}
-
-
-def evaluations(run):
-    """Evaluations during training: step -> line of metrics."""
-    return {x["step"]: x for x in Workdir(run).read_metrics() if "eval_loss" in x}
 
 
 @pytest.fixture(scope="module")
@@ -92,29 +87,9 @@ def test_the_next_best_takes_the_place_of_a_damaged_one(runs, command, tmp_path)
 
 
 def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path):
-    # A learning rate of 0 leaves what was loaded.
-    common = ("optimizer.learning_rate=0", "schedule.warmup_steps=0", "data.eval_split=none")
     source = shutil.copytree(runs / "plain", tmp_path / "source")
-
-    def finetune(steps):
-        flags = [*as_flags(*common, f"train.steps={steps}"), f"--workdir={tmp_path / 'run'}"]
-        return command("finetune", *flags, f"--init_from={source}", "--weights=best")
-
-    result = finetune(1)
-    assert result.returncode == 0, result.stderr
-    init_from = Workdir(tmp_path / "run").read_experiment().init_from
-    assert init_from == str(source / "checkpoints" / "best")
-    assert f"(best, step {BEST})" in result.stdout
-    expected, _ = weights.open_model(weights.find(init_from))
-    trained, _ = weights.open_model(weights.find(tmp_path / "run"))
-    for a, b in zip(trained.weights, expected.weights, strict=True):
-        if "head" not in a.path:
-            np.testing.assert_array_equal(a, b)
-    # The same command goes on, also when what it came from is gone.
-    shutil.rmtree(source)
-    result = finetune(2)
-    assert result.returncode == 0, result.stderr
-    assert "resuming from step 1" in result.stdout
+    place, said = source / "checkpoints" / "best", f"(best, step {BEST})"
+    assert_finetunes_from(command, tmp_path / "run", source, "best", place, said)
 
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])

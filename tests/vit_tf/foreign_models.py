@@ -1,5 +1,7 @@
 """Models to and from foreign folders, for the tests of `vit_tf.foreign`."""
 
+import json
+
 import numpy as np
 
 import vit_tf
@@ -45,3 +47,10 @@ def rewrite(path, change):
         tensors = {name: opened.read(name) for name in opened.shapes}
     tensors = change(tensors)
     write_safetensors(file, {name: array.shape for name, array in tensors.items()}, tensors.get)
+
+
+def change(path, **values):
+    """Replaces values of a JSON file; None removes them."""
+    settings = json.loads(path.read_text()) | values
+    kept = {key: value for key, value in settings.items() if value is not None}
+    path.write_text(json.dumps(kept))

@@ -236,7 +236,7 @@ def test_pixel_range_of_a_file(tmp_path, rescale):
     """Logits of the folded model on [-1, 1] are those of the plain one on the source's range."""
     model = tiny.model(**HUGGINGFACE)
     foreign_models.save(model, tmp_path, "huggingface")
-    change(
+    foreign_models.change(
         tmp_path / "preprocessor_config.json",
         rescale_factor=rescale,
         image_mean=[0.1, 0.2, 0.3],
@@ -297,13 +297,6 @@ def test_memory_order_and_dtype_of_what_is_read(tmp_path):
             assert array.dtype == np.float32 and array.flags.c_contiguous
 
 
-def change(path, **values):
-    """Replaces values of a JSON file; None removes them."""
-    settings = json.loads(path.read_text()) | values
-    kept = {key: value for key, value in settings.items() if value is not None}
-    path.write_text(json.dumps(kept))
-
-
 @pytest.mark.parametrize(
     ("changes", "expected", "note"),
     [
@@ -326,7 +319,7 @@ def change(path, **values):
 )
 def test_preprocessing_of_huggingface(tmp_path, changes, expected, note):
     foreign_models.save(tiny.model(image_size=12), tmp_path, "huggingface")
-    change(tmp_path / "preprocessor_config.json", **changes)
+    foreign_models.change(tmp_path / "preprocessor_config.json", **changes)
     _, foreign = foreign_models.load(tmp_path)
     assert foreign.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
     if changes != {"size": 12}:
@@ -353,7 +346,7 @@ def test_preprocessing_of_timm(tmp_path, changes, expected, note):
     foreign_models.save(tiny.model(image_size=12), tmp_path, "timm")
     path = tmp_path / "config.json"
     pretrained = json.loads(path.read_text())["pretrained_cfg"] | changes
-    change(path, pretrained_cfg=pretrained)
+    foreign_models.change(path, pretrained_cfg=pretrained)
     _, foreign = foreign_models.load(tmp_path)
     assert foreign.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
     assert any(note in text for text in foreign.notes), foreign.notes
@@ -374,10 +367,12 @@ def test_labels(tmp_path):
     path = tmp_path / "config.json"
     foreign_models.save(tiny.model(), tmp_path, "huggingface")
     assert foreign_models.load(tmp_path)[1].preprocessing.labels == ()  # placeholders
-    change(path, id2label={str(k): f"class {k}" for k in (4, 3, 2, 1, 0)})
+    foreign_models.change(path, id2label={str(k): f"class {k}" for k in (4, 3, 2, 1, 0)})
     labels = tuple(f"class {k}" for k in range(5))
     assert foreign_models.load(tmp_path)[1].preprocessing.labels == labels
-    change(path, id2label={"0": "one", "7": "two"}, problem_type="multi_label_classification")
+    foreign_models.change(
+        path, id2label={"0": "one", "7": "two"}, problem_type="multi_label_classification"
+    )
     foreign = foreign_models.load(tmp_path)[1]
     assert foreign.preprocessing.labels == ()
     assert foreign.preprocessing.probabilities == "sigmoid"
@@ -463,14 +458,14 @@ def test_arguments_that_change_nothing(tmp_path):
         "drop_path_rate": 0.1,
         "init_values": None,
     }
-    change(path, model_args=arguments | harmless)
+    foreign_models.change(path, model_args=arguments | harmless)
     assert foreign_models.load(tmp_path)[1].config == tiny.config()
 
 
 def test_tanh_layer_of_old_timm_files(tmp_path):
     model = tiny.model(representation_size=7, **TIMM)
     foreign_models.save(tiny.model(num_classes=0, **TIMM), tmp_path, "timm")
-    change(tmp_path / "config.json", num_classes=5)
+    foreign_models.change(tmp_path / "config.json", num_classes=5)
     values = foreign_models.arrays(model)
     extra = {
         "pre_logits.fc.weight": values["pre_logits/kernel"].T,

@@ -43,13 +43,9 @@ def check_refused(path, *words):
     folder = path if path.is_dir() else path.parent
     assert str(folder) in message
     assert "\n" not in message and len(message) < 700
+    message = message.replace(str(folder), "")  # which holds the name of the test
     for word in words:
         assert word in message, message
-
-
-def change(path, **values):
-    """Replaces values of a JSON file."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 # Files that are not safetensors.
@@ -248,7 +244,7 @@ WRONG = [
 )
 def test_wrong_settings(saved, kind, name, values, words):
     folder = saved(kind)
-    change(folder / name, **values)
+    foreign_models.change(folder / name, **values)
     check_refused(folder, *words)
 
 
@@ -373,8 +369,6 @@ def test_neither_layout(tmp_path):
 def test_refused_files_are_closed(saved):
     """Warnings of unclosed files are errors in this suite; what is refused must be closed too."""
     folder = saved("timm")
-    change(folder / "config.json", num_classes=6)
+    foreign_models.change(folder / "config.json", num_classes=6)
     for _ in range(50):
         check_refused(folder, "num_classes")
-    (folder / "model.safetensors").unlink()
-    assert not (folder / "model.safetensors").exists()

@@ -14,14 +14,13 @@ from vit_tf.foreign import huggingface, timm_reading, timm_writing
 from vit_tf.foreign.safetensors_file import SafetensorsFile, write_safetensors
 from vit_tf.published_layout import some
 
-__all__ = ["LAYOUTS", "Foreign", "open_foreign", "write_foreign"]
+__all__ = ["Foreign", "open_foreign", "write_foreign"]
 
 # Layout -> its functions: whether it knows these names, what a file holds, how a model is written.
 _LAYOUTS = {
     "huggingface": (huggingface.recognises, huggingface.read, huggingface.write),
     "timm": (timm_reading.recognises, timm_reading.read, timm_writing.write),
 }
-LAYOUTS = tuple(_LAYOUTS)
 _WEIGHTS = "model.safetensors"
 _KERNEL, _BIAS = "embedding/kernel", "embedding/bias"
 
@@ -148,7 +147,7 @@ def write_foreign(path, layout, config, preprocessing, read, shapes) -> list[str
             are not those of `config`. Nothing is written then.
     """
     if layout not in _LAYOUTS:
-        raise ValueError(f"layout={layout!r} is unknown. Expected one of {LAYOUTS}.")
+        raise ValueError(f"layout={layout!r} is unknown. Expected one of {', '.join(_LAYOUTS)}.")
     if preprocessing.image_size != config.image_size:
         raise ValueError(
             f"The preprocessing gives images of {preprocessing.image_size}, the model reads "

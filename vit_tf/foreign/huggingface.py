@@ -14,6 +14,7 @@ from vit_tf.config import ResNetConfig, ViTConfig
 from vit_tf.foreign import structure
 from vit_tf.foreign.rules import Reading, Writing, convolution, linear, norm, same
 from vit_tf.foreign.settings import Settings, read_settings
+from vit_tf.published_config import build
 from vit_tf.published_layout import POSITIONS
 
 _PATCHES = "embeddings.patch_embeddings.projection"
@@ -71,10 +72,7 @@ def read(path, shapes, folder) -> Reading:
         raise settings.wrong("model_type", "'vit', the only one that vit_tf reads")
     aliases = _file_names(shapes, path)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
-    for name in shapes:
-        for pattern, reason in _REASONS:
-            if re.search(pattern, name):
-                raise ValueError(f"{path} cannot be expressed in vit_tf: {reason}, see {name}.")
+    structure.check_expressible(path, shapes, _REASONS)
     if settings is None:
         notes.append("there is no config.json: erf GELU and epsilon 1e-12, the layout's defaults")
     config = _config(path, shapes, settings, notes)
@@ -203,7 +201,7 @@ def _config(path, shapes, settings, notes):
         structure.check_stated(settings, "hidden_size", width)
         structure.check_stated(settings, "num_hidden_layers", layers)
         structure.check_stated(settings, "intermediate_size", mlp_size)
-    return structure.build(
+    return build(
         ViTConfig,
         path,
         hidden_size=width,

@@ -94,12 +94,12 @@ def image_size(rows, patch, reduction, stated, path, notes) -> tuple[int, int]:
     return size
 
 
-def build(kind, path, **fields):
-    """A configuration of class `kind`, or the reason why there is none, naming the file."""
-    try:
-        return kind(**fields)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} describes no model of vit_tf: {error}") from None
+def check_expressible(path, names, reasons):
+    """Raises `ValueError` if a name matches a pattern of `reasons`, pairs of one and the reason."""
+    for name in names:
+        for pattern, reason in reasons:
+            if re.search(pattern, name):
+                raise ValueError(f"{path} cannot be expressed in vit_tf: {reason}, see {name}.")
 
 
 def input_map(settings, mean, std, rescale=1 / 255) -> InputMap | None:

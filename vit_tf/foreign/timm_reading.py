@@ -17,6 +17,7 @@ from vit_tf.foreign import structure
 from vit_tf.foreign.rules import Reading
 from vit_tf.foreign.settings import Settings, read_settings
 from vit_tf.foreign.timm_rules import BACKBONE, EPSILONS, LAYER_NORM_EPSILON, POOLS, rules
+from vit_tf.published_config import build
 
 # Structure -> the architectures of which the above is known, and one to name in place of others.
 _ARCHITECTURES = {
@@ -92,10 +93,7 @@ def read(path, shapes, folder) -> Reading:
     Raises:
         ValueError: if it is not a model that vit_tf has; the message says why.
     """
-    for name in shapes:
-        for pattern, reason in _REASONS:
-            if re.search(pattern, name):
-                raise ValueError(f"{path} cannot be expressed in vit_tf: {reason}, see {name}.")
+    structure.check_expressible(path, shapes, _REASONS)
     kind = "bit" if "stem.conv.weight" in shapes else "vit"
     if any(name.startswith(f"{BACKBONE}.") for name in shapes):
         kind = "hybrid"
@@ -231,14 +229,14 @@ def _vit_config(path, shapes, heads, activation, pool, stated, notes):
         representation_size = structure.sizes(shapes, "pre_logits.fc.weight", 2, path)[0]
     if "head.weight" in shapes:
         num_classes = structure.sizes(shapes, "head.weight", 2, path)[0]
-    reduction = 2 ** (1 + max(len(stem.units), 1)) if stem else 1
+    reduction = stem.reduction if stem else 1
     rows, slot, has_token = None, True, "cls_token" in shapes
     if "pos_embed" in shapes:
         rows = structure.sizes(shapes, "pos_embed", 3, path)[1]
         if has_token:
             slot = _has_slot(rows, stated, patch, reduction, notes)
             rows -= slot
-    config = structure.build(
+    config = build(
         ViTConfig,
         path,
         hidden_size=width,
@@ -295,7 +293,7 @@ def _stem(path, shapes):
         return None
     width = structure.sizes(shapes, root, 4, path)[0] / 64
     units = _units(shapes, rf"{re.escape(BACKBONE)}\.stages")
-    return structure.build(StemConfig, path, units=units, width=width, **EPSILONS)
+    return build(StemConfig, path, units=units, width=width, **EPSILONS)
 
 
 def _bit_config(path, shapes, stated, notes):
@@ -306,7 +304,7 @@ def _bit_config(path, shapes, stated, notes):
     num_classes = 0
     if "head.fc.weight" in shapes:
         num_classes = structure.sizes(shapes, "head.fc.weight", 4, path)[0]
-    return structure.build(
+    return build(
         ResNetConfig,
         path,
         units=_units(shapes, "stages"),

@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from vit_tf.config import ResNetConfig
+from vit_tf.config import ResNetConfig, root_channels
 from vit_tf.foreign.rules import (
     Rule,
     convolution,
@@ -88,7 +88,7 @@ def _mlp(config, name, key):
 
 def _stem(stem):
     # A backbone of the root alone is not wrapped in a model of its own.
-    root, name = round(64 * stem.width), f"{BACKBONE}.stem" if stem.units else BACKBONE
+    root, name = root_channels(stem), f"{BACKBONE}.stem" if stem.units else BACKBONE
     found = [_standardized(stem, f"{name}.conv.weight", "conv_root/kernel", (7, 7, 3, root))]
     found += norm(f"{name}.norm", "gn_root", root)
     for name, key, inputs, width, is_first in _units(stem):
@@ -106,7 +106,7 @@ def _stem(stem):
 
 
 def _bit(config):
-    conv, root = "standardized_conv2d/kernel", round(64 * config.width)
+    conv, root = "standardized_conv2d/kernel", root_channels(config)
     found = [_standardized(config, "stem.conv.weight", ROOT, (7, 7, 3, root))]
     for name, key, inputs, width, is_first in _units(config):
         key = f"resnet/{key}/unit{int(name.rsplit('.', 1)[1]) + 1:02}"
@@ -129,9 +129,9 @@ def _bit(config):
 
 def _units(config):
     """(timm's name, key of the stage, channels in, f, whether it is the first of its stage)."""
-    inputs = round(64 * config.width)
+    inputs = root_channels(config)
     for stage, count in enumerate(config.units):
-        width = round(64 * config.width) * 2**stage
+        width = root_channels(config) * 2**stage
         for unit in range(count):
             yield f"stages.{stage}.blocks.{unit}", f"block{stage + 1}", inputs, width, unit == 0
             inputs = 4 * width

@@ -9,6 +9,16 @@ from custom_ops import compiled, reference
 from vit_tf.layers.dropout import Dropout
 
 
+def projections(width, dtype):
+    """Returns the dense layers "qkv", packed q | k | v of tokens `[..., D]`, and "out"."""
+    # Xavier uniform of each [D, D] part; over the packed [D, 3 D] it would be too narrow.
+    limit = math.sqrt(3 / width)
+    initializer = keras.initializers.RandomUniform(-limit, limit)
+    qkv = keras.layers.Dense(3 * width, kernel_initializer=initializer, name="qkv", dtype=dtype)
+    out = keras.layers.Dense(width, kernel_initializer="glorot_uniform", name="out", dtype=dtype)
+    return qkv, out
+
+
 @keras.saving.register_keras_serializable(package="vit_tf")
 class MultiHeadAttention(keras.layers.Layer):
     """Self-attention with one packed q | k | v projection and an output projection.
@@ -46,17 +56,7 @@ class MultiHeadAttention(keras.layers.Layer):
         width = input_shape[-1]
         if width % self.heads:
             raise ValueError(f"The width {width} is not a multiple of heads={self.heads}.")
-        # Xavier uniform of each [D, D] part; over the packed [D, 3 D] it would be too narrow.
-        limit = math.sqrt(3 / width)
-        self.qkv = keras.layers.Dense(
-            3 * width,
-            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
-            name="qkv",
-            dtype=self.dtype_policy,
-        )
-        self.out = keras.layers.Dense(
-            width, kernel_initializer="glorot_uniform", name="out", dtype=self.dtype_policy
-        )
+        self.qkv, self.out = projections(width, self.dtype_policy)
         self.qkv.build(input_shape)
         self.out.build(input_shape)
 

@@ -1,10 +1,9 @@
 """Attention pooling: one learned query reads all tokens (big_vision; Zhai et al., 2022)."""
 
-import math
-
 import keras
 import tensorflow as tf
 
+from vit_tf.layers.attention import projections
 from vit_tf.layers.encoder import MlpBlock
 
 
@@ -37,21 +36,11 @@ class MapPooling(keras.layers.Layer):
 
     def build(self, input_shape):
         width = input_shape[-1]
-        # Xavier uniform of each [D, D] part, as in `MultiHeadAttention`.
-        limit = math.sqrt(3 / width)
         self.probe = self.add_weight(
             name="probe", shape=(1, width), initializer=keras.initializers.GlorotUniform()
         )
-        # One packed projection q | k | v, of which the probe uses the first part.
-        self.qkv = keras.layers.Dense(
-            3 * width,
-            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
-            name="qkv",
-            dtype=self.dtype_policy,
-        )
-        self.out = keras.layers.Dense(
-            width, kernel_initializer="glorot_uniform", name="out", dtype=self.dtype_policy
-        )
+        # The probe uses the first part of q | k | v.
+        self.qkv, self.out = projections(width, self.dtype_policy)
         for layer in (self.qkv, self.out, self.norm, self.mlp):
             layer.build((None, None, width))
 

@@ -7,7 +7,7 @@ channels.
 import keras
 import tensorflow as tf
 
-from vit_tf.config import GROUPS
+from vit_tf.config import GROUPS, root_channels
 from vit_tf.layers.standardized_conv import StandardizedConv
 
 
@@ -96,10 +96,9 @@ class _Residual(keras.layers.Layer):
             kernel_size,
             strides,
             padding,
-            self.variance_epsilon,
-            self.deviation_epsilon,
             name=name,
             dtype=self.dtype_policy,
+            **standardization(self),
         )
 
     def _norm(self, name, scale=1.0):
@@ -238,7 +237,7 @@ class ResNetStem(keras.layers.Layer):
         self.deviation_epsilon = deviation_epsilon
         policy = {"dtype": self.dtype_policy}
         self.conv_root = StandardizedConv(
-            round(64 * width), 7, 2, "same", name="conv_root", **standardization(self), **policy
+            root_channels(self), 7, 2, "same", name="conv_root", **standardization(self), **policy
         )
         self.gn_root = GroupNorm(epsilon=group_norm_epsilon, name="gn_root", **policy)
         self.unit_layers = residual_units(BottleneckUnit, self, **policy)
@@ -278,7 +277,7 @@ def residual_units(unit, config, **kwargs):
     """
     return [
         unit(
-            round(64 * config.width) * 2**stage,
+            root_channels(config) * 2**stage,
             strides=2 if stage and not index else 1,
             group_norm_epsilon=config.group_norm_epsilon,
             name=f"block{stage + 1}_unit{index + 1}",

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from vit_tf.config import ResNetConfig
+from vit_tf.config import ResNetConfig, root_channels
 from vit_tf.layers.resnet import (
     GroupNorm,
     PreActivationUnit,
@@ -12,6 +12,7 @@ from vit_tf.layers.resnet import (
     standardization,
 )
 from vit_tf.layers.standardized_conv import StandardizedConv
+from vit_tf.models.head import classification_head
 from vit_tf.models.inputs import check_size
 
 
@@ -39,20 +40,11 @@ class ResNet(keras.Model):
         self.config = config
         policy = {"dtype": self.dtype_policy}
         self.root = StandardizedConv(
-            round(64 * config.width), 7, 2, 3, name="root", **standardization(config), **policy
+            root_channels(config), 7, 2, 3, name="root", **standardization(config), **policy
         )
         self.unit_layers = residual_units(PreActivationUnit, config, **policy)
         self.norm = GroupNorm(epsilon=config.group_norm_epsilon, name="norm", **policy)
-        self.head = None
-        if config.num_classes:
-            # Zero kernel, so that training starts from the bias alone; float32 under any policy.
-            self.head = keras.layers.Dense(
-                config.num_classes,
-                kernel_initializer="zeros",
-                bias_initializer=keras.initializers.Constant(config.head_bias),
-                name="head",
-                dtype="float32",
-            )
+        self.head = classification_head(config)
         self.build((None, *config.image_size, 3))
 
     def build(self, input_shape):

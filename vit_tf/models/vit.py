@@ -11,6 +11,7 @@ from vit_tf.layers.encoder import STREAMS_PER_BLOCK
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import PositionEmbedding, SinCosPositions
 from vit_tf.layers.resnet import ResNetStem
+from vit_tf.models.head import classification_head
 from vit_tf.models.inputs import check_size
 
 
@@ -54,7 +55,7 @@ class VisionTransformer(keras.Model):
             **policy,
         )
         self.class_token = self.position_embedding = None
-        self.map_pooling = self.pre_logits = self.head = None
+        self.map_pooling = self.pre_logits = None
         if config.num_prefix_tokens:
             self.class_token = ClassToken(name="class_token", **policy)
         if config.position_embedding == "learned_1d":
@@ -85,15 +86,7 @@ class VisionTransformer(keras.Model):
                 name="pre_logits",
                 **policy,
             )
-        if config.num_classes:
-            # Zero kernel, so that training starts from the bias alone; float32 under any policy.
-            self.head = keras.layers.Dense(
-                config.num_classes,
-                kernel_initializer="zeros",
-                bias_initializer=keras.initializers.Constant(config.head_bias),
-                name="head",
-                dtype="float32",
-            )
+        self.head = classification_head(config)
         self.build((None, *config.image_size, 3))
 
     def _block(self, index, **policy):
