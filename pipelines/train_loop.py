@@ -209,7 +209,8 @@ def _run(trainer, evaluator, store, signals, progress, source, guard, bad_images
                     continue
             if _due(step, train.log_every, train):
                 _log(trainer, progress, step)
-            if saves:
+            # Asked again: a step that was skipped moves `step`.
+            if _due(step, train.checkpoint_every, train):
                 store.save(step)
             signals.check()
     except Interrupted as signal:
