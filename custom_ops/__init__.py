@@ -10,8 +10,8 @@ Importing this package does not import TensorFlow; the first call does.
 """
 
 from custom_ops.attention import attention
-from custom_ops.compiled import load
-from custom_ops.library import describe, implementation, is_compiled
+from custom_ops.dispatch import load
+from custom_ops.loader import describe, implementation, is_compiled
 from custom_ops.patch_embed import extract_patches, patch_embed
 
 __all__ = [

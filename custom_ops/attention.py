@@ -2,7 +2,7 @@
 
 import operator
 
-from custom_ops import compiled
+from custom_ops import dispatch
 
 TAPS = ("class_row", "distance", "entropy")
 
@@ -33,9 +33,9 @@ def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, imple
             keys; the weights that remain are not normalised again;
             "entropy", `[B, H]`: entropy of the weights in nats, averaged over queries.
         grid: `(rows, columns)` of the patches, for "distance".
-        implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.library`.
+        implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.loader`.
             The compiled library has no second derivatives and no forward mode. It is not used under
-            `jit_compile=True` and not on TPUs and GPUs; see `custom_ops.compiled`.
+            `jit_compile=True` and not on TPUs and GPUs; see `custom_ops.dispatch`.
 
     Returns:
         `[B, N, D]` (`[B, R, C, D]` with an axis) in the dtype of `qkv`; with taps, the pair of it
@@ -46,7 +46,7 @@ def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, imple
     """
     import tensorflow as tf
 
-    ops = compiled.ops_for(implementation)
+    ops = dispatch.ops_for(implementation)
     qkv = tf.convert_to_tensor(qkv)
     num_heads = _check_qkv(qkv, num_heads, axis)
     if bias is not None:

@@ -1,7 +1,7 @@
 """Compiles the op library, and the Python module of the kernels: `python -m custom_ops.build_ops`.
 
 The command builds what the interpreter that runs it needs, for the TensorFlow installed there, and
-puts it where `custom_ops.library` looks: into this package, or to the file that the environment
+puts it where `custom_ops.loader` looks: into this package, or to the file that the environment
 variable `VIT_OPS_LIBRARY` names. Run it again after every change of TensorFlow's version; there is
 no binary compatibility between them. `CXX` names another compiler than g++. What and with which
 flags is in `sources.bzl`, which Bazel reads too. Only what changed is compiled again: objects are

@@ -4,7 +4,7 @@ import ctypes
 import numbers
 import operator
 
-from custom_ops import compiled
+from custom_ops import dispatch
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 # What can be moved without a look at it.
@@ -43,10 +43,10 @@ def patch_embed(
             and -1 for uint8.
         prefix: optional `[T, D]` tokens, such as the class token, to put before the patches.
         position: optional `[T + N, D]` table to add, rows of the prefix first.
-        implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.library`.
+        implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.loader`.
             The compiled library has no second derivatives and no forward mode. It is not used under
             `jit_compile=True`, on TPUs and GPUs, and for kernels and images of other types than
-            uint8 and floats of 16, 32 and 64 bits; see `custom_ops.compiled`.
+            uint8 and floats of 16, 32 and 64 bits; see `custom_ops.dispatch`.
 
     Returns:
         Tokens `[B, T + N, D]` in the dtype of the kernel (`T = 0` without a prefix). Gradients
@@ -57,7 +57,7 @@ def patch_embed(
     """
     import tensorflow as tf
 
-    ops = compiled.ops_for(implementation)
+    ops = dispatch.ops_for(implementation)
     images, kernel, bias = (tf.convert_to_tensor(x) for x in (images, kernel, bias))
     prefix = None if prefix is None else tf.convert_to_tensor(prefix)
     position = None if position is None else tf.convert_to_tensor(position)
@@ -115,7 +115,7 @@ def extract_patches(images, patch_size):
     """
     import tensorflow as tf
 
-    ops = compiled.ops_for(None)
+    ops = dispatch.ops_for(None)
     images = tf.convert_to_tensor(images)
     _check_rank("images", images, "[B, H, W, C]")
     try:

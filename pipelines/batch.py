@@ -36,9 +36,9 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.data import batches
+    from pipelines.data import batch_contents
     from pipelines.errors import UserError
-    from pipelines.workdir import Workdir
+    from pipelines.runs.workdir import Workdir
 
     if values.workdir and values.set:
         raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
@@ -49,8 +49,8 @@ def main(values, arguments):
         experiment, hosts = cli.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
-    batch = batches.list_batch(experiment, values.step, hosts or 1)
-    print(json.dumps(batch) if values.json else batches.format_batch(batch))
+    batch = batch_contents.list_batch(experiment, values.step, hosts or 1)
+    print(json.dumps(batch) if values.json else batch_contents.format_batch(batch))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import sys
 
 from absl import flags
 
+from pipelines.config.names import STRATEGIES, WEIGHTS
+
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
-STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
-WEIGHTS = ("final", "average", "best")
 
 
 def run(main, description, define=None, positional=None):
@@ -48,12 +48,12 @@ def _run(main, values, arguments):
         # After the flags, so that a typing error is answered before TensorFlow loads.
         import tensorflow as tf
 
-        import custom_ops.library
+        import custom_ops.loader
         from pipelines.errors import Interrupted, RunError, UserError, first_line
     except KeyboardInterrupt:
         _fail(EXIT_SIGINT, "Interrupted.")
     try:
-        custom_ops.library.resolve()
+        custom_ops.loader.resolve()
     except ValueError as error:
         _fail(EXIT_USAGE, error)
     try:
@@ -81,17 +81,18 @@ def experiment(values, init_from=None):
         values: parsed flags.
         init_from: first weights, for commands that have them; None leaves the recipe's.
     """
-    from pipelines import config, experiments
+    from pipelines import config
+    from pipelines.config import recipes
 
     assignments = list(values.set)
     if init_from is not None:
         assignments.append(f"init_from={init_from}")
-    return config.override(experiments.get(values.experiment), assignments)
+    return config.override(recipes.get_recipe(values.experiment), assignments)
 
 
 def strategy(values):
     """The distribution strategy that the shared flags describe."""
-    from pipelines.strategies import make_strategy
+    from pipelines.runs.strategies import make_strategy
 
     return make_strategy(
         values.strategy, values.logical_cpus, values.tpu, values.zone, values.project
@@ -99,12 +100,12 @@ def strategy(values):
 
 
 def define_weights(values):
-    """Adds `--weights`, for commands that read a model; `pipelines.weights.choose` obeys it."""
+    """Adds `--weights`, for commands that read a model; `model_source.choose` obeys."""
     flags.DEFINE_enum(
         "weights",
         "final",
         WEIGHTS,
-        "Of a workdir: its newest weights, their Polyak average (train.average), or those of the "
+        "Of a workdir: its newest weights, their Polyak average (train.ema_decay), or those of the "
         "checkpoint with the best evaluation (train.keep_best).",
         flag_values=values,
     )
@@ -112,13 +113,15 @@ def define_weights(values):
 
 def model_source(values):
     """The model that `--model` or `--workdir` and `--weights` name, by default the shipped one."""
-    from pipelines import weights
     from pipelines.errors import UserError
+    from pipelines.runs import model_source
 
     for name in ("model", "workdir"):
         if getattr(values, name) == "":
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
-    return weights.choose(values.model or values.workdir or weights.SHIPPED, values.weights)
+    return model_source.choose(
+        values.model or values.workdir or model_source.SHIPPED, values.weights
+    )
 
 
 def workdir(values, command):
@@ -129,7 +132,9 @@ def workdir(values, command):
 def _shared_flags():
     values = flags.FlagValues()
     shared = {"flag_values": values}
-    flags.DEFINE_string("experiment", "digits", "Recipe from pipelines/experiments.py.", **shared)
+    flags.DEFINE_string(
+        "experiment", "digits", "Recipe from pipelines/config/recipes.py.", **shared
+    )
     flags.DEFINE_string("workdir", None, "Directory of the run.", **shared)
     flags.DEFINE_multi_string(
         "set", [], "path.to.field=value; changes one field of the experiment. Repeat it.", **shared

@@ -34,8 +34,8 @@ def define(values):
 
 
 def main(values, arguments):
-    from pipelines import conversion
     from pipelines.errors import RunError, UserError
+    from pipelines.serving import conversion
 
     if len(arguments) != 2:
         raise UserError(f"Expected SRC and DST. Received: {' '.join(arguments) or 'nothing'}.")

@@ -24,9 +24,9 @@ def main(values, arguments):
             "flag out, or run that recipe with pipelines.pretrain."
         )
     strategy = cli.strategy(values)
-    from pipelines.demonstration import stages
+    from pipelines.studies import demo_stages
 
-    stages.run(values.workdir or os.path.join("runs", "demo"), strategy, values.set)
+    demo_stages.run(values.workdir or os.path.join("runs", "demo"), strategy, values.set)
 
 
 if __name__ == "__main__":

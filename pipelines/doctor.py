@@ -22,14 +22,14 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines import health
     from pipelines.errors import RunError
+    from pipelines.runs import installation
 
-    report = health.examine(values.workdir or "runs")
+    report = installation.examine(values.workdir or "runs")
     if values.json:
         print(json.dumps(report.facts | {"broken": report.broken, "hints": report.hints}))
     else:
-        print(health.format_report(report))
+        print(installation.format_report(report))
     if report.broken:
         raise RunError(report.broken[0])
 

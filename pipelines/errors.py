@@ -7,6 +7,10 @@ class UserError(ValueError):
     """The user's input is wrong: exit code 2."""
 
 
+class DataError(UserError):
+    """Data that cannot be used; the message is one that a user can act on."""
+
+
 class RunError(RuntimeError):
     """The run failed for a reason outside the user's input: exit code 1."""
 

@@ -28,10 +28,11 @@ def main(values, arguments):
     del arguments
     experiment = cli.experiment(values)
     strategy = cli.strategy(values)
-    from pipelines import train_loop, weights
+    from pipelines.runs import model_source
+    from pipelines.training import loop
 
-    source = weights.find(cli.model_source(values))
-    means = train_loop.evaluate(experiment, source, strategy)
+    source = model_source.find(cli.model_source(values))
+    means = loop.evaluate(experiment, source, strategy)
     if values.json:
         print(json.dumps(means))
     else:

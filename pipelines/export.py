@@ -54,16 +54,17 @@ def define(values):
 def main(values, arguments):
     del arguments
     output = values.output or os.path.join("runs", f"export-{values.experiment}")
-    from pipelines import serving, weights
+    from pipelines.runs import model_source
+    from pipelines.serving import saved_model
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
-    source = weights.find(cli.model_source(values))
-    forms = list(serving.FORMS) if values.format == "both" else [values.format]
+    source = model_source.find(cli.model_source(values))
+    forms = list(saved_model.FORMS) if values.format == "both" else [values.format]
     for form in forms:
-        serving.check_output(output, values.overwrite, form)
-    model, preprocessing = weights.open_model(source)
+        saved_model.check_output(output, values.overwrite, form)
+    model, preprocessing = model_source.open_model(source)
     for form in forms:
-        report = serving.export(model, preprocessing, output, values.overwrite, form)
+        report = saved_model.export(model, preprocessing, output, values.overwrite, form)
         print(report)
         print(_usage(report))
 

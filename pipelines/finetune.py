@@ -26,11 +26,12 @@ def main(values, arguments):
     del arguments
     experiment = cli.experiment(values, init_from=values.init_from)
     strategy = cli.strategy(values)
-    from pipelines import train_loop, weights
+    from pipelines.runs import model_source
+    from pipelines.training import loop
 
-    init_from = weights.choose(experiment.init_from or weights.SHIPPED, values.weights)
+    init_from = model_source.choose(experiment.init_from or model_source.SHIPPED, values.weights)
     experiment = cli.experiment(values, init_from=init_from)
-    train_loop.train(experiment, cli.workdir(values, "finetune"), strategy)
+    loop.train(experiment, cli.workdir(values, "finetune"), strategy)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.data.record_writer import BAD_FILE, write_records
-    from pipelines.data.sources import open_source
+    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError
 
     data = cli.experiment(values).data

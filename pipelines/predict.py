@@ -30,7 +30,7 @@ def define(values):
 
 
 def main(values, arguments):
-    from pipelines import prediction
+    from pipelines.serving import prediction
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
     model = cli.model_source(values)

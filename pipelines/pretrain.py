@@ -12,9 +12,9 @@ def main(values, arguments):
     del arguments
     experiment = cli.experiment(values)
     strategy = cli.strategy(values)
-    from pipelines import train_loop
+    from pipelines.training import loop
 
-    train_loop.train(experiment, cli.workdir(values, "pretrain"), strategy)
+    loop.train(experiment, cli.workdir(values, "pretrain"), strategy)
 
 
 if __name__ == "__main__":

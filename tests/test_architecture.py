@@ -34,7 +34,7 @@ COMMANDS = {
     "pipelines.doctor",
 }
 # Without flags: what rebuilds the ops, and what our own code starts in another process.
-SCRIPTS = {"custom_ops.build_ops", "custom_ops.probe", "pipelines.tensorflow_only"}
+SCRIPTS = {"custom_ops.build_ops", "custom_ops.probe", "pipelines.serving.clean_process_main"}
 
 
 def _sources(*folders):
@@ -130,15 +130,15 @@ def test_every_configuration_field_is_read():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("custom_ops.library", "import vit_tf"),
-        ("custom_ops.library", "import keras"),
-        ("custom_ops.library", "def f():\n    from pipelines.data import keys"),
+        ("custom_ops.loader", "import vit_tf"),
+        ("custom_ops.loader", "import keras"),
+        ("custom_ops.loader", "def f():\n    from pipelines.data import keys"),
         ("vit_tf.config", "from pipelines import config"),
         ("vit_tf.config", "import tensorflow_datasets as tfds"),
         ("vit_tf.config", "from absl import logging"),
         ("vit_tf.config", "import importlib\nimportlib.import_module('orbit')"),
         ("pipelines.config", "from tests import tolerances"),
-        ("pipelines.data.keys", "from ... import tests"),
+        ("pipelines.data.stateless_random", "from ... import tests"),
         ("pipelines.config", "import torch"),
     ],
 )
@@ -149,13 +149,13 @@ def test_direction_rule_finds(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("custom_ops.library", "import ctypes\nimport numpy as np\nfrom . import reference"),
+        ("custom_ops.loader", "import ctypes\nimport numpy as np\nfrom . import reference"),
         (
             "vit_tf.layers.attention",
             "import keras\nimport custom_ops\nfrom ..config import ViTConfig",
         ),
         ("vit_tf.layers.__init__", "from .attention import MultiHeadAttention"),
-        ("pipelines.train_loop", "import orbit\nimport vit_tf\nfrom absl import logging"),
+        ("pipelines.training.loop", "import orbit\nimport vit_tf\nfrom absl import logging"),
     ],
 )
 def test_direction_rule_passes(module, source):
@@ -188,13 +188,13 @@ def test_command_rule_finds(source):
     ],
 )
 def test_flag_rule_finds(source):
-    assert flag_complaints(source, "pipelines.train_loop", COMMANDS)
+    assert flag_complaints(source, "pipelines.training.loop", COMMANDS)
     assert not flag_complaints(source, "pipelines.cli", COMMANDS)
     assert not flag_complaints(source, "pipelines.export", COMMANDS)
     # A block that can be started makes no command.
     started = source + "\nif __name__ == '__main__':\n    pass"
     assert has_main_block(started) and not has_main_block(source)
-    assert flag_complaints(started, "pipelines.train_loop", COMMANDS)
+    assert flag_complaints(started, "pipelines.training.loop", COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,10 @@ def test_private_rule_finds(source):
     ],
 )
 def test_unsafe_rule_finds(source):
-    assert unsafe_complaints(source, "vit_tf.npz")
-    assert not unsafe_complaints("np.load(path, allow_pickle=False)\nmodel.eval()", "vit_tf.npz")
+    assert unsafe_complaints(source, "vit_tf.checkpoints.npz_archive")
+    assert not unsafe_complaints(
+        "np.load(path, allow_pickle=False)\nmodel.eval()", "vit_tf.checkpoints.npz_archive"
+    )
 
 
 def test_size_rule_finds():

@@ -1,9 +1,9 @@
 """Vision Transformers for TensorFlow and Keras 3 (Dosovitskiy et al., 2021)."""
 
-from vit_tf.checkpoints import load_npz, load_safetensors, save_npz, save_safetensors
 from vit_tf.config import ResNetConfig, StemConfig, ViTConfig
-from vit_tf.models import create_model, list_models
+from vit_tf.create import create_model, list_models
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
 
 __all__ = [
     "Preprocessing",

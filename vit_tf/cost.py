@@ -300,7 +300,7 @@ def _root(config, image_size, size):
 def _stages(config, unit, sides, size):
     """Costs of all stages, and the pixels of the last one's map."""
     found, channels = [], root_channels(config)
-    for stage, count in enumerate(config.units):
+    for stage, count in enumerate(config.stage_depths):
         filters, before = root_channels(config) * 2**stage, sides[0] * sides[1]
         sides = _halved(sides) if stage else sides
         pixels = sides[0] * sides[1]

@@ -99,7 +99,7 @@ class Preprocessing:
         if images.shape.rank not in (3, 4) or images.shape[-1] not in (3, None):
             raise ValueError(
                 f"Expected images of shape [H, W, 3] or [B, H, W, 3]. Received: {images.shape}. "
-                f"Decode them with vit_tf.image_files.decode_image, which gives three channels."
+                f"Decode them with vit_tf.images.decoding.decode_image, which gives three channels."
             )
 
         if self.resize == "direct":

@@ -16,13 +16,11 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.reading import ROWS_PER_READ
-from pipelines.data.sources import DataError
-from pipelines.decoding import try_each
-from pipelines.errors import RunError, first_line
-from vit_tf.image_files import decode_image
+from pipelines.data.decoding import try_each
+from pipelines.data.prefetch import ROWS_PER_READ
+from pipelines.errors import DataError, RunError, first_line
+from vit_tf.images.decoding import decode_image
 
-BAD_IMAGES = ("stop", "skip")
 # What a dataset raises when an example cannot be read or decoded.
 INPUT_ERRORS = (
     tf.errors.InvalidArgumentError,

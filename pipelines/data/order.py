@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.data import keys
+from pipelines.data import stateless_random
 
 # At least this many blocks meet in a full window. More would mix better and read in shorter runs.
 BLOCKS_PER_WINDOW = 16
@@ -105,7 +105,7 @@ class TrainOrder:
     def pieces(self, epoch, window):
         """Returns the stored ranges `[(start, stop), ...]` that make up a window, in its order."""
         starts, lengths = self._blocks
-        permutation = self._permutation(len(lengths), keys.BLOCK_ORDER, epoch)
+        permutation = self._permutation(len(lengths), stateless_random.BLOCK_ORDER, epoch)
         starts, lengths = starts[permutation], lengths[permutation]
         ends = np.cumsum(lengths)
         begin = window * self.window
@@ -124,10 +124,10 @@ class TrainOrder:
     def indices(self, epoch, window):
         """Returns the stored indices of a window in training order, int64 `[length]`."""
         stored = np.concatenate([np.arange(*piece) for piece in self.pieces(epoch, window)])
-        return stored[self._permutation(len(stored), keys.WINDOW_ORDER, epoch, window)]
+        return stored[self._permutation(len(stored), stateless_random.WINDOW_ORDER, epoch, window)]
 
     def _permutation(self, length, domain, epoch, window=0):
-        return keys.permutation(length, self.seed, domain, epoch, window, self.host)
+        return stateless_random.permutation(length, self.seed, domain, epoch, window, self.host)
 
     def windows_from(self, position):
         """Yields `(epoch, window)` without end, from the window that holds a stream position."""

@@ -22,12 +22,14 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data import augmentation, keys
+from pipelines.config.augmentation import Augmentation
+from pipelines.data import stateless_random
 from pipelines.data.bad_images import decode_all
-from pipelines.data.mixing import DRAWS, Mixing
-from pipelines.data.reading import Window, read_ahead
+from pipelines.data.prefetch import Window, read_ahead
 from pipelines.data.sharding import share_of_host, streams
-from vit_tf.image_files import decode_image
+from pipelines.data.transforms.augmentation import augment
+from pipelines.data.transforms.mixing import DRAWS, Mixing
+from vit_tf.images.decoding import decode_image
 
 # Stored rows that evaluation reads at a time.
 _EVAL_WINDOW = 1024
@@ -39,14 +41,14 @@ def train_dataset(
     batch_size,
     preprocessing,
     seed,
-    window,
+    shuffle_window,
+    augmentation,
     start_step=0,
     mixup=0.0,
     cutmix=0.0,
     sharding="global",
     bad_images=None,
     input_context=None,
-    **augment,
 ):
     """Returns the endless dataset of training batches, from `start_step` on.
 
@@ -57,13 +59,13 @@ def train_dataset(
         batch_size: examples in a global batch.
         preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none".
         seed: seed of the order and of the augmentation, 0 .. 2**64 - 1.
-        window: examples shuffled together; about as many encoded images are held in memory.
+        shuffle_window: examples shuffled together; about as many encoded images are held in memory.
+        augmentation: `config.augmentation.Augmentation`.
         start_step: index of the first global batch; batches are those of a run from step 0.
         mixup, cutmix: parameter of Beta(a, a) of each; 0 turns it off. See `mixing.Mixing`.
         sharding: "global" or "files", see `sharding.py`.
         bad_images: `BadImages` of the run, to leave out what cannot be decoded; None stops there.
         input_context: `tf.distribute.InputContext` of this host; None for a single replica.
-        **augment: crop, flip, randaugment_layers, ...: see `augmentation.Augmentation`.
 
     Returns:
         `tf.data.Dataset` of replica batches with static shapes; see the head of this module. An
@@ -76,7 +78,6 @@ def train_dataset(
     """
     if start_step < 0:
         raise ValueError(f"start_step={start_step} is negative. Expected the index of a batch.")
-    augment = augmentation.Augmentation(**augment)
     mixing = Mixing(
         mixup=mixup,
         cutmix=cutmix,
@@ -87,7 +88,12 @@ def train_dataset(
     share = share_of_host(batch_size, input_context, bool(mixing), sharding)
     hosts = input_context.num_input_pipelines if input_context else 1
     parts = streams(
-        source, batch_size=batch_size, window=window, seed=seed, sharding=sharding, hosts=hosts
+        source,
+        batch_size=batch_size,
+        shuffle_window=shuffle_window,
+        seed=seed,
+        sharding=sharding,
+        hosts=hosts,
     )
     # The global order is one for all hosts.
     stream = parts[input_context.input_pipeline_id if len(parts) > 1 else 0]
@@ -95,13 +101,13 @@ def train_dataset(
     def windows():
         return map(share.cut, stream.windows(start_step))
 
-    prepare = functools.partial(augment, preprocessing=preprocessing)
+    prepare = functools.partial(augment, preprocessing=preprocessing, options=augmentation)
     return _dataset(
         source, windows, prepare, share, seed, preprocessing.image_size, mixing, bad_images
     )
 
 
-def sample_images(source, preprocessing, seed, count=16, **augment):
+def sample_images(source, preprocessing, seed, augmentation, count=16):
     """The first stored images as training would see them, float32 `[n, h, w, 3]` in [-1, 1].
 
     Images that cannot be decoded are missing; training tells about them when it meets them.
@@ -110,15 +116,16 @@ def sample_images(source, preprocessing, seed, count=16, **augment):
         source: a `Source`.
         preprocessing: `vit_tf.Preprocessing`.
         seed: seed of the run.
+        augmentation: `config.augmentation.Augmentation`.
         count: how many, at most.
-        **augment: fields of `augmentation.Augmentation`.
     """
-    prepare = augmentation.Augmentation(**augment)
     images = source.read([(0, min(count, source.num_examples))]).images
     samples = [tf.zeros([0, *preprocessing.image_size, 3])]
-    for image, own in zip(images, keys.example_seeds(seed, 0, np.arange(len(images))), strict=True):
+    for image, own in zip(
+        images, stateless_random.example_seeds(seed, 0, np.arange(len(images))), strict=True
+    ):
         with contextlib.suppress(tf.errors.OpError):
-            samples.append(prepare(tf.constant(image), own, preprocessing)[None])
+            samples.append(augment(tf.constant(image), own, preprocessing, augmentation)[None])
     return tf.concat(samples, axis=0)
 
 
@@ -156,10 +163,15 @@ def eval_steps(source, batch_size):
     return -(-source.num_examples // batch_size)
 
 
-def train_indices(source, *, batch_size, seed, window, step, sharding="global", hosts=1):
+def train_indices(source, *, batch_size, seed, shuffle_window, step, sharding="global", hosts=1):
     """Returns the positions in the source of the examples of one training batch, int64 `[B]`."""
     parts = streams(
-        source, batch_size=batch_size, window=window, seed=seed, sharding=sharding, hosts=hosts
+        source,
+        batch_size=batch_size,
+        shuffle_window=shuffle_window,
+        seed=seed,
+        sharding=sharding,
+        hosts=hosts,
     )
     return np.concatenate([part.indices(step) for part in parts])
 
@@ -234,7 +246,9 @@ def _chunks(source, windows, batch_size, seed, mixing):
         rows.images[padded] = padding
         steps, positions = np.divmod(rows.positions, batch_size)
         each, member = np.unique(steps, return_inverse=True)
-        seeds = [keys.example_seeds(seed, step, positions[steps == step]) for step in each]
+        seeds = [
+            stateless_random.example_seeds(seed, step, positions[steps == step]) for step in each
+        ]
         chunk = {
             "image": rows.images,
             "label": rows.labels,

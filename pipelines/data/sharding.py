@@ -7,7 +7,7 @@ files: host h of H takes the stored runs (files of TFDS or TFRecord) h, h + H, .
     terabytes on slow disks; the order is reproducible for this number of hosts. Hosts whose files
     hold fewer examples begin their next epoch earlier, so write files of equal length.
 
-Every host holds up to `data.window` examples. With one host both are the same.
+Every host holds up to `data.shuffle_window` examples. With one host both are the same.
 """
 
 import dataclasses
@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.catalog import DataError
+from pipelines.config.names import SHARDINGS
 from pipelines.data.order import TrainOrder
-from pipelines.data.reading import Window
-
-SHARDINGS = ("global", "files")
+from pipelines.data.prefetch import Window
+from pipelines.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +63,13 @@ class Stream:
         return self.order.locate(step * self.length).epoch
 
 
-def streams(source, *, batch_size, window, seed, sharding="global", hosts=1):
+def streams(source, *, batch_size, shuffle_window, seed, sharding="global", hosts=1):
     """Returns what fills the global batches: one `Stream`, or one for each host, in order.
 
     Args:
         source: a `Source`.
         batch_size: examples in a global batch.
-        window: examples shuffled together.
+        shuffle_window: examples shuffled together.
         seed: seed of the run.
         sharding: one of `SHARDINGS`.
         hosts: number of hosts; only with "files" it matters.
@@ -83,7 +82,7 @@ def streams(source, *, batch_size, window, seed, sharding="global", hosts=1):
     if sharding not in SHARDINGS:
         raise ValueError(f"sharding={sharding!r} is unknown. Expected one of {SHARDINGS}.")
     if sharding == "global":
-        return [Stream(TrainOrder(lengths, window, seed), batch_size, 0, batch_size)]
+        return [Stream(TrainOrder(lengths, shuffle_window, seed), batch_size, 0, batch_size)]
     if batch_size % hosts:
         raise ValueError(
             f"A batch of {batch_size} cannot be divided among {hosts} hosts. Expected a multiple "
@@ -97,7 +96,9 @@ def streams(source, *, batch_size, window, seed, sharding="global", hosts=1):
         )
     share = batch_size // hosts
     return [
-        Stream(TrainOrder(lengths, window, seed, host, hosts), batch_size, host * share, share)
+        Stream(
+            TrainOrder(lengths, shuffle_window, seed, host, hosts), batch_size, host * share, share
+        )
         for host in range(hosts)
     ]
 

@@ -20,8 +20,9 @@ from official.vision.configs import common
 from official.vision.dataloaders import classification_input
 from PIL import Image
 
-from pipelines.data import augmentation, keys, pipeline
-from pipelines.data.sources import Examples
+from pipelines.data import pipeline, stateless_random
+from pipelines.data.sources.source import Examples
+from pipelines.data.transforms import augmentation
 from vit_tf.preprocessing import Preprocessing
 
 SIZE = 224
@@ -76,7 +77,7 @@ class Memory:
 
 def contestants(images):
     """Endless datasets of float images `[SIZE, SIZE, 3]`, or batches of them, by name."""
-    seeds = keys.example_seeds(0, 0, np.arange(8 * COUNT))
+    seeds = stateless_random.example_seeds(0, 0, np.arange(8 * COUNT))
     preprocessing = Preprocessing(image_size=(SIZE, SIZE))
 
     def dataset(function, columns):
@@ -115,7 +116,7 @@ def contestants(images):
             batch_size=32,
             preprocessing=preprocessing,
             seed=0,
-            window=COUNT,
+            shuffle_window=COUNT,
             **options,
         ).map(lambda batch: batch["image"])
 

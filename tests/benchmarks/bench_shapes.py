@@ -12,8 +12,8 @@ import time
 
 import numpy as np
 
-from pipelines.data import shape_images, shapes
-from pipelines.data.sources import open_source
+from pipelines.data.builtin import shape_images, shapes
+from pipelines.data.sources.open import open_source
 from vit_tf.preprocessing import decode_image
 
 CHUNK = 32

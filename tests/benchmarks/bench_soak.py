@@ -26,7 +26,7 @@ import time
 
 import numpy as np
 
-from pipelines import checkpoints
+from pipelines.runs import checkpoints
 
 MOST_GROWTH = 0.01  # The allocator alone makes steps of half of that.
 MORE_THREADS = 2  # TensorFlow's pools start threads when they are needed.
@@ -39,8 +39,8 @@ SETTINGS = (
     "train.eval_every=10",
     "train.checkpoint_every=10",
     "train.keep_best=true",
-    "train.average=0.999",
-    "train.accumulation=2",
+    "train.ema_decay=0.999",
+    "train.accumulate_steps=2",
     "schedule.decay=constant",
     "model.layers=2",
 )

@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from pipelines import experiments, optimization, steps, train_loop
-from pipelines.config import override
-from pipelines.progress import Progress, Signals
-from pipelines.workdir import Workdir
+from pipelines.config import override, recipes
+from pipelines.runs.progress import Progress, Signals
+from pipelines.runs.workdir import Workdir
+from pipelines.training import optimizers, train_step
 
 BATCH = 8
 
@@ -49,7 +49,7 @@ class NoStore:
 
 def main(rounds=6, steps_per_round=12):
     experiment = override(
-        experiments.get("digits"),
+        recipes.get_recipe("digits"),
         [
             "model.name=ViT-Ti/16",
             "model.image_size=224",
@@ -65,8 +65,8 @@ def main(rounds=6, steps_per_round=12):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         model = vit_tf.create_model(experiment.model.config(1000))
-        optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
-    trainer = steps.Trainer(
+        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
+    trainer = train_step.Trainer(
         model,
         optimizer,
         experiment,
@@ -96,9 +96,7 @@ def main(rounds=6, steps_per_round=12):
             trainer.experiment = dataclasses.replace(experiment, train=train)
             with Progress(run, train, start) as progress, contextlib.redirect_stdout(io.StringIO()):
                 progress._compiled = True
-                train_loop._run(
-                    trainer, None, NoStore(), signals, progress, source=None, guard=None
-                )
+                loop._run(trainer, None, NoStore(), signals, progress, source=None, guard=None)
             return end - start
 
         loop()

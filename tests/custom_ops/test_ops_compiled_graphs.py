@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import library
+from custom_ops import loader
 from custom_ops.attention import TAPS
 from tests.architecture import ROOT
 from tests.custom_ops.compare import attend, compiled_ops, draw, draw_uint8, embed, tables
@@ -289,7 +289,7 @@ def test_what_nobody_wants_is_not_computed(monkeypatch):
         raise AssertionError("an unwanted gradient was computed")
 
     def only(*wanted):
-        for name in (n for n in library.OPS if n.endswith("_grad")):
+        for name in (n for n in loader.OPS if n.endswith("_grad")):
             if name not in wanted:
                 monkeypatch.setattr(custom_ops.load(), name, refuse)
 

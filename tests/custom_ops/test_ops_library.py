@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import library, library_file
+from custom_ops import library_file, loader
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _no_environment(monkeypatch):
 def no_library(monkeypatch):
     """As where the library was never built."""
     monkeypatch.setattr(library_file, "candidates", lambda: [])
-    monkeypatch.setattr(library, "_state", None)
+    monkeypatch.setattr(loader, "_state", None)
 
 
 def test_what_was_never_built_is_no_news(no_library):
@@ -31,16 +31,16 @@ def test_what_was_never_built_is_no_news(no_library):
     assert report["implementation"] == "auto"
     assert "no compiled library has been built" in report["reason"]
     assert "python -m custom_ops.build_ops" in report["reason"]
-    assert library.resolve() == "reference"
+    assert loader.resolve() == "reference"
     with pytest.raises(ValueError, match="cannot be used: no compiled library"):
-        library.load()
+        loader.load()
 
 
 def test_these_tests_run_with_the_compiled_library():
     """It was built by `make test`, from these sources for this TensorFlow."""
     report = custom_ops.describe()
     assert report["compiled"] and custom_ops.is_compiled(), report["reason"]
-    assert library.resolve() == library.resolve("compiled") == "compiled"
+    assert loader.resolve() == loader.resolve("compiled") == "compiled"
     assert not report["outdated"] and not report["broken"] and report["reason"] is None
     assert report["tensorflow"] == tf.__version__
     assert report["path"].endswith("_vit_ops.so") and "g++" in report["compiler"]
@@ -52,19 +52,19 @@ def test_these_tests_run_with_the_compiled_library():
 
 
 def test_every_op_is_there():
-    ops = library.load()
-    assert library.load() is ops
-    for name in library.OPS:
+    ops = loader.load()
+    assert loader.load() is ops
+    for name in loader.OPS:
         assert callable(getattr(ops, name))
     found = {n for n in dir(ops) if n.startswith("vit_") and not n.endswith("_eager_fallback")}
-    assert found - {"vit_ops_path"} == set(library.OPS)
+    assert found - {"vit_ops_path"} == set(loader.OPS)
 
 
 def test_an_instruction_set_can_be_forced(monkeypatch):
     for name in custom_ops.describe()["isas"]["available"]:
         monkeypatch.setenv("VIT_ISA", name)
         assert custom_ops.describe()["isas"]["chosen"] == name
-        assert library.resolve() == "compiled"
+        assert loader.resolve() == "compiled"
     monkeypatch.setenv("VIT_ISA", "")
     assert custom_ops.describe()["isas"]["error"] is None
 
@@ -140,14 +140,14 @@ def test_the_argument_decides_before_the_context_and_that_before_the_environment
 ):
     monkeypatch.setenv("VIT_OPS", "compiled")
     with pytest.raises(ValueError, match="VIT_OPS=compiled asks for"):
-        library.resolve()
+        loader.resolve()
     with pytest.raises(ValueError, match="VIT_OPS=compiled asks for"):
-        library.resolve("auto")
-    assert library.resolve("reference") == "reference"
+        loader.resolve("auto")
+    assert loader.resolve("reference") == "reference"
     with custom_ops.implementation("auto"):
-        assert library.resolve() == "reference"
+        assert loader.resolve() == "reference"
         with pytest.raises(ValueError, match="implementation='compiled' asks for"):
-            library.resolve("compiled")
+            loader.resolve("compiled")
     assert custom_ops.describe()["implementation"] == "compiled"
 
 

@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import library, library_file
+from custom_ops import library_file, loader
 
-OPS = library.OPS
+OPS = loader.OPS
 PACKAGE = pathlib.Path(custom_ops.__file__).parent
 
 
@@ -120,10 +120,10 @@ def test_places(monkeypatch, tmp_path):
 def fresh(monkeypatch):
     """As in a new process: nothing tried yet. Returns the list of files that were loaded."""
     loaded = []
-    monkeypatch.setattr(library, "_state", None)
-    monkeypatch.setattr(library, "_loaded_before", lambda: None)
+    monkeypatch.setattr(loader, "_state", None)
+    monkeypatch.setattr(loader, "_loaded_before", lambda: None)
     monkeypatch.setattr(tf, "load_op_library", lambda path: loaded.append(path) or _ops())
-    monkeypatch.setattr(library, "_open", lambda path: None)
+    monkeypatch.setattr(loader, "_open", lambda path: None)
     monkeypatch.delenv("VIT_OPS", raising=False)
     return loaded
 
@@ -155,7 +155,7 @@ def test_a_broken_library_is_one_warning_with_the_fix(fresh, built, tmp_path, mo
     assert report["broken"] is True and report["compiled"] is False
     assert report["path"] == str(path) and UNFIT[name][1] in report["reason"]
     with pytest.raises(ValueError, match="asks for the compiled library, but .*_vit_ops.so"):
-        library.resolve("compiled")
+        loader.resolve("compiled")
     assert fresh == []
 
 
@@ -165,7 +165,7 @@ def test_the_reference_does_not_look_for_the_library(fresh, tmp_path, monkeypatc
         lambda: custom_ops.attention(tf.zeros([1, 2, 6]), 2, implementation="reference"),
         lambda: custom_ops.implementation("reference").__enter__(),
     ):
-        assert warned(call) == [] and library._state is None
+        assert warned(call) == [] and loader._state is None
 
 
 def test_a_named_library_that_is_not_there_is_told(fresh, monkeypatch, tmp_path):
@@ -208,7 +208,7 @@ def test_what_does_not_load_is_told(fresh, built, monkeypatch, tmp_path, error):
 def test_a_library_without_an_op_is_told(fresh, built, monkeypatch, tmp_path):
     (tmp_path / "_vit_ops.so").write_bytes(built)
     monkeypatch.setenv("VIT_OPS_LIBRARY", str(tmp_path / "_vit_ops.so"))
-    monkeypatch.setattr(library, "OPS", (*library.OPS, "vit_of_the_future"))
+    monkeypatch.setattr(loader, "OPS", (*loader.OPS, "vit_of_the_future"))
     [message] = warned(custom_ops.is_compiled)
     assert "has no vit_of_the_future: it belongs to another version" in message
 
@@ -247,7 +247,7 @@ def test_threads_wait_for_one_load(fresh, built, monkeypatch, tmp_path, fits):
     messages = warned(lambda: checks.append(in_threads(custom_ops.is_compiled)))
     assert checks[1:] == [{fits}] and len(fresh) == fits and len(messages) == (not fits)
     if fits:
-        assert len(in_threads(lambda: id(library.load()))) == 1
+        assert len(in_threads(lambda: id(loader.load()))) == 1
 
 
 # Real processes.
@@ -312,12 +312,12 @@ def gradient(package):
     return tape.gradient(out, qkv).numpy()
 
 import custom_ops
-first, ops = gradient(custom_ops), custom_ops.library.load()
+first, ops = gradient(custom_ops), custom_ops.loader.load()
 assert first.any()
 
-importlib.reload(custom_ops.library)
+importlib.reload(custom_ops.loader)
 importlib.reload(custom_ops)
-assert (gradient(custom_ops) == first).all() and custom_ops.library.load() is ops
+assert (gradient(custom_ops) == first).all() and custom_ops.loader.load() is ops
 
 for name in [name for name in sys.modules if name.split(".")[0] == "custom_ops"]:
     del sys.modules[name]
@@ -359,7 +359,7 @@ def test_a_copy_that_somebody_loaded_before_is_used(checkout, built):
 
 REPLACED = """
 import pathlib, custom_ops
-path = pathlib.Path(custom_ops.library.load().vit_ops_path)
+path = pathlib.Path(custom_ops.loader.load().vit_ops_path)
 new = path.with_suffix(".new")
 new.write_bytes(path.read_bytes())
 new.replace(path)

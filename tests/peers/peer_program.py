@@ -171,7 +171,7 @@ def load(folder):
                 raise SystemExit(f"{path}: the processor gives {pixels['pixel_values'].shape}")
         elif "custom" in settings["architecture"]:
             extra = json.loads((path / "peer.json").read_text())
-            units, arguments = extra["units"], settings.get("model_args", {})
+            units, arguments = extra["stage_depths"], settings.get("model_args", {})
             if "hybrid" in settings["architecture"]:
                 size = arguments.pop("img_size")
                 model = hybrid(size, units, **arguments, num_classes=settings["num_classes"])

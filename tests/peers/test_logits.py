@@ -13,9 +13,9 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import foreign_models, tiny
-from vit_tf.foreign import timm_reading
-from vit_tf.foreign.settings import Settings
-from vit_tf.foreign.timm_rules import rules
+from vit_tf.checkpoints.safetensors import timm_reading
+from vit_tf.checkpoints.safetensors.settings import Settings
+from vit_tf.checkpoints.safetensors.timm_rules import rules
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -63,18 +63,19 @@ OURS = {
         "timm",
         vit_tf.ViTConfig(
             **VIT | {"image_size": (64, 96), "activation": "gelu_erf"},
-            stem={"units": (), **TIMM_STEM},
+            stem={"stage_depths": (), **TIMM_STEM},
         ),
     ),
     "timm_hybrid": (
         "timm",
         vit_tf.ViTConfig(
-            **VIT | {"image_size": (50, 34), "patch_size": 1}, stem={"units": (1, 2), **TIMM_STEM}
+            **VIT | {"image_size": (50, 34), "patch_size": 1},
+            stem={"stage_depths": (1, 2), **TIMM_STEM},
         ),
     ),
     "timm_bit": (
         "timm",
-        vit_tf.ResNetConfig(units=(1, 2), width=2.0, image_size=(50, 34), num_classes=5),
+        vit_tf.ResNetConfig(stage_depths=(1, 2), width=2.0, image_size=(50, 34), num_classes=5),
     ),
 }
 
@@ -121,7 +122,7 @@ def loaded(tmp_path_factory):
         np.save(folder / name / "images.npy", images)
         np.save(folder / name / "expected.npy", model(images))
         if residual := getattr(config, "stem", config):
-            extra = {"units": getattr(residual, "units", None)}
+            extra = {"stage_depths": getattr(residual, "stage_depths", None)}
             extra |= {"width": int(getattr(residual, "width", 1))}
             (folder / name / "peer.json").write_text(json.dumps(extra))
     run("load", folder)

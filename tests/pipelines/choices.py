@@ -4,8 +4,8 @@ import shutil
 
 import numpy as np
 
-from pipelines import weights
-from pipelines.workdir import Workdir
+from pipelines.runs import model_source
+from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import as_flags
 
 # A learning rate of 0 leaves what was loaded.
@@ -36,8 +36,8 @@ def assert_finetunes_from(command, run, source, choice, place, said):
 
     assert said in finetune(1)
     assert Workdir(run).read_experiment().init_from == str(place)
-    expected, _ = weights.open_model(weights.find(str(place)))
-    trained, _ = weights.open_model(weights.find(run))
+    expected, _ = model_source.open_model(model_source.find(str(place)))
+    trained, _ = model_source.open_model(model_source.find(run))
     for a, b in zip(trained.weights, expected.weights, strict=True):
         if "head" not in a.path:
             np.testing.assert_array_equal(a, b)

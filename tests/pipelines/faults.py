@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from pipelines import checkpoints, optimization
-from pipelines.data import batches, pipeline
-from pipelines.data.sources import open_source
-from pipelines.steps import Trainer
-from pipelines.strategies import make_strategy
+from pipelines.data import batch_contents, pipeline
+from pipelines.data.sources.open import open_source
+from pipelines.runs import checkpoints
+from pipelines.runs.strategies import make_strategy
+from pipelines.training import optimizers
+from pipelines.training.train_step import Trainer
 from tests.pipelines.tiny import tiny_experiment
 from vit_tf.layers import dropout, encoder
 
@@ -22,8 +23,8 @@ from vit_tf.layers import dropout, encoder
 COMMON = (
     "data.eval_split=none",
     "train.deterministic=true",
-    "train.average=0.9",
-    "train.accumulation=2",
+    "train.ema_decay=0.9",
+    "train.accumulate_steps=2",
     "train.log_every=4",
     "train.checkpoint_every=4",
     "optimizer.learning_rate=0.01",
@@ -48,7 +49,7 @@ def experiment_with(*assignments):
 
 def ids_of(experiment, step):
     """Ids of a batch, in order, as the command `batch` lists them."""
-    return [example["id"] for example in batches.list_batch(experiment, step)["examples"]]
+    return [example["id"] for example in batch_contents.list_batch(experiment, step)["examples"]]
 
 
 def spoil(monkeypatch, ids, value=np.nan, key="image"):
@@ -104,7 +105,7 @@ def arrays(path):
 
 
 def assert_same_results(run, expected):
-    for name in ("final.npz", "average.npz"):
+    for name in ("final.npz", "ema.npz"):
         received, wanted = arrays(run / name), arrays(expected / name)
         assert received.keys() == wanted.keys()
         for key, value in wanted.items():
@@ -117,9 +118,9 @@ def make_trainer(strategy, experiment):
     keras.utils.set_random_seed(experiment.seed)
     with strategy.scope():
         model = vit_tf.create_model(experiment.model.config(source.num_classes))
-        optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
+        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
     trainer = Trainer(model, optimizer, experiment, strategy)
-    trainer.average.start()
+    trainer.ema.start()
 
     def batches_from(batch, context):
         return pipeline.train_dataset(
@@ -127,7 +128,7 @@ def make_trainer(strategy, experiment):
             batch_size=experiment.train.batch_size,
             preprocessing=experiment.preprocessing(source.labels),
             seed=experiment.seed,
-            window=experiment.data.window,
+            window=experiment.data.shuffle_window,
             start_step=batch,
             input_context=context,
             **experiment.data.augmentation(),
@@ -146,8 +147,8 @@ def train_by_hand(strategy, experiment, plan, folder):
         assert trainer.step.numpy() == step + count
     folder.mkdir()
     vit_tf.save_npz(trainer.model, folder / "final.npz")
-    with trainer.average.in_place():
-        vit_tf.save_npz(trainer.model, folder / "average.npz")
+    with trainer.ema.in_place():
+        vit_tf.save_npz(trainer.model, folder / "ema.npz")
 
 
 def cut(run, after):
@@ -155,5 +156,5 @@ def cut(run, after):
     for step in checkpoints.steps(run / "checkpoints"):
         if step > after:
             shutil.rmtree(run / "checkpoints" / f"step-{step}")
-    for name in ("final.npz", "average.npz"):
+    for name in ("final.npz", "ema.npz"):
         os.unlink(run / name)

@@ -26,10 +26,11 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from pipelines import checkpoints, cli, weights, workdir
+from pipelines import cli
+from pipelines.runs import checkpoints, model_source, workdir
 from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
-from vit_tf.published_layout import published_table
+from vit_tf.checkpoints.published_layout import published_table
 
 COMMANDS = ("evaluate", "predict", "export")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
@@ -181,7 +182,7 @@ def unfinished_run(**fields):
         run, experiment = workdir.Workdir(path), tiny_experiment()
         run.create(experiment)
         model = vit_tf.create_model(experiment.model.config(10))
-        state = tf.train.Checkpoint(model=weights.checkpointable(model))
+        state = tf.train.Checkpoint(model=model_source.checkpointable(model))
         checkpoints.CheckpointStore(run.checkpoints, state).save(1)
         workdir.write_json(run.manifest, {"data": {"labels": list("0123456789")}})
         top = experiment.to_dict()

@@ -24,10 +24,11 @@ import time
 
 import tensorflow as tf
 
-from pipelines import checkpoints, train_loop
-from pipelines.progress import say
-from pipelines.steps import Evaluator
-from pipelines.workdir import Workdir
+from pipelines.runs import checkpoints
+from pipelines.runs.progress import say
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
+from pipelines.training.train_step import Evaluator
 from tests.pipelines.tiny import tiny_experiment
 
 # One after the other: while a checkpoint is written, in an evaluation, at some time during the
@@ -51,7 +52,7 @@ def live(workdir, assignments, log):
 
     Evaluator.run = told
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    train_loop.train(tiny_experiment(*assignments), workdir, strategy)
+    loop.train(tiny_experiment(*assignments), workdir, strategy)
 
 
 def wait_for(moment, child, workdir, log, begin, moments):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data import pipeline, record_writer
-from pipelines.data.sources import open_source
-from pipelines.workdir import Workdir
+from pipelines.data import pipeline
+from pipelines.data.sources import record_writer
+from pipelines.data.sources.open import open_source
+from pipelines.runs.workdir import Workdir
 from tests.pipelines.process import run_here
 from tests.pipelines.tiny import as_flags, tiny_experiment
 
-ASSIGNMENTS = ["data.train_split=train[:150]", "data.window=40", "seed=4"]
+ASSIGNMENTS = ["data.train_split=train[:150]", "data.shuffle_window=40", "seed=4"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def trained_on():
         batch_size=experiment.train.batch_size,
         preprocessing=experiment.preprocessing(source.labels),
         seed=4,
-        window=40,
+        shuffle_window=40,
     )
     return list(dataset.take(12).as_numpy_iterator())
 
@@ -105,7 +106,7 @@ def test_files_of_hosts(batch_command, records):
                 batch_size=6,
                 preprocessing=experiment.preprocessing(source.labels),
                 seed=experiment.seed,
-                window=experiment.data.window,
+                shuffle_window=experiment.data.shuffle_window,
                 start_step=step,
                 sharding="files",
                 input_context=tf.distribute.InputContext(3, host, 3),

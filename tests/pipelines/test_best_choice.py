@@ -7,9 +7,10 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from pipelines import checkpoints, progress, train_loop, weights
-from pipelines.checkpoints import CheckpointStore
-from pipelines.workdir import Workdir, read_json, write_json
+from pipelines.runs import checkpoints, model_source, progress
+from pipelines.runs.checkpoints import CheckpointStore
+from pipelines.runs.workdir import Workdir, read_json, write_json
+from pipelines.training import loop
 from tests.pipelines.choices import assert_finetunes_from, evaluations
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import tiny_experiment
@@ -41,12 +42,12 @@ def scores(run):
 def runs(tmp_path_factory):
     """`plain` and `averaged`, in which step `BEST` of 12 has the highest score; `unscored`."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, more in (("plain", ()), ("averaged", ("train.average=0.9",))):
-        train_loop.train(tiny_experiment(*EVERY, *more), folder / name, one_device())
+    for name, more in (("plain", ()), ("averaged", ("train.ema_decay=0.9",))):
+        loop.train(tiny_experiment(*EVERY, *more), folder / name, one_device())
         assert scores(folder / name).keys() == {4, 8, 12}
         path = checksums(folder / name, BEST)
         write_json(path, read_json(path) | {"score": 1.0})
-    train_loop.train(tiny_experiment("train.steps=4"), folder / "unscored", one_device())
+    loop.train(tiny_experiment("train.steps=4"), folder / "unscored", one_device())
     return folder
 
 
@@ -71,8 +72,8 @@ def test_evaluate_gives_the_numbers_that_were_scored(runs, command, run):
         losses[choice] = json.loads(result.stdout)["loss"]
     assert losses["best"] == pytest.approx(logged[BEST]["eval_loss"], rel=1e-6)
     assert abs(losses["best"] - losses["final"]) > 1e-3
-    source = weights.find(weights.choose(runs / run, "best"))
-    assert source.average == (run == "averaged")
+    source = model_source.find(model_source.choose(runs / run, "best"))
+    assert source.ema == (run == "averaged")
 
 
 def test_the_next_best_takes_the_place_of_a_damaged_one(runs, command, tmp_path):
@@ -125,8 +126,8 @@ def test_a_kill_after_an_evaluation_loses_no_score(tmp_path, monkeypatch, place)
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
-            train_loop.train(tiny_experiment(*EVERY), tmp_path / "run", one_device())
-    train_loop.train(tiny_experiment(*EVERY), tmp_path / "run", one_device())
+            loop.train(tiny_experiment(*EVERY), tmp_path / "run", one_device())
+    loop.train(tiny_experiment(*EVERY), tmp_path / "run", one_device())
     logged = evaluations(tmp_path / "run")
     assert scores(tmp_path / "run") == {step: x["eval_accuracy"] for step, x in logged.items()}
     lines = Workdir(tmp_path / "run").read_metrics()

@@ -7,9 +7,9 @@ import os
 import pytest
 import tensorflow as tf
 
-from pipelines import checkpoints
-from pipelines.checkpoints import CheckpointStore
 from pipelines.errors import RunError
+from pipelines.runs import checkpoints
+from pipelines.runs.checkpoints import CheckpointStore
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import classification
+from pipelines.tasks import classification
 
 
 def _softmax_loss(logits, targets):

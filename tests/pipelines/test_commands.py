@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from custom_ops import library
+from custom_ops import loader
 from tests.pipelines.process import (
     assert_user_error,
     run_command,
@@ -79,7 +79,7 @@ def test_an_empty_name_is_not_a_default(tmp_path, monkeypatch, capsys, module, f
 
 @pytest.mark.parametrize("choice", ["compiled", "bogus"])
 def test_an_implementation_that_is_not_there(tmp_path, monkeypatch, capsys, choice):
-    monkeypatch.setattr(library, "_state", library._State(reason="it was never built"))
+    monkeypatch.setattr(loader, "_state", loader._State(reason="it was never built"))
     monkeypatch.setenv("VIT_OPS", choice)
     result = run_here("pretrain", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
     assert_user_error(result, f"VIT_OPS={choice}")
@@ -210,8 +210,8 @@ def test_twenty_kills_change_nothing(tmp_path):
         "train.eval_every=20",
         "train.checkpoint_every=7",
         "train.log_every=10",
-        "train.average=0.99",
-        "train.accumulation=2",
+        "train.ema_decay=0.99",
+        "train.accumulate_steps=2",
         "train.keep_best=true",
         "train.deterministic=true",
     ]
@@ -230,7 +230,7 @@ def test_twenty_kills_change_nothing(tmp_path):
     assert len({life["resumed"] for life in lives if life["resumed"]}) >= 5, lives
     assert any(life["saving"] for life in lives), lives
     assert any(life["evaluating"] for life in lives), lives
-    for file in ("final.npz", "average.npz"):
+    for file in ("final.npz", "ema.npz"):
         whole, killed = load(tmp_path / "whole" / file), load(tmp_path / "killed" / file)
         assert whole.keys() == killed.keys()
         for key, value in whole.items():

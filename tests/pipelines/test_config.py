@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from pipelines import config, experiments, typed
-from pipelines.config import Experiment, override
+from pipelines import config
+from pipelines.config import Experiment, fields, override, recipes
 from pipelines.errors import UserError
 
 # One legal value, different from the default, for every path; a new field must be added here.
@@ -20,7 +20,7 @@ VALUES = {
     "model.mlp_size": ("128", 128),
     "model.layers": ("2", 2),
     "model.heads": ("4", 4),
-    "model.units": ("1,2", (1, 2)),
+    "model.stage_depths": ("1,2", (1, 2)),
     "model.width": ("0.5", 0.5),
     "model.group_norm_epsilon": ("1e-4", 1e-4),
     "model.variance_epsilon": ("1e-8", 1e-8),
@@ -39,19 +39,19 @@ VALUES = {
     "data.data_dir": ("/data", "/data"),
     "data.train_split": ("train[:90%]", "train[:90%]"),
     "data.eval_split": ("none", None),
-    "data.window": ("100", 100),
+    "data.shuffle_window": ("100", 100),
     "data.sharding": ("files", "files"),
     "data.bad_images": ("skip", "skip"),
     "data.crop": ("none", "none"),
     "data.crop_area": ("0.2,0.9", (0.2, 0.9)),
     "data.flip": ("false", False),
-    "data.colour_jitter": ("0.4,0.3,0.2,0.1", (0.4, 0.3, 0.2, 0.1)),
+    "data.color_jitter": ("0.4,0.3,0.2,0.1", (0.4, 0.3, 0.2, 0.1)),
     "data.randaugment_layers": ("2", 2),
     "data.randaugment_magnitude": ("15", 15.0),
-    "data.erasing": ("0.25", 0.25),
-    "data.erasing_area": ("0.1,0.2", (0.1, 0.2)),
-    "data.erasing_aspect": ("0.5,2", (0.5, 2.0)),
-    "data.erasing_fill": ("grey", "grey"),
+    "data.random_erasing": ("0.25", 0.25),
+    "data.random_erasing_area": ("0.1,0.2", (0.1, 0.2)),
+    "data.random_erasing_aspect": ("0.5,2", (0.5, 2.0)),
+    "data.random_erasing_fill": ("grey", "grey"),
     "data.mixup": ("0.2", 0.2),
     "data.cutmix": ("1", 1.0),
     "data.resize": ("resize_small", "resize_small"),
@@ -59,7 +59,7 @@ VALUES = {
     "optimizer.name": ("sgd", "sgd"),
     "optimizer.learning_rate": ("1", 1.0),
     "optimizer.weight_decay": ("0.3", 0.3),
-    "optimizer.decay": ("all", "all"),
+    "optimizer.weight_decay_mask": ("all", "all"),
     "optimizer.momentum": ("0.5", 0.5),
     "optimizer.beta_1": ("0.8", 0.8),
     "optimizer.beta_2": ("0.99", 0.99),
@@ -69,8 +69,8 @@ VALUES = {
     "schedule.decay": ("linear", "linear"),
     "train.steps": ("50", 50),
     "train.batch_size": ("8", 8),
-    "train.accumulation": ("4", 4),
-    "train.average": ("0.9999", 0.9999),
+    "train.accumulate_steps": ("4", 4),
+    "train.ema_decay": ("0.9999", 0.9999),
     "train.loss": ("sigmoid", "sigmoid"),
     "train.label_smoothing": ("0.1", 0.1),
     "train.log_every": ("5", 5),
@@ -84,11 +84,11 @@ VALUES = {
 }
 # Fields that need each other to be legal.
 COMPANIONS = {
-    "model.units": ["model.patch_size=1"],
-    "model.width": ["model.units=1,2", "model.patch_size=1"],
-    "model.group_norm_epsilon": ["model.units=1,2", "model.patch_size=1"],
-    "model.variance_epsilon": ["model.units=1,2", "model.patch_size=1"],
-    "model.deviation_epsilon": ["model.units=1,2", "model.patch_size=1"],
+    "model.stage_depths": ["model.patch_size=1"],
+    "model.width": ["model.stage_depths=1,2", "model.patch_size=1"],
+    "model.group_norm_epsilon": ["model.stage_depths=1,2", "model.patch_size=1"],
+    "model.variance_epsilon": ["model.stage_depths=1,2", "model.patch_size=1"],
+    "model.deviation_epsilon": ["model.stage_depths=1,2", "model.patch_size=1"],
     "data.resize": ["data.resize_to=256"],
     "data.resize_to": ["data.resize=resize_small"],
 }
@@ -111,7 +111,7 @@ def test_override_sets_one_field_by_its_type(path):
     received = _read(changed, path)
     assert received == expected
     assert type(received) is type(expected)
-    paths = [line.split(":")[0] for line in typed.differences(_dict(), changed.to_dict())]
+    paths = [line.split(":")[0] for line in fields.differences(_dict(), changed.to_dict())]
     assert set(paths) <= {path} | {name.split("=")[0] for name in COMPANIONS.get(path, [])}
 
 
@@ -128,7 +128,7 @@ def test_values_may_hold_equal_signs():
 
 
 def test_another_model_name_brings_its_own_sizes():
-    recipe = experiments.get("digits")
+    recipe = recipes.get_recipe("digits")
     changed = override(recipe, ["model.layers=3", "model.name=ViT-L/16", "model.image_size=64"])
     config_ = changed.model.config(10)
     sizes = (config_.hidden_size, config_.mlp_size, config_.heads, config_.patch_size)
@@ -142,9 +142,9 @@ def test_order_of_assignments_does_not_matter():
     assert override(Experiment(), assignments) == override(Experiment(), assignments[::-1])
 
 
-@pytest.mark.parametrize("name", experiments.EXPERIMENTS)
+@pytest.mark.parametrize("name", recipes.RECIPES)
 def test_recipes_survive_json(name):
-    recipe = experiments.get(name)
+    recipe = recipes.get_recipe(name)
     assert Experiment.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
 
 
@@ -175,20 +175,20 @@ def test_assignment_without_value():
         ("train.batch_size=0", "train.batch_size must be at least 1"),
         ("train.checkpoint_every=-1", "train.checkpoint_every must be at least 0"),
         ("train.label_smoothing=1", "train.label_smoothing must be in"),
-        ("train.accumulation=0", "train.accumulation must be at least 1"),
-        ("train.average=1", "train.average must be in"),
+        ("train.accumulate_steps=0", "train.accumulate_steps must be at least 1"),
+        ("train.ema_decay=1", "train.ema_decay must be in"),
         ("train.loss=mse", "train.loss must be one of"),
         ("data.crop=random", "data.crop='random' is unknown. Expected one of"),
         ("data.crop_area=0.9,0.1", r"data.crop_area=\(0.9, 0.1\) is no range"),
         ("data.resize=resize_small", "data.resize_to belongs to"),
-        ("data.erasing=2", "data.erasing"),
+        ("data.random_erasing=2", "data.random_erasing"),
         ("data.mixup=-1", "data.mixup must be at least 0"),
         ("data.randaugment_layers=-1", "data.randaugment_layers"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate is of type float"),
         ("optimizer.clip_norm=inf", "optimizer.clip_norm is of type"),
         ("init_from=", "init_from is empty"),
         ("model.image_size=70000", "image_size"),
-        ("data.window=0", "data.window must be at least 1"),
+        ("data.shuffle_window=0", "data.shuffle_window must be at least 1"),
         ("seed=-1", "seed must be in"),
         ("model.name=ViT-B/61", "Unknown model 'ViT-B/61'. Did you mean ViT-B/16"),
         ("model.heads=7", "hidden_size=768 is not a multiple of heads=7"),
@@ -229,7 +229,7 @@ def test_json_of_the_wrong_shape_is_refused(fields, message):
 
 def test_unknown_experiment_names_near_ones():
     with pytest.raises(UserError, match="'digit'. Did you mean digits"):
-        experiments.get("digit")
+        recipes.get_recipe("digit")
 
 
 def test_experiments_cannot_change():
@@ -239,7 +239,7 @@ def test_experiments_cannot_change():
 
 def test_differences_are_readable():
     changed = override(Experiment(), ["train.steps=5", "seed=2"])
-    assert typed.differences(_dict(), changed.to_dict()) == [
+    assert fields.differences(_dict(), changed.to_dict()) == [
         "seed: 0 -> 2",
         "train.steps: 1000 -> 5",
     ]

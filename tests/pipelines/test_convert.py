@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import vit_tf
-from pipelines import conversion, parity, weights
+from pipelines.runs import model_source
+from pipelines.serving import conversion, parity
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.vit_tf import tiny
 
@@ -19,7 +20,7 @@ MODELS = {
     # With timm's epsilons, which its files cannot do without.
     "hybrid": {
         "stem": {
-            "units": (1,),
+            "stage_depths": (1,),
             "width": 0.5,
             "group_norm_epsilon": 1e-5,
             "variance_epsilon": 1e-8,
@@ -34,7 +35,9 @@ MODELS = {
 
 def make(kind):
     if kind == "BiT":
-        config = vit_tf.ResNetConfig(units=(1, 1), width=0.5, image_size=(33, 21), num_classes=5)
+        config = vit_tf.ResNetConfig(
+            stage_depths=(1, 1), width=0.5, image_size=(33, 21), num_classes=5
+        )
         model = vit_tf.create_model(config)
         tiny.randomize(model)
         return model
@@ -148,7 +151,9 @@ def test_a_keras_file_keeps_its_policy(tmp_path):
     model = tiny.model(dtype="mixed_bfloat16")
     model.save(first)
     assert conversion.convert(first, second, say=str).passed
-    assert weights.open_model(weights.find(second))[0].dtype_policy.name == "mixed_bfloat16"
+    assert (
+        model_source.open_model(model_source.find(second))[0].dtype_policy.name == "mixed_bfloat16"
+    )
 
 
 def test_report_tells_what_differs():
@@ -217,7 +222,7 @@ def test_wrong_use_is_one_sentence(command, tmp_path):
         (["text.npz", "b.npz"], ["not a readable .npz archive"]),
         (["folder", "b.npz"], ["holds no trained model"]),
         (["--layout=onnx", "a.npz", "b"], ["layout", "onnx"]),
-        (["--weights=average", "a.npz", "b.npz"], ["--weights=average"]),
+        (["--weights=ema", "a.npz", "b.npz"], ["--weights=ema"]),
         (["--weights=best", "hf", "b.npz"], ["chooses within a workdir, and hf is none"]),
         (["--check", "--weights=best", "a.npz", "hf"], ["neither a.npz nor hf is one"]),
         (["a.npz", "file", "--layout=timm", "--overwrite"], ["file: it is a file. Name another"]),
@@ -258,8 +263,8 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 def test_sources_are_found(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "model.safetensors").write_bytes(b"")
-    assert weights.find(tmp_path / "folder").kind == "safetensors"
+    assert model_source.find(tmp_path / "folder").kind == "safetensors"
     (tmp_path / "x.safetensors").write_bytes(b"")
-    assert weights.find(tmp_path / "x.safetensors").kind == "safetensors"
-    with pytest.raises(weights.UserError):
-        weights.open_model(weights.find(tmp_path / "x.safetensors"))
+    assert model_source.find(tmp_path / "x.safetensors").kind == "safetensors"
+    with pytest.raises(model_source.UserError):
+        model_source.open_model(model_source.find(tmp_path / "x.safetensors"))

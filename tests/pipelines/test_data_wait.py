@@ -11,11 +11,12 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from pipelines import optimization, progress, train_loop
-from pipelines.data.sources import open_source
-from pipelines.progress import Progress
-from pipelines.steps import Trainer
-from pipelines.workdir import Workdir
+from pipelines.data.sources.open import open_source
+from pipelines.runs import progress
+from pipelines.runs.progress import Progress
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop, optimizers
+from pipelines.training.train_step import Trainer
 from tests.pipelines.faults import STRATEGIES
 from tests.pipelines.tiny import tiny_experiment
 
@@ -43,7 +44,7 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
     experiment = tiny_experiment()
     with strategy.scope():
         model = vit_tf.create_model(experiment.model.config(10))
-        optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
+        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
     replicas = strategy.num_replicas_in_sync
     rows = experiment.train.batch_size // replicas
     batch = {
@@ -107,12 +108,12 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, determinist
     slow_down_reading(monkeypatch, 0.5)
     experiment = tiny_experiment(
         "data.eval_split=none",
-        "data.window=16",
+        "data.shuffle_window=16",
         f"train.deterministic={deterministic}",
         "train.steps=8",
         "train.log_every=2",
     )
-    train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     lines = Workdir(tmp_path / "run").read_metrics()
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     assert all(line["images_per_second"] for line in lines)

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import vit_tf
-from pipelines import errors, experiments, strategies
-from pipelines.demonstration import checks, page, stages
-from pipelines.workdir import Workdir
+from pipelines import errors
+from pipelines.config import recipes
+from pipelines.runs import strategies
+from pipelines.runs.workdir import Workdir
+from pipelines.studies import demo_checks, demo_page, demo_stages
 from tests.pipelines.process import assert_user_error, run_here
 
 # Far too short to learn; what the demo shows must come out all the same.
@@ -26,7 +28,7 @@ class TestChecks:
 
     def _check(self, accuracy=2 / 3, examples=3, right=2, served=served):
         means = {"accuracy": accuracy, "examples": examples}
-        return checks.accuracy_checks(means, 3, right, self.served, served)
+        return demo_checks.accuracy_checks(means, 3, right, self.served, served)
 
     def test_each_number_can_fail(self):
         assert _names(self._check(accuracy=1.0, right=3), False) == []
@@ -45,9 +47,9 @@ class TestChecks:
     def test_attention_that_does_not_sum_to_one_fails(self):
         model = vit_tf.create_model("ViT-Ti/16", image_size=32, layers=1, num_classes=3)
         rows = np.full((2, 1, 3, 5), 0.2)
-        assert _names(checks.model_checks(model, rows), False) == []
+        assert _names(demo_checks.model_checks(model, rows), False) == []
         rows[1, 0, 2, 3] += 1e-4
-        assert _names(checks.model_checks(model, rows), False) == [
+        assert _names(demo_checks.model_checks(model, rows), False) == [
             "Attention weights of the class token"
         ]
 
@@ -58,11 +60,11 @@ class TestChecks:
             {"eval_loss": 1.0},
             {"images_per_second": 1000.0},
         ]
-        time, speed = checks.speed_checks(299.0, lines)
+        time, speed = demo_checks.speed_checks(299.0, lines)
         assert time.passed and speed.passed is None
         assert (time.value, speed.value) == ("5.0 min", "1,100 images/s")
-        assert checks.speed_checks(301.0, [])[0].passed is False
-        assert checks.speed_checks(1.0, [])[1].value == "not measured"
+        assert demo_checks.speed_checks(301.0, [])[0].passed is False
+        assert demo_checks.speed_checks(1.0, [])[1].value == "not measured"
 
     @pytest.mark.parametrize(
         ("name", "fields", "count"),
@@ -74,9 +76,9 @@ class TestChecks:
     )
     def test_parameter_formula(self, name, fields, count):
         """The published counts, and a rectangular model."""
-        config = vit_tf.variants.get_variant(name).replace(**fields)
+        config = vit_tf.config.variants.get_variant(name).replace(**fields)
         expected = count or vit_tf.create_model(name, **fields).count_params()
-        assert checks.count_parameters(config) == expected
+        assert demo_checks.count_parameters(config) == expected
 
 
 class TestExamplesToShow:
@@ -85,7 +87,7 @@ class TestExamplesToShow:
     def _choose(self, predicted, sure=None):
         probabilities = np.full((60, 3), 0.1)
         probabilities[np.arange(60), predicted] = 0.5 if sure is None else sure
-        return page._choose_examples(self.labels, predicted, probabilities)
+        return demo_page._choose_examples(self.labels, predicted, probabilities)
 
     def test_classes_take_turns(self):
         chosen = self._choose(self.labels.copy())
@@ -107,7 +109,7 @@ class TestExamplesToShow:
 
 class TestDirectory:
     def test_a_new_directory_is_marked(self, tmp_path):
-        marker = stages.claim(tmp_path / "a" / "b")
+        marker = demo_stages.claim(tmp_path / "a" / "b")
         with open(marker, encoding="utf-8") as file:
             assert json.load(file) == {"command": "pipelines.demo", "finished": False}
 
@@ -115,23 +117,23 @@ class TestDirectory:
         (tmp_path / "pretrain").mkdir()
         (tmp_path / "file").write_text("mine")
         with pytest.raises(errors.UserError, match="not made by the demo"):
-            stages.claim(tmp_path)
+            demo_stages.claim(tmp_path)
         with pytest.raises(errors.UserError, match="not made by the demo"):
-            stages.claim(tmp_path / "file")
+            demo_stages.claim(tmp_path / "file")
         assert sorted(os.listdir(tmp_path)) == ["file", "pretrain"]
         (tmp_path / "demo.json").write_text('{"finished": true}')
         with pytest.raises(errors.UserError, match="is not the demo's"):
-            stages.claim(tmp_path)
+            demo_stages.claim(tmp_path)
         assert sorted(os.listdir(tmp_path)) == ["demo.json", "file", "pretrain"]
 
     @pytest.mark.parametrize("finished", [True, False])
     def test_a_finished_demo_is_cleared_and_an_interrupted_one_kept(self, tmp_path, finished):
-        marker = stages.claim(tmp_path)
+        marker = demo_stages.claim(tmp_path)
         for name in ("pretrain", "finetune", "export", "notes"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "file").write_text("content")
-        stages.write_json(marker, {"command": "pipelines.demo", "finished": finished})
-        stages.claim(tmp_path)
+        demo_stages.write_json(marker, {"command": "pipelines.demo", "finished": finished})
+        demo_stages.claim(tmp_path)
         kept = {"demo.json", "notes"} | (set() if finished else {"pretrain", "finetune", "export"})
         assert set(os.listdir(tmp_path)) == kept
         with open(marker, encoding="utf-8") as file:
@@ -140,22 +142,22 @@ class TestDirectory:
 
 class TestRecipes:
     def test_are_what_the_demo_promises(self, tmp_path):
-        pretraining, finetuning = stages.recipes(tmp_path)
+        pretraining, finetuning = demo_stages.recipes(tmp_path)
         assert (pretraining.data.name, finetuning.data.name) == ("digits/low", "digits")
         assert min(finetuning.model.image_size) > max(pretraining.model.image_size)
         assert finetuning.init_from == str(tmp_path / "pretrain")
         for recipe in (pretraining, finetuning):
             assert recipe.data.train_split == "train" and recipe.data.eval_split == "validation"
-            assert recipe.model.hidden_size == experiments.get("digits").model.hidden_size
+            assert recipe.model.hidden_size == recipes.get_recipe("digits").model.hidden_size
 
     def test_overrides_reach_both(self, tmp_path):
-        for recipe in stages.recipes(tmp_path, ["train.steps=7", "schedule.warmup_steps=2"]):
+        for recipe in demo_stages.recipes(tmp_path, ["train.steps=7", "schedule.warmup_steps=2"]):
             assert recipe.train.steps == 7
 
     @pytest.mark.parametrize("assignment", ["data.eval_split=test", "model.layers=2", "trian=1"])
     def test_what_the_demo_is_about_stays(self, tmp_path, assignment):
         with pytest.raises(errors.UserError, match=f"Received: --set {assignment}"):
-            stages.recipes(tmp_path, [assignment])
+            demo_stages.recipes(tmp_path, [assignment])
 
 
 def test_wrong_flags_leave_nothing(monkeypatch, capsys, tmp_path):
@@ -171,7 +173,7 @@ def test_runs_from_end_to_end(tmp_path, capsys):
     """A demo cut short fails on its accuracy, and on nothing else; the next start is a new one."""
     strategy = strategies.make_strategy("one_device")
     with pytest.raises(errors.RunError, match=f"Not as expected: {ACCURACY}"):
-        stages.run(tmp_path, strategy, SHORT)
+        demo_stages.run(tmp_path, strategy, SHORT)
 
     out = capsys.readouterr().out
     for number in range(1, 7):
@@ -206,5 +208,5 @@ def test_runs_from_end_to_end(tmp_path, capsys):
     assert 2 + 10 * (layers + 2) < text.count("<img") <= 16 + 2 + 10 * (layers + 2)
     assert "http:" not in text and "https:" not in text
 
-    stages.claim(tmp_path)
+    demo_stages.claim(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["data", "demo.json", "report.html"]

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import build_plan, library
-from pipelines import health, weights
+from custom_ops import build_plan, loader
+from pipelines.runs import installation, model_source
 from tests.pipelines.process import run_command, run_here
 
 
@@ -77,8 +77,8 @@ def _usage(free):
 @pytest.mark.parametrize("broken", [True, False])
 def test_a_broken_library_is_an_error_and_none_a_hint(doctor, monkeypatch, broken):
     reason = "x.so was built for TensorFlow 2.19.1. Build it again with `python -m ...`"
-    state = library._State(reason=reason, broken=broken, path="x.so" if broken else None)
-    monkeypatch.setattr(library, "_state", state)
+    state = loader._State(reason=reason, broken=broken, path="x.so" if broken else None)
+    monkeypatch.setattr(loader, "_state", state)
     code, out, err = doctor()
     sentence = f"The compiled ops are not used: {reason}."
     if broken:
@@ -119,7 +119,7 @@ def test_wrong_gradients_are_broken(examine, monkeypatch):
 
 
 def test_nan_is_broken(examine, monkeypatch):
-    monkeypatch.setattr(health, "_difference", lambda function, source: float("nan"))
+    monkeypatch.setattr(installation, "_difference", lambda function, source: float("nan"))
     code, found, _ = examine()
     assert code == 1 and len(found["broken"]) == 2
 
@@ -128,7 +128,7 @@ def test_an_op_that_fails_is_broken(examine, monkeypatch):
     def fail(function, source):
         raise tf.errors.InternalError(None, None, "no such kernel")
 
-    monkeypatch.setattr(health, "_difference", fail)
+    monkeypatch.setattr(installation, "_difference", fail)
     code, found, err = examine()
     assert code == 1 and "The compiled attention fails: no such kernel" in err
     assert found["ops"]["attention check"] == "failed"
@@ -136,7 +136,7 @@ def test_an_op_that_fails_is_broken(examine, monkeypatch):
 
 def test_requirements(examine, monkeypatch):
     wanted = ["keras>=99", "numpy", "no-such-package>=1", 'tensorflow<1; python_version < "3"']
-    monkeypatch.setattr(health, "_required", lambda: wanted)
+    monkeypatch.setattr(installation, "_required", lambda: wanted)
     code, found, _ = examine()
     assert code == 1
     [missing] = found["broken"]
@@ -147,29 +147,29 @@ def test_requirements(examine, monkeypatch):
 
 
 def test_a_package_without_its_checkout_knows_its_requirements(monkeypatch, tmp_path):
-    here = health._required()
+    here = installation._required()
     monkeypatch.setattr(build_plan, "PACKAGE", tmp_path / "custom_ops")
-    installed = health._required()
+    installed = installation._required()
     assert "tensorflow" in here[0] and any(text.startswith("tensorflow<") for text in installed)
 
 
 def test_damaged_weights_are_broken(examine, monkeypatch, tmp_path):
     damaged = tmp_path / "digits.npz"
     damaged.write_bytes(b"PK no more")
-    monkeypatch.setattr(weights, "_SHIPPED_PATH", str(damaged))
+    monkeypatch.setattr(model_source, "_SHIPPED_PATH", str(damaged))
     code, found, err = examine()
     assert code == 1 and "The shipped model does not load" in err
     assert found["shipped model"] == {"file": str(damaged), "loads": False}
 
 
 def test_weights_with_nan_are_broken(examine, monkeypatch, tmp_path):
-    path = pathlib.Path(weights._SHIPPED_PATH)
+    path = pathlib.Path(model_source._SHIPPED_PATH)
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     arrays["head/bias"] = np.full_like(arrays["head/bias"], np.nan)
     np.savez(tmp_path / "digits.npz", **arrays)
     (tmp_path / "digits.npz.json").write_bytes(path.with_name("digits.npz.json").read_bytes())
-    monkeypatch.setattr(weights, "_SHIPPED_PATH", str(tmp_path / "digits.npz"))
+    monkeypatch.setattr(model_source, "_SHIPPED_PATH", str(tmp_path / "digits.npz"))
     code, _, err = examine()
     assert code == 1 and "The shipped model computes NaN or infinity" in err
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import checkpoints, train_loop, weights
-from pipelines.strategies import make_strategy
-from pipelines.workdir import Workdir
+from pipelines.runs import checkpoints, model_source
+from pipelines.runs.strategies import make_strategy
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
 from tests.pipelines.process import run_command
 from tests.pipelines.tiny import as_flags, tiny_experiment
 
@@ -24,7 +25,7 @@ EVERYTHING = (
     "data.mixup=0.5",
     "data.randaugment_layers=2",
     "train.batch_size=32",
-    "train.average=0.9",
+    "train.ema_decay=0.9",
     "train.checkpoint_every=5",
     "data.eval_split=none",
 )
@@ -44,7 +45,7 @@ def everything(optimizer):
 
 
 def train(workdir, strategy, optimizer, *assignments):
-    train_loop.train(tiny_experiment(*everything(optimizer), *assignments), workdir, strategy)
+    loop.train(tiny_experiment(*everything(optimizer), *assignments), workdir, strategy)
     return workdir
 
 
@@ -62,7 +63,7 @@ def assert_equal_runs(workdir, expected, optimizer):
     tolerance = TOLERANCE[optimizer]
     assert len(losses(expected)) == 12
     np.testing.assert_allclose(losses(workdir), losses(expected), rtol=tolerance)
-    for name in ("final.npz", "average.npz"):
+    for name in ("final.npz", "ema.npz"):
         received, wanted = arrays(workdir, name), arrays(expected, name)
         assert received.keys() == wanted.keys()
         largest = max(np.abs(value).max() for value in wanted.values())
@@ -85,7 +86,7 @@ def test_two_replicas_equal_one_device(runs):
     optimizer, one, two = runs
     assert_equal_runs(two, one, optimizer)
     # The weights have moved by far more than they may differ.
-    final, average = arrays(one), arrays(one, "average.npz")
+    final, average = arrays(one), arrays(one, "ema.npz")
     for key, value in final.items():
         if not key.endswith("key/bias"):
             assert np.abs(value - average[key]).max() > 50 * TOLERANCE[optimizer], key
@@ -100,7 +101,7 @@ def test_two_replicas_equal_one_device(runs):
 )
 def test_parts_equal_the_whole_batch(runs, tmp_path, strategy, parts):
     optimizer, one, _ = runs
-    run = train(tmp_path / "run", strategy(), optimizer, f"train.accumulation={parts}")
+    run = train(tmp_path / "run", strategy(), optimizer, f"train.accumulate_steps={parts}")
     assert_equal_runs(run, one, optimizer)
 
 
@@ -108,7 +109,7 @@ def cut_short(workdir, path, step):
     """A copy of a run as a power cut right after the checkpoint of `step` would have left it."""
     shutil.copytree(workdir, path)
     for name in os.listdir(path):
-        if name.startswith(("final", "average")):
+        if name.startswith(("final", "ema")):
             os.unlink(path / name)
     for later in checkpoints.steps(path / "checkpoints"):
         if later > step:
@@ -144,25 +145,24 @@ def test_the_average_is_its_closed_form(tmp_path, strategy):
     """From the weights after every step: a_n = d^n w_0 + (1 - d) sum d^(n - i) w_i."""
     decay, steps = 0.8, 5
     assignments = [
-        f"train.average={decay}",
+        f"train.ema_decay={decay}",
         f"train.steps={steps}",
         "train.checkpoint_every=1",
         "train.keep_last=100",
-        "train.accumulation=2",
+        "train.accumulate_steps=2",
         "optimizer.learning_rate=0.01",
     ]
     experiment = tiny_experiment(*assignments)
-    train_loop.train(experiment, tmp_path / "run", strategy())
+    loop.train(experiment, tmp_path / "run", strategy())
     states = [
         tf.train.load_checkpoint(checkpoints.prefix(tmp_path / "run/checkpoints", step))
         for step in range(1, steps + 1)
     ]
-    names = [name for name in states[-1].get_variable_to_shape_map() if name.startswith("average/")]
+    names = [name for name in states[-1].get_variable_to_shape_map() if name.startswith("ema/")]
     assert len(names) == len(arrays(tmp_path / "run")) - 2 * 2 * 2  # q, k and v are one array here.
     for name in names:
         values = [
-            state.get_tensor(name.replace("average/", "model/")).astype(np.float64)
-            for state in states
+            state.get_tensor(name.replace("ema/", "model/")).astype(np.float64) for state in states
         ]
         # The first update has a learning rate of 0, so the weights after it are the initial ones.
         expected = decay**steps * values[0] + (1 - decay) * sum(
@@ -173,18 +173,18 @@ def test_the_average_is_its_closed_form(tmp_path, strategy):
         assert np.abs(values[-1] - average).max() > 1e-4, name
     # Evaluations used the average, and the file that holds it is a source like any other.
     last = Workdir(tmp_path / "run").read_metrics()[-1]
-    source = weights.find(tmp_path / "run/average.npz")
-    means = train_loop.evaluate(experiment, source, one_device())
+    source = model_source.find(tmp_path / "run/ema.npz")
+    means = loop.evaluate(experiment, source, one_device())
     assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
 
 
 def test_the_average_survives_a_restart(tmp_path):
-    common = ("train.average=0.9", "schedule.decay=constant", "train.deterministic=true")
+    common = ("train.ema_decay=0.9", "schedule.decay=constant", "train.deterministic=true")
     whole = tiny_experiment(*common, "train.steps=6")
-    train_loop.train(whole, tmp_path / "whole", one_device())
-    train_loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", one_device())
-    train_loop.train(whole, tmp_path / "parts", one_device())
-    for file in ("final.npz", "average.npz"):
+    loop.train(whole, tmp_path / "whole", one_device())
+    loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", one_device())
+    loop.train(whole, tmp_path / "parts", one_device())
+    for file in ("final.npz", "ema.npz"):
         expected, received = arrays(tmp_path / "whole", file), arrays(tmp_path / "parts", file)
         for key, value in expected.items():
             np.testing.assert_array_equal(received[key], value)

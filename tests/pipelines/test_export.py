@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from pipelines import isolated, serving, tensorflow_only
 from pipelines.errors import RunError, UserError
+from pipelines.serving import clean_process, clean_process_main, saved_model
 from tests.pipelines import encoded
 from tests.pipelines.exports import LABELS, assert_close, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
@@ -23,12 +23,12 @@ CLASSIFIERS = ("serving_default", "serving_uint8", "serving_bytes", "serving_byt
 
 @pytest.fixture
 def no_process(monkeypatch):
-    monkeypatch.setattr(isolated, "call", call_here)
+    monkeypatch.setattr(clean_process, "call", call_here)
 
 
 def test_without_head(tmp_path, no_process):
     model, preprocessing = make({"num_classes": 0}, {"labels": LABELS})
-    report = serving.export(model, preprocessing, tmp_path)
+    report = saved_model.export(model, preprocessing, tmp_path)
     assert report.signatures == ("embed", "attend")
     loaded = tf.saved_model.load(report.path)
     assert set(loaded.signatures) == {"embed", "attend"}
@@ -47,13 +47,13 @@ def test_without_head(tmp_path, no_process):
 )
 def test_refused_models(tmp_path, fields, preprocessing, message):
     with pytest.raises(UserError, match=message):
-        serving.export(*make(fields, preprocessing), tmp_path / "new")
+        saved_model.export(*make(fields, preprocessing), tmp_path / "new")
     assert os.listdir(tmp_path) == []
 
 
 def test_preprocessing_of_another_size_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"\(12, 14\).*\(11, 14\)"):
-        serving.export(tiny.model(), vit_tf.Preprocessing(image_size=(12, 14)), tmp_path)
+        saved_model.export(tiny.model(), vit_tf.Preprocessing(image_size=(12, 14)), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def recorded(tmp_path_factory):
         return answers
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isolated, "call", call)
-        serving.export(model, preprocessing, tmp_path_factory.mktemp("recorded"))
+        patch.setattr(clean_process, "call", call)
+        saved_model.export(model, preprocessing, tmp_path_factory.mktemp("recorded"))
     return model, preprocessing, answers
 
 
@@ -88,9 +88,9 @@ def quick(recorded, monkeypatch):
             {key: change(value) if key == name else value for key, value in outputs.items()}
             for outputs in answers
         ]
-        monkeypatch.setattr(isolated, "call", lambda directory, calls: changed)
+        monkeypatch.setattr(clean_process, "call", lambda directory, calls: changed)
 
-    monkeypatch.setattr(serving, "_write", write)
+    monkeypatch.setattr(saved_model, "_write", write)
     answer()
     return model, preprocessing, answer
 
@@ -111,31 +111,31 @@ def test_difference_fails_and_leaves_nothing(tmp_path, quick, name, change):
     model, preprocessing, answer = quick
     answer(name, change)
     with pytest.raises(RunError, match=f"differs from the model: {name} of"):
-        serving.export(model, preprocessing, tmp_path / "a" / "b")
+        saved_model.export(model, preprocessing, tmp_path / "a" / "b")
     assert os.listdir(tmp_path) == []
 
 
 def test_existing_output(tmp_path, quick):
     model, preprocessing, answer = quick
     path = tmp_path / "portable" / "saved_model.pb"
-    serving.export(model, preprocessing, tmp_path)
+    saved_model.export(model, preprocessing, tmp_path)
     with pytest.raises(UserError, match="--overwrite"):
-        serving.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path)
     answer("logits", lambda x: x + 1)
     with pytest.raises(RunError):
-        serving.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 1"
 
     answer()
-    serving.export(model, preprocessing, tmp_path, overwrite=True)
+    saved_model.export(model, preprocessing, tmp_path, overwrite=True)
     assert os.listdir(tmp_path) == ["portable"]
     assert path.read_text() == "export 3"
 
 
 def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
     model, preprocessing, _ = quick
-    serving.export(model, preprocessing, tmp_path)
+    saved_model.export(model, preprocessing, tmp_path)
     rename = os.rename
 
     def rename_but_not_into_place(source, target):
@@ -145,7 +145,7 @@ def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
 
     monkeypatch.setattr(os, "rename", rename_but_not_into_place)
     with pytest.raises(OSError, match="No space left"):
-        serving.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
     assert os.listdir(tmp_path) == ["portable"]
     assert (tmp_path / "portable" / "saved_model.pb").read_text() == "export 1"
 
@@ -154,24 +154,24 @@ def test_output_that_is_something_else(tmp_path, quick):
     model, preprocessing, _ = quick
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file is no directory"):
-        serving.export(model, preprocessing, tmp_path / "file" / "below")
+        saved_model.export(model, preprocessing, tmp_path / "file" / "below")
     (tmp_path / "portable").mkdir()
-    serving.export(model, preprocessing, tmp_path)  # an empty directory is nobody's
+    saved_model.export(model, preprocessing, tmp_path)  # an empty directory is nobody's
     (tmp_path / "portable" / "saved_model.pb").rename(tmp_path / "portable" / "photo.jpg")
     with pytest.raises(UserError, match="no SavedModel"):
-        serving.export(model, preprocessing, tmp_path, overwrite=True)
+        saved_model.export(model, preprocessing, tmp_path, overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["file", "portable"]
     assert os.listdir(tmp_path / "portable") == ["photo.jpg"]
 
 
 def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):
     def call(directory, calls):
-        raise isolated.CallError("NotFoundError: Op type not registered 'VitAttention'")
+        raise clean_process.CallError("NotFoundError: Op type not registered 'VitAttention'")
 
-    monkeypatch.setattr(isolated, "call", call)
+    monkeypatch.setattr(clean_process, "call", call)
     model, preprocessing, _ = quick
     with pytest.raises(RunError, match="TensorFlow alone.*VitAttention"):
-        serving.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -185,7 +185,7 @@ def test_weights_that_changed_on_the_way_fail(tmp_path, monkeypatch, no_process)
 
     monkeypatch.setattr(tf.saved_model, "save", save_and_change)
     with pytest.raises(RunError, match="logits of serving_default by 0.0"):
-        serving.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -193,7 +193,7 @@ def test_model_that_is_not_finite_fails(tmp_path, no_process):
     model, preprocessing = make()
     model.head.bias.assign([np.nan] * 5)
     with pytest.raises(RunError, match="not finite"):
-        serving.export(model, preprocessing, tmp_path)
+        saved_model.export(model, preprocessing, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -276,15 +276,15 @@ def test_command_and_service(tmp_path):
 
 
 def test_isolated_process_finds_only_tensorflow():
-    find = tensorflow_only._TensorFlowFinder.find_spec
+    find = clean_process_main._TensorFlowFinder.find_spec
     assert find("tensorflow") is not None
     assert find("keras") is None and find("vit_tf.layers") is None and find("pipelines") is None
 
 
 @pytest.mark.process
 def test_isolated_process_reports_failure(tmp_path):
-    with pytest.raises(isolated.CallError, match="saved_model"):
-        isolated.call(tmp_path, [])
+    with pytest.raises(clean_process.CallError, match="saved_model"):
+        clean_process.call(tmp_path, [])
 
 
 def test_command_errors(tmp_path, monkeypatch, capsys):

@@ -12,9 +12,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import custom_ops
 import vit_tf
-from custom_ops import library, library_file
-from pipelines import isolated, prediction, serving
+from custom_ops import library_file, loader
 from pipelines.errors import RunError, UserError
+from pipelines.serving import clean_process, prediction, saved_model
 from tests.pipelines import encoded
 from tests.pipelines.exports import LABELS, assert_close, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
@@ -40,7 +40,7 @@ def no_process(monkeypatch):
         loaders.append(loader and os.path.relpath(loader, directory))
         return call_here(directory, calls)
 
-    monkeypatch.setattr(isolated, "call", call)
+    monkeypatch.setattr(clean_process, "call", call)
     return loaders
 
 
@@ -48,9 +48,9 @@ def test_the_form_decides_which_ops_are_inside(tmp_path, no_process, monkeypatch
     """Not the environment, nor anything around."""
     model, preprocessing = make({}, {"labels": LABELS})
     monkeypatch.setenv("VIT_OPS", "compiled")
-    portable = serving.export(model, preprocessing, tmp_path)
+    portable = saved_model.export(model, preprocessing, tmp_path)
     monkeypatch.setenv("VIT_OPS", "reference")
-    fused = serving.export(model, preprocessing, tmp_path, form="fused")
+    fused = saved_model.export(model, preprocessing, tmp_path, form="fused")
     assert no_process == [None, "assets.extra/load_ops.py"]
     assert sorted(os.listdir(tmp_path)) == ["fused", "portable"]
     assert ops_in(tmp_path / "portable") == set() and ops_in(tmp_path / "fused") == FUSED_OPS
@@ -70,7 +70,7 @@ def test_the_form_decides_which_ops_are_inside(tmp_path, no_process, monkeypatch
 def test_without_a_class_token(tmp_path, no_process, policy):
     """`attend` then is the gradient of the op, inside the file."""
     model, preprocessing = make({"classifier": "gap", "dtype": policy})
-    serving.export(model, preprocessing, tmp_path, form="fused")
+    saved_model.export(model, preprocessing, tmp_path, form="fused")
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 
 
@@ -84,15 +84,15 @@ def test_wrong_results_of_the_compiled_ops_fail(tmp_path, no_process, monkeypatc
 
     monkeypatch.setattr(ops, "vit_attention", wrong)
     with pytest.raises(RunError, match="differs from the model"):
-        serving.export(*make(), tmp_path, form="fused")
+        saved_model.export(*make(), tmp_path, form="fused")
     assert os.listdir(tmp_path) == []
 
 
 def test_no_compiled_ops(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(library_file, "candidates", lambda: [])
-    monkeypatch.setattr(library, "_state", None)
+    monkeypatch.setattr(loader, "_state", None)
     with pytest.raises(UserError, match="compiled ops, but no compiled library .*build_ops"):
-        serving.export(*make(), tmp_path, form="fused")
+        saved_model.export(*make(), tmp_path, form="fused")
     for form in ("fused", "both"):
         arguments = ("--format", form, "--output", "new")
         context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
@@ -111,7 +111,7 @@ def test_both_are_checked_before_one_is_written(tmp_path, monkeypatch, capsys):
 
 def test_prediction_reads_it(tmp_path, no_process):
     model, preprocessing = make({}, {"labels": LABELS})
-    serving.export(model, preprocessing, tmp_path, form="fused")
+    saved_model.export(model, preprocessing, tmp_path, form="fused")
     found = prediction.find_model(tmp_path)
     assert found == str(tmp_path / "fused")
     # Our own library serves it: what lies in a file of others is not run.

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import conversion, experiments, serving, train_loop, weights
-from pipelines.config import override
-from pipelines.strategies import make_strategy
-from pipelines.workdir import Workdir
+from pipelines.config import override, recipes
+from pipelines.runs import model_source
+from pipelines.runs.strategies import make_strategy
+from pipelines.runs.workdir import Workdir
+from pipelines.serving import conversion, saved_model
+from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import tiny_experiment
 
 SHARED = (
-    "data.window=64",
+    "data.shuffle_window=64",
     "data.eval_split=none",
     "train.batch_size=16",
     "train.steps=4",
@@ -28,13 +30,13 @@ RESIDUAL = ("model.image_size=16", "model.width=0.5")
 
 
 def hybrid(*assignments):
-    own = ("model.units=1,1", "model.patch_size=1")
+    own = ("model.stage_depths=1,1", "model.patch_size=1")
     return tiny_experiment(*SHARED, *RESIDUAL, *own, *assignments)
 
 
 def bit(*assignments):
-    own = ("model.name=BiT-R50x1", "model.units=1,1")
-    return override(experiments.get("digits"), [*SHARED, *RESIDUAL, *own, *assignments])
+    own = ("model.name=BiT-R50x1", "model.stage_depths=1,1")
+    return override(recipes.get_recipe("digits"), [*SHARED, *RESIDUAL, *own, *assignments])
 
 
 FAMILIES = {"hybrid": hybrid, "BiT": bit}
@@ -53,7 +55,7 @@ def run(request, tmp_path_factory):
     """`(function that makes the experiment, workdir of a run on one device)`."""
     folder = tmp_path_factory.mktemp("families") / "one"
     make = FAMILIES[request.param]
-    train_loop.train(make(), folder, one_device())
+    loop.train(make(), folder, one_device())
     return make, folder
 
 
@@ -70,20 +72,20 @@ def final(workdir):
 def test_splits_train_the_same_model(run, tmp_path, strategy, parts):
     """With parts, kernels are standardised once and their gradients summed before."""
     make, folder = run
-    train_loop.train(make(f"train.accumulation={parts}"), tmp_path / "run", strategy())
+    loop.train(make(f"train.accumulate_steps={parts}"), tmp_path / "run", strategy())
     expected, received = final(folder), final(tmp_path / "run")
     largest = max(np.abs(value).max() for value in expected.values())
     for key, value in expected.items():
         if not key.endswith("key/bias"):
             assert np.abs(received[key] - value).max() <= 1e-5 * largest, key
-    begun = weights.open_model(weights.find(folder))[0]
+    begun = model_source.open_model(model_source.find(folder))[0]
     assert np.abs(begun.head.kernel).max() > 1e-3  # They have learned something.
 
 
 def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
     """Checkpoints carry no strategy: what two replicas saved is one model anywhere."""
     make, _ = run
-    train_loop.train(make(), tmp_path / "run", two_replicas())
+    loop.train(make(), tmp_path / "run", two_replicas())
     expected = final(tmp_path / "run")
     (tmp_path / "run" / "final.npz").unlink()
     report = conversion.convert(str(tmp_path / "run"), str(tmp_path / "a.npz"), say=str)
@@ -95,10 +97,10 @@ def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
 
 def test_resumes_bitwise(run, tmp_path, capsys):
     make, folder = run
-    train_loop.train(make("train.steps=2", "schedule.decay=constant"), tmp_path / "a", one_device())
-    train_loop.train(make("schedule.decay=constant"), tmp_path / "a", one_device())
+    loop.train(make("train.steps=2", "schedule.decay=constant"), tmp_path / "a", one_device())
+    loop.train(make("schedule.decay=constant"), tmp_path / "a", one_device())
     assert "resuming from step 2" in capsys.readouterr().out
-    train_loop.train(make("schedule.decay=constant"), tmp_path / "b", one_device())
+    loop.train(make("schedule.decay=constant"), tmp_path / "b", one_device())
     a, b = final(tmp_path / "a"), final(tmp_path / "b")
     assert all(a[key].tobytes() == b[key].tobytes() for key in b)
     assert any(a[key].tobytes() != value.tobytes() for key, value in final(folder).items())
@@ -106,16 +108,16 @@ def test_resumes_bitwise(run, tmp_path, capsys):
 
 def test_mixed_precision_and_average(run, tmp_path):
     make, _ = run
-    experiment = make("model.dtype=mixed_bfloat16", "train.average=0.9")
-    train_loop.train(experiment, tmp_path / "run", one_device())
+    experiment = make("model.dtype=mixed_bfloat16", "train.ema_decay=0.9")
+    loop.train(experiment, tmp_path / "run", one_device())
     losses = [line["loss"] for line in Workdir(tmp_path / "run").read_metrics() if "loss" in line]
     assert len(losses) == 4 and np.isfinite(losses).all()
 
 
 def test_export_holds_standardised_kernels(run, tmp_path):
     make, folder = run
-    model, preprocessing = weights.open_model(weights.find(folder))
-    report = serving.export(model, preprocessing, str(tmp_path))
+    model, preprocessing = model_source.open_model(model_source.find(folder))
+    report = saved_model.export(model, preprocessing, str(tmp_path))
     assert ("attend" in report.signatures) == (make is hybrid)
     loaded = tf.saved_model.load(report.path)
     variables = {tuple(variable.shape): variable for variable in loaded.variables_}
@@ -150,10 +152,10 @@ def test_commands_take_the_run(run, monkeypatch, capsys, tmp_path):
 def test_fine_tuning_begins_with_the_weights(run, tmp_path):
     """At another size: a ResNet reads any, and the positions of a hybrid are resized."""
     make, folder = run
-    source = weights.open_model(weights.find(folder))[0]
+    source = model_source.open_model(model_source.find(folder))[0]
     experiment = make(f"init_from={folder}", "model.image_size=24", "optimizer.learning_rate=0")
-    train_loop.train(experiment, tmp_path / "run", one_device())
-    tuned = weights.open_model(weights.find(tmp_path / "run"))[0]
+    loop.train(experiment, tmp_path / "run", one_device())
+    tuned = model_source.open_model(model_source.find(tmp_path / "run"))[0]
     kernel = "conv_root" if make is hybrid else "root"
     old, new = (
         np.array(getattr(m.stem if make is hybrid else m, kernel).kernel) for m in (source, tuned)
@@ -167,9 +169,12 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path):
     [
         (["model.name=BiT-R50x1", "model.heads=3"], ["Unknown model field 'heads'"]),
         (["model.name=ViT-B/16", "model.width=2"], ["ViT-B/16 has no stem", "width"]),
-        (["model.name=R50+ViT-B/16", "model.units=0"], ["units must be at least 1"]),
-        (["model.name=BiT-R50x1", "model.units=()"], ["at least one stage"]),
-        (["model.name=BiT-R50x1", "model.units=x"], ["model.units is of type", "'x'"]),
+        (["model.name=R50+ViT-B/16", "model.stage_depths=0"], ["units must be at least 1"]),
+        (["model.name=BiT-R50x1", "model.stage_depths=()"], ["at least one stage"]),
+        (
+            ["model.name=BiT-R50x1", "model.stage_depths=x"],
+            ["model.stage_depths is of type", "'x'"],
+        ),
         (["model.name=BiT-R50x9"], ["Unknown model 'BiT-R50x9'. Did you mean BiT-R50x"]),
         (["model.name=R+ViT-Ti/16", "model.image_size=16"], ["smaller than one patch"]),
     ],

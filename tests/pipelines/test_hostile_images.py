@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import decoding, train_loop
-from pipelines.data import augmentation, bad_images, pipeline, record_writer
-from pipelines.data.catalog import DataError
-from pipelines.data.sources import open_source
-from pipelines.errors import UserError
-from pipelines.workdir import Workdir
+from pipelines.data import bad_images, decoding, pipeline
+from pipelines.data.sources import record_writer
+from pipelines.data.sources.open import open_source
+from pipelines.data.transforms import augmentation
+from pipelines.errors import DataError, UserError
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
 from tests.pipelines import hostile, process
 from tests.pipelines.encoded import encode, pixels
 from tests.pipelines.tiny import as_flags, tiny_experiment
-from vit_tf.image_files import decode_image
+from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
 
 READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
@@ -76,7 +77,7 @@ def test_training(everything, rule, crop):
             batch_size=everything.num_examples,
             preprocessing=rule,
             seed=0,
-            window=1000,
+            shuffle_window=1000,
             crop=crop,
             flip=False,
             bad_images=bad_images.BadImages(None, lambda line: None),
@@ -222,7 +223,7 @@ def test_unreadable_files_end_evaluation(command, unreadable_folder, tmp_path, c
         "train.batch_size=2",
         "train.steps=4",
     )
-    train_loop.train(experiment, tmp_path / "run", tf.distribute.OneDeviceStrategy("CPU:0"))
+    loop.train(experiment, tmp_path / "run", tf.distribute.OneDeviceStrategy("CPU:0"))
     flags = [
         "--set",
         f"data.name=folder:{unreadable_folder}",
@@ -252,16 +253,16 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
     common += ("train.deterministic=true", "schedule.decay=constant", "train.log_every=100")
     skip = (*common, "data.bad_images=skip")
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    train_loop.train(tiny_experiment(*skip, "train.steps=8"), tmp_path / "whole", strategy)
+    loop.train(tiny_experiment(*skip, "train.steps=8"), tmp_path / "whole", strategy)
     printed = capsys.readouterr().out
     records = (tmp_path / "whole" / "bad_images.jsonl").read_text().splitlines()
     assert f"they cannot be read: {len(records)}, named in {tmp_path}/whole/bad" in printed
 
     with pytest.raises(UserError, match="cannot be decoded"):
-        train_loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", strategy)
+        loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", strategy)
     for steps in (4, 8):
         experiment = tiny_experiment(*skip, f"train.steps={steps}")
-        train_loop.train(experiment, tmp_path / "parts", strategy)
+        loop.train(experiment, tmp_path / "parts", strategy)
     finals = [dict(np.load(tmp_path / run / "final.npz")) for run in ("whole", "parts")]
     assert finals[0].keys() == finals[1].keys()
     for name, value in finals[0].items():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import vit_tf
-from pipelines import weights
 from pipelines.errors import UserError
+from pipelines.runs import model_source
 from tests.pipelines import hostile_models
 from tests.pipelines.process import assert_user_error, run_command, run_here, run_module
 from tests.vit_tf import tiny
@@ -94,14 +94,14 @@ def test_genuine_files_open(tmp_path, fields, dtype):
         for name, data in content.items():
             file.writestr(name, data)
     for name in ("model.keras", "again.keras"):
-        opened, preprocessing = weights.open_model(weights.find(tmp_path / name))
+        opened, preprocessing = model_source.open_model(model_source.find(tmp_path / name))
         assert opened.config == model.config
         assert opened.dtype_policy.name == dtype
         assert preprocessing.image_size == model.config.image_size
         for received, expected in zip(opened.weights, model.weights, strict=True):
             assert received.dtype == expected.dtype
             np.testing.assert_array_equal(np.asarray(received), np.asarray(expected))
-    other, _ = weights.open_model(weights.find(tmp_path / "model.keras"), dtype="float32")
+    other, _ = model_source.open_model(model_source.find(tmp_path / "model.keras"), dtype="float32")
     assert other.dtype_policy.name == "float32"
 
 
@@ -112,7 +112,7 @@ def test_every_cut_of_a_file_is_refused(tmp_path):
     for length in [*range(0, len(data), len(data) // 40), *range(len(data) - 40, len(data))]:
         (tmp_path / "cut.keras").write_bytes(data[:length])
         with pytest.raises(UserError, match="cut.keras is not a model Keras can read"):
-            weights.open_model(weights.find(tmp_path / "cut.keras"))
+            model_source.open_model(model_source.find(tmp_path / "cut.keras"))
 
 
 def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
@@ -130,7 +130,7 @@ def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
             changed[place] = random.integers(256)
         (tmp_path / "changed.keras").write_bytes(changed)
         try:
-            weights.open_model(weights.find(tmp_path / "changed.keras"))
+            model_source.open_model(model_source.find(tmp_path / "changed.keras"))
         except UserError as error:
             assert "changed.keras" in str(error) and "\n" not in str(error)
             refused += 1
@@ -155,7 +155,7 @@ def test_a_sidecar_that_does_not_fit_its_file(tmp_path, section, field, value, m
     sidecar[section][field] = value
     (tmp_path / "model.npz.json").write_text(json.dumps(sidecar))
     with pytest.raises(UserError, match=message):
-        weights.open_model(weights.find(tmp_path / "model.npz"))
+        model_source.open_model(model_source.find(tmp_path / "model.npz"))
 
 
 def test_a_folder_that_is_no_workdir(tmp_path):
@@ -163,7 +163,7 @@ def test_a_folder_that_is_no_workdir(tmp_path):
     (tmp_path / "thing.txt").write_text("hello")
     for name, text in (("thing", "no trained model"), ("thing.txt", "Cannot tell what")):
         with pytest.raises(UserError, match=text):
-            weights.find(tmp_path / name)
+            model_source.find(tmp_path / name)
     shutil.copy(tmp_path / "thing.txt", tmp_path / "thing" / "config.json")
     with pytest.raises(UserError, match="no trained model"):
-        weights.find(tmp_path / "thing")
+        model_source.find(tmp_path / "thing")

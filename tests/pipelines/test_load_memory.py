@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import vit_tf
-from pipelines import conversion
+from pipelines.serving import conversion
 from tests.checkout import ROOT
 
 pytestmark = pytest.mark.process

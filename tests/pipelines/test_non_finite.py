@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import checkpoints, non_finite, progress, train_loop, weights
-from pipelines.checkpoints import CheckpointStore
 from pipelines.data import pipeline
-from pipelines.data.sources import open_source
+from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError
-from pipelines.steps import Trainer
-from pipelines.workdir import Workdir
+from pipelines.runs import checkpoints, model_source, progress
+from pipelines.runs.checkpoints import CheckpointStore
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop, non_finite
+from pipelines.training.train_step import Trainer
 from tests.pipelines.faults import (
     BAD,
     EXPLODING,
@@ -47,7 +48,7 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
 
     def state():
         values = [trainer.loss_sum, trainer.norm, trainer.step, trainer.offset, trainer.skipped]
-        values += trainer.model.trainable_variables + list(trainer.average.state.by_path.values())
+        values += trainer.model.trainable_variables + list(trainer.ema.state.by_path.values())
         values += [v for slots in trainer.optimizer.slots.values() for v in slots.values()]
         return [value.numpy() for value in values]
 
@@ -80,7 +81,7 @@ def test_a_loss_out_of_range_is_enough(strategy):
 
 
 def test_the_step_compiles_with_xla():
-    experiment = experiment_with("train.accumulation=1")
+    experiment = experiment_with("train.accumulate_steps=1")
     trainer, batches_from = make_trainer(STRATEGIES["one"](), experiment)
     step = tf.function(trainer.replica_step, jit_compile=True)
     batch = next(iter(batches_from(0, None)))
@@ -98,7 +99,7 @@ def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strate
     experiment = experiment_with()
     break_block(monkeypatch, nan_forward)
     with pytest.raises(RunError) as error:
-        train_loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+        loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
     layer, variable = "block_1/mlp", "head/bias"
     assert str(error.value).startswith(
         f"The loss is not finite at step {BAD}, first in the output of layer {layer} and in the "
@@ -109,7 +110,7 @@ def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strate
     (record,) = records(tmp_path / "run")
     ids = ids_of(experiment, BAD)
     source = open_source("digits", experiment.data.train_split)
-    indices = pipeline.train_indices(source, batch_size=16, seed=0, window=64, step=BAD)
+    indices = pipeline.train_indices(source, batch_size=16, seed=0, shuffle_window=64, step=BAD)
     assert record["ids"] == ids == source.read([(i, i + 1) for i in indices]).ids.tolist()
     assert record["shown_by"] == ids[3:4]
     assert record["names"] == [source.describe(ids[3])]
@@ -124,7 +125,7 @@ def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
     """The loss is finite; above the fault in backward order are the head and the last norm."""
     break_block(monkeypatch, nan_backward, "block_0")
     with pytest.raises(RunError, match=f"The gradient norm is not finite at step {BAD}, first in"):
-        train_loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
     (record,) = records(tmp_path / "run")
     assert record["what"] == "gradient" and np.isfinite(record["loss"])
     assert (record["layer"], record["variable"]) == (
@@ -147,7 +148,7 @@ def test_what_the_data_bring_with_them(tmp_path, monkeypatch, value, key, what, 
     ids = ids_of(experiment_with(), BAD)
     spoil(monkeypatch, [ids[11]], value, key)
     with pytest.raises(RunError, match=f"The loss is not finite at step {BAD}, first in"):
-        train_loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
     (record,) = records(tmp_path / "run")
     assert (record["what"], record["layer"], record["ids"]) == (what, layer, ids)
     assert record["shown_by"] == (ids[8:] if what == "loss" else [ids[11]])
@@ -185,7 +186,7 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, cap
     with monkeypatch.context() as patch:
         spoil(patch, ids_of(experiment, BAD)[3:4])
         patch.setattr(Trainer, "replica_step", counted)
-        train_loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+        loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
     output = capsys.readouterr().out
     assert f"skipping step {BAD}" in output and "skipped 1 step " in output
     replicas = {"one": 1, "mirrored": 2}[strategy]
@@ -210,10 +211,10 @@ def test_a_skip_survives_a_restart_between_two_log_lines(tmp_path, monkeypatch):
     experiment = experiment_with(
         "train.non_finite=skip", "train.checkpoint_every=3", "train.keep_last=9"
     )
-    train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     cut(tmp_path / "again", after=6)
-    train_loop.train(experiment, tmp_path / "again", STRATEGIES["one"]())
+    loop.train(experiment, tmp_path / "again", STRATEGIES["one"]())
     assert_same_results(tmp_path / "again", tmp_path / "run")
     kept = ("step", "loss", "skipped", "gradient_norm")
     first, second = (
@@ -228,7 +229,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
     """Batch 6 is bad, and so is batch 9, which comes after the rewind."""
     experiment = experiment_with("train.non_finite=rewind", "train.log_every=2")
     spoil(monkeypatch, [ids_of(experiment, BAD)[3], ids_of(experiment, 9)[12]])
-    train_loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+    loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
     output = capsys.readouterr().out
     assert "rewinding to step 4, which goes on with batch 7" in output
     assert "rewinding to step 4, which goes on with batch 10" in output
@@ -247,7 +248,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
         # A restart from a checkpoint behind the rewind finds the shifted data.
         shutil.copytree(tmp_path / "run", tmp_path / "again")
         cut(tmp_path / "again", after=8)
-        train_loop.train(experiment, tmp_path / "again", STRATEGIES[strategy]())
+        loop.train(experiment, tmp_path / "again", STRATEGIES[strategy]())
         assert_same_results(tmp_path / "again", tmp_path / "run")
         assert len(records(tmp_path / "again")) == 2
 
@@ -256,7 +257,7 @@ def test_a_rewind_without_a_checkpoint_goes_back_to_the_start(tmp_path, monkeypa
     """Also after a restart, and with weights that came from elsewhere."""
     experiment = experiment_with("train.non_finite=rewind", "train.checkpoint_every=0")
     spoil(monkeypatch, ids_of(experiment, 2)[:1])
-    train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     assert [(x["step"], x["batch"]) for x in records(tmp_path / "run")] == [(2, 2)]
     plan = [(0, 3, 12)]
     train_by_hand(STRATEGIES["one"](), experiment, plan, tmp_path / "expected")
@@ -268,7 +269,7 @@ def test_a_rewind_from_weights_that_diverged(tmp_path):
     experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
     message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
     with pytest.raises(RunError, match=f"{message}.* 10 rewinds to step 0 have not helped"):
-        train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = records(tmp_path / "run")
     assert [x["batch"] for x in found] == list(range(11))
     assert [x["action"] for x in found] == ["rewind"] * 10 + ["stop"]
@@ -281,7 +282,7 @@ def test_a_rewind_comes_before_an_evaluation(tmp_path):
         *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
     )
     with pytest.raises(RunError, match="after step 0, .* 10 rewinds to step 0 have not helped"):
-        train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 10 + ["stop"]
     assert Workdir(tmp_path / "run").read_metrics() == []
 
@@ -294,7 +295,7 @@ def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
     bad = [1, 2, 3, 5, 6, 7, 8, 9]
     spoil(monkeypatch, [example for step in bad for example in ids_of(experiment, step)])
     with pytest.raises(RunError, match="at step 8, .* because 3 steps before it were"):
-        train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = [(x["step"], x["action"]) for x in records(tmp_path / "run")]
     assert found == [(step, "skip") for step in bad[:6]] + [(8, "stop")]
     lines = Workdir(tmp_path / "run").read_metrics()
@@ -306,9 +307,9 @@ def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
 def test_a_run_that_stopped_may_go_on_skipping(tmp_path, monkeypatch):
     spoil(monkeypatch, ids_of(experiment_with(), BAD)[:1])
     with pytest.raises(RunError):
-        train_loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
     experiment = experiment_with("train.non_finite=skip")
-    assert train_loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())["step"] == 12
+    assert loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())["step"] == 12
     assert [x["action"] for x in records(tmp_path / "run")] == ["stop", "skip"]
 
 
@@ -316,11 +317,11 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     experiment = experiment_with()
     trainer, _ = make_trainer(STRATEGIES["one"](), experiment)
     state = tf.train.Checkpoint(
-        model=weights.checkpointable(trainer.model),
+        model=model_source.checkpointable(trainer.model),
         optimizer=trainer.optimizer.state,
         step=trainer.step,
         loss_sum=trainer.loss_sum,
-        average=trainer.average.state,
+        ema=trainer.ema.state,
     )
     run = Workdir(tmp_path / "run")
     run.create(experiment)
@@ -328,7 +329,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     with pytest.raises(
         RunError, match="of another program: .* not bound to .* Choose another --workdir"
     ):
-        train_loop.train(experiment, run.path, STRATEGIES["one"]())
+        loop.train(experiment, run.path, STRATEGIES["one"]())
 
 
 def test_a_full_disk_leaves_the_lines_before(tmp_path, monkeypatch):
@@ -354,9 +355,7 @@ def test_a_full_disk_does_not_hide_what_was_found(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Workdir, "append_non_finite", full)
     with pytest.raises(RunError, match=r"first in the input images\. Cannot write .* disk is full"):
-        train_loop.train(
-            experiment_with("train.non_finite=skip"), tmp_path / "run", STRATEGIES["one"]()
-        )
+        loop.train(experiment_with("train.non_finite=skip"), tmp_path / "run", STRATEGIES["one"]())
 
 
 def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, capsys):

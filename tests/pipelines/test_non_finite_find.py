@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipelines import non_finite
+from pipelines.training import non_finite
 
 
 class Stack(keras.Model):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import config, optimization
+from pipelines import config
+from pipelines.training import optimizers
 
 
 @pytest.mark.parametrize(
@@ -27,31 +28,31 @@ from pipelines import config, optimization
     ],
 )
 def test_schedule_values_of_the_reference(schedule, expected):
-    compiled = tf.function(lambda step: optimization.learning_rate(step, **schedule))
+    compiled = tf.function(lambda step: optimizers.learning_rate(step, **schedule))
     for step, rate in expected.items():
-        for received in (optimization.learning_rate(step, **schedule), compiled(tf.constant(step))):
+        for received in (optimizers.learning_rate(step, **schedule), compiled(tf.constant(step))):
             assert received.numpy() == pytest.approx(rate, rel=2e-6, abs=1e-10)
 
 
 def test_schedule_refuses_an_unknown_decay():
     with pytest.raises(ValueError, match="Received: 'step'"):
-        optimization.learning_rate(0, peak=1.0, total_steps=2, decay="step")
+        optimizers.learning_rate(0, peak=1.0, total_steps=2, decay="step")
 
 
 def test_clipping_is_global_and_reports_the_norm():
     gradients = [tf.constant([3.0, 0.0]), tf.constant([[4.0]])]
-    clipped, norm = optimization.clip_by_global_norm(gradients, 1.0)
+    clipped, norm = optimizers.clip_by_global_norm(gradients, 1.0)
     assert norm.numpy() == pytest.approx(5.0)
     np.testing.assert_allclose(clipped[0], [0.6, 0.0], rtol=1e-6)
     np.testing.assert_allclose(clipped[1], [[0.8]], rtol=1e-6)
     for clip_norm in (None, 10.0):
-        kept, norm = optimization.clip_by_global_norm(gradients, clip_norm)
+        kept, norm = optimizers.clip_by_global_norm(gradients, clip_norm)
         assert norm.numpy() == pytest.approx(5.0)
         np.testing.assert_array_equal(kept[0], gradients[0])
 
 
 def test_a_zero_gradient_survives_clipping():
-    clipped, norm = optimization.clip_by_global_norm([tf.zeros([3])], 1.0)
+    clipped, norm = optimizers.clip_by_global_norm([tf.zeros([3])], 1.0)
     assert norm.numpy() == 0
     np.testing.assert_array_equal(clipped[0], np.zeros(3))
 
@@ -100,13 +101,13 @@ def test_twenty_updates_equal_a_numpy_loop(name, decay):
     holder = _Weights(rng)
     start = [variable.value.numpy().astype(np.float64) for variable in holder.variables_]
     gradients = [[rng.normal(size=w.shape) for w in start] for _ in range(20)]
-    settings = config.Optimizer(name=name, weight_decay=0.2, decay=decay, epsilon=1e-3)
-    optimizer = optimization.make_optimizer(settings, holder.variables_)
+    settings = config.Optimizer(name=name, weight_decay=0.2, weight_decay_mask=decay, epsilon=1e-3)
+    optimizer = optimizers.make_optimizer(settings, holder.variables_)
     schedule = {"peak": 0.1, "total_steps": 20, "warmup_steps": 5, "decay": "cosine"}
 
     @tf.function
     def update(step, *step_gradients):
-        rate = optimization.learning_rate(step, **schedule)
+        rate = optimizers.learning_rate(step, **schedule)
         optimizer.apply(step_gradients, rate, step)
 
     for step, pair in enumerate(gradients):
@@ -127,11 +128,11 @@ def test_slots_are_kept_by_path_in_a_checkpoint(tmp_path):
     rng = np.random.default_rng(0)
     first, second = _Weights(rng), _Weights(rng)
     settings = config.Optimizer(name="adamw")
-    saved = optimization.make_optimizer(settings, first.variables_)
+    saved = optimizers.make_optimizer(settings, first.variables_)
     saved.apply([tf.ones([3, 4]), tf.ones([4])], tf.constant(0.1), tf.constant(0, tf.int64))
     path = tf.train.Checkpoint(optimizer=saved.state).save(str(tmp_path / "c"))
     # The other way round: only the paths say which slot belongs where.
-    restored = optimization.make_optimizer(settings, second.variables_[::-1])
+    restored = optimizers.make_optimizer(settings, second.variables_[::-1])
     tf.train.Checkpoint(optimizer=restored.state).restore(path).assert_consumed()
     for slot in ("momentum", "variance"):
         for name in ("layer/kernel", "layer/bias"):

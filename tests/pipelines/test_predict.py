@@ -9,7 +9,8 @@ import tensorflow as tf
 from sklearn import datasets
 
 import vit_tf
-from pipelines import isolated, prediction, serving, weights, workdir
+from pipelines.runs import model_source, workdir
+from pipelines.serving import clean_process, prediction, saved_model
 from tests.pipelines import encoded
 from tests.pipelines.exports import LABELS, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
@@ -30,8 +31,8 @@ def models(tmp_path_factory):
     run.create(tiny_experiment())
     vit_tf.save_npz(model, run.final, preprocessing)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isolated, "call", call_here)
-        report = serving.export(model, preprocessing, root / "export")
+        patch.setattr(clean_process, "call", call_here)
+        report = saved_model.export(model, preprocessing, root / "export")
     return model, preprocessing, paths | {"saved_model": report.path, "export": root / "export"}
 
 
@@ -186,7 +187,7 @@ def no_model(monkeypatch):
     def built(*_):
         raise AssertionError("a model was built")
 
-    monkeypatch.setattr(weights, "open_model", built)
+    monkeypatch.setattr(model_source, "open_model", built)
 
 
 @pytest.mark.parametrize("name", encoded.broken())

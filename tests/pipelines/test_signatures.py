@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 from custom_ops import reference
-from pipelines import isolated, serving
+from pipelines.serving import clean_process, saved_model
 from tests.pipelines import encoded
 from tests.pipelines.exports import LABELS, assert_close, call_here, make
-from vit_tf.image_files import decode_image
+from vit_tf.images.decoding import decode_image
 
 # name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
 VARIANTS = {
@@ -26,8 +26,8 @@ def exported(request, tmp_path_factory):
     """The model, its preprocessing, the loaded export."""
     model, preprocessing = make(*VARIANTS[request.param])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isolated, "call", call_here)
-        report = serving.export(model, preprocessing, tmp_path_factory.mktemp(request.param))
+        patch.setattr(clean_process, "call", call_here)
+        report = saved_model.export(model, preprocessing, tmp_path_factory.mktemp(request.param))
     return model, preprocessing, tf.saved_model.load(report.path)
 
 

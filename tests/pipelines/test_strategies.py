@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from pipelines import strategies
 from pipelines.errors import UserError
+from pipelines.runs import strategies
 
 
 def test_auto_is_mirrored_when_there_are_two_devices():

@@ -10,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from pipelines import checkpoints, progress, train_loop, weights
 from pipelines.errors import Interrupted, RunError, UserError
-from pipelines.strategies import make_strategy
-from pipelines.workdir import Workdir
+from pipelines.runs import checkpoints, model_source, progress
+from pipelines.runs.strategies import make_strategy
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
 from tests.pipelines.tiny import tiny_experiment
 
 
@@ -39,7 +40,7 @@ def finished(tmp_path_factory):
     """A finished run on one device, with its experiment."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     experiment = tiny_experiment("train.eval_every=6", "train.checkpoint_every=6")
-    last = train_loop.train(experiment, workdir, one_device())
+    last = loop.train(experiment, workdir, one_device())
     return workdir, experiment, last
 
 
@@ -51,7 +52,7 @@ def test_interrupted_and_resumed_is_bitwise_the_same(tmp_path, monkeypatch, caps
         "train.deterministic=true",
         "train.log_every=3",
     )
-    train_loop.train(experiment, tmp_path / "whole", one_device())
+    loop.train(experiment, tmp_path / "whole", one_device())
 
     timed = progress.Progress.timed
     taken = []
@@ -66,10 +67,10 @@ def test_interrupted_and_resumed_is_bitwise_the_same(tmp_path, monkeypatch, caps
         patch.setattr(progress.Progress, "timed", signal_in_second_step)
         patch.setattr(progress.Progress, "steps_within", lambda self, seconds: 1)
         with pytest.raises(Interrupted, match="SIGTERM: saved step 2"):
-            train_loop.train(experiment, tmp_path / "parts", one_device())
+            loop.train(experiment, tmp_path / "parts", one_device())
     assert not os.path.exists(tmp_path / "parts" / "final.npz")
     capsys.readouterr()
-    train_loop.train(experiment, tmp_path / "parts", one_device())
+    loop.train(experiment, tmp_path / "parts", one_device())
     assert "resuming from step 2" in capsys.readouterr().out
 
     whole, parts = arrays(tmp_path / "whole"), arrays(tmp_path / "parts")
@@ -150,7 +151,7 @@ def test_tensorboard_holds_scalars_and_images(finished):
 def test_a_finished_run_is_left_as_it_is(finished, capsys):
     workdir, experiment, last = finished
     before = arrays(workdir)
-    assert train_loop.train(experiment, workdir, one_device()) == last
+    assert loop.train(experiment, workdir, one_device()) == last
     assert "resuming from step 12" in capsys.readouterr().out
     after = arrays(workdir)
     assert all(np.array_equal(before[key], after[key]) for key in before)
@@ -160,24 +161,24 @@ def test_another_configuration_in_the_workdir_is_refused(finished):
     workdir, _, _ = finished
     other = tiny_experiment("seed=5", "optimizer.learning_rate=0.5")
     with pytest.raises(UserError, match=r"optimizer.learning_rate: 0.002 -> 0.5; seed: 0 -> 5"):
-        train_loop.train(other, workdir, one_device())
+        loop.train(other, workdir, one_device())
 
 
 def test_a_run_may_be_made_longer(finished, tmp_path):
     experiment = tiny_experiment("train.steps=4", "schedule.decay=constant")
-    train_loop.train(experiment, tmp_path / "run", one_device())
+    loop.train(experiment, tmp_path / "run", one_device())
     longer = tiny_experiment("train.steps=6", "train.log_every=2", "schedule.decay=constant")
-    assert train_loop.train(longer, tmp_path / "run", one_device())["step"] == 6
+    assert loop.train(longer, tmp_path / "run", one_device())["step"] == 6
 
 
 def test_evaluation_on_every_strategy_counts_once(finished):
     workdir, experiment, last = finished
-    source = weights.find(workdir)
+    source = model_source.find(workdir)
     # 300 is no multiple of 16 or 32; 7 is odd and does not divide among replicas.
     for strategy in (one_device(), two_replicas()):
         for batch_size in (7, 32, 300, 512):
             changed = tiny_experiment(f"train.batch_size={batch_size}")
-            means = train_loop.evaluate(changed, source, strategy)
+            means = loop.evaluate(changed, source, strategy)
             assert means["examples"] == 300
             assert means["accuracy"] == last["eval_accuracy"]
             assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-5)
@@ -187,12 +188,12 @@ def test_evaluation_equals_a_plain_loop(finished):
     workdir, experiment, last = finished
     from sklearn.datasets import load_digits
 
-    from pipelines.data.digits import split_indices
+    from pipelines.data.builtin.digits import split_indices
 
     digits = load_digits()
     chosen = split_indices("test")
     images = np.round(digits.images[chosen] * 255 / 16).astype(np.uint8)
-    model, preprocessing = weights.open_model(weights.find(workdir))
+    model, preprocessing = model_source.open_model(model_source.find(workdir))
     inputs = preprocessing(tf.repeat(tf.constant(images)[..., None], 3, axis=-1))
     predicted = np.argmax(model(inputs), axis=-1)
     assert np.mean(predicted == digits.target[chosen]) == pytest.approx(last["eval_accuracy"])
@@ -203,7 +204,7 @@ def test_fine_tuning_resets_the_head_and_resizes_positions(finished, tmp_path, c
     experiment = tiny_experiment(
         f"init_from={workdir}", "model.image_size=20", "train.steps=1", "schedule.warmup_steps=0"
     )
-    train_loop.train(experiment, tmp_path / "run", one_device())
+    loop.train(experiment, tmp_path / "run", one_device())
     assert "resized positions from 3 x 3 to 5 x 5" in capsys.readouterr().out
     first = losses(tmp_path / "run")[0]
     assert first == pytest.approx(np.log(10), rel=1e-6)
@@ -213,10 +214,10 @@ def test_fine_tuning_resets_the_head_and_resizes_positions(finished, tmp_path, c
 
 
 def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch):
-    common = ("schedule.decay=constant", "data.eval_split=none", "train.average=0.5")
+    common = ("schedule.decay=constant", "data.eval_split=none", "train.ema_decay=0.5")
     run = tmp_path / "run"
-    train_loop.train(tiny_experiment(*common, "train.steps=4"), run, one_device())
-    assert weights.find(run).kind == "npz"
+    loop.train(tiny_experiment(*common, "train.steps=4"), run, one_device())
+    assert model_source.find(run).kind == "npz"
 
     def interrupted(self):
         raise Interrupted("SIGTERM")
@@ -224,14 +225,14 @@ def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(progress.Signals, "check", interrupted)
         with pytest.raises(Interrupted, match="saved step 5"):
-            train_loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device())
-    assert not (run / "final.npz").exists() and not (run / "average.npz.json").exists()
-    assert weights.find(run).kind == "checkpoint"
+            loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device())
+    assert not (run / "final.npz").exists() and not (run / "ema.npz.json").exists()
+    assert model_source.find(run).kind == "checkpoint"
 
 
 def test_batch_size_must_fit_the_replicas(tmp_path):
     with pytest.raises(UserError, match="train.batch_size=15 is not a multiple of 2: 2 replicas"):
-        train_loop.train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
+        loop.train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
     assert not (tmp_path / "run").exists()
 
 
@@ -243,30 +244,30 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
         "schedule.warmup_steps=0",
     )
     with pytest.raises(RunError, match="The loss is not finite at step"):
-        train_loop.train(experiment, tmp_path / "run", one_device())
+        loop.train(experiment, tmp_path / "run", one_device())
     assert not (tmp_path / "run" / "final.npz").exists()
 
 
 def test_evaluating_on_other_classes_is_refused(finished):
     workdir, _, _ = finished
     with pytest.raises(UserError, match="10 classes.*digits/low has 5"):
-        train_loop.evaluate(
-            tiny_experiment("data.name=digits/low"), weights.find(workdir), one_device()
+        loop.evaluate(
+            tiny_experiment("data.name=digits/low"), model_source.find(workdir), one_device()
         )
 
 
 def test_mixed_precision_trains_and_keeps_float32_weights(tmp_path):
     experiment = tiny_experiment("model.dtype=mixed_bfloat16", "train.steps=4")
-    train_loop.train(experiment, tmp_path / "run", one_device())
+    loop.train(experiment, tmp_path / "run", one_device())
     assert all(np.isfinite(losses(tmp_path / "run")))
-    model, _ = weights.open_model(weights.find(tmp_path / "run"))
+    model, _ = model_source.open_model(model_source.find(tmp_path / "run"))
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
 def test_nothing_to_evaluate(tmp_path):
     with pytest.raises(UserError, match="data.eval_split is none"):
-        train_loop.evaluate(
-            tiny_experiment("data.eval_split=none"), weights.find("shipped"), one_device()
+        loop.evaluate(
+            tiny_experiment("data.eval_split=none"), model_source.find("shipped"), one_device()
         )
 
 
@@ -277,7 +278,7 @@ def test_an_unreadable_image_is_named(tmp_path):
         f"data.name=folder:{folder}", "data.eval_split=none", "train.steps=4"
     )
     with pytest.raises(UserError, match=r"b/5\.png"):
-        train_loop.train(experiment, tmp_path / "run", one_device())
+        loop.train(experiment, tmp_path / "run", one_device())
     assert not (tmp_path / "run" / "final.npz").exists()
 
 
@@ -286,10 +287,10 @@ def test_changed_data_are_noticed(tmp_path):
     experiment = tiny_experiment(
         f"data.name=folder:{folder}", "data.eval_split=none", "train.steps=4"
     )
-    train_loop.train(experiment, tmp_path / "run", one_device())
+    loop.train(experiment, tmp_path / "run", one_device())
     (folder / "a" / "0.png").unlink()
     with pytest.raises(UserError, match="training data of .* have changed"):
-        train_loop.train(experiment, tmp_path / "run", one_device())
+        loop.train(experiment, tmp_path / "run", one_device())
 
 
 def test_metrics_without_a_checkpoint_start_anew(tmp_path):
@@ -298,7 +299,7 @@ def test_metrics_without_a_checkpoint_start_anew(tmp_path):
     os.mkdir(run.path)
     run.append_metrics({"step": 1, "loss": 9.0})
     run.append_metrics({"step": 3, "loss": 9.0})
-    train_loop.train(experiment, run.path, one_device())
+    loop.train(experiment, run.path, one_device())
     assert [line["step"] for line in run.read_metrics()] == [1, 2, 3, 4]
     assert max(losses(run.path)) < 9
 
@@ -327,7 +328,7 @@ def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, checkpoin
         f"train.checkpoint_every={checkpoint_every}",
     )
     with pytest.raises(RunError, match="is not finite after step 0"):
-        train_loop.train(experiment, tmp_path / "run", one_device())
+        loop.train(experiment, tmp_path / "run", one_device())
     assert not (tmp_path / "run" / "final.npz").exists()
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == []
 
@@ -335,30 +336,26 @@ def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, checkpoin
 def test_a_run_that_goes_on_does_not_need_where_it_came_from(finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "source")
     common = (f"init_from={tmp_path / 'source'}", "schedule.decay=constant")
-    train_loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "run", one_device())
+    loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "run", one_device())
     shutil.rmtree(tmp_path / "source")
-    last = train_loop.train(
-        tiny_experiment(*common, "train.steps=6"), tmp_path / "run", one_device()
-    )
+    last = loop.train(tiny_experiment(*common, "train.steps=6"), tmp_path / "run", one_device())
     assert last["step"] == 6
 
 
 def test_unpooled_models_are_refused(tmp_path):
     with pytest.raises(UserError, match="model.classifier=unpooled"):
-        train_loop.train(
-            tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device()
-        )
+        loop.train(tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device())
     assert not (tmp_path / "run").exists()
     model = vit_tf.create_model(tiny_experiment("model.classifier=unpooled").model.config(10))
     vit_tf.save_npz(model, tmp_path / "m.npz")
     with pytest.raises(UserError, match="unpooled"):
-        train_loop.evaluate(tiny_experiment(), weights.find(tmp_path / "m.npz"), one_device())
+        loop.evaluate(tiny_experiment(), model_source.find(tmp_path / "m.npz"), one_device())
 
 
 def test_sigmoid_training_leaves_a_model_with_sigmoid_probabilities(tmp_path):
     experiment = tiny_experiment("train.loss=sigmoid", "data.eval_split=none", "train.steps=4")
-    train_loop.train(experiment, tmp_path / "run", one_device())
-    _, preprocessing = weights.open_model(weights.find(tmp_path / "run"))
+    loop.train(experiment, tmp_path / "run", one_device())
+    _, preprocessing = model_source.open_model(model_source.find(tmp_path / "run"))
     np.testing.assert_allclose(preprocessing.to_probabilities(tf.zeros([1, 3])), [[0.5] * 3])
 
 
@@ -385,6 +382,6 @@ def test_results_without_a_checkpoint_are_not_replaced(finished, tmp_path):
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     before = arrays(tmp_path / "run")
     with pytest.raises(UserError, match="holds final.npz and no checkpoint"):
-        train_loop.train(experiment, tmp_path / "run", one_device())
+        loop.train(experiment, tmp_path / "run", one_device())
     after = arrays(tmp_path / "run")
     assert all(np.array_equal(before[key], after[key]) for key in before)

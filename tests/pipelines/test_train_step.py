@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from pipelines import optimization
-from pipelines.steps import Trainer
+from pipelines.training import optimizers
+from pipelines.training.train_step import Trainer
 from tests.pipelines.tiny import tiny_experiment
 
 STEPS, WARMUP, BATCH, CLASSES = 20, 5, 16, 10
@@ -26,7 +26,7 @@ def _experiment(*assignments):
         f"schedule.warmup_steps={WARMUP}",
         "schedule.decay=cosine",
         f"optimizer.weight_decay={WEIGHT_DECAY}",
-        "optimizer.decay=kernels",
+        "optimizer.weight_decay_mask=kernels",
         f"optimizer.clip_norm={CLIP_NORM}",
         f"optimizer.momentum={MOMENTUM}",
         f"optimizer.beta_1={BETA_1}",
@@ -68,7 +68,7 @@ def _trainer(experiment, batches):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         model = vit_tf.create_model(experiment.model.config(CLASSES))
-        optimizer = optimization.make_optimizer(experiment.optimizer, model.trainable_variables)
+        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
     _assign(model, _start_weights(model))
     dataset = tf.data.Dataset.from_tensor_slices(batches).repeat()
     dataset = strategy.experimental_distribute_dataset(dataset)
@@ -198,6 +198,6 @@ def test_gradients_compile_with_xla(batches):
 
 def test_dropout_in_xla_does_not_depend_on_the_split(batches):
     whole = _gradients(batches, compiled=True)
-    _assert_same_gradients(_gradients(batches, "train.accumulation=4", compiled=True), whole)
+    _assert_same_gradients(_gradients(batches, "train.accumulate_steps=4", compiled=True), whole)
     without = _gradients(batches, *NO_DROPOUT, compiled=True)
     assert abs(whole[0] - without[0]) > 1e-3, "dropout does nothing here"

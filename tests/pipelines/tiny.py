@@ -1,7 +1,6 @@
 """A run that takes a second: what the tests of training share."""
 
-from pipelines import experiments
-from pipelines.config import override
+from pipelines.config import override, recipes
 
 # Dropout of every kind and augmentation are on, so that a draw that depends on the split shows.
 TINY = [
@@ -13,7 +12,7 @@ TINY = [
     "model.dropout=0.2",
     "model.attention_dropout=0.1",
     "model.stochastic_depth=0.2",
-    "data.window=64",
+    "data.shuffle_window=64",
     "train.batch_size=16",
     "train.steps=12",
     "train.log_every=1",
@@ -25,7 +24,7 @@ TINY = [
 
 def tiny_experiment(*assignments):
     """The `digits` recipe, shrunk, with further overrides."""
-    return override(experiments.get("digits"), [*TINY, *assignments])
+    return override(recipes.get_recipe("digits"), [*TINY, *assignments])
 
 
 def as_flags(*assignments):

@@ -1,13 +1,13 @@
-"""Models to and from foreign folders, for the tests of `vit_tf.foreign`."""
+"""Models to and from foreign folders, for the tests of safetensors."""
 
 import json
 
 import numpy as np
 
 import vit_tf
-from vit_tf.foreign import open_foreign, write_foreign
-from vit_tf.foreign.safetensors_file import SafetensorsFile, write_safetensors
-from vit_tf.published_layout import published_table
+from vit_tf.checkpoints.published_layout import published_table
+from vit_tf.checkpoints.safetensors.checkpoint import open_foreign, write_foreign
+from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
 
 
 def load(path):

@@ -11,8 +11,8 @@ import vit_tf
 from tests.tolerances import assert_close
 from tests.vit_tf import numpy_vit, tiny
 from tests.vit_tf.npz_files import assert_same_values, linen, params_of, read, saved, write
-from vit_tf.checkpoints import infer_config
-from vit_tf.published_layout import published_table
+from vit_tf.checkpoints.published_layout import published_table
+from vit_tf.weights import infer_config
 
 FORMS = {
     "token": {},

@@ -11,7 +11,7 @@ import pytest
 import vit_tf
 from tests.vit_tf import tiny
 from vit_tf.config import ResNetConfig, StemConfig, ViTConfig, config_from_dict
-from vit_tf.variants import VARIANTS, get_variant
+from vit_tf.config.variants import VARIANTS, get_variant
 
 # A legal value other than the default for every field.
 OTHER = {
@@ -31,7 +31,7 @@ OTHER = {
     "stochastic_depth": 0.3,
     "layer_norm_epsilon": 1e-5,
     "head_bias": -10.0,
-    "stem": StemConfig(units=(1,), width=0.5, group_norm_epsilon=1e-3),
+    "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
     "implementation": "reference",
 }
 FIELDS = [field.name for field in dataclasses.fields(ViTConfig)]
@@ -257,11 +257,11 @@ def test_a_file_does_not_choose_the_implementation():
 @pytest.mark.parametrize(
     "fields, words",
     [
-        ({"units": ()}, "at least one stage"),
-        ({"units": (1, 0)}, "units must be at least 1"),
-        ({"units": (1,) * 6}, "at most 5 stages"),
-        ({"units": 3}, "one number for each stage"),
-        ({"units": (1.5,)}, "units must be an int"),
+        ({"stage_depths": ()}, "at least one stage"),
+        ({"stage_depths": (1, 0)}, "units must be at least 1"),
+        ({"stage_depths": (1,) * 6}, "at most 5 stages"),
+        ({"stage_depths": 3}, "one number for each stage"),
+        ({"stage_depths": (1.5,)}, "units must be an int"),
         ({"width": 0}, "multiple of 0.5"),
         ({"width": 0.7}, "multiple of 0.5"),
         ({"variance_epsilon": -1.0}, "at least 0"),
@@ -272,14 +272,14 @@ def test_a_file_does_not_choose_the_implementation():
     ],
 )
 def test_residual_networks_out_of_range(fields, words):
-    known = ResNetConfig(units=(1,)).to_dict()
+    known = ResNetConfig(stage_depths=(1,)).to_dict()
     with pytest.raises((TypeError, ValueError), match=words):
         config_from_dict(known | fields)
 
 
 def test_a_stem_may_be_its_units():
-    expected = StemConfig(units=(2, 1))
-    for stem in (expected, (2, 1), [2, 1], {"units": [2, 1]}):
+    expected = StemConfig(stage_depths=(2, 1))
+    for stem in (expected, (2, 1), [2, 1], {"stage_depths": [2, 1]}):
         assert tiny.config(stem=stem, image_size=64, patch_size=1).stem == expected
     with pytest.raises(ValueError, match="feature map of image_size=.* smaller than one patch"):
         tiny.config(stem=(2, 1), image_size=16)

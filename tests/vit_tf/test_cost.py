@@ -8,16 +8,16 @@ import tensorflow as tf
 
 import custom_ops
 import vit_tf
-from pipelines import optimization
+from pipelines.training import optimizers
 from tests.vit_tf import tiny
 from vit_tf import cost
-from vit_tf.variants import get_variant
+from vit_tf.config.variants import get_variant
 
-STEM = {"units": (2, 1), "width": 0.5}
+STEM = {"stage_depths": (2, 1), "width": 0.5}
 HYBRID = {"stem": STEM, "patch_size": 1, "image_size": (50, 66)}
-ROOT_ONLY = {"stem": {"units": (), "width": 0.5}, "patch_size": 2, "image_size": (50, 67)}
+ROOT_ONLY = {"stem": {"stage_depths": (), "width": 0.5}, "patch_size": 2, "image_size": (50, 67)}
 MAP = {"classifier": "map", "position_embedding": "sincos_2d"}
-BIT = {"units": (2, 1), "width": 0.5, "image_size": (51, 66), "num_classes": 5}
+BIT = {"stage_depths": (2, 1), "width": 0.5, "image_size": (51, 66), "num_classes": 5}
 
 FIELDS = [
     {},
@@ -37,10 +37,10 @@ OTHERS = [
     tiny.config(**HYBRID),
     tiny.config(**HYBRID, **MAP),
     tiny.config(**ROOT_ONLY),
-    tiny.config(stem={"units": (1, 2, 1, 3)}, patch_size=3, image_size=(100, 170)),
+    tiny.config(stem={"stage_depths": (1, 2, 1, 3)}, patch_size=3, image_size=(100, 170)),
     vit_tf.ResNetConfig(**BIT),
-    vit_tf.ResNetConfig(units=(1,), image_size=1, num_classes=0),
-    vit_tf.ResNetConfig(units=(1, 1, 1, 1, 2), width=1.5, image_size=(1, 70)),
+    vit_tf.ResNetConfig(stage_depths=(1,), image_size=1, num_classes=0),
+    vit_tf.ResNetConfig(stage_depths=(1, 1, 1, 1, 2), width=1.5, image_size=(1, 70)),
 ]
 
 # GMAC at 224 and 384, and what attention takes of them (paper.md L.2).
@@ -123,7 +123,7 @@ MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()
         True,
     ),
     "bit_last_convolution": (
-        vit_tf.ResNetConfig(**BIT | {"units": (1, 2), "num_classes": 0}),
+        vit_tf.ResNetConfig(**BIT | {"stage_depths": (1, 2), "num_classes": 0}),
         "float32",
         True,
     ),
@@ -166,8 +166,8 @@ def test_absurd_configurations_are_counted_at_once():
     """A file may claim any number of layers, units, pixels or classes."""
     many, start = 10**12, time.process_time()
     vit = tiny.config(layers=many, image_size=(many, many), num_classes=many)
-    hybrid = tiny.config(stem={"units": (many,) * 5}, patch_size=1, image_size=many)
-    resnet = vit_tf.ResNetConfig(units=(many,) * 5, image_size=many, num_classes=many)
+    hybrid = tiny.config(stem={"stage_depths": (many,) * 5}, patch_size=1, image_size=many)
+    resnet = vit_tf.ResNetConfig(stage_depths=(many,) * 5, image_size=many, num_classes=many)
     for config in (vit, hybrid, resnet):
         assert min(cost.parameters(config), cost.arrays(config), cost.macs(config)) > many
         assert cost.activation_bytes(config, many) > many
@@ -388,7 +388,7 @@ def test_training_bytes_are_those_of_the_optimizers():
     """A weight, its gradient and the slots that the optimizer really has."""
     config = get_variant("BiT-R50x1")
     numbers = cost.parameters(config)
-    for name, optimizer in (("sgd", optimization.SGD), ("adamw", optimization.AdamW)):
+    for name, optimizer in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
         expected = 4 * (2 + len(optimizer.slot_names)) * numbers
         assert cost.training_bytes(config, name) == expected
         assert cost.training_bytes(config, name, polyak=True) == expected + 4 * numbers

@@ -7,14 +7,16 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import foreign_models, tiny
-from vit_tf.foreign import open_foreign, write_foreign
-from vit_tf.foreign.rules import InputMap, convolution, linear
-from vit_tf.foreign.safetensors_file import SafetensorsFile
-from vit_tf.foreign.timm_rules import EPSILONS, rescaled
+from vit_tf.checkpoints.safetensors.checkpoint import open_foreign, write_foreign
+from vit_tf.checkpoints.safetensors.rules import InputMap, convolution, linear
+from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
+from vit_tf.checkpoints.safetensors.timm_rules import EPSILONS, rescaled
 
 HUGGINGFACE = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-12}
 TIMM = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-6}
-BIT = vit_tf.ResNetConfig(units=(1, 2), width=0.5, image_size=(40, 33), num_classes=5, **EPSILONS)
+BIT = vit_tf.ResNetConfig(
+    stage_depths=(1, 2), width=0.5, image_size=(40, 33), num_classes=5, **EPSILONS
+)
 
 # One table of what a layout can express: the layout and the fields of a model.
 EXPRESSIBLE = {
@@ -31,12 +33,14 @@ EXPRESSIBLE = {
     "timm unpooled": ("timm", tiny.config(classifier="unpooled")),
     "timm root": (
         "timm",
-        tiny.config(stem={"units": (), **EPSILONS}, image_size=(32, 17), patch_size=1),
+        tiny.config(stem={"stage_depths": (), **EPSILONS}, image_size=(32, 17), patch_size=1),
     ),
     "timm hybrid": (
         "timm",
         tiny.config(
-            stem={"units": (1, 2), "width": 0.5, **EPSILONS}, image_size=(40, 33), patch_size=1
+            stem={"stage_depths": (1, 2), "width": 0.5, **EPSILONS},
+            image_size=(40, 33),
+            patch_size=1,
         ),
     ),
     "timm bit": ("timm", BIT),
@@ -123,7 +127,7 @@ BIT_NAMES = {
     "norm": NORM128,
     "head.fc": {"weight": (5, 128, 1, 1), "bias": (5,)},
 }
-HALF_STEM = {"units": (1,), "width": 0.5, **EPSILONS}
+HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ HALF_STEM = {"units": (1,), "width": 0.5, **EPSILONS}
             tiny.config(layers=1, stem=HALF_STEM, image_size=(8, 12), patch_size=1),
             HYBRID_NAMES,
         ),
-        ("timm", BIT.replace(units=(1,)), BIT_NAMES),
+        ("timm", BIT.replace(stage_depths=(1,)), BIT_NAMES),
     ],
 )
 def test_names_and_shapes(tmp_path, layout, config, names):
@@ -479,7 +483,7 @@ def test_tanh_layer_of_old_timm_files(tmp_path):
     np.testing.assert_array_equal(again.pre_logits.kernel, model.pre_logits.kernel)
 
 
-CUSTOM_STEM = {"units": (1,), **EPSILONS}
+CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
 
 
 @pytest.mark.parametrize(
@@ -498,7 +502,7 @@ CUSTOM_STEM = {"units": (1,), **EPSILONS}
             "this model without",
         ),
         ("timm", tiny.config(stem=CUSTOM_STEM, image_size=20), "fill the feature map"),
-        ("timm", BIT.replace(units=(1,) * 5), "at most 4 stages"),
+        ("timm", BIT.replace(stage_depths=(1,) * 5), "at most 4 stages"),
         ("torch", tiny.config(), "layout='torch' is unknown"),
     ],
 )

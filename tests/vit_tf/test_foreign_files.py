@@ -10,11 +10,11 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import foreign_models, tiny
-from vit_tf.foreign import open_foreign
-from vit_tf.foreign.safetensors_file import SafetensorsFile
-from vit_tf.foreign.timm_rules import EPSILONS
+from vit_tf.checkpoints.safetensors.checkpoint import open_foreign
+from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
+from vit_tf.checkpoints.safetensors.timm_rules import EPSILONS
 
-STEM = {"units": (1,), "width": 0.5, **EPSILONS}
+STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
 MODELS = {
     "huggingface": ("huggingface", tiny.config()),
     "timm": ("timm", tiny.config()),

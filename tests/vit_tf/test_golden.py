@@ -9,7 +9,7 @@ import tensorflow as tf
 import vit_tf
 from tests.tolerances import assert_golden, golden_excess
 from tests.vit_tf import numpy_vit
-from vit_tf.published_layout import POSITIONS, canonical_names, published_table
+from vit_tf.checkpoints.published_layout import POSITIONS, canonical_names, published_table
 
 NAMES = ("vit_token", "vit_gap", "vit_token_prelogits", "vit_token_resized")
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 import vit_tf
 from tests.tolerances import assert_golden, golden_excess
 from tests.vit_tf.test_golden import canonical, read_description
-from vit_tf.checkpoints import infer_config
+from vit_tf.checkpoints.published_layout import published_table
 from vit_tf.layers import GroupNorm, StandardizedConv
-from vit_tf.published_layout import published_table
+from vit_tf.weights import infer_config
 
 HYBRIDS = ("hybrid_root_only", "hybrid_two_stages")
 BIT = "bit_tiny"
@@ -50,10 +50,10 @@ def test_configuration_count_logits_and_loss(load, name):
     described = read_description(file)
     assert model.count_params() == described["params"]
     if name == BIT:
-        assert list(model.config.units) == described["block_units"]
+        assert list(model.config.stage_depths) == described["block_units"]
         assert model.config.width == described["width_factor"]
     else:
-        assert list(model.config.stem.units) == described["resnet"]["num_layers"]
+        assert list(model.config.stem.stage_depths) == described["resnet"]["num_layers"]
         assert model.config.stem.width == described["resnet"]["width_factor"]
     assert_golden(model(file["images"]), file["logits"])
     assert_golden(loss_and_gradients(file, model)[0], file["loss"])

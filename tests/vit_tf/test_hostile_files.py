@@ -16,7 +16,7 @@ from numpy.lib import format as npy_format
 import vit_tf
 from tests.vit_tf import numpy_vit, tiny
 from tests.vit_tf.npz_files import linen, params_of, refused, saved, write
-from vit_tf.checkpoints import infer_config, read_sidecar
+from vit_tf.weights import infer_config, read_sidecar
 
 POSITIONS = numpy_vit.POSITIONS
 # Large enough for several blocks of compressed data.

@@ -11,8 +11,8 @@ from PIL import Image
 
 from tests.pipelines import hostile
 from tests.pipelines.encoded import pixels
-from vit_tf import image_files
-from vit_tf.image_files import decode_image
+from vit_tf.images import decoding
+from vit_tf.images.decoding import decode_image
 
 READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
 
@@ -135,7 +135,7 @@ def test_size_of_a_gif_is_that_of_its_first_frame():
 def test_frames_of_a_gif_that_are_not_wanted_are_not_even_read():
     """What TensorFlow gets to decode ends after the first frame."""
     bomb = hostile.gif_bomb(side=20, frames=50)
-    whole, size = image_files._first_frame_of_gif(tf.constant(bomb))
+    whole, size = decoding._first_frame_of_gif(tf.constant(bomb))
     (first,), end = hostile.gif_frames(whole.numpy())
     assert [int(side) for side in size] == [20, 20]
     assert end == len(whole.numpy()) - 1
@@ -147,10 +147,10 @@ def test_a_gif_of_too_many_blocks_is_refused(monkeypatch):
     file = io.BytesIO()
     data.save(file, "GIF")
     gif = tf.constant(file.getvalue())
-    image_files._first_frame_of_gif(gif)
-    monkeypatch.setattr(image_files, "_MAX_FRAME_BLOCKS", 16)
+    decoding._first_frame_of_gif(gif)
+    monkeypatch.setattr(decoding, "_MAX_FRAME_BLOCKS", 16)
     with pytest.raises(tf.errors.InvalidArgumentError, match="no whole frame"):
-        image_files._first_frame_of_gif(gif)
+        decoding._first_frame_of_gif(gif)
 
 
 def test_the_limit_counts_pixels():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf import inspection
+from vit_tf.analysis import inspection
 
 
 def _random(*shape, seed=0):

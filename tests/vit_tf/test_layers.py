@@ -64,7 +64,7 @@ CASES = {
     "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
     "ResNetStem": (
         {key: value for key, value in UNIT.items() if "epsilon" in key}
-        | {"units": [1, 1], "width": 0.5},
+        | {"stage_depths": [1, 1], "width": 0.5},
         (33, 30, 3),
     ),
     "SinCosPositions": ({"grid": [1, 5], "num_prefix_tokens": 1}, TOKENS),

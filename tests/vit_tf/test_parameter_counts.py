@@ -7,7 +7,7 @@ import pytest
 import vit_tf
 from tests.vit_tf import tiny
 from vit_tf import cost
-from vit_tf.variants import get_variant
+from vit_tf.config.variants import get_variant
 
 # Published counts: no head, K=1000, K=1000 with pre-logits, K=21843, K=21843 with pre-logits,
 # K=1000 at 384. The K=1000 column equals the constants in the reference repository's own tests.
@@ -58,7 +58,7 @@ STEMS = {
     (3, 4, 6, 3): 23_508_032,
     (3, 4, 9): 11_894_848,
 }
-# Total reduction of the sides, units.
+# Total reduction of the sides, stage_depths.
 HYBRIDS = {
     "R+ViT-Ti/16": (32, ()),
     "R26+ViT-S/32": (32, (2, 2, 2, 2)),
@@ -87,9 +87,9 @@ def by_formula(name, classes=1000, representation=False, image_size=224, token=T
     reduction, channels, stem = int(patch), 3, 0
     side = reduction
     if name in HYBRIDS:
-        reduction, units = HYBRIDS[name]
-        side = 1 if units else 8
-        channels, stem = residual_by_formula(units, 64, pre_activation=False)
+        reduction, stage_depths = HYBRIDS[name]
+        side = 1 if stage_depths else 8
+        channels, stem = residual_by_formula(stage_depths, 64, pre_activation=False)
     tokens = (image_size // reduction) ** 2 + token
     count = stem + side * side * channels * width + width + token * width + tokens * width
     attention = 4 * (width * width + width)
@@ -100,11 +100,11 @@ def by_formula(name, classes=1000, representation=False, image_size=224, token=T
     return count + (width * classes + classes if classes else 0)
 
 
-def residual_by_formula(units, root, pre_activation):
-    """Channels, and number of parameters of root and units."""
+def residual_by_formula(stage_depths, root, pre_activation):
+    """Channels, and number of parameters of root and stage_depths."""
     channels = root
     count = 7 * 7 * 3 * root + (0 if pre_activation else 2 * root)
-    for stage, number in enumerate(units):
+    for stage, number in enumerate(stage_depths):
         inside = root * 2**stage
         outside = 4 * inside
         for index in range(number):
@@ -185,13 +185,13 @@ def test_published_counts_of_hybrids(name):
     assert tuple(cost.parameters(config.replace(**field)) for field in fields) == published
 
 
-@pytest.mark.parametrize("units", STEMS)
-def test_published_counts_of_stems(units):
+@pytest.mark.parametrize("stage_depths", STEMS)
+def test_published_counts_of_stems(stage_depths):
     """Root and units, without the projection to tokens."""
-    assert residual_by_formula(units, 64, pre_activation=False)[1] == STEMS[units]
+    assert residual_by_formula(stage_depths, 64, pre_activation=False)[1] == STEMS[stage_depths]
     with tiny.unallocated():
-        model = vit_tf.create_model(tiny.config(stem=units, patch_size=1, image_size=64))
-        assert model.stem.count_params() == STEMS[units]
+        model = vit_tf.create_model(tiny.config(stem=stage_depths, patch_size=1, image_size=64))
+        assert model.stem.count_params() == STEMS[stage_depths]
 
 
 @pytest.mark.parametrize("name", PUBLISHED_BIT)

@@ -10,12 +10,12 @@ import vit_tf
 from tests.tolerances import golden_excess
 from tests.vit_tf import tiny
 from tests.vit_tf.npz_files import linen, read, refused, saved, write
-from vit_tf.checkpoints import infer_config, published_arrays
-from vit_tf.published_layout import published_table
+from vit_tf.checkpoints.published_layout import published_table
+from vit_tf.weights import infer_config, published_arrays
 
 MODELS = {
     "hybrid": lambda seed=0: tiny.model(
-        seed, stem={"units": (1, 2), "width": 0.5}, patch_size=1, image_size=(32, 48)
+        seed, stem={"stage_depths": (1, 2), "width": 0.5}, patch_size=1, image_size=(32, 48)
     ),
     "root": lambda seed=0: tiny.model(seed, stem=(), patch_size=2, image_size=(32, 48)),
     "BiT": lambda seed=0: bit(seed),
@@ -31,7 +31,7 @@ every_model = pytest.mark.parametrize("kind", MODELS)
 
 
 def bit(seed=0, **fields):
-    fields = {"units": (2, 1), "width": 0.5, "num_classes": 5} | fields
+    fields = {"stage_depths": (2, 1), "width": 0.5, "num_classes": 5} | fields
     model = vit_tf.create_model(vit_tf.ResNetConfig(**fields))
     tiny.randomize(model, seed)
     return model
@@ -106,7 +106,7 @@ def test_names_of_bit_are_the_golden_files(golden):
     """The file with the reference's own names, and what `save_npz` writes for the same model."""
     prefix = "params/"
     names = {key[len(prefix) :] for key in golden("bit_tiny") if key.startswith(prefix)}
-    config = vit_tf.ResNetConfig(units=(2, 2, 1), width=0.5, num_classes=7, image_size=64)
+    config = vit_tf.ResNetConfig(stage_depths=(2, 2, 1), width=0.5, num_classes=7, image_size=64)
     assert set(dict(published_arrays(vit_tf.create_model(config)))) == names
 
 
@@ -245,7 +245,7 @@ MEANING = {
     "group_norm_epsilon": ("BiT", {"group_norm_epsilon": 1e-6}),
     "deviation_epsilon": (
         "hybrid",
-        {"stem": {"units": (1, 2), "width": 0.5, "deviation_epsilon": 1e-3}},
+        {"stem": {"stage_depths": (1, 2), "width": 0.5, "deviation_epsilon": 1e-3}},
     ),
 }
 

@@ -11,12 +11,12 @@ import vit_tf
 from tests.tolerances import golden_excess
 from tests.vit_tf import numpy_resnet, tiny
 from vit_tf import layers
-from vit_tf.checkpoints import published_arrays
+from vit_tf.weights import published_arrays
 
 HYBRIDS = {
     "root only": {"stem": (), "patch_size": 3},
-    "two stages": {"stem": {"units": (2, 1), "width": 0.5}, "patch_size": 1},
-    "larger patches": {"stem": {"units": (1,), "width": 0.5}, "patch_size": 2},
+    "two stages": {"stem": {"stage_depths": (2, 1), "width": 0.5}, "patch_size": 1},
+    "larger patches": {"stem": {"stage_depths": (1,), "width": 0.5}, "patch_size": 2},
 }
 SIZES = [(33, 50), (64, 64), (47, 31)]
 
@@ -25,8 +25,10 @@ def hybrid(form, size=(33, 50), **fields):
     return tiny.model(image_size=size, **(HYBRIDS[form] | fields))
 
 
-def resnet(size=(33, 50), dtype=None, units=(2, 1), **fields):
-    config = vit_tf.ResNetConfig(units=units, width=0.5, image_size=size, num_classes=5, **fields)
+def resnet(size=(33, 50), dtype=None, stage_depths=(2, 1), **fields):
+    config = vit_tf.ResNetConfig(
+        stage_depths=stage_depths, width=0.5, image_size=size, num_classes=5, **fields
+    )
     model = vit_tf.create_model(config, dtype=dtype)
     tiny.randomize(model)
     return model
@@ -43,7 +45,7 @@ def test_stem_equals_numpy(form, size):
     model, images = hybrid(form, size), tiny.images(2, size)
     arrays = dict(published_arrays(model))
     for inputs in (images, faint(images)):
-        expected = numpy_resnet.stem(arrays, inputs, model.config.stem.units)
+        expected = numpy_resnet.stem(arrays, inputs, model.config.stem.stage_depths)
         assert expected.shape[1:3] == model.config.feature_size
         assert expected.shape[3] == model.config.stem.channels
         assert golden_excess(model.stem(inputs), expected) < 1
@@ -54,7 +56,7 @@ def test_bit_equals_numpy(size):
     model, images = resnet(size), tiny.images(2, size)
     arrays = dict(published_arrays(model))
     for inputs in (images, faint(images)):
-        expected = numpy_resnet.bit(arrays, inputs, model.config.units)
+        expected = numpy_resnet.bit(arrays, inputs, model.config.stage_depths)
         assert golden_excess(model(inputs), expected) < 1
 
 
@@ -68,7 +70,7 @@ def test_each_epsilon_of_a_hybrid_counts(epsilons):
     model.stem.conv_root.kernel.assign(model.stem.conv_root.kernel * 1e-3)
     arrays = dict(published_arrays(model))
     features = model.stem(images)
-    units = model.config.stem.units
+    units = model.config.stem.stage_depths
     assert golden_excess(features, numpy_resnet.stem(arrays, images, units)) < 1
     assert golden_excess(features, numpy_resnet.stem(arrays, images, units, *epsilons)) > 3
 
@@ -166,7 +168,7 @@ def test_a_new_unit_is_its_shortcut():
     inputs = np.random.default_rng(0).normal(size=(2, 5, 5, 128)).astype(np.float32)
     np.testing.assert_array_equal(unit(inputs), np.maximum(inputs, 0))
     model = vit_tf.create_model(
-        vit_tf.ResNetConfig(units=(1,), width=0.5, image_size=32, head_bias=-10.0)
+        vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=32, head_bias=-10.0)
     )
     np.testing.assert_array_equal(model(tiny.images(1, (32, 32))), np.full((1, 1000), -10.0))
 

@@ -5,7 +5,7 @@ import math
 import keras
 
 import custom_ops
-from custom_ops import compiled, reference
+from custom_ops import dispatch, reference
 from vit_tf.layers.dropout import Dropout
 
 
@@ -49,7 +49,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = dropout
         self.stream = stream
         self.implementation = implementation
-        self.supports_jit = compiled.supports_jit(implementation)
+        self.supports_jit = dispatch.supports_jit(implementation)
         self.weights_dropout = Dropout(dropout, stream=stream, dtype=self.dtype_policy)
 
     def build(self, input_shape):

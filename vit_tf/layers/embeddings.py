@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import compiled
+from custom_ops import dispatch
 
 PATCH_FORMS = ("dense", "convolution")
 
@@ -45,7 +45,7 @@ class PatchEmbedding(keras.layers.Layer):
         self.hidden_size = hidden_size
         self.form = form
         self.implementation = implementation
-        self.supports_jit = form == "convolution" or compiled.supports_jit(implementation)
+        self.supports_jit = form == "convolution" or dispatch.supports_jit(implementation)
 
     def build(self, input_shape):
         kernel_shape = (self.patch_size, self.patch_size, input_shape[-1], self.hidden_size)

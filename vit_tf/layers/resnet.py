@@ -209,7 +209,7 @@ class ResNetStem(keras.layers.Layer):
     """The ResNet of a hybrid: images to a feature map (paper.md C.1).
 
     Args:
-        units, width, group_norm_epsilon, variance_epsilon, deviation_epsilon: the fields of
+        stage_depths, width, group_norm_epsilon, variance_epsilon, deviation_epsilon: the fields of
             `StemConfig`.
 
     Call arguments:
@@ -222,7 +222,7 @@ class ResNetStem(keras.layers.Layer):
 
     def __init__(
         self,
-        units,
+        stage_depths,
         width=1.0,
         group_norm_epsilon=1e-6,
         variance_epsilon=0.0,
@@ -230,7 +230,7 @@ class ResNetStem(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.units = list(units)
+        self.stage_depths = list(stage_depths)
         self.width = width
         self.group_norm_epsilon = group_norm_epsilon
         self.variance_epsilon = variance_epsilon
@@ -259,7 +259,7 @@ class ResNetStem(keras.layers.Layer):
 
     def get_config(self):
         return super().get_config() | {
-            "units": self.units,
+            "stage_depths": self.stage_depths,
             "width": self.width,
             "group_norm_epsilon": self.group_norm_epsilon,
             "variance_epsilon": self.variance_epsilon,
@@ -284,7 +284,7 @@ def residual_units(unit, config, **kwargs):
             **standardization(config),
             **kwargs,
         )
-        for stage, count in enumerate(config.units)
+        for stage, count in enumerate(config.stage_depths)
         for index in range(count)
     ]
 

@@ -70,7 +70,7 @@ class ResNet(keras.Model):
         # Zeros, not minus infinity: the published weights were trained with them.
         x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
         found, units = [], iter(self.unit_layers)
-        for count in self.config.units:
+        for count in self.config.stage_depths:
             for _ in range(count):
                 x = next(units)(x)
             found.append(x)

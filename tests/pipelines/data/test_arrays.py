@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from pipelines.data.arrays import ArraySource
-from pipelines.data.catalog import DataError
-from vit_tf.image_files import decode_image
+from pipelines.data.sources.arrays import ArraySource
+from pipelines.errors import DataError
+from vit_tf.images.decoding import decode_image
 
 
 def _random(*shape):

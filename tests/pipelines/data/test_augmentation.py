@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance
 
-from pipelines.data import augmentation, keys
-from pipelines.data.randaugment import rand_augment
-from vit_tf.image_files import decode_image
+from pipelines.data import stateless_random
+from pipelines.data.transforms import augmentation
+from pipelines.data.transforms.randaugment import rand_augment
+from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing, to_model_range
 
 HEIGHT, WIDTH = 160, 200
@@ -38,7 +39,7 @@ def photograph():
 
 
 def _seeds(count, step=0):
-    return keys.example_seeds(1, step, np.arange(count))
+    return stateless_random.example_seeds(1, step, np.arange(count))
 
 
 def _augment(encoded, seed, *, preprocessing, **options):
@@ -119,16 +120,16 @@ OPTIONS = [
     {"preprocessing": Preprocessing(image_size=(9, 7)), "crop": "none"},
     {
         "preprocessing": Preprocessing(image_size=(24, 32)),
-        "colour_jitter": (0.4, 0.4, 0.4, 0.1),
+        "color_jitter": (0.4, 0.4, 0.4, 0.1),
         "randaugment_layers": 2,
-        "erasing": 0.8,
+        "random_erasing": 0.8,
     },
     {
         "preprocessing": Preprocessing(image_size=(9, 7)),
         "crop": "none",
-        "colour_jitter": (0.4, 0.0, 0.4, 0.0),
-        "erasing": 0.8,
-        "erasing_fill": "grey",
+        "color_jitter": (0.4, 0.0, 0.4, 0.0),
+        "random_erasing": 0.8,
+        "random_erasing_fill": "grey",
     },
 ]
 
@@ -186,7 +187,7 @@ def test_tiny_image():
 
 
 def _jitter(image, seed, *strengths):
-    return augmentation.jitter_colours(tf.constant(image), seed, strengths).numpy()
+    return augmentation.jitter_colors(tf.constant(image), seed, strengths).numpy()
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_all_changes_in_their_order(photograph):
         image = tf.image.resize(augmentation.inception_crop(encoded, seed), (24, 32))
         image = augmentation.random_flip(image, seed)
         image = tf.cast(tf.floor(image + 0.5), tf.uint8)
-        image = augmentation.jitter_colours(image, seed, options["colour_jitter"])
+        image = augmentation.jitter_colors(image, seed, options["color_jitter"])
         image = rand_augment(image, seed + tf.constant([0, 4], tf.int64), 2, 10.0)
         image = augmentation.erase(to_model_range(image), seed, 0.8)
         np.testing.assert_array_equal(_augment(encoded, seed, **options), image)
@@ -318,13 +319,13 @@ def test_all_changes_in_their_order(photograph):
     ("options", "text"),
     [
         ({"crop": "centre"}, "crop='centre'"),
-        ({"erasing_fill": "black"}, "erasing_fill='black'"),
-        ({"erasing": 1.5}, "erasing=1.5"),
-        ({"erasing_area": (0.0, 0.5)}, r"erasing_area=\(0.0, 0.5\)"),
-        ({"erasing_aspect": (2.0, 0.5)}, r"erasing_aspect=\(2.0, 0.5\)"),
-        ({"colour_jitter": (0.4, 0.4, 0.4)}, r"colour_jitter=\(0.4, 0.4, 0.4\)"),
-        ({"colour_jitter": (0.4, 0.4, 0.4, 0.6)}, "0.6"),
-        ({"colour_jitter": (-0.1, 0.4, 0.4, 0.1)}, "-0.1"),
+        ({"random_erasing_fill": "black"}, "random_erasing_fill='black'"),
+        ({"random_erasing": 1.5}, "random_erasing=1.5"),
+        ({"random_erasing_area": (0.0, 0.5)}, r"random_erasing_area=\(0.0, 0.5\)"),
+        ({"random_erasing_aspect": (2.0, 0.5)}, r"random_erasing_aspect=\(2.0, 0.5\)"),
+        ({"color_jitter": (0.4, 0.4, 0.4)}, r"color_jitter=\(0.4, 0.4, 0.4\)"),
+        ({"color_jitter": (0.4, 0.4, 0.4, 0.6)}, "0.6"),
+        ({"color_jitter": (-0.1, 0.4, 0.4, 0.1)}, "-0.1"),
     ],
 )
 def test_rejects(options, text):

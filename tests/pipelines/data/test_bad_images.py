@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data import bad_images, pipeline, sources
+from pipelines.data import bad_images, pipeline
 from pipelines.data.bad_images import BadImages
-from pipelines.data.catalog import DataError
-from pipelines.data.examples import Examples
-from pipelines.data.mixing import Mixing
-from pipelines.data.sources import open_source
-from pipelines.errors import RunError
+from pipelines.data.sources import tfds_source
+from pipelines.data.sources.open import open_source
+from pipelines.data.sources.source import Examples
+from pipelines.data.transforms.mixing import Mixing
+from pipelines.errors import DataError, RunError
 from tests.pipelines import hostile
 from vit_tf.preprocessing import Preprocessing
 
@@ -242,7 +242,7 @@ def test_nothing_bad_leaves_no_file(digits, tmp_path):
 def test_a_batch_without_a_single_image_stops(examples):
     """One image is enough to go on."""
     order = pipeline.train_indices(
-        Spoilt(examples), batch_size=32, seed=5, window=70, step=2
+        Spoilt(examples), batch_size=32, seed=5, shuffle_window=70, step=2
     ).tolist()
     almost = BadImages(None, lambda line: None)
     batches = _train(Spoilt(examples, order[1:]), 4, skip=almost)
@@ -281,7 +281,7 @@ def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
 
 def test_files_that_cannot_be_read_still_stop(tmp_path, monkeypatch):
     """A damaged file is not one bad image; and bad images are not the reason."""
-    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+    monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
     source = open_source("digits", "train", tmp_path)
     bad = BadImages(None, lambda line: None)
     (file,) = tmp_path.rglob("digits-train*")

@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 from sklearn.datasets import load_digits
 
-from pipelines.data import digits
+from pipelines.data.builtin import digits
 
 SIZES = {"train": 1297, "validation": 200, "test": 300}
 LOW_SIZES = {"train": 651, "validation": 100, "test": 150}

@@ -8,8 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from pipelines.data import files, folders
-from pipelines.data.sources import DataError, open_source
+from pipelines.data.sources import files, folders
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError
 
 
 def _write(root, *paths):

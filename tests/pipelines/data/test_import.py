@@ -7,8 +7,10 @@ import sys
 import pytest
 
 _PROGRAM = """
-from pipelines.data import augmentation, catalog, digits, keys, mixing, order, pipeline
-from pipelines.data import arrays, batches, randaugment, reading, record_writer, shapes, sources
+from pipelines.data import batch_contents, order, pipeline, prefetch, stateless_random
+from pipelines.data.builtin import digits, shapes
+from pipelines.data.sources import arrays, open, record_writer, tfds_catalog
+from pipelines.data.transforms import augmentation, mixing, randaugment
 import tensorflow as tf
 # Impossible once TensorFlow has started its devices.
 tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from pipelines.data import keys
+from pipelines.data import stateless_random
 
 
 def test_words_are_pinned():
     """Changed words would change the data of every interrupted run."""
-    words = keys.random_words(7, keys.BLOCK_ORDER, (0, 3), 4)
+    words = stateless_random.random_words(7, stateless_random.BLOCK_ORDER, (0, 3), 4)
     assert words.dtype == np.uint64
     assert [hex(word) for word in words] == [
         "0x5723652c797e9485",
@@ -18,32 +18,38 @@ def test_words_are_pinned():
 
 
 def test_first_counter_word_advances_by_four_words():
-    words = keys.random_words(7, keys.EXAMPLE, (0, 3), 40)
-    np.testing.assert_array_equal(keys.random_words(7, keys.EXAMPLE, (5, 3), 20), words[20:])
+    words = stateless_random.random_words(7, stateless_random.EXAMPLE, (0, 3), 40)
+    np.testing.assert_array_equal(
+        stateless_random.random_words(7, stateless_random.EXAMPLE, (5, 3), 20), words[20:]
+    )
 
 
 def test_every_part_of_the_name_counts():
     names = [(s, d, (0, a, b)) for s in (0, 1) for d in (1, 2) for a in (0, 1) for b in (0, 1)]
-    firsts = {int(keys.random_words(*name, 1)[0]) for name in names}
+    firsts = {int(stateless_random.random_words(*name, 1)[0]) for name in names}
     assert len(firsts) == len(names)
 
 
 def test_permutation():
-    permutation = keys.permutation(1000, 5, keys.WINDOW_ORDER, 2, 3)
+    permutation = stateless_random.permutation(1000, 5, stateless_random.WINDOW_ORDER, 2, 3)
     np.testing.assert_array_equal(np.sort(permutation), np.arange(1000))
     # A random permutation keeps 1 place on average, and its ranks do not follow the places.
     assert (permutation == np.arange(1000)).sum() < 10
     assert abs(np.corrcoef(permutation, np.arange(1000))[0, 1]) < 0.15
-    other = keys.permutation(1000, 5, keys.WINDOW_ORDER, 2, 4)
+    other = stateless_random.permutation(1000, 5, stateless_random.WINDOW_ORDER, 2, 4)
     assert (permutation != other).mean() > 0.95
 
 
 def test_example_seeds_depend_on_step_and_position_alone():
-    whole = keys.example_seeds(3, 11, np.arange(64))
+    whole = stateless_random.example_seeds(3, 11, np.arange(64))
     assert whole.dtype == np.int64
     assert len(np.unique(whole)) == 128
-    np.testing.assert_array_equal(keys.example_seeds(3, 11, np.arange(48, 64)), whole[48:])
-    np.testing.assert_array_equal(keys.example_seeds(3, 11, [9, 2, 40]), whole[[9, 2, 40]])
-    assert keys.example_seeds(3, 11, []).shape == (0, 2)
+    np.testing.assert_array_equal(
+        stateless_random.example_seeds(3, 11, np.arange(48, 64)), whole[48:]
+    )
+    np.testing.assert_array_equal(
+        stateless_random.example_seeds(3, 11, [9, 2, 40]), whole[[9, 2, 40]]
+    )
+    assert stateless_random.example_seeds(3, 11, []).shape == (0, 2)
     for seed, step in ((4, 11), (3, 12)):
-        assert not np.isin(keys.example_seeds(seed, step, np.arange(64)), whole).any()
+        assert not np.isin(stateless_random.example_seeds(seed, step, np.arange(64)), whole).any()

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pipelines.data.sources import DataError, open_source
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError
 
 _IMAGES = ["cats/1.jpg", "cats/2.jpg", "dogs/a, b.jpg", "dogs/Ω.jpg"]
 

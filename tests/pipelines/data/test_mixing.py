@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data.mixing import Mixing, cut_box, symmetric_beta
+from pipelines.data.transforms.mixing import Mixing, cut_box, symmetric_beta
 
 STEPS = 3000
 

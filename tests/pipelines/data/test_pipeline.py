@@ -7,22 +7,23 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pipelines.data import bad_images, keys, pipeline, sources
-from pipelines.data.augmentation import Augmentation
-from pipelines.data.mixing import Mixing
+from pipelines.data import bad_images, pipeline, stateless_random
 from pipelines.data.order import TrainOrder
-from pipelines.data.randaugment import AUGREG_LEVELS
-from pipelines.data.sources import open_source
-from vit_tf.image_files import decode_image
+from pipelines.data.sources import tfds_source
+from pipelines.data.sources.open import open_source
+from pipelines.data.transforms.augmentation import Augmentation
+from pipelines.data.transforms.mixing import Mixing
+from pipelines.data.transforms.randaugment import AUGREG_LEVELS
+from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(12, 10))
 KEYS = {"image", "label", "id", "position", "weight"}
 EVERYTHING = {
-    "colour_jitter": (0.4, 0.4, 0.4, 0.1),
+    "color_jitter": (0.4, 0.4, 0.4, 0.1),
     "randaugment_layers": 2,
     "randaugment_magnitude": 15.0,
-    "erasing": 0.3,
+    "random_erasing": 0.3,
     "mixup": 0.5,
     "cutmix": 1.0,
 }
@@ -33,13 +34,13 @@ def digits():
     return open_source("digits", "train[:200]")
 
 
-def _train(source, count, *, step_size=32, window=70, seed=5, **options):
+def _train(source, count, *, step_size=32, shuffle_window=70, seed=5, **options):
     dataset = pipeline.train_dataset(
         source,
         batch_size=step_size,
         preprocessing=PREPROCESSING,
         seed=seed,
-        window=window,
+        shuffle_window=shuffle_window,
         **options,
     )
     return [{key: value.numpy() for key, value in batch.items()} for batch in dataset.take(count)]
@@ -70,9 +71,9 @@ def test_elements_have_static_shapes(digits):
         "weight": tf.TensorSpec([8], tf.float32),
     }
     options = {"batch_size": 16, "preprocessing": PREPROCESSING, "input_context": context}
-    train = pipeline.train_dataset(digits, seed=0, window=50, **options)
+    train = pipeline.train_dataset(digits, seed=0, shuffle_window=50, **options)
     assert train.element_spec == expected
-    mixed = pipeline.train_dataset(digits, seed=0, window=50, mixup=0.2, **options)
+    mixed = pipeline.train_dataset(digits, seed=0, shuffle_window=50, mixup=0.2, **options)
     assert mixed.element_spec == {**expected, "label": tf.TensorSpec([8, 10], tf.float32)}
     assert pipeline.eval_dataset(digits, **options).element_spec == expected
 
@@ -87,10 +88,10 @@ def test_train_batches_follow_their_definition(digits):
         np.testing.assert_array_equal(batch["label"], everything.labels[indices])
         np.testing.assert_array_equal(batch["position"], np.arange(32))
         np.testing.assert_array_equal(batch["weight"], np.ones(32))
-        for place, seed in enumerate(keys.example_seeds(5, step, np.arange(32))):
+        for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(32))):
             image = Augmentation()(everything.images[indices[place]], seed, PREPROCESSING)
             np.testing.assert_array_equal(batch["image"][place], image)
-        listed = pipeline.train_indices(digits, batch_size=32, seed=5, window=70, step=step)
+        listed = pipeline.train_indices(digits, batch_size=32, seed=5, shuffle_window=70, step=step)
         np.testing.assert_array_equal(listed, indices)
 
 
@@ -112,18 +113,18 @@ def _replicated(source, count, hosts, replicas, **options):
     return _join(parts)
 
 
-@pytest.mark.parametrize("window", [7, 1000])
+@pytest.mark.parametrize("shuffle_window", [7, 1000])
 @pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 2), (2, 4), (4, 4)])
 def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, window):
-    batches = _replicated(digits, 9, hosts, replicas, window=window)
-    _assert_equal(batches, _train(digits, 9, window=window))
+    batches = _replicated(digits, 9, hosts, replicas, shuffle_window=window)
+    _assert_equal(batches, _train(digits, 9, shuffle_window=window))
 
 
 @pytest.mark.parametrize(
     ("hosts", "replicas", "step_size"), [(1, 2, 32), (2, 2, 2), (4, 4, 4), (4, 4, 32)]
 )
 def test_replicas_and_hosts_see_the_same_mixed_batches(digits, hosts, replicas, step_size):
-    options = {"step_size": step_size, "window": 37, "mixup": 0.5, "cutmix": 1.0}
+    options = {"step_size": step_size, "shuffle_window": 37, "mixup": 0.5, "cutmix": 1.0}
     batches = _replicated(digits, 7, hosts, replicas, **options)
     _assert_equal(batches, _train(digits, 7, **options))
 
@@ -147,7 +148,7 @@ def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
             batch_size=16,
             preprocessing=PREPROCESSING,
             seed=5,
-            window=16,
+            shuffle_window=16,
             mixup=0.2,
             input_context=tf.distribute.InputContext(4, host, 4),
         )
@@ -203,7 +204,7 @@ def test_mirrored_strategy_gets_the_same_batches(digits, options):
             batch_size=32,
             preprocessing=PREPROCESSING,
             seed=5,
-            window=70,
+            shuffle_window=70,
             input_context=context,
             **options,
         )
@@ -220,15 +221,15 @@ def test_mirrored_strategy_gets_the_same_batches(digits, options):
 
 def test_files_and_memory_give_the_same_batches(digits, monkeypatch):
     expected = _train(digits, 15)
-    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+    monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
     _assert_equal(_train(open_source("digits", "train[:200]"), 15), expected)
 
 
-@pytest.mark.parametrize("window", [16, 70])
+@pytest.mark.parametrize("shuffle_window", [16, 70])
 @pytest.mark.parametrize("start", [1, 13, 50])
 def test_resume_continues_bitwise(digits, start, window):
-    whole = _train(digits, start + 3, window=window)
-    _assert_equal(_train(digits, 3, start_step=start, window=window), whole[start:])
+    whole = _train(digits, start + 3, shuffle_window=window)
+    _assert_equal(_train(digits, 3, start_step=start, shuffle_window=window), whole[start:])
 
 
 def test_resume_continues_bitwise_with_everything_on(digits):
@@ -238,15 +239,20 @@ def test_resume_continues_bitwise_with_everything_on(digits):
 
 def test_resume_reads_one_window(digits, monkeypatch):
     read = []
-    original = sources.TfdsSource.read
+    original = tfds_source.TfdsSource.read
 
     def count(self, ranges):
         read.extend(ranges)
         return original(self, ranges)
 
-    monkeypatch.setattr(sources.TfdsSource, "read", count)
+    monkeypatch.setattr(tfds_source.TfdsSource, "read", count)
     dataset = pipeline.train_dataset(
-        digits, batch_size=4, preprocessing=PREPROCESSING, seed=5, window=50, start_step=1000
+        digits,
+        batch_size=4,
+        preprocessing=PREPROCESSING,
+        seed=5,
+        shuffle_window=50,
+        start_step=1000,
     )
     batch = next(iter(dataset))
     first_window = TrainOrder((200,), 50, 5).pieces(20, 0)
@@ -264,8 +270,8 @@ def test_seeds_and_options_matter(digits):
         {"flip": False},
         {"crop_area": (0.9, 1.0)},
         {"randaugment_layers": 1},
-        {"erasing": 1.0},
-        {"colour_jitter": (0.4, 0.0, 0.0, 0.0)},
+        {"random_erasing": 1.0},
+        {"color_jitter": (0.4, 0.0, 0.0, 0.0)},
         {"mixup": 1.0},
         {"cutmix": 1.0},
     ):
@@ -313,7 +319,7 @@ def test_mocked_data_sets(name):
     with tfds.testing.mock_data(num_examples=10):
         source = open_source(name, "train")
     options = {"batch_size": 4, "preprocessing": preprocessing}
-    train = [*pipeline.train_dataset(source, seed=0, window=6, **options).take(5)]
+    train = [*pipeline.train_dataset(source, seed=0, shuffle_window=6, **options).take(5)]
     ids = np.concatenate([batch["id"] for batch in train])
     np.testing.assert_array_equal(np.sort(ids[:10]), np.arange(10))
     images = np.concatenate([batch["image"] for batch in train])
@@ -345,7 +351,7 @@ class _Damaged:
 def test_unreadable_image_stops_and_is_named(digits):
     source = _Damaged(digits, damaged=9)
     options = {"batch_size": 4, "preprocessing": PREPROCESSING}
-    order = {"seed": 0, "window": 12}
+    order = {"seed": 0, "shuffle_window": 12}
     train = iter(pipeline.train_dataset(source, **options, **order))
     steps = [pipeline.train_indices(source, batch_size=4, step=k, **order) for k in range(3)]
     (bad_step,) = [k for k in range(3) if 9 in steps[k]]
@@ -357,7 +363,7 @@ def test_unreadable_image_stops_and_is_named(digits):
         elif step == bad_step:
             with pytest.raises(tf.errors.InvalidArgumentError):
                 next(train)
-            assert isinstance(problem, sources.DataError)
+            assert isinstance(problem, tfds_source.DataError)
             assert "train example 9 of digits/all:1.0.0 (id 9) cannot be decoded" in str(problem)
             assert "\n" not in str(problem)
 
@@ -368,10 +374,10 @@ def test_unreadable_image_stops_and_is_named(digits):
 
 
 def test_damaged_files_stop_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+    monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
     source = open_source("digits", "train", tmp_path)
     dataset = pipeline.train_dataset(
-        source, batch_size=8, preprocessing=PREPROCESSING, seed=0, window=100
+        source, batch_size=8, preprocessing=PREPROCESSING, seed=0, shuffle_window=100
     )
     (file,) = tmp_path.rglob("digits-train*")
     file.unlink()
@@ -395,14 +401,14 @@ def test_damaged_files_stop_training(tmp_path, monkeypatch):
         ({"crop": "centre"}, "crop='centre'"),
         ({"crop_area": (0.5, 0.2)}, r"crop_area=\(0.5, 0.2\)"),
         ({"crop_area": (0.0, 1.0)}, r"crop_area=\(0.0, 1.0\)"),
-        ({"erasing": -1.0}, "erasing=-1.0"),
+        ({"random_erasing": -1.0}, "random_erasing=-1.0"),
         ({"mixup": -0.2}, "mixup=-0.2"),
         ({"start_step": -1}, "start_step=-1"),
-        ({"window": 0}, "window=0"),
+        ({"shuffle_window": 0}, "window=0"),
         ({"seed": -3}, "seed=-3"),
     ],
 )
 def test_rejects(digits, options, text):
-    defaults = {"batch_size": 8, "seed": 0, "window": 50}
+    defaults = {"batch_size": 8, "seed": 0, "shuffle_window": 50}
     with pytest.raises(ValueError, match=text):
         pipeline.train_dataset(digits, preprocessing=PREPROCESSING, **{**defaults, **options})

@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 
-from pipelines.data import keys, randaugment
-from pipelines.data.augmentation import Augmentation
+from pipelines.data import stateless_random
+from pipelines.data.transforms import randaugment
+from pipelines.data.transforms.augmentation import Augmentation
 
 HEIGHT, WIDTH = 45, 60
 NAMES = [
@@ -202,7 +203,7 @@ def _record(monkeypatch):
 def test_draws_are_uniform_and_independent(monkeypatch):
     """Choice, sign and place of both layers, over 4,000 examples."""
     _record(monkeypatch)
-    seeds = keys.example_seeds(3, 7, np.arange(4000))
+    seeds = stateless_random.example_seeds(3, 7, np.arange(4000))
     start = tf.zeros([2, 4, 3], tf.uint8)
     results = tf.data.Dataset.from_tensor_slices(seeds).map(
         lambda seed: randaugment.rand_augment(start, seed, 2, 10.0)[..., 0]
@@ -232,7 +233,7 @@ def _of_example(seed, layers, magnitude):
 
 def test_layers_are_operations_one_after_the_other():
     """The draws of the definition, made by hand, lead to the same image."""
-    for seed in keys.example_seeds(1, 0, np.arange(24)):
+    for seed in stateless_random.example_seeds(1, 0, np.arange(24)):
         image = tf.constant(IMAGES["scene"])
         for choice, sign, *place in tf.random.stateless_uniform([3, 4], seed).numpy():
             name = NAMES[int(choice * 16)]
@@ -243,7 +244,7 @@ def test_layers_are_operations_one_after_the_other():
 
 @pytest.mark.parametrize("magnitude", [0.0, 10.0, 20.0])
 def test_eager_equals_tf_data(magnitude):
-    seeds = keys.example_seeds(2, 0, np.arange(60))
+    seeds = stateless_random.example_seeds(2, 0, np.arange(60))
     dataset = tf.data.Dataset.from_tensor_slices(seeds).map(
         lambda seed: _of_example(seed, 2, magnitude), num_parallel_calls=2
     )

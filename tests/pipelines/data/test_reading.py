@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pipelines.data.order import TrainOrder
-from pipelines.data.reading import ROWS_PER_CHUNK, ROWS_PER_READ, Window, read_ahead
-from pipelines.data.sources import DataError, Examples
+from pipelines.data.prefetch import ROWS_PER_CHUNK, ROWS_PER_READ, Window, read_ahead
+from pipelines.data.sources.source import Examples
+from pipelines.errors import DataError
 
 
 class Image:

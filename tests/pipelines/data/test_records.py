@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data import record_writer
-from pipelines.data.examples import Source
-from pipelines.data.sources import DataError, open_source
+from pipelines.data.sources import record_writer
+from pipelines.data.sources.open import open_source
+from pipelines.data.sources.source import Source
+from pipelines.errors import DataError
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import as_flags
 
@@ -165,7 +166,7 @@ def test_a_damaged_record_ends_a_command_wherever_it_is_in_a_window(
     contents[-60] ^= 1
     file.write_bytes(contents)
     assignments = [f"data.name=tfrecord:{tmp_path / 'copy'}", "train.batch_size=2"]
-    assignments += [f"data.bad_images={bad_images}", "train.steps=4", "data.window=8192"]
+    assignments += [f"data.bad_images={bad_images}", "train.steps=4", "data.shuffle_window=8192"]
     if command == "pretrain":
         assignments.append("data.eval_split=none")
         flags = ["--workdir", tmp_path / "run"]

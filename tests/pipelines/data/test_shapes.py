@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from pipelines.data import shape_images, shapes
-from pipelines.data.sources import DataError, open_source
-from vit_tf.image_files import decode_image
+from pipelines.data.builtin import shape_images, shapes
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError
+from vit_tf.images.decoding import decode_image
 
 NUM_IMAGES = 400
 
@@ -218,7 +219,7 @@ def test_loading_with_tfds_is_quiet(tmp_path):
     """In another process, which knows the configuration by its name alone."""
     open_source("shapes/count-16x20", "train", tmp_path)
     program = (
-        "import sys, tensorflow_datasets as tfds, pipelines.data.shapes\n"
+        "import sys, tensorflow_datasets as tfds, pipelines.data.builtin.shapes\n"
         "data = tfds.load('shapes/count-16x20', data_dir=sys.argv[1], as_supervised=True)\n"
         "print(len(data['train']), len(data['test']))"
     )

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines import train_loop
-from pipelines.data import keys, pipeline, record_writer, sharding, sources
-from pipelines.data.augmentation import Augmentation
-from pipelines.data.catalog import DataError
-from pipelines.data.mixing import Mixing
+from pipelines.data import pipeline, sharding, stateless_random
 from pipelines.data.order import TrainOrder
-from pipelines.data.records import RecordSource
-from pipelines.data.sources import open_source
+from pipelines.data.sources import record_writer, tfds_source
+from pipelines.data.sources.open import open_source
+from pipelines.data.sources.records import RecordSource
+from pipelines.data.transforms.augmentation import Augmentation
+from pipelines.data.transforms.mixing import Mixing
+from pipelines.errors import DataError
+from pipelines.training import loop
 from tests.pipelines.tiny import tiny_experiment
 from vit_tf.preprocessing import Preprocessing
 
@@ -94,13 +95,13 @@ def test_a_host_reads_its_own_files_alone(records, monkeypatch):
 
 
 def test_small_tfds_splits_are_read_by_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources.TfdsSource, "_num_bytes", lambda self: 0)
+    monkeypatch.setattr(tfds_source.TfdsSource, "_num_bytes", lambda self: 0)
     source = open_source("digits", "train[:200]+test[:100]+validation[:50]", tmp_path)
     assert source.shard_lengths == (200, 100, 50)
     read = []
-    original = sources.TfdsSource._read_files
+    original = tfds_source.TfdsSource._read_files
     monkeypatch.setattr(
-        sources.TfdsSource,
+        tfds_source.TfdsSource,
         "_read_files",
         lambda self, ranges: read.extend(ranges) or original(self, ranges),
     )
@@ -124,11 +125,11 @@ def test_batches_follow_their_definition(source):
         np.testing.assert_array_equal(batch["id"], indices)
         np.testing.assert_array_equal(batch["label"], examples.labels[indices])
         np.testing.assert_array_equal(batch["position"], np.arange(12))
-        for place, seed in enumerate(keys.example_seeds(5, step, np.arange(12))):
+        for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(12))):
             image = Augmentation()(examples.images[indices[place]], seed, PREPROCESSING)
             np.testing.assert_array_equal(batch["image"][place], image)
         listed = pipeline.train_indices(
-            source, batch_size=12, seed=5, window=25, step=step, sharding="files", hosts=3
+            source, batch_size=12, seed=5, shuffle_window=25, step=step, sharding="files", hosts=3
         )
         np.testing.assert_array_equal(listed, indices)
 
@@ -216,7 +217,9 @@ def test_hosts_share_out_shards_of_any_length(lengths, hosts):
 
 
 def test_streams_say_what_fills_a_batch(source):
-    parts = sharding.streams(source, batch_size=12, window=25, seed=5, sharding="files", hosts=3)
+    parts = sharding.streams(
+        source, batch_size=12, shuffle_window=25, seed=5, sharding="files", hosts=3
+    )
     assert [(part.begin, part.length, part.order.host) for part in parts] == [
         (0, 4, 0),
         (4, 4, 1),
@@ -250,7 +253,7 @@ def test_batch_that_hosts_cannot_share():
         shard_lengths = (5,) * 9
 
     with pytest.raises(ValueError, match="batch of 10 cannot be divided among 3 hosts"):
-        sharding.streams(Many, batch_size=10, window=2, seed=0, sharding="files", hosts=3)
+        sharding.streams(Many, batch_size=10, shuffle_window=2, seed=0, sharding="files", hosts=3)
     with pytest.raises(ValueError, match="host=3 is none of 0 .. 2"):
         TrainOrder((5,) * 9, 2, 0, 3, 3)
 
@@ -262,7 +265,7 @@ def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records)
     finals = []
     for choice in ("global", "files"):
         experiment = tiny_experiment(*data, f"data.sharding={choice}", "train.steps=4")
-        train_loop.train(experiment, tmp_path / choice, strategy)
+        loop.train(experiment, tmp_path / choice, strategy)
         finals.append(dict(np.load(tmp_path / choice / "final.npz")))
         line = "data.sharding=files: the order of the examples is reproducible for 1 host\n"
         assert (line in capsys.readouterr().out) == (choice == "files")
@@ -275,7 +278,7 @@ def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records)
     content["starts"][0]["hosts"] = 4
     manifest.write_text(json.dumps(content))
     longer = tiny_experiment(*data, "data.sharding=files", "train.steps=5")
-    train_loop.train(longer, tmp_path / "files", strategy)
+    loop.train(longer, tmp_path / "files", strategy)
     line = "is reproducible for 1 host, and from here on another than before, with 4\n"
     assert line in capsys.readouterr().out
 
@@ -296,16 +299,16 @@ def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch
         return examples
 
     monkeypatch.setattr(source, "read", spoilt)
-    monkeypatch.setattr(train_loop, "num_hosts", lambda strategy: 3)
-    settings = ("data.sharding=files", "data.window=25", "train.batch_size=12")
+    monkeypatch.setattr(loop, "num_hosts", lambda strategy: 3)
+    settings = ("data.sharding=files", "data.shuffle_window=25", "train.batch_size=12")
     trainer = types.SimpleNamespace(
         experiment=tiny_experiment(*settings), next_batch=1, strategy=None
     )
     error = tf.errors.InvalidArgumentError(None, None, "no image")
     with pytest.raises(DataError, match=rf"record {bad % 30} of .*\(id {bad}\)"):
-        with train_loop._naming_bad_images(trainer, source, None, 1):
+        with loop._naming_bad_images(trainer, source, None, 1):
             raise error
     trainer.next_batch = 2
     with pytest.raises(tf.errors.InvalidArgumentError):
-        with train_loop._naming_bad_images(trainer, source, None, 1):
+        with loop._naming_bad_images(trainer, source, None, 1):
             raise error

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data import bad_images, pipeline, record_writer
-from pipelines.data.arrays import ArraySource
-from pipelines.data.sources import open_source
+from pipelines.data import bad_images, pipeline
+from pipelines.data.sources import record_writer
+from pipelines.data.sources.arrays import ArraySource
+from pipelines.data.sources.open import open_source
 from tests.pipelines.encoded import encode, pixels
-from vit_tf.image_files import decode_image
+from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
 
 COUNT = 150
@@ -57,7 +58,7 @@ def _batches(dataset, count):
 
 def _train(source, count, **options):
     dataset = pipeline.train_dataset(
-        source, batch_size=16, preprocessing=PREPROCESSING, seed=3, window=40, **options
+        source, batch_size=16, preprocessing=PREPROCESSING, seed=3, shuffle_window=40, **options
     )
     return _batches(dataset, count)
 

@@ -10,8 +10,10 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from pipelines.data import digits, sources
-from pipelines.data.sources import DataError, open_source
+from pipelines.data.builtin import digits
+from pipelines.data.sources import tfds_source
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError
 
 
 class Shards(tfds.core.GeneratorBasedBuilder):
@@ -71,7 +73,7 @@ def _keys(examples):
 def storage(request, monkeypatch):
     """Small splits are kept in memory; the same must hold when they are not."""
     if request.param == "from files":
-        monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 0)
+        monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_read_keeps_the_order_of_ranges(sharded_dir, stored_keys, storage):
 def test_small_splits_are_read_once(sharded_dir, monkeypatch):
     source = open_source("shards", "train", sharded_dir)
     first = source.read([(5, 6)])
-    monkeypatch.setattr(sources, "_fetch", None)
+    monkeypatch.setattr(tfds_source, "_fetch", None)
     assert source.read([(5, 6)]).images[0] == first.images[0]
 
 

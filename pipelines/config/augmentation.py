@@ -1,0 +1,76 @@
+"""What may happen to a training image, as plain numbers; `data.transforms` does it."""
+
+import dataclasses
+
+CROPS = ("inception", "none")
+ERASING_FILLS = ("noise", "grey")
+# Twice what AugReg uses; rotations would come round again.
+MAX_MAGNITUDE = 40
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What happens to one training image; the defaults are the reference code's rule.
+
+    Attributes:
+        crop: "inception": a random part of the image, of random area and aspect, resized; "none":
+            the resize of evaluation.
+        crop_area: range of the crop's share of the image area.
+        flip: whether to mirror left to right with probability 0.5.
+        color_jitter: strength of brightness, contrast, saturation (0 .. 1) and hue (0 .. 0.5); see
+            `jitter_colors`.
+        randaugment_layers: operations of RandAugment per image; 0 is none, AugReg uses 2.
+        randaugment_magnitude: their magnitude, 0 .. 20 in AugReg; see `randaugment.py`.
+        random_erasing: probability of erasing a rectangle; see `erase`.
+        random_erasing_area: range of its share of the area.
+        random_erasing_aspect: range of its height over width.
+        random_erasing_fill: "noise" or "grey".
+
+    Raises:
+        ValueError: if a field is out of range.
+    """
+
+    crop: str = "inception"
+    crop_area: tuple[float, float] = (0.05, 1.0)
+    flip: bool = True
+    color_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    randaugment_layers: int = 0
+    randaugment_magnitude: float = 10.0
+    random_erasing: float = 0.0
+    random_erasing_area: tuple[float, float] = (0.02, 0.4)
+    random_erasing_aspect: tuple[float, float] = (0.3, 1 / 0.3)
+    random_erasing_fill: str = "noise"
+
+    def __post_init__(self):
+        for name, known in (("crop", CROPS), ("random_erasing_fill", ERASING_FILLS)):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name}={value!r} is unknown. Expected one of {known}.")
+        for name, limit in (
+            ("crop_area", 1),
+            ("random_erasing_area", 1),
+            ("random_erasing_aspect", 100),
+        ):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= limit:
+                raise ValueError(
+                    f"{name}={(low, high)} is no range (low, high) with 0 < low <= high <= {limit}."
+                )
+        limits = (1, 1, 1, 0.5)
+        if len(self.color_jitter) != 4 or not all(
+            0 <= strength <= limit
+            for strength, limit in zip(self.color_jitter, limits, strict=True)
+        ):
+            raise ValueError(
+                f"color_jitter={self.color_jitter} are no strengths of brightness, contrast, "
+                f"saturation and hue. Expected four numbers from 0 to {limits}."
+            )
+        if self.randaugment_layers < 0 or not 0 <= self.randaugment_magnitude <= MAX_MAGNITUDE:
+            raise ValueError(
+                f"randaugment_layers={self.randaugment_layers} with randaugment_magnitude="
+                f"{self.randaugment_magnitude} is out of range. Expected layers from 0 and a "
+                f"magnitude from 0 to {MAX_MAGNITUDE}."
+            )
+        if not 0 <= self.random_erasing <= 1:
+            raise ValueError(
+                f"random_erasing={self.random_erasing} is no probability. Expected 0 (off) to 1."
+            )

@@ -1,0 +1,27 @@
+"""Recipes for the handwritten digits inside scikit-learn."""
+
+from pipelines.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Train
+
+
+def digits() -> Experiment:
+    """A small ViT on the 8 x 8 handwritten digits of scikit-learn.
+
+    Command: python -m pipelines.pretrain
+    """
+    return Experiment(
+        model=Model(
+            name="ViT-Ti/16",
+            image_size=(16, 16),
+            patch_size=4,
+            hidden_size=64,
+            mlp_size=128,
+            layers=4,
+            heads=4,
+            dropout=0.1,
+        ),
+        # A mirrored or nearly cut-off digit is another digit: no flip, generous crops.
+        data=Data(name="digits", crop_area=(0.8, 1.0), flip=False),
+        optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.5),
+        schedule=Schedule(warmup_steps=100, decay="cosine"),
+        train=Train(steps=1500, batch_size=64, log_every=100, eval_every=500, checkpoint_every=500),
+    )

@@ -1,0 +1,87 @@
+"""Which examples are in a global training batch, with names that a person can find again."""
+
+from pipelines.data.prefetch import read_ahead
+from pipelines.data.sharding import streams
+from pipelines.data.sources.open import open_source
+from pipelines.errors import UserError
+
+_MOST_EXAMPLES = 2**60  # Positions are int64, and so are those of the windows around a batch.
+
+
+def list_batch(experiment, step, hosts=1):
+    """Lists the examples that an experiment trains on in one step.
+
+    Reads what a resumed run would read first: the images of at most one window of each host, or of
+    those that the batch spans.
+
+    Args:
+        experiment: `config.Experiment`.
+        step: index of the step, from 0; the run logs "step k" after the batch k - 1.
+        hosts: number of hosts that train; it matters with data.sharding=files.
+
+    Returns:
+        Dict that JSON can hold: data_set, step, epoch (of the first example), batch_size, sharding,
+        hosts and examples, a list with position, id, label, class and name of each.
+
+    Raises:
+        UserError: if the data set cannot be opened or read, or the hosts do not fit.
+    """
+    data, batch_size = experiment.data, experiment.train.batch_size
+    if data.sharding == "global" and hosts != 1:
+        raise UserError(
+            f"With data.sharding=global a batch is the same on any number of hosts. Leave out "
+            f"--hosts={hosts}, or set data.sharding=files."
+        )
+    if batch_size % hosts:
+        raise UserError(
+            f"--hosts={hosts} does not divide train.batch_size={batch_size}. Give the number of "
+            f"hosts that train."
+        )
+    if step * batch_size > _MOST_EXAMPLES:
+        raise UserError(
+            f"--step={step} is too large: it is more than 2^60 images after the first one."
+        )
+    source = open_source(data.name, data.train_split, data.data_dir)
+    parts = streams(
+        source,
+        batch_size=batch_size,
+        shuffle_window=data.shuffle_window,
+        seed=experiment.seed,
+        sharding=data.sharding,
+        hosts=hosts,
+    )
+    first = step * batch_size
+    examples = [
+        {
+            "position": int(position - first),
+            "id": int(example_id),
+            "label": int(label),
+            "class": source.labels[label],
+            "name": source.describe(int(example_id)),
+        }
+        for part in parts
+        for rows in read_ahead(source, part.windows(step, step + 1))
+        for label, example_id, position in zip(rows.labels, rows.ids, rows.positions, strict=True)
+    ]
+    return {
+        "data_set": str(source),
+        "step": step,
+        "epoch": parts[0].epoch(step),
+        "batch_size": batch_size,
+        "sharding": data.sharding,
+        "hosts": hosts,
+        "examples": examples,
+    }
+
+
+def format_batch(batch):
+    """Returns what `list_batch` found as a table for people."""
+    files = f", files of {batch['hosts']} hosts" if batch["sharding"] == "files" else ""
+    lines = [
+        f"step {batch['step']} of {batch['data_set']}, epoch {batch['epoch']}{files}",
+        f"{'position':>8} {'id':>9}  class  name",
+    ]
+    for example in batch["examples"]:
+        place = f"{example['position']:8} {example['id']:9}"
+        lines.append(f"{place}  {example['class']} ({example['label']})  {example['name']}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Data sets that this project makes by itself, as TFDS builders."""

@@ -1,0 +1,101 @@
+"""The TFDS data set `digits`: real handwritten digits that need no download.
+
+scikit-learn carries 1,797 digits of 8 x 8 pixels (Alpaydin and Kaynak, UCI repository, 1998). Once
+this module is imported, `tfds.load("digits")` works like any other data set; `digits/low` has the
+same splits without the digits 5 to 9. Prepared files are written to the TFDS data directory.
+"""
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from pipelines.data import stateless_random
+from pipelines.data.builtin.offline_builder import QuietPreparation
+
+# Images of each digit in the held-out splits; the rest is the train split.
+_PER_DIGIT = {"test": 30, "validation": 20}
+_SPLITS = ("train", "validation", "test")
+_DESCRIPTION = """\
+Handwritten digits, 8 x 8 pixels, from scikit-learn's load_digits. Grey values 0 .. 16 become
+round(value * 255 / 16) in three equal channels. 1,297 train, 200 validation and 300 test images;
+every digit appears 20 times in validation and 30 times in test.
+"""
+
+
+class Digits(QuietPreparation, tfds.core.GeneratorBasedBuilder):
+    """Builder of `digits/all` (default; 1,297 / 200 / 300 images) and `digits/low` (digits 0 to 4;
+    651 / 100 / 150 images)."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [  # noqa: RUF012, the name and type that TFDS reads
+        tfds.core.BuilderConfig(name="all", description="All ten digits."),
+        tfds.core.BuilderConfig(name="low", description="Digits 0 to 4, same splits."),
+    ]
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=_DESCRIPTION,
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(shape=(8, 8, 3), encoding_format="png"),
+                    "label": tfds.features.ClassLabel(names=[str(i) for i in range(self._count)]),
+                }
+            ),
+            supervised_keys=("image", "label"),
+            disable_shuffling=True,  # `split_indices` is the stored order
+            homepage="https://scikit-learn.org/stable/modules/generated/"
+            "sklearn.datasets.load_digits.html",
+        )
+
+    @property
+    def _count(self):
+        """Number of classes."""
+        return 5 if self.builder_config.name == "low" else 10
+
+    def _split_generators(self, dl_manager):
+        del dl_manager  # nothing to download
+        return {split: self._generate_examples(split) for split in _SPLITS}
+
+    def _generate_examples(self, split):
+        pixels, labels = _load()
+        for place, index in enumerate(split_indices(split, num_classes=self._count)):
+            image = np.repeat(pixels[index][..., None], 3, axis=-1)
+            yield place, {"image": image, "label": int(labels[index])}
+
+
+def split_indices(split, num_classes=10):
+    """Returns which images of `sklearn.datasets.load_digits` a split holds, in stored order.
+
+    Args:
+        split: "train", "validation" or "test".
+        num_classes: 10, or 5 for the configuration "low".
+
+    Returns:
+        int64 array; element i is the index of the image that the pipelines give id i.
+    """
+    _, labels = _load()
+    shuffled = stateless_random.permutation(len(labels), 0, stateless_random.SPLIT)
+    # The n-th image of its digit, in shuffled order.
+    rank = np.zeros(len(labels), np.int64)
+    for digit in range(10):
+        mine = shuffled[labels[shuffled] == digit]
+        rank[mine] = np.arange(len(mine))
+
+    test, validation = _PER_DIGIT["test"], _PER_DIGIT["validation"]
+    first, last = {
+        "test": (0, test),
+        "validation": (test, test + validation),
+        "train": (test + validation, len(labels)),
+    }[split]
+    member = (rank >= first) & (rank < last) & (labels < num_classes)
+    # Another order than the one of membership, in which every class comes late to the train split.
+    stored = stateless_random.permutation(len(labels), 0, stateless_random.SPLIT, 1)
+    return stored[member[stored]]
+
+
+def _load():
+    """Returns pixels, uint8 `[1797, 8, 8]` in 0 .. 255, and labels, int64 `[1797]`."""
+    from sklearn import datasets  # takes a second to import, and prepared data do not need it
+
+    digits = datasets.load_digits()
+    return np.round(digits.images * 255 / 16).astype(np.uint8), digits.target

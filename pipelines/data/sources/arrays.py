@@ -1,0 +1,74 @@
+"""A source of images in memory, for data that are made or loaded in Python."""
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data import stateless_random
+from pipelines.data.sources.source import Examples, Part, Source
+from pipelines.errors import DataError
+
+
+class ArraySource(Source):
+    """Images and labels in NumPy arrays; for `pipeline.train_dataset` and `eval_dataset`.
+
+    Images are encoded as PNG when they are read, which loses nothing. The id of an image is its
+    index in the array. The stored order is a fixed permutation, because arrays are often sorted by
+    class.
+
+    Args:
+        images: uint8 `[n, h, w, 3]`, or grey `[n, h, w]` or `[n, h, w, 1]`. Not copied.
+        labels: integers `[n]` in 0 .. number of classes - 1.
+        class_names: strings in label order; by default "0", "1", ... up to the largest label.
+        name: for messages and the manifest of a run.
+
+    Raises:
+        DataError: if shapes, types or values are others.
+    """
+
+    id_rule = "index in the array"
+
+    def __init__(self, images, labels, class_names=None, *, name="arrays"):
+        images, labels = np.asarray(images), np.asarray(labels)
+        if images.ndim == 3:
+            images = images[..., None]
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
+            raise DataError(
+                f"Expected images as uint8 [n, h, w, 3], [n, h, w, 1] or [n, h, w]. Received: "
+                f"{images.dtype} {list(images.shape)}. Values 0 .. 1 become uint8 with "
+                f"np.round(images * 255).astype(np.uint8)."
+            )
+        if not all(images.shape):
+            raise DataError(f"There are no pixels in images of shape {list(images.shape)}.")
+        if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
+            raise DataError(
+                f"Expected one integer label for each of {len(images):,} images. Received: "
+                f"{labels.dtype} {list(labels.shape)}."
+            )
+        if class_names is None:
+            class_names = [str(label) for label in range(int(labels.max()) + 1)]
+        if labels.min() < 0 or labels.max() >= len(class_names):
+            raise DataError(
+                f"Expected labels in 0 .. {len(class_names) - 1}, for {len(class_names)} classes. "
+                f"Received: {labels.min()} .. {labels.max()}."
+            )
+        super().__init__(
+            name=name,
+            version="in memory",
+            split="train",
+            parts=(Part("train", 0, len(images), 0),),
+            labels=class_names,
+            shard_lengths=(len(images),),
+        )
+        self._images, self._labels = images, labels.astype(np.int32)
+        self._order = stateless_random.permutation(len(images), 0, stateless_random.SPLIT)
+
+    def read(self, ranges):
+        """As `Source.read`."""
+        ids = np.concatenate([self._order[start:stop] for start, stop in ranges])
+        images = np.empty(len(ids), object)
+        images[:] = [tf.io.encode_png(self._images[index]).numpy() for index in ids]
+        return Examples(images, self._labels[ids], ids)
+
+    def describe(self, example_id):
+        """As `Source.describe`."""
+        return f"image {example_id} of {self.name}"

@@ -1,0 +1,195 @@
+"""Lists of images: `data.name=list:/data/labels.csv` or `list:/data/labels.jsonl`.
+
+    path,label,split                   {"path": "cats/1.jpg", "label": "cat", "split": "train"}
+    cats/1.jpg,cat,train               {"path": "dogs/7.jpg", "label": "dog", "split": "test"}
+    "dogs/7, old.jpg",dog,test
+
+Files are UTF-8; a .csv begins with its header. Further columns are ignored. Paths are relative to
+the folder of the list, or absolute. The split may be left out for all rows; it is "train" then.
+Labels are names, numbered in the order of code points; if all of them are whole numbers, in the
+order of these. Ids follow the rows of a split, so an image that is listed twice has two.
+"""
+
+import csv
+import json
+import os
+import re
+from typing import NamedTuple
+
+from pipelines.data.sources.files import FileSource, absolute_path, make_files
+from pipelines.errors import DataError
+
+# More than any path and label need; keeps a file that is no list out of memory.
+MAX_LINE_BYTES = 2**16
+
+_COLUMNS = ("path", "label", "split")
+
+
+class _Row(NamedTuple):
+    """An image, and the number of the line that lists it."""
+
+    path: str
+    label: str
+    split: str
+    line: int
+
+
+def open_list(path, split, data_dir=None):
+    """Opens a split of a list of images; see the head of this module.
+
+    Args:
+        path: the .csv or .jsonl file.
+        split: in TFDS notation.
+        data_dir: where a relative path begins.
+
+    Raises:
+        DataError: if there is no such list or split, or something in it is wrong; names the line.
+    """
+    path = absolute_path(path, data_dir, "list")
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl}
+    read = readers.get(os.path.splitext(path)[1].lower())
+    if read is None:
+        raise DataError(f"{path} is not a list of images. Expected a name in .csv or .jsonl.")
+    try:
+        rows = list(read(path))
+    except OSError as error:
+        raise DataError(f"The list {path} cannot be read: {error.strerror}.") from None
+    if not rows:
+        raise DataError(f"{path} lists no images. Expected one per line, with path and label.")
+    if len({bool(row.split) for row in rows}) > 1:
+        line = next(row.line for row in rows if not row.split)
+        raise _wrong(path, line, "has no split, unlike others", "Give every row a split, or none")
+    labels = _numbered({row.label for row in rows})
+    if len(labels) < 2:
+        raise DataError(f"{path} has one class, {labels[0]!r}. Expected at least two.")
+
+    root = os.path.dirname(path)
+    numbers = {label: number for number, label in enumerate(labels)}
+    splits = {}
+    for row in rows:
+        splits.setdefault(row.split or "train", []).append(row)
+    files = {
+        name: make_files(
+            [row.path for row in rows],
+            [numbers[row.label] for row in rows],
+            [f" (line {row.line})" for row in rows],
+        )
+        for name, rows in splits.items()
+    }
+    source = FileSource(f"list:{path}", root, files, split, labels)
+    used = {part["split"] for part in source.manifest()["parts"]}
+    _check_exist(path, root, [row for name in used for row in splits[name]])
+    return source
+
+
+def _read_csv(path):
+    """Yields the rows of a .csv file."""
+    # A quoted field may contain a line break, so the reader counts the lines.
+    reader = csv.reader((text for _, text in _lines(path)), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        if not {"path", "label"} <= set(header) or len(set(header)) < len(header):
+            fix = "Begin it with the line path,label or path,label,split, separated by commas"
+            raise _wrong(path, 1, f"is not the header of a list: {','.join(header)[:80]!r}", fix)
+        for fields in reader:
+            if not any(fields):
+                continue
+            if len(fields) != len(header):
+                problem = f"has {len(fields)} fields where the header has {len(header)}"
+                fix = 'Quote fields that contain a comma: "a, b.jpg"'
+                raise _wrong(path, reader.line_num, problem, fix)
+            values = dict(zip(header, fields, strict=True))
+            yield _row(path, reader.line_num, values)
+    except csv.Error as error:
+        raise _wrong(path, reader.line_num, f"is not CSV: {error}", "Repair it") from None
+
+
+def _read_jsonl(path):
+    """Yields the rows of a .jsonl file."""
+    for line, text in _lines(path):
+        if not text.strip():
+            continue
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            fix = 'Expected for example {"path": "cats/1.jpg", "label": "cat"}'
+            raise _wrong(path, line, "is not a JSON object", fix)
+        if type(values.get("label")) is int:
+            values["label"] = str(values["label"])
+        yield _row(path, line, values)
+
+
+def _row(path, line, values):
+    """Returns the `_Row` of a line, checked."""
+    values = {name: values.get(name, "") for name in _COLUMNS}
+    for name, value in values.items():
+        if not isinstance(value, str) or "\0" in value or (not value and name != "split"):
+            fix = "Expected text" + (" or a whole number" if name == "label" else "")
+            raise _wrong(path, line, f"has the {name} {str(value)[:80]!r}", fix)
+        if not _is_unicode(value):
+            raise _wrong(path, line, f"has half a character in its {name}", "Save it as UTF-8")
+    if values["split"] and not re.fullmatch(r"\w+", values["split"]):
+        fix = "Expected letters, digits and _"
+        raise _wrong(path, line, f"has the split {values['split'][:80]!r}", fix)
+    return _Row(**values, line=line)
+
+
+def _lines(path):
+    """Yields the number and the text of each line of a UTF-8 file."""
+    with open(path, "rb") as file:
+        line = 0
+        while data := file.readline(MAX_LINE_BYTES + 1):
+            line += 1
+            if len(data) > MAX_LINE_BYTES:
+                problem = f"is longer than {MAX_LINE_BYTES:,} bytes"
+                raise _wrong(path, line, problem, "Expected one image per line")
+            try:
+                # Spreadsheets put a byte order mark at the beginning.
+                text = data.decode("utf-8-sig" if line == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                problem = f"is not UTF-8: byte {data[error.start]:#04x} at {error.start + 1}"
+                raise _wrong(path, line, problem, "Save the list as UTF-8") from None
+            yield line, text
+
+
+def _numbered(labels):
+    """Returns class names in the order of their numbers."""
+    if all(re.fullmatch("-?[0-9]{1,18}", label) for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def _check_exist(path, root, rows):
+    """Checks that the listed files are there; one listing per folder is cheap on any disk."""
+    there = {}
+    missing = []
+    for row in rows:
+        folder, name = os.path.split(os.path.join(root, row.path))
+        if folder not in there:
+            try:
+                there[folder] = set(os.listdir(folder))
+            except OSError:
+                there[folder] = set()
+        if name not in there[folder]:
+            missing.append(row)
+    if missing:
+        first = min(missing, key=lambda row: row.line)
+        more = f" ({len(missing):,} such lines)" if len(missing) > 1 else ""
+        problem = f"names a file that is not there: {first.path}{more}"
+        fix = f"Paths are relative to {root}; correct or remove the line"
+        raise _wrong(path, first.line, problem, fix)
+
+
+def _is_unicode(text):
+    try:
+        text.encode()
+        return True
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
+        return False
+
+
+def _wrong(path, line, problem, fix):
+    """Returns the `DataError` for a line."""
+    return DataError(f"{path} line {line} {problem}. {fix}.")

@@ -1,0 +1,130 @@
+"""Writes any source as TFRecord files, in the form that `records.py` describes and reads."""
+
+import json
+import os
+import shutil
+import tempfile
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data.bad_images import BadImages, can_decode, unreadable, why_unreadable
+from pipelines.data.prefetch import ROWS_PER_READ
+from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
+from pipelines.errors import DataError
+from vit_tf.checkpoints.atomic_file import write_atomically
+
+# Beside the records: what was left out, see `bad_images.BadImages`.
+BAD_FILE = "bad_images.jsonl"
+
+
+class Written(NamedTuple):
+    """What `write_records` has written."""
+
+    num_bytes: int
+    counts: dict  # split -> number of records
+    left_out: int  # images, named in `BAD_FILE`
+
+
+def write_records(sources, output, shards, bad_images="stop", tell=print):
+    """Writes sources as the splits of one folder: all of it, or nothing.
+
+    The files are written to a folder beside it, which is renamed at the end. Every image is decoded
+    once, so that training does not have to find out.
+
+    Args:
+        sources: mapping from the name of each split to its `Source`.
+        output: folder to make; it must not be there.
+        shards: number of files of each split; fewer where a split has fewer examples.
+        bad_images: "stop", or "skip" to leave out images that cannot be decoded.
+        tell: called with a line for each of the first ten that are left out.
+
+    Returns:
+        `Written`.
+
+    Raises:
+        DataError: if the folder is there, the sources have different classes, or an image cannot be
+            decoded.
+    """
+    output = os.path.abspath(output)
+    labels = {source.labels for source in sources.values()}
+    if len(labels) != 1:
+        raise DataError(f"The splits {', '.join(sources)} have different classes.")
+    if os.path.lexists(output):
+        raise DataError(f"{output} is already there. Choose another --output, or remove it.")
+    try:
+        os.makedirs(os.path.dirname(output), exist_ok=True)
+        # Private at first; what is written gets the usual permissions.
+        temporary = tempfile.mkdtemp(
+            dir=os.path.dirname(output), prefix=f".{os.path.basename(output)}."
+        )
+        os.chmod(temporary, 0o755)
+    except OSError as error:
+        raise DataError(
+            f"{output} cannot be written: {error.strerror} ({error.filename})."
+        ) from None
+    try:
+        left_out = None
+        if bad_images == "skip":
+            shown = os.path.join(output, BAD_FILE)
+            left_out = BadImages(os.path.join(temporary, BAD_FILE), tell, shown)
+        info = {
+            "labels": list(*labels),
+            "splits": {
+                name: _write_split(source, name, temporary, shards, left_out)
+                for name, source in sources.items()
+            },
+            "source": {name: source.manifest() for name, source in sources.items()},
+        }
+        content = json.dumps(info, indent=1).encode()
+        write_atomically(os.path.join(temporary, INFO_FILE), lambda file: file.write(content))
+        size = sum(os.path.getsize(entry.path) for entry in os.scandir(temporary))
+        os.rename(temporary, output)
+        counts = {name: sum(files.values()) for name, files in info["splits"].items()}
+        return Written(size, counts, left_out.count if left_out else 0)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _write_split(source, split, folder, shards, left_out):
+    """Writes the files of a split; returns their names and numbers of records."""
+    shards = min(shards, source.num_examples)
+    limits = np.linspace(0, source.num_examples, shards + 1).round().astype(int)
+    files = {}
+    for shard, (start, stop) in enumerate(zip(limits, limits[1:], strict=False)):
+        name = f"{split}-{shard:05}-of-{shards:05}.tfrecord"
+        path = os.path.join(folder, name)
+        files[name] = 0
+        with tf.io.TFRecordWriter(path) as writer:
+            for image, label in _decodable(source, start, stop, left_out):
+                writer.write(_record(image, label, source.labels[label]))
+                files[name] += 1
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    if not any(files.values()):
+        raise DataError(f"Not one image of {source} can be decoded. Is it the right data set?")
+    return files
+
+
+def _decodable(source, start, stop, left_out):
+    """Yields image and label of the examples of a range that can be decoded."""
+    for first in range(start, stop, ROWS_PER_READ):
+        images, labels, ids = source.read([(first, min(first + ROWS_PER_READ, stop))])
+        whole = can_decode(tf.constant(list(images))).numpy()
+        for row in np.flatnonzero(~whole):
+            if left_out is None:
+                raise unreadable(source, ids[row], why_unreadable(images[row]))
+            left_out.add(source, ids[row : row + 1], images[row : row + 1])
+        yield from ((images[row], labels[row]) for row in np.flatnonzero(whole))
+
+
+def _record(image, label, text):
+    """Returns a serialized `tf.train.Example`."""
+    features = {
+        IMAGE: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
+        TEXT: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

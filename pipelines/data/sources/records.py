@@ -1,0 +1,266 @@
+"""TFRecord files: `data.name=tfrecord:/data/pets`, a folder that `make_tfrecords` wrote.
+
+Each record is a `tf.train.Example` with these features; others are not read:
+
+| feature | | |
+| --- | --- | --- |
+| image/encoded | bytes | a JPEG, PNG, WebP, GIF or BMP file |
+| image/class/label | int64 | 0 .. number of classes - 1 |
+| image/class/text | bytes | name of the class, for other readers |
+
+The files are not compressed. Beside them lies `dataset.json`, which anyone can write for files from
+elsewhere; the names of files are relative to it:
+
+    {"labels": ["cat", "dog"],
+     "splits": {"train": {"train-00000-of-00002.tfrecord": 500,
+                          "train-00001-of-00002.tfrecord": 499},
+                "test": {"test-00000-of-00001.tfrecord": 100}}}
+
+Ids follow the records of a split, file after file in this order. A range of records is read without
+what lies before it: the lengths of the records of a file are read once and kept.
+"""
+
+import hashlib
+import json
+import os
+import struct
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data.sources.files import absolute_path
+from pipelines.data.sources.source import Examples, Source, resolve_split, split_info, stored_runs
+from pipelines.errors import DataError
+
+INFO_FILE = "dataset.json"
+IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
+
+_MAX_INFO_BYTES = 64 * 2**20
+_ROWS_PER_BATCH = 256
+_BUFFER_BYTES = 2**20
+# Around the data of a record: its length, uint64; a checksum of that; a checksum of the data.
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+
+
+def open_records(path, split, data_dir=None):
+    """Opens a split of a folder of TFRecord files; see the head of this module.
+
+    Args:
+        path: the folder.
+        split: in TFDS notation.
+        data_dir: where a relative path begins.
+
+    Raises:
+        DataError: if there is no such folder or split, or its dataset.json is wrong.
+    """
+    root = absolute_path(path, data_dir, "tfrecord")
+    labels, splits = _read_info(root)
+    return RecordSource(root, labels, splits, split)
+
+
+class RecordSource(Source):
+    """A split of a folder of TFRecord files.
+
+    Args:
+        root: the folder.
+        labels: class names in label order.
+        splits: mapping from each split to its files, a mapping from name to number of records.
+        split: what to open, in TFDS notation.
+    """
+
+    def __init__(self, root, labels, splits, split):
+        name = f"tfrecord:{root}"
+        infos = {key: split_info(key, files.values()) for key, files in splits.items()}
+        parts = resolve_split(infos, split, name)
+        content = json.dumps([labels, {part.split: splits[part.split] for part in parts}])
+        super().__init__(
+            name=name,
+            version=hashlib.blake2b(content.encode(), digest_size=6).hexdigest(),
+            split=split,
+            parts=parts,
+            labels=labels,
+            shard_lengths=stored_runs(infos, parts),
+        )
+        for part in parts:
+            for file, count in splits[part.split].items():
+                _check_count(os.path.join(root, file), count)
+        self._root, self._splits = root, splits
+        self._offsets = {}
+
+    def __str__(self):
+        return f"{self.name} split {self.split!r}"
+
+    def read(self, ranges):
+        """As `Source.read`; `DataError` also if a label is none of the classes."""
+        ids, pieces = [np.zeros(0, np.int64)], []
+        for split, start, stop, first_id in self._pieces(ranges):
+            ids.append(np.arange(start, stop) + first_id)
+            pieces += self._locate(split, start, stop)
+        ids = np.concatenate(ids)
+
+        images, labels = self._parse(pieces)
+        if len(labels) != len(ids):
+            raise DataError(
+                f"{self} has {len(labels)} records where {len(ids)} were expected. Its files have "
+                f"changed; open it again."
+            )
+        wrong = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
+        if len(wrong):
+            raise DataError(
+                f"{self.describe(int(ids[wrong[0]]))} has the label {labels[wrong[0]]}. Expected "
+                f"0 .. {self.num_classes - 1}, as {INFO_FILE} has {self.num_classes} labels."
+            )
+        return Examples(images, labels.astype(np.int32), ids)
+
+    def describe(self, example_id):
+        """As `Source.describe`; names the file and the record in it, from 0."""
+        for part in self._parts:
+            place = example_id - part.first_id
+            if part.start <= place < part.stop:
+                for file, count in self._splits[part.split].items():
+                    if place < count:
+                        return f"record {place} of {os.path.join(self._root, file)}"
+                    place -= count
+        return f"example {example_id} of {self}"
+
+    def _locate(self, split, start, stop):
+        """Returns [(file, byte offset, number of records), ...] of stored examples of a split."""
+        pieces, first = [], 0
+        for file, count in self._splits[split].items():
+            low, high = max(start - first, 0), min(stop - first, count)
+            if low < high:
+                path = os.path.join(self._root, file)
+                if path not in self._offsets:
+                    self._offsets[path] = _record_offsets(path, count)
+                pieces.append((path, self._offsets[path][low], high - low))
+            first += count
+        return pieces
+
+    def _parse(self, pieces):
+        """Returns the images, object `[n]`, and labels, int64 `[n]`, of what `_locate` found."""
+        features = {
+            IMAGE: tf.io.FixedLenFeature([], tf.string),
+            LABEL: tf.io.FixedLenFeature([], tf.int64),
+        }
+
+        def records(path, offset, count):
+            # Only the op behind tf.data.TFRecordDataset takes an offset.
+            variant = tf.raw_ops.TFRecordDatasetV2(
+                filenames=[path],
+                compression_type="",
+                buffer_size=_BUFFER_BYTES,
+                byte_offsets=[offset],
+            )
+            spec = tf.TensorSpec([], tf.string)
+            return tf.data.experimental.from_variant(variant, spec).take(count)
+
+        columns = [list(column) for column in zip(*pieces, strict=True)] or [[], [], []]
+        dataset = tf.data.Dataset.from_tensor_slices(
+            (
+                tf.constant(columns[0], tf.string),
+                tf.constant(columns[1], tf.int64),
+                tf.constant(columns[2], tf.int64),
+            )
+        )
+        dataset = dataset.flat_map(records).batch(_ROWS_PER_BATCH)
+        dataset = dataset.map(lambda batch: tf.io.parse_example(batch, features))
+        options = tf.data.Options()
+        # Reading happens while other pipelines wait for it; they must not hold all the threads.
+        options.threading.private_threadpool_size = 2
+        images, labels = [np.zeros(0, object)], [np.zeros(0, np.int64)]
+        try:
+            for batch in dataset.with_options(options).as_numpy_iterator():
+                images.append(batch[IMAGE])
+                labels.append(batch[LABEL])
+        except tf.errors.OpError as error:
+            files = list(dict.fromkeys(columns[0]))
+            for file in files if len(files) > 1 else ():  # TensorFlow does not say which it is.
+                self._parse([piece for piece in pieces if piece[0] == file])
+            raise DataError(
+                f"{self} cannot be read: {_reason(error)}. {' or '.join(files[:3])} is damaged, or "
+                f"its records lack {IMAGE} or {LABEL}. Write or copy it again."
+            ) from None
+        return np.concatenate(images), np.concatenate(labels)
+
+
+def _reason(error):
+    """Returns the part of a TensorFlow error that says what is wrong, on one line."""
+    return " ".join(error.message.partition("[[")[0].split()).rpartition("}} ")[2][:200].rstrip(".")
+
+
+def _check_count(path, count):
+    """Refuses a number of records that a file cannot hold, before memory is taken for them."""
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise DataError(f"The TFRecord file {path} cannot be read: {error.strerror}.") from None
+    if count * (_HEADER_BYTES + _FOOTER_BYTES) > size:
+        raise DataError(
+            f"{path} is damaged, cut off or compressed: its {size:,} bytes cannot hold the "
+            f"{count:,} records that {INFO_FILE} tells. Write or copy it again."
+        )
+
+
+def _record_offsets(path, count):
+    """Returns where each record of a TFRecord file begins, in bytes, int64 `[count]`."""
+    offsets, offset = np.zeros(count, np.int64), 0
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for record in range(count):
+                header = os.pread(file.fileno(), 8, offset)
+                length = struct.unpack("<Q", header)[0] if len(header) == 8 else size
+                offsets[record] = offset
+                offset += _HEADER_BYTES + length + _FOOTER_BYTES
+                if offset > size:
+                    raise DataError(
+                        f"{path} is damaged, cut off or compressed: record {record} of {count:,} "
+                        f"ends beyond its {size:,} bytes. Write or copy it again."
+                    )
+    except OSError as error:
+        raise DataError(f"The TFRecord file {path} cannot be read: {error.strerror}.") from None
+    if offset != size:
+        raise DataError(
+            f"{path} has more than the {count:,} records that {INFO_FILE} tells, or is damaged. "
+            f"Correct the number there, or write the file again."
+        )
+    return offsets
+
+
+def _read_info(root):
+    """Returns the labels and the splits of `dataset.json`, checked."""
+    path = os.path.join(root, INFO_FILE)
+    try:
+        with open(path, "rb") as file:
+            info = json.loads(file.read(_MAX_INFO_BYTES))
+    except FileNotFoundError:
+        raise DataError(
+            f"There is no {path}, which tells the labels and the files of each split. Write the "
+            f"folder with python -m pipelines.make_tfrecords, or see "
+            "pipelines/data/sources/records.py."
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path} is not JSON in UTF-8. Write or copy it again.") from None
+
+    info = info if isinstance(info, dict) else {}
+    labels, splits = info.get("labels"), info.get("splits")
+    if not (isinstance(labels, list) and labels and all(isinstance(x, str) for x in labels)):
+        raise DataError(f'{path} needs "labels", a list of class names in label order.')
+    if not (isinstance(splits, dict) and splits and all(map(_is_files, splits.values()))):
+        raise DataError(
+            f'{path} needs "splits": for each split an object of file names, in this folder, and '
+            f'their numbers of records, such as {{"train": {{"a.tfrecord": 500}}}}.'
+        )
+    return labels, splits
+
+
+def _is_files(files):
+    """Whether this is a mapping from file names to numbers of records."""
+    return (
+        isinstance(files, dict)
+        and len(files) > 0
+        and all(type(count) is int and 0 <= count < 2**40 for count in files.values())
+        and all(name and os.path.basename(name) == name and "\0" not in name for name in files)
+    )

@@ -1,0 +1,157 @@
+"""What a source of examples is: encoded images, labels and ids, addressed by position.
+
+Every kind of source (TFDS, files, TFRecord, arrays) keeps this interface, so that the order of
+training is decided elsewhere (`order.py`) and images are decoded only where they are used.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from pipelines.errors import DataError
+
+
+class Examples(NamedTuple):
+    """Rows of a source, as stored."""
+
+    images: np.ndarray  # object [n]: bytes, the encoded file of each image
+    labels: np.ndarray  # int32 [n]
+    ids: np.ndarray  # int64 [n]
+
+
+class Part(NamedTuple):
+    """A contiguous stored range of one split; `first_id` is the id of that split's example 0."""
+
+    split: str
+    start: int
+    stop: int
+    first_id: int
+
+
+class Source:
+    """The examples of a split, addressed by position 0 .. num_examples - 1.
+
+    An id is the place of an example in its whole split, so it is the same under "train",
+    "train[:90%]" and "train[100:]". In a union such as "train+validation" the ids of each further
+    split begin where the previous whole split ends.
+
+    Attributes:
+        name: what was opened, such as "cifar10", "digits/low" or "folder:/data/pets".
+        version: changes when the examples change, such as "3.0.2".
+        split: the split as it was asked for.
+        num_examples, num_classes: counts.
+        labels: class names in label order.
+        shard_lengths: number of examples of each contiguous stored run.
+        failure: the `DataError` that has ended an input pipeline, None without one; TensorFlow
+            passes on no more than its text.
+    """
+
+    failure = None
+    # What an id is, for the manifest of a run.
+    id_rule = "first_id of its part plus the position in the stored order of the whole split"
+
+    def __init__(self, *, name, version, split, parts, labels, shard_lengths):
+        self.name, self.version, self.split = name, version, split
+        self.labels = tuple(str(label) for label in labels)
+        self.num_classes = len(self.labels)
+        self.shard_lengths = shard_lengths
+        self._parts = parts
+        self._starts = np.cumsum([0] + [part.stop - part.start for part in parts])
+        self.num_examples = int(self._starts[-1])
+        if not self.num_examples:
+            raise DataError(f"{self} has no examples. Choose another split.")
+
+    def __str__(self):
+        return f"{self.name}:{self.version} split {self.split!r}"
+
+    def read(self, ranges):
+        """Returns the `Examples` at some positions, one range after the other.
+
+        Args:
+            ranges: list of (start, stop).
+
+        Raises:
+            DataError: if the files are damaged or incomplete.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how it reads.")
+
+    def describe(self, example_id):
+        """Returns a name for an id that a person can find again, such as "train example 17"."""
+        for part in self._parts:
+            place = example_id - part.first_id
+            if part.start <= place < part.stop:
+                return f"{part.split} example {place} of {self.name}:{self.version}"
+        return f"example {example_id} of {self}"
+
+    def manifest(self):
+        """Returns what the ids of this source stand for, as a dictionary that JSON can hold."""
+        return {
+            "data_set": self.name,
+            "version": self.version,
+            "split": self.split,
+            "num_examples": self.num_examples,
+            "labels": list(self.labels),
+            "id": self.id_rule,
+            "parts": [part._asdict() for part in self._parts],
+        }
+
+    def _pieces(self, ranges):
+        """Returns the `Part`s that hold positions `[(start, stop), ...]`, in this order."""
+        pieces = []
+        for start, stop in ranges:
+            for part, offset in zip(self._parts, self._starts, strict=False):
+                first = part.start + max(start - offset, 0)
+                last = min(part.stop, part.start + stop - offset)
+                if first < last:
+                    pieces.append(part._replace(start=int(first), stop=int(last)))
+        return pieces
+
+
+def resolve_split(splits, split, name):
+    """Returns the `Part`s of a split in TFDS notation.
+
+    Args:
+        splits: mapping from the name of each whole split to its `tfds.core.SplitInfo`.
+        split: such as "train", "train[:90%]", "train[100:]" or "train+validation".
+        name: of the data set, for messages.
+
+    Raises:
+        DataError: if there is no such split, or it is empty.
+    """
+    try:
+        ranges = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
+    except (ValueError, AssertionError, NotImplementedError):
+        known = ", ".join(f"{key} ({info.num_examples:,})" for key, info in splits.items())
+        raise DataError(
+            f"{name} has no split {split!r}. It has: {known}. Parts are written "
+            f"train[:90%], train[100:], train+test."
+        ) from None
+
+    parts, first_ids = [], {}
+    for piece in ranges:
+        length = splits[piece.splitname].num_examples
+        if piece.splitname not in first_ids:
+            first_ids[piece.splitname] = sum(splits[key].num_examples for key in first_ids)
+        start, stop = piece.from_ or 0, length if piece.to is None else piece.to
+        if start < stop:
+            parts.append(Part(piece.splitname, start, stop, first_ids[piece.splitname]))
+    if not parts:
+        raise DataError(f"The split {split!r} of {name} is empty. Choose a larger part.")
+    return tuple(parts)
+
+
+def split_info(split, shard_lengths):
+    """Returns the `tfds.core.SplitInfo` of a split that TFDS does not store."""
+    return tfds.core.SplitInfo(
+        name=split, shard_lengths=list(shard_lengths), num_bytes=0, filename_template=None
+    )
+
+
+def stored_runs(splits, parts):
+    """Returns the lengths of the contiguous stored runs: parts cut at the ends of shards."""
+    runs = []
+    for part in parts:
+        ends = np.cumsum([0, *splits[part.split].shard_lengths]).clip(part.start, part.stop)
+        runs += [int(length) for length in np.diff(ends) if length]
+    return tuple(runs)

@@ -1,0 +1,83 @@
+"""Finds TFDS data sets by name, and says what to do when one is not there. Never downloads."""
+
+import difflib
+import importlib
+import os
+import re
+
+import tensorflow_datasets as tfds
+
+from pipelines.errors import DataError
+
+# Data sets that this project can prepare by itself, and the module that registers each.
+BUILT_IN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}
+
+_NAME = re.compile(
+    r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w.\-]+))?(:(?P<version>[\d*]+\.[\d*]+\.[\d*]+))?"
+)
+
+
+def find_builder(name, data_dir=None):
+    """Returns the TFDS builder of a name; a built-in data set is prepared if it is not there.
+
+    Args:
+        name: `name[/config][:version]`.
+        data_dir: directory of prepared data sets; None is TFDS' own default.
+
+    Raises:
+        DataError: if there is no such data set, or a built-in one cannot be written.
+    """
+    if not (parsed := _NAME.fullmatch(name)):
+        raise DataError(
+            f"{name!r} is not a data set name. Expected folder:<path>, list:<path>, "
+            f"tfrecord:<path>, or name[/config][:version] of TFDS, for example cifar10, digits/low "
+            f"or imagenet2012:5.1.0."
+        )
+    built_in = parsed["name"] in BUILT_IN
+    if built_in:
+        importlib.import_module(BUILT_IN[parsed["name"]])
+        if parsed["config"]:
+            tfds.builder_cls(parsed["name"]).make_config(parsed["config"])
+    if data_dir is not None:
+        data_dir = os.path.expanduser(data_dir)
+
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+        if built_in:
+            builder.download_and_prepare()
+        return builder
+    except tfds.core.DatasetNotFoundError:
+        known = sorted({*tfds.list_builders(with_community_datasets=False), *BUILT_IN})
+        near = difflib.get_close_matches(parsed["name"].lower(), known, n=3, cutoff=0.6)
+        hint = f"Did you mean {', '.join(near)}?" if near else "tfds.list_builders() lists them."
+        raise DataError(f"There is no data set named {parsed['name']!r}. {hint}") from None
+    except (ValueError, AssertionError):  # TFDS knows the name
+        code = tfds.builder_cls(parsed["name"])
+        configs = ", ".join(code.builder_configs) or "none"
+        raise DataError(
+            f"There is no {name!r}. {parsed['name']} has the configurations: {configs}; TFDS "
+            f"{tfds.__version__} knows its version {code.VERSION or 'of each configuration'}."
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"The data set {name!r} cannot be opened: {error}. With data.data_dir choose a folder "
+            f"that can be read and written."
+        ) from None
+
+
+def missing(name, builder):
+    """Returns the `DataError` for a data set without files; it says which belong where."""
+    bare = name.partition(":")[0]
+    message = (
+        f"The data set {name!r} is not prepared: there is no {builder.data_dir}/dataset_info.json. "
+        f"Copy its prepared files into that folder (dataset_info.json, features.json, the record "
+        f"files), set data.data_dir to the folder that has {bare}, or prepare it where there is a "
+        f"network: tfds build {bare} --data_dir={builder.data_dir_root}"
+    )
+    if builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
+        message += f" (after the manual download of tensorflow.org/datasets/catalog/{builder.name})"
+    if builder.data_path.parent.exists():
+        versions = sorted(path.name for path in builder.data_path.parent.iterdir())
+        if versions := [version for version in versions if _NAME.fullmatch(f"x:{version}")]:
+            message += f". Prepared there: {', '.join(versions)}; ask for {bare}:{versions[-1]}"
+    return DataError(message)

@@ -1,0 +1,173 @@
+"""A source for TFDS data sets that are prepared on this machine. Nothing here uses the network."""
+
+import functools
+import operator
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from pipelines.data.sources import tfds_catalog
+from pipelines.data.sources.source import Examples, Part, Source, resolve_split, stored_runs
+from pipelines.errors import DataError, first_line
+
+# The files of a split up to this size are read once and kept in memory, encoded.
+MAX_CACHED_BYTES = 256 * 2**20
+
+_ROWS_PER_READ = 256
+
+
+class TfdsSource(Source):
+    """A split of a prepared TFDS data set; its ids follow the stored order of the whole split."""
+
+    def __init__(self, builder, split, parts, examples=None):
+        self._builder = builder
+        feature = builder.info.features[_image_and_label(builder)[1]]
+        super().__init__(
+            name="/".join(filter(None, [builder.name, builder.builder_config_name])),
+            version=str(builder.version),
+            split=split,
+            parts=parts or (Part(split, 0, len(examples.ids), 0),),
+            labels=feature.names,
+            shard_lengths=(
+                stored_runs(builder.info.splits, parts) if parts else (len(examples.ids),)
+            ),
+        )
+        self._examples = examples
+        self._in_memory = np.full(len(self.shard_lengths), examples is not None)
+
+    def read(self, ranges):
+        """As `Source.read`; `DataError` also if examples have no label.
+
+        Opening files costs about as much as reading 300 images, so ask for many at a time.
+        """
+        if self._examples is None and self._num_bytes() > MAX_CACHED_BYTES:
+            return self._read_files(ranges)
+        positions = np.concatenate([np.arange(*limits) for limits in ranges])
+        self._keep(positions)
+        return Examples(*(column[positions] for column in self._examples))
+
+    def _keep(self, positions):
+        """Reads the stored runs of some positions into memory, unless they are there."""
+        if self._examples is None:
+            count = self.num_examples
+            columns = np.empty(count, object), np.zeros(count, np.int32), np.zeros(count, np.int64)
+            self._examples = Examples(*columns)
+        ends = np.cumsum(self.shard_lengths)
+        runs = np.unique(np.searchsorted(ends, positions, side="right"))
+        runs = runs[~self._in_memory[runs]]
+        if len(runs):
+            limits = [(int(ends[run]) - self.shard_lengths[run], int(ends[run])) for run in runs]
+            rows = np.concatenate([np.arange(*part) for part in limits])
+            for column, values in zip(self._examples, self._read_files(limits), strict=True):
+                column[rows] = values
+            self._in_memory[runs] = True
+
+    def _num_bytes(self):
+        """Size of the stored examples, estimated from the size of their splits."""
+        splits = self._builder.info.splits
+        share = [(part.stop - part.start) / splits[part.split].num_examples for part in self._parts]
+        return sum(
+            fraction * splits[part.split].num_bytes
+            for fraction, part in zip(share, self._parts, strict=True)
+        )
+
+    def _read_files(self, ranges):
+        """As `read`, from the files."""
+        instructions, ids = [], []
+        for split, start, stop, first_id in self._pieces(ranges):
+            instructions.append(tfds.core.ReadInstruction(split, start, stop, unit="abs"))
+            ids.append(np.arange(start, stop) + first_id)
+        instruction, ids = functools.reduce(operator.add, instructions), np.concatenate(ids)
+
+        images, labels = _fetch(self._builder, instruction, str(self))
+        if len(labels) != len(ids):
+            raise DataError(
+                f"{self} has {len(labels)} examples where {len(ids)} were expected. Its files in "
+                f"{self._builder.data_dir} are incomplete; prepare them again."
+            )
+        return Examples(images, labels, ids)
+
+
+def open_tfds(name, split, data_dir=None):
+    """Opens a split of a prepared TFDS data set; the arguments are as for `open_source`."""
+    builder = tfds_catalog.find_builder(name, data_dir)
+    _image_and_label(builder)
+    splits = builder.info.splits
+    parts = resolve_split(splits, split, builder.name) if splits else ()
+
+    try:
+        whole = tfds.core.ReadInstruction(parts[0].split) if parts else split
+        stored = int(builder.as_dataset(split=whole).cardinality())
+    except (AssertionError, KeyError, ValueError):  # no folder; a folder without its information
+        raise tfds_catalog.missing(name, builder) from None
+    if parts and stored == builder.info.splits[parts[0].split].num_examples:
+        return TfdsSource(builder, split, parts)
+
+    # TFDS does not tell where the examples are (its mocks do not): they are read once and kept.
+    images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
+    return TfdsSource(builder, split, (), Examples(images, labels, np.arange(len(labels))))
+
+
+def _image_and_label(builder):
+    """Returns the names of the image and the label feature."""
+    features = builder.info.features
+    images = [key for key in features if isinstance(features[key], tfds.features.Image)]
+    labels = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
+    keys = builder.info.supervised_keys
+    if not keys or len(keys) != 2 or keys[0] not in images or keys[1] not in labels:
+        keys = (images[0], labels[0]) if len(images) == len(labels) == 1 else None
+    if keys is None or features[keys[0]].np_dtype not in (np.uint8, np.uint16):
+        raise DataError(
+            f"{builder.name} is not a data set for image classification. Expected one image of "
+            f"integers and one class label in each example. Received the features: "
+            f"{', '.join(f'{key} ({type(features[key]).__name__})' for key in features)}."
+        )
+    return keys
+
+
+class _Only(tfds.decode.PartialDecoding):
+    """Reads the named features and no others; its parent logs a deprecation at every call."""
+
+    def __init__(self, keys, decoders):
+        super().__init__(dict.fromkeys(keys, True), decoders)
+        self._keys = keys
+
+    def extract_features(self, features):
+        return tfds.features.FeaturesDict({key: features[key] for key in self._keys})
+
+
+def _fetch(builder, split, title):
+    """Reads encoded images, object `[n]`, and labels, int32 `[n]`, in stored order.
+
+    Args:
+        builder: TFDS builder.
+        split: what to read, in a form that TFDS takes.
+        title: name of the source in messages.
+    """
+    image_key, label_key = _image_and_label(builder)
+    options = tf.data.Options()
+    # Reading happens while other pipelines wait for it; they must not hold all the threads.
+    options.threading.private_threadpool_size = 2
+    dataset = builder.as_dataset(
+        split=split,
+        decoders=_Only((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
+        # One file after the other: positions are then the stored order.
+        read_config=tfds.ReadConfig(
+            options=options, interleave_cycle_length=1, try_autocache=False
+        ),
+    )
+    images, labels = [np.zeros(0, object)], [np.zeros(0, np.int32)]
+    try:
+        for batch in dataset.batch(_ROWS_PER_READ).as_numpy_iterator():
+            images.append(batch[image_key])
+            labels.append(batch[label_key].astype(np.int32))
+    except tf.errors.OpError as error:
+        raise DataError(
+            f"{title} cannot be read from {builder.data_dir}: {first_line(error)}. Prepare it "
+            f"again, or copy its files again."
+        ) from None
+    images, labels = np.concatenate(images), np.concatenate(labels)
+    if (labels < 0).any():  # how test splits without labels are published
+        raise DataError(f"{title} has examples without a label. Choose a labelled split.")
+    return images, labels

@@ -1,0 +1,1 @@
+"""Random changes to training images, as functions of an explicit seed."""

@@ -1,0 +1,213 @@
+"""Random changes to training images, as functions of an explicit seed.
+
+The seed of an example comes from `keys.example_seeds`, hence from (seed of the run, step, place in
+the global batch); each operation adds its own number. The same example therefore gets the same
+crop on one device, on several replicas or hosts, and after a restart, eagerly or inside `tf.data`.
+
+Order: crop and resize, mirror, color jitter, RandAugment, value range, random erasing; then MixUp
+or CutMix on the batch (`mixing.py`).
+"""
+
+import tensorflow as tf
+
+from pipelines.data.transforms.randaugment import (
+    blend,
+    fill_box,
+    grey,
+    mean_grey,
+    rand_augment,
+)
+from vit_tf.images.decoding import check_size, decode_image
+from vit_tf.preprocessing import to_model_range
+
+# One number per operation that draws. Numbers are never reused.
+_CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)
+
+# Width over height of the random crop; the reference code takes TensorFlow's default.
+_ASPECT = (0.75, 1.33)
+_ERASING_ATTEMPTS = 100
+
+
+def augment(image_bytes, seed, preprocessing, options):
+    """Decodes and augments an image.
+
+    Args:
+        image_bytes: scalar string tensor, an encoded image.
+        seed: int64 tensor `[2]`, the seed of the example.
+        preprocessing: `vit_tf.Preprocessing`; gives the size, and the resize rule of
+            crop="none".
+        options: `config.augmentation.Augmentation`.
+
+    Returns:
+        float32 `[h, w, 3]` in [-1, 1].
+    """
+    changes_values = any(options.color_jitter) or options.randaugment_layers > 0
+    if options.crop == "inception":
+        image = inception_crop(image_bytes, seed, options.crop_area)
+        image = tf.image.resize(image, preprocessing.image_size, "bilinear", antialias=False)
+    else:
+        image = preprocessing(decode_image(image_bytes))
+        if changes_values:
+            image = image * 127.5 + 127.5
+    image = tf.ensure_shape(image, [*preprocessing.image_size, 3])
+    if options.flip:
+        image = random_flip(image, seed)
+    if changes_values:
+        image = _to_uint8(image)
+        if any(options.color_jitter):
+            image = jitter_colors(image, seed, options.color_jitter)
+        image = rand_augment(
+            image,
+            _operation_seed(seed, _RANDAUGMENT),
+            options.randaugment_layers,
+            options.randaugment_magnitude,
+        )
+    if options.crop == "inception" or changes_values:
+        image = to_model_range(image)
+    if options.random_erasing:
+        image = erase(
+            image,
+            seed,
+            options.random_erasing,
+            options.random_erasing_area,
+            options.random_erasing_aspect,
+            options.random_erasing_fill,
+        )
+    return image
+
+
+def inception_crop(image_bytes, seed, area=(0.05, 1.0)):
+    """Decodes a random part of an image: area and aspect drawn at random (Szegedy et al., 2015).
+
+    The whole image if 100 attempts find no such part. Of a JPEG only the part is decoded, which
+    costs about a third less; where colour is stored at half resolution, values at the border of the
+    part can then differ by a few levels from those of the fully decoded image.
+
+    Args:
+        image_bytes: scalar string tensor, an encoded image.
+        seed: int64 tensor `[2]`, the seed of the example.
+        area: range of the share of the image area.
+
+    Returns:
+        uint8 `[h, w, 3]`; size and place depend on the seed and the image's size alone.
+    """
+
+    def crop_jpeg():
+        shape = tf.io.extract_jpeg_shape(image_bytes)
+        with tf.control_dependencies([check_size(shape[:2])]):
+            begin, size = _crop_box(tf.identity(shape), seed, area)
+        return tf.io.decode_and_crop_jpeg(
+            image_bytes, tf.concat([begin[:2], size[:2]], axis=0), channels=3
+        )
+
+    def crop_other():
+        image = decode_image(image_bytes)
+        begin, size = _crop_box(tf.shape(image), seed, area)
+        return tf.slice(image, begin, size)
+
+    image = tf.cond(tf.io.is_jpeg(image_bytes), crop_jpeg, crop_other)
+    image.set_shape([None, None, 3])
+    return image
+
+
+def random_flip(image, seed):
+    """Mirrors an image `[h, w, c]` left to right with probability 0.5."""
+    draw = tf.random.stateless_uniform([], _operation_seed(seed, _FLIP))
+    return tf.cond(draw < 0.5, lambda: tf.reverse(image, axis=[1]), lambda: image)
+
+
+def jitter_colors(image, seed, strengths):
+    """Changes brightness, contrast, saturation and hue at random, in this order.
+
+    The first three move by a factor from [max(0, 1 - s), 1 + s] away from black, from the mean grey
+    and from the grey image; hue turns by an angle from [-s, s] of the circle. Values are cut to
+    0 .. 255 after each.
+
+    Args:
+        image: uint8 `[h, w, 3]`.
+        seed: int64 tensor `[2]`, the seed of the example.
+        strengths: four numbers `s`; 0 skips that change.
+
+    Returns:
+        uint8 `[h, w, 3]`; every change is rounded down to integers, as Pillow does.
+    """
+    draws = tf.random.stateless_uniform([4], _operation_seed(seed, _JITTER))
+    starts = (lambda values: 0.0, mean_grey, lambda values: grey(values)[..., None])
+    for start, strength, draw in zip(starts, strengths, tf.unstack(draws), strict=False):
+        if strength:
+            low = max(0.0, 1.0 - strength)
+            factor = low + draw * (1.0 + strength - low)
+            image = blend(start(image), image, factor)
+    if strengths[3]:
+        turn = (draws[3] * 2 - 1) * strengths[3]
+        # The op takes and returns floats in 0 .. 1.
+        image = _to_uint8(tf.image.adjust_hue(tf.cast(image, tf.float32) * (1 / 255), turn) * 255.0)
+    return image
+
+
+def erase(image, seed, probability, area=(0.02, 0.4), aspect=(0.3, 1 / 0.3), fill="noise"):
+    """Erases a random rectangle (Zhong et al., 2020, algorithm 1).
+
+    Share of the area and aspect are uniform; the first of 100 attempts that fits into the image is
+    placed uniformly. Without one the image stays.
+
+    Args:
+        image: float32 `[h, w, 3]` in [-1, 1].
+        seed: int64 tensor `[2]`, the seed of the example.
+        probability: of erasing at all.
+        area: range of the share of the image area.
+        aspect: range of height over width.
+        fill: "noise": uniform values in [-1, 1); "grey": 0.
+
+    Returns:
+        float32 `[h, w, 3]`.
+    """
+    height, width, channels = image.shape
+    draws = tf.random.stateless_uniform([_ERASING_ATTEMPTS + 2, 2], _operation_seed(seed, _ERASING))
+    shares = area[0] + draws[2:, 0] * (area[1] - area[0])
+    aspects = aspect[0] + draws[2:, 1] * (aspect[1] - aspect[0])
+    rows = tf.round(tf.sqrt(shares * float(height * width) * aspects))
+    columns = tf.round(tf.sqrt(shares * float(height * width) / aspects))
+    fits = (rows < height) & (columns < width)
+    first = tf.argmax(tf.cast(fits, tf.int32))
+    rows, columns = tf.cast(rows[first], tf.int32), tf.cast(columns[first], tf.int32)
+    top, left = (
+        tf.cast(draw * tf.cast(room + 1, tf.float32), tf.int32)
+        for draw, room in ((draws[1, 0], height - rows), (draws[1, 1], width - columns))
+    )
+
+    def erased():
+        values = 0.0
+        if fill == "noise":
+            values = tf.random.stateless_uniform(
+                [height, width, channels], _operation_seed(seed, _NOISE), -1.0, 1.0
+            )
+        return fill_box(image, top, left, top + rows, left + columns, values)
+
+    return tf.cond((draws[0, 0] < probability) & fits[first], erased, lambda: image)
+
+
+def _to_uint8(image):
+    """Rounds values 0 .. 255 to integers; halves go up."""
+    return tf.cast(image + 0.5, tf.uint8)
+
+
+def _crop_box(shape, seed, area):
+    """Returns begin `[3]` and size `[3]` of a random part of an image of this shape, int32."""
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape,
+        bounding_boxes=tf.zeros([1, 0, 4]),
+        seed=_operation_seed(seed, _CROP),
+        min_object_covered=0.0,
+        aspect_ratio_range=_ASPECT,
+        area_range=area,
+        max_attempts=100,
+        use_image_if_no_bounding_boxes=True,
+    )
+    # The op says -1 for "all channels"; as a size that is what tf.slice understands.
+    return begin, size
+
+
+def _operation_seed(seed, operation):
+    """Returns the seed `[2]` that one operation uses for an example."""
+    return seed + tf.constant([0, operation], tf.int64)

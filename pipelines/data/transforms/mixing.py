@@ -1,0 +1,129 @@
+"""MixUp and CutMix: every example of a batch is mixed with the one before it.
+
+What a batch draws depends on (seed of the run, step) alone, and the partner of the example at place
+p of the global batch of size B is the one at p - 1 modulo B. A mixed batch is therefore the same on
+any number of replicas and hosts; a host only decodes one neighbour more.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data import stateless_random
+
+# Columns of what `Mixing.draw` returns.
+DRAWS = 6
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """Mixes batches of one-label images.
+
+    MixUp (Zhang et al., 2018; the variant of Steiner et al., 2022): one share lambda ~ Beta(a, a)
+    per batch, then max(lambda, 1 - lambda), weighs images and labels. CutMix (Yun et al., 2019):
+    a box of 1 - lambda of the area, around a uniform centre and cut off at the border, comes from
+    the partner, and labels are weighed by the areas that result. With both on, each batch takes
+    one of them with probability 0.5.
+
+    Attributes:
+        mixup, cutmix: `a` of each; 0 turns it off.
+        seed: seed of the run.
+        image_size: (height, width) of the images, in pixels.
+        num_classes: length of the mixed labels.
+
+    Raises:
+        ValueError: if `mixup` or `cutmix` is negative or not finite.
+    """
+
+    mixup: float
+    cutmix: float
+    seed: int
+    image_size: tuple[int, int]
+    num_classes: int
+
+    def __post_init__(self):
+        for name in ("mixup", "cutmix"):
+            if not 0 <= (alpha := getattr(self, name)) < math.inf:
+                raise ValueError(
+                    f"{name}={alpha} is no parameter of Beta(a, a). Expected 0 (off) "
+                    f"or a positive number."
+                )
+
+    def __bool__(self):
+        return self.mixup > 0 or self.cutmix > 0
+
+    def draw(self, step):
+        """Returns what the batch of a step draws.
+
+        Returns:
+            float32 `[6]`: the own share of the label; the own share of the image outside the box;
+            top, left, bottom and right of the box, in which the image is the partner's.
+        """
+        words = stateless_random.random_words(self.seed, stateless_random.MIXING, (0, step), 5)
+        which, first, second, row, column = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
+        if self.cutmix > 0 and (self.mixup == 0 or which >= 0.5):
+            share = symmetric_beta(self.cutmix, first, second)
+            top, left, bottom, right = cut_box(self.image_size, share, row, column)
+            height, width = self.image_size
+            label = 1 - (bottom - top) * (right - left) / (height * width)
+            return np.array([label, 1, top, left, bottom, right], np.float32)
+        share = symmetric_beta(self.mixup, first, second)
+        share = max(share, 1 - share)
+        return np.array([share, share, 0, 0, 0, 0], np.float32)
+
+    def mix(self, draw, images, labels, partner_images, partner_labels):
+        """Mixes examples with their partners.
+
+        Args:
+            draw: float32 tensor `[6]`, see `draw`.
+            images, partner_images: float32 `[b, h, w, 3]`.
+            labels, partner_labels: int `[b]`.
+
+        Returns:
+            Images, float32 `[b, h, w, 3]`, and labels, float32 `[b, num_classes]`.
+        """
+        label_share, image_share, top, left, bottom, right = tf.unstack(draw)
+        rows, columns = (tf.range(side, dtype=tf.float32) for side in self.image_size)
+        inside = ((rows >= top) & (rows < bottom))[:, None] & (columns >= left) & (columns < right)
+        kept = tf.where(inside, 0.0, image_share)[..., None]
+        images = kept * images + (1 - kept) * partner_images
+        labels, partner_labels = (
+            tf.one_hot(column, self.num_classes) for column in (labels, partner_labels)
+        )
+        return images, label_share * labels + (1 - label_share) * partner_labels
+
+
+def symmetric_beta(alpha, first, second):
+    """Returns a Beta(alpha, alpha) number from two uniform ones in (0, 1).
+
+    Bailey's polar method for Student's t with 2 alpha degrees of freedom, mapped to the unit
+    interval (Devroye, Random variate generation in one line of code, 1996). No rejection, so the
+    count of draws is fixed.
+    """
+    cosine = math.cos(2 * math.pi * second)
+    # u**(-1 / alpha) - 1; beyond the range of floats the result is 0 or 1 anyway.
+    spread = math.expm1(min(-math.log(first) / alpha, 700.0))
+    squared = spread * cosine**2
+    return 0.5 + math.copysign(0.5 * math.sqrt(squared / (1 + squared)), cosine)
+
+
+def cut_box(image_size, share, row, column):
+    """Returns CutMix' box: `1 - share` of the area unless the border cuts it off.
+
+    Args:
+        image_size: (height, width).
+        share: lambda, in [0, 1].
+        row, column: centre of the box as parts of the height and the width, in [0, 1).
+
+    Returns:
+        top, left, bottom, right: integers; bottom and right are exclusive.
+    """
+    edges = []
+    for side, centre in zip(image_size, (row, column), strict=True):
+        length = int(side * math.sqrt(1 - share))
+        first = int(side * centre) - length // 2
+        edges.append((max(first, 0), min(first + length, side)))
+    (top, bottom), (left, right) = edges
+    return top, left, bottom, right

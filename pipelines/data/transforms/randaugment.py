@@ -1,0 +1,274 @@
+"""RandAugment (Cubuk et al., 2020) with AugReg's pool and levels (Steiner et al., 2022, section 3).
+
+Each layer applies one of 16 operations, drawn uniformly; all share one magnitude `m`, where 10 is
+the design value. Operations map uint8 `[h, w, 3]` of static shape to the same; every draw is handed
+in, so that an operation is a plain function. Where Pillow has the operation, its rounding is the
+definition. Sums are taken over integers: their result does not depend on the number of threads.
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+# What empty places get: grey, which operations on contrast hardly notice.
+FILL = 128
+
+# Steiner et al., 2022: the seven levels, weakest first, as options of a training pipeline.
+AUGREG_LEVELS = {
+    name: {"randaugment_layers": layers, "randaugment_magnitude": magnitude, "mixup": mixup}
+    for name, layers, magnitude, mixup in (
+        ("none", 0, 0.0, 0.0),
+        ("light1", 2, 0.0, 0.0),
+        ("light2", 2, 10.0, 0.2),
+        ("medium1", 2, 15.0, 0.2),
+        ("medium2", 2, 15.0, 0.5),
+        ("strong1", 2, 20.0, 0.5),
+        ("strong2", 2, 20.0, 0.8),
+    )
+}
+
+
+def rand_augment(image, seed, layers, magnitude):
+    """Applies `layers` operations of the pool, each drawn uniformly and always applied.
+
+    Magnitude 0 is not the identity: colour factors become 0.1, and Posterize keeps no bit.
+
+    Args:
+        image: uint8 `[h, w, 3]` of static shape.
+        seed: int64 tensor `[2]`.
+        layers: number of operations; the same one may be drawn again.
+        magnitude: `m`, from 0 to `MAX_MAGNITUDE`.
+
+    Returns:
+        uint8 `[h, w, 3]`.
+    """
+    if not layers:
+        return image
+    operations = pool(magnitude)
+    draws = tf.random.stateless_uniform([layers, 4], seed)
+    for layer in range(layers):
+        draw = draws[layer]
+        choice = tf.cast(draw[0] * len(operations), tf.int32)
+        sign = tf.where(draw[1] < 0.5, -1.0, 1.0)
+        branches = [
+            lambda image=image, run=run, sign=sign, draw=draw: run(image, sign, draw[2:])
+            for run in operations.values()
+        ]
+        image = tf.ensure_shape(tf.switch_case(choice, branches), image.shape)
+    return image
+
+
+def pool(magnitude):
+    """Returns the 16 operations at a magnitude.
+
+    Returns:
+        Dict from the published name to a function of an image, a sign (1.0 or -1.0, the direction
+        of geometric operations) and two numbers in [0, 1) (the place of Cutout).
+    """
+    level = magnitude / 10
+    factor = 1.8 * level + 0.1
+    return {
+        "AutoContrast": lambda image, sign, place: auto_contrast(image),
+        "Equalize": lambda image, sign, place: equalize(image),
+        "Invert": lambda image, sign, place: 255 - image,
+        "Rotate": lambda image, sign, place: rotate(image, sign * 30 * level),
+        "Posterize": lambda image, sign, place: posterize(image, int(4 * level)),
+        "Solarize": lambda image, sign, place: solarize(image, int(256 * level)),
+        "Color": lambda image, sign, place: color(image, factor),
+        "Contrast": lambda image, sign, place: contrast(image, factor),
+        "Brightness": lambda image, sign, place: brightness(image, factor),
+        "Sharpness": lambda image, sign, place: sharpness(image, factor),
+        "ShearX": lambda image, sign, place: shear(image, sign * 0.3 * level, 0.0),
+        "ShearY": lambda image, sign, place: shear(image, 0.0, sign * 0.3 * level),
+        "TranslateX": lambda image, sign, place: translate(image, sign * 100 * level, 0.0),
+        "TranslateY": lambda image, sign, place: translate(image, 0.0, sign * 100 * level),
+        "Cutout": lambda image, sign, place: cutout(image, int(40 * level), place),
+        "SolarizeAdd": lambda image, sign, place: solarize_add(image, int(110 * level)),
+    }
+
+
+def auto_contrast(image):
+    """Stretches each channel to 0 .. 255; a channel of one value stays."""
+    low, high = (
+        tf.cast(reduce(tf.reshape(image, [-1, 3]), axis=0), tf.float64)[:, None]
+        for reduce in (tf.reduce_min, tf.reduce_max)
+    )
+    # In float64 and in this order it is what Pillow computes in Python, rounding included.
+    scale = 255.0 / tf.maximum(high - low, 1.0)
+    values = np.arange(256, dtype=np.float64)[None]
+    table = tf.clip_by_value(values * scale + -low * scale, 0.0, 255.0)
+    return _look_up(image, tf.cast(tf.where(high > low, table, values), tf.uint8))
+
+
+def equalize(image):
+    """Makes the histogram of each channel as flat as a map of its values can."""
+    bins = tf.math.bincount(_channel_values(image), minlength=768, maxlength=768)
+    counts = tf.reshape(bins, [3, 256])
+    highest = tf.reduce_max(tf.where(counts > 0, np.arange(256)[None], 0), axis=1)
+    most = tf.gather(counts, highest, axis=1, batch_dims=1)[:, None]
+    step = (tf.reduce_sum(counts, axis=1, keepdims=True) - most) // 255
+    below = tf.cumsum(counts, axis=1, exclusive=True)
+    table = tf.minimum((step // 2 + below) // tf.maximum(step, 1), 255)
+    table = tf.where(step > 0, table, np.arange(256, dtype=np.int32)[None])
+    return _look_up(image, tf.cast(table, tf.uint8))
+
+
+def posterize(image, bits):
+    """Keeps the upper `bits` of every value; 0 gives black, 8 and more the image."""
+    return tf.bitwise.bitwise_and(image, tf.constant(256 - 2 ** (8 - min(bits, 8)), tf.uint8))
+
+
+def solarize(image, threshold):
+    """Inverts the values from `threshold` on; 256 and more gives the image."""
+    if threshold > 255:
+        return tf.identity(image)
+    return tf.where(image < threshold, image, 255 - image)
+
+
+def solarize_add(image, addition):
+    """Adds to the values below 128, up to 255."""
+    added = addition * tf.cast(image < 128, tf.float32)
+    return tf.cast(tf.minimum(tf.cast(image, tf.float32) + added, 255.0), tf.uint8)
+
+
+def color(image, factor):
+    """Moves away from grey: 0 is grey, 1 the image."""
+    return blend(grey(image)[..., None], image, factor)
+
+
+def contrast(image, factor):
+    """Moves away from the mean grey value: 0 is grey all over, 1 the image."""
+    return blend(mean_grey(image), image, factor)
+
+
+def brightness(image, factor):
+    """Moves away from black: 0 is black, 1 the image."""
+    return blend(0.0, image, factor)
+
+
+def sharpness(image, factor):
+    """Moves away from the image smoothed by 3 x 3; the border stays."""
+    height, width, _ = image.shape
+    if min(height, width) < 3:
+        return tf.identity(image)
+    values = tf.cast(image, tf.float32)
+    rows = values[:-2] + values[1:-1] + values[2:]
+    inner = values[1:-1, 1:-1]
+    # The weights are 5 in the middle and 1 around it. A thirteenth never lies half way between two
+    # integers, so rounding needs no care.
+    total = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * inner
+    smooth = tf.floor(total * (1 / 13) + 0.5)
+    inner = blend(smooth, inner, factor)
+    inner = tf.concat([image[1:-1, :1], inner, image[1:-1, -1:]], axis=1)
+    return tf.concat([image[:1], inner, image[-1:]], axis=0)
+
+
+def rotate(image, degrees):
+    """Rotates around the centre; nearest neighbour."""
+    angle = degrees * (math.pi / 180)
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    return _warp(image, [(cos, -sin, 0.0), (sin, cos, 0.0)], centred=True)
+
+
+def shear(image, x, y):
+    """Takes the value at (column + x row, row + y column); nearest neighbour."""
+    return _warp(image, [(1.0, x, 0.0), (y, 1.0, 0.0)])
+
+
+def translate(image, x, y):
+    """Takes the value `x` columns and `y` rows further; nearest neighbour."""
+    return _warp(image, [(1.0, 0.0, x), (0.0, 1.0, y)])
+
+
+def cutout(image, half, place):
+    """Greys a square of side `2 half` around a point; what lies outside the image is cut off."""
+    height, width, _ = image.shape
+    row, column = (
+        tf.cast(draw * side, tf.int32) for draw, side in ((place[0], height), (place[1], width))
+    )
+    return fill_box(image, row - half, column - half, row + half, column + half, FILL)
+
+
+def fill_box(image, top, left, bottom, right, values):
+    """Returns the image with `values`, a number or another image, inside a box.
+
+    Args:
+        image: `[h, w, c]` of static shape.
+        top, left, bottom, right: int32 scalars, bottom and right exclusive; may lie outside.
+        values: what to put there, of the image's dtype; `[h, w, c]` or a number.
+    """
+    height, width, channels = image.shape
+    # Rows of all channels together: selecting with a broadcast last axis takes five times longer.
+    rows = tf.range(height)[:, None]
+    columns = tf.constant(np.arange(width, dtype=np.int32).repeat(channels))[None]
+    inside = ((rows >= top) & (rows < bottom)) & ((columns >= left) & (columns < right))
+    inside = tf.reshape(inside, image.shape)
+    return tf.where(inside, tf.broadcast_to(tf.cast(values, image.dtype), image.shape), image)
+
+
+def grey(image):
+    """Returns ITU-R 601 luma as Pillow rounds it, float32 `[h, w]` of integers."""
+    # 16-bit fixed point: all sums are integers below 2**24, hence exact in float32.
+    weights = tf.constant([19595.0, 38470.0, 7471.0])
+    luma = tf.linalg.matvec(tf.cast(image, tf.float32), weights)
+    return tf.floor((luma + 32768.0) * 2.0**-16)
+
+
+def mean_grey(image):
+    """Returns the mean of `grey`, rounded to an integer; float32 scalar."""
+    values = tf.cast(grey(image), tf.int32)
+    count = tf.size(values, tf.int64)
+    total = tf.reduce_sum(tf.cast(tf.reduce_sum(values, axis=1), tf.int64))
+    return tf.cast((2 * total + count) // (2 * count), tf.float32)
+
+
+def blend(start, image, factor):
+    """Moves an image away from `start`: 0 gives `start`, 1 the image, more overshoots.
+
+    Args:
+        start, image: values 0 .. 255 of shapes that broadcast.
+        factor: number or scalar tensor, at least 0.
+
+    Returns:
+        uint8; cut to 0 .. 255 and rounded down, as in Pillow.
+    """
+    mixed = start + factor * (tf.cast(image, tf.float32) - start)
+    return tf.cast(tf.clip_by_value(mixed, 0.0, 255.0), tf.uint8)
+
+
+def _channel_values(image):
+    """Numbers the values of the three channels 0 .. 767, int32 `[h w 3]`."""
+    flat = tf.reshape(image, [-1])
+    # A constant of the image's size: adding a broadcast last axis takes five times longer.
+    offsets = np.tile(np.array([0, 256, 512], np.int32), flat.shape[0] // 3)
+    return tf.cast(flat, tf.int32) + offsets
+
+
+def _look_up(image, table):
+    """Maps the values of each channel by a row of `table`, uint8 `[3, 256]`."""
+    values = tf.gather(tf.reshape(table, [-1]), _channel_values(image))
+    return tf.reshape(values, image.shape)
+
+
+def _warp(image, matrix, centred=False):
+    """Takes each value from the place nearest to `matrix @ (column, row, 1)`.
+
+    Args:
+        image: uint8 `[h, w, 3]`.
+        matrix: 2 x 3 numbers or scalar tensors.
+        centred: whether places count from the centre of the image instead of its first pixel.
+    """
+    height, width, _ = image.shape
+    middle = ((width - 1) / 2, (height - 1) / 2) if centred else (0.0, 0.0)
+    columns = (tf.range(width, dtype=tf.float32) - middle[0])[None]
+    rows = (tf.range(height, dtype=tf.float32) - middle[1])[:, None]
+    column, row = (
+        tf.cast(tf.floor((a * columns + b * rows) + (shift + (origin + 0.5))), tf.int32)
+        for (a, b, shift), origin in zip(matrix, middle, strict=True)
+    )
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    # Places outside point to one more pixel, which is grey.
+    index = tf.where(inside, row * width + column, height * width)
+    pixels = tf.pad(tf.reshape(image, [-1, 3]), [[0, 1], [0, 0]], constant_values=FILL)
+    return tf.gather(pixels, index)

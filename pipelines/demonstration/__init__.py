@@ -1,1 +1,0 @@
-"""What `pipelines.demo` does: stages, checked numbers, and the page that shows them."""

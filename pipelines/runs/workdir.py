@@ -1,0 +1,232 @@
+"""The directory of a run: configuration, manifest, metrics, checkpoints."""
+
+import errno
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import keras
+import tensorflow as tf
+
+import custom_ops
+from pipelines.config import Experiment
+from pipelines.errors import RunError, UserError
+from pipelines.config.fields import differences
+from vit_tf.checkpoints.atomic_file import write_atomically
+
+# These may change between two starts of one run: they do not change what a step computes.
+_MAY_CHANGE = (
+    "train.steps",
+    "train.log_every",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.keep_last",
+    "train.keep_every",
+    "train.keep_best",
+    # A run that stops at bad images has met none so far.
+    "data.bad_images",
+    "train.non_finite",
+)
+
+
+class Workdir:
+    """Paths of a run, and the files in it that are not TensorFlow's.
+
+    Args:
+        path: directory; `create` makes it.
+    """
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        self.config = os.path.join(self.path, "config.json")
+        self.manifest = os.path.join(self.path, "manifest.json")
+        self.metrics = os.path.join(self.path, "metrics.jsonl")
+        self.non_finite = os.path.join(self.path, "non_finite.jsonl")
+        self.bad_images = os.path.join(self.path, "bad_images.jsonl")
+        self.checkpoints = os.path.join(self.path, "checkpoints")
+        # No file, but the name of one of the checkpoints; see `weights.choose`.
+        self.best = os.path.join(self.checkpoints, "best")
+        self.tensorboard = os.path.join(self.path, "tensorboard")
+        self.final = os.path.join(self.path, "final.npz")
+        self.ema = os.path.join(self.path, "ema.npz")
+
+    def check(self, experiment: Experiment, data: dict):
+        """Checks that `experiment` may run here; writes nothing.
+
+        Args:
+            experiment: what is to run.
+            data: `manifest()` of the training data.
+
+        Raises:
+            UserError: if the directory holds another experiment, cannot be one, or was trained on
+                data that have changed since.
+        """
+        if os.path.exists(self.config):
+            changed = differences(self.read_experiment().to_dict(), experiment.to_dict())
+            changed = [line for line in changed if line.split(":")[0] not in _MAY_CHANGE]
+            if changed:
+                raise UserError(
+                    f"{self.path} holds a run with another configuration ({'; '.join(changed)}). "
+                    "Choose another --workdir, or delete this one."
+                )
+            if os.path.exists(self.manifest):
+                before = read_json(self.manifest).get("data")
+                if not isinstance(before, dict):
+                    raise UserError(f"{self.manifest} is damaged. Restore it.")
+                changed = differences(before, data)
+                if changed:
+                    raise UserError(
+                        f"The training data of {self.path} have changed: {'; '.join(changed[:3])}. "
+                        "Restore them, or choose another --workdir."
+                    )
+            if os.path.exists(self.final) and not _has_entries(self.checkpoints):
+                raise UserError(
+                    f"{self.path} holds {os.path.basename(self.final)} and no checkpoint to go on "
+                    "from; starting anew would replace it. Choose another --workdir."
+                )
+        elif _has_entries(self.checkpoints):
+            raise UserError(
+                f"{self.path} holds checkpoints but no config.json. Choose another --workdir."
+            )
+
+    def create(self, experiment: Experiment):
+        """Makes the directory and writes the configuration.
+
+        Raises:
+            UserError: if that is not possible.
+        """
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            write_json(self.config, experiment.to_dict())
+            os.makedirs(self.checkpoints, exist_ok=True)
+        except OSError as error:
+            problem = f"Cannot write to --workdir {self.path}: {error.strerror}."
+            if error.errno == errno.ENOSPC:
+                raise RunError(problem) from None
+            raise UserError(problem) from None
+
+    def remove_results(self):
+        """Deletes what an earlier, shorter run ended with; its weights are in a checkpoint."""
+        for path in (self.final, self.ema):
+            for name in (path, path + ".json"):
+                if os.path.exists(name):
+                    os.remove(name)
+
+    def read_experiment(self) -> Experiment:
+        """The experiment that runs here.
+
+        Raises:
+            UserError: if `config.json` is missing, damaged or of another program.
+        """
+        return Experiment.from_dict(read_json(self.config))
+
+    def last_hosts(self):
+        """Number of hosts at the newest start, None if there was none or it is not known."""
+        starts = self._starts()
+        hosts = starts[-1].get("hosts") if starts and isinstance(starts[-1], dict) else None
+        return hosts if type(hosts) is int and hosts > 0 else None
+
+    def _starts(self):
+        starts = read_json(self.manifest).get("starts") if os.path.exists(self.manifest) else []
+        return starts if isinstance(starts, list) else []
+
+    def write_manifest(self, experiment, strategy, data, hosts=1):
+        """Records what is needed to repeat the run: versions, code, seeds, data."""
+        here = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+            "strategy": strategy,
+            "hosts": hosts,
+            "git": _git_state(),
+            "versions": {
+                "python": platform.python_version(),
+                "tensorflow": tf.__version__,
+                "keras": keras.__version__,
+            },
+            "ops": custom_ops.describe(),
+        }
+        manifest = {"seed": experiment.seed, "data": data, "starts": [*self._starts(), here]}
+        write_json(self.manifest, manifest)
+
+    def append_metrics(self, values: dict):
+        """Adds one line to `metrics.jsonl`, numbers in full precision."""
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps(values, allow_nan=False) + "\n")
+
+    def append_non_finite(self, values: dict):
+        """Adds one line to `non_finite.jsonl`; a crash or a full disk leaves no half line."""
+        before = b""
+        if os.path.exists(self.non_finite):
+            with open(self.non_finite, "rb") as file:
+                before = file.read()
+        line = json.dumps(values, allow_nan=False).encode() + b"\n"
+        write_atomically(self.non_finite, lambda file: file.write(before + line))
+
+    def read_metrics(self) -> list[dict]:
+        """All whole lines of `metrics.jsonl`; what a crash cut off, or is not ours, is left out."""
+        lines = []
+        if os.path.exists(self.metrics):
+            with open(self.metrics, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    try:
+                        values = json.loads(line)
+                    except (ValueError, RecursionError):
+                        continue
+                    if isinstance(values, dict) and type(values.get("step")) is int:
+                        lines.append(values)
+        return lines
+
+    def drop_metrics_after(self, step: int):
+        """Forgets what a resumed run will compute again."""
+        if not os.path.exists(self.metrics):
+            return
+        kept = [line for line in self.read_metrics() if line["step"] <= step]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.metrics, lambda file: file.write(text.encode()))
+
+
+def _has_entries(directory):
+    return os.path.isdir(directory) and bool(os.listdir(directory))
+
+
+def read_json(path) -> dict:
+    """A JSON object from a file that may be missing, damaged or foreign.
+
+    Raises:
+        UserError: in each of these cases.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}). Restore or delete it.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold a JSON object. Restore or delete it.")
+    return value
+
+
+def write_json(path, value):
+    """Writes JSON atomically."""
+    text = json.dumps(value, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def _git_state():
+    """Commit of the code that runs and whether it was changed; None outside a checkout."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    try:
+        output = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return output.stdout.strip()

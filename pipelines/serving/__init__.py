@@ -1,0 +1,1 @@
+"""SavedModels, prediction, and conversion between file formats."""

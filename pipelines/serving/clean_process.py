@@ -1,0 +1,86 @@
+"""Runs a SavedModel in a new process that can import only TensorFlow and NumPy.
+
+What works there works in a service that has never heard of this package.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "clean_process_main.py")
+
+
+class CallError(RuntimeError):
+    """The process could not load the model, or a call failed."""
+
+
+def call(directory, calls, timeout=600, loader=None) -> list[dict]:
+    """Loads a SavedModel in a new process, on the CPU, and calls signatures of it.
+
+    Args:
+        directory: the SavedModel.
+        calls: list of `(signature, input)`; an input is an array, or a list of bytes.
+        timeout: seconds until the process is ended.
+        loader: Python file to run before the model is loaded, or None.
+
+    Returns:
+        For each call the dict from output name to array; strings as str.
+
+    Raises:
+        CallError: with what the process said, if anything fails there.
+    """
+    with tempfile.TemporaryDirectory() as exchange:
+        _write_calls(exchange, calls)
+        # -I: no current directory, no PYTHONPATH, no user packages. The CPU, because a process that
+        # uses a GPU leaves no memory on it for a second one.
+        arguments = [os.path.abspath(directory), exchange]
+        if loader is not None:
+            arguments.append(os.path.abspath(loader))
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", _SCRIPT, *arguments],
+                cwd=exchange,
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1"},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired:
+            raise CallError(f"no answer within {timeout} s") from None
+        if done.returncode == 0:
+            return _read_outputs(exchange, len(calls))
+        error = os.path.join(exchange, "error.txt")
+        if not os.path.exists(error):
+            raise CallError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
+        with open(error, encoding="utf-8") as file:
+            raise CallError(file.read())
+
+
+def _write_calls(exchange, calls):
+    """Bytes go as uint8 arrays, one for each: NumPy's own string type drops trailing zeros."""
+    arrays, table = {}, []
+    for number, (signature, inputs) in enumerate(calls):
+        if isinstance(inputs, np.ndarray):
+            arrays[str(number)] = inputs
+            table.append({"signature": signature, "strings": None})
+        else:
+            for place, data in enumerate(inputs):
+                arrays[f"{number}/{place}"] = np.frombuffer(data, np.uint8)
+            table.append({"signature": signature, "strings": len(inputs)})
+    np.savez(os.path.join(exchange, "inputs.npz"), **arrays)
+    with open(os.path.join(exchange, "calls.json"), "w", encoding="utf-8") as file:
+        json.dump(table, file)
+
+
+def _read_outputs(exchange, count):
+    outputs = [{} for _ in range(count)]
+    with np.load(os.path.join(exchange, "outputs.npz"), allow_pickle=False) as arrays:
+        for key in arrays.files:
+            number, name = key.split("/", 1)
+            outputs[int(number)][name] = arrays[key]
+    return outputs

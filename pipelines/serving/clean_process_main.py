@@ -1,0 +1,76 @@
+"""The program that `clean_process` starts: it imports TensorFlow and none of our packages.
+
+`python -I clean_process_main.py SAVED_MODEL EXCHANGE [LOADER]` reads `calls.json` and `inputs.npz`
+in the directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails. LOADER is
+a Python file to run before the model is loaded.
+"""
+
+import importlib.machinery
+import json
+import os
+import runpy
+import sys
+
+import numpy as np
+
+# Of what TensorFlow itself does not need, everything an export could come to depend on.
+BLOCKED = (
+    "custom_ops",
+    "keras",
+    "official",
+    "orbit",
+    "pipelines",
+    "sklearn",
+    "tensorflow_datasets",
+    "tf_keras",
+    "vit_tf",
+)
+
+
+class _TensorFlowFinder(importlib.machinery.PathFinder):
+    """Finds what is installed, except the blocked packages: they look as if they were not there."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] in BLOCKED else super().find_spec(name, path, target)
+
+
+def _answer(directory, exchange, loader=None):
+    # Instead of the other finders, too: an editable installation of ours would bring its own.
+    standard = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
+    sys.meta_path[:] = [*standard, _TensorFlowFinder]
+    import tensorflow as tf
+
+    if loader:
+        runpy.run_path(loader)
+    loaded = tf.saved_model.load(directory)
+    with open(os.path.join(exchange, "calls.json"), encoding="utf-8") as file:
+        table = json.load(file)
+    outputs = {}
+    with np.load(os.path.join(exchange, "inputs.npz"), allow_pickle=False) as arrays:
+        for number, row in enumerate(table):
+            if row["strings"] is None:
+                inputs = tf.constant(arrays[str(number)])
+            else:
+                parts = [arrays[f"{number}/{place}"].tobytes() for place in range(row["strings"])]
+                inputs = tf.constant(parts, tf.string, [len(parts)])
+            for name, value in loaded.signatures[row["signature"]](inputs).items():
+                value = value.numpy()
+                if value.dtype == object:  # TensorFlow's strings
+                    value = np.char.decode(value.astype(bytes), "utf-8")
+                outputs[f"{number}/{name}"] = value
+    np.savez(os.path.join(exchange, "outputs.npz"), **outputs)
+
+
+def _main(directory, exchange, *loader):
+    try:
+        _answer(directory, exchange, *loader)
+    except Exception as error:  # Whatever it is, the process that asked must hear of it.
+        with open(os.path.join(exchange, "error.txt"), "w", encoding="utf-8") as file:
+            file.write(f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

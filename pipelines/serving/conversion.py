@@ -1,0 +1,155 @@
+"""Writes a model in another format and reads it back, one model in memory at a time."""
+
+import dataclasses
+import functools
+import os
+import tempfile
+
+import vit_tf
+from pipelines.errors import RunError, UserError
+from pipelines.runs import model_source
+from pipelines.runs.workdir import Workdir, write_json
+from pipelines.serving import parity
+
+_FILES = (".npz", ".keras")
+
+
+def convert(source, destination, layout=None, choice="final", overwrite=False, say=print):
+    """Converts a model.
+
+    Args:
+        source: whatever `weights.find` finds.
+        destination: `.npz` or `.keras` file, or with a layout a directory.
+        layout: None, "huggingface" or "timm".
+        choice: which weights of a workdir; see `weights.choose`.
+        overwrite: whether to replace what is there.
+        say: called with lines for the user.
+
+    Returns:
+        `parity.Report` of the model before and after.
+
+    Raises:
+        UserError: if the source cannot be read, the destination not written, or the layout has no
+            place for the model. Nothing is left behind.
+        RunError: if writing fails. Nothing is left behind, as where the report says FAIL.
+    """
+    _check_destination(destination, layout, overwrite)
+    # A Keras file keeps the dtype policy; the others hold float32.
+    dtype = None if destination.endswith(".keras") else "float32"
+    parent, name = os.path.split(os.path.abspath(destination))
+    # Written beside its place, and moved there when it has been read again and is the same.
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as folder:
+        written = os.path.join(folder, name)
+        before = _facts(
+            source,
+            choice,
+            dtype,
+            functools.partial(_write, path=written, layout=layout, title=destination, say=say),
+            say,
+        )
+        after = dataclasses.replace(_facts(written, "final", dtype), name=destination)
+        report = parity.compare(before, after)
+        if report.passed:
+            _move(written, destination)
+            say(f"wrote {destination} ({_size(destination) / 1e6:,.1f} MB)")
+    return report
+
+
+def check(first, second, choice="final"):
+    """Compares what two paths hold, `choice` where it is a workdir; returns a `parity.Report`."""
+    dtype = None if first.endswith(".keras") and second.endswith(".keras") else "float32"
+    runs = [model_source.is_run(path) for path in (first, second)]
+    if choice != "final" and not any(runs):
+        raise UserError(
+            f"--weights={choice} chooses within a workdir, and neither {first} nor {second} is "
+            "one. Leave the flag out, or name a workdir."
+        )
+    choices = [choice if is_run else "final" for is_run in runs]
+    return parity.compare(_facts(first, choices[0], dtype), _facts(second, choices[1], dtype))
+
+
+def _facts(path, choice, dtype, use=None, say=None):
+    """The facts of the model at `path`, which exists no longer than this call.
+
+    Args:
+        path: where it is.
+        choice: see `weights.choose`.
+        dtype: policy to open it with; None is its own.
+        use: called with the model and its preprocessing.
+        say: called with what had to be assumed of a file from elsewhere.
+    """
+    source = model_source.find(model_source.choose(path, choice))
+    model, preprocessing = model_source.open_model(source, dtype)
+    for note in model_source.notes(source) if say else ():
+        say(f"note: {note}")
+    if use is not None:
+        use(model, preprocessing)
+    return parity.facts_of(os.fspath(path), model, preprocessing)
+
+
+def _check_destination(path, layout, overwrite):
+    if layout is None and not path.endswith(_FILES):
+        raise UserError(
+            f"Cannot tell what {path} should become. Name a .npz or .keras file, or add "
+            "--layout=huggingface or --layout=timm for a folder of safetensors."
+        )
+    if layout is not None and path.endswith((*_FILES, ".safetensors")):
+        raise UserError(f"--layout={layout} writes a folder, not a file. Received: {path}.")
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        raise UserError(f"Cannot write {path}: there is no folder {parent}.")
+    if not os.access(parent, os.W_OK):
+        raise UserError(f"Cannot write {path}: no permission to change {parent}.")
+    if os.path.lexists(path) and os.path.isdir(path) != (layout is not None):
+        kind = "folder" if layout is None else "file"
+        raise UserError(f"Cannot write {path}: it is a {kind}. Name another place.")
+    if layout is None:
+        taken = next((file for file in (path, path + ".json") if os.path.lexists(file)), None)
+    else:
+        if os.path.exists(Workdir(path).manifest):
+            raise UserError(f"Cannot write {path}: it is the workdir of a run. Name a new folder.")
+        taken = path if os.path.lexists(path) and not _is_empty(path) else None
+    if taken and not overwrite:
+        raise UserError(f"{taken} is there. Choose another place, or replace it: --overwrite.")
+
+
+def _is_empty(path):
+    return os.path.isdir(path) and not os.listdir(path)
+
+
+def _move(written, destination):
+    """Moves a file with its sidecar, or the files of a folder; each appears whole."""
+    if not os.path.isdir(written):
+        for suffix in (".json", ""):
+            os.replace(written + suffix, destination + suffix)
+        return
+    os.makedirs(destination, exist_ok=True)
+    for name in os.listdir(written):
+        os.replace(os.path.join(written, name), os.path.join(destination, name))
+
+
+def _write(model, preprocessing, path, layout, title, say):
+    try:
+        if layout is not None:
+            for note in vit_tf.save_safetensors(model, path, layout, preprocessing):
+                say(f"note: {note}")
+        elif path.endswith(".npz"):
+            vit_tf.save_npz(model, path, preprocessing)
+        else:
+            _save_keras(model, path, preprocessing)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise RunError(f"Cannot write {title}: {error.strerror or error}.") from None
+
+
+def _save_keras(model, path, preprocessing):
+    """Writes a `.keras` file and, since it has no place for the preprocessing, a sidecar."""
+    model.save(path)
+    write_json(path + ".json", {"preprocessing": preprocessing.to_dict()})
+
+
+def _size(path):
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    return sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())

@@ -1,0 +1,219 @@
+"""Classifies image files with a model from anywhere: weights of ours, or a SavedModel."""
+
+import os
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+import custom_ops
+from pipelines.errors import UserError
+from pipelines.runs import model_source
+from pipelines.serving import saved_model
+from pipelines.serving.signatures import make_signatures
+from vit_tf.images.decoding import MAX_PIXELS, decode_image
+
+BATCH_SIZE = 32
+SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+# No camera writes more, and a file is read whole.
+_MOST_BYTES = 2**28
+# From this many images on, somebody waits.
+_PROGRESS_FROM = 100
+_NUM_EXAMPLES = 5
+_SIGNATURE = "serving_bytes_lenient"
+_OUTPUTS = {"probabilities", "classes", "valid"}
+
+
+def predict(model_path, paths, top=5):
+    """Classifies images and yields a result for each, in order.
+
+    Everything the user named is looked up and every image decoded before the model is read.
+
+    Args:
+        model_path: workdir, `.npz`, `.keras`, SavedModel or its parent directory, or "shipped".
+        paths: image files and folders, see `find_images`; empty for a few examples.
+        top: classes in a result, the most probable first.
+
+    Yields:
+        `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`.
+
+    Raises:
+        UserError: if a path is missing, an image is unreadable, or the model is not one of ours.
+    """
+    files = find_images(paths)
+    model_path = find_model(model_path)
+    if files:
+        images, count = ((path, _read(path)) for path in files), len(files)
+        for path in files:
+            _check_image(path)
+    else:
+        images, count = example_images(), _NUM_EXAMPLES
+        _tell(f"no image given: predicting {count} handwritten digits of the digits test split")
+    classify = load_classifier(model_path)
+
+    done = 0
+    for batch in _batches(images):
+        names, contents = zip(*batch, strict=True)
+        yield from _results(classify, names, contents, top)
+        if count > _PROGRESS_FROM and done * 10 // count < (done + len(batch)) * 10 // count:
+            _tell(f"predicted {done + len(batch)} of {count} images")
+        done += len(batch)
+
+
+def find_images(paths) -> list[str]:
+    """The image files that `paths` name: a file itself, of a folder all images below it, sorted.
+
+    Raises:
+        UserError: if a path does not exist, or a folder holds no image.
+    """
+    found = []
+    for path in paths:
+        if not os.path.isdir(path):
+            found.append(path)
+            if not os.path.exists(path):
+                raise UserError(f"There is no image or folder at {path}.")
+            continue
+        inside = sorted(
+            os.path.join(directory, name)
+            for directory, _, names in os.walk(path)
+            for name in names
+            if name.lower().endswith(SUFFIXES)
+        )
+        if not inside:
+            raise UserError(f"The folder {path} holds no image ({', '.join(SUFFIXES)}).")
+        found += inside
+    return found
+
+
+def find_model(path):
+    """Looks a model up without reading it: the directory of a SavedModel, or a `weights.Source`.
+
+    Raises:
+        UserError: if there is no model.
+    """
+    if not os.path.exists(os.path.join(path, "config.json")):
+        for directory in (path, *(os.path.join(path, form) for form in saved_model.FORMS)):
+            if saved_model.is_saved_model(directory):
+                return directory
+    return model_source.find(path)
+
+
+def load_classifier(found):
+    """Reads what `find_model` found.
+
+    Returns:
+        A function from string `[B]`, encoded images, to a dict with `probabilities` float32
+        `[B, K]`, `classes` string `[B, K]` and `valid` bool `[B]`.
+
+    Raises:
+        UserError: if it is damaged, foreign, or a model without classes.
+    """
+    if not isinstance(found, model_source.Source):
+        return _load_saved_model(found)
+    model, preprocessing = model_source.open_model(found)
+    if model.head is None:
+        raise UserError(f"{found.path} has no head (num_classes=0), so it predicts no classes.")
+    return make_signatures(model, preprocessing)[_SIGNATURE]
+
+
+def example_images():
+    """Yields a few `(name, PNG bytes)` without a download: digits held out of every training."""
+    from sklearn import datasets
+
+    from pipelines.data.builtin.digits import split_indices
+
+    digits = datasets.load_digits()
+    for index in split_indices("test")[:_NUM_EXAMPLES]:
+        pixels = np.round(digits.images[index] * 255 / 16).astype(np.uint8)
+        png = tf.io.encode_png(np.repeat(pixels[..., None], 3, axis=-1)).numpy()
+        yield f"digits test image {index}, a {digits.target[index]}", png
+
+
+def _read(path):
+    """The contents of an image file."""
+    # A pipe or device can be endless.
+    if not os.path.isfile(path):
+        raise UserError(f"{path} is not a file.")
+    if os.path.getsize(path) > _MOST_BYTES:
+        raise UserError(f"{path} has more than {_MOST_BYTES // 2**20} MB, too much for an image.")
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def _check_image(path):
+    try:
+        decode_image(_read(path))
+    except tf.errors.OpError:
+        raise _undecodable(path) from None
+
+
+def _undecodable(path):
+    return UserError(
+        f"Cannot decode {path}. Expected a whole JPEG, PNG, GIF or BMP file of at most "
+        f"{MAX_PIXELS // 10**6} megapixels."
+    )
+
+
+def _load_saved_model(path):
+    if custom_ops.is_compiled():
+        custom_ops.load()  # For a fused export: ours, since what a file carries may be anything.
+    try:
+        loaded = tf.saved_model.load(path)
+        outputs = loaded.signatures[_SIGNATURE].structured_outputs.keys()
+    except Exception as error:  # TensorFlow raises many unrelated types for a foreign directory.
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{path} is not a SavedModel written by pipelines.export with classes to predict "
+            f"({type(error).__name__}: {reason})."
+        ) from None
+    if not _OUTPUTS <= outputs:
+        raise UserError(
+            f"{path}: expected {sorted(_OUTPUTS)} from {_SIGNATURE}. It gives {sorted(outputs)}."
+        )
+
+    def classify(image_bytes):
+        # Through `loaded`, which owns the variables.
+        return loaded.signatures[_SIGNATURE](image_bytes=image_bytes)
+
+    return classify
+
+
+def _batches(items):
+    batch = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == BATCH_SIZE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _results(classify, paths, contents, top):
+    outputs = classify(tf.constant(contents))
+    probabilities, classes, valid = (
+        outputs[name].numpy() for name in ("probabilities", "classes", "valid")
+    )
+    for path, row, labels, whole in zip(paths, probabilities, classes, valid, strict=True):
+        if not whole:
+            raise _undecodable(path)
+        # A stable sort, so that equal probabilities come in label order.
+        best = np.argsort(-row, kind="stable")[:top]
+        yield {
+            "path": path,
+            "top": [
+                {
+                    "label": labels[index].decode("utf-8", "replace"),
+                    "index": int(index),
+                    "probability": float(row[index]),
+                }
+                for index in best
+            ],
+        }
+
+
+def _tell(message):
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,183 @@
+"""What an exported model computes: one TensorFlow function for each signature.
+
+`B` images, `K` classes, `D` width, `R` representation size, `N` patches on `rows x columns`.
+"""
+
+import functools
+
+import tensorflow as tf
+
+import custom_ops
+from pipelines.data import decoding
+from pipelines.errors import UserError
+from vit_tf.images.decoding import MAX_PIXELS
+from vit_tf.models import VisionTransformer
+
+
+def make_signatures(model, preprocessing) -> dict:
+    """Builds the signatures of a model.
+
+    All take images of any size with values 0 .. 255; `preprocessing` is part of the function.
+
+    serving_default: `images` float32 `[B, H, W, 3]` to `logits` and `probabilities`, float32
+        `[B, K]`, and `classes`, string `[B, K]`: the class names in label order.
+    serving_uint8: the same for uint8 `images`.
+    serving_bytes: the same for `image_bytes`, string `[B]`: the contents of JPEG, PNG, GIF (the
+        first frame) or BMP files. A bad one fails the call; the message names its index.
+    serving_bytes_lenient: the same, with NaN for a bad one, and `valid`, bool `[B]`.
+    embed: `images` float32 to `embedding`, float32 `[B, D or R]`: what the head reads.
+    attend: `images` float32 to `attention`, float32 `[B, layers, heads, rows, columns]`; see
+        `attention_maps`. A ResNet has none.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet`; without a head it has only `embed` and `attend`.
+        preprocessing: its `vit_tf.Preprocessing`; without labels, classes are named 0, 1, ...
+
+    Returns:
+        Dict from name to `tf.function` with a fixed input signature. The functions use the model's
+        variables, and are traced, with the implementation of the ops chosen then, on first use.
+
+    Raises:
+        UserError: if the model is unpooled, or model and preprocessing do not fit together.
+    """
+    _check(model, preprocessing)
+    names = _class_names(model, preprocessing)
+
+    # Traced once for the four signatures that use it: a fourth of the time and of the file.
+    @functools.partial(
+        tf.function,
+        input_signature=[tf.TensorSpec([None, *preprocessing.image_size, 3])],
+        autograph=False,
+    )
+    def classify(inputs):
+        logits = tf.cast(model(inputs, training=False), tf.float32)
+        return {
+            "logits": logits,
+            "probabilities": preprocessing.to_probabilities(logits),
+            "classes": tf.tile(tf.constant([names], tf.string), [tf.shape(logits)[0], 1]),
+        }
+
+    def embed(inputs):
+        return {"embedding": tf.cast(model.features(inputs), tf.float32)}
+
+    def attend(inputs):
+        return {"attention": attention_maps(model, inputs)}
+
+    def strict(image_bytes):
+        inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
+        message = (
+            "image_bytes must be whole JPEG, PNG, GIF or BMP files of at most "
+            f"{MAX_PIXELS} pixels. Cannot decode the elements at index"
+        )
+        bad = tf.where(tf.logical_not(valid))[:, 0]
+        all_valid = tf.debugging.Assert(tf.reduce_all(valid), [message, bad], summarize=100)
+        with tf.control_dependencies([all_valid]):
+            return classify(tf.identity(inputs))
+
+    def lenient(image_bytes):
+        inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
+        outputs = classify(inputs)
+        for name in ("logits", "probabilities"):
+            outputs[name] = tf.where(valid[:, None], outputs[name], float("nan"))
+        return outputs | {"valid": valid}
+
+    def on_images(compute, dtype=tf.float32):
+        images = tf.TensorSpec([None, None, None, 3], dtype, name="images")
+        return tf.function(lambda images: compute(preprocessing(images)), [images], autograph=False)
+
+    def on_bytes(compute):
+        image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
+        return tf.function(compute, [image_bytes], autograph=False)
+
+    features = {"embed": on_images(embed)}
+    if isinstance(model, VisionTransformer):
+        features["attend"] = on_images(attend)
+    if model.head is None:
+        return features
+    return {
+        "serving_default": on_images(classify),
+        "serving_uint8": on_images(classify, tf.uint8),
+        "serving_bytes": on_bytes(strict),
+        "serving_bytes_lenient": on_bytes(lenient),
+    } | features
+
+
+def attention_maps(model, inputs):
+    """How much attention each patch gets, in every layer and head.
+
+    With a class token, the softmax weights from it to the patches; they are not normalised again,
+    so with the weight it keeps for itself they sum to 1. Without one, the mean over the patches'
+    queries.
+
+    Args:
+        model: a `VisionTransformer`.
+        inputs: float `[B, h, w, 3]` in [-1, 1].
+
+    Returns:
+        float32 `[B, layers, heads, rows, columns]`.
+    """
+    patches = model.embed(inputs)
+    if model.class_token is not None:
+        _, taps = model.encode(patches, taps=("class_row",))
+        rows = [layer["class_row"][:, :, model.num_prefix_tokens :] for layer in taps]
+    else:
+        rows = _mean_rows(model, patches)
+    maps = tf.cast(tf.stack(rows, axis=1), tf.float32)
+    return tf.reshape(maps, [-1, *maps.shape[1:3], *model.grid])
+
+
+def _mean_rows(model, patches):
+    """Attention weights averaged over the queries, `[B, heads, N]` for each layer."""
+    tokens = patches
+    if model.position_embedding is not None:
+        tokens = model.position_embedding(tokens)
+    rows = []
+    for block in model.blocks:
+        rows.append(_mean_row(block.attention.qkv(block.norm_attention(tokens)), block.heads))
+        tokens, _ = block(tokens)
+    return rows
+
+
+def _mean_row(qkv, heads):
+    """`A^T u` with u = 1 / N in every head, `[B, heads, N]` float32, for attention weights A.
+
+    Since attention is `A v`, this is the gradient of its mean over the tokens with respect to v,
+    the same in every column of v. The op so computes it without keeping A.
+    """
+    qkv = tf.cast(qkv, tf.float32)  # else bfloat16 models would give weights of 8 bits
+    with tf.GradientTape() as tape:
+        tape.watch(qkv)
+        mean = tf.reduce_mean(custom_ops.attention(qkv, heads), axis=1)
+    gradient = tape.gradient(mean, qkv)
+    _, tokens, width = qkv.shape
+    by_part = tf.reshape(gradient, [-1, tokens, 3, heads, width // (3 * heads)])
+    return tf.transpose(by_part[:, :, 2, :, 0], [0, 2, 1])
+
+
+def _check(model, preprocessing):
+    config = model.config
+    if not config.pooled:
+        raise UserError(
+            "An unpooled model gives one result per patch, not one per image, and cannot be "
+            "exported. Create it with classifier='token' or 'gap'."
+        )
+    if preprocessing.image_size != config.image_size:
+        raise UserError(
+            f"The preprocessing makes images of {preprocessing.image_size}, the model reads "
+            f"{config.image_size} (height, width). Use the preprocessing it was trained with."
+        )
+    if config.num_classes and len(preprocessing.labels) not in (0, config.num_classes):
+        raise UserError(
+            f"The preprocessing names {len(preprocessing.labels)} classes, the model has "
+            f"{config.num_classes}. Name all of them, or none."
+        )
+
+    try:
+        "".join(preprocessing.labels).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"A class name is not valid Unicode text: {error}.") from None
+
+
+def _class_names(model, preprocessing):
+    """Names of the classes in label order; their decimal indices if they are unknown."""
+    return list(preprocessing.labels) or [str(i) for i in range(model.config.num_classes)]

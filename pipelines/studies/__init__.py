@@ -1,0 +1,1 @@
+"""What runs several trainings or evaluations."""

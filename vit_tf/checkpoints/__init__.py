@@ -1,0 +1,1 @@
+"""File formats of weights: the published npz layout, Hugging Face, timm."""

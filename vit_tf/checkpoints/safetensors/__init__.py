@@ -1,0 +1,1 @@
+"""Models of Hugging Face transformers and of timm, both ways."""

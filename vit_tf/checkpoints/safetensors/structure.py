@@ -1,0 +1,155 @@
+"""What both layouts read off shapes and settings: sizes, counts, image size, preprocessing."""
+
+import math
+import re
+
+from vit_tf.checkpoints.safetensors.rules import InputMap
+from vit_tf.layers.positions import SinCosPositions
+from vit_tf.preprocessing import MAX_SIDE, Preprocessing
+
+# Both sources resize with antialiasing, also where they say bilinear.
+_RESAMPLING = "images are resized bilinearly without antialiasing here, in the source {}"
+
+
+def sizes(shapes, name, count, path) -> tuple[int, ...]:
+    """The shape of a tensor that must be there with `count` axes, none of them empty."""
+    if name not in shapes:
+        raise ValueError(
+            f"{path} has no tensor {name}. The file is incomplete, or of a model that vit_tf does "
+            "not have."
+        )
+    shape = shapes[name]
+    if len(shape) != count or 0 in shape:
+        raise ValueError(f"{path}: {name} has shape {shape}. Expected {count} axes, none empty.")
+    return shape
+
+
+def how_many(names, pattern) -> int:
+    """How many different numbers the group of `pattern` matches at the start of `names`."""
+    found = (re.match(pattern, name) for name in names)
+    return len({match[1] for match in found if match})
+
+
+def patch_kernel(shapes, name, path, channels=None) -> tuple[int, int]:
+    """Patch size and width from the kernel of the patch embedding, `[D, channels, P, P]`."""
+    width, inputs, rows, columns = sizes(shapes, name, 4, path)
+    if rows != columns:
+        raise ValueError(
+            f"{path}: {name} cuts patches of {rows} x {columns}. vit_tf has square patches only."
+        )
+    if inputs != (channels or 3):
+        what = f"{channels} channels of the stem" if channels else "3 channels of an image"
+        raise ValueError(f"{path}: {name} reads {inputs} channels. Expected the {what}.")
+    return rows, width
+
+
+def check_stated(settings, name, value):
+    """Raises unless what the settings state, if they do, is what the tensors have."""
+    stated = settings.integer(name) if settings else None
+    if stated is not None and stated != value:
+        raise settings.wrong(name, f"{value}, as the tensors beside it have")
+
+
+def check_image_size(size, path):
+    """Raises unless (height, width) can be the size of an image."""
+    if not all(1 <= side <= MAX_SIDE for side in size):
+        raise ValueError(
+            f"{path}: the image size is {size}. Expected sides from 1 to {MAX_SIDE} pixels."
+        )
+
+
+def image_size(rows, patch, reduction, stated, path, notes) -> tuple[int, int]:
+    """(height, width) of the images of a model with `rows` patch positions.
+
+    Args:
+        rows: positions, class token not counted; None if there is no table.
+        patch: side of a patch, in pixels of what is cut.
+        reduction: by which a stem divides the sides before.
+        stated: (height, width) from the settings, or None.
+        path: for messages.
+        notes: gets a sentence where the size was assumed.
+    """
+    if stated is not None:
+        check_image_size(stated, path)
+        grid = tuple(-(-side // reduction) // patch for side in stated)
+        if rows is not None and grid[0] * grid[1] != rows:
+            raise ValueError(
+                f"{path} has {rows} patch positions, and images of {stated[0]} x {stated[1]} have "
+                f"{grid[0]} x {grid[1]} patches. Correct the image size in config.json."
+            )
+        return stated
+    if rows is None:
+        raise ValueError(
+            f"{path} does not tell the image size: it has no positions. State it in config.json."
+        )
+    side = math.isqrt(max(rows, 0))
+    if rows < 1 or side * side != rows:
+        raise ValueError(
+            f"{path} has {rows} patch positions, which are not a square, so that the image size is "
+            "unknown. State it in config.json."
+        )
+    size = (side * patch * reduction,) * 2
+    notes.append(f"the image size is not stated: {size[0]} x {size[1]}, for square positions")
+    check_image_size(size, path)
+    return size
+
+
+def check_expressible(path, names, reasons):
+    """Raises `ValueError` if a name matches a pattern of `reasons`, pairs of one and the reason."""
+    for name in names:
+        for pattern, reason in reasons:
+            if re.search(pattern, name):
+                raise ValueError(f"{path} cannot be expressed in vit_tf: {reason}, see {name}.")
+
+
+def input_map(settings, mean, std, rescale=1 / 255) -> InputMap | None:
+    """How the model's input follows from ours, or None where they are equal.
+
+    The model reads (v * rescale - mean) / std of values v in 0 .. 255, and v = 127.5 (x + 1).
+    """
+    if min(std) <= 0:
+        raise ValueError(f"{settings.path}: a standard deviation is {min(std)}. Expected above 0.")
+    scale = tuple(127.5 * rescale / deviation for deviation in std)
+    offset = tuple((127.5 * rescale - m) / s for m, s in zip(mean, std, strict=True))
+    # 1 / 255 and 0.5 are usually written with some ten digits.
+    if all(abs(a - 1) < 1e-6 and abs(b) < 1e-6 for a, b in zip(scale, offset, strict=True)):
+        return None
+    return InputMap(scale, offset)
+
+
+def preprocessing(path, size, notes, resize_to=None, resampling=None, **fields) -> Preprocessing:
+    """A `Preprocessing` to `size`; cropped from `resize_to` pixels unless that is None."""
+    if resampling:
+        notes.append(_RESAMPLING.format(resampling))
+    if resize_to is not None and not max(size) <= resize_to <= MAX_SIDE:
+        notes.append(
+            f"a shorter side of {resize_to} does not fit images of {size[0]} x {size[1]}: they are "
+            "resized directly"
+        )
+        resize_to = None
+    try:
+        return Preprocessing(
+            image_size=size,
+            resize="direct" if resize_to is None else "resize_small",
+            resize_to=resize_to,
+            **fields,
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def checked_labels(preprocessing, num_classes) -> tuple[str, ...]:
+    """The labels, none or one per class."""
+    labels = preprocessing.labels
+    if labels and len(labels) != num_classes:
+        raise ValueError(
+            f"There are {len(labels)} labels for {num_classes} classes. Pass one for each, or none."
+        )
+    return labels
+
+
+def sincos_table(config):
+    """The fixed positions of a model as a published table, float32 `[1, tokens, D]`."""
+    layer = SinCosPositions(config.grid, config.num_prefix_tokens)
+    layer.build((None, None, config.hidden_size))
+    return layer.table[None]

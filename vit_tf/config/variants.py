@@ -1,0 +1,83 @@
+"""Names of published models and their configurations."""
+
+import difflib
+
+from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
+
+# name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg.
+_SIZES = {
+    "Ti": (192, 768, 12, 3),
+    "S": (384, 1536, 12, 6),
+    "B": (768, 3072, 12, 12),
+    "L": (1024, 4096, 24, 16),
+    "H": (1280, 5120, 32, 16),
+}
+
+
+def _vit(size, patch_size, stem=None):
+    hidden_size, mlp_size, layers, heads = _SIZES[size]
+    return ViTConfig(
+        hidden_size=hidden_size,
+        mlp_size=mlp_size,
+        layers=layers,
+        heads=heads,
+        patch_size=patch_size,
+        stem=stem,
+    )
+
+
+# The number in the name of a hybrid is the total reduction of the sides: with /16, the layers of
+# the fourth stage are in the third (paper, section 4.1). R+ViT-Ti/16 really reduces by 32.
+_HYBRIDS = {
+    "R+ViT-Ti/16": ("Ti", 8, ()),
+    "R26+ViT-S/32": ("S", 1, (2, 2, 2, 2)),
+    "R26+ViT-B/32": ("B", 1, (2, 2, 2, 2)),
+    "R50+ViT-B/16": ("B", 1, (3, 4, 9)),
+    "R50+ViT-B/32": ("B", 1, (3, 4, 6, 3)),
+    "R50+ViT-L/16": ("L", 1, (3, 4, 9)),
+    "R50+ViT-L/32": ("L", 1, (3, 4, 6, 3)),
+}
+
+# depth -> stage depths (Kolesnikov et al., 2020), and the widths that are published for it.
+_RESNETS = {
+    50: ((3, 4, 6, 3), (1, 2, 3)),
+    101: ((3, 4, 23, 3), (1, 3)),
+    152: ((3, 8, 36, 3), (1, 2, 4)),
+    200: ((3, 24, 36, 3), (3,)),
+}
+
+VARIANTS: dict[str, ModelConfig] = (
+    {f"ViT-{size}/{patch}": _vit(size, patch) for size in _SIZES for patch in (8, 14, 16, 32)}
+    | {
+        name: _vit(size, patch, StemConfig(stage_depths=depths))
+        for name, (size, patch, depths) in _HYBRIDS.items()
+    }
+    | {
+        f"BiT-R{depth}x{width}": ResNetConfig(stage_depths=depths, width=float(width))
+        for depth, (depths, widths) in _RESNETS.items()
+        for width in widths
+    }
+)
+
+
+def get_variant(name: str) -> ModelConfig:
+    """Returns the configuration named `name`; `ViT-B_16` is read as `ViT-B/16`.
+
+    Raises:
+        ValueError: for an unknown name; the message offers the nearest ones.
+    """
+    if not isinstance(name, str):
+        raise ValueError(
+            f"A model is a name such as 'ViT-B/16', or a configuration. Received: {name!r} "
+            f"({type(name).__name__})."
+        )
+    config = VARIANTS.get(name) or VARIANTS.get(name.replace("_", "/"))
+    if config is None:
+        lowered = {known.lower(): known for known in VARIANTS}
+        near = difflib.get_close_matches(name.replace("_", "/").lower(), lowered, n=3, cutoff=0.3)
+        near = [lowered[match] for match in near]
+        raise ValueError(
+            f"Unknown model {name!r}. Did you mean {' or '.join(near) or 'one of these'}? "
+            f"vit_tf.list_models() returns all {len(VARIANTS)} names."
+        )
+    return config

@@ -1,0 +1,39 @@
+"""Name or configuration to model."""
+
+from vit_tf.config import ModelConfig, ResNetConfig, ViTConfig
+from vit_tf.config.variants import VARIANTS, get_variant
+from vit_tf.models.resnet import ResNet
+from vit_tf.models.vit import VisionTransformer
+
+Model = VisionTransformer | ResNet
+
+
+def create_model(name, *, dtype=None, **fields) -> Model:
+    """Builds a model with fresh weights.
+
+    Args:
+        name: a name of `list_models`, such as "ViT-B/16" (or "ViT-B_16"), or a `ViTConfig` or
+            `ResNetConfig`.
+        dtype: Keras dtype policy, such as "mixed_bfloat16"; None is the global policy.
+        **fields: fields of the configuration that replace the variant's own; None keeps them.
+
+    Returns:
+        A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-...".
+
+    Raises:
+        ValueError: for an unknown name or field, or values that do not fit together.
+
+    Example:
+        >>> model = create_model("ViT-Ti/16", num_classes=10, image_size=(64, 48))
+        >>> model.grid
+        (4, 3)
+    """
+    config: ModelConfig = name if isinstance(name, ModelConfig) else get_variant(name)
+    config = config.replace(**{key: value for key, value in fields.items() if value is not None})
+    family = {ViTConfig: VisionTransformer, ResNetConfig: ResNet}[type(config)]
+    return family(config, dtype=dtype)
+
+
+def list_models() -> list[str]:
+    """Names that `create_model` knows."""
+    return list(VARIANTS)
