@@ -10,6 +10,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).parent.parent
 MAX_LINES = 400
+MAX_FILES = 15
 
 # What each package may import of ours; tests may import everything, and nothing imports tests.
 LEVELS = {
@@ -17,6 +18,35 @@ LEVELS = {
     "vit_tf": {"custom_ops", "vit_tf"},
     "pipelines": {"custom_ops", "vit_tf", "pipelines"},
 }
+# The floors of each package, from top to bottom: imports go down the list and never up. A name is a
+# folder or a module of the package; a module that is not named here stands on the top floor.
+FLOORS = {
+    "vit_tf": (
+        "families",
+        "analysis",
+        "checkpoints",
+        "models",
+        "layers",
+        "preprocessing",
+        "images",
+        "config",
+    ),
+    "pipelines": (
+        "studies",
+        "cluster",
+        "serving",
+        "training",
+        "evaluation",
+        "tasks",
+        "runs",
+        "reports",
+        "data",
+        "config",
+        "errors",
+    ),
+}
+# Beside the commands, the top of `pipelines` holds the frame that they share and the exceptions.
+NOT_COMMANDS = {"pipelines.__init__", "pipelines.cli", "pipelines.errors"}
 # Import names, where a distribution is not called like what it contains.
 IMPORT_NAMES = {
     "absl-py": "absl",
@@ -112,6 +142,97 @@ def direction_complaints(source, module, allowed_third_party):
         for name, line in imports(source, module)
         if name.split(".")[0] not in allowed
     ]
+
+
+def graph(sources):
+    """What each module imports of the given ones: module -> set of modules.
+
+    Args:
+        sources: text of each module by its dotted name, packages as "<package>.__init__".
+    """
+    found = {}
+    for module, source in sources.items():
+        edges = set()
+        for name, _ in imports(source, module):
+            # `from package import module` imports the module, and its package on the way.
+            edges |= {target for target in (name, f"{name}.__init__") if target in sources}
+        # A package that is imported on the way to one of its modules is no use of it.
+        inner = {edge.rpartition(".")[0] for edge in edges if not edge.endswith(".__init__")}
+        edges -= {f"{package}.__init__" for package in inner}
+        found[module] = edges - {module}
+    return found
+
+
+def circles(edges):
+    """Groups of modules that import each other, directly or through others.
+
+    Args:
+        edges: as `graph` returns it.
+
+    Returns:
+        List of sorted lists of module names.
+    """
+    reachable = {}
+    for start in edges:
+        seen, todo = set(), [start]
+        while todo:
+            new = edges.get(todo.pop(), set()) - seen
+            seen |= new
+            todo += new
+        reachable[start] = seen
+    groups = {
+        tuple(sorted(x for x in edges if x in reachable[m] and m in reachable[x]))
+        for m in edges
+        if m in reachable[m]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def floor(module):
+    """The floor of a module, 0 at the top; larger numbers are further down."""
+    package, _, rest = module.partition(".")
+    place = rest.split(".")[0]
+    names = FLOORS.get(package, ())
+    return names.index(place) + 1 if place in names else 0
+
+
+def floor_complaints(edges):
+    """Imports that go up: from a module to one of the same package on a higher floor."""
+    return [
+        f"{module} imports {target}, which is above it"
+        for module, targets in edges.items()
+        for target in sorted(targets)
+        if module.split(".")[0] == target.split(".")[0] and floor(target) < floor(module)
+    ]
+
+
+def top_complaints(modules, commands):
+    """Modules at the top of `pipelines` that are neither commands nor shared by all of them."""
+    top = [name for name in modules if name.startswith("pipelines.") and name.count(".") == 1]
+    return [
+        f"{name} is not a command: move it into a folder"
+        for name in top
+        if name not in commands | NOT_COMMANDS
+    ]
+
+
+def crowding_complaints(sources):
+    """Folders with more than `MAX_FILES` modules or with one; the top of `pipelines` excepted.
+
+    An `__init__.py` counts if it holds more than a docstring.
+    """
+    folders = {}
+    for name, source in sources.items():
+        folder, _, file = name.rpartition(".")
+        counts = file != "__init__" or len(ast.parse(source).body) > 1
+        folders[folder] = folders.get(folder, 0) + counts
+    complaints = []
+    for folder, count in folders.items():
+        if folder != "pipelines" and count > MAX_FILES:
+            complaints.append(f"{folder} has {count} modules: at most {MAX_FILES}")
+        if count < 2:
+            complaints.append(f"{folder} has {count} modules: a folder begins with two")
+    return complaints
 
 
 def command_complaints(source, module, commands):

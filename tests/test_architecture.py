@@ -3,19 +3,25 @@
 import pytest
 
 from tests.architecture import (
+    MAX_FILES,
     MAX_LINES,
     ROOT,
     attributes_read,
+    circles,
     command_complaints,
+    crowding_complaints,
     dataclass_fields,
     direction_complaints,
     flag_complaints,
+    floor_complaints,
+    graph,
     has_main_block,
     idle_tests,
     private_complaints,
     size_complaints,
     start_complaints,
     third_party,
+    top_complaints,
     unsafe_complaints,
 )
 
@@ -60,6 +66,20 @@ def _complaints(rule, sources, *arguments):
 def test_imports_go_down_and_are_declared(package):
     allowed = third_party(next(iter(package)).split(".")[0])
     assert _complaints(direction_complaints, package, allowed) == []
+
+
+def test_imports_go_down_the_floors_and_never_in_a_circle():
+    edges = graph(_sources(*PACKAGES))
+    assert floor_complaints(edges) == []
+    assert circles(edges) == []
+
+
+def test_the_top_of_pipelines_holds_commands_only():
+    assert top_complaints(_sources("pipelines"), COMMANDS) == []
+
+
+def test_folders_hold_a_handful_of_modules(package):
+    assert crowding_complaints(package) == []
 
 
 def test_only_commands_and_scripts_can_be_started():
@@ -160,6 +180,53 @@ def test_direction_rule_finds(module, source):
 )
 def test_direction_rule_passes(module, source):
     assert not direction_complaints(source, module, third_party(module.split(".")[0]))
+
+
+def test_graph_rule_finds():
+    sources = {
+        "vit_tf.config.__init__": "from vit_tf.config.vit import ViTConfig",
+        "vit_tf.config.vit": "import dataclasses",
+        "vit_tf.layers.attention": "from vit_tf.config import ViTConfig",
+        "vit_tf.create": "def f():\n    from vit_tf.layers import attention",
+    }
+    assert graph(sources) == {
+        "vit_tf.config.__init__": {"vit_tf.config.vit"},
+        "vit_tf.config.vit": set(),
+        "vit_tf.layers.attention": {"vit_tf.config.__init__"},
+        "vit_tf.create": {"vit_tf.layers.attention"},
+    }
+
+
+def test_floor_rule_finds():
+    down = {"vit_tf.create": {"vit_tf.layers.a"}, "pipelines.cli": {"pipelines.runs.strategies"}}
+    assert (
+        floor_complaints(down | {"pipelines.runs.a": {"pipelines.runs.b", "vit_tf.create"}}) == []
+    )
+    assert floor_complaints({"vit_tf.layers.a": {"vit_tf.create"}})
+    assert floor_complaints({"pipelines.runs.strategies": {"pipelines.cli"}})
+    assert floor_complaints({"pipelines.data.order": {"pipelines.training.loop"}})
+    assert floor_complaints({"pipelines.errors": {"pipelines.config.names"}})
+
+
+def test_circle_rule_finds():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def test_top_rule_finds():
+    modules = {"pipelines.__init__", "pipelines.cli", "pipelines.export", "pipelines.data.order"}
+    assert top_complaints(modules, {"pipelines.export"}) == []
+    assert top_complaints(modules | {"pipelines.weights"}, {"pipelines.export"})
+
+
+def test_crowding_rule_finds():
+    modules = dict.fromkeys([f"vit_tf.layers.m{index}" for index in range(MAX_FILES)], "x = 1")
+    package = {"vit_tf.layers.__init__": '"""Layers."""'}
+    assert crowding_complaints(modules | package) == []
+    assert crowding_complaints(modules | package | {"vit_tf.layers.more": "x = 1"})
+    assert crowding_complaints(package | {"vit_tf.layers.one": "x = 1"})
+    table = {"vit_tf.layers.__init__": '"""Layers."""\nfrom vit_tf.layers.one import x'}
+    assert crowding_complaints(table | {"vit_tf.layers.one": "x = 1"}) == []
 
 
 def test_start_rule_finds():
