@@ -205,8 +205,13 @@ def test_weights_of_a_row_add_up_to_one(value, dtype, monkeypatch):
     for _ in each_isa(monkeypatch):
         for scale in (1.0, 100.0, 1e4):
             qkv = tf.cast(scale * draw([2, 37, 48], dtype), dtype)
-            arguments = {"taps": ("class_row", "entropy"), "implementation": "compiled"}
-            _, taps = custom_ops.attention(qkv, 2, bias=large_bias(value), **arguments)
+            _, taps = custom_ops.attention_with_taps(
+                qkv,
+                2,
+                ("class_row", "entropy"),
+                bias=large_bias(value),
+                implementation="compiled",
+            )
             sums = exact(taps["class_row"]).sum(-1)
             np.testing.assert_allclose(sums, 1, rtol=0, atol=4 * EPSILON["float32"])
             assert (exact(taps["entropy"]) <= np.log(37)).all()
@@ -289,7 +294,9 @@ def test_taps(dtype, with_bias, monkeypatch):
                 "entropy": oracle.entropy(weights) if count > 1 else np.zeros([2, 3]),
             }
             arguments = {"bias": bias, "taps": TAPS, "grid": grid}
-            actual, found = custom_ops.attention(qkv, 3, **arguments, implementation="compiled")
+            actual, found = custom_ops.attention_with_taps(
+                qkv, 3, **arguments, implementation="compiled"
+            )
             plain = custom_ops.attention(qkv, 3, bias=bias, implementation="reference")
             assert_as_good(actual, plain, out, dtype)
             assert list(found) == list(TAPS)
@@ -298,11 +305,28 @@ def test_taps(dtype, with_bias, monkeypatch):
                 assert_close(tap, expected[name], dtype, "taps")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scale(dtype, monkeypatch):
+    """Output, gradients and taps, with and without a bias, for whole and odd sizes of heads."""
+    for _ in each_isa(monkeypatch):
+        for size, scale in ((16, 0.1), (20, 1.0), (5, 0.37)):
+            qkv = draw([2, 18, 3 * 3 * size], dtype)
+            check_attention(qkv, 3, scale=scale)
+            check_attention(qkv, 3, draw([3, 18, 18], dtype), scale=scale)
+            _, taps = custom_ops.attention_with_taps(
+                qkv, 3, TAPS, grid=(4, 4), scale=scale, implementation="compiled"
+            )
+            _, weights, _ = oracle.attention(exact(qkv), 3, None, scale)
+            assert_close(taps["class_row"], weights[:, :, 0], dtype, "taps")
+            assert_close(taps["entropy"], oracle.entropy(weights), dtype, "taps")
+        check_attention(draw([2, 5, 7, 3 * 24], dtype), 3, axis=1, scale=0.5)
+
+
 @pytest.mark.parametrize("names", [("entropy",), ("distance", "class_row"), ("class_row",)])
 def test_only_the_taps_asked_for(names):
     qkv = draw([2, 13, 36])
-    _, every = custom_ops.attention(qkv, 3, taps=TAPS, grid=(3, 4), implementation="compiled")
-    _, some = custom_ops.attention(qkv, 3, taps=names, grid=(3, 4), implementation="compiled")
+    _, every = custom_ops.attention_with_taps(qkv, 3, TAPS, grid=(3, 4), implementation="compiled")
+    _, some = custom_ops.attention_with_taps(qkv, 3, names, grid=(3, 4), implementation="compiled")
     assert list(some) == list(names)
     for name in names:
         np.testing.assert_array_equal(some[name], every[name])
@@ -312,17 +336,19 @@ def test_masked_rows_have_zero_taps():
     bias = np.zeros([2, 6, 6], np.float32)
     bias[0] = bias[1, 0] = -np.inf
     arguments = {"taps": TAPS, "grid": (2, 3), "implementation": "compiled"}
-    _, taps = custom_ops.attention(draw([1, 6, 24]), 2, bias=tf.constant(bias), **arguments)
+    _, taps = custom_ops.attention_with_taps(
+        draw([1, 6, 24]), 2, bias=tf.constant(bias), **arguments
+    )
     assert not np.any(taps["class_row"])
     assert taps["distance"][0, 0] == taps["entropy"][0, 0] == 0 < taps["entropy"][0, 1]
 
 
 def test_no_tokens_or_images_have_taps_of_zero():
     arguments = {"taps": ("class_row", "entropy"), "implementation": "compiled"}
-    _, taps = custom_ops.attention(tf.zeros([2, 0, 36]), 3, **arguments)
+    _, taps = custom_ops.attention_with_taps(tf.zeros([2, 0, 36]), 3, **arguments)
     assert taps["class_row"].shape == [2, 3, 0]
     np.testing.assert_array_equal(taps["entropy"], np.zeros([2, 3]))
-    _, taps = custom_ops.attention(tf.zeros([0, 5, 36]), 3, **arguments)
+    _, taps = custom_ops.attention_with_taps(tf.zeros([0, 5, 36]), 3, **arguments)
     assert taps["class_row"].shape == [0, 3, 5] and taps["entropy"].shape == [0, 3]
 
 
