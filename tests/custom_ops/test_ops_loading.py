@@ -277,9 +277,9 @@ def checkout(built, tmp_path):
 
 PLACES = """
 import threading, custom_ops
-from custom_ops import library
+from custom_ops import loader
 answers = []
-threads = [threading.Thread(target=lambda: answers.append(library.load())) for _ in range(4)]
+threads = [threading.Thread(target=lambda: answers.append(loader.load())) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 assert len(answers) == 4 and len(set(map(id, answers))) == 1
