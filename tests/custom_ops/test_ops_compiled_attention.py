@@ -117,7 +117,7 @@ def test_masked_rows(dtype, monkeypatch):
     qkv, cotangent = draw([2, 20, 36], dtype), tf.ones([2, 20, 12], dtype)
     for _ in each_isa(monkeypatch):
         check_attention(qkv, 3, bias)
-        out, d_qkv, d_bias = attend("compiled", qkv, 3, bias, None, cotangent)
+        out, d_qkv, d_bias = attend("compiled", qkv, 3, cotangent, bias)
         heads = exact(out).reshape(2, 20, 3, 4)
         assert not heads[0, 2, 0].any() and not heads[1, 0, 2].any() and not heads[:, :, 1].any()
         assert not exact(d_bias)[np.isneginf(exact(bias))].any()
@@ -168,7 +168,7 @@ def test_one_token_has_no_gradient_but_that_of_its_value(scale, dtype, monkeypat
     qkv = tf.cast(scale * draw([2, 1, 3 * 80], dtype), dtype)
     cotangent = draw([2, 1, 80], dtype, seed=1)
     for _ in each_isa(monkeypatch):
-        out, d_qkv = attend("compiled", qkv, 2, None, None, cotangent)
+        out, d_qkv = attend("compiled", qkv, 2, cotangent)
         np.testing.assert_array_equal(exact(out), exact(qkv)[:, :, 160:])
         np.testing.assert_array_equal(exact(d_qkv)[:, :, :160], 0)
         np.testing.assert_array_equal(exact(d_qkv)[:, :, 160:], exact(cotangent))
@@ -227,8 +227,8 @@ def check_not_finite(qkv, bias=None, cotangent=None):
     if cotangent is None:
         cotangent = draw([*qkv.shape[:-1], qkv.shape[-1] // 3], dtype, seed=1)
     wide = [None if x is None else tf.cast(x, "float64") for x in (qkv, bias, cotangent)]
-    expected = attend("reference", wide[0], 2, wide[1], None, wide[2])
-    for one, other in zip(attend("compiled", qkv, 2, bias, None, cotangent), expected, strict=True):
+    expected = attend("reference", wide[0], 2, wide[2], wide[1])
+    for one, other in zip(attend("compiled", qkv, 2, cotangent, bias), expected, strict=True):
         np.testing.assert_allclose(
             exact(one), exact(other), rtol=0, atol=30 * EPSILON[dtype], equal_nan=True
         )
@@ -269,7 +269,7 @@ def test_nan_and_inf_in_the_gradient_of_masked_rows(value, dtype, monkeypatch):
     given = tf.cast(tf.constant(cotangent), dtype)
     for _ in each_isa(monkeypatch):
         check_not_finite(qkv, bias, given)
-        assert np.isfinite(exact(attend("compiled", qkv, 2, bias, None, given)[1])).all()
+        assert np.isfinite(exact(attend("compiled", qkv, 2, given, bias)[1])).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -355,11 +355,9 @@ def test_no_tokens_or_images_have_taps_of_zero():
 def test_the_same_bits_every_time():
     qkv, bias = draw([3, 77, 3 * 40], "bfloat16"), draw([77, 77])
     cotangent = draw([3, 77, 40], "bfloat16", seed=1)
-    first = attend("compiled", qkv, 2, bias, None, cotangent)
+    first = attend("compiled", qkv, 2, cotangent, bias)
     for _ in range(3):
-        for one, other in zip(
-            first, attend("compiled", qkv, 2, bias, None, cotangent), strict=True
-        ):
+        for one, other in zip(first, attend("compiled", qkv, 2, cotangent, bias), strict=True):
             np.testing.assert_array_equal(exact(one), exact(other))
 
 

@@ -24,7 +24,7 @@ def exact(tensor):
 
 def uniform(count, taps, grid=None):
     """Taps of attention that gives every token the same weight."""
-    return custom_ops.attention(tf.zeros([1, count, 3], "float64"), 1, taps=taps, grid=grid)[1]
+    return custom_ops.attention_with_taps(tf.zeros([1, count, 3], "float64"), 1, taps, grid=grid)[1]
 
 
 @pytest.mark.parametrize("dtype", tuple(EPSILON))
@@ -103,7 +103,7 @@ def test_no_tokens():
 
 
 def test_empty_batch():
-    _, taps = custom_ops.attention(tf.zeros([0, 13, 36]), 3, taps=TAPS, grid=(3, 4))
+    _, taps = custom_ops.attention_with_taps(tf.zeros([0, 13, 36]), 3, TAPS, grid=(3, 4))
     assert [tap.shape.as_list() for tap in taps.values()] == [[0, 3, 13], [0, 3], [0, 3]]
 
 
@@ -112,7 +112,7 @@ def test_masked_rows_have_zero_taps(dtype):
     qkv = draw([1, 6, 12], dtype)
     bias = np.zeros([2, 6, 6])
     bias[0] = bias[1, 0] = bias[1, 3] = -np.inf
-    _, taps = custom_ops.attention(qkv, 2, bias=tf.constant(bias), taps=TAPS, grid=(2, 3))
+    _, taps = custom_ops.attention_with_taps(qkv, 2, TAPS, bias=tf.constant(bias), grid=(2, 3))
     assert not np.any(taps["class_row"])
     assert taps["distance"][0, 0] == taps["entropy"][0, 0] == 0
     _, weights, _ = oracle.attention(exact(qkv), 2, bias)
