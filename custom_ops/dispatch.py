@@ -91,8 +91,10 @@ def _choose(choice, source):
                 "'reference' to do without."
             )
         return "reference"
-    if os.environ.get(ISA_VARIABLE) and (error := state.isa_report().get("error")):
-        raise ValueError(f"{ISA_VARIABLE}={os.environ[ISA_VARIABLE]}: {error}")
+    if os.environ.get(ISA_VARIABLE):
+        error = state.isa_report().get("error")
+        if error:
+            raise ValueError(f"{ISA_VARIABLE}={os.environ[ISA_VARIABLE]}: {error}")
     return "compiled"
 
 

@@ -69,9 +69,10 @@ def load():
     Raises:
         ValueError: if there is no library that can be used.
     """
-    if (ops := library().ops) is None:
-        raise ValueError(f"The compiled ops cannot be used: {library().reason}.")
-    return ops
+    state = library()
+    if state.ops is None:
+        raise ValueError(f"The compiled ops cannot be used: {state.reason}.")
+    return state.ops
 
 
 def library() -> Library:

@@ -319,7 +319,7 @@ def test_variables_and_arrays_as_inputs():
         out = custom_ops.attention(qkv, 3, bias=bias)
     gradients = tape.gradient(out, [qkv, bias])
     for actual, expected in zip(
-        [out, *gradients], attend(None, qkv.value(), 3, bias.value(), None, None), strict=True
+        [out, *gradients], attend(None, qkv.value(), 3, None, bias.value()), strict=True
     ):
         np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(custom_ops.attention(qkv.numpy(), 3, bias=bias.numpy()), out)
