@@ -1,88 +1,179 @@
-"""Multi-head attention over a packed projection: signature and checks."""
+"""Multi-head attention over a packed projection: signatures and checks."""
 
-import operator
+import math
+import numbers
 
 from custom_ops import dispatch
+from custom_ops.arguments import exact_floats, positive_int
 
 TAPS = ("class_row", "distance", "entropy")
 
 
-def attention(qkv, num_heads, *, bias=None, axis=None, taps=(), grid=None, implementation=None):
-    """Multi-head attention that can report what it attended to (Vaswani et al., 2017, 3.2).
+def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
+    """Multi-head attention (Vaswani et al., 2017, 3.2; Dosovitskiy et al., 2021, appendix A).
 
-    Computes `softmax(q k^T / sqrt(D / H) + bias) v` in every head and concatenates the heads
-    (Dosovitskiy et al., 2021, appendix A). The softmax runs in float32, or float64 for float64
-    input. A row whose bias is all -inf has zero output, zero gradients and zero taps.
+    Computes `softmax(scale q k^T + bias) v` in every head and concatenates the heads. The softmax
+    runs in float32, or float64 for float64 input. A row whose bias is all -inf has zero output,
+    zero gradients and zero taps.
 
     Args:
         qkv: `[B, N, 3 D]` float16, bfloat16, float32 or float64: q | k | v, each `[H, D / H]`.
-            With an axis, `[B, R, C, 3 D]`.
         num_heads: number of heads `H`; divides `D`.
-        bias: optional floats to add to the logits, broadcastable to `[B, H, N, N]`, or with an axis
-            to `[B, lines, H, n, n]`: `n` tokens along the axis, `lines` along the other one.
-            Differentiable. 0 keeps and -inf hides a key. Finite numbers hide nothing, `dtype.min`
-            included: a row of them is softmax all the same.
-        axis: None, or 1 or 2 to attend along that axis of `[B, R, C, 3 D]` only: 2 within each row
-            of the grid, 1 within each column.
-        taps: names of what to report. All are float32 (float64 for float64 input), computed
-            without a gradient, and not available with an axis:
+        bias: optional floats to add to the logits, broadcastable to `[B, H, N, N]`. Differentiable.
+            0 keeps and -inf hides a key. Finite numbers hide nothing, `dtype.min` included: a row
+            of them is softmax all the same.
+        scale: finite number above 0 that multiplies `q k^T`; None is `1 / sqrt(D / H)`.
+        implementation: "auto", "compiled" or "reference"; None is "auto". See
+            `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
+            mode. It is not used under `jit_compile=True` and not on TPUs and GPUs.
+
+    Returns:
+        `[B, N, D]` in the dtype of `qkv`.
+
+    Raises:
+        ValueError: if an argument is illegal or shapes known at tracing do not fit.
+    """
+    ops = dispatch.ops_for(implementation)
+    qkv, bias, options = _check(qkv, num_heads, bias, scale)
+    if ops is None or _beyond_attributes(scale):
+        from custom_ops import reference
+
+        return reference.attention(qkv, bias=bias, **options)
+    out, _ = _run_compiled(ops, qkv, bias, **options)
+    return out
+
+
+def attention_with_taps(
+    qkv, num_heads, taps, *, bias=None, scale=None, grid=None, implementation=None
+):
+    """As `attention`, and reports what it attended to, without storing `[N, N]` weights.
+
+    Args:
+        qkv, num_heads, bias, scale, implementation: as for `attention`.
+        taps: names of what to report. All are float32 (float64 for float64 input) and computed
+            without a gradient:
             "class_row", `[B, H, N]`: weights from token 0 to all tokens;
             "distance", `[B, H]`: distance between query and key in grid units, weighted by
             attention, summed over keys and averaged over queries. Tokens before the last
             `rows * columns` have no place on the grid and are left out, both as queries and as
             keys; the weights that remain are not normalised again;
             "entropy", `[B, H]`: entropy of the weights in nats, averaged over queries.
-        grid: `(rows, columns)` of the patches, for "distance".
-        implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.loader`.
-            The compiled library has no second derivatives and no forward mode. It is not used under
-            `jit_compile=True` and not on TPUs and GPUs; see `custom_ops.dispatch`.
+        grid: `(rows, columns)` of the patches; "distance" needs it.
 
     Returns:
-        `[B, N, D]` (`[B, R, C, D]` with an axis) in the dtype of `qkv`; with taps, the pair of it
-        and a dict from tap name to tensor.
+        The pair of the output, `[B, N, D]`, and a dict from tap name to tensor.
 
     Raises:
         ValueError: if an argument is illegal or shapes known at tracing do not fit.
     """
+    ops = dispatch.ops_for(implementation)
+    qkv, bias, options = _check(qkv, num_heads, bias, scale)
+    taps, grid = _check_taps(taps, grid, qkv)
+    if ops is None or _beyond_attributes(scale):
+        from custom_ops import reference
+
+        return reference.attention_with_taps(qkv, taps=taps, grid=grid, bias=bias, **options)
+    out, statistics = _run_compiled(ops, qkv, bias, **options)
+    if not taps:
+        return out, {}
+    rows, columns = grid or (0, 0)
+    tensors = ops.vit_attention_taps(
+        qkv,
+        _as_list(bias, qkv.dtype),
+        statistics,
+        num_heads=options["num_heads"],
+        scale=_attribute(scale),
+        taps=taps,
+        grid_rows=rows,
+        grid_columns=columns,
+    )
+    return out, {name: getattr(tensors, name) for name in taps}
+
+
+def axial_attention(qkv, num_heads, axis, *, bias=None, scale=None, implementation=None):
+    """As `attention`, along one axis of a grid of tokens (Ho et al., 2019; Wang et al., 2020).
+
+    Args:
+        qkv: `[B, R, C, 3 D]`: q | k | v at every place of the grid.
+        num_heads, scale, implementation: as for `attention`.
+        axis: 2 to attend within each row of the grid, 1 within each column.
+        bias: as for `attention`, broadcastable to `[B, lines, H, n, n]`: `n` tokens along the axis,
+            `lines` along the other one.
+
+    Returns:
+        `[B, R, C, D]` in the dtype of `qkv`.
+
+    Raises:
+        ValueError: if an argument is illegal or shapes known at tracing do not fit.
+    """
+    if axis not in (1, 2):
+        raise ValueError(
+            f"axis={axis!r} is not an axis of the grid. Use 1 (within columns) or 2 (within rows)."
+        )
+    ops = dispatch.ops_for(implementation)
+    qkv, bias, options = _check(qkv, num_heads, bias, scale, axis)
+    if ops is None or _beyond_attributes(scale):
+        from custom_ops import reference
+
+        return reference.axial_attention(qkv, bias=bias, axis=axis, **options)
+    out, _ = _run_compiled(ops, qkv, bias, axis=axis, **options)
+    return out
+
+
+def _run_compiled(ops, qkv, bias, *, num_heads, scale, axis=0):
+    """Returns the output and the softmax statistics that taps and gradients need."""
+    return ops.vit_attention(
+        qkv,
+        _as_list(bias, qkv.dtype),
+        num_heads=num_heads,
+        axis=axis,
+        scale=_attribute(scale),
+        Tacc=_softmax_dtype(qkv.dtype),
+    )
+
+
+def _as_list(bias, dtype):
+    """The bias as the registered ops take it: a list of none or one, in the softmax's dtype."""
     import tensorflow as tf
 
-    ops = dispatch.ops_for(implementation)
+    return [] if bias is None else [tf.cast(bias, _softmax_dtype(dtype))]
+
+
+def _softmax_dtype(dtype):
+    import tensorflow as tf
+
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def _attribute(scale):
+    return [] if scale is None else exact_floats(scale)
+
+
+def _beyond_attributes(scale):
+    """Whether a scale is no sum of float32 numbers, which is what attributes can hold."""
+    return scale is not None and exact_floats(scale) is None
+
+
+def _check(qkv, num_heads, bias, scale, axis=None):
+    """Returns `qkv` and `bias` as tensors, and `num_heads` and `scale` as keyword arguments."""
+    import tensorflow as tf
+
     qkv = tf.convert_to_tensor(qkv)
     num_heads = _check_qkv(qkv, num_heads, axis)
     if bias is not None:
         bias = tf.convert_to_tensor(bias)
         _check_bias(bias, qkv, num_heads, axis)
-    taps, grid = _check_taps(taps, grid, axis, qkv)
-    if ops is None:
-        from custom_ops import reference
-
-        return reference.attention(qkv, num_heads, bias, axis, taps, grid)
-    # The precision in which the softmax runs.
-    wide = tf.float64 if qkv.dtype == tf.float64 else tf.float32
-    bias = [] if bias is None else [tf.cast(bias, wide)]
-    out, statistics = ops.vit_attention(qkv, bias, num_heads=num_heads, axis=axis or 0, Tacc=wide)
-    if not taps:
-        return out
-    rows, columns = grid or (0, 0)
-    found = ops.vit_attention_taps(
-        qkv,
-        bias,
-        statistics,
-        num_heads=num_heads,
-        taps=taps,
-        grid_rows=rows,
-        grid_columns=columns,
-    )
-    return out, {name: getattr(found, name) for name in taps}
+    if scale is not None:
+        if not isinstance(scale, numbers.Real) or not 0 < scale < math.inf:
+            raise ValueError(
+                f"scale={scale!r} must be a finite number above 0, or None for 1 / sqrt(D / H)."
+            )
+        scale = float(scale)
+    return qkv, bias, {"num_heads": num_heads, "scale": scale}
 
 
 def _check_qkv(qkv, num_heads, axis):
     """Returns `num_heads` as an int."""
-    if axis not in (None, 1, 2):
-        raise ValueError(
-            f"axis={axis!r} is not an axis of the grid. Use 1 (within columns), 2 (within rows) or "
-            "None (all tokens)."
-        )
     if qkv.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
         raise ValueError(
             f"qkv has dtype {qkv.dtype.name}. Cast it to float16, bfloat16, float32 or float64."
@@ -90,10 +181,10 @@ def _check_qkv(qkv, num_heads, axis):
     rank, layout = (3, "[B, N, 3 D]") if axis is None else (4, "[B, R, C, 3 D]")
     if qkv.shape.rank != rank:
         raise ValueError(
-            f"qkv has shape {qkv.shape}, but with axis={axis} it must be {layout}, of rank {rank}. "
-            "Reshape it, or change the axis."
+            f"qkv has shape {qkv.shape}, but it must be {layout}, of rank {rank}. Reshape it; "
+            "attention is for [B, N, 3 D], axial_attention for [B, R, C, 3 D]."
         )
-    num_heads = _positive_int(num_heads, "num_heads")
+    num_heads = positive_int(num_heads, "num_heads")
     width = qkv.shape[-1]
     if width is not None and (width == 0 or width % (3 * num_heads)):
         raise ValueError(
@@ -130,15 +221,11 @@ def _check_bias(bias, qkv, num_heads, axis):
         )
 
 
-def _check_taps(taps, grid, axis, qkv):
+def _check_taps(taps, grid, qkv):
     """Returns the names as a tuple and, where "distance" needs it, the grid as two ints."""
     taps = taps if isinstance(taps, str) else tuple(taps)
     if isinstance(taps, str) or any(name not in TAPS for name in taps):
         raise ValueError(f"taps={taps!r} must be a tuple of names from {list(TAPS)}.")
-    if taps and axis is not None:
-        raise ValueError(
-            f"taps={taps} are not available with axis={axis}. Use axis=None, or leave taps empty."
-        )
     if "distance" not in taps:
         return taps, None
     if grid is None:
@@ -147,7 +234,7 @@ def _check_taps(taps, grid, axis, qkv):
         rows, columns = grid
     except (TypeError, ValueError):
         raise ValueError(f"grid={grid!r} must be the pair (rows, columns).") from None
-    rows, columns = (_positive_int(n, f"Each side of grid={grid!r}") for n in (rows, columns))
+    rows, columns = (positive_int(n, f"Each side of grid={grid!r}") for n in (rows, columns))
     count = qkv.shape[1]
     if count is not None and rows * columns > count:
         raise ValueError(
@@ -155,13 +242,3 @@ def _check_taps(taps, grid, axis, qkv):
             "tokens. Pass the grid that these tokens come from."
         )
     return taps, (rows, columns)
-
-
-def _positive_int(value, name):
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{name} must be a positive integer. Received: {value!r}.")
-    return number

@@ -22,7 +22,7 @@ def _attention(op, d_out, d_statistics):
     ops = loader.load()
     qkv, *bias = op.inputs
     arguments = (qkv, bias, *op.outputs, d_out)
-    attributes = {name: op.get_attr(name) for name in ("num_heads", "axis")}
+    attributes = {name: op.get_attr(name) for name in ("num_heads", "axis", "scale")}
     gradients = [ops.vit_attention_grad, ops.vit_attention_bias_grad][: 1 + len(bias)]
     return [
         gradient(*arguments, **attributes) if _wanted(op, index) else None

@@ -59,10 +59,8 @@ def read_stamp(path):
         stamp = json.loads(text.split(b"\0")[0])
     except (OSError, ValueError):
         return None
-    keys = ("tensorflow", "compiler", "isas", "sources")
-    return (
-        stamp if isinstance(stamp, dict) and all(type(stamp.get(k)) is str for k in keys) else None
-    )
+    is_stamp = isinstance(stamp, dict) and all(type(stamp.get(key)) is str for key in _STAMP_KEYS)
+    return stamp if is_stamp else None
 
 
 def complaint(path, tensorflow_version):

@@ -1,10 +1,9 @@
 """Images to tokens: signatures and checks."""
 
-import ctypes
 import numbers
-import operator
 
 from custom_ops import dispatch
+from custom_ops.arguments import exact_floats, positive_int
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 # What can be moved without a look at it.
@@ -43,10 +42,10 @@ def patch_embed(
             and -1 for uint8.
         prefix: optional `[T, D]` tokens, such as the class token, to put before the patches.
         position: optional `[T + N, D]` table to add, rows of the prefix first.
-        implementation: "auto", "compiled" or "reference"; None is "auto". See `custom_ops.loader`.
-            The compiled library has no second derivatives and no forward mode. It is not used under
-            `jit_compile=True`, on TPUs and GPUs, and for kernels and images of other types than
-            uint8 and floats of 16, 32 and 64 bits; see `custom_ops.dispatch`.
+        implementation: "auto", "compiled" or "reference"; None is "auto". See
+            `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
+            mode. It is not used under `jit_compile=True`, on TPUs and GPUs, and for kernels and
+            images of other types than uint8 and floats of 16, 32 and 64 bits.
 
     Returns:
         Tokens `[B, T + N, D]` in the dtype of the kernel (`T = 0` without a prefix). Gradients
@@ -82,7 +81,7 @@ def patch_embed(
     if position is not None:
         _check_table("position", position, "[T + N, D]", width)
         _check_position_rows(position, prefix, images, patch_size)
-    parts = {"scale": _exact_floats(scale), "offset": _exact_floats(offset)}
+    parts = {"scale": exact_floats(scale), "offset": exact_floats(offset)}
     covered = kernel.dtype.name in _FLOATS and images.dtype.name in (*_FLOATS, "uint8")
     if ops is None or not covered or None in parts.values():
         from custom_ops import reference
@@ -118,32 +117,13 @@ def extract_patches(images, patch_size):
     ops = dispatch.ops_for(None)
     images = tf.convert_to_tensor(images)
     _check_rank("images", images, "[B, H, W, C]")
-    try:
-        size = operator.index(patch_size)
-    except TypeError:
-        size = 0
-    if size < 1:
-        raise ValueError(f"patch_size must be a positive integer. Received: {patch_size!r}.")
+    size = positive_int(patch_size, "patch_size")
     _check_patches(images, size)
     if ops is None or images.dtype.name not in _FIXED_SIZE:
         from custom_ops import reference
 
         return reference.extract_patches(images, size)
     return ops.vit_extract_patches(images, patch_size=size)
-
-
-def _exact_floats(number):
-    """Returns float32 values whose sum is the number, as attributes of ops hold no doubles.
-
-    None if there are none, for what is not finite or beyond the range of float32.
-    """
-    parts, rest = [], float(number)
-    while rest or not parts:
-        parts.append(ctypes.c_float(rest).value)
-        rest -= parts[-1]
-        if len(parts) == 3 and rest:  # Three have more digits than a double.
-            return None
-    return parts
 
 
 def _check_rank(name, tensor, layout):

@@ -16,29 +16,35 @@ _SPLIT = {None: (2, 0, 3, 1, 4), 1: (3, 0, 2, 4, 1, 5), 2: (3, 0, 1, 4, 2, 5)}
 _MERGE = {None: (0, 2, 1, 3), 1: (0, 3, 1, 2, 4), 2: (0, 1, 3, 2, 4)}
 
 
-def attention(qkv, num_heads, bias=None, axis=None, taps=(), grid=None):
+def attention(qkv, num_heads, bias=None, scale=None):
     """Multi-head attention; `custom_ops.attention` documents it."""
-    query, key, value = split_heads(qkv, num_heads, axis)
-    weights, empty = _softmax(_logits(query, key), bias)
-    attended = tf.matmul(tf.cast(weights, value.dtype), value)
-    if empty is not None:
-        attended = tf.where(empty, tf.zeros([], attended.dtype), attended)
-    out = merge_heads(attended, axis)
+    return _attend(qkv, num_heads, bias, scale)[0]
+
+
+def attention_with_taps(qkv, num_heads, taps, bias=None, scale=None, grid=None):
+    """Multi-head attention and what it attended to; see `custom_ops.attention_with_taps`."""
+    out, weights, empty = _attend(qkv, num_heads, bias, scale)
     if not taps:
-        return out
+        return out, {}
     weights = tf.stop_gradient(_zero_empty(weights, empty))
     return out, {name: _TAPS[name](weights, grid) for name in taps}
 
 
-def attention_weights(qkv, num_heads, bias=None, axis=None):
+def axial_attention(qkv, num_heads, axis, bias=None, scale=None):
+    """Attention along one axis of a grid; `custom_ops.axial_attention` documents it."""
+    return _attend(qkv, num_heads, bias, scale, axis)[0]
+
+
+def attention_weights(qkv, num_heads, bias=None, scale=None, axis=None):
     """Returns the softmax weights of `attention`, for what needs them explicitly (dropout).
 
     With `split_heads` and `apply_weights` this is `attention` in three steps.
 
     Args:
-        qkv: `[B, N, 3 D]`, or `[B, R, C, 3 D]` with an axis; see `custom_ops.attention`.
+        qkv: `[B, N, 3 D]`, or `[B, R, C, 3 D]` with an axis; see `custom_ops.axial_attention`.
         num_heads: number of heads `H`.
         bias: optional, broadcastable to the result.
+        scale: see `custom_ops.attention`.
         axis: None, 1 or 2.
 
     Returns:
@@ -46,7 +52,7 @@ def attention_weights(qkv, num_heads, bias=None, axis=None):
         itself computed in float32 or float64. Rows sum to 1; a row whose bias is all -inf is zero.
     """
     query, key, _ = split_heads(qkv, num_heads, axis)
-    weights, empty = _softmax(_logits(query, key), bias)
+    weights, empty = _softmax(_logits(query, key, scale), bias)
     return tf.cast(_zero_empty(weights, empty), qkv.dtype)
 
 
@@ -134,12 +140,22 @@ def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, positi
     return tf.concat([prefix, tokens], axis=1)
 
 
-def _logits(query, key):
+def _attend(qkv, num_heads, bias, scale, axis=None):
+    """Returns the output, and what `_softmax` returns."""
+    query, key, value = split_heads(qkv, num_heads, axis)
+    weights, empty = _softmax(_logits(query, key, scale), bias)
+    attended = tf.matmul(tf.cast(weights, value.dtype), value)
+    if empty is not None:
+        attended = tf.where(empty, tf.zeros([], attended.dtype), attended)
+    return merge_heads(attended, axis), weights, empty
+
+
+def _logits(query, key, scale):
     """Scaled `q k^T`, multiplied in the dtype of the input, as float32 or float64."""
     size = _dims(query)[-1]
-    if isinstance(size, int):
+    if scale is None and isinstance(size, int):
         scale = 1 / math.sqrt(size)
-    else:
+    elif scale is None:
         scale = tf.math.rsqrt(tf.cast(size, query.dtype))
     # Scaling q before the product touches N d values instead of N^2, and keeps float16 in range.
     logits = tf.matmul(query * scale, key, transpose_b=True)

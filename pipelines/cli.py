@@ -48,12 +48,12 @@ def _run(main, values, arguments):
         # After the flags, so that a typing error is answered before TensorFlow loads.
         import tensorflow as tf
 
-        import custom_ops.loader
+        import custom_ops.dispatch
         from pipelines.errors import Interrupted, RunError, UserError, first_line
     except KeyboardInterrupt:
         _fail(EXIT_SIGINT, "Interrupted.")
     try:
-        custom_ops.loader.resolve()
+        custom_ops.dispatch.resolve()
     except ValueError as error:
         _fail(EXIT_USAGE, error)
     try:

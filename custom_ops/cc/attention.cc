@@ -1,5 +1,7 @@
 #include "custom_ops/cc/attention.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include <atomic>
@@ -70,12 +72,23 @@ AttentionShape grid_shape(int64_t batch, int64_t rows, int64_t columns, int64_t 
   return {batch, rows, columns, heads, head_size, rows * columns, columns, 1};
 }
 
-Result attention_forward(DType type, const AttentionShape& shape, const void* qkv,
+double default_attention_scale(int64_t head_size) {
+  return 1 / sqrt(static_cast<double>(head_size));
+}
+
+bool is_attention_scale(DType type, double scale) {
+  const bool wide = type == DType::kFloat64;
+  return scale >= (wide ? DBL_MIN : double{FLT_MIN}) && scale <= (wide ? DBL_MAX : FLT_MAX) / 2;
+}
+
+Result attention_forward(DType type, const AttentionShape& shape, double scale,
+    const void* qkv,
                          const AttentionBias& bias, void* out, void* statistics,
                          ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
   call.shape = shape;
+  call.scale = scale;
   call.qkv = qkv;
   call.bias = bias;
   call.result = out;
@@ -83,12 +96,14 @@ Result attention_forward(DType type, const AttentionShape& shape, const void* qk
   return run(call, kernels(type).forward, 2, parallel_for);
 }
 
-Result attention_backward(DType type, const AttentionShape& shape, const void* qkv,
+Result attention_backward(DType type, const AttentionShape& shape, double scale,
+    const void* qkv,
                           const AttentionBias& bias, const void* out, const void* statistics,
                           const void* d_out, void* d_qkv, ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
   call.shape = shape;
+  call.scale = scale;
   call.qkv = qkv;
   call.bias = bias;
   call.out = out;
@@ -98,12 +113,14 @@ Result attention_backward(DType type, const AttentionShape& shape, const void* q
   return run(call, kernels(type).backward, 5, parallel_for);
 }
 
-Result attention_bias_gradient(DType type, const AttentionShape& shape, const void* qkv,
+Result attention_bias_gradient(DType type, const AttentionShape& shape, double scale,
+    const void* qkv,
                                const AttentionBias& bias, const void* out, const void* statistics,
                                const void* d_out, void* d_bias, ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
   call.shape = shape;
+  call.scale = scale;
   call.qkv = qkv;
   call.bias = bias;
   call.out = out;
@@ -113,12 +130,14 @@ Result attention_bias_gradient(DType type, const AttentionShape& shape, const vo
   return run(call, kernels(type).bias_gradient, 2, parallel_for);
 }
 
-Result attention_taps(DType type, const AttentionShape& shape, const void* qkv,
+Result attention_taps(DType type, const AttentionShape& shape, double scale,
+    const void* qkv,
                       const AttentionBias& bias, const void* statistics, const AttentionTaps& taps,
                       ParallelFor parallel_for) {
   AttentionCall call{};
   call.type = type;
   call.shape = shape;
+  call.scale = scale;
   call.qkv = qkv;
   call.bias = bias;
   call.statistics = statistics;

@@ -32,27 +32,35 @@ struct AttentionBias {
   int64_t batch_stride, line_stride, head_stride, query_stride, key_stride;
 };
 
-// out[position] = softmax(q k^T / sqrt(head_size) + bias) v, heads concatenated, `heads * head_size`
+// What q k^T is multiplied by unless something else is asked for: 1 / sqrt(head_size).
+double default_attention_scale(int64_t head_size);
+
+// Whether `scale` can be: finite and above 0, because the running maximum is that of the products
+// before they are scaled; and so in the type that sums are kept in, where its product with log2(e)
+// has to be a normal number too.
+bool is_attention_scale(DType type, double scale);
+
+// out[position] = softmax(q k^T * scale + bias) v, heads concatenated, `heads * head_size`
 // elements of `type` per position.
 // statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the
 // largest logit (without a bias the largest q k, before its scale) and log2 of the sum of
 // exp(logit - largest); 0 and +inf for a row without keys. Kept for the functions below. One number,
 // the logarithm of the sum of exp(logit), would not do: its rounding becomes a factor of all weights
 // that are computed from it, some percent for logits of 1e6.
-Result attention_forward(DType type, const AttentionShape& shape, const void* qkv,
-                         const AttentionBias& bias, void* out, void* statistics,
-                         ParallelFor parallel_for);
+Result attention_forward(DType type, const AttentionShape& shape, double scale,
+                         const void* qkv, const AttentionBias& bias, void* out,
+                         void* statistics, ParallelFor parallel_for);
 
 // d_qkv: like qkv, the gradient for d_out, which is like out.
-Result attention_backward(DType type, const AttentionShape& shape, const void* qkv,
+Result attention_backward(DType type, const AttentionShape& shape, double scale, const void* qkv,
                           const AttentionBias& bias, const void* out, const void* statistics,
                           const void* d_out, void* d_qkv, ParallelFor parallel_for);
 
 // d_bias: the gradient of the bias, summed over what it was broadcast over, at the strides of `bias`;
 // float (double with kFloat64). Each of its elements is written once.
-Result attention_bias_gradient(DType type, const AttentionShape& shape, const void* qkv,
-                               const AttentionBias& bias, const void* out, const void* statistics,
-                               const void* d_out, void* d_bias, ParallelFor parallel_for);
+Result attention_bias_gradient(DType type, const AttentionShape& shape, double scale,
+                               const void* qkv, const AttentionBias& bias, const void* out,
+                               const void* statistics, const void* d_out, void* d_bias, ParallelFor parallel_for);
 
 // What the weights say, without storing them: any pointer may be null. Lines must be 1.
 struct AttentionTaps {
@@ -62,7 +70,7 @@ struct AttentionTaps {
   int64_t rows, columns;  // for distance; rows * columns <= tokens
 };
 
-Result attention_taps(DType type, const AttentionShape& shape, const void* qkv,
+Result attention_taps(DType type, const AttentionShape& shape, double scale, const void* qkv,
                       const AttentionBias& bias, const void* statistics, const AttentionTaps& taps,
                       ParallelFor parallel_for);
 

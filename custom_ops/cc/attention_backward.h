@@ -1,7 +1,7 @@
 // Gradients of attention: the logits are computed again, block by block, as forward has computed
 // them, and the weights p from them and the kept statistics, the largest logit and the sum of
 // exp(logit - largest). With do = d_out and delta = sum(do * out) of a query:
-//   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k / sqrt(size),   dk = ds^T q / sqrt(size)
+//   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k * scale,   dk = ds^T q * scale
 // and ds is the gradient of the bias (Dao et al., 2022, appendix B.4).
 #ifndef CUSTOM_OPS_CC_ATTENTION_BACKWARD_H_
 #define CUSTOM_OPS_CC_ATTENTION_BACKWARD_H_
@@ -135,8 +135,8 @@ struct Gradients {
     const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
     const LineBias<T> line_bias(call.bias, line.batch, line.line, line.head);
     Integers<T> open[kVectors] = {};  // forward knows better
-    const T factor = compute_logits<E, kVectors>(line, line_bias, keys, key_step, queries, key,
-                                                 count, query, weights, bias, open);
+    const T factor = compute_logits<E, kVectors>(line, call.scale, line_bias, keys, key_step,
+                                                 queries, key, count, query, weights, bias, open);
     multiply<E>(count, kVectors, line.size / kPer, values + key * value_step, value_step, 1, d_out,
                 kColumns, d_logits, kColumns, false);
     for (int v = 0; v < kVectors; ++v) {
@@ -245,7 +245,7 @@ struct Backward {
         }
       }
       S* d_qkv = static_cast<S*>(call.result) + line.offset;
-      const T scale = static_cast<T>(scale_of(size));
+      const T scale = static_cast<T>(call.scale);
       write_rows(sums.d_keys, padded, scale, d_qkv + line.width, line.step, tokens, size);
       write_rows(sums.d_values, padded, 1, d_qkv + 2 * line.width, line.step, tokens, size);
     }
@@ -312,7 +312,7 @@ struct Backward {
     }
     Vector<T> scales[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      scales[v] = broadcast<T>(static_cast<T>(scale_of(size)));
+      scales[v] = broadcast<T>(static_cast<T>(call.scale));
       if (per_query.all_open[v]) continue;
       clear_columns<T>(sums.d_queries + v * kLanes<T>, kColumns, size, per_query.open[v]);
     }

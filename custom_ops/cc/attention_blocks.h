@@ -16,10 +16,6 @@ namespace VIT_ISA {
 constexpr double kLog2E = 1.44269504088896340736;
 constexpr double kLn2 = 0.693147180559945309417;
 
-inline double scale_of(int64_t head_size) {
-  return 1 / __builtin_sqrt(static_cast<double>(head_size));
-}
-
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
 
@@ -339,14 +335,13 @@ VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T scale,
 // exp2((x - largest x) * factor), in which no rounding grows with the logits. Backward and taps
 // compute them here as forward does, so that they get the same bits. `open`: see add_bias.
 template <class E, int kVectors, class S, class T = Accumulator<S>>
-static T compute_logits(const Line<S>& line, const LineBias<T>& bias, const E* keys,
+static T compute_logits(const Line<S>& line, double scale, const LineBias<T>& bias, const E* keys,
                         int64_t key_step, const E* queries, int64_t key, int64_t count,
                         int64_t query, T* logits, T* packed_bias,
                         Integers<T> (&open)[kVectors]) {
   constexpr int64_t kColumns = kVectors * kLanes<T>;
   multiply<E>(count, kVectors, line.size / kNumbersIn<E>, keys + key * key_step, key_step, 1,
               queries, kColumns, logits, kColumns, false);
-  const double scale = scale_of(line.size);
   if (!bias.data) return static_cast<T>(kLog2E * scale);
   const int64_t left = line.tokens - query;
   bias.pack(key, count, query, left < kColumns ? left : kColumns, packed_bias, kColumns);

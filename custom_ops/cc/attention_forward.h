@@ -138,8 +138,8 @@ struct Forward {
       const int64_t rest = line.tokens - key, most = parts.size(i) * kPer;
       const int64_t keys = rest < most ? rest : most;
       const T factor =
-          compute_logits<E, kVectors>(line, bias, block.keys, block.key_step, block.queries, key,
-                                      keys, query, block.logits, block.bias, open);
+          compute_logits<E, kVectors>(line, call.scale, bias, block.keys, block.key_step,
+                                      block.queries, key, keys, query, block.logits, block.bias, open);
       exponentials<kVectors>(block, keys, factor, maxima, totals, i ? block.sums : nullptr, size);
       multiply<E>(size, kVectors, parts.size(i), block.values + key / kPer * block.value_step, 1,
                   block.value_step, reinterpret_cast<const E*>(block.logits), kColumns, block.sums,

@@ -10,6 +10,7 @@ namespace vit {
 struct AttentionCall {
   DType type;
   AttentionShape shape;
+  double scale;
   const void* qkv;
   AttentionBias bias;
   const void* out;

@@ -85,8 +85,8 @@ struct Taps {
     for (int64_t part = 0; part < parts.count; ++part) {
       const int64_t key = parts.begin(part), rows = parts.size(part);
       Integers<T> open[1] = {};  // forward knows better
-      const T factor = compute_logits<E, 1>(line, bias, keys, key_step, queries, key, rows, query,
-                                            logits, packed_bias, open);
+      const T factor = compute_logits<E, 1>(line, call.scale, bias, keys, key_step, queries, key,
+                                            rows, query, logits, packed_bias, open);
       for (int64_t j = 0; j < rows; ++j) {
         const Vector<T> exponent = (load(logits + j * kColumns) - largest) * factor - log2_total;
         const Vector<T> p = counts == T(0) ? Vector<T>{} : exp2(exponent);

@@ -41,14 +41,30 @@ std::pair<int64_t, int64_t> grid_of(const py::object& grid, int64_t tokens) {
   return sides;
 }
 
-// A packed projection, with its shape as the kernels see it.
+double scale_of(const py::object& scale, DType type, int64_t head_size) {
+  if (scale.is_none()) return default_attention_scale(head_size);
+  double value = 0;
+  try {
+    value = scale.cast<double>();
+  } catch (const py::cast_error&) {
+  }
+  if (!is_attention_scale(type, value)) {
+    throw py::value_error("scale must be None or a number, finite and above 0 in the precision of "
+                          "the softmax. Received: " + repr(scale) + ".");
+  }
+  return value;
+}
+
+// A packed projection, with its shape and scale as the kernels see them.
 struct Projection {
   py::array qkv;
   DType type;
   AttentionShape shape;
+  double scale;
   std::vector<int64_t> out_shape, statistics_shape, logits_shape;
 
-  Projection(const py::object& object, int64_t num_heads, const py::object& axis)
+  Projection(const py::object& object, int64_t num_heads, const py::object& axis,
+             const py::object& scale_object)
       : qkv(dense("qkv", object)), type(type_of("qkv", qkv)) {
     check_isa();
     const int along = axis_of(axis);
@@ -67,6 +83,7 @@ struct Projection {
     const int64_t size = width / 3 / num_heads, batch = qkv.shape(0);
     shape = along ? grid_shape(batch, qkv.shape(1), qkv.shape(2), num_heads, size, along)
                   : sequence_shape(batch, qkv.shape(1), num_heads, size);
+    scale = scale_of(scale_object, type, size);
     out_shape.assign(qkv.shape(), qkv.shape() + rank - 1);
     out_shape.push_back(width / 3);
     statistics_shape = {batch, num_heads, 2, shape.tokens};
@@ -122,8 +139,8 @@ struct Bias {
 };
 
 py::tuple attention(const py::object& qkv, int64_t num_heads, const py::object& bias,
-                    const py::object& axis, int threads) {
-  const Projection p(qkv, num_heads, axis);
+                    const py::object& axis, const py::object& scale, int threads) {
+  const Projection p(qkv, num_heads, axis, scale);
   const Bias b(bias, p);
   py::array out = empty(p.out_shape, p.qkv.dtype());
   py::array statistics = empty(p.statistics_shape, accumulator(p.type));
@@ -132,7 +149,7 @@ py::tuple attention(const py::object& qkv, int64_t num_heads, const py::object& 
   Result result;
   {
     py::gil_scoped_release release;
-    result = attention_forward(p.type, p.shape, p.qkv.data(), b.bias, to, statistics_to,
+    result = attention_forward(p.type, p.shape, p.scale, p.qkv.data(), b.bias, to, statistics_to,
                                pool.parallel_for());
   }
   check(result);
@@ -141,8 +158,9 @@ py::tuple attention(const py::object& qkv, int64_t num_heads, const py::object& 
 
 py::array attention_gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
                              const py::object& statistics, const py::object& d_out,
-                             const py::object& bias, const py::object& axis, int threads) {
-  const Projection p(qkv, num_heads, axis);
+                             const py::object& bias, const py::object& axis,
+                             const py::object& scale, int threads) {
+  const Projection p(qkv, num_heads, axis, scale);
   const Bias b(bias, p);
   const py::array forward = dense("out", out), gradient = dense("d_out", d_out);
   const py::array kept = dense("statistics", statistics);
@@ -155,7 +173,7 @@ py::array attention_gradient(const py::object& qkv, int64_t num_heads, const py:
   Result result;
   {
     py::gil_scoped_release release;
-    result = attention_backward(p.type, p.shape, p.qkv.data(), b.bias, forward.data(),
+    result = attention_backward(p.type, p.shape, p.scale, p.qkv.data(), b.bias, forward.data(),
                                 kept.data(), gradient.data(), to, pool.parallel_for());
   }
   check(result);
@@ -164,8 +182,9 @@ py::array attention_gradient(const py::object& qkv, int64_t num_heads, const py:
 
 py::array bias_gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
                         const py::object& statistics, const py::object& d_out,
-                        const py::object& bias, const py::object& axis, int threads) {
-  const Projection p(qkv, num_heads, axis);
+                        const py::object& bias, const py::object& axis, const py::object& scale,
+                        int threads) {
+  const Projection p(qkv, num_heads, axis, scale);
   const Bias b(bias, p);
   if (b.array.is_none()) throw py::value_error("bias must be an array. Received: None.");
   const py::array forward = dense("out", out), gradient = dense("d_out", d_out);
@@ -180,7 +199,7 @@ py::array bias_gradient(const py::object& qkv, int64_t num_heads, const py::obje
   Result result;
   {
     py::gil_scoped_release release;
-    result = attention_bias_gradient(p.type, p.shape, p.qkv.data(), b.bias, forward.data(),
+    result = attention_bias_gradient(p.type, p.shape, p.scale, p.qkv.data(), b.bias, forward.data(),
                                      kept.data(), gradient.data(), to, pool.parallel_for());
   }
   check(result);
@@ -188,8 +207,9 @@ py::array bias_gradient(const py::object& qkv, int64_t num_heads, const py::obje
 }
 
 py::dict taps(const py::object& qkv, int64_t num_heads, const py::object& statistics,
-              const py::object& bias, const py::object& grid, int threads) {
-  const Projection p(qkv, num_heads, py::none());
+              const py::object& bias, const py::object& grid, const py::object& scale,
+              int threads) {
+  const Projection p(qkv, num_heads, py::none(), scale);
   const Bias b(bias, p);
   const py::array kept = dense("statistics", statistics);
   p.check_statistics(kept);
@@ -208,7 +228,7 @@ py::dict taps(const py::object& qkv, int64_t num_heads, const py::object& statis
   Result result;
   {
     py::gil_scoped_release release;
-    result = attention_taps(p.type, p.shape, p.qkv.data(), b.bias, kept.data(), to,
+    result = attention_taps(p.type, p.shape, p.scale, p.qkv.data(), b.bias, kept.data(), to,
                             pool.parallel_for());
   }
   check(result);
@@ -387,19 +407,23 @@ PYBIND11_MODULE(_vit_kernels, m) {
       "float64. `threads` of 0 takes one per processor. Results do not depend on it. Wrong input\n"
       "raises ValueError. What is computed: see custom_ops.attention and custom_ops.patch_embed.";
   m.def("attention", &vit::attention, arg("qkv"), arg("num_heads"), py::kw_only(),
-        arg("bias") = py::none(), arg("axis") = py::none(), arg("threads") = 0,
+        arg("bias") = py::none(), arg("axis") = py::none(), arg("scale") = py::none(),
+        arg("threads") = 0,
         "Returns (out, statistics) of multi-head attention over a packed projection [B, N, 3 D],\n"
-        "or with axis=1|2 along that axis of [B, R, C, 3 D]. The other functions need the\n"
-        "statistics, [B, (lines,) H, 2, N]: the largest logit of every query (without a bias the\n"
-        "largest q k) and log2 of the sum of exp(logit - largest).");
+        "or with axis=1|2 along that axis of [B, R, C, 3 D]. scale=None is 1 / sqrt(D / H). The\n"
+        "other functions need the statistics, [B, (lines,) H, 2, N]: the largest logit of every\n"
+        "query (without a bias the largest q k) and log2 of the sum of exp(logit - largest).");
   m.def("attention_gradient", &vit::attention_gradient, arg("qkv"), arg("num_heads"), arg("out"),
         arg("statistics"), arg("d_out"), py::kw_only(), arg("bias") = py::none(),
-        arg("axis") = py::none(), arg("threads") = 0, "Returns the gradient of qkv for d_out.");
+        arg("axis") = py::none(), arg("scale") = py::none(), arg("threads") = 0,
+        "Returns the gradient of qkv for d_out.");
   m.def("attention_bias_gradient", &vit::bias_gradient, arg("qkv"), arg("num_heads"), arg("out"),
         arg("statistics"), arg("d_out"), py::kw_only(), arg("bias"), arg("axis") = py::none(),
-        arg("threads") = 0, "Returns the gradient of the bias, of its shape, float32 or float64.");
+        arg("scale") = py::none(), arg("threads") = 0,
+        "Returns the gradient of the bias, of its shape, float32 or float64.");
   m.def("attention_taps", &vit::taps, arg("qkv"), arg("num_heads"), arg("statistics"),
-        py::kw_only(), arg("bias") = py::none(), arg("grid") = py::none(), arg("threads") = 0,
+        py::kw_only(), arg("bias") = py::none(), arg("grid") = py::none(),
+        arg("scale") = py::none(), arg("threads") = 0,
         "Returns a dict of class_row [B, H, N], entropy [B, H] and, with grid=(rows, columns),\n"
         "distance [B, H].");
   m.def("patch_embed", &vit::patch_embed, arg("images"), arg("kernel"), arg("bias"), py::kw_only(),

@@ -2,6 +2,7 @@
 #ifndef CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 #define CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 
+#include "custom_ops/cc/attention.h"
 #include "custom_ops/tf/glue.h"
 
 namespace vit {
@@ -36,6 +37,7 @@ struct Attributes {
   int64_t heads, axis;
   tensorflow::DataType type;
   bool has_bias;
+  std::optional<double> scale;  // nothing: that of the head size
 };
 
 // For OpKernelConstruction and InferenceContext.
@@ -43,11 +45,13 @@ template <typename Context>
 inline absl::Status get_attributes(Context* c, Attributes* attributes) {
   tensorflow::DataType accumulator;
   tensorflow::DataTypeVector bias;
+  std::vector<float> scale;
   TF_RETURN_IF_ERROR(c->GetAttr("num_heads", &attributes->heads));
   TF_RETURN_IF_ERROR(c->GetAttr("axis", &attributes->axis));
   TF_RETURN_IF_ERROR(c->GetAttr("T", &attributes->type));
   TF_RETURN_IF_ERROR(c->GetAttr("Tacc", &accumulator));
   TF_RETURN_IF_ERROR(c->GetAttr("Tbias", &bias));
+  TF_RETURN_IF_ERROR(c->GetAttr("scale", &scale));
   if (attributes->axis < 0 || attributes->axis > 2) {
     return invalid("axis must be 1 or 2, or 0 for attention along all tokens. Received: ",
                    attributes->axis, ".");
@@ -62,6 +66,14 @@ inline absl::Status get_attributes(Context* c, Attributes* attributes) {
     return invalid("bias must be a list of none or one tensor of type Tacc = ",
                    tensorflow::DataTypeString(accumulator),
                    ". Received: ", tensorflow::DataTypeSliceString(bias), ".");
+  }
+  attributes->scale.reset();
+  if (!scale.empty()) attributes->scale = sum_of(scale);
+  if (attributes->scale && !is_attention_scale(dtype_of(attributes->type), *attributes->scale)) {
+    return invalid("scale must be finite and above 0 as ",
+                   tensorflow::DataTypeString(accumulator),
+                   ", or an empty list for 1 / sqrt(head_size). Received: ", *attributes->scale,
+                   ".");
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,7 @@
 #include "custom_ops/cc/attention.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -126,12 +126,14 @@ absl::Status infer_taps(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+// The scale is the sum of its list; without any it is 1 / sqrt(head_size).
 #define VIT_ATTENTION_ATTRIBUTES(op)               \
   op.Attr("num_heads: int >= 1")                   \
       .Attr("axis: int = 0")                       \
       .Attr("T: {float, bfloat16, half, double}")  \
       .Attr("Tacc: {float, double} = DT_FLOAT")    \
-      .Attr("Tbias: list({float, double}) >= 0 = []")
+      .Attr("Tbias: list({float, double}) >= 0 = []") \
+      .Attr("scale: list(float) = []")
 
 VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttention")
                              .Input("qkv: T")
@@ -181,6 +183,7 @@ class AttentionKernel : public OpKernel {
     axis_ = attributes.axis;
     type_ = dtype_of(attributes.type);
     has_bias_ = attributes.has_bias;
+    scale_ = attributes.scale;
   }
 
  protected:
@@ -189,6 +192,7 @@ class AttentionKernel : public OpKernel {
     const Tensor* qkv;
     const Tensor* bias_tensor;  // null without a bias
     AttentionShape shape;
+    double scale;
     AttentionBias bias;
     Dims out, statistics;
   };
@@ -208,6 +212,7 @@ class AttentionKernel : public OpKernel {
       call->statistics = {qkv[0], qkv[3 - axis_], heads_, 2, qkv[axis_]};
       call->shape = grid_shape(qkv[0], qkv[1], qkv[2], heads_, size, static_cast<int>(axis_));
     }
+    call->scale = scale_.value_or(default_attention_scale(size));
     call->bias = {};
     if (call->bias_tensor) {
       const Dims logits = logits_dims(qkv, heads_, axis_);
@@ -232,6 +237,7 @@ class AttentionKernel : public OpKernel {
   int64_t heads_, axis_;
   DType type_;
   bool has_bias_;
+  std::optional<double> scale_;
 
  private:
   // Strides of what broadcasts to [B, (lines,) H, n, n].
@@ -261,8 +267,8 @@ class Forward : public AttentionKernel {
     OP_REQUIRES_OK(c, allocate(c, 1, "statistics", call.statistics, &statistics));
     if (out->NumElements() == 0) return;
     OP_REQUIRES_OK(
-        c, status_of(attention_forward(type_, call.shape, call.qkv->data(), call.bias, out->data(),
-                                       statistics->data(), workers(c)),
+        c, status_of(attention_forward(type_, call.shape, call.scale, call.qkv->data(), call.bias,
+                                       out->data(), statistics->data(), workers(c)),
                      "VitAttention"));
   }
 };
@@ -280,9 +286,9 @@ class QkvGradient : public AttentionKernel {
     OP_REQUIRES_OK(c, allocate(c, 0, "d_qkv", dims_of(*call.qkv), &d_qkv));
     if (d_qkv->NumElements() == 0) return;
     OP_REQUIRES_OK(
-        c, status_of(attention_backward(type_, call.shape, call.qkv->data(), call.bias, out->data(),
-                                        statistics->data(), d_out->data(), d_qkv->data(),
-                                        workers(c)),
+        c, status_of(attention_backward(type_, call.shape, call.scale, call.qkv->data(), call.bias,
+                                        out->data(), statistics->data(), d_out->data(),
+                                        d_qkv->data(), workers(c)),
                      "VitAttentionGrad"));
   }
 };
@@ -305,8 +311,8 @@ class BiasGradient : public AttentionKernel {
       return;
     }
     OP_REQUIRES_OK(
-        c, status_of(attention_bias_gradient(type_, call.shape, call.qkv->data(), call.bias,
-                                             out->data(), statistics->data(), d_out->data(),
+        c, status_of(attention_bias_gradient(type_, call.shape, call.scale, call.qkv->data(),
+                                             call.bias, out->data(), statistics->data(), d_out->data(),
                                              d_bias->data(), workers(c)),
                      "VitAttentionBiasGrad"));
   }
@@ -349,8 +355,8 @@ class Taps : public AttentionKernel {
       if (tap->NumElements() == 0) tap = nullptr;
     }
     const AttentionTaps wanted = {data(taps[0]), data(taps[1]), data(taps[2]), rows_, columns_};
-    OP_REQUIRES_OK(c, status_of(attention_taps(type_, call.shape, call.qkv->data(), call.bias,
-                                               statistics->data(), wanted, workers(c)),
+    OP_REQUIRES_OK(c, status_of(attention_taps(type_, call.shape, call.scale, call.qkv->data(),
+                                               call.bias, statistics->data(), wanted, workers(c)),
                                 "VitAttentionTaps"));
   }
 

@@ -124,6 +124,13 @@ inline absl::Status optional_input(tensorflow::OpKernelContext* context, const c
   return absl::OkStatus();
 }
 
+// Attributes hold no doubles: one is the sum of a list of floats.
+inline double sum_of(const std::vector<float>& list) {
+  double sum = 0;
+  for (float x : list) sum += x;
+  return sum;
+}
+
 // Of the types that the ops are registered for.
 inline DType dtype_of(tensorflow::DataType type) {
   switch (type) {

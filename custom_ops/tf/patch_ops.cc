@@ -20,15 +20,14 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// Scale and offset of pixel values: doubles, as sums of the floats that attributes can hold.
+// Scale and offset of pixel values.
 template <typename Context>
 absl::Status get_rescaling(Context* c, double* scale, double* offset) {
   std::vector<float> scales, offsets;
   TF_RETURN_IF_ERROR(c->GetAttr("scale", &scales));
   TF_RETURN_IF_ERROR(c->GetAttr("offset", &offsets));
-  *scale = *offset = 0;
-  for (float part : scales) *scale += part;
-  for (float part : offsets) *offset += part;
+  *scale = sum_of(scales);
+  *offset = sum_of(offsets);
   return absl::OkStatus();
 }
 

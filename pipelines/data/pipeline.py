@@ -22,7 +22,6 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from pipelines.config.augmentation import Augmentation
 from pipelines.data import stateless_random
 from pipelines.data.bad_images import decode_all
 from pipelines.data.prefetch import Window, read_ahead

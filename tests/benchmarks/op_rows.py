@@ -11,7 +11,6 @@ import tensorflow as tf
 
 import custom_ops
 import vit_tf
-from custom_ops import reference
 
 _TORCH = {tf.float32: "float32", tf.bfloat16: "bfloat16"}
 # Largest difference between contestants, as a share of the largest number.
@@ -110,10 +109,10 @@ def models(table, torch):
 
 def _attention(qkv, heads, axis, backward, implementation):
     """A function without arguments: attention, or the pair of it and the gradient for ones."""
-    if implementation == "compiled":
-        call = functools.partial(custom_ops.attention, axis=axis, implementation="compiled")
-    else:
-        call = functools.partial(reference.attention, axis=axis)
+    function = custom_ops.attention
+    if axis is not None:
+        function = functools.partial(custom_ops.axial_attention, axis=axis)
+    call = functools.partial(function, implementation=implementation)
 
     @tf.function
     def forward(qkv):

@@ -19,9 +19,13 @@ struct AttentionProblem {
   // What lies in memory. The strides say how the bias does; without a bias it is empty.
   std::vector<double> qkv, d_out, bias;
   vit::AttentionBias strides = {};
+  double asked_scale = 0;  // 0: that of the head size
 
   int64_t positions() const { return shape.batch * shape.lines * shape.tokens; }
   int64_t width() const { return shape.heads * shape.head_size; }
+  double scale() const {
+    return asked_scale > 0 ? asked_scale : vit::default_attention_scale(shape.head_size);
+  }
   bool has_taps() const { return shape.lines == 1; }
 };
 
@@ -60,7 +64,7 @@ class AttentionOracle {
     result_.class_row = Expected(heads * s_.tokens);
     result_.distance = Expected(heads);
     result_.entropy = Expected(heads);
-    scale_ = 1 / sqrt(static_cast<double>(s_.head_size));
+    scale_ = p_.asked_scale > 0 ? p_.asked_scale : 1 / sqrt(static_cast<double>(s_.head_size));
     // Pairs of bfloat16 are products of rounded weights.
     const bool pairs = p_.type == vit::DType::kBfloat16 && s_.head_size % 2 == 0 &&
                        vit::isa_available(vit::Isa::kAvx512Bf16);
@@ -305,17 +309,18 @@ struct AttentionRun {
   }
 
   vit::Result forward(vit::ParallelFor parallel_for) {
-    return vit::attention_forward(problem.type, problem.shape, qkv.data(), strides, out.data(),
-                                  statistics.data(), parallel_for);
+    return vit::attention_forward(problem.type, problem.shape, problem.scale(), qkv.data(), strides,
+                                  out.data(), statistics.data(), parallel_for);
   }
   vit::Result backward(vit::ParallelFor parallel_for) {
-    return vit::attention_backward(problem.type, problem.shape, qkv.data(), strides, out.data(),
-                                   statistics.data(), d_out.data(), d_qkv.data(), parallel_for);
+    return vit::attention_backward(problem.type, problem.shape, problem.scale(), qkv.data(), strides,
+                                   out.data(), statistics.data(), d_out.data(), d_qkv.data(),
+                                   parallel_for);
   }
   vit::Result bias_gradient(vit::ParallelFor parallel_for) {
     if (!strides.data) return vit::Result::kOk;
-    return vit::attention_bias_gradient(problem.type, problem.shape, qkv.data(), strides,
-                                        out.data(), statistics.data(), d_out.data(),
+    return vit::attention_bias_gradient(problem.type, problem.shape, problem.scale(), qkv.data(),
+                                        strides, out.data(), statistics.data(), d_out.data(),
                                         d_bias.data(), parallel_for);
   }
   vit::Result taps(vit::ParallelFor parallel_for) {
@@ -326,7 +331,7 @@ struct AttentionRun {
       wanted.rows = problem.rows;
       wanted.columns = problem.columns;
     }
-    return vit::attention_taps(problem.type, problem.shape, qkv.data(), strides,
+    return vit::attention_taps(problem.type, problem.shape, problem.scale(), qkv.data(), strides,
                                statistics.data(), wanted, parallel_for);
   }
   void all(vit::ParallelFor parallel_for) {

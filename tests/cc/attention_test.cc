@@ -112,6 +112,41 @@ void test_long_lines() {
   }
 }
 
+// Another scale than that of the head size, with a bias and without.
+void test_scale() {
+  int turn = 0;
+  for (double scale : {0.02, 0.3, 1.0, 2.3}) {
+    for (int64_t tokens : {5, 37, 197}) {
+      for (DType type : kFloatTypes) {
+        Random random(static_cast<uint64_t>(++turn));
+        AttentionProblem problem =
+            make(random, type, shape_of(turn % 3, 2, tokens, 2, turn % 2 ? 20 : 5));
+        problem.asked_scale = scale;
+        if (turn % 5 % 2) {
+          shape_bias(problem, 3);
+          fill_bias(random, problem);
+        }
+        if (problem.has_taps()) {
+          problem.rows = 2;
+          problem.columns = tokens / 2;
+        }
+        compare(problem, "scale", turn % 2);
+      }
+    }
+  }
+  for (DType type : kFloatTypes) {
+    testing("allowed scales: %s", name(type));
+    const bool wide = type == DType::kFloat64;
+    for (double scale : {1.0, 0x1p-126, 0x1p126, wide ? 0x1p-1022 : 1, wide ? 0x1p1022 : 1}) {
+      EXPECT(vit::is_attention_scale(type, scale), "%g is refused", scale);
+    }
+    for (double scale : {0.0, -0.0, -1.0, double{NAN}, HUGE_VAL, -HUGE_VAL, 0x1p-1074,
+                         wide ? 0.0 : 0x1p-127, wide ? 0.0 : 0x1p127}) {
+      EXPECT(!vit::is_attention_scale(type, scale), "%g is taken", scale);
+    }
+  }
+}
+
 // Whatever the bias is broadcast over, and however it lies.
 void test_bias() {
   for (int axis = 0; axis < 3; ++axis) {
@@ -508,6 +543,7 @@ void test_scratch() {
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
   if (wanted(argc, argv, "long_lines")) test_long_lines();
+  if (wanted(argc, argv, "scale")) test_scale();
   if (wanted(argc, argv, "bias")) test_bias();
   if (wanted(argc, argv, "closed_rows")) test_closed_rows();
   if (wanted(argc, argv, "one_key")) test_one_key();

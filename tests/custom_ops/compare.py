@@ -39,33 +39,42 @@ def compiled_ops(function, *arguments):
     return {node.op for node in nodes if node.op.startswith("Vit")}
 
 
-def attend(implementation, qkv, num_heads, bias, axis, cotangent):
+def call_attention(qkv, num_heads, axis=None, taps=None, grid=None, **options):
+    """Calls the function of `custom_ops` that has these arguments."""
+    if axis is not None:
+        return custom_ops.axial_attention(qkv, num_heads, axis, **options)
+    if taps is not None:
+        return custom_ops.attention_with_taps(qkv, num_heads, taps, grid=grid, **options)
+    return custom_ops.attention(qkv, num_heads, **options)
+
+
+def attend(implementation, qkv, num_heads, cotangent, bias=None, axis=None, scale=None):
     """Returns the output, the gradient of qkv and, where there is one, that of the bias."""
     sources = [qkv] if bias is None else [qkv, bias]
     with tf.GradientTape() as tape:
         tape.watch(sources)
-        out = custom_ops.attention(
-            qkv, num_heads, bias=bias, axis=axis, implementation=implementation
+        out = call_attention(
+            qkv, num_heads, axis, bias=bias, scale=scale, implementation=implementation
         )
     return [out, *tape.gradient(out, sources, cotangent)]
 
 
-def check_attention(qkv, num_heads, bias=None, axis=None, magnitude=0.0):
+def check_attention(qkv, num_heads, bias=None, axis=None, magnitude=0.0, scale=None):
     """Compares the output and all gradients.
 
     Args:
-        qkv, num_heads, bias, axis: as in `custom_ops.attention`.
+        qkv, num_heads, bias, axis, scale: as in `custom_ops.axial_attention`.
         magnitude: of what is summed to the gradient of qkv, where that may cancel.
     """
     dtype = qkv.dtype.name
     cotangent = draw([*qkv.shape[:-1], qkv.shape[-1] // 3], dtype, seed=1)
-    actual = attend("compiled", qkv, num_heads, bias, axis, cotangent)
-    plain = attend("reference", qkv, num_heads, bias, axis, cotangent)
+    actual = attend("compiled", qkv, num_heads, cotangent, bias, axis, scale)
+    plain = attend("reference", qkv, num_heads, cotangent, bias, axis, scale)
     exact_bias = None if bias is None else exact(bias)
     if axis is None:
-        out, _, backward = oracle.attention(exact(qkv), num_heads, exact_bias)
+        out, _, backward = oracle.attention(exact(qkv), num_heads, exact_bias, scale)
     else:
-        out, backward = oracle.axial_attention(exact(qkv), num_heads, axis, exact_bias)
+        out, backward = oracle.axial_attention(exact(qkv), num_heads, axis, exact_bias, scale)
     d_qkv, d_bias = backward(exact(cotangent))
     assert actual[0].dtype == actual[1].dtype == qkv.dtype
     assert_as_good(actual[0], plain[0], out, dtype)

@@ -10,13 +10,14 @@ import math
 import numpy as np
 
 
-def attention(qkv, num_heads, bias=None):
+def attention(qkv, num_heads, bias=None, scale=None):
     """One softmax per query (paper, appendix A, equations 5-8).
 
     Args:
         qkv: float64 `[B, N, 3 D]`.
         num_heads: number of heads `H`.
         bias: float64, broadcastable to `[B, H, N, N]`, or None.
+        scale: factor of `q k^T`; None is `1 / sqrt(D / H)`.
 
     Returns:
         `(out [B, N, D], weights [B, H, N, N], backward)`, where `backward(g)` returns the gradients
@@ -26,7 +27,7 @@ def attention(qkv, num_heads, bias=None):
     width //= 3
     size = width // num_heads
     qkv = qkv.astype(np.longdouble)
-    root = np.sqrt(np.longdouble(size))
+    root = np.sqrt(np.longdouble(size)) if scale is None else 1 / np.longdouble(scale)
     full = np.zeros((batch, num_heads, count, count), np.longdouble)
     if bias is not None:
         full = full + bias
@@ -72,7 +73,7 @@ def attention(qkv, num_heads, bias=None):
     return out.astype(np.float64), weights.astype(np.float64), backward
 
 
-def axial_attention(qkv, num_heads, axis, bias=None):
+def axial_attention(qkv, num_heads, axis, bias=None, scale=None):
     """`attention` of every line of `[B, R, C, 3 D]` along the axis; bias `[B, lines, H, n, n]`.
 
     Returns:
@@ -88,7 +89,7 @@ def axial_attention(qkv, num_heads, axis, bias=None):
     backwards = []
     for i, line in enumerate(lines):
         line_bias = None if bias is None else full[:, i]
-        np.moveaxis(out, 3 - axis, 0)[i], _, backward = attention(line, num_heads, line_bias)
+        np.moveaxis(out, 3 - axis, 0)[i], _, backward = attention(line, num_heads, line_bias, scale)
         backwards.append(backward)
 
     def backward_all(g):

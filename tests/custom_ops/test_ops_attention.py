@@ -7,6 +7,7 @@ import tensorflow as tf
 import custom_ops
 from custom_ops import reference
 from tests.custom_ops import oracle
+from tests.custom_ops.compare import call_attention
 from tests.tolerances import EPSILON, assert_close
 
 DTYPES = tuple(EPSILON)
@@ -29,20 +30,20 @@ def run(qkv, cotangent, num_heads, bias=None, **arguments):
     sources = [qkv] if bias is None else [qkv, bias]
     with tf.GradientTape() as tape:
         tape.watch(sources)
-        out = custom_ops.attention(qkv, num_heads, bias=bias, **arguments)
+        out = call_attention(qkv, num_heads, bias=bias, **arguments)
     return out, *tape.gradient(out, sources, cotangent)
 
 
-def check(qkv, num_heads, bias=None, axis=None):
+def check(qkv, num_heads, bias=None, axis=None, scale=None):
     """Compares output and gradients with the oracle."""
     dtype = qkv.dtype.name
     cotangent = draw([*qkv.shape[:-1], qkv.shape[-1] // 3], dtype, seed=1)
-    out, d_qkv, *d_bias = run(qkv, cotangent, num_heads, bias, axis=axis)
+    out, d_qkv, *d_bias = run(qkv, cotangent, num_heads, bias, axis=axis, scale=scale)
     exact_bias = None if bias is None else exact(bias)
     if axis is None:
-        expected, _, backward = oracle.attention(exact(qkv), num_heads, exact_bias)
+        expected, _, backward = oracle.attention(exact(qkv), num_heads, exact_bias, scale)
     else:
-        expected, backward = oracle.axial_attention(exact(qkv), num_heads, axis, exact_bias)
+        expected, backward = oracle.axial_attention(exact(qkv), num_heads, axis, exact_bias, scale)
     expected_d_qkv, expected_d_bias = backward(exact(cotangent))
     assert out.dtype == d_qkv.dtype == qkv.dtype
     assert_close(out, expected, dtype, "attention")
@@ -160,6 +161,34 @@ def test_masked_rows_with_an_axis(axis):
     check(draw([2, 4, 4, 24], "float64"), 2, tf.constant(bias), axis=axis)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axis", [None, 1, 2])
+def test_scale_replaces_the_default(axis, dtype):
+    qkv = draw([2, 7, 36] if axis is None else [2, 5, 7, 36], dtype)
+    bias = draw([3, 7, 7] if axis != 1 else [3, 5, 5], dtype)
+    for scale in (0.1, 2.0):
+        check(qkv, 3, bias, axis, scale)
+    default = call_attention(qkv, 3, axis, scale=0.5)
+    np.testing.assert_array_equal(exact(default), exact(call_attention(qkv, 3, axis)))
+
+
+def test_taps_follow_the_scale():
+    qkv = draw([2, 6, 36])
+    _, taps = custom_ops.attention_with_taps(qkv, 3, ("class_row",), scale=0.5)
+    _, weights, _ = oracle.attention(exact(qkv), 3, None, 0.5)
+    assert_close(taps["class_row"], weights[:, :, 0], "float64", "taps")
+
+
+def test_a_scale_beyond_float32_is_applied():
+    """Attributes of ops hold float32; the reference takes what they cannot."""
+    qkv = draw([1, 4, 12])
+    out = custom_ops.attention(1e30 * qkv, 1, scale=1e-60, implementation="reference")
+    expected, _, _ = oracle.attention(exact(qkv), 1, None, 1.0)
+    # q and k are 1e30 times as large, and so is v.
+    assert_close(out / 1e30, expected, "float64", "attention")
+    np.testing.assert_array_equal(custom_ops.attention(1e30 * qkv, 1, scale=1e-60), out)
+
+
 def test_large_logits_do_not_overflow():
     qkv = tf.cast(30.0 * draw([2, 9, 3 * 64], "float32"), "float16")
     expected, _, _ = oracle.attention(exact(qkv), 1)
@@ -176,7 +205,7 @@ def test_the_steps_are_the_whole():
         value = reference.split_heads(qkv, 3, axis)[2]
         np.testing.assert_array_equal(
             reference.apply_weights(weights, value, axis),
-            custom_ops.attention(qkv, 3, axis=axis, implementation="reference"),
+            call_attention(qkv, 3, axis, implementation="reference"),
         )
         np.testing.assert_array_equal(
             tf.concat(
@@ -221,7 +250,7 @@ def test_graph_with_unknown_sizes_equals_eager(signature, axis):
     def graph(qkv, bias):
         with tf.GradientTape() as tape:
             tape.watch([qkv, bias])
-            out = custom_ops.attention(qkv, 3, bias=bias, axis=axis)
+            out = call_attention(qkv, 3, axis, bias=bias)
         return out, *tape.gradient(out, [qkv, bias])
 
     for actual, expected in zip(graph(qkv, bias), run(qkv, None, 3, bias, axis=axis), strict=True):
@@ -233,9 +262,9 @@ def test_graph_with_unknown_sizes_equals_eager(signature, axis):
 def test_inside_tf_data_equals_eager():
     qkv = draw([3, 5, 36], "float32")
     data = tf.data.Dataset.from_tensor_slices(qkv).batch(3)
-    data = data.map(lambda x: custom_ops.attention(x, 3, taps=("entropy",)))
+    data = data.map(lambda x: custom_ops.attention_with_taps(x, 3, ("entropy",)))
     (out, taps) = next(iter(data))
-    expected, expected_taps = custom_ops.attention(qkv, 3, taps=("entropy",))
+    expected, expected_taps = custom_ops.attention_with_taps(qkv, 3, ("entropy",))
     assert_close(out, exact(expected), "float32", "attention")
     assert_close(taps["entropy"], exact(expected_taps["entropy"]), "float32", "taps")
 
@@ -253,7 +282,7 @@ def test_static_shapes_are_known():
     @tf.function
     def trace(qkv, grid):
         assert custom_ops.attention(qkv, 3).shape.as_list() == [None, 197, 12]
-        assert custom_ops.attention(grid, 3, axis=1).shape.as_list() == [None, 14, 14, 12]
+        assert custom_ops.axial_attention(grid, 3, 1).shape.as_list() == [None, 14, 14, 12]
         assert reference.attention_weights(qkv, 3).shape.as_list() == [None, 3, 197, 197]
         return True
 
@@ -286,7 +315,11 @@ def test_numpy_input():
         ([2, 5, 36], {"bias": np.zeros([5, 5], "bool")}, "bias has dtype bool.*-inf"),
         ([2, 5, 36], {"taps": ("rows", "entropy")}, r"'rows'.*class_row"),
         ([2, 5, 36], {"taps": "entropy"}, "taps='entropy' must be a tuple"),
-        ([2, 5, 4, 36], {"axis": 2, "taps": ("entropy",)}, "not available with axis=2"),
+        ([2, 5, 36], {"scale": 0.0}, "scale=0.0 must be a finite number above 0"),
+        ([2, 5, 36], {"scale": -1}, "scale=-1 must be"),
+        ([2, 5, 36], {"scale": float("nan")}, "scale=nan must be"),
+        ([2, 5, 4, 36], {"axis": 2, "scale": float("inf")}, "scale=inf must be"),
+        ([2, 5, 36], {"taps": (), "scale": "1"}, "scale='1' must be"),
         ([2, 5, 36], {"taps": ("distance",)}, "needs grid"),
         ([2, 5, 36], {"taps": ("distance",), "grid": (2, 3)}, "6 patches.*5 tokens"),
         ([2, 5, 36], {"taps": ("distance",), "grid": 2}, "grid=2 must be the pair"),
@@ -297,7 +330,7 @@ def test_numpy_input():
 def test_illegal_arguments_are_named(shape, arguments, message):
     arguments = {"num_heads": 3} | arguments
     with pytest.raises(ValueError, match=message):
-        custom_ops.attention(tf.zeros(shape), **arguments)
+        call_attention(tf.zeros(shape), **arguments)
 
 
 def test_illegal_dtype_is_named():

@@ -117,7 +117,7 @@ def test_masked_rows(dtype, monkeypatch):
     qkv, cotangent = draw([2, 20, 36], dtype), tf.ones([2, 20, 12], dtype)
     for _ in each_isa(monkeypatch):
         check_attention(qkv, 3, bias)
-        out, d_qkv, d_bias = attend("compiled", qkv, 3, bias, None, cotangent)
+        out, d_qkv, d_bias = attend("compiled", qkv, 3, cotangent, bias)
         heads = exact(out).reshape(2, 20, 3, 4)
         assert not heads[0, 2, 0].any() and not heads[1, 0, 2].any() and not heads[:, :, 1].any()
         assert not exact(d_bias)[np.isneginf(exact(bias))].any()
@@ -168,7 +168,7 @@ def test_one_token_has_no_gradient_but_that_of_its_value(scale, dtype, monkeypat
     qkv = tf.cast(scale * draw([2, 1, 3 * 80], dtype), dtype)
     cotangent = draw([2, 1, 80], dtype, seed=1)
     for _ in each_isa(monkeypatch):
-        out, d_qkv = attend("compiled", qkv, 2, None, None, cotangent)
+        out, d_qkv = attend("compiled", qkv, 2, cotangent)
         np.testing.assert_array_equal(exact(out), exact(qkv)[:, :, 160:])
         np.testing.assert_array_equal(exact(d_qkv)[:, :, :160], 0)
         np.testing.assert_array_equal(exact(d_qkv)[:, :, 160:], exact(cotangent))
@@ -205,8 +205,13 @@ def test_weights_of_a_row_add_up_to_one(value, dtype, monkeypatch):
     for _ in each_isa(monkeypatch):
         for scale in (1.0, 100.0, 1e4):
             qkv = tf.cast(scale * draw([2, 37, 48], dtype), dtype)
-            arguments = {"taps": ("class_row", "entropy"), "implementation": "compiled"}
-            _, taps = custom_ops.attention(qkv, 2, bias=large_bias(value), **arguments)
+            _, taps = custom_ops.attention_with_taps(
+                qkv,
+                2,
+                ("class_row", "entropy"),
+                bias=large_bias(value),
+                implementation="compiled",
+            )
             sums = exact(taps["class_row"]).sum(-1)
             np.testing.assert_allclose(sums, 1, rtol=0, atol=4 * EPSILON["float32"])
             assert (exact(taps["entropy"]) <= np.log(37)).all()
@@ -222,8 +227,8 @@ def check_not_finite(qkv, bias=None, cotangent=None):
     if cotangent is None:
         cotangent = draw([*qkv.shape[:-1], qkv.shape[-1] // 3], dtype, seed=1)
     wide = [None if x is None else tf.cast(x, "float64") for x in (qkv, bias, cotangent)]
-    expected = attend("reference", wide[0], 2, wide[1], None, wide[2])
-    for one, other in zip(attend("compiled", qkv, 2, bias, None, cotangent), expected, strict=True):
+    expected = attend("reference", wide[0], 2, wide[2], wide[1])
+    for one, other in zip(attend("compiled", qkv, 2, cotangent, bias), expected, strict=True):
         np.testing.assert_allclose(
             exact(one), exact(other), rtol=0, atol=30 * EPSILON[dtype], equal_nan=True
         )
@@ -264,7 +269,7 @@ def test_nan_and_inf_in_the_gradient_of_masked_rows(value, dtype, monkeypatch):
     given = tf.cast(tf.constant(cotangent), dtype)
     for _ in each_isa(monkeypatch):
         check_not_finite(qkv, bias, given)
-        assert np.isfinite(exact(attend("compiled", qkv, 2, bias, None, given)[1])).all()
+        assert np.isfinite(exact(attend("compiled", qkv, 2, given, bias)[1])).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -289,7 +294,9 @@ def test_taps(dtype, with_bias, monkeypatch):
                 "entropy": oracle.entropy(weights) if count > 1 else np.zeros([2, 3]),
             }
             arguments = {"bias": bias, "taps": TAPS, "grid": grid}
-            actual, found = custom_ops.attention(qkv, 3, **arguments, implementation="compiled")
+            actual, found = custom_ops.attention_with_taps(
+                qkv, 3, **arguments, implementation="compiled"
+            )
             plain = custom_ops.attention(qkv, 3, bias=bias, implementation="reference")
             assert_as_good(actual, plain, out, dtype)
             assert list(found) == list(TAPS)
@@ -298,11 +305,28 @@ def test_taps(dtype, with_bias, monkeypatch):
                 assert_close(tap, expected[name], dtype, "taps")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scale(dtype, monkeypatch):
+    """Output, gradients and taps, with and without a bias, for whole and odd sizes of heads."""
+    for _ in each_isa(monkeypatch):
+        for size, scale in ((16, 0.1), (20, 1.0), (5, 0.37)):
+            qkv = draw([2, 18, 3 * 3 * size], dtype)
+            check_attention(qkv, 3, scale=scale)
+            check_attention(qkv, 3, draw([3, 18, 18], dtype), scale=scale)
+            _, taps = custom_ops.attention_with_taps(
+                qkv, 3, TAPS, grid=(4, 4), scale=scale, implementation="compiled"
+            )
+            _, weights, _ = oracle.attention(exact(qkv), 3, None, scale)
+            assert_close(taps["class_row"], weights[:, :, 0], dtype, "taps")
+            assert_close(taps["entropy"], oracle.entropy(weights), dtype, "taps")
+        check_attention(draw([2, 5, 7, 3 * 24], dtype), 3, axis=1, scale=0.5)
+
+
 @pytest.mark.parametrize("names", [("entropy",), ("distance", "class_row"), ("class_row",)])
 def test_only_the_taps_asked_for(names):
     qkv = draw([2, 13, 36])
-    _, every = custom_ops.attention(qkv, 3, taps=TAPS, grid=(3, 4), implementation="compiled")
-    _, some = custom_ops.attention(qkv, 3, taps=names, grid=(3, 4), implementation="compiled")
+    _, every = custom_ops.attention_with_taps(qkv, 3, TAPS, grid=(3, 4), implementation="compiled")
+    _, some = custom_ops.attention_with_taps(qkv, 3, names, grid=(3, 4), implementation="compiled")
     assert list(some) == list(names)
     for name in names:
         np.testing.assert_array_equal(some[name], every[name])
@@ -312,28 +336,28 @@ def test_masked_rows_have_zero_taps():
     bias = np.zeros([2, 6, 6], np.float32)
     bias[0] = bias[1, 0] = -np.inf
     arguments = {"taps": TAPS, "grid": (2, 3), "implementation": "compiled"}
-    _, taps = custom_ops.attention(draw([1, 6, 24]), 2, bias=tf.constant(bias), **arguments)
+    _, taps = custom_ops.attention_with_taps(
+        draw([1, 6, 24]), 2, bias=tf.constant(bias), **arguments
+    )
     assert not np.any(taps["class_row"])
     assert taps["distance"][0, 0] == taps["entropy"][0, 0] == 0 < taps["entropy"][0, 1]
 
 
 def test_no_tokens_or_images_have_taps_of_zero():
     arguments = {"taps": ("class_row", "entropy"), "implementation": "compiled"}
-    _, taps = custom_ops.attention(tf.zeros([2, 0, 36]), 3, **arguments)
+    _, taps = custom_ops.attention_with_taps(tf.zeros([2, 0, 36]), 3, **arguments)
     assert taps["class_row"].shape == [2, 3, 0]
     np.testing.assert_array_equal(taps["entropy"], np.zeros([2, 3]))
-    _, taps = custom_ops.attention(tf.zeros([0, 5, 36]), 3, **arguments)
+    _, taps = custom_ops.attention_with_taps(tf.zeros([0, 5, 36]), 3, **arguments)
     assert taps["class_row"].shape == [0, 3, 5] and taps["entropy"].shape == [0, 3]
 
 
 def test_the_same_bits_every_time():
     qkv, bias = draw([3, 77, 3 * 40], "bfloat16"), draw([77, 77])
     cotangent = draw([3, 77, 40], "bfloat16", seed=1)
-    first = attend("compiled", qkv, 2, bias, None, cotangent)
+    first = attend("compiled", qkv, 2, cotangent, bias)
     for _ in range(3):
-        for one, other in zip(
-            first, attend("compiled", qkv, 2, bias, None, cotangent), strict=True
-        ):
+        for one, other in zip(first, attend("compiled", qkv, 2, cotangent, bias), strict=True):
             np.testing.assert_array_equal(exact(one), exact(other))
 
 

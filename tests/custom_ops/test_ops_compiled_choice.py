@@ -16,8 +16,8 @@ def _auto(monkeypatch):
 
 
 def under_xla(qkv, images, weights):
-    out, taps = custom_ops.attention(qkv, 3, taps=("entropy",))
-    gradients = attend(None, qkv, 3, None, None, out)
+    out, taps = custom_ops.attention_with_taps(qkv, 3, ("entropy",))
+    gradients = attend(None, qkv, 3, out)
     cotangent = tf.ones([2, 5, 10])
     tokens, d_weights, _ = embed(None, images, weights, {"scale": 0.1}, cotangent)
     return out, taps, gradients, tokens, d_weights, custom_ops.extract_patches(images, 4)

@@ -54,6 +54,13 @@ CASES = [
     ("vit_attention", ATTENTION, {"bias": [zeros(5)] * 2}, "none or one tensor.*float, float"),
     ("vit_attention", ATTENTION, {"bias": [zeros(5, dtype="float64")]}, "float.*double"),
     ("vit_attention", ATTENTION, {"Tacc": tf.float64}, "T = float, Tacc = double"),
+    ("vit_attention", ATTENTION, {"scale": [0.5, -0.5]}, "scale must be.*Received: 0"),
+    ("vit_attention", ATTENTION, {"scale": [-2.5]}, "above 0 as float.*Received: -2.5"),
+    ("vit_attention", ATTENTION, {"scale": [float("inf")]}, "scale must be finite.*Received: inf"),
+    ("vit_attention", ATTENTION, {"scale": [float("nan")]}, "scale must be finite.*Received: nan"),
+    ("vit_attention", ATTENTION, {"scale": [2.0**127]}, "scale must be finite.*Received: 1.7"),
+    ("vit_attention_grad", GRADIENT, {"scale": [-1.0]}, "scale must be.*Received: -1"),
+    ("vit_attention_taps", TAPS, {"scale": [-1.0]}, "scale must be.*Received: -1"),
     ("vit_attention_grad", GRADIENT, {"out": zeros(2, 5, 36)}, r"out has .*\[2, 5, 12\]"),
     ("vit_attention_grad", GRADIENT, {"d_out": zeros(2, 4, 12)}, r"d_out.*\[2, 4, 12\].*like out"),
     (

@@ -25,7 +25,7 @@ def _auto(monkeypatch):
 
 
 def attend_and_differentiate(qkv, bias, axis=None):
-    return attend(None, qkv, 3, bias, axis, tf.ones_like(qkv)[..., :12])
+    return attend(None, qkv, 3, tf.ones_like(qkv)[..., :12], bias, axis)
 
 
 # (shape of qkv, shape of bias, axis, static shapes of out, d_qkv and d_bias)
@@ -72,7 +72,7 @@ def test_static_shapes_where_no_rank_is_known():
 
 
 def test_static_shapes_of_taps():
-    function = tf.function(lambda qkv: custom_ops.attention(qkv, 3, taps=TAPS, grid=(2, 2))[1])
+    function = tf.function(lambda qkv: custom_ops.attention_with_taps(qkv, 3, TAPS, grid=(2, 2))[1])
     assert compiled_ops(function, tf.TensorSpec([2, 5, 36])) == {"VitAttention", "VitAttentionTaps"}
     for count in (5, None):
         taps = function.get_concrete_function(tf.TensorSpec([None, count, 36])).structured_outputs
@@ -176,7 +176,7 @@ import custom_ops
 @tf.function
 def first(qkv, images, kernel):
     assert custom_ops.is_compiled() and custom_ops.describe()["compiled"]
-    out, _ = custom_ops.attention(qkv, 2, taps=("entropy",))
+    out, _ = custom_ops.attention_with_taps(qkv, 2, ("entropy",))
     patches = custom_ops.extract_patches(images, 4)
     return out, patches, custom_ops.patch_embed(images, kernel, tf.zeros([6]))
 
@@ -319,7 +319,7 @@ def test_variables_and_arrays_as_inputs():
         out = custom_ops.attention(qkv, 3, bias=bias)
     gradients = tape.gradient(out, [qkv, bias])
     for actual, expected in zip(
-        [out, *gradients], attend(None, qkv.value(), 3, bias.value(), None, None), strict=True
+        [out, *gradients], attend(None, qkv.value(), 3, None, bias.value()), strict=True
     ):
         np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(custom_ops.attention(qkv.numpy(), 3, bias=bias.numpy()), out)

@@ -65,7 +65,7 @@ import tensorflow as tf, custom_ops
 out = custom_ops.attention(tf.random.normal([2, 5, 12]), 2)
 assert out.shape == [2, 5, 4]
 report = custom_ops.describe()
-assert custom_ops.loader.resolve() == sys.argv[1], report
+assert custom_ops.dispatch.resolve() == sys.argv[1], report
 assert not report["outdated"] and not report["broken"], report
 print(report["path"])
 """

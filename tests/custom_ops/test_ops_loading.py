@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import library_file, loader
+from custom_ops import dispatch, library_file, loader
 
 OPS = loader.OPS
 PACKAGE = pathlib.Path(custom_ops.__file__).parent
@@ -120,7 +120,7 @@ def test_places(monkeypatch, tmp_path):
 def fresh(monkeypatch):
     """As in a new process: nothing tried yet. Returns the list of files that were loaded."""
     loaded = []
-    monkeypatch.setattr(loader, "_state", None)
+    monkeypatch.setattr(loader, "_library", None)
     monkeypatch.setattr(loader, "_loaded_before", lambda: None)
     monkeypatch.setattr(tf, "load_op_library", lambda path: loaded.append(path) or _ops())
     monkeypatch.setattr(loader, "_open", lambda path: None)
@@ -155,7 +155,7 @@ def test_a_broken_library_is_one_warning_with_the_fix(fresh, built, tmp_path, mo
     assert report["broken"] is True and report["compiled"] is False
     assert report["path"] == str(path) and UNFIT[name][1] in report["reason"]
     with pytest.raises(ValueError, match="asks for the compiled library, but .*_vit_ops.so"):
-        loader.resolve("compiled")
+        dispatch.resolve("compiled")
     assert fresh == []
 
 
@@ -165,7 +165,7 @@ def test_the_reference_does_not_look_for_the_library(fresh, tmp_path, monkeypatc
         lambda: custom_ops.attention(tf.zeros([1, 2, 6]), 2, implementation="reference"),
         lambda: custom_ops.implementation("reference").__enter__(),
     ):
-        assert warned(call) == [] and loader._state is None
+        assert warned(call) == [] and loader._library is None
 
 
 def test_a_named_library_that_is_not_there_is_told(fresh, monkeypatch, tmp_path):
@@ -277,9 +277,9 @@ def checkout(built, tmp_path):
 
 PLACES = """
 import threading, custom_ops
-from custom_ops import library
+from custom_ops import loader
 answers = []
-threads = [threading.Thread(target=lambda: answers.append(library.load())) for _ in range(4)]
+threads = [threading.Thread(target=lambda: answers.append(loader.load())) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 assert len(answers) == 4 and len(set(map(id, answers))) == 1
@@ -323,7 +323,7 @@ for name in [name for name in sys.modules if name.split(".")[0] == "custom_ops"]
     del sys.modules[name]
 import custom_ops as again
 assert again is not custom_ops
-assert (gradient(again) == first).all() and again.library.load() is ops
+assert (gradient(again) == first).all() and again.loader.load() is ops
 assert again.describe()["path"] == custom_ops.describe()["path"]
 assert again.describe()["isas"]["chosen"] is not None
 

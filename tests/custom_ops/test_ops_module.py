@@ -43,6 +43,34 @@ for dtype, close in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3), (
     assert np.abs(taps["entropy"] - entropy).max() < 10 * close
     assert taps["distance"].shape == (BATCH, HEADS)
 
+# The default scale, and another one, which is as much as q times it.
+def attention_and_gradient(qkv, **scale):
+    out, statistics = kernels.attention(qkv, HEADS, bias=bias, **scale)
+    arguments = (qkv, HEADS, out, statistics, out)
+    return (
+        out,
+        kernels.attention_gradient(*arguments, bias=bias, **scale),
+        kernels.attention_bias_gradient(*arguments, bias=bias, **scale),
+        kernels.attention_taps(qkv, HEADS, statistics, bias=bias, **scale)["entropy"],
+    )
+
+
+qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE))
+default = attention_and_gradient(qkv)
+for found, expected in zip(
+    attention_and_gradient(qkv, scale=1 / np.sqrt(SIZE)), default, strict=True
+):
+    assert found.tobytes() == expected.tobytes()
+times = np.repeat([4.0, 1.0, 1.0], HEADS * SIZE)
+for x, y in zip(
+    attention_and_gradient(qkv, scale=4 / np.sqrt(SIZE)),
+    attention_and_gradient(qkv * times),
+    strict=True,
+):
+    y = y * times if y.shape == qkv.shape else y
+    assert np.abs(x - y).max() < 1e-13
+    assert np.abs(x - default[0]).max() > 0.1 if x.shape == default[0].shape else True
+
 # Work that is worth a second thread: the same bits.
 qkv = rng.normal(size=(4, 197, 3 * 128)).astype(np.float32)
 images = rng.integers(0, 256, size=(8, 112, 112, 3), dtype=np.uint8)
@@ -114,6 +142,13 @@ for call, text in (
     (lambda: kernels.attention(foreign.astype("f4"), 1, bias=foreign[0, 0, :1]), "bias has dtype"),
     (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis="x"), "axis must be"),
     (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis=0), "axis must be"),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale="x"), "scale must be"),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=0), "Received: 0."),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=-2.5), "Received: -2.5."),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=np.inf), "Received: inf."),
+    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=np.nan), "Received: nan."),
+    (lambda: kernels.attention(np.ones((1, 2, 6), "f4"), 1, scale=1e-40), "scale must be"),
+    (lambda: kernels.attention_taps(qkv, HEADS, statistics, scale=-1), "scale must be"),
     (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=4), "grid must be"),
     (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=("a", 4)), "grid must be"),
     (lambda: kernels.patch_embed(foreign[..., None], kernel, table[0]), "byte order"),

@@ -24,7 +24,7 @@ def exact(tensor):
 
 def uniform(count, taps, grid=None):
     """Taps of attention that gives every token the same weight."""
-    return custom_ops.attention(tf.zeros([1, count, 3], "float64"), 1, taps=taps, grid=grid)[1]
+    return custom_ops.attention_with_taps(tf.zeros([1, count, 3], "float64"), 1, taps, grid=grid)[1]
 
 
 @pytest.mark.parametrize("dtype", tuple(EPSILON))
@@ -35,7 +35,7 @@ def uniform(count, taps, grid=None):
 def test_match_the_equations(count, grid, dtype, with_bias):
     qkv = draw([2, count, 3 * 12], dtype)
     bias = draw([3, count, count], dtype) if with_bias else None
-    out, taps = custom_ops.attention(qkv, 3, bias=bias, taps=TAPS, grid=grid)
+    out, taps = custom_ops.attention_with_taps(qkv, 3, TAPS, bias=bias, grid=grid)
     expected, weights, _ = oracle.attention(exact(qkv), 3, exact(bias) if with_bias else None)
     assert list(taps) == list(TAPS)
     assert {tap.dtype.name for tap in taps.values()} == {
@@ -50,7 +50,7 @@ def test_match_the_equations(count, grid, dtype, with_bias):
 
 def test_taps_do_not_change_the_output():
     qkv = draw([2, 13, 36], "float32")
-    out, _ = custom_ops.attention(qkv, 3, taps=TAPS, grid=(3, 4))
+    out, _ = custom_ops.attention_with_taps(qkv, 3, TAPS, grid=(3, 4))
     np.testing.assert_array_equal(out, custom_ops.attention(qkv, 3))
 
 
@@ -74,7 +74,9 @@ def test_distance_of_uniform_attention(grid, patch_size, over_patches, with_clas
 def test_distance_and_entropy_of_identity_attention_are_zero():
     bias = tf.constant(np.where(np.eye(13), 0, -np.inf))
     qkv = draw([2, 13, 36])
-    _, taps = custom_ops.attention(qkv, 3, bias=bias, taps=("distance", "entropy"), grid=(3, 4))
+    _, taps = custom_ops.attention_with_taps(
+        qkv, 3, ("distance", "entropy"), bias=bias, grid=(3, 4)
+    )
     assert not np.any(taps["distance"])
     np.testing.assert_allclose(taps["entropy"], 0, atol=EPSILON["float64"])
 
@@ -83,7 +85,7 @@ def test_distance_counts_rows_then_columns():
     # Every query looks at the last patch of a 2 x 3 grid only.
     bias = tf.constant([-np.inf] * 5 + [0.0])
     qkv = tf.zeros([1, 6, 3], "float64")
-    _, taps = custom_ops.attention(qkv, 1, bias=bias, taps=("distance",), grid=(2, 3))
+    _, taps = custom_ops.attention_with_taps(qkv, 1, ("distance",), bias=bias, grid=(2, 3))
     expected = (math.sqrt(5) + math.sqrt(2) + 1 + 2 + 1 + 0) / 6
     assert taps["distance"].numpy().item() == pytest.approx(expected, rel=1e-12)
 
@@ -101,7 +103,7 @@ def test_no_tokens():
 
 
 def test_empty_batch():
-    _, taps = custom_ops.attention(tf.zeros([0, 13, 36]), 3, taps=TAPS, grid=(3, 4))
+    _, taps = custom_ops.attention_with_taps(tf.zeros([0, 13, 36]), 3, TAPS, grid=(3, 4))
     assert [tap.shape.as_list() for tap in taps.values()] == [[0, 3, 13], [0, 3], [0, 3]]
 
 
@@ -110,7 +112,7 @@ def test_masked_rows_have_zero_taps(dtype):
     qkv = draw([1, 6, 12], dtype)
     bias = np.zeros([2, 6, 6])
     bias[0] = bias[1, 0] = bias[1, 3] = -np.inf
-    _, taps = custom_ops.attention(qkv, 2, bias=tf.constant(bias), taps=TAPS, grid=(2, 3))
+    _, taps = custom_ops.attention_with_taps(qkv, 2, TAPS, bias=tf.constant(bias), grid=(2, 3))
     assert not np.any(taps["class_row"])
     assert taps["distance"][0, 0] == taps["entropy"][0, 0] == 0
     _, weights, _ = oracle.attention(exact(qkv), 2, bias)
@@ -122,7 +124,7 @@ def test_no_gradient_flows_through_taps():
     qkv = draw([2, 13, 36])
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(qkv)
-        out, taps = custom_ops.attention(qkv, 3, taps=TAPS, grid=(3, 4))
+        out, taps = custom_ops.attention_with_taps(qkv, 3, TAPS, grid=(3, 4))
         loss = tf.reduce_sum(out) + sum(tf.reduce_sum(tap) for tap in taps.values())
         plain = tf.reduce_sum(custom_ops.attention(qkv, 3))
     assert all(tape.gradient(tap, qkv) is None for tap in taps.values())
@@ -132,11 +134,11 @@ def test_no_gradient_flows_through_taps():
 def test_graph_with_unknown_sizes_equals_eager():
     @tf.function(input_signature=[tf.TensorSpec([None, None, 36], "float64")])
     def graph(qkv):
-        return custom_ops.attention(qkv, 3, taps=TAPS, grid=(3, 4))[1]
+        return custom_ops.attention_with_taps(qkv, 3, TAPS, grid=(3, 4))[1]
 
     for count in (12, 13, 15):
         qkv = draw([2, count, 36])
-        expected = custom_ops.attention(qkv, 3, taps=TAPS, grid=(3, 4))[1]
+        expected = custom_ops.attention_with_taps(qkv, 3, TAPS, grid=(3, 4))[1]
         for name, tap in graph(qkv).items():
             assert_close(tap, exact(expected[name]), "float64", "taps")
     with pytest.raises(tf.errors.InvalidArgumentError):

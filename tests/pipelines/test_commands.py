@@ -79,7 +79,7 @@ def test_an_empty_name_is_not_a_default(tmp_path, monkeypatch, capsys, module, f
 
 @pytest.mark.parametrize("choice", ["compiled", "bogus"])
 def test_an_implementation_that_is_not_there(tmp_path, monkeypatch, capsys, choice):
-    monkeypatch.setattr(loader, "_state", loader._State(reason="it was never built"))
+    monkeypatch.setattr(loader, "_library", loader.Library(reason="it was never built"))
     monkeypatch.setenv("VIT_OPS", choice)
     result = run_here("pretrain", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
     assert_user_error(result, f"VIT_OPS={choice}")

@@ -77,8 +77,8 @@ def _usage(free):
 @pytest.mark.parametrize("broken", [True, False])
 def test_a_broken_library_is_an_error_and_none_a_hint(doctor, monkeypatch, broken):
     reason = "x.so was built for TensorFlow 2.19.1. Build it again with `python -m ...`"
-    state = loader._State(reason=reason, broken=broken, path="x.so" if broken else None)
-    monkeypatch.setattr(loader, "_state", state)
+    state = loader.Library(reason=reason, broken=broken, path="x.so" if broken else None)
+    monkeypatch.setattr(loader, "_library", state)
     code, out, err = doctor()
     sentence = f"The compiled ops are not used: {reason}."
     if broken:

@@ -71,14 +71,9 @@ class MultiHeadAttention(keras.layers.Layer):
                 )
             attended = self._attend_with_dropout(qkv)
         else:
-            attended = custom_ops.attention(
-                qkv,
-                self.heads,
-                taps=tuple(taps),
-                grid=grid,
-                implementation=self.implementation,
+            attended, found = custom_ops.attention_with_taps(
+                qkv, self.heads, tuple(taps), grid=grid, implementation=self.implementation
             )
-            attended, found = attended if taps else (attended, {})
         return self.out(attended), found
 
     def _attend_with_dropout(self, qkv):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import library_file, loader
+from custom_ops import dispatch, library_file, loader
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _no_environment(monkeypatch):
 def no_library(monkeypatch):
     """As where the library was never built."""
     monkeypatch.setattr(library_file, "candidates", lambda: [])
-    monkeypatch.setattr(loader, "_state", None)
+    monkeypatch.setattr(loader, "_library", None)
 
 
 def test_what_was_never_built_is_no_news(no_library):
@@ -31,7 +31,7 @@ def test_what_was_never_built_is_no_news(no_library):
     assert report["implementation"] == "auto"
     assert "no compiled library has been built" in report["reason"]
     assert "python -m custom_ops.build_ops" in report["reason"]
-    assert loader.resolve() == "reference"
+    assert dispatch.resolve() == "reference"
     with pytest.raises(ValueError, match="cannot be used: no compiled library"):
         loader.load()
 
@@ -40,7 +40,7 @@ def test_these_tests_run_with_the_compiled_library():
     """It was built by `make test`, from these sources for this TensorFlow."""
     report = custom_ops.describe()
     assert report["compiled"] and custom_ops.is_compiled(), report["reason"]
-    assert loader.resolve() == loader.resolve("compiled") == "compiled"
+    assert dispatch.resolve() == dispatch.resolve("compiled") == "compiled"
     assert not report["outdated"] and not report["broken"] and report["reason"] is None
     assert report["tensorflow"] == tf.__version__
     assert report["path"].endswith("_vit_ops.so") and "g++" in report["compiler"]
@@ -64,7 +64,7 @@ def test_an_instruction_set_can_be_forced(monkeypatch):
     for name in custom_ops.describe()["isas"]["available"]:
         monkeypatch.setenv("VIT_ISA", name)
         assert custom_ops.describe()["isas"]["chosen"] == name
-        assert loader.resolve() == "compiled"
+        assert dispatch.resolve() == "compiled"
     monkeypatch.setenv("VIT_ISA", "")
     assert custom_ops.describe()["isas"]["error"] is None
 
@@ -140,14 +140,14 @@ def test_the_argument_decides_before_the_context_and_that_before_the_environment
 ):
     monkeypatch.setenv("VIT_OPS", "compiled")
     with pytest.raises(ValueError, match="VIT_OPS=compiled asks for"):
-        loader.resolve()
+        dispatch.resolve()
     with pytest.raises(ValueError, match="VIT_OPS=compiled asks for"):
-        loader.resolve("auto")
-    assert loader.resolve("reference") == "reference"
+        dispatch.resolve("auto")
+    assert dispatch.resolve("reference") == "reference"
     with custom_ops.implementation("auto"):
-        assert loader.resolve() == "reference"
+        assert dispatch.resolve() == "reference"
         with pytest.raises(ValueError, match="implementation='compiled' asks for"):
-            loader.resolve("compiled")
+            dispatch.resolve("compiled")
     assert custom_ops.describe()["implementation"] == "compiled"
 
 
