@@ -67,7 +67,10 @@ def train(experiment, workdir, strategy) -> dict:
     run.check(experiment, train_source.manifest())
     # A run that goes on does not need what it came from.
     begins = not checkpoints.steps(run.checkpoints)
-    initial = model_source.find(experiment.init_from) if experiment.init_from and begins else None
+    initial = None
+    if experiment.init_from and begins:
+        chosen = model_source.choose(experiment.init_from, experiment.init_weights)
+        initial = model_source.find(chosen)
 
     # Right before the first draw: what came before, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
