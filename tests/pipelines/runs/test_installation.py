@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import build_plan, loader
-from pipelines.runs import installation, model_source
+from pipelines.runs import installation, installation_checks, model_source
 from tests.pipelines.process import run_command, run_here
 
 
@@ -46,6 +46,7 @@ def test_all_is_well(examine, monkeypatch):
     for name in ("tensorflow", "keras", "numpy", "tensorflow-datasets", "tf-models-official"):
         assert found["versions"][name] == importlib.metadata.version(name)
     assert found["requirements"]["keras"].startswith(importlib.metadata.version("keras"))
+    assert set(found["imports"].values()) == {True}
     assert found["machine"]["cores"] >= 1
     assert found["machine"]["threads inside an op"] == "1"  # See tests/conftest.py.
     assert found["devices"]["TPU"] == []
@@ -119,7 +120,7 @@ def test_wrong_gradients_are_broken(examine, monkeypatch):
 
 
 def test_nan_is_broken(examine, monkeypatch):
-    monkeypatch.setattr(installation, "_difference", lambda function, source: float("nan"))
+    monkeypatch.setattr(installation_checks, "_difference", lambda function, source: float("nan"))
     code, found, _ = examine()
     assert code == 1 and len(found["broken"]) == 2
 
@@ -128,7 +129,7 @@ def test_an_op_that_fails_is_broken(examine, monkeypatch):
     def fail(function, source):
         raise tf.errors.InternalError(None, None, "no such kernel")
 
-    monkeypatch.setattr(installation, "_difference", fail)
+    monkeypatch.setattr(installation_checks, "_difference", fail)
     code, found, err = examine()
     assert code == 1 and "The compiled attention fails: no such kernel" in err
     assert found["ops"]["attention check"] == "failed"
