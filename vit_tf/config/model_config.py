@@ -1,8 +1,9 @@
 """What the configurations of all families have in common."""
 
 import dataclasses
-import difflib
 from typing import Any, ClassVar
+
+from vit_tf.config.near_names import did_you_mean
 
 # Fields that had another name in earlier versions, whose files may still exist: old -> new.
 RENAMED_FIELDS = {"units": "stage_depths"}
@@ -55,9 +56,9 @@ class Config:
                 continue
             if RENAMED_FIELDS.get(name) in known:
                 raise ValueError(f"Model field {name!r} is now called {RENAMED_FIELDS[name]!r}.")
-            near = difflib.get_close_matches(str(name), known, n=2)
-            hint = f" Did you mean {' or '.join(near)}?" if near else ""
-            raise ValueError(f"Unknown model field {name!r}.{hint} Known fields: {known}.")
+            raise ValueError(
+                f"Unknown model field {name!r}.{did_you_mean(name, known)} Known fields: {known}."
+            )
 
 
 class ModelConfig(Config):
