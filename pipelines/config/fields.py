@@ -19,8 +19,9 @@ _MAX_INT = 2**40
 
 def field_types(cls) -> dict[str, Any]:
     """The type of each field of a dataclass and of the dataclasses in it, by dotted path."""
-    found = {}
-    for name, kind in typing.get_type_hints(cls).items():
+    found, hints = {}, typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        name, kind = field.name, hints[field.name]
         section = next(filter(dataclasses.is_dataclass, _options(kind)), None)
         if section is None:
             found[name] = kind
