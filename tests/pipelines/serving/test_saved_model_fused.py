@@ -16,7 +16,7 @@ from custom_ops import library_file, loader
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process, prediction, saved_model
 from tests.pipelines import encoded
-from tests.pipelines.exports import LABELS, assert_close, call_here, make
+from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
 
 FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitPatchEmbed"}

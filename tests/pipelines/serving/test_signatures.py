@@ -7,7 +7,7 @@ import tensorflow as tf
 from custom_ops import reference
 from pipelines.serving import clean_process, saved_model
 from tests.pipelines import encoded
-from tests.pipelines.exports import LABELS, assert_close, call_here, make
+from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from vit_tf.images.decoding import decode_image
 
 # name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.

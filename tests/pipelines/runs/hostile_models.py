@@ -1,6 +1,6 @@
 """Models that nobody should have to trust, and what reading them costs.
 
-usage: python -m tests.pipelines.hostile_models FOLDER
+usage: python -m tests.pipelines.runs.hostile_models FOLDER
 
 Gives each kind that `write_all` wrote into FOLDER to `evaluate`, `predict` and `export`. Prints one
 JSON object: kind -> command -> exit code, stderr, seconds, and by how much the largest resident

@@ -18,7 +18,7 @@ def make(fields=None, preprocessing=None):
 
 
 def call_here(directory, calls):
-    """`isolated.call` without a new process, which takes seconds."""
+    """`clean_process.call` without a new process, which takes seconds."""
     loaded = tf.saved_model.load(directory)
     answers = []
     for name, inputs in calls:

@@ -14,7 +14,7 @@ import vit_tf
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process, clean_process_main, saved_model
 from tests.pipelines import encoded
-from tests.pipelines.exports import LABELS, assert_close, call_here, make
+from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.vit_tf import tiny
 

@@ -12,8 +12,8 @@ import vit_tf
 from pipelines.runs import model_source
 from pipelines.serving import clean_process
 from pipelines.training import loop
-from tests.pipelines.choices import assert_finetunes_from, evaluations
-from tests.pipelines.exports import call_here
+from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
+from tests.pipelines.serving.exports import call_here
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.tiny import tiny_experiment
 

@@ -20,7 +20,7 @@ SOURCES = {"model.npz": None, "model.keras": None, "folder": "huggingface"}
 PROGRAM = """
 import json, sys
 import vit_tf
-from pipelines import weights
+from pipelines.runs import model_source
 
 def peak():
     with open("/proc/self/status") as file:
@@ -29,13 +29,13 @@ def peak():
 action, path, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 small = vit_tf.create_model(vit_tf.ViTConfig(**fields | {"layers": 1}))
 vit_tf.save_npz(small, sys.argv[4])
-weights.open_model(weights.find(sys.argv[4]))
+model_source.open_model(model_source.find(sys.argv[4]))
 before = peak()
 if action == "open":
-    model, _ = weights.open_model(weights.find(path))
+    model, _ = model_source.open_model(model_source.find(path))
 else:
     model = vit_tf.create_model(vit_tf.ViTConfig(**fields))
-    weights.load(model, weights.find(path))
+    model_source.load(model, model_source.find(path))
 print(json.dumps([peak() - before, 4 * model.count_params()]))
 """
 

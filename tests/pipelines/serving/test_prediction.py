@@ -12,7 +12,7 @@ import vit_tf
 from pipelines.runs import model_source, workdir
 from pipelines.serving import clean_process, prediction, saved_model
 from tests.pipelines import encoded
-from tests.pipelines.exports import LABELS, call_here, make
+from tests.pipelines.serving.exports import LABELS, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.tiny import tiny_experiment
 

@@ -11,7 +11,7 @@ from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir, read_json, write_json
 from pipelines.training import loop
-from tests.pipelines.choices import assert_finetunes_from, evaluations
+from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import tiny_experiment
 

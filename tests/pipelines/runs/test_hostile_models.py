@@ -11,7 +11,7 @@ import pytest
 import vit_tf
 from pipelines.errors import UserError
 from pipelines.runs import model_source
-from tests.pipelines import hostile_models
+from tests.pipelines.runs import hostile_models
 from tests.pipelines.process import assert_user_error, run_command, run_here, run_module
 from tests.vit_tf import tiny
 
@@ -35,7 +35,7 @@ def results(folder, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
         before = sorted(os.listdir(folder))
-        result = run_module("tests.pipelines.hostile_models", folder, cwd=folder)
+        result = run_module("tests.pipelines.runs.hostile_models", folder, cwd=folder)
         assert result.returncode == 0, result.stderr
         # No export, no unpacked weights.
         assert sorted(os.listdir(folder)) == before
