@@ -74,12 +74,13 @@ def _run(main, values, arguments):
     sys.exit(0)
 
 
-def experiment(values, init_from=None):
+def experiment(values, init_from=None, init_weights=None):
     """The experiment that the shared flags describe.
 
     Args:
         values: parsed flags.
         init_from: first weights, for commands that have them; None leaves the recipe's.
+        init_weights: which weights of that workdir; None leaves the recipe's.
     """
     from pipelines import config
     from pipelines.config import recipes
@@ -87,6 +88,8 @@ def experiment(values, init_from=None):
     assignments = list(values.set)
     if init_from is not None:
         assignments.append(f"init_from={init_from}")
+    if init_weights is not None:
+        assignments.append(f"init_weights={init_weights}")
     return config.override(recipes.get_recipe(values.experiment), assignments)
 
 
@@ -100,7 +103,7 @@ def strategy(values):
 
 
 def define_weights(values):
-    """Adds `--weights`, for commands that read a model; `model_source.choose` obeys."""
+    """Adds `--weights`, for commands that read a model; see `model_source.find`."""
     flags.DEFINE_enum(
         "weights",
         "final",
@@ -112,16 +115,14 @@ def define_weights(values):
 
 
 def model_source(values):
-    """The model that `--model` or `--workdir` and `--weights` name, by default the shipped one."""
+    """The arguments of `model_source.find`: path and weights, by default the shipped model's."""
     from pipelines.errors import UserError
     from pipelines.runs import model_source
 
     for name in ("model", "workdir"):
         if getattr(values, name) == "":
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
-    return model_source.choose(
-        values.model or values.workdir or model_source.SHIPPED, values.weights
-    )
+    return values.model or values.workdir or model_source.SHIPPED, values.weights
 
 
 def workdir(values, command):

@@ -31,7 +31,7 @@ def main(values, arguments):
     from pipelines.runs import model_source
     from pipelines.training import loop
 
-    source = model_source.find(cli.model_source(values))
+    source = model_source.find(*cli.model_source(values))
     means = loop.evaluate(experiment, source, strategy)
     if values.json:
         print(json.dumps(means))

@@ -24,13 +24,15 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    experiment = cli.experiment(values, init_from=values.init_from)
+    # The default of the flag leaves what --set says.
+    weights = values.weights if values["weights"].present else None
+    experiment = cli.experiment(values, values.init_from, weights)
     strategy = cli.strategy(values)
     from pipelines.runs import model_source
     from pipelines.training import loop
 
-    init_from = model_source.choose(experiment.init_from or model_source.SHIPPED, values.weights)
-    experiment = cli.experiment(values, init_from=init_from)
+    if experiment.init_from is None:
+        experiment = cli.experiment(values, model_source.SHIPPED, weights)
     loop.train(experiment, cli.workdir(values, "finetune"), strategy)
 
 

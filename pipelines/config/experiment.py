@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import fields_of, from_json, parse
-from pipelines.config.names import BAD_IMAGES, SHARDINGS
+from pipelines.config.names import BAD_IMAGES, SHARDINGS, WEIGHTS
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
 from vit_tf.config.variants import get_variant
@@ -248,6 +248,8 @@ class Experiment:
     # Where the first weights come from: a workdir, .npz or .keras file, "shipped", or none. The
     # head is replaced by zeros and positions are resized, as for fine-tuning.
     init_from: str | None = None
+    # Which weights of that workdir: "final", "ema" or "best".
+    init_weights: str = "final"
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
@@ -259,6 +261,7 @@ class Experiment:
             raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
         if self.init_from == "":
             raise UserError("init_from is empty. Name a model, or use none.")
+        _check_choice("init_weights", self.init_weights, WEIGHTS)
         try:
             self.preprocessing(())
         except ValueError as error:

@@ -18,6 +18,7 @@ import custom_ops
 from custom_ops import build_plan
 from custom_ops.library_file import REBUILD
 from pipelines.runs import model_source
+from vit_tf.analysis.comparison import relative_difference
 
 _DISTRIBUTION = "vit-tf"
 _SHOWN = (
@@ -241,7 +242,7 @@ def _check_ops(report):
 
 
 def _difference(function, source):
-    """The largest difference of output or gradient, relative to the largest value."""
+    """The largest relative difference of output or gradient."""
     results = []
     with tf.device("CPU:0"):
         for implementation in ("compiled", "reference"):
@@ -252,12 +253,12 @@ def _difference(function, source):
                 loss = tf.reduce_sum(out * tf.reshape(cotangent, tf.shape(out)))
             results.append((out.numpy(), tape.gradient(loss, source).numpy()))
     pairs = zip(*results, strict=True)
-    return max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)
+    return max(relative_difference(compiled, reference) for compiled, reference in pairs)
 
 
 def _model(report):
     source = model_source.find(model_source.SHIPPED)
-    facts = report.facts["shipped model"] = {"file": source.file}
+    facts = report.facts["shipped model"] = {"file": source.path}
     try:
         model, preprocessing = model_source.open_model(source)
         size = preprocessing.image_size

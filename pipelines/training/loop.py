@@ -18,7 +18,7 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, find_unreadable
 from pipelines.data.sources.open import open_source
 from pipelines.errors import Interrupted, RunError, UserError
-from pipelines.runs import checkpoints, model_source
+from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.progress import Progress, Signals, say
 from pipelines.runs.strategies import describe, num_hosts
@@ -67,7 +67,9 @@ def train(experiment, workdir, strategy) -> dict:
     run.check(experiment, train_source.manifest())
     # A run that goes on does not need what it came from.
     begins = not checkpoints.steps(run.checkpoints)
-    initial = model_source.find(experiment.init_from) if experiment.init_from and begins else None
+    initial = None
+    if experiment.init_from and begins:
+        initial = model_source.find(experiment.init_from, experiment.init_weights)
 
     # Right before the first draw: what came before, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
@@ -96,7 +98,13 @@ def train(experiment, workdir, strategy) -> dict:
         store.save(step)  # There is always something to go back to.
     if step < experiment.train.steps:
         run.remove_results()
-    run.write_manifest(experiment, describe(strategy), train_source.manifest(), hosts)
+    manifest.write_manifest(
+        run.manifest,
+        seed=experiment.seed,
+        data=train_source.manifest(),
+        strategy=describe(strategy),
+        hosts=hosts,
+    )
 
     with (
         Signals() as signals,
@@ -136,7 +144,7 @@ def evaluate(experiment, source, strategy) -> dict:
 
     Args:
         experiment: names the data set, the split, the batch size and the loss.
-        source: `weights.Source`.
+        source: `ModelSource`.
         strategy: where to run.
 
     Returns:
@@ -152,11 +160,11 @@ def evaluate(experiment, source, strategy) -> dict:
     with strategy.scope():
         model, preprocessing = model_source.open_model(source)
     if not model.config.pooled:
-        raise UserError(f"{source.path} is unpooled: it gives logits per patch, not per image.")
+        raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     classes = model.config.num_classes
     if classes != examples.num_classes or preprocessing.labels not in ((), examples.labels):
         raise UserError(
-            f"{source.path} was trained for {classes} classes ({_few(preprocessing.labels)}), "
+            f"{source.name} was trained for {classes} classes ({_few(preprocessing.labels)}), "
             f"{experiment.data.name} has {examples.num_classes} ({_few(examples.labels)}). Choose "
             "the data set with --set data.name=..., or fine-tune the model on this one."
         )
@@ -270,7 +278,7 @@ def _train_dataset(source, experiment, preprocessing, bad_images, start_step, in
 def _tell_sharding(experiment, hosts, run):
     """Says on what the order of the examples depends, if not on the experiment alone."""
     if experiment.data.sharding == "files":
-        before = run.last_hosts() or hosts
+        before = manifest.read_hosts(run.manifest) or hosts
         say(
             f"data.sharding=files: the order of the examples is reproducible for {hosts} "
             f"{'host' if hosts == 1 else 'hosts'}"

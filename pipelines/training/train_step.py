@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, find_unreadable
 from pipelines.errors import UserError
-from pipelines.runs import model_source
+from pipelines.runs import checkpoints
 from pipelines.tasks import classification
 from pipelines.training import optimizers
 from vit_tf.layers import RandomContext, StandardizedKernels
@@ -57,7 +57,7 @@ class Trainer(orbit.StandardTrainer):
             self.waited = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="waited")
         # Slices of the loss since the last log line are state, so that a resumed log is the same.
         self.checkpoint = tf.train.Checkpoint(
-            model=model_source.checkpointable(model),
+            model=checkpoints.weights_by_path(model.weights),
             optimizer=optimizer.state,
             step=self.step,
             offset=self.offset,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipelines.data import pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError
-from pipelines.runs import checkpoints, model_source, progress
+from pipelines.runs import checkpoints, progress
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop, non_finite
@@ -317,7 +317,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     experiment = experiment_with()
     trainer, _ = make_trainer(STRATEGIES["one"](), experiment)
     state = tf.train.Checkpoint(
-        model=model_source.checkpointable(trainer.model),
+        model=checkpoints.weights_by_path(trainer.model.weights),
         optimizer=trainer.optimizer.state,
         step=trainer.step,
         loss_sum=trainer.loss_sum,

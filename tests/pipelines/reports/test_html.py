@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.reports import html
-from pipelines.reports.html import Check, Series
+from pipelines.reports import charts, html, pictures
+from pipelines.reports.charts import Series
+from pipelines.reports.html import Check
 
 _VOID = {"meta", "img"}
 _HOSTILE = "<script>alert(\"x\")</script> & 'quotes'"
@@ -69,12 +70,12 @@ def whole_page():
         html.section(
             "Pictures",
             "Text.",
-            html.cards([html.example(_image(), "3", [("3", 0.75), ("8", 0.25)])]),
+            pictures.cards([pictures.example(_image(), "3", [("3", 0.75), ("8", 0.25)])]),
             html.row(
-                html.figure("Filters", html.picture(_image(), 80, "filters"), "Caption."),
-                html.figure("Loss", html.line_chart(series, "step", "loss"), "Caption."),
+                html.figure("Filters", pictures.picture(_image(), 80, "filters"), "Caption."),
+                html.figure("Loss", charts.line_chart(series, "step", "loss"), "Caption."),
             ),
-            html.picture_table([("layer 1", [_image(1), _image(2)])], 40),
+            pictures.picture_table([("layer 1", [_image(1), _image(2)])], 40),
         ),
         html.check_table(checks),
         footer="made by a test",
@@ -115,7 +116,7 @@ def test_page_has_a_dark_side(whole_page):
 
 def test_pictures_hold_the_pixels_they_were_given():
     image = _image()
-    (attributes,) = _Page(html.picture(image, 80, "noise")).all("img")
+    (attributes,) = _Page(pictures.picture(image, 80, "noise")).all("img")
     kind, data = attributes["src"].split(",")
     assert kind == "data:image/png;base64"
     decoded = tf.io.decode_png(base64.b64decode(data, validate=True)).numpy()
@@ -132,13 +133,13 @@ def test_pictures_hold_the_pixels_they_were_given():
         lambda text: html.tiles([(text, text)]),
         lambda text: html.steps([text]),
         lambda text: html.code(text),
-        lambda text: html.picture(_image(), 10, text),
+        lambda text: pictures.picture(_image(), 10, text),
         lambda text: html.figure(text, "", text),
-        lambda text: html.example(_image(), text, [("0", 1.0)]),
-        lambda text: html.example(_image(), "0", [(text, 1.0)]),
-        lambda text: html.picture_table([(text, [_image()])], 10),
+        lambda text: pictures.example(_image(), text, [("0", 1.0)]),
+        lambda text: pictures.example(_image(), "0", [(text, 1.0)]),
+        lambda text: pictures.picture_table([(text, [_image()])], 10),
         lambda text: html.check_table([Check(name=text, value=text, expected=text)]),
-        lambda text: html.line_chart([Series(text, [0], [1])], text, text),
+        lambda text: charts.line_chart([Series(text, [0], [1])], text, text),
     ],
 )
 def test_text_is_escaped_everywhere(build):
@@ -151,8 +152,8 @@ def test_text_is_escaped_everywhere(build):
 
 
 def test_examples_are_marked_right_or_wrong():
-    right = html.example(_image(), "3", [("3", 0.9), ("8", 0.1)])
-    wrong = html.example(_image(), "3", [("8", 0.6), ("3", 0.4)])
+    right = pictures.example(_image(), "3", [("3", 0.9), ("8", 0.1)])
+    wrong = pictures.example(_image(), "3", [("8", 0.6), ("3", 0.4)])
     assert "right" in right and "wrong" not in right
     assert "wrong" in wrong and "right" not in wrong and "is 3" in wrong
     bars = [attributes["style"] for attributes in _Page(wrong).all("u")]
@@ -179,7 +180,7 @@ def _points(chart, number):
 def test_curves_are_where_the_axes_say():
     """Reads the values back through the positions of the axis labels."""
     x, y = [0, 30, 100, 250], [2.31, 0.4, 0.75, 0.02]
-    chart = html.line_chart([Series("loss", x, y)], "step", "loss")
+    chart = charts.line_chart([Series("loss", x, y)], "step", "loss")
     labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"([^>]*)>([\d.,]+)</text>', chart)
     by_x = [(float(a), float(value)) for a, _, rest, value in labels if "middle" in rest]
     by_y = [(float(b), float(value)) for _, b, rest, value in labels if "end" in rest]
@@ -193,7 +194,7 @@ def test_curves_are_where_the_axes_say():
 
 def test_charts_name_their_curves_and_points():
     series = [Series("first", [1, 2], [0.5, 0.975]), Series("second", [1, 3], [0.6, 0.8])]
-    chart = html.line_chart(series, "step", "accuracy", percent=True)
+    chart = charts.line_chart(series, "step", "accuracy", percent=True)
     page = _Page(chart)
     assert page.text("span") == ["first", "second"]
     assert page.text("title") == [
@@ -209,9 +210,9 @@ def test_charts_name_their_curves_and_points():
     ("low", "high"), [(0, 1), (0.0213, 2.31), (0, 1000), (7, 7), (-3e-5, 2e-5), (99990, 100020)]
 )
 def test_ticks_are_round_and_cover_the_values(low, high):
-    chart = html.line_chart([Series("x", [0, 1], [low, high])], "step", "value")
+    chart = charts.line_chart([Series("x", [0, 1], [low, high])], "step", "value")
     points = _points(chart, 1)
-    frame = html.CHART
+    frame = charts.CHART
     assert (points[:, 1] >= frame["top"] - 0.1).all()
     assert (points[:, 1] <= frame["height"] - frame["bottom"] + 0.1).all()
     assert 3 <= len(re.findall('text-anchor="end"', chart)) <= 9
@@ -219,12 +220,12 @@ def test_ticks_are_round_and_cover_the_values(low, high):
 
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="Received: 0"):
-        html.line_chart([], "x", "y")
+        charts.line_chart([], "x", "y")
     with pytest.raises(ValueError, match="Received: 5"):
-        html.line_chart([Series("a", [0], [0])] * 5, "x", "y")
+        charts.line_chart([Series("a", [0], [0])] * 5, "x", "y")
     with pytest.raises(ValueError, match="'a'.* 2 and 1"):
-        html.line_chart([Series("a", [0, 1], [0])], "x", "y")
+        charts.line_chart([Series("a", [0, 1], [0])], "x", "y")
     with pytest.raises(ValueError, match="'a'.* 0 and 0"):
-        html.line_chart([Series("a", [], [])], "x", "y")
+        charts.line_chart([Series("a", [], [])], "x", "y")
     with pytest.raises(ValueError, match="'a'.*finite"):
-        html.line_chart([Series("a", [0], [float("nan")])], "x", "y")
+        charts.line_chart([Series("a", [0], [float("nan")])], "x", "y")

@@ -27,7 +27,9 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines import cli
-from pipelines.runs import checkpoints, model_source, workdir
+from pipelines.runs import checkpoints
+from pipelines.runs.json_file import write_json
+from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
 from vit_tf.checkpoints.published_layout import published_table
@@ -179,15 +181,15 @@ def unfinished_run(**fields):
     """A workdir with a checkpoint of a small model, and a configuration of another one."""
 
     def make(path):
-        run, experiment = workdir.Workdir(path), tiny_experiment()
+        run, experiment = Workdir(path), tiny_experiment()
         run.create(experiment)
         model = vit_tf.create_model(experiment.model.config(10))
-        state = tf.train.Checkpoint(model=model_source.checkpointable(model))
+        state = tf.train.Checkpoint(model=checkpoints.weights_by_path(model.weights))
         checkpoints.CheckpointStore(run.checkpoints, state).save(1)
-        workdir.write_json(run.manifest, {"data": {"labels": list("0123456789")}})
+        write_json(run.manifest, {"data": {"labels": list("0123456789")}})
         top = experiment.to_dict()
         top["model"] |= fields
-        workdir.write_json(run.config, top)
+        write_json(run.config, top)
 
     return make
 

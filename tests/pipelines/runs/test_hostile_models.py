@@ -11,8 +11,8 @@ import pytest
 import vit_tf
 from pipelines.errors import UserError
 from pipelines.runs import model_source
-from tests.pipelines.runs import hostile_models
 from tests.pipelines.process import assert_user_error, run_command, run_here, run_module
+from tests.pipelines.runs import hostile_models
 from tests.vit_tf import tiny
 
 # What one of them may add to a process that has run the command already. Each asks for far more.

@@ -46,7 +46,7 @@ def files(tmp_path_factory):
     model = vit_tf.create_model(vit_tf.ViTConfig(**SIZES))
     vit_tf.save_npz(model, folder / "model.npz")
     for name, layout in list(SOURCES.items())[1:]:
-        conversion.convert(str(folder / "model.npz"), str(folder / name), layout, say=str)
+        conversion.convert(str(folder / "model.npz"), str(folder / name), layout=layout, log=str)
     return folder
 
 

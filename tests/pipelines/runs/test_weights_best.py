@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.checkpoints import CheckpointStore
-from pipelines.runs.workdir import Workdir, read_json, write_json
+from pipelines.runs.json_file import read_json, write_json
+from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
-from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
 from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
 from tests.pipelines.tiny import tiny_experiment
 
 BEST = 4
@@ -72,7 +73,7 @@ def test_evaluate_gives_the_numbers_that_were_scored(runs, command, run):
         losses[choice] = json.loads(result.stdout)["loss"]
     assert losses["best"] == pytest.approx(logged[BEST]["eval_loss"], rel=1e-6)
     assert abs(losses["best"] - losses["final"]) > 1e-3
-    source = model_source.find(model_source.choose(runs / run, "best"))
+    source = model_source.find(runs / run, "best")
     assert source.ema == (run == "averaged")
 
 
@@ -89,8 +90,8 @@ def test_the_next_best_takes_the_place_of_a_damaged_one(runs, command, tmp_path)
 
 def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path):
     source = shutil.copytree(runs / "plain", tmp_path / "source")
-    place, said = source / "checkpoints" / "best", f"(best, step {BEST})"
-    assert_finetunes_from(command, tmp_path / "run", source, "best", place, said)
+    said = f"(best, step {BEST})"
+    assert_finetunes_from(command, tmp_path / "run", source, "best", said)
 
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])

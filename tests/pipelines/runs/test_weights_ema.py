@@ -12,9 +12,9 @@ import vit_tf
 from pipelines.runs import model_source
 from pipelines.serving import clean_process
 from pipelines.training import loop
+from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
 from tests.pipelines.serving.exports import call_here
-from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.tiny import tiny_experiment
 
 WARM_UP = "schedule.warmup_steps=1"
@@ -74,10 +74,10 @@ def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
     for name in RESULTS:
         (tmp_path / "run" / name).unlink()
     for choice, file in (("ema", "ema.npz"), ("final", "final.npz")):
-        from_checkpoint = model_source.find(model_source.choose(str(tmp_path / "run"), choice))
-        written = model_source.find(model_source.choose(str(runs / "ended"), choice))
+        from_checkpoint = model_source.find(tmp_path / "run", choice)
+        written = model_source.find(runs / "ended", choice)
         assert (from_checkpoint.kind, written.kind) == ("checkpoint", "npz")
-        assert written.file == str(runs / "ended" / file)
+        assert written.path == str(runs / "ended" / file)
         ours, _ = model_source.open_model(from_checkpoint)
         theirs, preprocessing = model_source.open_model(written)
         assert len(ours.weights) == len(theirs.weights) > 30
@@ -128,14 +128,14 @@ def test_predict(runs, command):
 
 
 def test_export(runs, command, monkeypatch, tmp_path):
-    monkeypatch.setattr(clean_process, "call", call_here)
+    monkeypatch.setattr(clean_process, "call_signatures", call_here)
     result = command("export", "--model=unfinished", "--weights=ema", f"--output={tmp_path}")
     assert result.returncode == 0, result.stderr
     images = tf.random.stateless_uniform([4, 12, 12, 3], [1, 2], 0, 255)
     served = tf.saved_model.load(tmp_path / "portable").signatures["serving_default"](images=images)
     logits = {}
     for choice in ("final", "ema"):
-        source = model_source.find(model_source.choose(str(runs / "unfinished"), choice))
+        source = model_source.find(runs / "unfinished", choice)
         model, preprocessing = model_source.open_model(source)
         logits[choice] = model(preprocessing(images)).numpy()
     np.testing.assert_allclose(served["logits"], logits["ema"], rtol=0, atol=1e-5)
@@ -144,8 +144,8 @@ def test_export(runs, command, monkeypatch, tmp_path):
 
 def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path):
     source = shutil.copytree(runs / "unfinished", tmp_path / "source")
-    place, said = source / "ema.npz", "(average at step 3)"
-    assert_finetunes_from(command, tmp_path / "run", source, "ema", place, said)
+    said = "(average at step 3)"
+    assert_finetunes_from(command, tmp_path / "run", source, "ema", said)
 
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
@@ -173,7 +173,7 @@ def test_without_a_source_there_is_no_choice(command, module):
 
 
 def test_an_exported_model_has_no_average(runs, command, monkeypatch, tmp_path):
-    monkeypatch.setattr(clean_process, "call", call_here)
+    monkeypatch.setattr(clean_process, "call_signatures", call_here)
     command("export", "--model=plain", f"--output={tmp_path}")
     for path in (tmp_path, tmp_path / "portable"):
         result = command("predict", f"--model={path}", "--weights=ema")

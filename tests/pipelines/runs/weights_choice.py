@@ -17,14 +17,13 @@ def evaluations(workdir):
     return {x["step"]: x for x in Workdir(workdir).read_metrics() if "eval_loss" in x}
 
 
-def assert_finetunes_from(command, run, source, choice, place, said):
+def assert_finetunes_from(command, run, source, choice, said):
     """Fine-tunes into `run` from what `choice` is of the workdir `source`, which is removed then.
 
     Args:
         command: the fixture of that name.
         run, source: paths.
         choice: value of `--weights`.
-        place: where the chosen weights are.
         said: what the command prints of them.
     """
 
@@ -35,8 +34,9 @@ def assert_finetunes_from(command, run, source, choice, place, said):
         return result.stdout
 
     assert said in finetune(1)
-    assert Workdir(run).read_experiment().init_from == str(place)
-    expected, _ = model_source.open_model(model_source.find(str(place)))
+    experiment = Workdir(run).read_experiment()
+    assert (experiment.init_from, experiment.init_weights) == (str(source), choice)
+    expected, _ = model_source.open_model(model_source.find(source, choice))
     trained, _ = model_source.open_model(model_source.find(run))
     for a, b in zip(trained.weights, expected.weights, strict=True):
         if "head" not in a.path:

@@ -17,8 +17,8 @@ def make(fields=None, preprocessing=None):
     return model, rule
 
 
-def call_here(directory, calls):
-    """`clean_process.call` without a new process, which takes seconds."""
+def call_here(directory, calls, loader=None):
+    """`clean_process.call_signatures` without a new process, which takes seconds."""
     loaded = tf.saved_model.load(directory)
     answers = []
     for name, inputs in calls:

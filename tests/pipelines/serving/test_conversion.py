@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vit_tf
+from pipelines.errors import RunError, UserError
 from pipelines.runs import model_source
 from pipelines.serving import conversion, parity
 from tests.pipelines.process import assert_user_error, run_command, run_here
@@ -57,7 +58,7 @@ def test_npz_to_keras_and_back_is_bitwise(saved, tmp_path):
     _, path = saved
     there, back = str(tmp_path / "b.keras"), str(tmp_path / "c.npz")
     for source, destination in ((path, there), (there, back)):
-        report = conversion.convert(source, destination, say=str)
+        report = conversion.convert(source, destination, log=str)
         assert report.passed and report.difference == 0, str(report)
     with open(path + ".json", "rb") as first, open(back + ".json", "rb") as second:
         assert first.read() == second.read()
@@ -81,14 +82,14 @@ def test_safetensors_and_back(saved, tmp_path, layout):
     kind, path = saved
     folder, back = tmp_path / "folder", str(tmp_path / "c.npz")
     if kind not in LAYOUTS[layout]:
-        with pytest.raises(conversion.UserError, match="cannot be written in the"):
-            conversion.convert(path, str(folder), layout, say=str)
+        with pytest.raises(UserError, match="cannot be written in the"):
+            conversion.convert(path, str(folder), layout=layout, log=str)
         assert not folder.exists()
         return
-    report = conversion.convert(path, str(folder), layout, say=str)
+    report = conversion.convert(path, str(folder), layout=layout, log=str)
     assert report.passed, str(report)
     assert (folder / "config.json").exists()
-    report = conversion.convert(str(folder), back, say=str)
+    report = conversion.convert(str(folder), back, log=str)
     assert report.passed and report.difference == 0, str(report)
     # The same function, but BiT's kernels are scaled for timm's epsilon; positions become a table.
     with np.load(path) as first, np.load(back) as second:
@@ -113,9 +114,11 @@ def test_check_finds_one_changed_bit(tmp_path):
     assert str(report).endswith("FAIL")
 
 
-def facts(**fields):
+def summary(**fields):
     model = tiny.model(**fields)
-    return parity.facts_of("m", model, vit_tf.Preprocessing(image_size=model.config.image_size))
+    return parity.summarize_model(
+        "m", model, vit_tf.Preprocessing(image_size=model.config.image_size)
+    )
 
 
 def test_a_head_of_zeros_hides_nothing(tmp_path):
@@ -142,7 +145,7 @@ def test_nothing_is_replaced_before_the_result_is_known(tmp_path):
     model.head.bias.assign(np.full(5, np.nan))
     vit_tf.save_npz(model, bad)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert not conversion.convert(bad, good, overwrite=True, say=str).passed
+    assert not conversion.convert(bad, good, overwrite=True, log=str).passed
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -150,32 +153,34 @@ def test_a_keras_file_keeps_its_policy(tmp_path):
     first, second = str(tmp_path / "a.keras"), str(tmp_path / "b.keras")
     model = tiny.model(dtype="mixed_bfloat16")
     model.save(first)
-    assert conversion.convert(first, second, say=str).passed
+    assert conversion.convert(first, second, log=str).passed
     assert (
         model_source.open_model(model_source.find(second))[0].dtype_policy.name == "mixed_bfloat16"
     )
 
 
 def test_report_tells_what_differs():
-    first = facts()
+    first = summary()
     assert parity.compare(first, first).passed
-    note = parity.compare(first, facts(dropout=0.5))
+    note = parity.compare(first, summary(dropout=0.5))
     assert note.passed and "note: config: dropout: 0.0 -> 0.5" in str(note)
-    other = parity.compare(first, facts(activation="gelu_erf"))
+    other = parity.compare(first, summary(activation="gelu_erf"))
     assert not other.passed and "activation: 'gelu_tanh' -> 'gelu_erf'" in str(other)
     assert other.difference > parity.TOLERANCE and "logits: they differ" in str(other)
-    more = parity.compare(first, facts(representation_size=7))
+    more = parity.compare(first, summary(representation_size=7))
     assert "only in m: pre_logits/bias" in str(more)
     model = make("BiT")
-    bit = parity.facts_of("b", model, vit_tf.Preprocessing(image_size=model.config.image_size))
+    bit = parity.summarize_model(
+        "b", model, vit_tf.Preprocessing(image_size=model.config.image_size)
+    )
     assert "models of different families" in str(parity.compare(first, bit))
 
 
-def test_facts_are_the_files(tmp_path):
+def test_summaries_are_the_files(tmp_path):
     """Counts, norm and checksums against the file itself."""
     model = make("ViT")
     vit_tf.save_npz(model, tmp_path / "a.npz")
-    found = parity.facts_of("m", model, vit_tf.Preprocessing(image_size=(32, 24)))
+    found = parity.summarize_model("m", model, vit_tf.Preprocessing(image_size=(32, 24)))
     with np.load(tmp_path / "a.npz") as file:
         assert found.norms.keys() == set(file.files)
         assert found.parameters == sum(file[key].size for key in file.files) == model.count_params()
@@ -256,8 +261,8 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(vit_tf, "save_npz", fail)
-    with pytest.raises(conversion.RunError, match="Cannot write .*: No space left"):
-        conversion.convert(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), say=str)
+    with pytest.raises(RunError, match="Cannot write .*: No space left"):
+        conversion.convert(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), log=str)
 
 
 def test_sources_are_found(tmp_path):
@@ -266,5 +271,5 @@ def test_sources_are_found(tmp_path):
     assert model_source.find(tmp_path / "folder").kind == "safetensors"
     (tmp_path / "x.safetensors").write_bytes(b"")
     assert model_source.find(tmp_path / "x.safetensors").kind == "safetensors"
-    with pytest.raises(model_source.UserError):
+    with pytest.raises(UserError):
         model_source.open_model(model_source.find(tmp_path / "x.safetensors"))

@@ -9,11 +9,12 @@ import tensorflow as tf
 from sklearn import datasets
 
 import vit_tf
-from pipelines.runs import model_source, workdir
+from pipelines.runs import model_source
+from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, prediction, saved_model
 from tests.pipelines import encoded
-from tests.pipelines.serving.exports import LABELS, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.serving.exports import LABELS, call_here, make
 from tests.pipelines.tiny import tiny_experiment
 
 
@@ -27,11 +28,11 @@ def models(tmp_path_factory):
     model.save(paths["keras"])
     sidecar = {"preprocessing": preprocessing.to_dict()}
     (root / "model.keras.json").write_text(json.dumps(sidecar))
-    run = workdir.Workdir(paths["workdir"])
+    run = Workdir(paths["workdir"])
     run.create(tiny_experiment())
     vit_tf.save_npz(model, run.final, preprocessing)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clean_process, "call", call_here)
+        patch.setattr(clean_process, "call_signatures", call_here)
         report = saved_model.export(model, preprocessing, root / "export")
     return model, preprocessing, paths | {"saved_model": report.path, "export": root / "export"}
 

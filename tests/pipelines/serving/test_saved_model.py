@@ -14,8 +14,8 @@ import vit_tf
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process, clean_process_main, saved_model
 from tests.pipelines import encoded
-from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from tests.vit_tf import tiny
 
 CLASSIFIERS = ("serving_default", "serving_uint8", "serving_bytes", "serving_bytes_lenient")
@@ -23,7 +23,7 @@ CLASSIFIERS = ("serving_default", "serving_uint8", "serving_bytes", "serving_byt
 
 @pytest.fixture
 def no_process(monkeypatch):
-    monkeypatch.setattr(clean_process, "call", call_here)
+    monkeypatch.setattr(clean_process, "call_signatures", call_here)
 
 
 def test_without_head(tmp_path, no_process):
@@ -62,12 +62,12 @@ def recorded(tmp_path_factory):
     model, preprocessing = make()
     answers = []
 
-    def call(directory, calls):
+    def call(directory, calls, loader=None):
         answers.extend(call_here(directory, calls))
         return answers
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clean_process, "call", call)
+        patch.setattr(clean_process, "call_signatures", call)
         saved_model.export(model, preprocessing, tmp_path_factory.mktemp("recorded"))
     return model, preprocessing, answers
 
@@ -88,7 +88,9 @@ def quick(recorded, monkeypatch):
             {key: change(value) if key == name else value for key, value in outputs.items()}
             for outputs in answers
         ]
-        monkeypatch.setattr(clean_process, "call", lambda directory, calls: changed)
+        monkeypatch.setattr(
+            clean_process, "call_signatures", lambda directory, calls, loader: changed
+        )
 
     monkeypatch.setattr(saved_model, "_write", write)
     answer()
@@ -165,10 +167,12 @@ def test_output_that_is_something_else(tmp_path, quick):
 
 
 def test_failing_process_leaves_nothing(tmp_path, quick, monkeypatch):
-    def call(directory, calls):
-        raise clean_process.CallError("NotFoundError: Op type not registered 'VitAttention'")
+    def call(directory, calls, loader=None):
+        raise clean_process.CleanProcessError(
+            "NotFoundError: Op type not registered 'VitAttention'"
+        )
 
-    monkeypatch.setattr(clean_process, "call", call)
+    monkeypatch.setattr(clean_process, "call_signatures", call)
     model, preprocessing, _ = quick
     with pytest.raises(RunError, match="TensorFlow alone.*VitAttention"):
         saved_model.export(model, preprocessing, tmp_path)
@@ -275,16 +279,16 @@ def test_command_and_service(tmp_path):
         np.testing.assert_allclose(seen[way], logits, rtol=0, atol=2e-5 * np.abs(logits).max())
 
 
-def test_isolated_process_finds_only_tensorflow():
+def test_clean_process_finds_only_tensorflow():
     find = clean_process_main._TensorFlowFinder.find_spec
     assert find("tensorflow") is not None
     assert find("keras") is None and find("vit_tf.layers") is None and find("pipelines") is None
 
 
 @pytest.mark.process
-def test_isolated_process_reports_failure(tmp_path):
-    with pytest.raises(clean_process.CallError, match="saved_model"):
-        clean_process.call(tmp_path, [])
+def test_clean_process_reports_failure(tmp_path):
+    with pytest.raises(clean_process.CleanProcessError, match="saved_model"):
+        clean_process.call_signatures(tmp_path, [])
 
 
 def test_command_errors(tmp_path, monkeypatch, capsys):

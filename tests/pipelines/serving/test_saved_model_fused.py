@@ -16,8 +16,8 @@ from custom_ops import library_file, loader
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process, prediction, saved_model
 from tests.pipelines import encoded
-from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 
 FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitPatchEmbed"}
 
@@ -40,7 +40,7 @@ def no_process(monkeypatch):
         loaders.append(loader and os.path.relpath(loader, directory))
         return call_here(directory, calls)
 
-    monkeypatch.setattr(clean_process, "call", call)
+    monkeypatch.setattr(clean_process, "call_signatures", call)
     return loaders
 
 
@@ -113,7 +113,7 @@ def test_prediction_reads_it(tmp_path, no_process):
     model, preprocessing = make({}, {"labels": LABELS})
     saved_model.export(model, preprocessing, tmp_path, form="fused")
     found = prediction.find_model(tmp_path)
-    assert found == str(tmp_path / "fused")
+    assert (found.kind, found.path) == ("saved_model", str(tmp_path / "fused"))
     # Our own library serves it: what lies in a file of others is not run.
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     data, image = encoded.every_format()[0]

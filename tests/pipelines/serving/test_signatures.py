@@ -26,7 +26,7 @@ def exported(request, tmp_path_factory):
     """The model, its preprocessing, the loaded export."""
     model, preprocessing = make(*VARIANTS[request.param])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clean_process, "call", call_here)
+        patch.setattr(clean_process, "call_signatures", call_here)
         report = saved_model.export(model, preprocessing, tmp_path_factory.mktemp(request.param))
     return model, preprocessing, tf.saved_model.load(report.path)
 

@@ -109,7 +109,7 @@ class TestExamplesToShow:
 
 class TestDirectory:
     def test_a_new_directory_is_marked(self, tmp_path):
-        marker = demo_stages.claim(tmp_path / "a" / "b")
+        marker = demo_stages.prepare_directory(tmp_path / "a" / "b")
         with open(marker, encoding="utf-8") as file:
             assert json.load(file) == {"command": "pipelines.demo", "finished": False}
 
@@ -117,23 +117,23 @@ class TestDirectory:
         (tmp_path / "pretrain").mkdir()
         (tmp_path / "file").write_text("mine")
         with pytest.raises(errors.UserError, match="not made by the demo"):
-            demo_stages.claim(tmp_path)
+            demo_stages.prepare_directory(tmp_path)
         with pytest.raises(errors.UserError, match="not made by the demo"):
-            demo_stages.claim(tmp_path / "file")
+            demo_stages.prepare_directory(tmp_path / "file")
         assert sorted(os.listdir(tmp_path)) == ["file", "pretrain"]
         (tmp_path / "demo.json").write_text('{"finished": true}')
         with pytest.raises(errors.UserError, match="is not the demo's"):
-            demo_stages.claim(tmp_path)
+            demo_stages.prepare_directory(tmp_path)
         assert sorted(os.listdir(tmp_path)) == ["demo.json", "file", "pretrain"]
 
     @pytest.mark.parametrize("finished", [True, False])
     def test_a_finished_demo_is_cleared_and_an_interrupted_one_kept(self, tmp_path, finished):
-        marker = demo_stages.claim(tmp_path)
+        marker = demo_stages.prepare_directory(tmp_path)
         for name in ("pretrain", "finetune", "export", "notes"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "file").write_text("content")
         demo_stages.write_json(marker, {"command": "pipelines.demo", "finished": finished})
-        demo_stages.claim(tmp_path)
+        demo_stages.prepare_directory(tmp_path)
         kept = {"demo.json", "notes"} | (set() if finished else {"pretrain", "finetune", "export"})
         assert set(os.listdir(tmp_path)) == kept
         with open(marker, encoding="utf-8") as file:
@@ -208,5 +208,5 @@ def test_runs_from_end_to_end(tmp_path, capsys):
     assert 2 + 10 * (layers + 2) < text.count("<img") <= 16 + 2 + 10 * (layers + 2)
     assert "http:" not in text and "https:" not in text
 
-    demo_stages.claim(tmp_path)
+    demo_stages.prepare_directory(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["data", "demo.json", "report.html"]

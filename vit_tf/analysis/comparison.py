@@ -1,0 +1,17 @@
+"""How far two arrays are apart."""
+
+import numpy as np
+
+
+def relative_difference(actual, expected, min_scale=np.finfo(np.float32).tiny) -> float:
+    """Largest absolute difference divided by the largest absolute expected value.
+
+    Args:
+        actual, expected: float arrays of equal shape.
+        min_scale: the divisor where the largest expected value is smaller.
+
+    Returns:
+        0 for empty arrays, NaN if a value is NaN.
+    """
+    scale = max(np.abs(expected).max(initial=0), min_scale)
+    return float(np.abs(actual - expected).max(initial=0) / scale)
