@@ -9,10 +9,9 @@ import vit_tf
 from pipelines.runs import checkpoints, keras_archive
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir, read_json
-from vit_tf.weights import ModelArrays, infer_config, read_sidecar
-from vit_tf.config import config_from_dict
-from vit_tf.checkpoints.loading import load_arrays
+from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.create import Model
+from vit_tf.weights import load_checkpoint, model_weights, open_checkpoint
 
 SHIPPED = "shipped"
 _FOREIGN = ("model.safetensors", "model.safetensors.index.json")
@@ -123,24 +122,16 @@ def open_model(source, dtype=None) -> tuple[Model, vit_tf.Preprocessing]:
     try:
         if source.kind == "checkpoint":
             return _open_checkpoint(source, dtype)
-        if source.kind == "safetensors":
-            return _open_foreign(source, dtype)
         if source.kind == "keras":
-            sidecar = read_sidecar(source.file)
-            model = keras_archive.open_keras(source.file, dtype)
-        else:
-            sidecar = read_sidecar(source.file)
-            config = _config_of_file(source.file, sidecar.get("config"))
+            return _open_keras(source, dtype)
+        with open_checkpoint(source.file) as checkpoint:
+            config = checkpoint.config
+            keras_archive.check_compression(config, source.file)
             keras_archive.check_input(config, source.path)
+            default = vit_tf.Preprocessing(image_size=config.image_size)
+            preprocessing = checkpoint.preprocessing or default
             model = vit_tf.create_model(config, dtype=dtype)
-            vit_tf.load_npz(model, source.file, head="keep")
-        fields = sidecar.get("preprocessing") or {"image_size": list(model.config.image_size)}
-        preprocessing = vit_tf.Preprocessing.from_dict(fields)
-        if preprocessing.image_size != model.config.image_size:
-            raise UserError(
-                f"{source.path}: the sidecar prepares images of {preprocessing.image_size}, the "
-                f"model reads {model.config.image_size}. Restore or delete the sidecar."
-            )
+            load_checkpoint(model, checkpoint, "keep")
         return model, preprocessing
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
@@ -150,10 +141,8 @@ def notes(source) -> list[str]:
     """What had to be assumed to read a model from elsewhere, one sentence each."""
     if source.kind != "safetensors":
         return []
-    from vit_tf.checkpoints.safetensors import checkpoint
-
-    with checkpoint.open_foreign(source.file) as file:
-        return file.notes
+    with open_checkpoint(source.file) as checkpoint:
+        return checkpoint.notes
 
 
 def load(model, source, head="reset"):
@@ -171,39 +160,9 @@ def load(model, source, head="reset"):
         if source.kind == "safetensors":
             return vit_tf.load_safetensors(model, source.file, head=head)
         donor, _ = open_model(source)
-        grid = getattr(donor, "grid", None)
-        return load_arrays(model, ModelArrays(donor), source.path, head, grid, donor.config)
+        return load_checkpoint(model, model_weights(donor, source.path), head)
     except ValueError as error:
         raise UserError(str(error)) from None
-
-
-def _config_of_file(path, fields):
-    """The configuration in a sidecar, once the arrays have confirmed the sizes it claims."""
-    found = infer_config(path)
-    keras_archive.check_compression(found, path)
-    if not fields:
-        return found
-    config = config_from_dict(fields)
-    claimed, real = _sizes(config), _sizes(found)
-    for name in claimed | real:
-        if claimed.get(name) != real.get(name):
-            raise UserError(
-                f"{path}.json says {name}={claimed.get(name)}, the arrays of {path} have "
-                f"{real.get(name)}. Restore or delete the sidecar."
-            )
-    return config
-
-
-def _sizes(config):
-    """What the arrays of a model show of its configuration."""
-    if isinstance(config, vit_tf.ResNetConfig):
-        names, residual = ("num_classes",), config
-    else:
-        # The grid decides the size of the position table; the image may leave pixels over.
-        names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
-        residual = config.stem
-    sizes = {name: getattr(config, name) for name in names}
-    return sizes | ({"stage_depths": residual.stage_depths, "width": residual.width} if residual else {})
 
 
 def _find_in_workdir(path):
@@ -283,15 +242,17 @@ def _open_checkpoint(source, dtype):
     return model, experiment.preprocessing(tuple(labels))
 
 
-def _open_foreign(source, dtype):
-    from vit_tf.checkpoints.safetensors import checkpoint
-
-    with checkpoint.open_foreign(source.file) as file:
-        config = file.config
-        keras_archive.check_input(config, source.path)
-        model = vit_tf.create_model(config, dtype=dtype)
-        load_arrays(model, file, source.path, "keep", getattr(config, "grid", None), config)
-        return model, file.preprocessing
+def _open_keras(source, dtype):
+    sidecar = read_sidecar(source.file)
+    model = keras_archive.open_keras(source.file, dtype)
+    default = vit_tf.Preprocessing(image_size=model.config.image_size)
+    preprocessing = sidecar.preprocessing or default
+    if preprocessing.image_size != model.config.image_size:
+        raise UserError(
+            f"{source.path}: the sidecar prepares images of {preprocessing.image_size}, the "
+            f"model reads {model.config.image_size}. Restore or delete the sidecar."
+        )
+    return model, preprocessing
 
 
 def _read(file, **objects):

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config.fields import differences
-from vit_tf.checkpoints.published_layout import POSITIONS, some
+from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.weights import published_arrays
 
 # Largest difference of results, as a part of the largest, that rounding explains.
@@ -146,13 +147,13 @@ def compare(first, second) -> Report:
     for one, other in ((first, second), (second, first)):
         if missing := sorted(one.norms.keys() - other.norms.keys()):
             is_note = tabled and missing == [POSITIONS]
-            (notes if is_note else problems).append(f"only in {one.name}: {some(missing)}")
+            (notes if is_note else problems).append(f"only in {one.name}: {summarize(missing)}")
     both = sorted(first.norms.keys() & second.norms.keys())
     if differ := [key for key in both if first.checksums[key] != second.checksums[key]]:
         worst = max(differ, key=lambda key: abs(first.norms[key] - second.norms[key]))
         scaled = rescaled and all(map(_STANDARDISED.search, differ))
         (notes if scaled else problems).append(
-            f"other values: {some(differ)}; norms differ most in {worst}: "
+            f"other values: {summarize(differ)}; norms differ most in {worst}: "
             f"{first.norms[worst]:.6g} and {second.norms[worst]:.6g}"
         )
     found = [_compare_results(first, second, name, problems) for name in ("logits", "features")]
