@@ -7,9 +7,9 @@ import vit_tf
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints, keras_archive, manifest, size_checks
 from pipelines.runs.workdir import Workdir
-from vit_tf import weights as weight_files
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.create import Model
+from vit_tf.weights import load_checkpoint, model_weights, open_checkpoint
 
 # The name of the small digits model inside the package.
 SHIPPED = "shipped"
@@ -101,11 +101,11 @@ def load(model, source, head="reset"):
     """
     try:
         if source.kind in ("npz", "safetensors"):
-            with weight_files.open_checkpoint(source.path) as file:
-                return weight_files.load_checkpoint(model, file, head)
+            with open_checkpoint(source.path) as file:
+                return load_checkpoint(model, file, head)
         donor, _ = open_model(source)
-        arrays = weight_files.model_weights(donor, source.name)
-        return weight_files.load_checkpoint(model, arrays, head)
+        arrays = model_weights(donor, source.name)
+        return load_checkpoint(model, arrays, head)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -114,7 +114,7 @@ def notes(source) -> list[str]:
     """What had to be assumed to read a safetensors source, one sentence each."""
     if source.kind != "safetensors":
         return []
-    with weight_files.open_checkpoint(source.path) as file:
+    with open_checkpoint(source.path) as file:
         return file.notes
 
 
@@ -198,14 +198,13 @@ def _checkpoint_source(name, run, step, weights, ema=False):
 
 def _open_arrays(source, dtype):
     """A `.npz` file or safetensors."""
-    with weight_files.open_checkpoint(source.path) as file:
+    with open_checkpoint(source.path) as file:
         config = file.config
-        if source.kind == "npz":
-            size_checks.check_compression(config, source.path)
+        size_checks.check_compression(config, source.path)
         size_checks.check_input(config, source.name)
         preprocessing = file.preprocessing or vit_tf.Preprocessing(image_size=config.image_size)
         model = vit_tf.create_model(config, dtype=dtype)
-        weight_files.load_checkpoint(model, file, head="keep")
+        load_checkpoint(model, file, head="keep")
         return model, preprocessing
 
 

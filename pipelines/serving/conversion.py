@@ -7,9 +7,9 @@ import tempfile
 import vit_tf
 from pipelines.errors import RunError, UserError
 from pipelines.runs import model_source
-from pipelines.runs.json_file import write_json
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import parity
+from vit_tf.checkpoints.sidecar import write_sidecar
 
 _FILES = (".npz", ".keras")
 
@@ -144,7 +144,7 @@ def _write(model, preprocessing, path, layout, destination, log):
 def _save_keras(model, path, preprocessing):
     """Writes a `.keras` file and, since it has no place for the preprocessing, a sidecar."""
     model.save(path)
-    write_json(path + ".json", {"preprocessing": preprocessing.to_dict()})
+    write_sidecar(path, preprocessing)
 
 
 def _size(path):

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from pipelines.config.fields import differences
 from vit_tf.analysis.comparison import relative_difference
-from vit_tf.checkpoints.published_layout import POSITIONS, some
+from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.weights import published_arrays
 
 # Largest relative difference of logits and features that rounding explains.
@@ -147,12 +148,12 @@ def compare(first, second) -> ParityReport:
     for one, other in ((first, second), (second, first)):
         if missing := sorted(one.norms.keys() - other.norms.keys()):
             is_note = is_position_table and missing == [POSITIONS]
-            (notes if is_note else problems).append(f"only in {one.name}: {some(missing)}")
+            (notes if is_note else problems).append(f"only in {one.name}: {summarize(missing)}")
     if keys := _changed_arrays(first, second):
         worst = max(keys, key=lambda key: abs(first.norms[key] - second.norms[key]))
         is_note = kernels_may_scale and all(map(_STANDARDIZED_KERNEL.search, keys))
         (notes if is_note else problems).append(
-            f"other values: {some(keys)}; norms differ most in {worst}: "
+            f"other values: {summarize(keys)}; norms differ most in {worst}: "
             f"{first.norms[worst]:.6g} and {second.norms[worst]:.6g}"
         )
     results = [_compare_outputs(first, second, name) for name in ("logits", "features")]

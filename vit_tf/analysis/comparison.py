@@ -2,8 +2,10 @@
 
 import numpy as np
 
+_SMALLEST_FLOAT32 = np.finfo(np.float32).tiny
 
-def relative_difference(actual, expected, min_scale=np.finfo(np.float32).tiny) -> float:
+
+def relative_difference(actual, expected, min_scale=_SMALLEST_FLOAT32) -> float:
     """Largest absolute difference divided by the largest absolute expected value.
 
     Args:

@@ -1,4 +1,4 @@
-"""Reads `.npz` archives from strangers: no pickle, sizes known before anything is allocated."""
+"""Reads untrusted `.npz` archives: no pickle, sizes known before anything is allocated."""
 
 import io
 import os
@@ -17,7 +17,7 @@ _MOST_RATIO = 1032
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
-class NpzFile:
+class NpzArchive:
     """An open archive whose array headers have been read and whose arrays have not.
 
     Args:
@@ -56,10 +56,8 @@ class NpzFile:
             self._zip.close()
             raise
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
+    def close(self):
+        """Closes the file."""
         self._zip.close()
 
     def check(self, name):

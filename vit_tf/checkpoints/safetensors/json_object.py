@@ -1,4 +1,4 @@
-"""JSON files of strangers: read key by key, each value checked before it is used."""
+"""Untrusted JSON files: read key by key, each value checked before it is used."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import reprlib
 _MOST_BYTES = 32 * 2**20
 
 
-class Settings:
+class JsonObject:
     """A JSON object whose values are asked for with their type; null counts as absent.
 
     Args:
@@ -61,10 +61,10 @@ class Settings:
             return (self._values[name],) * 2
         return self._tuple(name, default, "an integer, or height and width", 2, _is_count)
 
-    def section(self, name) -> "Settings":
+    def section(self, name) -> "JsonObject":
         """The object at `name`; an empty one if it is absent."""
         values = self._get(name, {}, "a JSON object", lambda value: isinstance(value, dict))
-        return Settings(self.path, values, f"{self._prefix}{name}.")
+        return JsonObject(self.path, values, f"{self._prefix}{name}.")
 
     def raw(self, name):
         """The value at `name` as it is, or None; the caller checks it."""
@@ -86,7 +86,7 @@ class Settings:
         return value if value is None else tuple(value)
 
 
-def read_settings(path) -> Settings | None:
+def read_json_object(path) -> JsonObject | None:
     """The JSON object in a file, or None if there is no such file.
 
     Raises:
@@ -110,7 +110,7 @@ def read_settings(path) -> Settings | None:
         )
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds {reprlib.repr(values)}. Expected a JSON object.")
-    return Settings(path, values)
+    return JsonObject(path, values)
 
 
 def _is_number(value):
