@@ -1,10 +1,10 @@
-"""Line charts as inline SVG, for `html.page`."""
+"""Line charts as inline SVG, for `html_page.page`."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
-from pipelines.reports.html import escape
+from pipelines.reports.html_page import escape
 
 # In CSS pixels: the size of a chart, and the margins around its axes.
 CHART = {"width": 520, "height": 270, "left": 52, "right": 16, "top": 14, "bottom": 44}

@@ -1,8 +1,8 @@
-"""Pictures inside the page, for `html.page`."""
+"""Pictures inside the page, for `html_page.page`."""
 
 import base64
 
-from pipelines.reports.html import escape
+from pipelines.reports.html_page import escape
 from vit_tf.analysis import inspection
 
 

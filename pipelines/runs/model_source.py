@@ -200,7 +200,8 @@ def _open_arrays(source, dtype):
     """A `.npz` file or safetensors."""
     with open_checkpoint(source.path) as file:
         config = file.config
-        size_checks.check_compression(config, source.path)
+        if source.kind == "npz":  # Safetensors cannot be compressed.
+            size_checks.check_compression(config, source.path)
         size_checks.check_input(config, source.name)
         preprocessing = file.preprocessing or vit_tf.Preprocessing(image_size=config.image_size)
         model = vit_tf.create_model(config, dtype=dtype)

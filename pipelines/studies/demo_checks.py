@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipelines.reports.html import Check
+from pipelines.reports.html_page import Check
 
 MIN_ACCURACY = 0.95
 # Of a probability between the service and the model.

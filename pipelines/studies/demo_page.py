@@ -11,8 +11,8 @@ import tensorflow as tf
 import custom_ops
 from pipelines.config import Experiment
 from pipelines.data.sources.source import Examples
-from pipelines.reports import charts, html, pictures
-from pipelines.reports.html import Check
+from pipelines.reports import charts, html_page, pictures
+from pipelines.reports.html_page import Check
 from pipelines.serving.saved_model import ExportReport
 from vit_tf.analysis import inspection
 from vit_tf.checkpoints.atomic_file import write_atomically
@@ -63,27 +63,27 @@ class DemoResults:
 def write(path, results):
     """Writes the report as one HTML file."""
     checks = results.checks
-    page = html.page(
+    page = html_page.page(
         _TITLE,
         "Real handwritten digits of 8 x 8 pixels, a model that a laptop trains in a minute, and "
         "the whole path: pre-training, fine-tuning at a higher resolution, evaluation, export, "
         "serving.",
-        html.verdict(checks),
-        html.tiles(_headlines(results)),
+        html_page.verdict(checks),
+        html_page.tiles(_headlines(results)),
         _what_was_done(results),
         _predictions(results),
         _curves(results),
         _learned(results),
         _attention(results),
-        html.section(
+        html_page.section(
             "Numbers",
             "Each number beside what it should be. The demo exits with code 1 if one is not.",
-            html.check_table(checks),
+            html_page.check_table(checks),
         ),
-        html.section(
+        html_page.section(
             "What to run next",
             "The two training runs are ordinary workdirs; every command works on them.",
-            html.code(next_commands(os.path.dirname(path))),
+            html_page.code(next_commands(os.path.dirname(path))),
         ),
         footer=_footer(),
     )
@@ -131,8 +131,10 @@ def _what_was_done(results):
         "Serving: another process, which can import TensorFlow and NumPy only, loads the export "
         f"and classifies the test images from their PNG files ({seconds['serving']:.0f} s).",
     ]
-    return html.section(
-        "What was done", "Everything ran on this machine, without a download.", html.steps(steps)
+    return html_page.section(
+        "What was done",
+        "Everything ran on this machine, without a download.",
+        html_page.steps(steps),
     )
 
 
@@ -151,7 +153,7 @@ def _predictions(results):
             )
         )
     wrong = int((predicted != results.examples.labels).sum())
-    return html.section(
+    return html_page.section(
         "Predictions on test images",
         "Answers of the exported model with its three largest probabilities. It is wrong on "
         f"{wrong} of {len(predicted)} test images; up to {_MAX_WRONG} of these are shown last.",
@@ -183,16 +185,16 @@ def _curves(results):
             series.append(charts.Series(name, *zip(*points, strict=True)))
         return charts.line_chart(series, "step", label, **options)
 
-    return html.section(
+    return html_page.section(
         "Learning curves",
         "Fine-tuning starts from a head of zeros, where every class is equally likely.",
-        html.row(
-            html.figure(
+        html_page.row(
+            html_page.figure(
                 "Training loss",
                 chart("loss", "training loss"),
                 "Cross-entropy, mean since the last point, with dropout and random crops.",
             ),
-            html.figure(
+            html_page.figure(
                 "Accuracy on validation images",
                 chart("eval_accuracy", "validation accuracy", percent=True),
                 "Measured during training on images that are neither trained on nor tested on.",
@@ -210,7 +212,7 @@ def _learned(results):
     pictures = inspection.to_unit_range(components, axis=(1, 2, 3))[..., 0]
     pictures = _opaque(inspection.colorize(pictures))
     blocks = [
-        html.figure(
+        html_page.figure(
             "Patch filters",
             pictures.picture(
                 inspection.tile(pictures, columns=4, fill=0),
@@ -229,7 +231,7 @@ def _learned(results):
         rows, columns = model.grid
         maps = _opaque(inspection.colorize((similarity.reshape(-1, rows, columns) + 1) / 2))
         blocks.append(
-            html.figure(
+            html_page.figure(
                 "Position similarity",
                 pictures.picture(
                     inspection.tile(maps, columns, fill=0),
@@ -241,10 +243,10 @@ def _learned(results):
                 "to a finer grid interpolates, in part because training made them so.",
             )
         )
-    return html.section(
+    return html_page.section(
         "What the model learned",
         "The embedding of patches and positions after fine-tuning (paper, figure 7).",
-        html.row(*blocks),
+        html_page.row(*blocks),
     )
 
 
@@ -258,7 +260,7 @@ def _attention(results):
     seen = inspection.to_unit_range(results.attention[:, -1], axis=(1, 2))[..., None]
     seen = tf.image.resize(seen, images.shape[1:3]).numpy()
     rows.append(("image × last", list(images * np.sqrt(seen))))
-    return html.section(
+    return html_page.section(
         "What the class token looks at",
         "Attention from the class token to each patch, mean over the heads, each map scaled to "
         "its own range: violet is least, yellow is most. The last row multiplies the image with "

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.reports import charts, html, pictures
+from pipelines.reports import charts, html_page, pictures
 from pipelines.reports.charts import Series
-from pipelines.reports.html import Check
+from pipelines.reports.html_page import Check
 
 _VOID = {"meta", "img"}
 _HOSTILE = "<script>alert(\"x\")</script> & 'quotes'"
@@ -61,23 +61,25 @@ def whole_page():
         Check(name="accuracy", value="97.3%", expected="at least 95%", passed=True),
         Check(name="speed", value="100 images/s"),
     ]
-    return html.page(
+    return html_page.page(
         "Title",
         "Lead.",
-        html.verdict(checks),
-        html.tiles([("97.3%", "accuracy")]),
-        html.section("Steps", "Text.", html.steps(["one", "two"]), html.code("ls -l")),
-        html.section(
+        html_page.verdict(checks),
+        html_page.tiles([("97.3%", "accuracy")]),
+        html_page.section(
+            "Steps", "Text.", html_page.steps(["one", "two"]), html_page.code("ls -l")
+        ),
+        html_page.section(
             "Pictures",
             "Text.",
             pictures.cards([pictures.example(_image(), "3", [("3", 0.75), ("8", 0.25)])]),
-            html.row(
-                html.figure("Filters", pictures.picture(_image(), 80, "filters"), "Caption."),
-                html.figure("Loss", charts.line_chart(series, "step", "loss"), "Caption."),
+            html_page.row(
+                html_page.figure("Filters", pictures.picture(_image(), 80, "filters"), "Caption."),
+                html_page.figure("Loss", charts.line_chart(series, "step", "loss"), "Caption."),
             ),
             pictures.picture_table([("layer 1", [_image(1), _image(2)])], 40),
         ),
-        html.check_table(checks),
+        html_page.check_table(checks),
         footer="made by a test",
     )
 
@@ -127,18 +129,18 @@ def test_pictures_hold_the_pixels_they_were_given():
 @pytest.mark.parametrize(
     "build",
     [
-        lambda text: html.page(text, text, footer=text),
-        lambda text: html.section(text, text),
-        lambda text: html.verdict([Check(name=text, value="", passed=False)]),
-        lambda text: html.tiles([(text, text)]),
-        lambda text: html.steps([text]),
-        lambda text: html.code(text),
+        lambda text: html_page.page(text, text, footer=text),
+        lambda text: html_page.section(text, text),
+        lambda text: html_page.verdict([Check(name=text, value="", passed=False)]),
+        lambda text: html_page.tiles([(text, text)]),
+        lambda text: html_page.steps([text]),
+        lambda text: html_page.code(text),
         lambda text: pictures.picture(_image(), 10, text),
-        lambda text: html.figure(text, "", text),
+        lambda text: html_page.figure(text, "", text),
         lambda text: pictures.example(_image(), text, [("0", 1.0)]),
         lambda text: pictures.example(_image(), "0", [(text, 1.0)]),
         lambda text: pictures.picture_table([(text, [_image()])], 10),
-        lambda text: html.check_table([Check(name=text, value=text, expected=text)]),
+        lambda text: html_page.check_table([Check(name=text, value=text, expected=text)]),
         lambda text: charts.line_chart([Series(text, [0], [1])], text, text),
     ],
 )
@@ -165,10 +167,10 @@ def test_verdict_counts_only_what_is_judged():
     good = Check(name="accuracy", value="", passed=True)
     bad = Check(name="parity", value="", passed=False)
     shown = Check(name="speed", value="")
-    assert "All 1 checks passed" in html.verdict([good, shown])
-    failed = html.verdict([good, bad, shown])
+    assert "All 1 checks passed" in html_page.verdict([good, shown])
+    failed = html_page.verdict([good, bad, shown])
     assert "1 of 2 checks failed: parity" in failed and "accuracy" not in failed
-    table = html.check_table([good, bad, shown])
+    table = html_page.check_table([good, bad, shown])
     assert re.findall("PASS|FAIL|shown only", table) == ["PASS", "FAIL", "shown only"]
 
 
