@@ -4,7 +4,7 @@ import math
 import re
 
 from vit_tf.checkpoints.safetensors.rules import InputMap
-from vit_tf.layers.positions import SinCosPositions2D
+from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing
 
 # Both sources resize with antialiasing, also where they say bilinear.
@@ -150,6 +150,6 @@ def checked_labels(preprocessing, num_classes) -> tuple[str, ...]:
 
 def sincos_table(config):
     """The fixed positions of a model as a published table, float32 `[1, tokens, D]`."""
-    layer = SinCosPositions2D(config.grid, config.num_prefix_tokens)
+    layer = SinCosPositions(config.grid, config.num_prefix_tokens)
     layer.build((None, None, config.hidden_size))
     return layer.table[None]
