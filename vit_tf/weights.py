@@ -16,8 +16,7 @@ from vit_tf.checkpoints.published.entries import Entry, ModelWeights
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
-from vit_tf.config import config_from_dict
-from vit_tf.families import FAMILIES, family_of
+from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -83,7 +82,7 @@ def save_npz(model, path, preprocessing=None) -> None:
     """
     arrays = {key: as_released(key, value) for key, value in published_arrays(model)}
     write_atomically(path, lambda file: np.savez(file, **arrays))
-    write_sidecar(path, preprocessing, model.config, getattr(model, "grid", None))
+    write_sidecar(path, preprocessing, model.config, model.config.grid)
 
 
 def load_safetensors(model, path, head="auto") -> LoadReport:

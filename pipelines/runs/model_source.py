@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+import keras
 import tensorflow as tf
 
 import vit_tf
@@ -10,7 +11,6 @@ from pipelines.runs import checkpoints, keras_archive
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir, read_json
 from vit_tf.checkpoints.sidecar import read_sidecar
-from vit_tf.create import Model
 from vit_tf.weights import load_checkpoint, model_weights, open_checkpoint
 
 SHIPPED = "shipped"
@@ -111,7 +111,7 @@ def find(path) -> Source:
     )
 
 
-def open_model(source, dtype=None) -> tuple[Model, vit_tf.Preprocessing]:
+def open_model(source, dtype=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
     """Builds the model a source describes, with its weights and preprocessing.
 
     A file without a sidecar gets the reference's preprocessing (direct resize) and no labels.

@@ -135,8 +135,8 @@ class PublishedCheckpoint:
             return found
         if type(claimed) is not type(found):
             raise ValueError(
-                f"{self._sidecar.path} describes a {type(claimed).__name__}, the arrays of "
-                f"{self.path} are those of a {type(found).__name__}. Restore or delete the sidecar."
+                f"{self._sidecar.path} describes a model of the family {claimed.family!r}, the "
+                f"arrays of {self.path} are of {found.family!r}. Restore or delete the sidecar."
             )
         stated, real = map(self._family.array_fields, (claimed, found))
         for name in stated | real:
