@@ -12,11 +12,11 @@ from vit_tf.checkpoints import loading
 from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.loading import LoadReport
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
-from vit_tf.checkpoints.published.entries import ModelWeights
+from vit_tf.checkpoints.published.entries import Entry, ModelWeights
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
-from vit_tf.families import FAMILIES, family_of
+from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -82,7 +82,7 @@ def save_npz(model, path, preprocessing=None) -> None:
     """
     arrays = {key: as_released(key, value) for key, value in published_arrays(model)}
     write_atomically(path, lambda file: np.savez(file, **arrays))
-    write_sidecar(path, preprocessing, model.config, getattr(model, "grid", None))
+    write_sidecar(path, preprocessing, model.config, model.config.grid)
 
 
 def load_safetensors(model, path, head="auto") -> LoadReport:
@@ -133,17 +133,22 @@ def model_weights(model, name="") -> ModelWeights:
         model: a `VisionTransformer` or `ResNet`.
         name: where it is from, for messages.
     """
-    return ModelWeights(model, family_of(model.config).published.entries(model), name)
+    return ModelWeights(model, published_entries(model), name)
+
+
+def published_entries(model) -> list[Entry]:
+    """Which published arrays each variable of a model is made of."""
+    return family_of(model.config).published.entries(model)
 
 
 def published_arrays(model):
     """Yields `(published key, float32 array)` for all weights of a model."""
-    for entry in family_of(model.config).published.entries(model):
+    for entry in published_entries(model):
         yield from entry.arrays().items()
 
 
 def _open_published(path):
-    return PublishedCheckpoint(path, [family.published for family in FAMILIES])
+    return PublishedCheckpoint(path, [family.published for family in FAMILIES], config_from_dict)
 
 
 def _open_safetensors(path):

@@ -18,9 +18,7 @@ import keras
 
 import vit_tf
 from pipelines.runs.size_checks import MAX_COMPRESSION, check_size
-from vit_tf.config import config_from_dict
-from vit_tf.create import Model
-from vit_tf.families import FAMILIES, family_of
+from vit_tf.families import FAMILIES, config_from_dict, family_of
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16")
@@ -37,7 +35,7 @@ _ZIP_ERRORS = (
 )
 
 
-def open_keras(path, dtype=None) -> Model:
+def open_keras(path, dtype=None) -> keras.Model:
     """Builds the model in a `.keras` file, with its weights.
 
     Args:

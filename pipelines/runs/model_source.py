@@ -3,12 +3,13 @@
 import dataclasses
 import os
 
+import keras
+
 import vit_tf
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints, keras_archive, manifest, size_checks
 from pipelines.runs.workdir import Workdir
 from vit_tf.checkpoints.sidecar import read_sidecar
-from vit_tf.create import Model
 from vit_tf.weights import load_checkpoint, model_weights, open_checkpoint
 
 # The name of the small digits model inside the package.
@@ -71,7 +72,7 @@ def is_run(path) -> bool:
     return os.path.exists(Workdir(path).config) and not _is_safetensors_folder(path)
 
 
-def open_model(source, dtype=None) -> tuple[Model, vit_tf.Preprocessing]:
+def open_model(source, dtype=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
     """Builds the model of a source, with its weights and preprocessing.
 
     A file without a sidecar gets the reference's preprocessing (direct resize) and no labels.

@@ -157,7 +157,7 @@ def _add_library(directory):
 def _write(model, signatures, directory, kernels):
     # The root holds the variables and nothing else of Keras, so loading rebuilds no Keras object.
     root = tf.Module()
-    root.variables_ = kernels.in_place_of(model.weights)
+    root.variables_ = kernels.substitute(model.weights)
     concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
     try:
         tf.saved_model.save(root, directory, signatures=concrete)

@@ -6,7 +6,7 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import RunError
 from pipelines.serving import clean_process
-from pipelines.serving.signatures import attention_maps
+from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.analysis.comparison import relative_difference
 from vit_tf.images.decoding import decode_image
 

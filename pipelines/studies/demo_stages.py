@@ -26,6 +26,7 @@ from pipelines.studies import demo_page
 from pipelines.studies.demo_checks import accuracy_checks, model_checks, speed_checks
 from pipelines.training import loop
 from vit_tf.analysis import inspection
+from vit_tf.analysis.attention_maps import class_rows
 from vit_tf.images.decoding import decode_image
 
 # What differs from the recipe `digits`. Measured on 20 November 2026 on two shared cores: 97.3 to
@@ -114,7 +115,7 @@ def run(path, strategy, assignments=()):
     expected = tf.nn.softmax(model(inputs, training=False)).numpy()
     first_of_class = [list(examples.labels).index(label) for label in range(len(test.labels))]
     inputs = tf.gather(inputs, first_of_class)
-    rows = class_rows(model, inputs)
+    rows = class_rows(model, inputs).numpy()
     timer.finish()
     checks = [
         *accuracy_checks(means, test.num_examples, right, expected, served),
@@ -193,20 +194,6 @@ def prepare_directory(path):
     except OSError as error:
         raise UserError(f"Cannot write to --workdir {path}: {error.strerror}.") from None
     return marker
-
-
-def class_rows(model, images):
-    """Attention weights of the class token.
-
-    Args:
-        model: `VisionTransformer` with a class token.
-        images: `[B, h, w, 3]` in [-1, 1].
-
-    Returns:
-        float32 `[B, layers, heads, T]`.
-    """
-    _, taps = model.encode(model.embed(images), taps=("class_row",))
-    return np.stack([layer["class_row"].numpy() for layer in taps], axis=1)
 
 
 def _serve(path, images):

@@ -5,15 +5,15 @@ import os
 
 from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.grids import check_grid
-from vit_tf.config import ModelConfig, config_from_dict
+from vit_tf.config import ModelConfig
 from vit_tf.preprocessing import Preprocessing
 
 
 class Sidecar:
     """What the JSON object beside a checkpoint says; each value is checked when it is asked for.
 
-    Every property is None where the sidecar says nothing, and raises `ValueError` where it says
-    what cannot be.
+    Every value is None where the sidecar says nothing; `ValueError` is raised where it says what
+    cannot be.
 
     Attributes:
         path: the sidecar's own file name; the file need not exist.
@@ -30,14 +30,13 @@ class Sidecar:
         return None if grid is None else check_grid(grid, self.path)
 
     @property
-    def config(self) -> ModelConfig | None:
-        """The configuration that the weights were trained with."""
-        return self._convert("config", config_from_dict)
-
-    @property
     def preprocessing(self) -> Preprocessing | None:
         """From an image to the model's input, with the class names."""
         return self._convert("preprocessing", Preprocessing.from_dict)
+
+    def config(self, from_dict) -> ModelConfig | None:
+        """What the weights were trained with; `from_dict` makes it of what its `to_dict` wrote."""
+        return self._convert("config", from_dict)
 
     def _convert(self, name, from_dict):
         fields = self._values.get(name)

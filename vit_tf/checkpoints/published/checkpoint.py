@@ -35,6 +35,7 @@ class PublishedCheckpoint:
     Args:
         path: file name; the sidecar `<path>.json` is read with it.
         families: the modules of the published layout of each family, such as `published.vit`.
+        config_from_dict: makes a configuration of what its `to_dict` wrote into the sidecar.
 
     Attributes:
         shapes: canonical key -> shape.
@@ -47,8 +48,9 @@ class PublishedCheckpoint:
 
     layout = "published"
 
-    def __init__(self, path, families):
+    def __init__(self, path, families, config_from_dict):
         self.path, self.notes = os.fspath(path), []
+        self._config_from_dict = config_from_dict
         self._sidecar = read_sidecar(path)
         self._archive = NpzArchive(path)
         try:
@@ -110,7 +112,7 @@ class PublishedCheckpoint:
         Raises:
             ValueError: if the sidecar says what cannot be.
         """
-        return self._sidecar.config
+        return self._sidecar.config(self._config_from_dict)
 
     @functools.cached_property
     def inferred_config(self) -> ModelConfig:
@@ -133,8 +135,8 @@ class PublishedCheckpoint:
             return found
         if type(claimed) is not type(found):
             raise ValueError(
-                f"{self._sidecar.path} describes a {type(claimed).__name__}, the arrays of "
-                f"{self.path} are those of a {type(found).__name__}. Restore or delete the sidecar."
+                f"{self._sidecar.path} describes a model of the family {claimed.family!r}, the "
+                f"arrays of {self.path} are of {found.family!r}. Restore or delete the sidecar."
             )
         stated, real = map(self._family.array_fields, (claimed, found))
         for name in stated | real:

@@ -44,7 +44,7 @@ class ModelWeights:
     def __init__(self, model, entries, path=""):
         self.path = path
         self.trained_config = model.config
-        self.grid = getattr(model, "grid", None)
+        self.grid = model.config.grid
         self._entries = {key: entry for entry in entries for key in entry.shapes}
         self.shapes = {key: tuple(entry.shapes[key]) for key, entry in self._entries.items()}
 

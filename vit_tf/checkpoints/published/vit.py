@@ -13,7 +13,6 @@ from vit_tf.checkpoints.published import resnet
 from vit_tf.checkpoints.published.entries import Entry, kernel, reshaped, same
 from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
 from vit_tf.config import StemConfig, ViTConfig
-from vit_tf.layers.positions import PositionEmbedding
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 MAP_HEAD = "MAPHead_0"
@@ -139,7 +138,7 @@ def entries(model) -> list[Entry]:
     if model.stem is not None:
         found += _stem(model.stem)
     found += same(model.patch_embedding, "embedding")
-    if isinstance(model.position_embedding, PositionEmbedding):
+    if model.position_embedding.is_learned:
         table = model.position_embedding.table
         found.append(reshaped(table, POSITIONS, (1, *table.shape)))
     for index, block in enumerate(model.blocks):

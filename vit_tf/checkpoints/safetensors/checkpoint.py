@@ -55,7 +55,7 @@ class SafetensorsCheckpoint:
             self._file.close()
             raise
         self.config = self.trained_config = plan.config
-        self.grid = getattr(plan.config, "grid", None)
+        self.grid = plan.config.grid
         self.preprocessing, self.notes = plan.preprocessing, plan.notes
         self.shapes = {key: shape for rule in plan.rules for key, shape in rule.shapes.items()}
         self._rules = {key: rule for rule in plan.rules for key in rule.shapes}

@@ -10,7 +10,6 @@ import numpy as np
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.rules import Rule, convolution
 from vit_tf.checkpoints.safetensors.timm.config_json import cannot
-from vit_tf.config import root_channels
 
 # Kernels are standardised as (w - mean) / sqrt(variance + 1e-8), in hybrids and BiT models alike.
 EPSILONS = {"group_norm_epsilon": 1e-5, "variance_epsilon": 1e-8, "deviation_epsilon": 0.0}
@@ -28,9 +27,9 @@ def stage_depths(shapes, prefix) -> tuple[int, ...]:
 
 def units(config):
     """Yields (timm's name, key of the stage, channels in, f, whether it begins a stage)."""
-    inputs = root_channels(config)
+    inputs = config.root_channels
     for stage, count in enumerate(config.stage_depths):
-        width = root_channels(config) * 2**stage
+        width = config.root_channels * 2**stage
         for unit in range(count):
             yield f"stages.{stage}.blocks.{unit}", f"block{stage + 1}", inputs, width, unit == 0
             inputs = 4 * width

@@ -17,7 +17,7 @@ from vit_tf.checkpoints.safetensors.timm.residual import (
     standardized,
     units,
 )
-from vit_tf.config import ResNetConfig, root_channels
+from vit_tf.config import ResNetConfig
 
 # The architectures whose activation, epsilons and padding are known, and one of them.
 _ARCHITECTURES = r"resnetv2_(\d+x\d+|custom)_bitm?(_\w+)?", "resnetv2_50x1_bit"
@@ -93,7 +93,7 @@ def write(config, preprocessing) -> WritePlan:
 
 def _rules(config):
     """All tensors of a model."""
-    conv, root = "standardized_conv2d/kernel", root_channels(config)
+    conv, root = "standardized_conv2d/kernel", config.root_channels
     found = [standardized(config, "stem.conv.weight", ROOT, (7, 7, 3, root))]
     for name, key, inputs, width, is_first in units(config):
         key = f"resnet/{key}/unit{int(name.rsplit('.', 1)[1]) + 1:02}"

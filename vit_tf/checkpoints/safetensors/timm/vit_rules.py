@@ -10,7 +10,6 @@ from vit_tf.checkpoints.safetensors.rules import (
     without_class_slot,
 )
 from vit_tf.checkpoints.safetensors.timm.residual import kernel_shapes, standardized, units
-from vit_tf.config import root_channels
 
 BACKBONE = "patch_embed.backbone"
 
@@ -77,7 +76,7 @@ def _mlp(config, name, key):
 
 def _stem(stem):
     # A backbone of the root alone is not wrapped in a model of its own.
-    root, name = root_channels(stem), f"{BACKBONE}.stem" if stem.stage_depths else BACKBONE
+    root, name = stem.root_channels, f"{BACKBONE}.stem" if stem.stage_depths else BACKBONE
     found = [standardized(stem, f"{name}.conv.weight", "conv_root/kernel", (7, 7, 3, root))]
     found += norm(f"{name}.norm", "gn_root", root)
     for name, key, inputs, width, is_first in units(stem):

@@ -8,7 +8,7 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import numpy_vit, tiny
-from tests.vit_tf.npz_files import params_of, refused, saved, write
+from tests.vit_tf.checkpoints.npz_files import params_of, refused, saved, write
 
 POSITIONS = numpy_vit.POSITIONS
 HEADS = [*itertools.product((None, 7), (0, 5))]

@@ -1,5 +1,4 @@
-"""Foreign files that are damaged, hostile or of other models: one sentence, before anything is
-built."""
+"""Safetensors that are damaged, hostile or of other models: one sentence, and nothing is built."""
 
 import json
 import math
@@ -9,10 +8,11 @@ import numpy as np
 import pytest
 
 import vit_tf
-from tests.vit_tf import foreign_models, tiny
-from vit_tf.checkpoints.safetensors.checkpoint import open_foreign
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import safetensors_models
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
-from vit_tf.checkpoints.safetensors.timm_rules import EPSILONS
+from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS
+from vit_tf.weights import open_checkpoint
 
 STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
 MODELS = {
@@ -29,7 +29,7 @@ def saved(tmp_path):
 
     def save(kind):
         layout, config = MODELS[kind]
-        foreign_models.save(vit_tf.create_model(config), tmp_path, layout)
+        safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
         return tmp_path
 
     return save
@@ -38,7 +38,7 @@ def saved(tmp_path):
 def check_refused(path, *words):
     """The error names the file or its settings, holds all `words`, and is of one paragraph."""
     with pytest.raises(ValueError) as caught:
-        open_foreign(path)
+        open_checkpoint(path)
     message = str(caught.value)
     folder = path if path.is_dir() else path.parent
     assert str(folder) in message
@@ -157,7 +157,7 @@ def test_numbers_that_are_no_floats(saved, dtype):
 def test_missing_files(tmp_path):
     for path in (tmp_path, tmp_path / "no.safetensors"):
         with pytest.raises(FileNotFoundError, match="There is no checkpoint file"):
-            open_foreign(path)
+            open_checkpoint(path)
     (tmp_path / "model.safetensors.index.json").write_text("{}")
     check_refused(tmp_path, "several files", "max_shard_size")
 
@@ -244,7 +244,7 @@ WRONG = [
 )
 def test_wrong_settings(saved, kind, name, values, words):
     folder = saved(kind)
-    foreign_models.change(folder / name, **values)
+    safetensors_models.change(folder / name, **values)
     check_refused(folder, *words)
 
 
@@ -284,7 +284,7 @@ REASONS = [
 @pytest.mark.parametrize(("kind", "name", "words"), REASONS)
 def test_tensors_too_many(saved, kind, name, words):
     folder = saved(kind)
-    foreign_models.rewrite(folder, lambda tensors: tensors | {name: ones(3)})
+    safetensors_models.rewrite(folder, lambda tensors: tensors | {name: ones(3)})
     check_refused(folder, words)
 
 
@@ -297,11 +297,11 @@ def test_each_missing_tensor_is_found(saved, kind):
     with SafetensorsFile(file) as opened:
         names = list(opened.shapes)
     for missing in names:
-        foreign_models.rewrite(
+        safetensors_models.rewrite(
             folder, lambda tensors, out=missing: {k: v for k, v in tensors.items() if k != out}
         )
         if missing == "pos_embed":
-            assert foreign_models.load(folder)[0].position_embedding is None
+            assert safetensors_models.load(folder)[0].config.position_embedding == "none"
         else:
             check_refused(folder)
         file.write_bytes(whole)
@@ -316,14 +316,16 @@ def test_each_misshapen_tensor_is_found(saved, kind):
         shapes = opened.shapes
     for name, shape in shapes.items():
         for other in ((), (0, *shape[1:]), (*shape[:-1], shape[-1] + 1), (*shape, 1)):
-            foreign_models.rewrite(folder, lambda tensors, k=name, s=other: tensors | {k: ones(*s)})
+            safetensors_models.rewrite(
+                folder, lambda tensors, k=name, s=other: tensors | {k: ones(*s)}
+            )
             check_refused(folder)
             file.write_bytes(whole)
 
 
 def test_reasons_for_what_is_missing(saved):
     folder = saved("timm")
-    foreign_models.rewrite(
+    safetensors_models.rewrite(
         folder, lambda tensors: {k: v for k, v in tensors.items() if "qkv.bias" not in k}
     )
     check_refused(folder, "queries, keys and values have no biases")
@@ -339,7 +341,7 @@ def test_reasons_for_what_is_missing(saved):
 )
 def test_structures_that_do_not_fit(saved, name, shape, words):
     folder = saved("timm")
-    foreign_models.rewrite(folder, lambda tensors: tensors | {name: ones(*shape)})
+    safetensors_models.rewrite(folder, lambda tensors: tensors | {name: ones(*shape)})
     check_refused(folder, words)
 
 
@@ -355,7 +357,7 @@ def test_numbers_in_names_do_not_allocate(saved):
     """A block number of a billion is one block, of which the others are missing."""
     folder = saved("timm")
     extra = {"blocks.1000000000.norm1.weight": ones(12)}
-    foreign_models.rewrite(folder, lambda tensors: tensors | extra)
+    safetensors_models.rewrite(folder, lambda tensors: tensors | extra)
     check_refused(folder, "blocks.2.norm1.weight")
 
 
@@ -369,6 +371,6 @@ def test_neither_layout(tmp_path):
 def test_refused_files_are_closed(saved):
     """Warnings of unclosed files are errors in this suite; what is refused must be closed too."""
     folder = saved("timm")
-    foreign_models.change(folder / "config.json", num_classes=6)
+    safetensors_models.change(folder / "config.json", num_classes=6)
     for _ in range(50):
         check_refused(folder, "num_classes")

@@ -9,9 +9,8 @@ import pytest
 import vit_tf
 from tests.tolerances import golden_excess
 from tests.vit_tf import tiny
-from tests.vit_tf.npz_files import linen, read, refused, saved, write
-from vit_tf.checkpoints.published_layout import published_table
-from vit_tf.weights import infer_config, published_arrays
+from tests.vit_tf.checkpoints.npz_files import infer_config, linen, read, refused, saved, write
+from vit_tf.weights import published_arrays, published_entries
 
 MODELS = {
     "hybrid": lambda seed=0: tiny.model(
@@ -55,7 +54,7 @@ def test_round_trip_is_bitwise(kind, tmp_path):
 
 def shapes_of(name, **fields):
     with tiny.unallocated():
-        table = published_table(vit_tf.create_model(name, **fields))
+        table = published_entries(vit_tf.create_model(name, **fields))
     shapes = {key: tuple(shape) for entry in table for key, shape in entry.shapes.items()}
     assert len(shapes) == sum(len(entry.shapes) for entry in table)
     return shapes

@@ -1,4 +1,4 @@
-"""Writes and reads checkpoint files for the tests without the code under test."""
+"""Writes and reads published files for the tests, and says what must not happen to a model."""
 
 import contextlib
 import json
@@ -8,6 +8,7 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import numpy_vit, tiny
+from vit_tf.weights import open_checkpoint
 
 
 def read(path):
@@ -29,6 +30,12 @@ def saved(model, path, sidecar=True):
     if not sidecar:
         path.with_name(path.name + ".json").unlink()
     return path
+
+
+def infer_config(path):
+    """What the arrays of a file show; the configuration in its sidecar plays no part."""
+    with open_checkpoint(path) as checkpoint:
+        return checkpoint.inferred_config
 
 
 def params_of(model):

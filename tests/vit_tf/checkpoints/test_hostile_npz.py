@@ -15,8 +15,8 @@ from numpy.lib import format as npy_format
 
 import vit_tf
 from tests.vit_tf import numpy_vit, tiny
-from tests.vit_tf.npz_files import linen, params_of, refused, saved, write
-from vit_tf.weights import infer_config, read_sidecar
+from tests.vit_tf.checkpoints.npz_files import infer_config, linen, params_of, refused, saved, write
+from vit_tf.checkpoints.sidecar import read_sidecar
 
 POSITIONS = numpy_vit.POSITIONS
 # Large enough for several blocks of compressed data.
@@ -325,7 +325,7 @@ MISLEADING = {
 
 @pytest.mark.parametrize("kind", MISLEADING)
 def test_arrays_that_describe_no_model(kind, tmp_path):
-    """`infer_config` decides how much memory a model takes, so it believes no single array."""
+    """The configuration decides how much memory a model takes, so it believes no single array."""
     path = write(tmp_path / "model.npz", arrays() | MISLEADING[kind])
     model = tiny.model()
     with refused(model, path):

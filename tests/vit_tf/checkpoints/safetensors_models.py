@@ -1,32 +1,34 @@
-"""Models to and from foreign folders, for the tests of safetensors."""
+"""Models to and from folders of Hugging Face and timm, for the tests of safetensors."""
 
 import json
+import types
 
 import numpy as np
 
 import vit_tf
-from vit_tf.checkpoints.published_layout import published_table
-from vit_tf.checkpoints.safetensors.checkpoint import open_foreign, write_foreign
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
+from vit_tf.checkpoints.safetensors.writing import write_checkpoint
+from vit_tf.families import family_of
+from vit_tf.weights import open_checkpoint, published_entries
 
 
 def load(path):
-    """`(model, foreign)`: what a foreign file holds, built and filled; the file is closed again."""
-    with open_foreign(path) as foreign:
-        model = vit_tf.create_model(foreign.config)
-        table = published_table(model)
-        assert {key: tuple(shape) for entry in table for key, shape in entry.shapes.items()} == (
-            foreign.shapes
+    """`(model, checkpoint)`: what is there, built and filled; the file is closed again."""
+    with open_checkpoint(path) as checkpoint:
+        model = vit_tf.create_model(checkpoint.config)
+        entries = published_entries(model)
+        assert {key: tuple(shape) for entry in entries for key, shape in entry.shapes.items()} == (
+            checkpoint.shapes
         )
-        for entry in table:
-            entry.variable.assign(entry.pack([foreign.read(key) for key in entry.shapes]))
-    return model, foreign
+        for entry in entries:
+            entry.variable.assign(entry.pack([checkpoint.read(key) for key in entry.shapes]))
+    return model, checkpoint
 
 
 def arrays(model):
     """Canonical key -> array."""
     found = {}
-    for entry in published_table(model):
+    for entry in published_entries(model):
         values = entry.unpack(np.array(entry.variable.value))
         found |= dict(zip(entry.shapes, values, strict=True))
     return found
@@ -37,7 +39,14 @@ def save(model, path, layout, preprocessing=None):
     values = arrays(model)
     preprocessing = preprocessing or vit_tf.Preprocessing(image_size=model.config.image_size)
     shapes = {key: value.shape for key, value in values.items()}
-    return write_foreign(path, layout, model.config, preprocessing, values.get, shapes)
+    return write(path, layout, model.config, preprocessing, values.get, shapes)
+
+
+def write(path, layout, config, preprocessing, read, shapes):
+    """Writes what `read` gives for the keys of `shapes`."""
+    modules = family_of(config).safetensors
+    weights = types.SimpleNamespace(read=read, shapes=shapes)
+    return write_checkpoint(path, layout, modules, config, preprocessing, weights)
 
 
 def rewrite(path, change):

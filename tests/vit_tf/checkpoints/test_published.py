@@ -10,9 +10,16 @@ import tensorflow as tf
 import vit_tf
 from tests.tolerances import assert_close
 from tests.vit_tf import numpy_vit, tiny
-from tests.vit_tf.npz_files import assert_same_values, linen, params_of, read, saved, write
-from vit_tf.checkpoints.published_layout import published_table
-from vit_tf.weights import infer_config
+from tests.vit_tf.checkpoints.npz_files import (
+    assert_same_values,
+    infer_config,
+    linen,
+    params_of,
+    read,
+    saved,
+    write,
+)
+from vit_tf.weights import published_entries
 
 FORMS = {
     "token": {},
@@ -99,7 +106,7 @@ def published_shapes():
 def test_names_and_shapes_of_the_released_base_16():
     with tiny.unallocated():
         model = vit_tf.create_model("ViT-B/16", num_classes=21843, representation_size=768)
-        table = published_table(model)
+        table = published_entries(model)
     shapes = {key: tuple(shape) for entry in table for key, shape in entry.shapes.items()}
     assert shapes == published_shapes()
     assert len(shapes) == sum(len(entry.shapes) for entry in table) == 202

@@ -1,4 +1,4 @@
-"""Foreign layouts: names, values in both directions, and what surrounds the weights."""
+"""Layouts of other projects: names, values in both directions, and what surrounds the weights."""
 
 import json
 
@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import vit_tf
-from tests.vit_tf import foreign_models, tiny
-from vit_tf.checkpoints.safetensors.checkpoint import open_foreign, write_foreign
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import safetensors_models
 from vit_tf.checkpoints.safetensors.rules import InputMap, convolution, linear
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
-from vit_tf.checkpoints.safetensors.timm_rules import EPSILONS, rescaled
+from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS, rescaled
+from vit_tf.weights import open_checkpoint
 
 HUGGINGFACE = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-12}
 TIMM = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-6}
@@ -56,15 +57,15 @@ def test_round_trip_is_bitwise(tmp_path, name):
     preprocessing = vit_tf.Preprocessing(
         image_size=config.image_size, labels=[f"class {k}" for k in range(config.num_classes)]
     )
-    foreign_models.save(model, tmp_path, layout, preprocessing)
-    again, foreign = foreign_models.load(tmp_path)
-    assert foreign.layout == layout
-    assert foreign.config == config
-    assert foreign.preprocessing == preprocessing
+    safetensors_models.save(model, tmp_path, layout, preprocessing)
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.layout == layout
+    assert checkpoint.config == config
+    assert checkpoint.preprocessing == preprocessing
     for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     # A file by itself, and written once more: the same bytes.
-    foreign_models.save(again, tmp_path / "again", layout, preprocessing)
+    safetensors_models.save(again, tmp_path / "again", layout, preprocessing)
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
@@ -145,7 +146,7 @@ HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
 )
 def test_names_and_shapes(tmp_path, layout, config, names):
     """Against names written down from transformers 5.23.0 and timm 1.0.31."""
-    foreign_models.save(vit_tf.create_model(config), tmp_path, layout)
+    safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
     expected = {}
     for name, shape in names.items():
         parts = (
@@ -170,7 +171,7 @@ def test_convolution_by_hand():
 
 
 def test_packed_projections_by_hand():
-    """Two inputs, two heads of one channel: rows of the foreign weight are q0, q1, k0, k1."""
+    """Two inputs, two heads of one channel: rows of their weight are q0, q1, k0, k1."""
     kernel, bias = linear("qk", ["query", "key"], (2,), (2, 1))
     weight = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
     query, key = kernel.pack([weight])
@@ -182,7 +183,7 @@ def test_packed_projections_by_hand():
 
 
 def test_heads_to_width_by_hand():
-    """The projection after attention: a foreign row is one output channel, columns are heads."""
+    """The projection after attention: a row of theirs is one output channel, columns are heads."""
     kernel, bias = linear("out", "out", (2, 1), (2,))
     ours = kernel.pack([np.array([[1.0, 2.0], [3.0, 4.0]])])[0]
     np.testing.assert_array_equal(ours, [[[1, 3]], [[2, 4]]])
@@ -210,7 +211,7 @@ def test_half_precision_is_read_exactly(tmp_path):
 def test_the_library_reads_what_is_written(tmp_path):
     safetensors = pytest.importorskip("safetensors")
     model = tiny.model()
-    foreign_models.save(model, tmp_path, "timm")
+    safetensors_models.save(model, tmp_path, "timm")
     with safetensors.safe_open(tmp_path / "model.safetensors", framework="np") as file:
         assert file.metadata() == {"format": "pt"}
         np.testing.assert_array_equal(
@@ -239,15 +240,15 @@ def test_pixel_range_is_folded_exactly():
 def test_pixel_range_of_a_file(tmp_path, rescale):
     """Logits of the folded model on [-1, 1] are those of the plain one on the source's range."""
     model = tiny.model(**HUGGINGFACE)
-    foreign_models.save(model, tmp_path, "huggingface")
-    foreign_models.change(
+    safetensors_models.save(model, tmp_path, "huggingface")
+    safetensors_models.change(
         tmp_path / "preprocessor_config.json",
         rescale_factor=rescale,
         image_mean=[0.1, 0.2, 0.3],
         image_std=[0.4, 0.5, 0.6],
     )
-    folded, foreign = foreign_models.load(tmp_path)
-    assert any("range of pixels" in note for note in foreign.notes)
+    folded, checkpoint = safetensors_models.load(tmp_path)
+    assert any("range of pixels" in note for note in checkpoint.notes)
     images = tiny.images()
     source = ((images + 1) * 127.5 * rescale - [0.1, 0.2, 0.3]) / [0.4, 0.5, 0.6]
     expected = model(source.astype("f4")).numpy()
@@ -273,9 +274,9 @@ def test_published_epsilons_of_bit_are_rescaled(tmp_path):
     """BiT adds 1e-10, timm 1e-8: the kernels become ten times as large."""
     model = vit_tf.create_model(BIT.replace(variance_epsilon=1e-10))
     tiny.randomize(model)
-    foreign_models.save(model, tmp_path, "timm")
-    again, foreign = foreign_models.load(tmp_path)
-    assert foreign.config == BIT
+    safetensors_models.save(model, tmp_path, "timm")
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.config == BIT
     np.testing.assert_allclose(again.root.kernel, 10 * np.array(model.root.kernel), rtol=1e-6)
     images = tiny.images(size=BIT.image_size)
     np.testing.assert_allclose(again(images), model(images), rtol=1e-4, atol=1e-4)
@@ -284,19 +285,19 @@ def test_published_epsilons_of_bit_are_rescaled(tmp_path):
 def test_computed_positions_become_a_table(tmp_path):
     for layout in ("huggingface", "timm"):
         model = tiny.model(position_embedding="sincos_2d")
-        notes = foreign_models.save(model, tmp_path / layout, layout)
+        notes = safetensors_models.save(model, tmp_path / layout, layout)
         assert any("sincos_2d" in note for note in notes)
-        again, foreign = foreign_models.load(tmp_path / layout)
-        assert foreign.config.position_embedding == "learned_1d"
+        again, checkpoint = safetensors_models.load(tmp_path / layout)
+        assert checkpoint.config.position_embedding == "learned_1d"
         images = tiny.images()
         np.testing.assert_allclose(again(images), model(images), rtol=1e-5, atol=1e-6)
 
 
 def test_memory_order_and_dtype_of_what_is_read(tmp_path):
-    foreign_models.save(tiny.model(), tmp_path, "timm")
-    with open_foreign(tmp_path / "model.safetensors") as foreign:
-        for key, shape in foreign.shapes.items():
-            array = foreign.read(key)
+    safetensors_models.save(tiny.model(), tmp_path, "timm")
+    with open_checkpoint(tmp_path / "model.safetensors") as checkpoint:
+        for key, shape in checkpoint.shapes.items():
+            array = checkpoint.read(key)
             assert array.shape == shape
             assert array.dtype == np.float32 and array.flags.c_contiguous
 
@@ -322,14 +323,14 @@ def test_memory_order_and_dtype_of_what_is_read(tmp_path):
     ],
 )
 def test_preprocessing_of_huggingface(tmp_path, changes, expected, note):
-    foreign_models.save(tiny.model(image_size=12), tmp_path, "huggingface")
-    foreign_models.change(tmp_path / "preprocessor_config.json", **changes)
-    _, foreign = foreign_models.load(tmp_path)
-    assert foreign.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
+    safetensors_models.save(tiny.model(image_size=12), tmp_path, "huggingface")
+    safetensors_models.change(tmp_path / "preprocessor_config.json", **changes)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
     if changes != {"size": 12}:
-        assert any(note in text for text in foreign.notes), foreign.notes
+        assert any(note in text for text in checkpoint.notes), checkpoint.notes
     else:
-        assert not any(note in text for text in foreign.notes)
+        assert not any(note in text for text in checkpoint.notes)
 
 
 @pytest.mark.parametrize(
@@ -347,13 +348,13 @@ def test_preprocessing_of_huggingface(tmp_path, changes, expected, note):
     ],
 )
 def test_preprocessing_of_timm(tmp_path, changes, expected, note):
-    foreign_models.save(tiny.model(image_size=12), tmp_path, "timm")
+    safetensors_models.save(tiny.model(image_size=12), tmp_path, "timm")
     path = tmp_path / "config.json"
     pretrained = json.loads(path.read_text())["pretrained_cfg"] | changes
-    foreign_models.change(path, pretrained_cfg=pretrained)
-    _, foreign = foreign_models.load(tmp_path)
-    assert foreign.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
-    assert any(note in text for text in foreign.notes), foreign.notes
+    safetensors_models.change(path, pretrained_cfg=pretrained)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
+    assert any(note in text for text in checkpoint.notes), checkpoint.notes
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
@@ -362,31 +363,31 @@ def test_crops_come_back(tmp_path, layout, resize_to):
     preprocessing = vit_tf.Preprocessing(
         image_size=(12, 12), resize="resize_small", resize_to=resize_to
     )
-    foreign_models.save(tiny.model(image_size=12), tmp_path, layout, preprocessing)
-    _, foreign = foreign_models.load(tmp_path)
-    assert foreign.preprocessing == preprocessing
+    safetensors_models.save(tiny.model(image_size=12), tmp_path, layout, preprocessing)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.preprocessing == preprocessing
 
 
 def test_labels(tmp_path):
     path = tmp_path / "config.json"
-    foreign_models.save(tiny.model(), tmp_path, "huggingface")
-    assert foreign_models.load(tmp_path)[1].preprocessing.labels == ()  # placeholders
-    foreign_models.change(path, id2label={str(k): f"class {k}" for k in (4, 3, 2, 1, 0)})
+    safetensors_models.save(tiny.model(), tmp_path, "huggingface")
+    assert safetensors_models.load(tmp_path)[1].preprocessing.labels == ()  # placeholders
+    safetensors_models.change(path, id2label={str(k): f"class {k}" for k in (4, 3, 2, 1, 0)})
     labels = tuple(f"class {k}" for k in range(5))
-    assert foreign_models.load(tmp_path)[1].preprocessing.labels == labels
-    foreign_models.change(
+    assert safetensors_models.load(tmp_path)[1].preprocessing.labels == labels
+    safetensors_models.change(
         path, id2label={"0": "one", "7": "two"}, problem_type="multi_label_classification"
     )
-    foreign = foreign_models.load(tmp_path)[1]
-    assert foreign.preprocessing.labels == ()
-    assert foreign.preprocessing.probabilities == "sigmoid"
-    assert any("labels dropped" in note for note in foreign.notes)
+    checkpoint = safetensors_models.load(tmp_path)[1]
+    assert checkpoint.preprocessing.labels == ()
+    assert checkpoint.preprocessing.probabilities == "sigmoid"
+    assert any("labels dropped" in note for note in checkpoint.notes)
 
 
 def test_both_spellings_of_huggingface(tmp_path):
     """Names as they are in memory since version 5, with and without the prefix."""
     model = tiny.model(**HUGGINGFACE)
-    foreign_models.save(model, tmp_path, "huggingface")
+    safetensors_models.save(model, tmp_path, "huggingface")
     spellings = [
         ("encoder.layer.", "layers."),
         ("attention.attention.query", "attention.q_proj"),
@@ -402,58 +403,60 @@ def test_both_spellings_of_huggingface(tmp_path):
             name = name.replace(old, new)
         return name
 
-    foreign_models.rewrite(tmp_path, lambda tensors: {renamed(k): v for k, v in tensors.items()})
-    again, _ = foreign_models.load(tmp_path)
+    safetensors_models.rewrite(
+        tmp_path, lambda tensors: {renamed(k): v for k, v in tensors.items()}
+    )
+    again, _ = safetensors_models.load(tmp_path)
     for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_unused_parts_are_dropped_and_noted(tmp_path):
-    foreign_models.save(tiny.model(), tmp_path, "huggingface")
+    safetensors_models.save(tiny.model(), tmp_path, "huggingface")
     extra = {
         "vit.pooler.dense.weight": np.ones([12, 12], "f4"),
         "vit.pooler.dense.bias": np.ones([12], "f4"),
         "vit.embeddings.mask_token": np.ones([1, 1, 12], "f4"),
     }
-    foreign_models.rewrite(tmp_path, lambda tensors: tensors | extra)
-    _, foreign = foreign_models.load(tmp_path)
-    assert {"pooler dropped", "mask token dropped"} <= set(foreign.notes)
-    assert foreign.config.representation_size is None
+    safetensors_models.rewrite(tmp_path, lambda tensors: tensors | extra)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert {"pooler dropped", "mask token dropped"} <= set(checkpoint.notes)
+    assert checkpoint.config.representation_size is None
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 def test_weights_alone(tmp_path, layout):
     """What nothing states is assumed, and said."""
     config = tiny.config(hidden_size=128, heads=2, image_size=12)
-    foreign_models.save(vit_tf.create_model(config), tmp_path, layout)
+    safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
     for path in tmp_path.glob("*.json"):
         path.unlink()
-    with open_foreign(tmp_path / "model.safetensors") as foreign:
+    with open_checkpoint(tmp_path / "model.safetensors") as checkpoint:
         fields = HUGGINGFACE if layout == "huggingface" else TIMM
-        assert foreign.config == config.replace(**fields)
-        notes = " ".join(foreign.notes)
+        assert checkpoint.config == config.replace(**fields)
+        notes = " ".join(checkpoint.notes)
     for words in ("erf GELU", "number of heads", "image size", "12 x 12"):
         assert words in notes
 
 
 def test_class_token_outside_the_positions(tmp_path):
     model = tiny.model(**TIMM)
-    foreign_models.save(model, tmp_path, "timm")
+    safetensors_models.save(model, tmp_path, "timm")
 
     def without_slot(tensors):
         table = tensors["pos_embed"]
         tensors["cls_token"] = tensors["cls_token"] + table[:, :1]
         return tensors | {"pos_embed": table[:, 1:]}
 
-    foreign_models.rewrite(tmp_path, without_slot)
-    again, _ = foreign_models.load(tmp_path)
+    safetensors_models.rewrite(tmp_path, without_slot)
+    again, _ = safetensors_models.load(tmp_path)
     images = tiny.images()
     np.testing.assert_allclose(again(images), model(images), rtol=1e-5, atol=1e-6)
     assert not np.array(again.position_embedding.table)[0].any()
 
 
 def test_arguments_that_change_nothing(tmp_path):
-    foreign_models.save(tiny.model(), tmp_path, "timm")
+    safetensors_models.save(tiny.model(), tmp_path, "timm")
     path = tmp_path / "config.json"
     arguments = json.loads(path.read_text())["model_args"]
     harmless = {
@@ -462,24 +465,24 @@ def test_arguments_that_change_nothing(tmp_path):
         "drop_path_rate": 0.1,
         "init_values": None,
     }
-    foreign_models.change(path, model_args=arguments | harmless)
-    assert foreign_models.load(tmp_path)[1].config == tiny.config()
+    safetensors_models.change(path, model_args=arguments | harmless)
+    assert safetensors_models.load(tmp_path)[1].config == tiny.config()
 
 
 def test_tanh_layer_of_old_timm_files(tmp_path):
     model = tiny.model(representation_size=7, **TIMM)
-    foreign_models.save(tiny.model(num_classes=0, **TIMM), tmp_path, "timm")
-    foreign_models.change(tmp_path / "config.json", num_classes=5)
-    values = foreign_models.arrays(model)
+    safetensors_models.save(tiny.model(num_classes=0, **TIMM), tmp_path, "timm")
+    safetensors_models.change(tmp_path / "config.json", num_classes=5)
+    values = safetensors_models.arrays(model)
     extra = {
         "pre_logits.fc.weight": values["pre_logits/kernel"].T,
         "pre_logits.fc.bias": values["pre_logits/bias"],
         "head.weight": values["head/kernel"].T,
         "head.bias": values["head/bias"],
     }
-    foreign_models.rewrite(tmp_path, lambda tensors: tensors | extra)
-    again, foreign = foreign_models.load(tmp_path)
-    assert foreign.config.representation_size == 7
+    safetensors_models.rewrite(tmp_path, lambda tensors: tensors | extra)
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.config.representation_size == 7
     np.testing.assert_array_equal(again.pre_logits.kernel, model.pre_logits.kernel)
 
 
@@ -509,7 +512,7 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
 def test_what_cannot_be_written(tmp_path, layout, config, reason):
     preprocessing = vit_tf.Preprocessing(image_size=config.image_size)
     with pytest.raises(ValueError, match=reason):
-        write_foreign(tmp_path / "new", layout, config, preprocessing, None, {})
+        safetensors_models.write(tmp_path / "new", layout, config, preprocessing, None, {})
     assert not (tmp_path / "new").exists()
 
 
@@ -525,19 +528,21 @@ def test_what_cannot_be_written(tmp_path, layout, config, reason):
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 def test_arguments_that_do_not_fit(tmp_path, layout, fields, shapes, reason):
     model = tiny.model()
-    values = foreign_models.arrays(model)
+    values = safetensors_models.arrays(model)
     preprocessing = vit_tf.Preprocessing(**{"image_size": (11, 14)} | fields)
     shapes = {key: value.shape for key, value in values.items()} | shapes
     with pytest.raises(ValueError, match=reason):
-        write_foreign(tmp_path / "new", layout, model.config, preprocessing, values.get, shapes)
+        safetensors_models.write(
+            tmp_path / "new", layout, model.config, preprocessing, values.get, shapes
+        )
     assert not (tmp_path / "new").exists()
 
 
 def test_a_failure_leaves_the_old_file(tmp_path):
     model = tiny.model()
-    foreign_models.save(model, tmp_path, "timm")
+    safetensors_models.save(model, tmp_path, "timm")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    values = foreign_models.arrays(model)
+    values = safetensors_models.arrays(model)
 
     def read(key):
         if key.startswith("head"):
@@ -547,8 +552,10 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     shapes = {key: value.shape for key, value in values.items()}
     preprocessing = vit_tf.Preprocessing(image_size=(11, 14))
     with pytest.raises(OSError, match="fire"):
-        write_foreign(tmp_path, "timm", model.config, preprocessing, read, shapes)
+        safetensors_models.write(tmp_path, "timm", model.config, preprocessing, read, shapes)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"):
-        write_foreign(tmp_path / "file", "timm", model.config, preprocessing, values.get, shapes)
+        safetensors_models.write(
+            tmp_path / "file", "timm", model.config, preprocessing, values.get, shapes
+        )
