@@ -1,5 +1,7 @@
 """Trains on from existing weights, with a new head."""
 
+import dataclasses
+
 from absl import flags
 
 from pipelines import cli
@@ -19,20 +21,18 @@ def define(values):
         "model shipped with the package.",
         flag_values=values,
     )
-    cli.define_weights(values)
+    cli.define_weights(values, default=None)
 
 
 def main(values, arguments):
     del arguments
-    # The default of the flag leaves what --set says.
-    weights = values.weights if values["weights"].present else None
-    experiment = cli.experiment(values, values.init_from, weights)
+    experiment = cli.experiment(values, values.init_from, values.weights)
     strategy = cli.strategy(values)
-    from pipelines.runs import model_source
+    from pipelines.runs.model_source import SHIPPED
     from pipelines.training import loop
 
     if experiment.init_from is None:
-        experiment = cli.experiment(values, model_source.SHIPPED, weights)
+        experiment = dataclasses.replace(experiment, init_from=SHIPPED)
     loop.train(experiment, cli.workdir(values, "finetune"), strategy)
 
 

@@ -41,7 +41,7 @@ def check_input(config, path):
     Raises:
         ValueError: then.
     """
-    patches = math.prod(getattr(config, "grid", (0, 0)))
+    patches = math.prod(config.grid or (0, 0))
     if math.prod(config.image_size) > _MAX_PIXELS or patches > _MAX_PATCHES:
         raise ValueError(
             f"{path} describes a model that reads images of {config.image_size}. Expected at most "
