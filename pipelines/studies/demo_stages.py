@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 
-import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override
