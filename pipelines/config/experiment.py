@@ -143,7 +143,7 @@ class Data(Augmentation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """Equations: `optimization.py`."""
+    """Equations: `training/optimizers.py`."""
 
     name: str = "adamw"
     # Peak of the schedule.

@@ -18,6 +18,7 @@ from pipelines.config.recipes import get_recipe
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import Examples
 from pipelines.errors import RunError, UserError
+from pipelines.evaluation.evaluate import evaluate
 from pipelines.reports.html import Check
 from pipelines.runs import model_source
 from pipelines.runs.progress import say
@@ -130,7 +131,13 @@ def run(path, strategy, assignments=()):
     stages.start("evaluating", "on the held-out test images")
     testing = override(finetuning, ["data.eval_split=test"])
     source = model_source.find(finetune.path)
-    means = loop.evaluate(testing, source, strategy)
+    means = evaluate(
+        source,
+        testing.data,
+        strategy,
+        batch_size=testing.train.batch_size,
+        loss=testing.train.loss,
+    )
     say(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
 
     stages.start("exporting", "with preprocessing and class names inside")
