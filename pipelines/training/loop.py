@@ -65,7 +65,7 @@ def train(experiment, workdir, strategy) -> dict:
     is_new = not checkpoints.steps(run.checkpoints)
     initial = model_source.find(experiment.init_from) if experiment.init_from and is_new else None
 
-    trainer = _build_trainer(experiment, model_config, strategy)
+    trainer = build_trainer(experiment, model_config, strategy)
     store = CheckpointStore(
         run.checkpoints,
         trainer.checkpoint,
@@ -134,8 +134,14 @@ def _check_input(settings, model_config, replicas):
         )
 
 
-def _build_trainer(experiment, model_config, strategy):
-    """Model, optimizer and training step, as a run from scratch begins with them."""
+def build_trainer(experiment, model_config, strategy):
+    """The `Trainer` of an experiment, as a run from scratch begins with it; draws the weights.
+
+    Args:
+        experiment: what to run.
+        model_config: of its model, for the number of classes of the data.
+        strategy: `tf.distribute.Strategy`.
+    """
     settings = experiment.train
     # Right before the first draw: what came before, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)

@@ -43,11 +43,10 @@ class Trainer(orbit.StandardTrainer):
         strategy: where it runs.
         settings: `StepSettings`.
         ema: `ExponentialMovingAverage` of the weights, created in the same scope, or None.
-        dataset: distributed batches; None if `open_dataset` gives them later.
     """
 
-    def __init__(self, model, optimizer, strategy, settings, ema=None, dataset=None):
-        super().__init__(dataset)
+    def __init__(self, model, optimizer, strategy, settings, ema=None):
+        super().__init__(train_dataset=None)  # See `open_dataset`.
         self.model, self.optimizer, self.ema = model, optimizer, ema
         self.strategy, self.settings = strategy, settings
         with strategy.scope():
