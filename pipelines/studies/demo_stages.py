@@ -16,6 +16,7 @@ from pipelines.config import override
 from pipelines.config.recipes import get_recipe
 from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError, UserError
+from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import model_source
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.progress import say
@@ -94,7 +95,13 @@ def run(path, strategy, assignments=()):
     timer.start("evaluating", "on the held-out test images")
     testing = override(finetuning, ["data.eval_split=test"])
     source = model_source.find(finetune.path)
-    means = loop.evaluate(testing, source, strategy)
+    means = evaluate(
+        source,
+        testing.data,
+        strategy,
+        batch_size=testing.train.batch_size,
+        loss=testing.train.loss,
+    )
     say(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
 
     timer.start("exporting", "with preprocessing and class names inside")

@@ -1,6 +1,6 @@
 """Runs a training again and again, killing it at chosen moments, until it is done.
 
-usage: python -m tests.pipelines.survivor WORKDIR KILLS SEED [assignment ...]
+usage: python -m tests.pipelines.training.survivor WORKDIR KILLS SEED [assignment ...]
 
 The program is loaded once; each life is a process of its own, forked before TensorFlow starts, and
 ends by SIGKILL at one of the `MOMENTS`. After KILLS kills the last life ends by itself.
@@ -24,11 +24,11 @@ import time
 
 import tensorflow as tf
 
+from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.runs import checkpoints
 from pipelines.runs.progress import say
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
-from pipelines.training.train_step import Evaluator
 from tests.pipelines.tiny import tiny_experiment
 
 # One after the other: while a checkpoint is written, in an evaluation, at some time during the
@@ -44,13 +44,13 @@ def live(workdir, assignments, log):
         os.dup2(file.fileno(), sys.stdout.fileno())
     run = Evaluator.run
 
-    def told(evaluator):
+    def reported(evaluator):
         say(_EVALUATING)
         means = run(evaluator)
         say(_EVALUATED)
         return means
 
-    Evaluator.run = told
+    Evaluator.run = reported
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     loop.train(tiny_experiment(*assignments), workdir, strategy)
 

@@ -1,12 +1,13 @@
 """Where a step that is not finite begins, in any Keras model made of layers."""
 
-import types
+import functools
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from pipelines.training import non_finite
+from pipelines.training.find_non_finite import find_non_finite
 
 
 class Stack(keras.Model):
@@ -25,23 +26,28 @@ class Stack(keras.Model):
         return self.tail(self.between(hidden))
 
 
+def sum_gradients(model, part, step):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(part["image"], training=True))
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+
 def find(model, gradients=None, images=2.0):
-    """`non_finite.find` for two parts of four examples each."""
+    """`find_non_finite` for two parts of four examples each."""
 
     def own_gradients(part, step):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(part["image"], training=True))
-        values = tape.gradient(loss, model.trainable_variables)
+        loss, values = sum_gradients(model, part, step)
         return gradients(loss, values) if gradients else (loss, values)
 
     parts = [
         {"image": tf.fill([4, 4], images), "id": tf.range(4 * index, 4 * index + 4)}
         for index in range(2)
     ]
-    trainer = types.SimpleNamespace(model=model, gradients=own_gradients)
     call, before = keras.layers.Layer.__call__, [value.numpy() for value in model.weights]
-    finding = non_finite.find(trainer, parts, 5)
+    finding = find_non_finite(model, own_gradients, parts, 5)
     assert keras.layers.Layer.__call__ is call
+    layers = [model, *model.layers, *model.tail.layers]
+    assert len(layers) == 5 and not any("call" in vars(layer) for layer in layers)
     for weight, value in zip(model.weights, before, strict=True):
         np.testing.assert_array_equal(weight.numpy(), value)
     return finding
@@ -97,3 +103,46 @@ def test_a_step_that_cannot_be_repeated():
 
     found = find(Stack(), fails)
     assert found.what == "error" and "OOM when allocating" in found.text
+
+
+class Nested(keras.layers.Layer):
+    """Holds layers in a list, in a dictionary and in another layer."""
+
+    def __init__(self, depth):
+        super().__init__(name=f"nested_{depth}")
+        self.inside = Nested(depth - 1) if depth else keras.layers.Dense(4, name="inside")
+        self.listed = [keras.layers.Dense(4, name="listed")]
+        self.named = {"one": keras.layers.Dense(4, name="named")}
+
+    def call(self, images):
+        return self.named["one"](self.listed[0](self.inside(images)))
+
+
+@pytest.mark.parametrize("name", ["inside", "listed", "named"])
+def test_layers_inside_layers_are_searched(name):
+    model = keras.Sequential([Nested(1)], name="model")
+    model(tf.zeros([1, 4]))
+    inner = model.layers[0].inside
+    layer = {"inside": inner.inside, "listed": inner.listed[0], "named": inner.named["one"]}[name]
+    layer.bias.assign(tf.fill([4], 3e38))
+    layer.kernel.assign(tf.fill([4, 4], 3e38))
+    if name != "inside":
+        inner.inside.bias.assign(tf.ones([4]))
+    if name == "named":
+        inner.listed[0].bias.assign(tf.ones([4]))
+    parts = [{"image": tf.ones([4, 4]), "id": tf.range(4)}]
+    found = find_non_finite(model, functools.partial(sum_gradients, model), parts, 0)
+    assert found.what == "layer" and found.layer == f"nested_1/nested_0/{name}"
+
+
+def test_a_call_that_a_layer_brings_along_is_given_back():
+    model = Stack()
+    own = model.stages[0].call = functools.partial(keras.layers.Dense.call, model.stages[0])
+
+    def fails(loss, values):
+        raise RuntimeError("not an error of TensorFlow")
+
+    with pytest.raises(RuntimeError):
+        find(model, fails)
+    assert vars(model.stages[0])["call"] is own
+    assert "call" not in vars(model.statistics)

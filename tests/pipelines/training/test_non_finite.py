@@ -10,12 +10,15 @@ import tensorflow as tf
 from pipelines.data import pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError
-from pipelines.runs import checkpoints, progress
+from pipelines.runs import checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop, non_finite
+from pipelines.training.find_non_finite import find_non_finite
 from pipelines.training.train_step import Trainer
-from tests.pipelines.faults import (
+from tests.pipelines.process import run_command
+from tests.pipelines.tiny import as_flags
+from tests.pipelines.training.faults import (
     BAD,
     EXPLODING,
     STRATEGIES,
@@ -31,8 +34,6 @@ from tests.pipelines.faults import (
     spoil,
     train_by_hand,
 )
-from tests.pipelines.process import run_command
-from tests.pipelines.tiny import as_flags, tiny_experiment
 
 on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
 
@@ -41,13 +42,14 @@ on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     experiment = experiment_with()
     spoil(monkeypatch, ids_of(experiment, BAD)[3:4])
-    trainer, batches_from = make_trainer(STRATEGIES[strategy](), experiment)
-    trainer.feed(batches_from)
+    trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
+    trainer.open_dataset(data.dataset)
     trainer.train(tf.constant(BAD))
-    assert trainer.step.numpy() == BAD and not trainer.frozen.numpy()
+    assert trainer.step.numpy() == BAD and not trainer.halted.numpy()
 
     def state():
-        values = [trainer.loss_sum, trainer.norm, trainer.step, trainer.offset, trainer.skipped]
+        values = [trainer.loss_sum, trainer.gradient_norm, trainer.step]
+        values += [trainer.batch_offset, trainer.skipped]
         values += trainer.model.trainable_variables + list(trainer.ema.state.by_path.values())
         values += [v for slots in trainer.optimizer.slots.values() for v in slots.values()]
         return [value.numpy() for value in values]
@@ -55,12 +57,12 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     before = state()
     assert all(np.isfinite(value).all() for value in before)
     trainer.train(tf.constant(4))
-    assert trainer.frozen.numpy() and np.isnan(trainer.newest.numpy()).all()
+    assert trainer.halted.numpy() and np.isnan(trainer.last_loss_and_norm.numpy()).all()
     for old, new in zip(before, state(), strict=True):
         np.testing.assert_array_equal(new, old)
     # The next loop goes on: these batches are good.
     trainer.train(tf.constant(2))
-    assert trainer.step.numpy() == BAD + 2 and not trainer.frozen.numpy()
+    assert trainer.step.numpy() == BAD + 2 and not trainer.halted.numpy()
     moved = [np.abs(old - new).max() for old, new in zip(before[5:9], state()[5:9], strict=True)]
     assert min(moved) > 0
 
@@ -69,22 +71,22 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
 def test_a_loss_out_of_range_is_enough(strategy):
     """The gradient of a sigmoid's loss is at most 1, however large a finite logit is."""
     experiment = experiment_with("train.loss=sigmoid")
-    trainer, batches_from = make_trainer(STRATEGIES[strategy](), experiment)
+    trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
     (bias,) = (v for v in trainer.model.trainable_variables if v.path.endswith("head/bias"))
     bias.assign(tf.fill([10], 3e38))
-    trainer.feed(batches_from)
+    trainer.open_dataset(data.dataset)
     trainer.train(tf.constant(1))
-    loss, norm = trainer.newest.numpy()
-    assert trainer.frozen.numpy() and np.isinf(loss) and np.isfinite(norm)
-    finding = non_finite.find(trainer, batches_from(0, None).take(1), 0)
+    loss, norm = trainer.last_loss_and_norm.numpy()
+    assert trainer.halted.numpy() and np.isinf(loss) and np.isfinite(norm)
+    finding = find_non_finite(trainer.model, trainer.gradients, data.dataset(0).take(1), 0)
     assert (finding.what, finding.layer, finding.variable) == ("loss", None, None)
 
 
 def test_the_step_compiles_with_xla():
     experiment = experiment_with("train.accumulate_steps=1")
-    trainer, batches_from = make_trainer(STRATEGIES["one"](), experiment)
+    trainer, data = make_trainer(STRATEGIES["one"](), experiment)
     step = tf.function(trainer.replica_step, jit_compile=True)
-    batch = next(iter(batches_from(0, None)))
+    batch = next(iter(data.dataset(0)))
     loss, norm, counts = trainer.strategy.run(step, args=(batch,))
     assert counts and np.isfinite([loss, norm]).all()
     before = [variable.numpy() for variable in trainer.model.trainable_variables]
@@ -356,17 +358,3 @@ def test_a_full_disk_does_not_hide_what_was_found(tmp_path, monkeypatch):
     monkeypatch.setattr(Workdir, "append_non_finite", full)
     with pytest.raises(RunError, match=r"first in the input images\. Cannot write .* disk is full"):
         loop.train(experiment_with("train.non_finite=skip"), tmp_path / "run", STRATEGIES["one"]())
-
-
-def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, capsys):
-    run = Workdir(tmp_path)
-    with progress.Progress(run, tiny_experiment().train, 0) as log:
-        log.trained(4, 6.0, 0.1, 1.0, skipped=1)
-        log.trained(6, 0.0, 0.1, 1.0, skipped=2)
-        log.trained(8, 6.0, 0.1, 1.0)
-    lines = run.read_metrics()
-    assert [line.get("loss") for line in lines] == [2.0, None, 3.0]
-    assert [line.get("skipped") for line in lines] == [1, 2, None]
-    output = capsys.readouterr().out.splitlines()
-    assert "loss 2.0000  skipped 1 step  lr" in output[0]
-    assert "step 6/12  skipped 2 steps  lr" in output[1] and "skipped" not in output[2]

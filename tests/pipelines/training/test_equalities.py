@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import checkpoints, model_source
 from pipelines.runs.strategies import make_strategy
 from pipelines.runs.workdir import Workdir
@@ -174,7 +175,13 @@ def test_the_average_is_its_closed_form(tmp_path, strategy):
     # Evaluations used the average, and the file that holds it is a source like any other.
     last = Workdir(tmp_path / "run").read_metrics()[-1]
     source = model_source.find(tmp_path / "run/ema.npz")
-    means = loop.evaluate(experiment, source, one_device())
+    means = evaluate(
+        source,
+        experiment.data,
+        one_device(),
+        batch_size=experiment.train.batch_size,
+        loss=experiment.train.loss,
+    )
     assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
 
 

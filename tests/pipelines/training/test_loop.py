@@ -1,4 +1,4 @@
-"""Training: replicas agree, restarts change nothing, evaluation counts every example once."""
+"""The training loop: restarts change nothing, and a run leaves what is documented."""
 
 import json
 import os
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import vit_tf
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, model_source, progress
+from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import make_strategy
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
@@ -80,35 +80,6 @@ def test_interrupted_and_resumed_is_bitwise_the_same(tmp_path, monkeypatch, caps
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
 
 
-def test_signal_handlers_are_given_back(finished):
-    before = signal.getsignal(signal.SIGTERM)
-    with progress.Signals() as signals:
-        assert signal.getsignal(signal.SIGTERM) != before
-        os.kill(os.getpid(), signal.SIGTERM)
-        # A second signal has its ordinary effect again.
-        assert signal.getsignal(signal.SIGTERM) == before
-        with pytest.raises(Interrupted, match="SIGTERM"):
-            signals.check()
-        signals.check()
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_a_signal_in_the_middle_of_a_print(monkeypatch):
-    """Output streams must not be entered again from a signal handler."""
-
-    class Printing:
-        def write(self, text):
-            raise RuntimeError("reentrant call")
-
-        flush = write
-
-    monkeypatch.setattr("sys.stdout", Printing())
-    with progress.Signals() as signals:
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(Interrupted, match="SIGINT"):
-            signals.check()
-
-
 def test_a_run_leaves_what_is_documented(finished):
     workdir, experiment, last = finished
     names = set(os.listdir(workdir))
@@ -171,34 +142,6 @@ def test_a_run_may_be_made_longer(finished, tmp_path):
     assert loop.train(longer, tmp_path / "run", one_device())["step"] == 6
 
 
-def test_evaluation_on_every_strategy_counts_once(finished):
-    workdir, experiment, last = finished
-    source = model_source.find(workdir)
-    # 300 is no multiple of 16 or 32; 7 is odd and does not divide among replicas.
-    for strategy in (one_device(), two_replicas()):
-        for batch_size in (7, 32, 300, 512):
-            changed = tiny_experiment(f"train.batch_size={batch_size}")
-            means = loop.evaluate(changed, source, strategy)
-            assert means["examples"] == 300
-            assert means["accuracy"] == last["eval_accuracy"]
-            assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-5)
-
-
-def test_evaluation_equals_a_plain_loop(finished):
-    workdir, experiment, last = finished
-    from sklearn.datasets import load_digits
-
-    from pipelines.data.builtin.digits import split_indices
-
-    digits = load_digits()
-    chosen = split_indices("test")
-    images = np.round(digits.images[chosen] * 255 / 16).astype(np.uint8)
-    model, preprocessing = model_source.open_model(model_source.find(workdir))
-    inputs = preprocessing(tf.repeat(tf.constant(images)[..., None], 3, axis=-1))
-    predicted = np.argmax(model(inputs), axis=-1)
-    assert np.mean(predicted == digits.target[chosen]) == pytest.approx(last["eval_accuracy"])
-
-
 def test_fine_tuning_resets_the_head_and_resizes_positions(finished, tmp_path, capsys):
     workdir, _, _ = finished
     experiment = tiny_experiment(
@@ -223,7 +166,7 @@ def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch
         raise Interrupted("SIGTERM")
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress.Signals, "check", interrupted)
+        patch.setattr(Signals, "check", interrupted)
         with pytest.raises(Interrupted, match="saved step 5"):
             loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device())
     assert not (run / "final.npz").exists() and not (run / "ema.npz.json").exists()
@@ -248,27 +191,12 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     assert not (tmp_path / "run" / "final.npz").exists()
 
 
-def test_evaluating_on_other_classes_is_refused(finished):
-    workdir, _, _ = finished
-    with pytest.raises(UserError, match="10 classes.*digits/low has 5"):
-        loop.evaluate(
-            tiny_experiment("data.name=digits/low"), model_source.find(workdir), one_device()
-        )
-
-
 def test_mixed_precision_trains_and_keeps_float32_weights(tmp_path):
     experiment = tiny_experiment("model.dtype=mixed_bfloat16", "train.steps=4")
     loop.train(experiment, tmp_path / "run", one_device())
     assert all(np.isfinite(losses(tmp_path / "run")))
     model, _ = model_source.open_model(model_source.find(tmp_path / "run"))
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
-
-
-def test_nothing_to_evaluate(tmp_path):
-    with pytest.raises(UserError, match="data.eval_split is none"):
-        loop.evaluate(
-            tiny_experiment("data.eval_split=none"), model_source.find("shipped"), one_device()
-        )
 
 
 def test_an_unreadable_image_is_named(tmp_path):
@@ -346,10 +274,6 @@ def test_unpooled_models_are_refused(tmp_path):
     with pytest.raises(UserError, match="model.classifier=unpooled"):
         loop.train(tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device())
     assert not (tmp_path / "run").exists()
-    model = vit_tf.create_model(tiny_experiment("model.classifier=unpooled").model.config(10))
-    vit_tf.save_npz(model, tmp_path / "m.npz")
-    with pytest.raises(UserError, match="unpooled"):
-        loop.evaluate(tiny_experiment(), model_source.find(tmp_path / "m.npz"), one_device())
 
 
 def test_sigmoid_training_leaves_a_model_with_sigmoid_probabilities(tmp_path):

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -13,8 +12,8 @@ from pipelines.data import batch_contents, pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import make_strategy
-from pipelines.training import optimizers
-from pipelines.training.train_step import Trainer
+from pipelines.training import loop
+from pipelines.training.train_data import TrainData
 from tests.pipelines.tiny import tiny_experiment
 from vit_tf.layers import dropout, encoder
 
@@ -113,41 +112,31 @@ def assert_same_results(run, expected):
 
 
 def make_trainer(strategy, experiment):
-    """A trainer with the weights that a run begins with, and what gives it its data."""
+    """`(trainer, data)` with the weights that a run begins with; no dataset is open."""
     source = open_source(experiment.data.name, experiment.data.train_split)
-    keras.utils.set_random_seed(experiment.seed)
-    with strategy.scope():
-        model = vit_tf.create_model(experiment.model.config(source.num_classes))
-        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
-    trainer = Trainer(model, optimizer, experiment, strategy)
-    trainer.ema.start()
-
-    def batches_from(batch, context):
-        return pipeline.train_dataset(
-            source,
-            batch_size=experiment.train.batch_size,
-            preprocessing=experiment.preprocessing(source.labels),
-            seed=experiment.seed,
-            window=experiment.data.shuffle_window,
-            start_step=batch,
-            input_context=context,
-            **experiment.data.augmentation(),
-        )
-
-    return trainer, batches_from
+    trainer = loop.build_trainer(experiment, experiment.model.config(source.num_classes), strategy)
+    trainer.ema.initialize()
+    data = TrainData(
+        source=source,
+        preprocessing=experiment.preprocessing(source.labels),
+        seed=experiment.seed,
+        batch_size=experiment.train.batch_size,
+        settings=experiment.data,
+    )
+    return trainer, data
 
 
 def train_by_hand(strategy, experiment, plan, folder):
-    """Trains in stretches (first step, first batch, steps), without loop, guard and offset."""
-    trainer, batches_from = make_trainer(strategy, experiment)
+    """Trains in stretches (first step, first batch, steps), without the loop and its offset."""
+    trainer, data = make_trainer(strategy, experiment)
     for step, batch, count in plan:
         trainer.step.assign(step)
-        trainer.feed(lambda _, context, batch=batch: batches_from(batch, context))
+        trainer.open_dataset(lambda _, context, batch=batch: data.dataset(batch, context))
         trainer.train(tf.constant(count))
         assert trainer.step.numpy() == step + count
     folder.mkdir()
     vit_tf.save_npz(trainer.model, folder / "final.npz")
-    with trainer.ema.in_place():
+    with trainer.ema.swapped_in():
         vit_tf.save_npz(trainer.model, folder / "ema.npz")
 
 

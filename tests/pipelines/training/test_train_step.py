@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from pipelines.training import optimizers
-from pipelines.training.train_step import Trainer
+from pipelines.training import loop
 from tests.pipelines.tiny import tiny_experiment
 
 STEPS, WARMUP, BATCH, CLASSES = 20, 5, 16, 10
@@ -66,13 +65,11 @@ def _assign(model, weights):
 def _trainer(experiment, batches):
     """A trainer on one device whose model has the start weights."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    with strategy.scope():
-        model = vit_tf.create_model(experiment.model.config(CLASSES))
-        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
-    _assign(model, _start_weights(model))
+    trainer = loop.build_trainer(experiment, experiment.model.config(CLASSES), strategy)
+    _assign(trainer.model, _start_weights(trainer.model))
     dataset = tf.data.Dataset.from_tensor_slices(batches).repeat()
-    dataset = strategy.experimental_distribute_dataset(dataset)
-    return Trainer(model, optimizer, experiment, strategy, dataset)
+    trainer.train_dataset = strategy.experimental_distribute_dataset(dataset)
+    return trainer
 
 
 def _loss(logits, labels, kind):
@@ -155,7 +152,7 @@ def test_twenty_steps_equal_an_independent_loop(batches, optimizer, loss_kind):
         trainer.loss_sum.assign(0.0)
         trainer.train(tf.constant(1))
         losses.append(float(trainer.loss_sum.numpy()))
-        norms.append(float(trainer.norm.numpy()))
+        norms.append(float(trainer.gradient_norm.numpy()))
     assert trainer.step.numpy() == STEPS
 
     expected, expected_losses, expected_norms = _independent_loop(

@@ -4,47 +4,25 @@ No speed is asserted, only shares of the time, with sleeps that are long against
 """
 
 import time
-import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import vit_tf
 from pipelines.data.sources.open import open_source
-from pipelines.runs import progress
-from pipelines.runs.progress import Progress
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop, optimizers
-from pipelines.training.train_step import Trainer
-from tests.pipelines.faults import STRATEGIES
+from pipelines.training import loop
 from tests.pipelines.tiny import tiny_experiment
+from tests.pipelines.training.faults import STRATEGIES
 
 STEPS = 12
 on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
-class SlowTrainer(Trainer):
-    """Each replica computes for `seconds` longer, after its batch has come."""
-
-    seconds = 0.0
-
-    def replica_step(self, batch):
-        def slowly(images):
-            time.sleep(self.seconds)
-            return images
-
-        image = tf.numpy_function(slowly, [batch["image"]], tf.float32)
-        image.set_shape(batch["image"].shape)
-        return super().replica_step({**batch, "image": image})
-
-
 def share_of_waiting(strategy, source_seconds, step_seconds):
     """Share of the time waited in one loop on the device of `STEPS` steps."""
     experiment = tiny_experiment()
-    with strategy.scope():
-        model = vit_tf.create_model(experiment.model.config(10))
-        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
+    trainer = loop.build_trainer(experiment, experiment.model.config(10), strategy)
     replicas = strategy.num_replicas_in_sync
     rows = experiment.train.batch_size // replicas
     batch = {
@@ -66,20 +44,27 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
         del context
         return tf.data.Dataset.from_generator(produce, output_signature=signature).prefetch(2)
 
-    trainer = SlowTrainer(
-        model,
-        optimizer,
-        experiment,
-        strategy,
-        strategy.distribute_datasets_from_function(dataset),
-    )
-    trainer.seconds = step_seconds
+    replica_step = trainer.replica_step
+
+    def slow_step(batch):
+        """Computes for longer, after the batch of the replica has come."""
+
+        def slowly(images):
+            time.sleep(step_seconds)
+            return images
+
+        image = tf.numpy_function(slowly, [batch["image"]], tf.float32)
+        image.set_shape(batch["image"].shape)
+        return replica_step({**batch, "image": image})
+
+    trainer.replica_step = slow_step
+    trainer.train_dataset = strategy.distribute_datasets_from_function(dataset)
     trainer.train(tf.constant(1))
-    trainer.waited.assign(1000.0)  # Each loop counts its own.
+    trainer.data_wait.assign(1000.0)  # Each loop counts its own.
     begin = time.perf_counter()
     trainer.train(tf.constant(STEPS))
     assert trainer.step.numpy() == STEPS + 1
-    return trainer.waited.numpy() / (time.perf_counter() - begin)
+    return trainer.data_wait.numpy() / (time.perf_counter() - begin)
 
 
 @on_both_strategies
@@ -139,36 +124,3 @@ def slow_down_reading(monkeypatch, seconds):
         return read(self, ranges)
 
     monkeypatch.setattr(source_class, "read", slowly)
-
-
-def test_what_is_worth_a_word_or_a_hint(tmp_path, monkeypatch, capsys):
-    """Log intervals of 10 s, of which the first loop, which compiles, is not counted."""
-    clock = types.SimpleNamespace(now=0.0)
-    run, shares = Workdir(tmp_path), [0.04, 0.05, 0.37, 0.9, 0.0]
-    with Progress(run, tiny_experiment().train, 0) as log, monkeypatch.context() as patch:
-        patch.setattr(progress.time, "perf_counter", lambda: clock.now)
-        for step, share in enumerate([1.0, *shares]):
-            with log.timed(1) as loop:
-                clock.now += 10.0
-                loop.waited = 10.0 * share
-            if step:
-                log.trained(step, 1.0, 0.1, 1.0)
-    lines = run.read_metrics()
-    assert [line["data_wait"] for line in lines] == pytest.approx(shares)
-    output = capsys.readouterr().out.splitlines()[2:]
-    hints = [index for index, line in enumerate(output) if line.startswith("hint: ")]
-    assert hints == [3], output  # Right after the first line above 20 %, and only there.
-    output = [line for line in output if not line.startswith("hint: ")]
-    texts = [line.partition("waited")[2] for line in output]
-    assert texts == ["", *(f" for data {share} % of the time" for share in (5, 37, 90)), ""]
-
-
-def test_a_line_without_a_rate_has_no_share(tmp_path, capsys):
-    run = Workdir(tmp_path)
-    with Progress(run, tiny_experiment().train, 0) as log:
-        with log.timed(1) as loop:
-            loop.waited = 1.0
-        log.trained(1, 1.0, 0.1, 1.0)
-    (line,) = run.read_metrics()
-    assert line["data_wait"] is None and line["images_per_second"] is None
-    assert "waited" not in capsys.readouterr().out

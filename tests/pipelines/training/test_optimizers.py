@@ -1,4 +1,4 @@
-"""Schedules and optimizers against closed forms and NumPy loops."""
+"""Optimizers against NumPy loops."""
 
 import numpy as np
 import pytest
@@ -6,37 +6,7 @@ import tensorflow as tf
 
 from pipelines import config
 from pipelines.training import optimizers
-
-
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        (
-            {"total_steps": 20000, "warmup_steps": 500, "peak": 0.03, "decay": "cosine"},
-            {0: 0, 1: 6e-5, 250: 0.015, 500: 0.03, 5375: 0.0256066017, 10250: 0.015, 20000: 0},
-        ),
-        (
-            {"total_steps": 517822, "warmup_steps": 10000, "peak": 8e-4, "decay": "linear"},
-            {5000: 4e-4, 10000: 8e-4, 263911: 4.05e-4, 517822: 1e-5, 600000: 1e-5},
-        ),
-        ({"total_steps": 10, "peak": 0.1, "decay": "constant"}, {0: 0.1, 5: 0.1, 10: 0.1}),
-        (
-            {"total_steps": 10, "warmup_steps": 4, "peak": 0.1, "decay": "constant"},
-            {0: 0, 1: 0.025, 4: 0.1},
-        ),
-        ({"total_steps": 10, "peak": 0.1, "decay": "cosine"}, {0: 0.1, 5: 0.05}),
-    ],
-)
-def test_schedule_values_of_the_reference(schedule, expected):
-    compiled = tf.function(lambda step: optimizers.learning_rate(step, **schedule))
-    for step, rate in expected.items():
-        for received in (optimizers.learning_rate(step, **schedule), compiled(tf.constant(step))):
-            assert received.numpy() == pytest.approx(rate, rel=2e-6, abs=1e-10)
-
-
-def test_schedule_refuses_an_unknown_decay():
-    with pytest.raises(ValueError, match="Received: 'step'"):
-        optimizers.learning_rate(0, peak=1.0, total_steps=2, decay="step")
+from pipelines.training.schedules import make_schedule
 
 
 def test_clipping_is_global_and_reports_the_norm():
@@ -102,13 +72,12 @@ def test_twenty_updates_equal_a_numpy_loop(name, decay):
     start = [variable.value.numpy().astype(np.float64) for variable in holder.variables_]
     gradients = [[rng.normal(size=w.shape) for w in start] for _ in range(20)]
     settings = config.Optimizer(name=name, weight_decay=0.2, weight_decay_mask=decay, epsilon=1e-3)
-    optimizer = optimizers.make_optimizer(settings, holder.variables_)
-    schedule = {"peak": 0.1, "total_steps": 20, "warmup_steps": 5, "decay": "cosine"}
+    schedule = make_schedule(config.Schedule(warmup_steps=5, decay="cosine"), 0.1, 20)
+    optimizer = optimizers.make_optimizer(settings, schedule, holder.variables_)
 
     @tf.function
     def update(step, *step_gradients):
-        rate = optimizers.learning_rate(step, **schedule)
-        optimizer.apply(step_gradients, rate, step)
+        optimizer.apply(step_gradients, step)
 
     for step, pair in enumerate(gradients):
         update(tf.constant(step, tf.int64), *(tf.constant(g, tf.float32) for g in pair))
@@ -128,11 +97,12 @@ def test_slots_are_kept_by_path_in_a_checkpoint(tmp_path):
     rng = np.random.default_rng(0)
     first, second = _Weights(rng), _Weights(rng)
     settings = config.Optimizer(name="adamw")
-    saved = optimizers.make_optimizer(settings, first.variables_)
-    saved.apply([tf.ones([3, 4]), tf.ones([4])], tf.constant(0.1), tf.constant(0, tf.int64))
+    schedule = make_schedule(config.Schedule(decay="constant"), 0.1, 20)
+    saved = optimizers.make_optimizer(settings, schedule, first.variables_)
+    saved.apply([tf.ones([3, 4]), tf.ones([4])], tf.constant(0, tf.int64))
     path = tf.train.Checkpoint(optimizer=saved.state).save(str(tmp_path / "c"))
     # The other way round: only the paths say which slot belongs where.
-    restored = optimizers.make_optimizer(settings, second.variables_[::-1])
+    restored = optimizers.make_optimizer(settings, schedule, second.variables_[::-1])
     tf.train.Checkpoint(optimizer=restored.state).restore(path).assert_consumed()
     for slot in ("momentum", "variance"):
         for name in ("layer/kernel", "layer/bias"):
