@@ -158,15 +158,13 @@ def define_output(values, text):
 
 
 def model_source(values):
-    """The model that `--model` or `--workdir` and `--weights` name, by default the shipped one."""
+    """`(path, weights)` for `model_source.find`: of `--model`, `--workdir` or the shipped model."""
     from pipelines.runs import model_source
 
     for name in ("model", "workdir"):
         if getattr(values, name) == "":
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
-    return model_source.choose(
-        values.model or values.workdir or model_source.SHIPPED, values.weights
-    )
+    return values.model or values.workdir or model_source.SHIPPED, values.weights
 
 
 def workdir(values, command):

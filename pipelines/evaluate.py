@@ -19,11 +19,17 @@ def main(values, arguments):
     del arguments
     experiment = cli.experiment(values)
     strategy = cli.strategy(values)
+    from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
-    from pipelines.training import loop
 
-    source = model_source.find(cli.model_source(values))
-    means = loop.evaluate(experiment, source, strategy)
+    source = model_source.find(*cli.model_source(values))
+    means = evaluate(
+        source,
+        experiment.data,
+        strategy,
+        batch_size=experiment.train.batch_size,
+        loss=experiment.train.loss,
+    )
     if values.json:
         print(json.dumps(means))
     else:

@@ -26,8 +26,8 @@ def main(values, arguments):
     from pipelines.serving import prediction
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
-    model = cli.model_source(values)
-    for result in prediction.predict(model, arguments, values.top):
+    path, weights = cli.model_source(values)
+    for result in prediction.predict(path, arguments, values.top, weights):
         print(json.dumps(result) if values.json else _block(result))
 
 

@@ -22,6 +22,7 @@ class Family:
     _model: str
     _cost: str
     _published: str
+    _safetensors: dict[str, str]
 
     @property
     def model(self) -> type:
@@ -35,8 +36,13 @@ class Family:
 
     @property
     def published(self):
-        """The module that maps its variables to the published checkpoint layout."""
+        """The module of the published layout, see `vit_tf.checkpoints.published`."""
         return importlib.import_module(self._published)
+
+    @property
+    def safetensors(self) -> dict:
+        """Layout -> its module, see `vit_tf.checkpoints.safetensors`; only layouts that have it."""
+        return {layout: importlib.import_module(name) for layout, name in self._safetensors.items()}
 
 
 def _resolve(path):
@@ -49,13 +55,18 @@ FAMILIES = (
         config=ViTConfig,
         _model="vit_tf.models.vit:VisionTransformer",
         _cost="vit_tf.analysis.vit_cost:parts",
-        _published="vit_tf.checkpoints.published_vit",
+        _published="vit_tf.checkpoints.published.vit",
+        _safetensors={
+            "huggingface": "vit_tf.checkpoints.safetensors.huggingface.vit",
+            "timm": "vit_tf.checkpoints.safetensors.timm.vit",
+        },
     ),
     Family(
         config=ResNetConfig,
         _model="vit_tf.models.resnet:ResNet",
         _cost="vit_tf.analysis.resnet_cost:parts",
-        _published="vit_tf.checkpoints.published_resnet",
+        _published="vit_tf.checkpoints.published.resnet",
+        _safetensors={"timm": "vit_tf.checkpoints.safetensors.timm.resnet"},
     ),
 )
 

@@ -245,7 +245,12 @@ def test_twenty_kills_change_nothing(tmp_path):
     ]
     for name, kills in (("whole", 0), ("killed", 20)):
         result = run_module(
-            "tests.pipelines.survivor", tmp_path / name, kills, 1, *assignments, cwd=tmp_path
+            "tests.pipelines.training.survivor",
+            tmp_path / name,
+            kills,
+            1,
+            *assignments,
+            cwd=tmp_path,
         )
         assert result.returncode == 0, result.stderr
         outcome = json.loads(result.stdout)

@@ -88,7 +88,7 @@ def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
     loop.train(make(), tmp_path / "run", two_replicas())
     expected = final(tmp_path / "run")
     (tmp_path / "run" / "final.npz").unlink()
-    report = conversion.convert(str(tmp_path / "run"), str(tmp_path / "a.npz"), say=str)
+    report = conversion.convert(str(tmp_path / "run"), str(tmp_path / "a.npz"), log=str)
     assert report.passed and report.difference == 0
     with np.load(tmp_path / "a.npz") as file:
         for key, value in expected.items():

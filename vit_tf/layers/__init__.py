@@ -7,9 +7,9 @@ from vit_tf.layers.encoder import EncoderBlock, MlpBlock
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import (
-    LearnedPositions1D,
     NoPositions,
-    SinCosPositions2D,
+    PositionEmbedding,
+    SinCosPositions,
     resize_position_table,
 )
 from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem
@@ -21,7 +21,7 @@ __all__ = [
     "Dropout",
     "EncoderBlock",
     "GroupNorm",
-    "LearnedPositions1D",
+    "PositionEmbedding",
     "MapPooling",
     "MlpBlock",
     "MultiHeadAttention",
@@ -30,7 +30,7 @@ __all__ = [
     "PreActivationUnit",
     "RandomContext",
     "ResNetStem",
-    "SinCosPositions2D",
+    "SinCosPositions",
     "StandardizedConv",
     "StandardizedKernels",
     "StochasticDepth",

@@ -54,7 +54,7 @@ class NoPositions(_Positions):
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class LearnedPositions1D(_Positions):
+class PositionEmbedding(_Positions):
     """Adds one learned vector per token, in raster order (paper, section 3.1).
 
     Initially normal with standard deviation 0.02. To use a table at another resolution see
@@ -81,7 +81,7 @@ class LearnedPositions1D(_Positions):
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class SinCosPositions2D(_Positions):
+class SinCosPositions(_Positions):
     """Adds fixed sines and cosines of each patch's column and row (big_vision; Chen et al., 2021).
 
     A fourth of the width each: sin(x w), cos(x w), sin(y w), cos(y w), with `D / 4` frequencies w
@@ -109,8 +109,8 @@ class SinCosPositions2D(_Positions):
 
 # By the value of `ViTConfig.position_embedding`.
 POSITION_LAYERS = {
-    "learned_1d": LearnedPositions1D,
-    "sincos_2d": SinCosPositions2D,
+    "learned_1d": PositionEmbedding,
+    "sincos_2d": SinCosPositions,
     "none": NoPositions,
 }
 

@@ -102,7 +102,6 @@ class BottleneckUnit(_Residual):
             self.conv_proj.build(input_shape)
             self.gn_proj.build((None, None, None, outside))
 
-    @property
     def standardized_convs(self):
         """Its `StandardizedConv` layers, once it is built."""
         convs = [self.conv1, self.conv2, self.conv3]
@@ -143,7 +142,6 @@ class PreActivationUnit(_Residual):
             self.proj = self._conv("proj", outside, 1, self.strides, 0)
             self.proj.build(input_shape)
 
-    @property
     def standardized_convs(self):
         """See `BottleneckUnit`."""
         convs = [self.conv_a, self.conv_b, self.conv_c]
@@ -195,10 +193,12 @@ class ResNetStem(keras.layers.Layer):
             unit.build(shape)
             shape = unit.compute_output_shape(shape)
 
-    @property
     def standardized_convs(self):
         """Its `StandardizedConv` layers and those of its units."""
-        return [self.conv_root, *(conv for x in self.unit_layers for conv in x.standardized_convs)]
+        return [
+            self.conv_root,
+            *(conv for x in self.unit_layers for conv in x.standardized_convs()),
+        ]
 
     def call(self, images):
         x = tf.nn.relu(self.gn_root(self.conv_root(in_model_range(images, self.compute_dtype))))

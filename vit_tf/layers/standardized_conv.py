@@ -95,12 +95,12 @@ class StandardizedKernels:
         constant: whether to keep them in variables of their own, for an export.
 
     Attributes:
-        layers: its `standardized_convs`.
+        layers: its `StandardizedConv` layers.
         values: what they convolve with, float32 tensors or variables in the order of `layers`.
     """
 
     def __init__(self, model, constant=False):
-        self.layers = model.standardized_convs
+        self.layers = model.standardized_convs()
         self.values = [layer.standardized() for layer in self.layers]
         if constant:
             self.values = [tf.Variable(value, trainable=False) for value in self.values]

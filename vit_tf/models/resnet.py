@@ -63,10 +63,10 @@ class ResNet(keras.Model):
             self.head.build((None, self.config.channels))
         self.built = True
 
-    @property
     def standardized_convs(self):
         """All `StandardizedConv` layers; see `StandardizedKernels`."""
-        return [self.root, *(conv for x in self.unit_layers for conv in x.standardized_convs)]
+        of_units = (conv for unit in self.unit_layers for conv in unit.standardized_convs())
+        return [self.root, *of_units]
 
     def call(self, images, training=False):
         features = self.features(images, training=training)

@@ -117,10 +117,9 @@ class VisionTransformer(keras.Model):
             self.head.build((None, config.representation_size or config.hidden_size))
         self.built = True
 
-    @property
     def standardized_convs(self):
         """All `StandardizedConv` layers, which the stem has; see `StandardizedKernels`."""
-        return [] if self.stem is None else self.stem.standardized_convs
+        return [] if self.stem is None else self.stem.standardized_convs()
 
     def call(self, images, training=False):
         # The same as encode(embed(images)), with class token and positions fused into the op.
