@@ -31,20 +31,21 @@ def define(values):
         lower_bound=1,
         flag_values=values,
     )
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+    cli.define_json(values)
 
 
 def main(values, arguments):
     del arguments
     from pipelines.data import batch_contents
     from pipelines.errors import UserError
+    from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
 
     if values.workdir and values.set:
         raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
     if values.workdir:
         run = Workdir(values.workdir)
-        experiment, hosts = run.read_experiment(), run.last_hosts()
+        experiment, hosts = run.read_experiment(), manifest.read_hosts(run.manifest)
     else:
         experiment, hosts = cli.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":

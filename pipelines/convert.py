@@ -44,7 +44,11 @@ def main(values, arguments):
         report = conversion.check(source, destination, values.weights)
     else:
         report = conversion.convert(
-            source, destination, values.layout, values.weights, values.overwrite
+            source,
+            destination,
+            layout=values.layout,
+            weights=values.weights,
+            overwrite=values.overwrite,
         )
     print(report)
     if not report.passed:

@@ -2,8 +2,6 @@
 
 import json
 
-from absl import flags
-
 from pipelines import cli
 
 DESCRIPTION = """Evaluates a model on data.eval_split of the experiment; every example counts once.
@@ -13,26 +11,25 @@ example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.ev
 
 
 def define(values):
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Workdir, .npz or .keras file; by default --workdir, else the model shipped with the "
-        "package.",
-        flag_values=values,
-    )
-    cli.define_weights(values)
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+    cli.define_model(values)
+    cli.define_json(values)
 
 
 def main(values, arguments):
     del arguments
     experiment = cli.experiment(values)
     strategy = cli.strategy(values)
+    from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
-    from pipelines.training import loop
 
-    source = model_source.find(cli.model_source(values))
-    means = loop.evaluate(experiment, source, strategy)
+    source = model_source.find(*cli.model_source(values))
+    means = evaluate(
+        source,
+        experiment.data,
+        strategy,
+        batch_size=experiment.train.batch_size,
+        loss=experiment.train.loss,
+    )
     if values.json:
         print(json.dumps(means))
     else:

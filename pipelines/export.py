@@ -26,19 +26,9 @@ _LOADER_USAGE = """\
 
 
 def define(values):
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Workdir, .npz or .keras file; by default --workdir, else the model shipped with the "
-        "package.",
-        flag_values=values,
-    )
-    cli.define_weights(values)
-    flags.DEFINE_string(
-        "output",
-        None,
-        "Directory for `portable` and `fused`; by default runs/export-<experiment>.",
-        flag_values=values,
+    cli.define_model(values)
+    cli.define_output(
+        values, "Directory for `portable` and `fused`; by default runs/export-<experiment>."
     )
     flags.DEFINE_enum(
         "format",
@@ -58,7 +48,7 @@ def main(values, arguments):
     from pipelines.serving import saved_model
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
-    source = model_source.find(cli.model_source(values))
+    source = model_source.find(*cli.model_source(values))
     forms = list(saved_model.FORMS) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)

@@ -1,13 +1,13 @@
 """The families of models, one entry for each: everything that differs from family to family.
 
 The public functions (`create.py`, `weights.py`, `cost.py`) look the entry up by the class of a
-configuration, and hand what they find down as arguments. A new family is a new entry.
+configuration, and hand what they need of it down as arguments. A new family is a new entry.
 """
 
 import dataclasses
 import importlib
 
-from vit_tf.config import ResNetConfig, ViTConfig
+from vit_tf.config import ModelConfig, ResNetConfig, ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,15 +15,14 @@ class Family:
     """One family; modules are imported when they are first asked for.
 
     Attributes:
-        name: the value of "family" in the JSON of a configuration.
-        config: the class of its configurations.
+        config: the class of its configurations, which says the name of the family.
     """
 
-    name: str
-    config: type
+    config: type[ModelConfig]
     _model: str
     _cost: str
     _published: str
+    _safetensors: dict[str, str]
 
     @property
     def model(self) -> type:
@@ -32,13 +31,18 @@ class Family:
 
     @property
     def cost(self):
-        """Costs of an image by part: a function of the configuration; see `cost.py`."""
+        """The function `parts(config, size, fused)`: costs of an image by part; see `cost.py`."""
         return _resolve(self._cost)
 
     @property
     def published(self):
-        """The module that maps its variables to the published checkpoint layout."""
+        """The module of the published layout, see `vit_tf.checkpoints.published`."""
         return importlib.import_module(self._published)
+
+    @property
+    def safetensors(self) -> dict:
+        """Layout -> its module, see `vit_tf.checkpoints.safetensors`; only layouts that have it."""
+        return {layout: importlib.import_module(name) for layout, name in self._safetensors.items()}
 
 
 def _resolve(path):
@@ -48,29 +52,46 @@ def _resolve(path):
 
 FAMILIES = (
     Family(
-        name="vit",
         config=ViTConfig,
         _model="vit_tf.models.vit:VisionTransformer",
         _cost="vit_tf.analysis.vit_cost:parts",
-        _published="vit_tf.checkpoints.published_vit",
+        _published="vit_tf.checkpoints.published.vit",
+        _safetensors={
+            "huggingface": "vit_tf.checkpoints.safetensors.huggingface.vit",
+            "timm": "vit_tf.checkpoints.safetensors.timm.vit",
+        },
     ),
     Family(
-        name="resnet",
         config=ResNetConfig,
         _model="vit_tf.models.resnet:ResNet",
         _cost="vit_tf.analysis.resnet_cost:parts",
-        _published="vit_tf.checkpoints.published_resnet",
+        _published="vit_tf.checkpoints.published.resnet",
+        _safetensors={"timm": "vit_tf.checkpoints.safetensors.timm.resnet"},
     ),
 )
 
 
-def family_of(config) -> Family:
+def family_of(config: ModelConfig) -> Family:
     """The family of a configuration.
 
     Raises:
-        TypeError: if it is no configuration of ours.
+        TypeError: if it is no configuration of a model.
     """
     for family in FAMILIES:
         if isinstance(config, family.config):
             return family
     raise TypeError(f"Expected a configuration of a model. Received: {config!r}.")
+
+
+def config_from_dict(fields) -> ModelConfig:
+    """The configuration that its `to_dict` wrote, of whatever family.
+
+    Raises:
+        ValueError, TypeError: as `from_dict` of the family.
+    """
+    name = fields.get("family", "vit") if isinstance(fields, dict) else "vit"
+    for family in FAMILIES:
+        if family.config.family == name:
+            return family.config.from_dict(fields)
+    names = ", ".join(family.config.family for family in FAMILIES)
+    raise ValueError(f"Unknown family of models {name!r}. Expected one of {names}.")

@@ -1,21 +1,47 @@
 """Loads and saves checkpoints: published `.npz` files, and safetensors of other projects.
 
 Everything in a file is checked before the first variable changes, and a file is written whole or
-not at all.
+not at all. Here the family of a model is looked up; `vit_tf/checkpoints` gets it as an argument.
 """
 
-import json
 import os
 
 import numpy as np
 
+from vit_tf.checkpoints import loading
 from vit_tf.checkpoints.atomic_file import write_atomically
-from vit_tf.checkpoints.loading import LoadReport, load_arrays
-from vit_tf.checkpoints.published_config import config_of_shapes
-from vit_tf.checkpoints.published_file import PublishedFile, as_released
-from vit_tf.checkpoints.published_layout import published_table
-from vit_tf.config import ModelConfig, config_from_dict
+from vit_tf.checkpoints.loading import LoadReport
+from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
+from vit_tf.checkpoints.published.entries import Entry, ModelWeights
+from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
+from vit_tf.checkpoints.safetensors.writing import write_checkpoint
+from vit_tf.checkpoints.sidecar import write_sidecar
+from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.preprocessing import Preprocessing
+
+
+def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
+    """Opens a checkpoint of any format, to be used in a `with` block.
+
+    Args:
+        path: a folder with `model.safetensors`, a `.safetensors` file, or else a published file.
+
+    Returns:
+        An open checkpoint; `vit_tf.checkpoints` lists its attributes.
+
+    Raises:
+        ValueError: if the file is damaged, or holds no model of ours.
+        FileNotFoundError: if there is no such file.
+    """
+    if os.path.isdir(path) or os.fspath(path).endswith(".safetensors"):
+        return _open_safetensors(path)
+    return _open_published(path)
+
+
+def load_checkpoint(model, checkpoint, head="auto", source_grid=None) -> LoadReport:
+    """Loads what `open_checkpoint` or `model_weights` returned; see `load_npz`."""
+    family = family_of(model.config).published
+    return loading.load_checkpoint(model, checkpoint, family, head, source_grid)
 
 
 def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
@@ -34,19 +60,12 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
         A `LoadReport`.
 
     Raises:
-        ValueError: if the file is damaged, foreign or does not fit. The model is then unchanged.
+        ValueError: if the file is damaged, of another layout or does not fit. The model is then
+            unchanged.
         FileNotFoundError: if there is no such file.
     """
-    sidecar = read_sidecar(path)
-    grid = sidecar.get("grid") if source_grid is None else source_grid
-    try:
-        config = config_from_dict(sidecar["config"]) if sidecar.get("config") else None
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}.json: {error} Delete or restore it.") from None
-    with PublishedFile(path) as file:
-        return load_arrays(
-            model, file, path, head, None if grid is None else check_grid(grid, path), config
-        )
+    with _open_published(path) as checkpoint:
+        return load_checkpoint(model, checkpoint, head, source_grid)
 
 
 def save_npz(model, path, preprocessing=None) -> None:
@@ -62,46 +81,8 @@ def save_npz(model, path, preprocessing=None) -> None:
         preprocessing: optional `vit_tf.Preprocessing`.
     """
     arrays = {key: as_released(key, value) for key, value in published_arrays(model)}
-    sidecar = {
-        **({"grid": list(model.grid)} if hasattr(model, "grid") else {}),
-        "config": model.config.to_dict(),
-        "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
-    }
-    path = os.fspath(path)
     write_atomically(path, lambda file: np.savez(file, **arrays))
-    text = json.dumps(sidecar, indent=1) + "\n"
-    write_atomically(path + ".json", lambda file: file.write(text.encode()))
-
-
-def read_sidecar(path) -> dict:
-    """The sidecar of a checkpoint, `{}` if it has none.
-
-    Raises:
-        ValueError: if the sidecar is not a JSON object.
-    """
-    sidecar_path = os.fspath(path) + ".json"
-    try:
-        with open(sidecar_path, encoding="utf-8") as file:
-            sidecar = json.load(file)
-    except FileNotFoundError:
-        return {}
-    except (ValueError, OSError, RecursionError) as error:
-        raise ValueError(f"{sidecar_path} is not JSON: {error}. Delete or restore it.") from None
-    if not isinstance(sidecar, dict):
-        raise ValueError(f"{sidecar_path} must hold a JSON object. Delete or restore it.")
-    return sidecar
-
-
-def infer_config(path) -> ModelConfig:
-    """The configuration of the model in a published file, read off its array shapes.
-
-    Raises:
-        ValueError: if the file is damaged or holds no model of ours.
-        FileNotFoundError: if there is no such file.
-    """
-    with PublishedFile(path) as file:
-        grid = read_sidecar(path).get("grid")
-        return config_of_shapes(file.shapes, path, None if grid is None else check_grid(grid, path))
+    write_sidecar(path, preprocessing, model.config, model.config.grid)
 
 
 def load_safetensors(model, path, head="auto") -> LoadReport:
@@ -109,7 +90,7 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
 
     Args:
         model: a `VisionTransformer` or `ResNet` with the configuration that
-            `open_foreign(path)` finds; image size, head and dropout may be others.
+            `open_checkpoint(path)` finds; image size, head and dropout may be others.
         path: a `.safetensors` file, or a directory with `model.safetensors`; beside it
             `config.json` and `preprocessor_config.json`, if there are any.
         head: as for `load_npz`.
@@ -119,11 +100,8 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
             gives the reason. The model is then unchanged.
         FileNotFoundError: if there is no such file.
     """
-    from vit_tf.checkpoints.safetensors import checkpoint
-
-    with checkpoint.open_foreign(path) as file:
-        config = file.config
-        return load_arrays(model, file, path, head, getattr(config, "grid", None), config)
+    with _open_safetensors(path) as checkpoint:
+        return load_checkpoint(model, checkpoint, head)
 
 
 def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
@@ -141,48 +119,37 @@ def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
     Raises:
         ValueError: if the layout has no place for such a model; the message says for what.
     """
-    from vit_tf.checkpoints.safetensors import checkpoint
-
-    arrays = ModelArrays(model)
     preprocessing = preprocessing or Preprocessing(image_size=model.config.image_size)
-    return checkpoint.write_foreign(
-        path, layout, model.config, preprocessing, arrays.read, arrays.shapes
+    layouts = family_of(model.config).safetensors
+    return write_checkpoint(
+        path, layout, layouts, model.config, preprocessing, model_weights(model)
     )
 
 
-class ModelArrays:
-    """The weights of a model by published key, one at a time; like an open file to `load_arrays`.
+def model_weights(model, name="") -> ModelWeights:
+    """The weights of a model by published key, for `load_checkpoint` into another model.
 
-    Attributes:
-        shapes: published key -> shape.
+    Args:
+        model: a `VisionTransformer` or `ResNet`.
+        name: where it is from, for messages.
     """
+    return ModelWeights(model, published_entries(model), name)
 
-    def __init__(self, model):
-        self._entries = {}
-        for entry in published_table(model):
-            self._entries |= dict.fromkeys(entry.shapes, entry)
-        self.shapes = {key: tuple(entry.shapes[key]) for key, entry in self._entries.items()}
 
-    def check(self, key):
-        """Does nothing: what is in memory is whole."""
-
-    def read(self, key) -> np.ndarray:
-        """The array of a published key, float32."""
-        entry = self._entries[key]
-        values = entry.unpack(np.asarray(entry.variable.value, np.float32))
-        return values[list(entry.shapes).index(key)]
+def published_entries(model) -> list[Entry]:
+    """Which published arrays each variable of a model is made of."""
+    return family_of(model.config).published.entries(model)
 
 
 def published_arrays(model):
     """Yields `(published key, float32 array)` for all weights of a model."""
-    for entry in published_table(model):
-        value = np.asarray(entry.variable.value, np.float32)
-        yield from zip(entry.shapes, entry.unpack(value), strict=True)
+    for entry in published_entries(model):
+        yield from entry.arrays().items()
 
 
-def check_grid(value, path):
-    """Returns a grid from a caller or a sidecar as a tuple; raises `ValueError` if it is none."""
-    is_pair = isinstance(value, list | tuple) and len(value) == 2
-    if not is_pair or not all(type(side) is int and side > 0 for side in value):
-        raise ValueError(f"{path}: a grid is (rows, columns), in patches. Received: {value!r}.")
-    return tuple(value)
+def _open_published(path):
+    return PublishedCheckpoint(path, [family.published for family in FAMILIES], config_from_dict)
+
+
+def _open_safetensors(path):
+    return SafetensorsCheckpoint(path, [family.safetensors for family in FAMILIES])

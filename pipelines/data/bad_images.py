@@ -8,6 +8,7 @@ A JPEG that is cut off is bad where training needs more of it than there is: a r
 upper part may well be decoded.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -275,3 +276,40 @@ def decode_all(dataset, prepare, batch_size, image_size, note):
     # Not parallel, so that images are named in the order in which they come.
     dataset = dataset.map(settle)
     return dataset if group == batch_size else dataset.rebatch(batch_size, drop_remainder=True)
+
+
+def explain(error, source, batches, bad_images=None):
+    """Raises what a failure of a dataset means to a user.
+
+    Args:
+        error: one of `INPUT_ERRORS`.
+        source: the `Source` that the dataset reads.
+        batches: positions in the source that the dataset may have failed at: an iterable of arrays,
+            searched in their order.
+        bad_images: the `BadImages` of a run that goes on without bad images, or None.
+
+    Raises:
+        DataError: the image that cannot be decoded, or why the files cannot be read.
+        RunError: if `bad_images` could not be written.
+        The `error` itself, if the data are not the reason.
+    """
+    if bad_images is not None:
+        bad_images.check()
+    for indices in batches:
+        if found := find_unreadable(source, indices, bad_images):
+            raise found from None
+    raise error
+
+
+@contextlib.contextmanager
+def summary_at_end(bad_images):
+    """Says when a `with` block ends, however it does, how many images were left out.
+
+    Args:
+        bad_images: `BadImages`, or None, which says nothing.
+    """
+    try:
+        yield
+    finally:
+        if bad_images is not None and (line := bad_images.summary()):
+            bad_images.tell(line)

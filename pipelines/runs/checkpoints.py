@@ -16,8 +16,8 @@ import shutil
 import tensorflow as tf
 
 from pipelines.errors import RunError, UserError
+from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.progress import say
-from pipelines.runs.workdir import read_json, write_json
 
 _STATE = "state"
 _CHECKSUMS = "checksums.json"
@@ -66,7 +66,7 @@ class CheckpointStore:
             )
             shutil.rmtree(folder, ignore_errors=True)
             os.rename(unfinished, folder)
-            _flush(self._directory)
+            _sync_directory(self._directory)
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             last = newest(self._directory)
@@ -173,6 +173,62 @@ def find_damage(directory, step) -> str | None:
     return None
 
 
+def weights_by_path(weights) -> tf.Module:
+    """Weights of a model, by path, as `tf.train.Checkpoint` tracks them.
+
+    Keras' own tracking leaves out what a model keeps in lists, and includes the states of seed
+    generators, which are of no use here: training draws by step.
+    """
+    module = tf.Module()
+    module.by_path = {weight.path: weight.value for weight in weights}
+    return module
+
+
+def weight_shapes(file_prefix) -> list[list[int]]:
+    """Shapes of the model weights in a checkpoint; none of them is read.
+
+    Args:
+        file_prefix: of its files, see `prefix`.
+
+    Raises:
+        UserError: if the checkpoint cannot be read.
+    """
+    with _read_errors(file_prefix):
+        shapes = tf.train.load_checkpoint(file_prefix).get_variable_to_shape_map()
+    return [shape for name, shape in shapes.items() if name.startswith("model/")]
+
+
+def read_weights(file_prefix, model, ema=False):
+    """Reads the weights of a model from a checkpoint, where all of them must be.
+
+    Args:
+        file_prefix: of its files, see `prefix`.
+        model: gets the weights.
+        ema: whether trainable weights become their moving average.
+
+    Raises:
+        UserError: if the checkpoint cannot be read or is of another model.
+    """
+    with _read_errors(file_prefix):
+        _read(file_prefix, model=weights_by_path(model.weights))
+        if ema:
+            _read(file_prefix, ema=weights_by_path(model.trainable_weights))
+
+
+def _read(file_prefix, **objects):
+    status = tf.train.Checkpoint(**objects).read(file_prefix)
+    status.assert_existing_objects_matched().expect_partial()
+
+
+@contextlib.contextmanager
+def _read_errors(file_prefix):
+    try:
+        yield
+    except (AssertionError, tf.errors.OpError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"Cannot read the checkpoint {file_prefix}: {reason}") from None
+
+
 def _scores(directory):
     """Step -> score, None without one, of the checkpoints whose `checksums.json` can be read."""
     scores = {}
@@ -214,8 +270,8 @@ def _digest(path):
     return digest.hexdigest()
 
 
-def _flush(directory):
-    """Makes the rename itself durable."""
+def _sync_directory(directory):
+    """Flushes a rename in the directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""Opens `.keras` files from strangers: nothing in them runs, and sizes are checked first.
+"""Opens `.keras` files safely: nothing in them runs, and sizes are checked first.
 
 Such a file is a zip archive of `config.json` and `model.weights.h5`. Keras would build whatever
-objects the configuration names, as large as it says. Here only models of ours are built, and only
-when the file is found to hold as many weights as the configuration asks for.
+objects the configuration names, as large as it says. Here only models of `vit_tf` are built, and
+only when the file holds as many weights as the configuration asks for.
 """
 
 import json
@@ -14,22 +14,16 @@ import zipfile
 import zlib
 
 import h5py
+import keras
 
 import vit_tf
-from vit_tf import cost
-from vit_tf.config import config_from_dict
-from vit_tf.create import Model
+from pipelines.runs.size_checks import MAX_COMPRESSION, check_size
+from vit_tf.families import FAMILIES, config_from_dict, family_of
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
-_REGISTERED_NAMES = ("vit_tf>VisionTransformer", "vit_tf>ResNet")
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16")
-# Ours have 1 kB.
-_MOST_CONFIG = 2**20
-# How much larger than the file its content may be. Neither Keras nor `save_npz` compresses, and
-# trained weights cannot be compressed by much.
-_MOST_RATIO = 10
-# The largest input that a file may ask for: an image of 800 MB, or 8 x 8 patches of 4096 x 4096.
-_MOST_PIXELS, _MOST_PATCHES = 8192**2, 512**2
+# What `vit_tf` models write has 1 kB.
+_MAX_CONFIG_BYTES = 2**20
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -41,7 +35,7 @@ _ZIP_ERRORS = (
 )
 
 
-def open_keras(path, dtype=None) -> Model:
+def open_keras(path, dtype=None) -> keras.Model:
     """Builds the model in a `.keras` file, with its weights.
 
     Args:
@@ -49,9 +43,10 @@ def open_keras(path, dtype=None) -> Model:
         dtype: Keras dtype policy; None is the file's own.
 
     Raises:
-        ValueError: if the file is damaged, foreign, or larger inside than outside.
+        ValueError: if the file is damaged, holds another kind of model, or claims more data than
+            it has.
     """
-    limit = _MOST_RATIO * os.path.getsize(path)
+    limit = MAX_COMPRESSION * os.path.getsize(path)
     with tempfile.TemporaryDirectory() as folder:
         weights = os.path.join(folder, _WEIGHTS)
         text = _unpack(path, weights, limit)
@@ -63,54 +58,6 @@ def open_keras(path, dtype=None) -> Model:
         except Exception as error:  # Keras raises many unrelated types for damaged weights.
             raise _unreadable(path, error) from None
     return model
-
-
-def check_size(config, shapes, path):
-    """Refuses a model that a file describes and does not hold, before one is built.
-
-    Args:
-        config: the configuration that the file claims.
-        shapes: shapes of the arrays that are really there.
-        path: the file, for messages.
-
-    Raises:
-        ValueError: if the model needs more arrays or numbers, or reads images of absurd size.
-    """
-    numbers = sum(math.prod(shape) for shape in shapes)
-    if cost.arrays(config) > len(shapes) or cost.parameters(config) > numbers:
-        raise ValueError(
-            f"{path} describes a larger model than it holds weights for: {len(shapes)} arrays of "
-            f"{numbers:,} numbers. Download or copy it again."
-        )
-    check_input(config, path)
-
-
-def check_input(config, path):
-    """Refuses a model that reads images of absurd size, which no array shows.
-
-    Raises:
-        ValueError: then.
-    """
-    patches = math.prod(config.grid) if isinstance(config, vit_tf.ViTConfig) else 0
-    if math.prod(config.image_size) > _MOST_PIXELS or patches > _MOST_PATCHES:
-        raise ValueError(
-            f"{path} describes a model that reads images of {config.image_size}. Expected at most "
-            f"{_MOST_PIXELS:,} pixels and {_MOST_PATCHES:,} patches."
-        )
-
-
-def check_compression(config, path):
-    """Refuses a file that is far too small for the model that its arrays make, even in float16.
-
-    Raises:
-        ValueError: then.
-    """
-    parameters, size = cost.parameters(config), os.path.getsize(path)
-    if 2 * parameters > _MOST_RATIO * size:
-        raise ValueError(
-            f"{path} has {size:,} bytes and claims {parameters:,} weights, which do not fit into "
-            "them. Download or copy it again."
-        )
 
 
 def _unpack(path, weights, limit):
@@ -127,7 +74,7 @@ def _unpack(path, weights, limit):
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise ValueError(f"{member.filename} is compressed in an unusual way")
             claimed = sum(member.file_size for member in members)
-            if claimed > limit or members[0].file_size > _MOST_CONFIG:
+            if claimed > limit or members[0].file_size > _MAX_CONFIG_BYTES:
                 raise ValueError(
                     f"it claims {members[0].file_size:,} bytes of {_CONFIG} and "
                     f"{members[1].file_size:,} of {_WEIGHTS}"
@@ -148,9 +95,10 @@ def _read_config(text, path):
             raise ValueError(f"{_CONFIG} describes no model")
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from None
-    if top.get("registered_name") not in _REGISTERED_NAMES:
+    expected = [family.model.__name__ for family in FAMILIES]
+    if top.get("registered_name") not in [_registered_name(family) for family in FAMILIES]:
         found = repr(top.get("class_name"))[:40]
-        raise ValueError(f"{path} holds a {found}. Expected a VisionTransformer or ResNet.")
+        raise ValueError(f"{path} holds a {found}. Expected a {' or '.join(expected)}.")
     fields = top["config"]
     policy = fields.get("dtype", "float32")
     if isinstance(policy, dict):
@@ -162,12 +110,16 @@ def _read_config(text, path):
         )
     try:
         config = config_from_dict(fields.get("config"))
-        own = "vit_tf>ResNet" if isinstance(config, vit_tf.ResNetConfig) else _REGISTERED_NAMES[0]
-        if top["registered_name"] != own:
+        if top["registered_name"] != _registered_name(family_of(config)):
             raise ValueError(f"{_CONFIG} describes another kind of model than its configuration")
         return config, policy
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _registered_name(family):
+    """The name under which Keras saves the model class of a family."""
+    return keras.saving.get_registered_name(family.model)
 
 
 def _read_shapes(weights, path, limit):

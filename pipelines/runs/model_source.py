@@ -1,159 +1,94 @@
-"""Models from wherever they are kept: workdir, `.npz`, `.keras`, safetensors, or in the package."""
+"""Where a model comes from, as a value, and the model opened or loaded from there."""
 
 import dataclasses
 import os
 
-import tensorflow as tf
+import keras
 
 import vit_tf
-from pipelines.runs import checkpoints, keras_archive
 from pipelines.errors import UserError
-from pipelines.runs.workdir import Workdir, read_json
-from vit_tf.weights import ModelArrays, infer_config, read_sidecar
-from vit_tf.config import config_from_dict
-from vit_tf.checkpoints.loading import load_arrays
-from vit_tf.create import Model
+from pipelines.runs import checkpoints, keras_archive, manifest, size_checks
+from pipelines.runs.workdir import Workdir
+from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.weights import load_checkpoint, model_weights, open_checkpoint
 
+# The name of the small digits model inside the package.
 SHIPPED = "shipped"
-_FOREIGN = ("model.safetensors", "model.safetensors.index.json")
 _SHIPPED_PATH = os.path.join(os.path.dirname(vit_tf.__file__), "assets", "digits.npz")
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """A model on disk that was found but not read.
+class ModelSource:
+    """A model on disk that was found and not read.
 
     Attributes:
-        path: what the user gave, or a little more, for messages.
-        kind: "npz", "keras", "safetensors" or "checkpoint".
-        file: the file to read; for a checkpoint its TensorFlow prefix.
+        name: for messages: the path that the user gave, and the step of a checkpoint.
+        kind: "npz", "keras", "safetensors", "checkpoint" (of TensorFlow, in a workdir), or
+            "saved_model" (which `prediction.find_model` finds, and only `predict` reads).
+        path: the file or folder to read; the prefix of a checkpoint's files.
+        weights: which weights of a workdir: "final", "ema" or "best".
         workdir: the run it belongs to, or None.
-        ema: of a checkpoint, the Polyak average instead of the weights.
+        ema: of a checkpoint: the moving average instead of the weights.
     """
 
-    path: str
+    name: str
     kind: str
-    file: str
+    path: str
+    weights: str = "final"
     workdir: Workdir | None = None
     ema: bool = False
 
 
-def checkpointable(model) -> tf.Module:
-    """The weights of a model, by path, as `tf.train.Checkpoint` wants them.
-
-    Keras' own tracking leaves out what a model keeps in lists, and the states of seed generators,
-    which it includes, are of no use: training draws by step.
-    """
-    return _by_path(model.weights)
-
-
-def choose(path, choice) -> str:
-    """The path of one of the sets of weights that a run can have.
+def find(path, weights="final") -> ModelSource:
+    """Looks up a model without reading it.
 
     Args:
-        path: what the user named.
-        choice: "final", the newest weights; "average", their Polyak average; "best", those of the
-            checkpoint with the highest score (train.keep_best).
-
-    Returns:
-        A path for `find`, whether or not there is a file of this name: a configuration that begins
-        with these weights then says so.
+        path: a workdir, a `.npz`, `.keras` or `.safetensors` file, a folder with
+            `model.safetensors`, or `SHIPPED`.
+        weights: of a workdir: "final", its newest weights; "ema", their moving average, from the
+            newest checkpoint until the run has written `ema.npz`; "best", the checkpoint with the
+            highest score (train.keep_best), of which the average if there is one.
 
     Raises:
-        UserError: if there is a choice to make in what is no workdir.
+        UserError: if there is nothing, nothing that can be read, or a choice among `weights` in
+            what is no workdir.
     """
-    if choice == "final":
-        return path
-    run = Workdir(path)
-    if path == SHIPPED or (os.path.exists(path) and not is_run(path)):
-        raise UserError(
-            f"--weights={choice} chooses within a workdir, and {path} is none: it has one set of "
-            "weights. Leave the flag out, or name a workdir."
-        )
-    return {"ema": run.ema, "best": run.best}[choice]
+    path = os.fspath(path)
+    if weights != "final":
+        run = _find_run(path, weights)
+        return {"ema": _find_ema, "best": _find_best}[weights](run)
+    if path == SHIPPED:
+        return ModelSource(path, "npz", _SHIPPED_PATH)
+    if not os.path.exists(path):
+        raise UserError(f"There is no model at {path}.")
+    if _is_safetensors_folder(path):
+        return ModelSource(path, "safetensors", path)
+    return _find_final(Workdir(path)) if os.path.isdir(path) else _find_file(path)
 
 
 def is_run(path) -> bool:
-    """Whether `path` is the workdir of a run: folders from elsewhere have a config.json too."""
-    return os.path.exists(Workdir(path).config) and not _is_foreign(path)
+    """Whether `path` is the workdir of a run: a safetensors folder has a config.json too."""
+    return os.path.exists(Workdir(path).config) and not _is_safetensors_folder(path)
 
 
-def _is_foreign(path):
-    return any(os.path.isfile(os.path.join(path, name)) for name in _FOREIGN)
-
-
-def find(path) -> Source:
-    """Looks up what `path` names; "shipped" is the small digits model inside the package.
-
-    `ema.npz` in a workdir can be named before the run has ended: the newest checkpoint holds
-    the average too. `checkpoints/best` names the checkpoint with the highest score.
-
-    Raises:
-        UserError: if there is nothing, or nothing we can read.
-    """
-    path = os.fspath(path)
-    if path == SHIPPED:
-        return Source(path, "npz", _SHIPPED_PATH)
-    if _is_foreign(path):
-        return Source(path, "safetensors", path)
-    if os.path.isdir(path):
-        return _find_in_workdir(path)
-    if not os.path.exists(path):
-        return _find_best(path) or _find_average(path)
-    if not os.path.isfile(path):
-        # A pipe or device can be endless.
-        raise UserError(f"{path} is not a file.")
-    for kind in ("npz", "keras", "safetensors"):
-        if path.endswith("." + kind):
-            return Source(path, kind, path)
-    raise UserError(
-        f"Cannot tell what {path} is. Expected a workdir, a .npz, .keras or .safetensors file, or "
-        "a directory with model.safetensors."
-    )
-
-
-def open_model(source, dtype=None) -> tuple[Model, vit_tf.Preprocessing]:
-    """Builds the model a source describes, with its weights and preprocessing.
+def open_model(source, dtype=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
+    """Builds the model of a source, with its weights and preprocessing.
 
     A file without a sidecar gets the reference's preprocessing (direct resize) and no labels.
 
+    Args:
+        source: from `find`.
+        dtype: Keras dtype policy; None is the source's own, or the global one.
+
     Raises:
-        UserError: if the source is damaged or foreign.
+        UserError: if the source is damaged or holds no model of `vit_tf`.
     """
+    read = {"checkpoint": _open_checkpoint, "keras": _open_keras}.get(source.kind, _open_arrays)
     try:
-        if source.kind == "checkpoint":
-            return _open_checkpoint(source, dtype)
-        if source.kind == "safetensors":
-            return _open_foreign(source, dtype)
-        if source.kind == "keras":
-            sidecar = read_sidecar(source.file)
-            model = keras_archive.open_keras(source.file, dtype)
-        else:
-            sidecar = read_sidecar(source.file)
-            config = _config_of_file(source.file, sidecar.get("config"))
-            keras_archive.check_input(config, source.path)
-            model = vit_tf.create_model(config, dtype=dtype)
-            vit_tf.load_npz(model, source.file, head="keep")
-        fields = sidecar.get("preprocessing") or {"image_size": list(model.config.image_size)}
-        preprocessing = vit_tf.Preprocessing.from_dict(fields)
-        if preprocessing.image_size != model.config.image_size:
-            raise UserError(
-                f"{source.path}: the sidecar prepares images of {preprocessing.image_size}, the "
-                f"model reads {model.config.image_size}. Restore or delete the sidecar."
-            )
-        return model, preprocessing
+        return read(source, dtype)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
-
-
-def notes(source) -> list[str]:
-    """What had to be assumed to read a model from elsewhere, one sentence each."""
-    if source.kind != "safetensors":
-        return []
-    from vit_tf.checkpoints.safetensors import checkpoint
-
-    with checkpoint.open_foreign(source.file) as file:
-        return file.notes
 
 
 def load(model, source, head="reset"):
@@ -166,135 +101,134 @@ def load(model, source, head="reset"):
         UserError: if they do not fit. The model is then unchanged.
     """
     try:
-        if source.kind == "npz":
-            return vit_tf.load_npz(model, source.file, head=head)
-        if source.kind == "safetensors":
-            return vit_tf.load_safetensors(model, source.file, head=head)
+        if source.kind in ("npz", "safetensors"):
+            with open_checkpoint(source.path) as file:
+                return load_checkpoint(model, file, head)
         donor, _ = open_model(source)
-        grid = getattr(donor, "grid", None)
-        return load_arrays(model, ModelArrays(donor), source.path, head, grid, donor.config)
+        arrays = model_weights(donor, source.name)
+        return load_checkpoint(model, arrays, head)
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def _config_of_file(path, fields):
-    """The configuration in a sidecar, once the arrays have confirmed the sizes it claims."""
-    found = infer_config(path)
-    keras_archive.check_compression(found, path)
-    if not fields:
-        return found
-    config = config_from_dict(fields)
-    claimed, real = _sizes(config), _sizes(found)
-    for name in claimed | real:
-        if claimed.get(name) != real.get(name):
-            raise UserError(
-                f"{path}.json says {name}={claimed.get(name)}, the arrays of {path} have "
-                f"{real.get(name)}. Restore or delete the sidecar."
-            )
-    return config
+def notes(source) -> list[str]:
+    """What had to be assumed to read a safetensors source, one sentence each."""
+    if source.kind != "safetensors":
+        return []
+    with open_checkpoint(source.path) as file:
+        return file.notes
 
 
-def _sizes(config):
-    """What the arrays of a model show of its configuration."""
-    if isinstance(config, vit_tf.ResNetConfig):
-        names, residual = ("num_classes",), config
-    else:
-        # The grid decides the size of the position table; the image may leave pixels over.
-        names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
-        residual = config.stem
-    sizes = {name: getattr(config, name) for name in names}
-    return sizes | ({"stage_depths": residual.stage_depths, "width": residual.width} if residual else {})
+def _is_safetensors_folder(path):
+    return any(os.path.isfile(os.path.join(path, name)) for name in _SAFETENSORS)
 
 
-def _find_in_workdir(path):
-    run = Workdir(path)
-    if os.path.exists(os.path.join(path, "saved_model.pb")):
+def _find_file(path):
+    if not os.path.isfile(path):
+        # A pipe or device can be endless.
+        raise UserError(f"{path} is not a file.")
+    for kind in ("npz", "keras", "safetensors"):
+        if path.endswith("." + kind):
+            return ModelSource(path, kind, path)
+    raise UserError(
+        f"Cannot tell what {path} is. Expected a workdir, a .npz, .keras or .safetensors file, or "
+        "a directory with model.safetensors."
+    )
+
+
+def _find_run(path, weights):
+    if path == SHIPPED or (os.path.exists(path) and not is_run(path)):
         raise UserError(
-            f"{path} is a SavedModel, whose weights only serve. Expected the workdir, .npz or "
+            f"--weights={weights} chooses within a workdir, and {path} is none: it has one set of "
+            "weights. Leave the flag out, or name a workdir."
+        )
+    if not os.path.exists(path):
+        raise UserError(f"There is no model at {path}.")
+    return Workdir(path)
+
+
+def _find_final(run):
+    if os.path.exists(os.path.join(run.path, "saved_model.pb")):
+        raise UserError(
+            f"{run.path} is a SavedModel, whose weights only serve. Expected the workdir, .npz or "
             ".keras file it was exported from."
         )
     if os.path.exists(run.config) and os.path.exists(run.final):
-        return Source(path, "npz", run.final, run)
+        return ModelSource(run.path, "npz", run.final, workdir=run)
     step = checkpoints.newest(run.checkpoints)
     if not os.path.exists(run.config) or step is None:
         raise UserError(
-            f"{path} holds no trained model: expected config.json with final.npz or checkpoints."
+            f"{run.path} holds no trained model: expected config.json with final.npz or "
+            "checkpoints."
         )
-    return Source(path, "checkpoint", checkpoints.prefix(run.checkpoints, step), run)
+    return _checkpoint_source(run.path, run, step, "final")
 
 
-def _find_average(path):
-    """The average of a run whose `path`, `ema.npz`, is not written yet."""
-    run = Workdir(os.path.dirname(path) or os.curdir)
-    is_average = os.path.basename(path) == os.path.basename(run.ema)
-    step = checkpoints.newest(run.checkpoints) if is_average else None
+def _find_ema(run):
+    if os.path.exists(run.ema):
+        return dataclasses.replace(_find_file(run.ema), weights="ema", workdir=run)
+    step = checkpoints.newest(run.checkpoints)
     if step is None:
-        raise UserError(f"There is no model at {path}.")
+        raise UserError(f"There is no model at {run.ema}.")
     if run.read_experiment().train.ema_decay is None:
         raise UserError(
             f"{run.path} keeps no average of its weights: train.ema_decay was none. Use "
             "--weights=final, or train with --set train.ema_decay=0.9999."
         )
     name = f"{run.path} (average at step {step})"
-    return Source(name, "checkpoint", checkpoints.prefix(run.checkpoints, step), run, ema=True)
+    return _checkpoint_source(name, run, step, "ema", ema=True)
 
 
-def _find_best(path):
-    """What was scored highest in a run whose `best` is `path`; None if it is no such name."""
-    run = Workdir(os.path.dirname(os.path.dirname(path)) or os.curdir)
-    if os.path.normpath(path) != os.path.normpath(run.best) or not os.path.exists(run.config):
-        return None
+def _find_best(run):
     step = checkpoints.best(run.checkpoints)
     if step is None:
         raise UserError(
             f"{run.path} has no best checkpoint: none in {run.checkpoints} is whole and has a "
             "score. Use --weights=final, or train with --set train.keep_best=true."
         )
-    # Evaluations are of the average where there is one, so it is what the score is of.
-    average = run.read_experiment().train.ema_decay is not None
-    name = f"{run.path} (best, {'average at ' * average}step {step})"
-    return Source(name, "checkpoint", checkpoints.prefix(run.checkpoints, step), run, average)
+    # Evaluations, and so the scores, are of the average where there is one.
+    ema = run.read_experiment().train.ema_decay is not None
+    name = f"{run.path} (best, {'average at ' if ema else ''}step {step})"
+    return _checkpoint_source(name, run, step, "best", ema)
 
 
-def _by_path(weights):
-    module = tf.Module()
-    module.by_path = {weight.path: weight.value for weight in weights}
-    return module
+def _checkpoint_source(name, run, step, weights, ema=False):
+    prefix = checkpoints.prefix(run.checkpoints, step)
+    return ModelSource(name, "checkpoint", prefix, weights, run, ema)
+
+
+def _open_arrays(source, dtype):
+    """A `.npz` file or safetensors."""
+    with open_checkpoint(source.path) as file:
+        config = file.config
+        if source.kind == "npz":  # Safetensors cannot be compressed.
+            size_checks.check_compression(config, source.path)
+        size_checks.check_input(config, source.name)
+        preprocessing = file.preprocessing or vit_tf.Preprocessing(image_size=config.image_size)
+        model = vit_tf.create_model(config, dtype=dtype)
+        load_checkpoint(model, file, head="keep")
+        return model, preprocessing
+
+
+def _open_keras(source, dtype):
+    preprocessing = read_sidecar(source.path).preprocessing
+    model = keras_archive.open_keras(source.path, dtype)
+    image_size = model.config.image_size
+    if preprocessing is None:
+        return model, vit_tf.Preprocessing(image_size=image_size)
+    if preprocessing.image_size != image_size:
+        raise ValueError(
+            f"{source.path}.json prepares images of {preprocessing.image_size}, the model reads "
+            f"{image_size}. Restore or delete it."
+        )
+    return model, preprocessing
 
 
 def _open_checkpoint(source, dtype):
     experiment = source.workdir.read_experiment()
-    manifest = read_json(source.workdir.manifest).get("data")
-    labels = manifest.get("labels") if isinstance(manifest, dict) else None
-    if not isinstance(labels, list):
-        raise UserError(f"{source.workdir.manifest} names no labels. Restore it.")
+    labels = manifest.read_labels(source.workdir.manifest)
     config = experiment.model.config(len(labels))
-    try:
-        saved = tf.train.load_checkpoint(source.file).get_variable_to_shape_map()
-        shapes = [shape for name, shape in saved.items() if name.startswith("model/")]
-        keras_archive.check_size(config, shapes, source.path)
-        model = vit_tf.create_model(config, dtype=dtype or experiment.model.dtype)
-        _read(source.file, model=checkpointable(model))
-        if source.ema:
-            _read(source.file, ema=_by_path(model.trainable_weights))
-    except (AssertionError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"Cannot read the checkpoint {source.file}: {reason}") from None
-    return model, experiment.preprocessing(tuple(labels))
-
-
-def _open_foreign(source, dtype):
-    from vit_tf.checkpoints.safetensors import checkpoint
-
-    with checkpoint.open_foreign(source.file) as file:
-        config = file.config
-        keras_archive.check_input(config, source.path)
-        model = vit_tf.create_model(config, dtype=dtype)
-        load_arrays(model, file, source.path, "keep", getattr(config, "grid", None), config)
-        return model, file.preprocessing
-
-
-def _read(file, **objects):
-    """Reads a part of a checkpoint, of which nothing may be missing."""
-    status = tf.train.Checkpoint(**objects).read(file)
-    status.assert_existing_objects_matched().expect_partial()
+    size_checks.check_size(config, checkpoints.weight_shapes(source.path), source.name)
+    model = vit_tf.create_model(config, dtype=dtype or experiment.model.dtype)
+    checkpoints.read_weights(source.path, model, source.ema)
+    return model, experiment.preprocessing(labels)

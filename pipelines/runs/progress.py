@@ -1,16 +1,14 @@
-"""What a run tells: progress lines, metrics, TensorBoard; and what it hears: signals."""
+"""Progress lines, metrics and TensorBoard scalars of a run."""
 
 import contextlib
+import dataclasses
 import datetime
-import os
-import signal
-import threading
 import time
-import types
 
 import tensorflow as tf
 
-from pipelines.errors import Interrupted
+# Parts of the time spent waiting for data from which a log line says so, and a hint follows it.
+_SHOWN_WAIT, _HINTED_WAIT = 0.05, 0.2
 
 
 def say(message):
@@ -18,46 +16,19 @@ def say(message):
     print(message, flush=True)
 
 
-class Signals:
-    """Turns Ctrl-C and SIGTERM into a question asked between steps.
+@dataclasses.dataclass
+class _Timing:
+    """Training steps that were timed.
 
-    A second Ctrl-C ends the process in the ordinary way. Outside the main thread, where Python
-    cannot install handlers, signals keep their meaning.
+    Attributes:
+        steps: how many.
+        seconds: how long they took.
+        waited: seconds of these in which they waited for data.
     """
 
-    def __init__(self):
-        self._received = None
-        self._previous = {}
-
-    def __enter__(self):
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *exc_info):
-        self._restore()
-
-    def _restore(self):
-        while self._previous:
-            signal.signal(*self._previous.popitem())
-
-    def _receive(self, number, frame):
-        del frame
-        self._received = signal.Signals(number).name
-        # Not print: the signal may have come in the middle of one, which must not be entered again.
-        with contextlib.suppress(OSError):
-            os.write(1, f"{self._received}: saving after the running step ...\n".encode())
-        self._restore()
-
-    def check(self):
-        """Raises `Interrupted` if a signal came since the last look."""
-        if self._received:
-            name, self._received = self._received, None
-            raise Interrupted(name)
-
-
-_WORTH_A_WORD, _WORTH_A_HINT = 0.05, 0.2  # Shares of the time spent waiting for data.
+    steps: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
 
 
 class Progress:
@@ -65,12 +36,14 @@ class Progress:
 
     Args:
         run: `Workdir`.
-        train: `config.Train`.
         step: step the run starts or goes on from.
+        total_steps: steps of the whole run.
+        batch_size: images per step.
     """
 
-    def __init__(self, run, train, step):
-        self._run, self._train = run, train
+    def __init__(self, run, *, step, total_steps, batch_size):
+        self._run = run
+        self._total_steps, self._batch_size = total_steps, batch_size
         self.restart()
         self._compiled = self._hinted = False
         self._seconds_per_step = None
@@ -82,7 +55,7 @@ class Progress:
         lines = self._run.read_metrics()
         self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
         self._logged_step = max([0] + [x["step"] for x in lines if "learning_rate" in x])
-        self._timed = types.SimpleNamespace(steps=0, seconds=0.0, waited=0.0)
+        self._timing = _Timing()
 
     def __enter__(self):
         return self
@@ -98,17 +71,17 @@ class Progress:
         """
         if not self._compiled:
             say("compiling the training step ...")
-        loop = types.SimpleNamespace(waited=0.0)
+        timing = _Timing(steps)
         begin = time.perf_counter()
-        yield loop
-        seconds = time.perf_counter() - begin
+        yield timing
+        timing.seconds = time.perf_counter() - begin
         if self._compiled:
-            self._timed.steps += steps
-            self._timed.seconds += seconds
-            self._timed.waited += loop.waited
-            self._seconds_per_step = seconds / steps
+            self._timing.steps += steps
+            self._timing.seconds += timing.seconds
+            self._timing.waited += timing.waited
+            self._seconds_per_step = timing.seconds / steps
         else:
-            say(f"first step took {seconds:.1f} s")
+            say(f"first step took {timing.seconds:.1f} s")
             self._compiled = True
 
     def steps_within(self, seconds):
@@ -117,44 +90,44 @@ class Progress:
             return 1
         return max(1, int(seconds / self._seconds_per_step))
 
-    def trained(self, step, loss_sum, rate, norm, skipped=0):
+    def trained(self, step, loss_sum, learning_rate, gradient_norm, skipped=0):
         """Logs the mean loss of the steps since the last log line.
 
         Args:
             step: steps done.
             loss_sum: sum of the losses of the steps since the last log line.
-            rate: learning rate of the last step.
-            norm: gradient norm of the last step that counts, before clipping.
-            skipped: steps since the last log line that do not count.
+            learning_rate: of the last step.
+            gradient_norm: of the last step that was not skipped, before clipping.
+            skipped: steps since the last log line that were not finite and changed nothing.
         """
         counted = step - self._logged_step - skipped
-        values = {"step": step, "learning_rate": rate}
-        line = f"step {step}/{self._train.steps}"
+        values = {"step": step, "learning_rate": learning_rate}
+        line = f"step {step}/{self._total_steps}"
         if counted:
-            values |= {"loss": loss_sum / counted, "gradient_norm": norm}
+            values |= {"loss": loss_sum / counted, "gradient_norm": gradient_norm}
             line += f"  loss {values['loss']:.4f}"
         if skipped:
             values["skipped"] = skipped
             line += f"  skipped {skipped} {'step' if skipped == 1 else 'steps'}"
-        line += f"  lr {rate:.2e}"
+        line += f"  lr {learning_rate:.2e}"
         values |= {"images_per_second": None, "data_wait": None}
-        if self._timed.steps:
-            per_step = self._timed.seconds / self._timed.steps
-            values["images_per_second"] = self._train.batch_size / per_step
-            values["data_wait"] = min(self._timed.waited / self._timed.seconds, 1.0)
-            eta = datetime.timedelta(seconds=round((self._train.steps - step) * per_step))
+        if self._timing.steps:
+            per_step = self._timing.seconds / self._timing.steps
+            values["images_per_second"] = self._batch_size / per_step
+            values["data_wait"] = min(self._timing.waited / self._timing.seconds, 1.0)
+            eta = datetime.timedelta(seconds=round((self._total_steps - step) * per_step))
             line += f"  {values['images_per_second']:,.0f} img/s  ETA {eta}"
-            if values["data_wait"] >= _WORTH_A_WORD:
+            if values["data_wait"] >= _SHOWN_WAIT:
                 line += f"  waited for data {100 * values['data_wait']:.0f} % of the time"
         self._logged_step = step
-        self._timed = types.SimpleNamespace(steps=0, seconds=0.0, waited=0.0)
+        self._timing = _Timing()
         say(line)
-        if not self._hinted and (values["data_wait"] or 0) >= _WORTH_A_HINT:
+        if not self._hinted and (values["data_wait"] or 0) >= _HINTED_WAIT:
             self._hinted = True
             say(
                 "hint: the images come too slowly. More CPU cores, smaller stored images, fewer "
-                "augmentations, a larger data.shuffle_window (longer reads) or, instead of many small "
-                "files, records (pipelines.make_tfrecords) help"
+                "augmentations, a larger data.shuffle_window (longer reads) or, instead of many "
+                "small files, records (pipelines.make_tfrecords) help"
             )
         self._record(values)
 

@@ -1,20 +1,14 @@
-"""The directory of a run: configuration, manifest, metrics, checkpoints."""
+"""The directory of a run: names of its files, its configuration, its metrics."""
 
 import errno
 import json
 import os
-import platform
-import subprocess
-import sys
-import time
 
-import keras
-import tensorflow as tf
-
-import custom_ops
 from pipelines.config import Experiment
-from pipelines.errors import RunError, UserError
 from pipelines.config.fields import differences
+from pipelines.errors import RunError, UserError
+from pipelines.runs import manifest
+from pipelines.runs.json_file import read_json, write_json
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 # These may change between two starts of one run: they do not change what a step computes.
@@ -47,8 +41,6 @@ class Workdir:
         self.non_finite = os.path.join(self.path, "non_finite.jsonl")
         self.bad_images = os.path.join(self.path, "bad_images.jsonl")
         self.checkpoints = os.path.join(self.path, "checkpoints")
-        # No file, but the name of one of the checkpoints; see `weights.choose`.
-        self.best = os.path.join(self.checkpoints, "best")
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
         self.ema = os.path.join(self.path, "ema.npz")
@@ -73,10 +65,7 @@ class Workdir:
                     "Choose another --workdir, or delete this one."
                 )
             if os.path.exists(self.manifest):
-                before = read_json(self.manifest).get("data")
-                if not isinstance(before, dict):
-                    raise UserError(f"{self.manifest} is damaged. Restore it.")
-                changed = differences(before, data)
+                changed = differences(manifest.read_data(self.manifest), data)
                 if changed:
                     raise UserError(
                         f"The training data of {self.path} have changed: {'; '.join(changed[:3])}. "
@@ -123,34 +112,6 @@ class Workdir:
         """
         return Experiment.from_dict(read_json(self.config))
 
-    def last_hosts(self):
-        """Number of hosts at the newest start, None if there was none or it is not known."""
-        starts = self._starts()
-        hosts = starts[-1].get("hosts") if starts and isinstance(starts[-1], dict) else None
-        return hosts if type(hosts) is int and hosts > 0 else None
-
-    def _starts(self):
-        starts = read_json(self.manifest).get("starts") if os.path.exists(self.manifest) else []
-        return starts if isinstance(starts, list) else []
-
-    def write_manifest(self, experiment, strategy, data, hosts=1):
-        """Records what is needed to repeat the run: versions, code, seeds, data."""
-        here = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
-            "strategy": strategy,
-            "hosts": hosts,
-            "git": _git_state(),
-            "versions": {
-                "python": platform.python_version(),
-                "tensorflow": tf.__version__,
-                "keras": keras.__version__,
-            },
-            "ops": custom_ops.describe(),
-        }
-        manifest = {"seed": experiment.seed, "data": data, "starts": [*self._starts(), here]}
-        write_json(self.manifest, manifest)
-
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, numbers in full precision."""
         with open(self.metrics, "a", encoding="utf-8") as file:
@@ -190,43 +151,3 @@ class Workdir:
 
 def _has_entries(directory):
     return os.path.isdir(directory) and bool(os.listdir(directory))
-
-
-def read_json(path) -> dict:
-    """A JSON object from a file that may be missing, damaged or foreign.
-
-    Raises:
-        UserError: in each of these cases.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}). Restore or delete it.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} must hold a JSON object. Restore or delete it.")
-    return value
-
-
-def write_json(path, value):
-    """Writes JSON atomically."""
-    text = json.dumps(value, indent=1) + "\n"
-    write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def _git_state():
-    """Commit of the code that runs and whether it was changed; None outside a checkout."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    try:
-        output = subprocess.run(
-            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return output.stdout.strip()

@@ -1,6 +1,6 @@
 """Runs a SavedModel in a new process that can import only TensorFlow and NumPy.
 
-What works there works in a service that has never heard of this package.
+What works there works in a service where this package is not installed.
 """
 
 import json
@@ -14,24 +14,24 @@ import numpy as np
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "clean_process_main.py")
 
 
-class CallError(RuntimeError):
+class CleanProcessError(RuntimeError):
     """The process could not load the model, or a call failed."""
 
 
-def call(directory, calls, timeout=600, loader=None) -> list[dict]:
+def call_signatures(directory, calls, loader=None, timeout=600) -> list[dict]:
     """Loads a SavedModel in a new process, on the CPU, and calls signatures of it.
 
     Args:
         directory: the SavedModel.
         calls: list of `(signature, input)`; an input is an array, or a list of bytes.
-        timeout: seconds until the process is ended.
         loader: Python file to run before the model is loaded, or None.
+        timeout: seconds until the process is ended.
 
     Returns:
         For each call the dict from output name to array; strings as str.
 
     Raises:
-        CallError: with what the process said, if anything fails there.
+        CleanProcessError: if anything fails there, with the error message of the process.
     """
     with tempfile.TemporaryDirectory() as exchange:
         _write_calls(exchange, calls)
@@ -51,18 +51,18 @@ def call(directory, calls, timeout=600, loader=None) -> list[dict]:
                 timeout=timeout,
             )
         except subprocess.TimeoutExpired:
-            raise CallError(f"no answer within {timeout} s") from None
+            raise CleanProcessError(f"no answer within {timeout} s") from None
         if done.returncode == 0:
             return _read_outputs(exchange, len(calls))
         error = os.path.join(exchange, "error.txt")
         if not os.path.exists(error):
-            raise CallError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
+            raise CleanProcessError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
         with open(error, encoding="utf-8") as file:
-            raise CallError(file.read())
+            raise CleanProcessError(file.read())
 
 
 def _write_calls(exchange, calls):
-    """Bytes go as uint8 arrays, one for each: NumPy's own string type drops trailing zeros."""
+    """Writes each bytes input as a uint8 array: NumPy's string type drops trailing zeros."""
     arrays, table = {}, []
     for number, (signature, inputs) in enumerate(calls):
         if isinstance(inputs, np.ndarray):

@@ -1,8 +1,8 @@
 """The program that `clean_process` starts: it imports TensorFlow and none of our packages.
 
 `python -I clean_process_main.py SAVED_MODEL EXCHANGE [LOADER]` reads `calls.json` and `inputs.npz`
-in the directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails. LOADER is
-a Python file to run before the model is loaded.
+in the directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails. LOADER
+is a Python file to run before the model is loaded.
 """
 
 import importlib.machinery
@@ -28,15 +28,15 @@ BLOCKED = (
 
 
 class _TensorFlowFinder(importlib.machinery.PathFinder):
-    """Finds what is installed, except the blocked packages: they look as if they were not there."""
+    """Finds what is installed, except the blocked packages: importing them fails."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         return None if name.split(".")[0] in BLOCKED else super().find_spec(name, path, target)
 
 
-def _answer(directory, exchange, loader=None):
-    # Instead of the other finders, too: an editable installation of ours would bring its own.
+def _call_signatures(directory, exchange, loader=None):
+    # Replaces all other finders: an editable installation of this package would add its own.
     standard = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
     sys.meta_path[:] = [*standard, _TensorFlowFinder]
     import tensorflow as tf
@@ -64,8 +64,8 @@ def _answer(directory, exchange, loader=None):
 
 def _main(directory, exchange, *loader):
     try:
-        _answer(directory, exchange, *loader)
-    except Exception as error:  # Whatever it is, the process that asked must hear of it.
+        _call_signatures(directory, exchange, *loader)
+    except Exception as error:  # Any type: the parent process reports it.
         with open(os.path.join(exchange, "error.txt"), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")
         return 1

@@ -1,32 +1,34 @@
 """Writes a model in another format and reads it back, one model in memory at a time."""
 
 import dataclasses
-import functools
 import os
 import tempfile
 
 import vit_tf
 from pipelines.errors import RunError, UserError
 from pipelines.runs import model_source
-from pipelines.runs.workdir import Workdir, write_json
+from pipelines.runs.workdir import Workdir
 from pipelines.serving import parity
+from vit_tf.checkpoints.sidecar import write_sidecar
 
 _FILES = (".npz", ".keras")
 
 
-def convert(source, destination, layout=None, choice="final", overwrite=False, say=print):
+def convert(
+    source, destination, *, layout=None, weights="final", overwrite=False, log=print
+) -> parity.ParityReport:
     """Converts a model.
 
     Args:
-        source: whatever `weights.find` finds.
+        source: path, see `model_source.find`.
         destination: `.npz` or `.keras` file, or with a layout a directory.
         layout: None, "huggingface" or "timm".
-        choice: which weights of a workdir; see `weights.choose`.
+        weights: which weights of a workdir, see `model_source.find`.
         overwrite: whether to replace what is there.
-        say: called with lines for the user.
+        log: called with each line for the user.
 
     Returns:
-        `parity.Report` of the model before and after.
+        The comparison of the model before and after.
 
     Raises:
         UserError: if the source cannot be read, the destination not written, or the layout has no
@@ -37,54 +39,50 @@ def convert(source, destination, layout=None, choice="final", overwrite=False, s
     # A Keras file keeps the dtype policy; the others hold float32.
     dtype = None if destination.endswith(".keras") else "float32"
     parent, name = os.path.split(os.path.abspath(destination))
-    # Written beside its place, and moved there when it has been read again and is the same.
+    # Moved into place only when it has been read again and holds the same model.
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as folder:
         written = os.path.join(folder, name)
-        before = _facts(
-            source,
-            choice,
-            dtype,
-            functools.partial(_write, path=written, layout=layout, title=destination, say=say),
-            say,
-        )
-        after = dataclasses.replace(_facts(written, "final", dtype), name=destination)
+        before = _open_and_write(source, weights, dtype, written, layout, destination, log)
+        after = dataclasses.replace(_summarize(written, "final", dtype), name=destination)
         report = parity.compare(before, after)
         if report.passed:
-            _move(written, destination)
-            say(f"wrote {destination} ({_size(destination) / 1e6:,.1f} MB)")
+            _move_into_place(written, destination)
+            log(f"wrote {destination} ({_size(destination) / 1e6:,.1f} MB)")
     return report
 
 
-def check(first, second, choice="final"):
-    """Compares what two paths hold, `choice` where it is a workdir; returns a `parity.Report`."""
+def check(first, second, weights="final") -> parity.ParityReport:
+    """Compares the models at two paths; `weights` chooses in those that are workdirs.
+
+    Raises:
+        UserError: if one cannot be read, or there is a choice of weights and no workdir.
+    """
     dtype = None if first.endswith(".keras") and second.endswith(".keras") else "float32"
     runs = [model_source.is_run(path) for path in (first, second)]
-    if choice != "final" and not any(runs):
+    if weights != "final" and not any(runs):
         raise UserError(
-            f"--weights={choice} chooses within a workdir, and neither {first} nor {second} is "
+            f"--weights={weights} chooses within a workdir, and neither {first} nor {second} is "
             "one. Leave the flag out, or name a workdir."
         )
-    choices = [choice if is_run else "final" for is_run in runs]
-    return parity.compare(_facts(first, choices[0], dtype), _facts(second, choices[1], dtype))
+    chosen = [weights if is_run else "final" for is_run in runs]
+    return parity.compare(_summarize(first, chosen[0], dtype), _summarize(second, chosen[1], dtype))
 
 
-def _facts(path, choice, dtype, use=None, say=None):
-    """The facts of the model at `path`, which exists no longer than this call.
+# One model in memory at a time: what these two open exists no longer than the call.
 
-    Args:
-        path: where it is.
-        choice: see `weights.choose`.
-        dtype: policy to open it with; None is its own.
-        use: called with the model and its preprocessing.
-        say: called with what had to be assumed of a file from elsewhere.
-    """
-    source = model_source.find(model_source.choose(path, choice))
+
+def _summarize(path, weights, dtype):
+    model, preprocessing = model_source.open_model(model_source.find(path, weights), dtype)
+    return parity.summarize_model(os.fspath(path), model, preprocessing)
+
+
+def _open_and_write(path, weights, dtype, written, layout, destination, log):
+    source = model_source.find(path, weights)
     model, preprocessing = model_source.open_model(source, dtype)
-    for note in model_source.notes(source) if say else ():
-        say(f"note: {note}")
-    if use is not None:
-        use(model, preprocessing)
-    return parity.facts_of(os.fspath(path), model, preprocessing)
+    for note in model_source.notes(source):
+        log(f"note: {note}")
+    _write(model, preprocessing, written, layout, destination, log)
+    return parity.summarize_model(os.fspath(path), model, preprocessing)
 
 
 def _check_destination(path, layout, overwrite):
@@ -117,7 +115,7 @@ def _is_empty(path):
     return os.path.isdir(path) and not os.listdir(path)
 
 
-def _move(written, destination):
+def _move_into_place(written, destination):
     """Moves a file with its sidecar, or the files of a folder; each appears whole."""
     if not os.path.isdir(written):
         for suffix in (".json", ""):
@@ -128,11 +126,11 @@ def _move(written, destination):
         os.replace(os.path.join(written, name), os.path.join(destination, name))
 
 
-def _write(model, preprocessing, path, layout, title, say):
+def _write(model, preprocessing, path, layout, destination, log):
     try:
         if layout is not None:
             for note in vit_tf.save_safetensors(model, path, layout, preprocessing):
-                say(f"note: {note}")
+                log(f"note: {note}")
         elif path.endswith(".npz"):
             vit_tf.save_npz(model, path, preprocessing)
         else:
@@ -140,13 +138,13 @@ def _write(model, preprocessing, path, layout, title, say):
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
-        raise RunError(f"Cannot write {title}: {error.strerror or error}.") from None
+        raise RunError(f"Cannot write {destination}: {error.strerror or error}.") from None
 
 
 def _save_keras(model, path, preprocessing):
     """Writes a `.keras` file and, since it has no place for the preprocessing, a sidecar."""
     model.save(path)
-    write_json(path + ".json", {"preprocessing": preprocessing.to_dict()})
+    write_sidecar(path, preprocessing)
 
 
 def _size(path):

@@ -1,4 +1,4 @@
-"""Whether two files hold the same model: counts, norms, checksums, results on fixed images."""
+"""Whether two files hold the same model: counts, norms, checksums, outputs on fixed images."""
 
 import dataclasses
 import hashlib
@@ -8,22 +8,24 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config.fields import differences
-from vit_tf.checkpoints.published_layout import POSITIONS, some
+from vit_tf.analysis.comparison import relative_difference
+from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.weights import published_arrays
 
-# Largest difference of results, as a part of the largest, that rounding explains.
+# Largest relative difference of logits and features that rounding explains.
 TOLERANCE = 1e-5
 # Fields that other formats have no place for and that a trained model does not compute with.
 _TRAINING_ONLY = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
 _KERNEL_EPSILONS = tuple(
     prefix + name for prefix in ("", "stem.") for name in ("variance_epsilon", "deviation_epsilon")
 )
-_STANDARDISED = re.compile(r"(standardized_conv2d|conv_root|conv\d|conv_proj)/kernel$")
+_STANDARDIZED_KERNEL = re.compile(r"(standardized_conv2d|conv_root|conv\d|conv_proj)/kernel$")
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
-    """What is compared, small enough to keep when the model itself is gone.
+class ModelSummary:
+    """What `compare` compares; it stays small when the model itself is gone.
 
     Attributes:
         name: where the model is from.
@@ -31,8 +33,8 @@ class Facts:
         norms: published key -> Euclidean norm.
         checksums: published key -> SHA-256 of shape and float32 values.
         parameters: number of weights.
-        logits, features: float32 arrays, of `fixed_images`: what the model returns, and what its
-            head reads, since a head of zeros hides everything.
+        logits: float32 `[2, K]`, the model's outputs for `fixed_images`.
+        features: float32 `[2, D or R]`, inputs of its head, since logits of a zero head are zero.
     """
 
     name: str
@@ -57,18 +59,18 @@ class Facts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class ParityReport:
     """The comparison; `str()` is a table with PASS or FAIL below it.
 
     Attributes:
-        facts: of both models.
+        models: both summaries.
         problems: a sentence for each difference; none means PASS.
         notes: differences that only further training would show.
-        difference: largest difference of logits and of features, as a part of the largest; None
-            if their shapes differ.
+        difference: largest relative difference of logits and of features; None if their shapes
+            differ.
     """
 
-    facts: tuple[Facts, Facts]
+    models: tuple[ModelSummary, ModelSummary]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     difference: float | None
@@ -80,12 +82,12 @@ class Report:
 
     def __str__(self):
         rows = [
-            ("", *(facts.name for facts in self.facts)),
-            ("arrays", *(f"{len(facts.norms):,}" for facts in self.facts)),
-            ("parameters", *(f"{facts.parameters:,}" for facts in self.facts)),
-            ("norm", *(f"{facts.norm:.9g}" for facts in self.facts)),
-            ("checksum", *(facts.checksum[:16] for facts in self.facts)),
-            ("first logits", *(_first(facts.logits) for facts in self.facts)),
+            ("", *(model.name for model in self.models)),
+            ("arrays", *(f"{len(model.norms):,}" for model in self.models)),
+            ("parameters", *(f"{model.parameters:,}" for model in self.models)),
+            ("norm", *(f"{model.norm:.9g}" for model in self.models)),
+            ("checksum", *(model.checksum[:16] for model in self.models)),
+            ("first logits", *(_first_values(model.logits) for model in self.models)),
         ]
         widths = [max(len(row[i]) for row in rows) for i in range(2)]
         lines = [f"{a:{widths[0]}}  {b:{widths[1]}}  {c}".rstrip() for a, b, c in rows]
@@ -99,11 +101,11 @@ class Report:
         return "\n".join([*lines, "PASS" if self.passed else "FAIL"])
 
 
-def facts_of(name, model, preprocessing) -> Facts:
+def summarize_model(name, model, preprocessing) -> ModelSummary:
     """What `compare` needs to know of a model.
 
     Args:
-        name: where it is from, for people.
+        name: where it is from, for messages.
         model: a `VisionTransformer` or `ResNet`.
         preprocessing: its `vit_tf.Preprocessing`.
     """
@@ -114,7 +116,7 @@ def facts_of(name, model, preprocessing) -> Facts:
         checksums[key] = hashlib.sha256(content).hexdigest()
         parameters += array.size
     images = tf.constant(fixed_images(model.config.image_size))
-    return Facts(
+    return ModelSummary(
         name,
         model.config.to_dict() | {"dtype": model.dtype_policy.name},
         preprocessing.to_dict(),
@@ -126,51 +128,63 @@ def facts_of(name, model, preprocessing) -> Facts:
     )
 
 
-def compare(first, second) -> Report:
-    """Compares the facts of two models."""
-    problems, notes, rescaled, tabled = [], [], False, set()
-    if first.config.get("family") != second.config.get("family"):
+def compare(first, second) -> ParityReport:
+    """Compares the summaries of two models."""
+    problems, notes = [], []
+    changed = _changed_config_fields(first, second)
+    if changed is None:
         problems.append("config: models of different families")
-    else:
-        changed = {line.split(":")[0]: line for line in differences(first.config, second.config)}
-        # Kernels that are standardised can be scaled to suit another epsilon; the logits decide.
-        rescaled = not changed.keys().isdisjoint(_KERNEL_EPSILONS)
-        # So do fixed positions as a table.
-        kinds = {facts.config.get("position_embedding") for facts in (first, second)}
-        tabled = {"position_embedding"} if kinds == {"sincos_2d", "learned_1d"} else set()
-        for path, line in changed.items():
-            is_note = path in (*_TRAINING_ONLY, *_KERNEL_EPSILONS, *tabled)
-            (notes if is_note else problems).append(f"config: {line}")
-    changed = differences(first.preprocessing, second.preprocessing)
-    problems += [f"preprocessing: {line}" for line in changed]
+        changed = {}
+    # A layout without an epsilon holds kernels scaled to give the same convolution.
+    kernels_may_scale = not changed.keys().isdisjoint(_KERNEL_EPSILONS)
+    # A layout without fixed positions holds them as a table.
+    kinds = {model.config.get("position_embedding") for model in (first, second)}
+    is_position_table = bool(changed) and kinds == {"sincos_2d", "learned_1d"}
+    allowed = {*_TRAINING_ONLY, *_KERNEL_EPSILONS, *["position_embedding"] * is_position_table}
+    for path, line in changed.items():
+        (notes if path in allowed else problems).append(f"config: {line}")
+    for line in differences(first.preprocessing, second.preprocessing):
+        problems.append(f"preprocessing: {line}")
     for one, other in ((first, second), (second, first)):
         if missing := sorted(one.norms.keys() - other.norms.keys()):
-            is_note = tabled and missing == [POSITIONS]
-            (notes if is_note else problems).append(f"only in {one.name}: {some(missing)}")
-    both = sorted(first.norms.keys() & second.norms.keys())
-    if differ := [key for key in both if first.checksums[key] != second.checksums[key]]:
-        worst = max(differ, key=lambda key: abs(first.norms[key] - second.norms[key]))
-        scaled = rescaled and all(map(_STANDARDISED.search, differ))
-        (notes if scaled else problems).append(
-            f"other values: {some(differ)}; norms differ most in {worst}: "
+            is_note = is_position_table and missing == [POSITIONS]
+            (notes if is_note else problems).append(f"only in {one.name}: {summarize(missing)}")
+    if keys := _changed_arrays(first, second):
+        worst = max(keys, key=lambda key: abs(first.norms[key] - second.norms[key]))
+        is_note = kernels_may_scale and all(map(_STANDARDIZED_KERNEL.search, keys))
+        (notes if is_note else problems).append(
+            f"other values: {summarize(keys)}; norms differ most in {worst}: "
             f"{first.norms[worst]:.6g} and {second.norms[worst]:.6g}"
         )
-    found = [_compare_results(first, second, name, problems) for name in ("logits", "features")]
+    results = [_compare_outputs(first, second, name) for name in ("logits", "features")]
+    problems += [problem for _, problem in results if problem]
+    found = [difference for difference, _ in results]
     difference = None if None in found else max(found)
-    return Report((first, second), tuple(problems), tuple(notes), difference)
+    return ParityReport((first, second), tuple(problems), tuple(notes), difference)
 
 
-def _compare_results(first, second, name, problems):
-    """The largest difference as a part of the largest value; adds a problem if that is too much."""
-    one, other = getattr(first, name), getattr(second, name)
-    if one.shape != other.shape:
-        problems.append(f"{name}: shapes {one.shape} and {other.shape}")
+def _changed_config_fields(first, second):
+    """Path -> line for each field that differs; None for models of different families."""
+    if first.config.get("family") != second.config.get("family"):
         return None
-    largest = max(np.abs(one).max(initial=0), np.finfo(np.float32).tiny)
-    difference = float(np.abs(one - other).max(initial=0) / largest)
-    if not difference <= TOLERANCE:
-        problems.append(f"{name}: they differ by {difference:.1e} of the largest")
-    return difference
+    return {line.split(":")[0]: line for line in differences(first.config, second.config)}
+
+
+def _changed_arrays(first, second):
+    """Keys of both models whose values differ, sorted."""
+    both = sorted(first.norms.keys() & second.norms.keys())
+    return [key for key in both if first.checksums[key] != second.checksums[key]]
+
+
+def _compare_outputs(first, second, name):
+    """`(relative difference, problem)` of the logits or features; None where there is none."""
+    expected, actual = getattr(first, name), getattr(second, name)
+    if expected.shape != actual.shape:
+        return None, f"{name}: shapes {expected.shape} and {actual.shape}"
+    difference = relative_difference(actual, expected)
+    if difference <= TOLERANCE:
+        return difference, None
+    return difference, f"{name}: they differ by {difference:.1e} of the largest"
 
 
 def fixed_images(image_size):
@@ -182,5 +196,5 @@ def fixed_images(image_size):
     return np.stack([waves, noise]).astype(np.float32)
 
 
-def _first(logits):
+def _first_values(logits):
     return " ".join(f"{value:.6g}" for value in logits.reshape(-1)[:3])

@@ -1,5 +1,6 @@
-"""Classifies image files with a model from anywhere: weights of ours, or a SavedModel."""
+"""Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
+import itertools
 import os
 import sys
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import UserError
 from pipelines.runs import model_source
+from pipelines.runs.model_source import ModelSource
 from pipelines.serving import saved_model
 from pipelines.serving.signatures import make_signatures
 from vit_tf.images.decoding import MAX_PIXELS, decode_image
@@ -16,15 +18,15 @@ from vit_tf.images.decoding import MAX_PIXELS, decode_image
 BATCH_SIZE = 32
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 # No camera writes more, and a file is read whole.
-_MOST_BYTES = 2**28
-# From this many images on, somebody waits.
-_PROGRESS_FROM = 100
+_MAX_BYTES = 2**28
+# For more images than this, progress is printed.
+_MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
 _SIGNATURE = "serving_bytes_lenient"
 _OUTPUTS = {"probabilities", "classes", "valid"}
 
 
-def predict(model_path, paths, top=5):
+def predict(model_path, paths, top=5, weights="final"):
     """Classifies images and yields a result for each, in order.
 
     Everything the user named is looked up and every image decoded before the model is read.
@@ -33,6 +35,7 @@ def predict(model_path, paths, top=5):
         model_path: workdir, `.npz`, `.keras`, SavedModel or its parent directory, or "shipped".
         paths: image files and folders, see `find_images`; empty for a few examples.
         top: classes in a result, the most probable first.
+        weights: which weights of a workdir, see `model_source.find`.
 
     Yields:
         `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`.
@@ -41,22 +44,24 @@ def predict(model_path, paths, top=5):
         UserError: if a path is missing, an image is unreadable, or the model is not one of ours.
     """
     files = find_images(paths)
-    model_path = find_model(model_path)
+    source = find_model(model_path, weights)
     if files:
         images, count = ((path, _read(path)) for path in files), len(files)
         for path in files:
             _check_image(path)
     else:
         images, count = example_images(), _NUM_EXAMPLES
-        _tell(f"no image given: predicting {count} handwritten digits of the digits test split")
-    classify = load_classifier(model_path)
+        _print_note(
+            f"no image given: predicting {count} handwritten digits of the digits test split"
+        )
+    classify = load_classifier(source)
 
     done = 0
     for batch in _batches(images):
         names, contents = zip(*batch, strict=True)
         yield from _results(classify, names, contents, top)
-        if count > _PROGRESS_FROM and done * 10 // count < (done + len(batch)) * 10 // count:
-            _tell(f"predicted {done + len(batch)} of {count} images")
+        if count > _MAX_WITHOUT_PROGRESS and done * 10 // count < (done + len(batch)) * 10 // count:
+            _print_note(f"predicted {done + len(batch)} of {count} images")
         done += len(batch)
 
 
@@ -85,20 +90,23 @@ def find_images(paths) -> list[str]:
     return found
 
 
-def find_model(path):
-    """Looks a model up without reading it: the directory of a SavedModel, or a `weights.Source`.
+def find_model(path, weights="final") -> ModelSource:
+    """Looks a model up without reading it.
+
+    Returns:
+        A source of the kind "saved_model", or what `model_source.find` returns.
 
     Raises:
         UserError: if there is no model.
     """
-    if not os.path.exists(os.path.join(path, "config.json")):
+    if weights == "final" and not os.path.exists(os.path.join(path, "config.json")):
         for directory in (path, *(os.path.join(path, form) for form in saved_model.FORMS)):
             if saved_model.is_saved_model(directory):
-                return directory
-    return model_source.find(path)
+                return ModelSource(os.fspath(path), "saved_model", os.fspath(directory))
+    return model_source.find(path, weights)
 
 
-def load_classifier(found):
+def load_classifier(source):
     """Reads what `find_model` found.
 
     Returns:
@@ -106,27 +114,22 @@ def load_classifier(found):
         `[B, K]`, `classes` string `[B, K]` and `valid` bool `[B]`.
 
     Raises:
-        UserError: if it is damaged, foreign, or a model without classes.
+        UserError: if it is damaged, not one of ours, or a model without classes.
     """
-    if not isinstance(found, model_source.Source):
-        return _load_saved_model(found)
-    model, preprocessing = model_source.open_model(found)
+    if source.kind == "saved_model":
+        return _load_saved_model(source.path)
+    model, preprocessing = model_source.open_model(source)
     if model.head is None:
-        raise UserError(f"{found.path} has no head (num_classes=0), so it predicts no classes.")
+        raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
     return make_signatures(model, preprocessing)[_SIGNATURE]
 
 
 def example_images():
     """Yields a few `(name, PNG bytes)` without a download: digits held out of every training."""
-    from sklearn import datasets
+    from pipelines.data.builtin.digits import read_split
 
-    from pipelines.data.builtin.digits import split_indices
-
-    digits = datasets.load_digits()
-    for index in split_indices("test")[:_NUM_EXAMPLES]:
-        pixels = np.round(digits.images[index] * 255 / 16).astype(np.uint8)
-        png = tf.io.encode_png(np.repeat(pixels[..., None], 3, axis=-1)).numpy()
-        yield f"digits test image {index}, a {digits.target[index]}", png
+    for index, image, label in itertools.islice(read_split("test"), _NUM_EXAMPLES):
+        yield f"digits test image {index}, a {label}", tf.io.encode_png(image).numpy()
 
 
 def _read(path):
@@ -134,8 +137,8 @@ def _read(path):
     # A pipe or device can be endless.
     if not os.path.isfile(path):
         raise UserError(f"{path} is not a file.")
-    if os.path.getsize(path) > _MOST_BYTES:
-        raise UserError(f"{path} has more than {_MOST_BYTES // 2**20} MB, too much for an image.")
+    if os.path.getsize(path) > _MAX_BYTES:
+        raise UserError(f"{path} has more than {_MAX_BYTES // 2**20} MB, too much for an image.")
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -215,5 +218,5 @@ def _results(classify, paths, contents, top):
         }
 
 
-def _tell(message):
+def _print_note(message):
     print(message, file=sys.stderr, flush=True)

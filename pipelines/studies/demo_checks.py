@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipelines.reports.html import Check
+from pipelines.reports.html_page import Check
 
 MIN_ACCURACY = 0.95
 # Of a probability between the service and the model.
@@ -16,7 +16,7 @@ def accuracy_checks(means, num_examples, right, expected, served):
     """Evaluation and service against the test split and each other.
 
     Args:
-        means: what `train_loop.evaluate` returned.
+        means: what `evaluation.evaluate` returned.
         num_examples: images in the test split.
         right: right answers of the service.
         expected: float `[n, K]`, probabilities of the model in this process.

@@ -1,5 +1,6 @@
 """The page that the demo writes: what was done, what came out, what the model learned."""
 
+import dataclasses
 import datetime
 import os
 import platform
@@ -8,41 +9,81 @@ import numpy as np
 import tensorflow as tf
 
 import custom_ops
-from pipelines.reports import html
+from pipelines.config import Experiment
+from pipelines.data.sources.source import Examples
+from pipelines.reports import charts, html_page, pictures
+from pipelines.reports.html_page import Check
+from pipelines.serving.saved_model import ExportReport
 from vit_tf.analysis import inspection
 from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.images.decoding import decode_image
+from vit_tf.models import VisionTransformer
 
 _MAX_COMPONENTS = 16
-_EXAMPLES, _MOST_WRONG = 16, 4
-_SHEET = 330  # Width of the filters and of the position maps, in CSS pixels.
+_MAX_EXAMPLES, _MAX_WRONG = 16, 4
+_MAP_WIDTH = 330  # Of the filters and of the position maps, in CSS pixels.
 _TITLE = "A Vision Transformer, from its first step to a service"
 
 
-def write(path, outcome):
-    """Writes the report of a `stages.Outcome` as one HTML file."""
-    checks = outcome.checks
-    page = html.page(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemoResults:
+    """What the demo found out, and the page shows.
+
+    Shapes: `n` test images, `K` classes, `a` images with attention maps.
+
+    Attributes:
+        pretraining, finetuning: the two experiments.
+        pretraining_metrics, finetuning_metrics: lines of their `metrics.jsonl`.
+        model: fine-tuned model.
+        export: report of the export.
+        labels: class names in label order.
+        examples: the test images, encoded, with labels.
+        probabilities: float `[n, K]`, as served.
+        inputs: float `[a, h, w, 3]`, the first test image of each class as the model reads it.
+        attention: float `[a, layers, rows, columns]` from the class token, mean over heads.
+        checks: numbers and what they should be.
+        seconds: how long each stage took in this process, by name.
+    """
+
+    pretraining: Experiment
+    finetuning: Experiment
+    pretraining_metrics: list[dict]
+    finetuning_metrics: list[dict]
+    model: VisionTransformer
+    export: ExportReport
+    labels: tuple[str, ...]
+    examples: Examples
+    probabilities: np.ndarray
+    inputs: np.ndarray
+    attention: np.ndarray
+    checks: list[Check]
+    seconds: dict[str, float]
+
+
+def write(path, results):
+    """Writes the report as one HTML file."""
+    checks = results.checks
+    page = html_page.page(
         _TITLE,
         "Real handwritten digits of 8 x 8 pixels, a model that a laptop trains in a minute, and "
         "the whole path: pre-training, fine-tuning at a higher resolution, evaluation, export, "
         "serving.",
-        html.verdict(checks),
-        html.tiles(_headlines(outcome)),
-        _what_was_done(outcome),
-        _predictions(outcome),
-        _curves(outcome),
-        _learned(outcome),
-        _attention(outcome),
-        html.section(
+        html_page.verdict(checks),
+        html_page.tiles(_headlines(results)),
+        _what_was_done(results),
+        _predictions(results),
+        _curves(results),
+        _learned(results),
+        _attention(results),
+        html_page.section(
             "Numbers",
             "Each number beside what it should be. The demo exits with code 1 if one is not.",
-            html.check_table(checks),
+            html_page.check_table(checks),
         ),
-        html.section(
+        html_page.section(
             "What to run next",
             "The two training runs are ordinary workdirs; every command works on them.",
-            html.code(next_commands(os.path.dirname(path))),
+            html_page.code(next_commands(os.path.dirname(path))),
         ),
         footer=_footer(),
     )
@@ -62,20 +103,20 @@ def next_commands(path):
     )
 
 
-def _headlines(outcome):
-    by_name = {check.name: check.value for check in outcome.checks}
-    seconds = sum(outcome.seconds.values())
+def _headlines(results):
+    by_name = {check.name: check.value for check in results.checks}
+    seconds = sum(results.seconds.values())
     return [
-        (by_name["Accuracy on test images"], f"of {len(outcome.probabilities)} test images"),
+        (by_name["Accuracy on test images"], f"of {len(results.probabilities)} test images"),
         (by_name["Parameters of the fine-tuned model"], "parameters"),
-        (f"{outcome.export.size / 1e6:.1f} MB", "exported, TensorFlow only"),
+        (f"{results.export.size / 1e6:.1f} MB", "exported, TensorFlow only"),
         (f"{seconds / 60:.1f} min", "for everything"),
     ]
 
 
-def _what_was_done(outcome):
-    pre, fine, seconds = outcome.pretraining, outcome.finetuning, outcome.seconds
-    rows, columns = outcome.model.grid
+def _what_was_done(results):
+    pre, fine, seconds = results.pretraining, results.finetuning, results.seconds
+    rows, columns = results.model.grid
     old_rows, old_columns = pre.model.config(num_classes=0).grid
     steps = [
         f"Pre-training on the digits 0 to 4 at {_size(pre)}: {pre.train.steps:,} steps of "
@@ -83,75 +124,77 @@ def _what_was_done(outcome):
         f"Fine-tuning on all ten digits at {_size(fine)}: the head is replaced by zeros, the "
         f"position embeddings are stretched from {old_rows} x {old_columns} to {rows} x {columns} "
         f"patches; {fine.train.steps:,} steps ({seconds['fine-tuning']:.0f} s).",
-        f"Evaluation on {len(outcome.probabilities)} test images that no training step and no "
+        f"Evaluation on {len(results.probabilities)} test images that no training step and no "
         f"curve below has seen ({seconds['evaluating']:.0f} s).",
-        f"Export as a SavedModel of {outcome.export.size / 1e6:.1f} MB with preprocessing and "
+        f"Export as a SavedModel of {results.export.size / 1e6:.1f} MB with preprocessing and "
         f"class names inside ({seconds['exporting']:.0f} s).",
         "Serving: another process, which can import TensorFlow and NumPy only, loads the export "
         f"and classifies the test images from their PNG files ({seconds['serving']:.0f} s).",
     ]
-    return html.section(
-        "What was done", "Everything ran on this machine, without a download.", html.steps(steps)
+    return html_page.section(
+        "What was done",
+        "Everything ran on this machine, without a download.",
+        html_page.steps(steps),
     )
 
 
-def _predictions(outcome):
-    labels = outcome.labels
-    predicted = outcome.probabilities.argmax(axis=1)
+def _predictions(results):
+    labels = results.labels
+    predicted = results.probabilities.argmax(axis=1)
     cards = []
-    for index in _choose_examples(outcome.examples.labels, predicted, outcome.probabilities):
-        row = outcome.probabilities[index]
+    for index in _choose_examples(results.examples.labels, predicted, results.probabilities):
+        row = results.probabilities[index]
         best = np.argsort(-row, kind="stable")[:3]
         cards.append(
-            html.example(
-                decode_image(outcome.examples.images[index]).numpy(),
-                labels[outcome.examples.labels[index]],
+            pictures.example(
+                decode_image(results.examples.images[index]).numpy(),
+                labels[results.examples.labels[index]],
                 [(labels[i], float(row[i])) for i in best],
             )
         )
-    wrong = int((predicted != outcome.examples.labels).sum())
-    return html.section(
+    wrong = int((predicted != results.examples.labels).sum())
+    return html_page.section(
         "Predictions on test images",
         "Answers of the exported model with its three largest probabilities. It is wrong on "
-        f"{wrong} of {len(predicted)} test images; up to {_MOST_WRONG} of these are shown last.",
-        html.cards(cards),
+        f"{wrong} of {len(predicted)} test images; up to {_MAX_WRONG} of these are shown last.",
+        pictures.cards(cards),
     )
 
 
 def _choose_examples(labels, predicted, probabilities):
-    """Indices to show: right ones in turns over the classes, then the surest of the wrong ones."""
+    """Indices to show: correct ones, one class after another, then the most confident mistakes."""
     wrong = np.flatnonzero(predicted != labels)
-    wrong = wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:_MOST_WRONG]
+    wrong = wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:_MAX_WRONG]
     right = np.flatnonzero(predicted == labels)
-    # How many of its class came before: sorting by it deals the classes out in turns.
-    turn = np.array([(labels[right[:place]] == labels[i]).sum() for place, i in enumerate(right)])
-    right = right[np.lexsort((labels[right], turn))] if len(right) else right
-    return [*right[: _EXAMPLES - len(wrong)], *wrong]
+    # Sorted by how many of the same class came before, so that the classes alternate.
+    rank = np.array([(labels[right[:place]] == labels[i]).sum() for place, i in enumerate(right)])
+    right = right[np.lexsort((labels[right], rank))] if len(right) else right
+    return [*right[: _MAX_EXAMPLES - len(wrong)], *wrong]
 
 
-def _curves(outcome):
+def _curves(results):
     runs = (
-        ("pre-training, digits 0 to 4", outcome.pretraining_metrics),
-        ("fine-tuning, all ten digits", outcome.finetuning_metrics),
+        ("pre-training, digits 0 to 4", results.pretraining_metrics),
+        ("fine-tuning, all ten digits", results.finetuning_metrics),
     )
 
     def chart(key, label, **options):
         series = []
         for name, lines in runs:
             points = [(line["step"], line[key]) for line in lines if key in line]
-            series.append(html.Series(name, *zip(*points, strict=True)))
-        return html.line_chart(series, "step", label, **options)
+            series.append(charts.Series(name, *zip(*points, strict=True)))
+        return charts.line_chart(series, "step", label, **options)
 
-    return html.section(
+    return html_page.section(
         "Learning curves",
         "Fine-tuning starts from a head of zeros, where every class is equally likely.",
-        html.row(
-            html.figure(
+        html_page.row(
+            html_page.figure(
                 "Training loss",
                 chart("loss", "training loss"),
                 "Cross-entropy, mean since the last point, with dropout and random crops.",
             ),
-            html.figure(
+            html_page.figure(
                 "Accuracy on validation images",
                 chart("eval_accuracy", "validation accuracy", percent=True),
                 "Measured during training on images that are neither trained on nor tested on.",
@@ -160,8 +203,8 @@ def _curves(outcome):
     )
 
 
-def _learned(outcome):
-    model = outcome.model
+def _learned(results):
+    model = results.model
     # The digits are grey: only the sum of a filter over the colours was trained.
     kernel = model.patch_embedding.kernel.numpy().sum(axis=2, keepdims=True)
     components, values = inspection.filter_components(kernel, _MAX_COMPONENTS)
@@ -169,11 +212,11 @@ def _learned(outcome):
     pictures = inspection.to_unit_range(components, axis=(1, 2, 3))[..., 0]
     pictures = _opaque(inspection.colorize(pictures))
     blocks = [
-        html.figure(
+        html_page.figure(
             "Patch filters",
-            html.picture(
+            pictures.picture(
                 inspection.tile(pictures, columns=4, fill=0),
-                _SHEET,
+                _MAP_WIDTH,
                 "principal components of the patch filters",
             ),
             f"The {len(components)} largest principal components of the patch embedding, summed "
@@ -181,18 +224,18 @@ def _learned(outcome):
             f"its sign arbitrary. The first four hold {share:.0%} of the variance.",
         )
     ]
-    if model.position_embedding is not None:
+    if model.position_embedding.table is not None:
         similarity = inspection.position_similarity(
             model.position_embedding.table.numpy(), model.grid, model.num_prefix_tokens
         )
         rows, columns = model.grid
         maps = _opaque(inspection.colorize((similarity.reshape(-1, rows, columns) + 1) / 2))
         blocks.append(
-            html.figure(
+            html_page.figure(
                 "Position similarity",
-                html.picture(
+                pictures.picture(
                     inspection.tile(maps, columns, fill=0),
-                    _SHEET,
+                    _MAP_WIDTH,
                     "similarity of the position embeddings",
                 ),
                 "One tile per patch: cosine similarity of its position embedding with all others, "
@@ -200,29 +243,29 @@ def _learned(outcome):
                 "to a finer grid interpolates, in part because training made them so.",
             )
         )
-    return html.section(
+    return html_page.section(
         "What the model learned",
         "The embedding of patches and positions after fine-tuning (paper, figure 7).",
-        html.row(*blocks),
+        html_page.row(*blocks),
     )
 
 
-def _attention(outcome):
-    images = (outcome.inputs + 1) / 2
-    layers = outcome.attention.shape[1]
+def _attention(results):
+    images = (results.inputs + 1) / 2
+    layers = results.attention.shape[1]
     rows = [("image", list(images))]
     for layer in range(layers):
-        maps = inspection.to_unit_range(outcome.attention[:, layer], axis=(1, 2))
+        maps = inspection.to_unit_range(results.attention[:, layer], axis=(1, 2))
         rows.append((f"layer {layer + 1}", list(inspection.colorize(maps))))
-    seen = inspection.to_unit_range(outcome.attention[:, -1], axis=(1, 2))[..., None]
+    seen = inspection.to_unit_range(results.attention[:, -1], axis=(1, 2))[..., None]
     seen = tf.image.resize(seen, images.shape[1:3]).numpy()
     rows.append(("image × last", list(images * np.sqrt(seen))))
-    return html.section(
+    return html_page.section(
         "What the class token looks at",
         "Attention from the class token to each patch, mean over the heads, each map scaled to "
         "its own range: violet is least, yellow is most. The last row multiplies the image with "
         "the square root of the last map.",
-        html.picture_table(rows, 78),
+        pictures.picture_table(rows, 78),
     )
 
 

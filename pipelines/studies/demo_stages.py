@@ -1,4 +1,4 @@
-"""The steps of the demo: a small model from its first training step to a service.
+"""The stages of the demo: a small model from its first training step to a service.
 
 Everything is written below one directory: `pretrain` and `finetune` (two ordinary workdirs),
 `export`, `data`, `report.html`, and `demo.json`, which marks the directory as the demo's and in the
@@ -10,25 +10,24 @@ import os
 import shutil
 import time
 
-import numpy as np
 import tensorflow as tf
 
-from pipelines.config import Experiment, override
+from pipelines.config import override
 from pipelines.config.recipes import get_recipe
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.source import Examples
 from pipelines.errors import RunError, UserError
-from pipelines.reports.html import Check
+from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import model_source
+from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.progress import say
-from pipelines.runs.workdir import Workdir, read_json, write_json
+from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, saved_model
 from pipelines.studies import demo_page
 from pipelines.studies.demo_checks import accuracy_checks, model_checks, speed_checks
 from pipelines.training import loop
 from vit_tf.analysis import inspection
+from vit_tf.analysis.attention_maps import class_rows
 from vit_tf.images.decoding import decode_image
-from vit_tf.models import VisionTransformer
 
 # What differs from the recipe `digits`. Measured on 20 November 2026 on two shared cores: 97.3 to
 # 98.3 % of the test images for the seeds 0, 1 and 2, after 80 s of training; widths of 80 and 96
@@ -38,46 +37,12 @@ PRETRAIN = (*_OFTEN, "data.name=digits/low", "train.steps=400")
 FINETUNE = (*_OFTEN, "model.image_size=24", "train.steps=1000")
 # Paths and sections that the user may override.
 _MAY_CHANGE = ("seed", "train.", "optimizer.", "schedule.", "data.data_dir")
-_STAGES = 6
-_OURS = ("pretrain", "finetune", "export")
+_NUM_STAGES = 6
+# What a finished demo is cleared of when it starts anew.
+_RESULTS = ("pretrain", "finetune", "export")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What the demo found out; `page` shows it.
-
-    Shapes: `n` test images, `K` classes, `a` images with attention maps.
-
-    Attributes:
-        pretraining, finetuning: the two experiments.
-        pretraining_metrics, finetuning_metrics: lines of their `metrics.jsonl`.
-        model: fine-tuned model.
-        export: what `serving.export` reports.
-        labels: class names in label order.
-        examples: the test images, encoded, with labels.
-        probabilities: float `[n, K]`, as served.
-        inputs: float `[a, h, w, 3]`, the first test image of each class as the model reads it.
-        attention: float `[a, layers, rows, columns]` from the class token, mean over heads.
-        checks: numbers and what they should be.
-        seconds: how long each stage took in this process, by name.
-    """
-
-    pretraining: Experiment
-    finetuning: Experiment
-    pretraining_metrics: list[dict]
-    finetuning_metrics: list[dict]
-    model: VisionTransformer
-    export: saved_model.ExportReport
-    labels: tuple[str, ...]
-    examples: Examples
-    probabilities: np.ndarray
-    inputs: np.ndarray
-    attention: np.ndarray
-    checks: list[Check]
-    seconds: dict[str, float]
-
-
-class _Stages:
+class _StageTimer:
     """Announces the stages and times them."""
 
     def __init__(self):
@@ -88,7 +53,7 @@ class _Stages:
     def start(self, name, detail):
         self.finish()
         self._running = name
-        say(f"\n{len(self.seconds) + 1}/{_STAGES} {name} {detail}")
+        say(f"\n{len(self.seconds) + 1}/{_NUM_STAGES} {name} {detail}")
 
     def finish(self):
         now = time.perf_counter()
@@ -117,47 +82,53 @@ def run(path, strategy, assignments=()):
         RunError: if a check failed, after everything is written.
         Interrupted: after a signal during training.
     """
-    stages = _Stages()
+    timer = _StageTimer()
     pretraining, finetuning = recipes(path, assignments)
-    marker = claim(path)
-    pretrain, finetune = (Workdir(os.path.join(path, name)) for name in _OURS[:2])
+    marker = prepare_directory(path)
+    pretrain, finetune = (Workdir(os.path.join(path, name)) for name in ("pretrain", "finetune"))
 
-    stages.start("pre-training", f"on the digits 0 to 4, images of {_size(pretraining)}")
+    timer.start("pre-training", f"on the digits 0 to 4, images of {_size(pretraining)}")
     loop.train(pretraining, pretrain.path, strategy)
-    stages.start("fine-tuning", f"on all ten digits, images of {_size(finetuning)}, new head")
+    timer.start("fine-tuning", f"on all ten digits, images of {_size(finetuning)}, new head")
     loop.train(finetuning, finetune.path, strategy)
 
-    stages.start("evaluating", "on the held-out test images")
+    timer.start("evaluating", "on the held-out test images")
     testing = override(finetuning, ["data.eval_split=test"])
     source = model_source.find(finetune.path)
-    means = loop.evaluate(testing, source, strategy)
+    means = evaluate(
+        source,
+        testing.data,
+        strategy,
+        batch_size=testing.train.batch_size,
+        loss=testing.train.loss,
+    )
     say(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
 
-    stages.start("exporting", "with preprocessing and class names inside")
+    timer.start("exporting", "with preprocessing and class names inside")
     model, preprocessing = model_source.open_model(source)
     export = saved_model.export(model, preprocessing, os.path.join(path, "export"), overwrite=True)
     say(export)
 
-    stages.start("serving", "the test images from a process that has only TensorFlow")
+    timer.start("serving", "the test images from a process that has only TensorFlow")
     test = open_source(testing.data.name, "test", testing.data.data_dir)
     examples = test.read([(0, test.num_examples)])
     served = _serve(export.path, list(examples.images))
     right = int((served.argmax(axis=1) == examples.labels).sum())
     say(f"{right} of {len(served)} served answers are right")
 
-    stages.start("reporting", "what was learned")
-    images = tf.stack([preprocessing(decode_image(data)) for data in examples.images])
-    expected = tf.nn.softmax(model(images, training=False)).numpy()
-    shown = [list(examples.labels).index(label) for label in range(len(test.labels))]
-    inputs = tf.gather(images, shown)
-    rows = class_rows(model, inputs)
-    stages.finish()
+    timer.start("reporting", "what was learned")
+    inputs = tf.stack([preprocessing(decode_image(data)) for data in examples.images])
+    expected = tf.nn.softmax(model(inputs, training=False)).numpy()
+    first_of_class = [list(examples.labels).index(label) for label in range(len(test.labels))]
+    inputs = tf.gather(inputs, first_of_class)
+    rows = class_rows(model, inputs).numpy()
+    timer.finish()
     checks = [
         *accuracy_checks(means, test.num_examples, right, expected, served),
         *model_checks(model, rows),
-        *speed_checks(stages.total(), finetune.read_metrics()),
+        *speed_checks(timer.total(), finetune.read_metrics()),
     ]
-    outcome = Outcome(
+    results = demo_page.DemoResults(
         pretraining=pretraining,
         finetuning=finetuning,
         pretraining_metrics=pretrain.read_metrics(),
@@ -170,10 +141,10 @@ def run(path, strategy, assignments=()):
         inputs=inputs.numpy(),
         attention=inspection.attention_map(rows.mean(axis=2), model.grid, model.num_prefix_tokens),
         checks=checks,
-        seconds=stages.seconds,
+        seconds=timer.seconds,
     )
     report = os.path.join(path, "report.html")
-    demo_page.write(report, outcome)
+    demo_page.write(report, results)
     write_json(marker, _marker(finished=True) | {"checks": [dataclasses.asdict(c) for c in checks]})
     _conclude(path, report, checks)
     return checks
@@ -203,8 +174,8 @@ def recipes(path, assignments=()):
     return pretraining, finetuning
 
 
-def claim(path):
-    """Makes `path` the demo's directory; removes what a finished demo left there.
+def prepare_directory(path):
+    """Creates the demo's directory and its marker; removes what a finished demo left there.
 
     Returns:
         The name of the marker file.
@@ -218,7 +189,7 @@ def claim(path):
         if fields.get("command") != _marker()["command"]:
             raise UserError(f"{marker} is not the demo's. Choose another --workdir.")
         if fields.get("finished"):
-            for name in _OURS:
+            for name in _RESULTS:
                 if os.path.exists(os.path.join(path, name)):
                     shutil.rmtree(os.path.join(path, name))
     elif os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
@@ -231,25 +202,11 @@ def claim(path):
     return marker
 
 
-def class_rows(model, images):
-    """Attention weights of the class token.
-
-    Args:
-        model: `VisionTransformer` with a class token.
-        images: `[B, h, w, 3]` in [-1, 1].
-
-    Returns:
-        float32 `[B, layers, heads, T]`.
-    """
-    _, taps = model.encode(model.embed(images), taps=("class_row",))
-    return np.stack([layer["class_row"].numpy() for layer in taps], axis=1)
-
-
 def _serve(path, images):
     """Probabilities `[n, K]` of encoded images, from another process with TensorFlow only."""
     try:
-        (answer,) = clean_process.call(path, [("serving_bytes", images)])
-    except clean_process.CallError as error:
+        (answer,) = clean_process.call_signatures(path, [("serving_bytes", images)])
+    except clean_process.CleanProcessError as error:
         raise RunError(f"The exported model cannot be served: {error}") from None
     return answer["probabilities"]
 

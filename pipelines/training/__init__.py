@@ -1,1 +1,1 @@
-"""The training loop, one step of it, and the optimizers."""
+"""The training loop, one step of it, optimizers, schedules, and what becomes of a failing step."""

@@ -1,31 +1,38 @@
-"""Training and evaluation under every strategy: one loop, Orbit's steps inside.
+"""Training under every strategy: one loop, Orbit's steps inside.
 
-The walk is: flags -> `Experiment` -> `train`. Several steps run in one `tf.while_loop` on the
-device; Python only looks at signals, logs, evaluates and saves between such loops.
+The walk is: flags -> `Experiment` -> `train`, which takes the experiment apart. Several steps run
+in one `tf.while_loop` on the device; Python only looks at signals, logs, evaluates and saves
+between such loops.
 """
 
 import contextlib
+import dataclasses
 import functools
 import math
-import sys
 import time
 
 import keras
 import tensorflow as tf
 
 import vit_tf
-from pipelines.data import pipeline
-from pipelines.data.bad_images import INPUT_ERRORS, BadImages, find_unreadable
+from pipelines import config
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.errors import Interrupted, RunError, UserError
-from pipelines.runs import checkpoints, model_source
+from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
-from pipelines.runs.progress import Progress, Signals, say
+from pipelines.runs.progress import Progress, say
+from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, num_hosts
 from pipelines.runs.workdir import Workdir
-from pipelines.training import optimizers
-from pipelines.training.non_finite import Guard
-from pipelines.training.train_step import Evaluator, Trainer
+from pipelines.tasks.losses import cross_entropy
+from pipelines.training.ema import ExponentialMovingAverage
+from pipelines.training.non_finite import NonFinitePolicy
+from pipelines.training.optimizers import make_optimizer
+from pipelines.training.schedules import make_schedule
+from pipelines.training.train_data import TrainData
+from pipelines.training.train_step import StepSettings, Trainer
 
 _LONGEST_LOOP = 10.0  # Seconds between two looks at signals.
 
@@ -46,272 +53,128 @@ def train(experiment, workdir, strategy) -> dict:
         RunError: if a loss or gradient is not finite and `train.non_finite` says no way on.
         Interrupted: after a signal, once everything is saved.
     """
-    if experiment.train.deterministic:
+    settings = experiment.train
+    if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
-    train_source, eval_source = _open_sources(experiment)
-    preprocessing = experiment.preprocessing(train_source.labels)
-    config = experiment.model.config(train_source.num_classes)
-    replicas = strategy.num_replicas_in_sync
-    parts = replicas * experiment.train.accumulate_steps
-    if experiment.train.batch_size % parts:
+    run = Workdir(workdir)
+    data, evaluation_data = _open_data(experiment, run)
+    model_config = experiment.model.config(data.source.num_classes)
+    _check_input(settings, model_config, strategy.num_replicas_in_sync)
+    run.check(experiment, data.source.manifest())
+    # A run that goes on does not need what it came from.
+    is_new = not checkpoints.steps(run.checkpoints)
+    initial = None
+    if experiment.init_from and is_new:
+        initial = model_source.find(experiment.init_from, experiment.init_weights)
+
+    trainer = build_trainer(experiment, model_config, strategy)
+    store = CheckpointStore(
+        run.checkpoints,
+        trainer.checkpoint,
+        keep_last=settings.keep_last,
+        keep_every=settings.keep_every,
+    )
+    step = _restore(trainer, store, run, initial)
+    trainer.open_dataset(data.dataset)
+
+    hosts = num_hosts(strategy)
+    _report_sharding(data.settings.sharding, hosts, run)
+    run.create(experiment)
+    if settings.non_finite == "rewind" and is_new:
+        store.save(step)  # There is always something to go back to.
+    if step < settings.steps:
+        run.remove_results()
+    manifest.write_manifest(
+        run.manifest,
+        seed=experiment.seed,
+        data=data.source.manifest(),
+        strategy=describe(strategy),
+        hosts=hosts,
+    )
+
+    progress = Progress(run, step=step, total_steps=settings.steps, batch_size=settings.batch_size)
+    with Signals() as signals, progress, summary_at_end(data.bad_images):
+        if step == 0:
+            progress.write_images("training images", data.sample_images())
+        evaluator = None
+        if evaluation_data is not None:
+            loss = functools.partial(cross_entropy, loss=settings.loss)
+            evaluator = Evaluator(trainer.model, strategy, evaluation_data, loss, signals)
+        TrainingLoop(
+            settings=settings,
+            trainer=trainer,
+            data=data,
+            evaluator=evaluator,
+            store=store,
+            non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
+            progress=progress,
+            signals=signals,
+        ).run()
+        _write_results(trainer, run, data.preprocessing)
+    return run.read_metrics()[-1]
+
+
+def _open_data(experiment, run):
+    """`(TrainData, EvaluationData or None)`."""
+    settings, batch_size = experiment.data, experiment.train.batch_size
+    source = open_source(settings.name, settings.train_split, settings.data_dir)
+    preprocessing = experiment.preprocessing(source.labels)
+    bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
+    shared = {"preprocessing": preprocessing, "batch_size": batch_size, "bad_images": bad_images}
+    data = TrainData(source=source, seed=experiment.seed, settings=settings, **shared)
+    if settings.eval_split is None:
+        return data, None
+    source = open_source(settings.name, settings.eval_split, settings.data_dir)
+    return data, EvaluationData(source=source, **shared)
+
+
+def _check_input(settings, model_config, replicas):
+    parts = replicas * settings.accumulate_steps
+    if settings.batch_size % parts:
         raise UserError(
-            f"train.batch_size={experiment.train.batch_size} is not a multiple of {parts}: "
-            f"{replicas} replicas times train.accumulate_steps={experiment.train.accumulate_steps}."
+            f"train.batch_size={settings.batch_size} is not a multiple of {parts}: "
+            f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
         )
-    if not config.pooled:
+    if not model_config.pooled:
         raise UserError(
             "model.classifier=unpooled gives logits per patch, and the labels are per image. "
             "Set it to token or gap."
         )
-    run = Workdir(workdir)
-    run.check(experiment, train_source.manifest())
-    # A run that goes on does not need what it came from.
-    begins = not checkpoints.steps(run.checkpoints)
-    initial = model_source.find(experiment.init_from) if experiment.init_from and begins else None
-
-    # Right before the first draw: what came before, such as preparing a data set, draws too.
-    keras.utils.set_random_seed(experiment.seed)
-    with strategy.scope():
-        model = vit_tf.create_model(config, dtype=experiment.model.dtype)
-        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
-    say(
-        f"{experiment.model.name} with {config.summary()}: {model.count_params():,} parameters, "
-        f"{describe(strategy)}"
-    )
-    trainer = Trainer(model, optimizer, experiment, strategy)
-    store = CheckpointStore(
-        run.checkpoints,
-        trainer.checkpoint,
-        keep_last=experiment.train.keep_last,
-        keep_every=experiment.train.keep_every,
-    )
-    step = _restore(trainer, store, run, initial)
-    bad_images = BadImages(run.bad_images, say) if experiment.data.bad_images == "skip" else None
-    batches = functools.partial(_train_dataset, train_source, experiment, preprocessing, bad_images)
-    trainer.feed(batches)
-    hosts = num_hosts(strategy)
-    _tell_sharding(experiment, hosts, run)
-    run.create(experiment)
-    if experiment.train.non_finite == "rewind" and begins:
-        store.save(step)  # There is always something to go back to.
-    if step < experiment.train.steps:
-        run.remove_results()
-    run.write_manifest(experiment, describe(strategy), train_source.manifest(), hosts)
-
-    with (
-        Signals() as signals,
-        Progress(run, experiment.train, step) as progress,
-        _counting(bad_images),
-    ):
-        if step == 0:
-            images = pipeline.sample_images(
-                train_source, preprocessing, experiment.seed, experiment.data.augmentation()
-            )
-            progress.write_images("training images", images)
-        evaluator = eval_source and Evaluator(
-            model,
-            strategy,
-            eval_source,
-            preprocessing,
-            experiment.train.batch_size,
-            experiment.train.loss,
-            signals,
-            bad_images,
-        )
-        guard = Guard(trainer, store, run, train_source, batches)
-        _run(trainer, evaluator, store, signals, progress, train_source, guard, bad_images)
-        vit_tf.save_npz(model, run.final, preprocessing)
-        say(f"wrote {run.final}")
-        if trainer.ema:
-            with trainer.ema.in_place():
-                vit_tf.save_npz(model, run.ema, preprocessing)
-            say(f"wrote {run.ema}, the Polyak average")
-    return run.read_metrics()[-1]
 
 
-def evaluate(experiment, source, strategy) -> dict:
-    """Evaluates a model from disk on `data.eval_split` of an experiment.
-
-    The images are prepared as the model was trained with, not as the experiment says.
+def build_trainer(experiment, model_config, strategy):
+    """The `Trainer` of an experiment, as a run from scratch begins with it; draws the weights.
 
     Args:
-        experiment: names the data set, the split, the batch size and the loss.
-        source: `weights.Source`.
-        strategy: where to run.
-
-    Returns:
-        Dict with examples, loss, accuracy and top_5_accuracy.
-
-    Raises:
-        UserError: if the data set is missing or has other classes than the model.
+        experiment: what to run.
+        model_config: of its model, for the number of classes of the data.
+        strategy: `tf.distribute.Strategy`.
     """
-    split = experiment.data.eval_split
-    if split is None:
-        raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
-    examples = open_source(experiment.data.name, split, experiment.data.data_dir)
-    with strategy.scope():
-        model, preprocessing = model_source.open_model(source)
-    if not model.config.pooled:
-        raise UserError(f"{source.path} is unpooled: it gives logits per patch, not per image.")
-    classes = model.config.num_classes
-    if classes != examples.num_classes or preprocessing.labels not in ((), examples.labels):
-        raise UserError(
-            f"{source.path} was trained for {classes} classes ({_few(preprocessing.labels)}), "
-            f"{experiment.data.name} has {examples.num_classes} ({_few(examples.labels)}). Choose "
-            "the data set with --set data.name=..., or fine-tune the model on this one."
-        )
-    bad_images = None
-    if experiment.data.bad_images == "skip":
-        # The result alone goes to stdout.
-        bad_images = BadImages(None, functools.partial(print, file=sys.stderr, flush=True))
-    with _counting(bad_images):
-        return Evaluator(
-            model,
-            strategy,
-            examples,
-            preprocessing,
-            experiment.train.batch_size,
-            experiment.train.loss,
-            bad_images=bad_images,
-        ).run()
-
-
-def _run(trainer, evaluator, store, signals, progress, source, guard, bad_images):
-    """Steps, log lines, evaluations and checkpoints until the last step or a signal."""
-    train = trainer.experiment.train
-    step = int(trainer.step.numpy())
-    try:
-        while True:
-            if evaluator and step > progress.last_evaluated and _due(step, train.eval_every, train):
-                begin = time.perf_counter()
-                with trainer.ema.in_place() if trainer.ema else contextlib.nullcontext():
-                    means = evaluator.run()
-                seconds = time.perf_counter() - begin
-                _check_finite("evaluation loss", means["loss"], step)
-                # Before the line of metrics, by which a resumed run knows that this is done.
-                if train.keep_best:
-                    store.save(step, score=means["accuracy"])
-                progress.evaluated(step, means, seconds)
-            if step >= train.steps:
-                break
-            steps = min(_next_stop(step, train) - step, progress.steps_within(_LONGEST_LOOP))
-            naming = _naming_bad_images(trainer, source, bad_images, steps)
-            with progress.timed(steps) as loop, naming:
-                trainer.train(tf.constant(steps))
-                step = int(trainer.step.numpy())  # Waits for the device.
-                loop.waited = float(trainer.waited.numpy())
-            saves = _due(step, train.checkpoint_every, train)
-            used = saves or (evaluator and _due(step, train.eval_every, train))
-            if trainer.frozen.numpy() or (used and not math.isfinite(trainer.weight_sum())):
-                reached, step = step, guard.handle(step)
-                if step <= reached:  # Rewound.
-                    progress.restart()
-                    signals.check()
-                    continue
-            if _due(step, train.log_every, train):
-                _log(trainer, progress, step)
-            # Asked again: a step that was skipped moves `step`.
-            if _due(step, train.checkpoint_every, train):
-                store.save(step)
-            signals.check()
-    except Interrupted as signal:
-        _check_finite("sum of the weights", trainer.weight_sum(), step)
-        store.save(step)
-        raise Interrupted(
-            f"{signal}: saved step {step}. Start the same command again to go on."
-        ) from None
-
-
-def _log(trainer, progress, step):
-    """Tells what happened since the last log line, and starts anew."""
-    loss_sum, norm = float(trainer.loss_sum.numpy()), float(trainer.norm.numpy())
-    _check_finite("sum of the losses", loss_sum, step)
-    rate = float(trainer.learning_rate(step - 1))
-    progress.trained(step, loss_sum, rate, norm, int(trainer.skipped.numpy()))
-    trainer.loss_sum.assign(0.0)
-    trainer.skipped.assign(0)
-
-
-def _check_finite(what, value, step):
-    """Ends the run before anything that is not a number is saved."""
-    if not math.isfinite(value):
-        raise RunError(
-            f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
-            "schedule.warmup_steps; what is saved in the workdir is from before."
-        )
-
-
-def _open_sources(experiment):
-    settings = experiment.data
-    train_source = open_source(settings.name, settings.train_split, settings.data_dir)
-    if settings.eval_split is None:
-        return train_source, None
-    return train_source, open_source(settings.name, settings.eval_split, settings.data_dir)
-
-
-def _train_dataset(source, experiment, preprocessing, bad_images, start_step, input_context=None):
-    settings = experiment.data
-    return pipeline.train_dataset(
-        source,
-        batch_size=experiment.train.batch_size,
-        preprocessing=preprocessing,
-        seed=experiment.seed,
-        shuffle_window=settings.shuffle_window,
-        start_step=start_step,
-        mixup=settings.mixup,
-        cutmix=settings.cutmix,
-        sharding=settings.sharding,
-        bad_images=bad_images,
-        input_context=input_context,
-        augmentation=settings.augmentation(),
+    settings = experiment.train
+    # Right before the first draw: what came before, such as preparing a data set, draws too.
+    keras.utils.set_random_seed(experiment.seed)
+    schedule = make_schedule(
+        experiment.schedule, experiment.optimizer.learning_rate, settings.steps
     )
-
-
-def _tell_sharding(experiment, hosts, run):
-    """Says on what the order of the examples depends, if not on the experiment alone."""
-    if experiment.data.sharding == "files":
-        before = run.last_hosts() or hosts
-        say(
-            f"data.sharding=files: the order of the examples is reproducible for {hosts} "
-            f"{'host' if hosts == 1 else 'hosts'}"
-            + f", and from here on another than before, with {before}"
-            * (before != hosts)
-        )
-
-
-@contextlib.contextmanager
-def _counting(bad_images):
-    """Says at the end, whatever it is, how many images were left out."""
-    try:
-        yield
-    finally:
-        if bad_images is not None and (line := bad_images.summary()):
-            bad_images.tell(line)
-
-
-@contextlib.contextmanager
-def _naming_bad_images(trainer, source, bad_images, steps):
-    """Turns a failure of the input in one of the next steps into the name of the bad image."""
-    experiment, step = trainer.experiment, trainer.next_batch
-    try:
-        yield
-    except INPUT_ERRORS as error:
-        if bad_images is not None:
-            bad_images.check()
-        # The step counter may have run ahead of the failing input, so all of them are looked at.
-        for failed in range(step, step + steps):
-            indices = pipeline.train_indices(
-                source,
-                batch_size=experiment.train.batch_size,
-                seed=experiment.seed,
-                shuffle_window=experiment.data.shuffle_window,
-                step=failed,
-                sharding=experiment.data.sharding,
-                hosts=num_hosts(trainer.strategy),
-            )
-            if found := find_unreadable(source, indices, bad_images):
-                raise found from None
-        raise error
+    with strategy.scope():
+        model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
+        variables, ema = model.trainable_variables, None
+        optimizer = make_optimizer(experiment.optimizer, schedule, variables)
+        if settings.ema_decay is not None:
+            ema = ExponentialMovingAverage(variables, settings.ema_decay)
+    say(
+        f"{experiment.model.name} with {model_config.summary()}: {model.count_params():,} "
+        f"parameters, {describe(strategy)}"
+    )
+    step_settings = StepSettings(
+        loss=functools.partial(
+            cross_entropy, loss=settings.loss, label_smoothing=settings.label_smoothing
+        ),
+        batch_size=settings.batch_size,
+        accumulate_steps=settings.accumulate_steps,
+        seed=experiment.seed,
+    )
+    return Trainer(model, optimizer, strategy, step_settings, ema)
 
 
 def _restore(trainer, store, run, initial):
@@ -325,21 +188,156 @@ def _restore(trainer, store, run, initial):
     if initial:
         say(model_source.load(trainer.model, initial, head="reset"))
     if trainer.ema:
-        trainer.ema.start()
+        trainer.ema.initialize()
     return 0
 
 
-def _due(step, every, train):
-    """Whether what happens every `every` steps (0: only at the end) happens at `step`."""
-    return step == train.steps or (every > 0 and step > 0 and step % every == 0)
+def _report_sharding(sharding, hosts, run):
+    """Says on what the order of the examples depends, if not on the experiment alone."""
+    if sharding == "files":
+        before = manifest.read_hosts(run.manifest) or hosts
+        say(
+            f"data.sharding=files: the order of the examples is reproducible for {hosts} "
+            f"{'host' if hosts == 1 else 'hosts'}"
+            + f", and from here on another than before, with {before}"
+            * (before != hosts)
+        )
 
 
-def _next_stop(step, train):
-    """The next step at which something is due."""
-    intervals = (train.log_every, train.eval_every, train.checkpoint_every)
-    stops = [(step // every + 1) * every for every in intervals if every > 0]
-    return min([train.steps, *stops])
+def _write_results(trainer, run, preprocessing):
+    vit_tf.save_npz(trainer.model, run.final, preprocessing)
+    say(f"wrote {run.final}")
+    if trainer.ema:
+        with trainer.ema.swapped_in():
+            vit_tf.save_npz(trainer.model, run.ema, preprocessing)
+        say(f"wrote {run.ema}, the Polyak average")
 
 
-def _few(labels):
-    return ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "") if labels else "unnamed"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingLoop:
+    """Steps, log lines, evaluations and checkpoints until the last step or a signal.
+
+    Attributes:
+        settings: how long and how often.
+        trainer: the training step; its dataset is open.
+        data: what it trains on.
+        evaluator: None evaluates nothing.
+        store: the checkpoints.
+        non_finite: what follows a step that is not finite.
+        progress: log lines and metrics.
+        signals: looked at between two loops on the device.
+    """
+
+    settings: config.Train
+    trainer: Trainer
+    data: TrainData
+    evaluator: Evaluator | None
+    store: CheckpointStore
+    non_finite: NonFinitePolicy
+    progress: Progress
+    signals: Signals
+
+    def run(self):
+        """Runs from the step of the trainer on.
+
+        Raises:
+            As `train`.
+        """
+        settings = self.settings
+        step = int(self.trainer.step.numpy())
+        try:
+            while True:
+                if self._evaluates(step) and step > self.progress.last_evaluated:
+                    self._evaluate(step)
+                if step >= settings.steps:
+                    break
+                step = self._train(step)
+                if self._is_non_finite(step):
+                    reached, step = step, self.non_finite.recover(step)
+                    if step <= reached:  # Rewound.
+                        self.progress.restart()
+                        self.signals.check()
+                        continue
+                # A step that was skipped has moved `step`.
+                if self._is_due(step, settings.log_every):
+                    self._log(step)
+                if self._is_due(step, settings.checkpoint_every):
+                    self.store.save(step)
+                self.signals.check()
+        except Interrupted as signal:
+            _check_finite("sum of the weights", self.trainer.weight_sum(), step)
+            self.store.save(step)
+            raise Interrupted(
+                f"{signal}: saved step {step}. Start the same command again to go on."
+            ) from None
+
+    def _train(self, step):
+        """Trains until something is due, or for a while; returns the steps done."""
+        trainer = self.trainer
+        steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
+        first = trainer.next_batch
+        try:
+            with self.progress.timed(steps) as timing:
+                trainer.train(tf.constant(steps))
+                step = int(trainer.step.numpy())  # Waits for the device.
+                timing.waited = float(trainer.data_wait.numpy())
+        except INPUT_ERRORS as error:
+            # The step counter may have run ahead of the failing input, so all of them are searched.
+            self.data.explain(error, range(first, first + steps), num_hosts(trainer.strategy))
+        return step
+
+    def _is_non_finite(self, step):
+        """Whether the last step was not finite, or weights are not that are about to be used."""
+        used = self._is_due(step, self.settings.checkpoint_every) or self._evaluates(step)
+        halted = bool(self.trainer.halted.numpy())
+        return halted or (used and not math.isfinite(self.trainer.weight_sum()))
+
+    def _evaluate(self, step):
+        begin = time.perf_counter()
+        ema = self.trainer.ema
+        with ema.swapped_in() if ema else contextlib.nullcontext():
+            means = self.evaluator.run()
+        seconds = time.perf_counter() - begin
+        _check_finite("evaluation loss", means["loss"], step)
+        # Before the line of metrics, by which a resumed run knows that this is done.
+        if self.settings.keep_best:
+            self.store.save(step, score=means["accuracy"])
+        self.progress.evaluated(step, means, seconds)
+
+    def _log(self, step):
+        """Writes what happened since the last log line, and starts anew."""
+        trainer = self.trainer
+        loss_sum = float(trainer.loss_sum.numpy())
+        _check_finite("sum of the losses", loss_sum, step)
+        self.progress.trained(
+            step,
+            loss_sum,
+            learning_rate=float(trainer.optimizer.learning_rate(step - 1)),
+            gradient_norm=float(trainer.gradient_norm.numpy()),
+            skipped=int(trainer.skipped.numpy()),
+        )
+        trainer.loss_sum.assign(0.0)
+        trainer.skipped.assign(0)
+
+    def _evaluates(self, step):
+        return self.evaluator is not None and self._is_due(step, self.settings.eval_every)
+
+    def _is_due(self, step, every):
+        """Whether what happens every `every` steps (0: only at the end) happens at `step`."""
+        return step == self.settings.steps or (every > 0 and step > 0 and step % every == 0)
+
+    def _next_stop(self, step):
+        """The next step at which something is due."""
+        settings = self.settings
+        intervals = (settings.log_every, settings.eval_every, settings.checkpoint_every)
+        stops = [(step // every + 1) * every for every in intervals if every > 0]
+        return min([settings.steps, *stops])
+
+
+def _check_finite(what, value, step):
+    """Ends the run before anything that is not a number is saved."""
+    if not math.isfinite(value):
+        raise RunError(
+            f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
+            "schedule.warmup_steps; what is saved in the workdir is from before."
+        )

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import vit_tf
-from tests.vit_tf import foreign_models, tiny
-from vit_tf.checkpoints.safetensors import timm_reading
-from vit_tf.checkpoints.safetensors.settings import Settings
-from vit_tf.checkpoints.safetensors.timm_rules import rules
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import safetensors_models
+from vit_tf.checkpoints.safetensors.json_object import JsonObject
+from vit_tf.checkpoints.safetensors.timm.config_json import ConfigJson
+from vit_tf.checkpoints.safetensors.timm.vit import heads_and_activation
+from vit_tf.checkpoints.safetensors.timm.vit_rules import rules
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -117,7 +119,7 @@ def loaded(tmp_path_factory):
         tiny.randomize(model, seed=3)
         crop = {"resize": "resize_small", "resize_to": 60} if name == "hf_token" else {}
         preprocessing = vit_tf.Preprocessing(image_size=config.image_size, **crop)
-        foreign_models.save(model, folder / name, layout, preprocessing)
+        safetensors_models.save(model, folder / name, layout, preprocessing)
         images = tiny.images(size=config.image_size, dtype="uint8")
         np.save(folder / name / "images.npy", images)
         np.save(folder / name / "expected.npy", model(images))
@@ -144,7 +146,7 @@ def test_every_model_has_a_test(made):
 
 @pytest.mark.parametrize("name", MADE)
 def test_their_models_here(made, name):
-    model, _ = foreign_models.load(made / name)
+    model, _ = safetensors_models.load(made / name)
     images = np.load(made / name / "images.npy")
     check_close(model(images).numpy(), np.load(made / name / "expected.npy"))
 
@@ -154,7 +156,7 @@ def test_our_models_there(loaded, name):
     path = loaded / name
     check_close(np.load(path / "received.npy"), np.load(path / "expected.npy"))
     # And back: the same arrays, the standardised kernels by value.
-    model, _ = foreign_models.load(path)
+    model, _ = safetensors_models.load(path)
     check_close(model(np.load(path / "images.npy")).numpy(), np.load(path / "expected.npy"))
 
 
@@ -179,9 +181,9 @@ def test_architectures_of_timm(tmp_path):
         if own - known:
             continue  # it has tensors that no model of ours has
         notes = []
-        settings = Settings("config.json", {"architecture": name})
+        stated = ConfigJson(JsonObject("config.json", {"architecture": name}))
         try:
-            received = timm_reading.facts(settings, fact["width"], "vit", notes)
+            received = heads_and_activation(stated, fact["width"], False, notes)
         except ValueError:
             continue
         read.append(name)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from pipelines.data import pipeline
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
+from pipelines.runs.manifest import write_manifest
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.process import run_here
 from tests.pipelines.tiny import as_flags, tiny_experiment
@@ -130,7 +131,7 @@ def test_hosts_of_a_run(batch_command, tmp_path, records):
     run = Workdir(tmp_path)
     run.create(experiment)
     for hosts in (4, 2):
-        run.write_manifest(experiment, "8 replicas on TPU", {}, hosts)
+        write_manifest(run.manifest, seed=0, data={}, strategy="8 replicas on TPU", hosts=hosts)
     for flags, hosts in (([], 2), (["--hosts", "1"], 1)):
         code, out, err = batch_command("--workdir", tmp_path, "--json", *flags)
         assert (code, err) == (0, "")

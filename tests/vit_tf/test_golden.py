@@ -9,7 +9,9 @@ import tensorflow as tf
 import vit_tf
 from tests.tolerances import assert_golden, golden_excess
 from tests.vit_tf import numpy_vit
-from vit_tf.checkpoints.published_layout import POSITIONS, canonical_names, published_table
+from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.families import FAMILIES
+from vit_tf.weights import published_entries
 
 NAMES = ("vit_token", "vit_gap", "vit_token_prelogits", "vit_token_resized")
 
@@ -21,7 +23,9 @@ def read_description(file):
 def canonical(file, prefix):
     """Arrays of the file under `prefix` by canonical key."""
     arrays = {key[len(prefix) :]: file[key] for key in file if key.startswith(prefix)}
-    return {key: arrays[name] for key, name in canonical_names(arrays, "golden").items()}
+    found = (family.published.canonical_names(arrays) for family in FAMILIES)
+    keys = next(keys for keys in found if keys is not None)
+    return {key: arrays[name] for name, key in keys.items()}
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def test_stages_give_the_same_logits(load, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(load, name):
     file, model = load(name)
-    entries = published_table(model)
+    entries = published_entries(model)
     with tf.GradientTape() as tape:
         logits = model(file["images"], training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(file["labels"], logits)

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 import vit_tf
 from tests.tolerances import assert_golden, golden_excess
+from tests.vit_tf.checkpoints.npz_files import infer_config
 from tests.vit_tf.test_golden import canonical, read_description
-from vit_tf.checkpoints.published_layout import published_table
 from vit_tf.layers import GroupNorm, StandardizedConv
-from vit_tf.weights import infer_config
+from vit_tf.weights import published_entries
 
 HYBRIDS = ("hybrid_root_only", "hybrid_two_stages")
 BIT = "bit_tiny"
@@ -32,7 +32,7 @@ def load(golden, tmp_path):
 
 def loss_and_gradients(file, model):
     """The mean cross-entropy, and its gradient by published key."""
-    entries = published_table(model)
+    entries = published_entries(model)
     with tf.GradientTape() as tape:
         logits = model(file["images"], training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(file["labels"], logits)

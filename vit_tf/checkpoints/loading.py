@@ -5,22 +5,15 @@ Everything is checked before the first variable changes.
 
 import dataclasses
 
-from vit_tf.checkpoints.published_layout import (
-    POSITIONS,
-    is_head,
-    is_pre_logits,
-    published_table,
-    some,
-)
-from vit_tf.config import ResNetConfig
+from vit_tf.checkpoints.grids import check_grid, square_grid
+from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.layers.positions import resize_position_table
 
 HEAD_MODES = ("auto", "keep", "reset", "reset_last")
+_PRE_LOGITS = "pre_logits/"
 # A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot ask for more memory.
 _MOST_POSITIONS = 512 * 512
-# What no array shows and the weights depend on, of a ViT and of whatever has a ResNet.
-_MEANING = ("activation", "layer_norm_epsilon")
-_RESIDUAL_MEANING = ("group_norm_epsilon", "variance_epsilon", "deviation_epsilon")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,101 +46,99 @@ class LoadReport:
         return "\n".join(lines)
 
 
-def load_arrays(model, file, path, head, grid=None, config=None) -> LoadReport:
-    """Loads published arrays into a model; the arguments are as for `vit_tf.load_npz`.
+def load_checkpoint(model, checkpoint, family, head, source_grid=None) -> LoadReport:
+    """Loads an open checkpoint into a model; see `vit_tf.weights.load_npz`.
 
     Args:
-        model: a `VisionTransformer` or `ResNet`.
-        file: has `shapes`, canonical key -> shape; `check`, which raises `ValueError` if the array
-            of a canonical key is damaged; and `read`, which returns it as float32.
-        path: where they come from, for messages.
+        model: the model.
+        checkpoint: has `path`, `shapes`, `check`, `read`, `trained_config` and `grid` as
+            `vit_tf.checkpoints` describes them.
+        family: the module of the published layout for the model's family, such as `published.vit`.
         head: one of `HEAD_MODES`.
-        grid: `(rows, columns)` of the position table; None takes it as square.
-        config: the configuration that the weights were trained with, if it is known.
+        source_grid: `(rows, columns)` of the position table; None takes the checkpoint's.
 
     Raises:
         ValueError: if they do not fit. The model is then unchanged.
     """
     if head not in HEAD_MODES:
         raise ValueError(f"head must be one of {', '.join(HEAD_MODES)}. Received: {head!r}.")
-    if config is not None:
-        _check_meaning(model.config, config, path)
-    shapes = file.shapes
-    entries = published_table(model)
-    head_entries = [entry for entry in entries if _of_head(entry)]
+    path, shapes = checkpoint.path, checkpoint.shapes
+    grid = checkpoint.grid if source_grid is None else check_grid(source_grid, path)
+    _check_trained_fields(model.config, checkpoint.trained_config, family, path)
+    entries = family.entries(model)
+    head_entries = [
+        entry for entry in entries if _first_key(entry).startswith(family.HEAD_PREFIXES)
+    ]
     loaded_head = _choose_head(head, head_entries, shapes, path)
-    wanted = [entry for entry in entries if not _of_head(entry)] + loaded_head
-
-    unused = shapes.keys() - {key for entry in wanted for key in entry.shapes}
-    # A model without class token or position table does without the file's.
-    dropped = {key for key in unused if is_head(key) or key in ("cls", POSITIONS)}
-    if foreign := sorted(unused - dropped):
-        raise ValueError(
-            f"{path} holds arrays this model has no place for: {some(foreign)}. "
-            "Create the model the file was written for."
-        )
+    loaded = [entry for entry in entries if entry not in head_entries] + loaded_head
+    dropped = _find_dropped(shapes, loaded, family, path)
     table, resized = None, None
-    for entry in wanted:
+    for entry in loaded:
         if POSITIONS in entry.shapes:
-            table, resized = _read_positions(file, model, path, grid)
+            table, resized = _read_positions(checkpoint, model, grid)
             continue
         _check_shapes(entry, shapes, path)
         for key in entry.shapes:
-            file.check(key)
+            checkpoint.check(key)
 
     # Read a second time, and one array at a time: memory never holds the file beside the model.
-    for entry in wanted:
+    for entry in loaded:
         if POSITIONS in entry.shapes:
             entry.variable.assign(table)
         else:
-            entry.variable.assign(entry.pack([file.read(key) for key in entry.shapes]))
+            entry.variable.assign(entry.pack([checkpoint.read(key) for key in entry.shapes]))
     reset = [entry for entry in head_entries if entry not in loaded_head]
     for entry in reset:
         _reset(model, entry)
     return LoadReport(
-        path=str(path),
-        loaded=[key for entry in wanted for key in entry.shapes],
+        path=path,
+        loaded=[key for entry in loaded for key in entry.shapes],
         reset=[key for entry in reset for key in entry.shapes],
-        dropped=sorted(dropped),
+        dropped=dropped,
         resized=resized,
     )
 
 
-def _check_meaning(config, trained, path):
-    """Refuses weights that would fit, and mean something else in this model."""
+def _check_trained_fields(config, trained, family, path):
+    """Refuses weights that would fit, and compute something else in this model."""
     if type(config) is not type(trained):
-        return  # Of another family, whose arrays do not fit at all.
-    if isinstance(config, ResNetConfig):
-        pairs = [("", config, trained, _RESIDUAL_MEANING)]
-    else:
-        pairs = [("", config, trained, _MEANING)]
-        # A table that is dropped or missing is noticed; fixed positions leave no trace in a file.
-        if {config.position_embedding, trained.position_embedding} == {"sincos_2d", "none"}:
-            pairs.append(("", config, trained, ("position_embedding",)))
-        if config.stem and trained.stem:
-            pairs.append(("stem.", config.stem, trained.stem, _RESIDUAL_MEANING))
-    for part, ours, theirs, names in pairs:
-        for name in names:
-            if getattr(ours, name) != getattr(theirs, name):
-                raise ValueError(
-                    f"{path} was trained with {name}={getattr(theirs, name)}, this model has "
-                    f"{getattr(ours, name)}: it would load and compute something else. Create the "
-                    f"model with {part}{name}={getattr(theirs, name)}."
-                )
+        return  # Not known, or of another family, whose arrays do not fit at all.
+    ours, theirs = family.trained_fields(config), family.trained_fields(trained)
+    for name in [name for name in ours if name in theirs]:
+        if ours[name] != theirs[name]:
+            raise ValueError(
+                f"{path} was trained with {name.rpartition('.')[2]}={theirs[name]}, this model has "
+                f"{ours[name]}: it would load and compute something else. Create the model with "
+                f"{name}={theirs[name]}."
+            )
 
 
-def _of_head(entry):
-    return all(map(is_head, entry.shapes))
+def _find_dropped(shapes, loaded, family, path):
+    """The keys of the file that the model has no use for; raises if one of them is essential."""
+    unused = shapes.keys() - {key for entry in loaded for key in entry.shapes}
+    dropped = {
+        key for key in unused if key.startswith(family.HEAD_PREFIXES) or key in family.OPTIONAL_KEYS
+    }
+    if unknown := sorted(unused - dropped):
+        raise ValueError(
+            f"{path} holds arrays this model has no place for: {summarize(unknown)}. "
+            "Create the model the file was written for."
+        )
+    return sorted(dropped)
+
+
+def _first_key(entry):
+    return next(iter(entry.shapes))
 
 
 def _choose_head(mode, head_entries, shapes, path):
     """Which of the model's head entries are loaded under `mode`."""
-    has_pre_logits = any(map(is_pre_logits, shapes))
-    wants_pre_logits = any("pre_logits/kernel" in entry.shapes for entry in head_entries)
+    has_pre_logits = any(key.startswith(_PRE_LOGITS) for key in shapes)
+    wants_pre_logits = any(_first_key(entry).startswith(_PRE_LOGITS) for entry in head_entries)
     if mode == "reset" or not head_entries:
         return []
     if mode == "reset_last":
-        chosen = [entry for entry in head_entries if is_pre_logits(next(iter(entry.shapes)))]
+        chosen = [entry for entry in head_entries if _first_key(entry).startswith(_PRE_LOGITS)]
         for entry in chosen:
             _check_shapes(entry, shapes, path)
         return chosen
@@ -180,27 +171,27 @@ def _check_shapes(entry, shapes, path):
             )
 
 
-def _read_positions(file, model, path, grid):
+def _read_positions(checkpoint, model, grid):
     """The file's position table on the model's grid, and `(old, new)` grids if they differ."""
-    width = model.config.hidden_size
-    if POSITIONS not in file.shapes:
+    path, shapes, width = checkpoint.path, checkpoint.shapes, model.config.hidden_size
+    if POSITIONS not in shapes:
         raise ValueError(
             f"{path} has no {POSITIONS}. Create the model with the position_embedding that it was "
             "trained with: 'sincos_2d' (big_vision) or 'none'."
         )
-    shape = file.shapes[POSITIONS]
+    shape = shapes[POSITIONS]
     if len(shape) != 3 or shape[0] != 1 or shape[2] != width:
         raise ValueError(
             f"{path}: {POSITIONS} has shape {tuple(shape)}, the model needs (1, tokens, {width})."
         )
-    prefix = int("cls" in file.shapes)
+    prefix = int("cls" in shapes)
     rows = shape[1] - prefix
     if not 1 <= rows <= _MOST_POSITIONS:
         raise ValueError(
             f"{path}: {POSITIONS} claims {rows} patch positions. Expected 1 to {_MOST_POSITIONS}."
         )
     grid = _source_grid(path, grid, rows)
-    table = file.read(POSITIONS)[0]
+    table = checkpoint.read(POSITIONS)[0]
     if grid != model.grid:
         table = resize_position_table(table, grid, model.grid, prefix)
     table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
@@ -208,14 +199,12 @@ def _read_positions(file, model, path, grid):
 
 
 def _source_grid(path, grid, rows):
+    grid = square_grid(rows) if grid is None else grid
     if grid is None:
-        side = int(round(rows**0.5))
-        if side * side != rows:
-            raise ValueError(
-                f"{path} has {rows} patch positions, which is not a square. "
-                "Pass source_grid=(rows, columns)."
-            )
-        return side, side
+        raise ValueError(
+            f"{path} has {rows} patch positions, which is not a square. "
+            "Pass source_grid=(rows, columns)."
+        )
     if grid[0] * grid[1] != rows:
         raise ValueError(
             f"{path} has {rows} patch positions, which do not fill {grid[0]} x {grid[1]}. "
@@ -225,7 +214,7 @@ def _source_grid(path, grid, rows):
 
 
 def _reset(model, entry):
-    layer = model.pre_logits if is_pre_logits(next(iter(entry.shapes))) else model.head
+    layer = model.pre_logits if _first_key(entry).startswith(_PRE_LOGITS) else model.head
     is_kernel = entry.variable is layer.kernel
     initializer = layer.kernel_initializer if is_kernel else layer.bias_initializer
     entry.variable.assign(initializer(entry.variable.shape, dtype=entry.variable.dtype))

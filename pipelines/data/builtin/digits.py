@@ -57,10 +57,19 @@ class Digits(QuietPreparation, tfds.core.GeneratorBasedBuilder):
         return {split: self._generate_examples(split) for split in _SPLITS}
 
     def _generate_examples(self, split):
-        pixels, labels = _load()
-        for place, index in enumerate(split_indices(split, num_classes=self._count)):
-            image = np.repeat(pixels[index][..., None], 3, axis=-1)
-            yield place, {"image": image, "label": int(labels[index])}
+        for place, (_, image, label) in enumerate(read_split(split, num_classes=self._count)):
+            yield place, {"image": image, "label": label}
+
+
+def read_split(split, num_classes=10):
+    """Yields `(index, image, label)` of each image of a split, in stored order.
+
+    The index is that of `sklearn.datasets.load_digits`; the image is uint8 `[8, 8, 3]`. The
+    arguments are those of `split_indices`.
+    """
+    pixels, labels = _load()
+    for index in split_indices(split, num_classes):
+        yield int(index), np.repeat(pixels[index][..., None], 3, axis=-1), int(labels[index])
 
 
 def split_indices(split, num_classes=10):

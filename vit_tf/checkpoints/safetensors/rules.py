@@ -1,4 +1,4 @@
-"""What a foreign layout is made of: rules between its tensors and the canonical published arrays.
+"""What a layout is made of: rules between its tensors and the canonical published arrays.
 
 `D` width, `h` heads, `I` and `O` channels in and out. PyTorch keeps kernels as `[O, I]` and
 `[O, I, rows, columns]`, the published layout as `[I, O]` and `[rows, columns, I, O]`.
@@ -15,12 +15,12 @@ from vit_tf.preprocessing import Preprocessing
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
-    """Foreign tensors and the published arrays that hold the same values.
+    """Tensors of a layout and the published arrays that hold the same values.
 
     Attributes:
-        names: foreign name -> shape.
+        names: name of a tensor -> shape.
         shapes: published key -> shape.
-        pack: foreign arrays in the order of `names` -> published arrays in that of `shapes`.
+        pack: tensors in the order of `names` -> published arrays in that of `shapes`.
         unpack: the inverse.
     """
 
@@ -50,13 +50,13 @@ class InputMap:
         return scaled.astype(np.float32)
 
     def bias(self, bias, kernel):
-        """The bias `[D]` for it, from the foreign bias and kernel; float32."""
+        """The bias `[D]` for it, from the source's bias and kernel; float32."""
         added = np.einsum("ijcd,c->d", kernel.astype(np.float64), np.asarray(self.offset))
         return (bias.astype(np.float64) + added).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Reading:
+class ReadPlan:
     """What a layout made of a file's names, shapes and settings; nothing is read yet.
 
     Attributes:
@@ -79,7 +79,7 @@ class Reading:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Writing:
+class WritePlan:
     """How a model is written in a layout.
 
     Attributes:
@@ -120,7 +120,7 @@ def convolution(name, key, shape):
 
 
 def linear(name, keys, inputs, outputs):
-    """A dense layer, or several that the foreign layout keeps as one along its outputs.
+    """A dense layer, or several that the layout keeps as one along its outputs.
 
     Args:
         name: of the layer there.

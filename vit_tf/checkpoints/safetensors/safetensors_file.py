@@ -15,6 +15,7 @@ import numpy as np
 
 from vit_tf.checkpoints.atomic_file import write_atomically
 
+WEIGHTS_NAME = "model.safetensors"
 # That of a model with 1,000 tensors takes 0.1 MB; the format itself allows 100 MB.
 _MOST_HEADER = 8 * 2**20
 _MOST_AXES = 8
@@ -46,7 +47,7 @@ class SafetensorsFile:
         self.path = os.fspath(path)
         if not os.path.isfile(self.path):
             raise FileNotFoundError(f"There is no checkpoint file {self.path}.")
-        self._file = open(self.path, "rb")  # noqa: SIM115 - closed by __exit__
+        self._file = open(self.path, "rb")  # noqa: SIM115 - closed by `close`
         try:
             self.shapes, self.dtypes, self._places = self._read_header()
         except BaseException:
@@ -57,6 +58,10 @@ class SafetensorsFile:
         return self
 
     def __exit__(self, *exc_info):
+        self.close()
+
+    def close(self):
+        """Closes the file."""
         self._file.close()
 
     def check_readable(self, names):

@@ -1,8 +1,8 @@
 """What both layouts read off shapes and settings: sizes, counts, image size, preprocessing."""
 
-import math
 import re
 
+from vit_tf.checkpoints.grids import square_grid
 from vit_tf.checkpoints.safetensors.rules import InputMap
 from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing
@@ -82,13 +82,12 @@ def image_size(rows, patch, reduction, stated, path, notes) -> tuple[int, int]:
         raise ValueError(
             f"{path} does not tell the image size: it has no positions. State it in config.json."
         )
-    side = math.isqrt(max(rows, 0))
-    if rows < 1 or side * side != rows:
+    if (grid := square_grid(rows)) is None:
         raise ValueError(
             f"{path} has {rows} patch positions, which are not a square, so that the image size is "
             "unknown. State it in config.json."
         )
-    size = (side * patch * reduction,) * 2
+    size = tuple(side * patch * reduction for side in grid)
     notes.append(f"the image size is not stated: {size[0]} x {size[1]}, for square positions")
     check_image_size(size, path)
     return size

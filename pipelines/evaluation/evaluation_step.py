@@ -1,0 +1,98 @@
+"""One evaluation step, under every strategy, and the sums over a data set (Orbit's inner loop)."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import orbit
+import tensorflow as tf
+
+from pipelines.data import pipeline
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain
+from pipelines.data.sources.source import Source
+from pipelines.errors import UserError
+from pipelines.tasks import metrics
+from vit_tf import Preprocessing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationData:
+    """A data set to evaluate on, and how its images become batches.
+
+    Attributes:
+        source: the examples.
+        preprocessing: how images become inputs.
+        batch_size: images per step over all replicas; rounded up to a multiple of their number.
+        bad_images: to leave out images that cannot be read; None ends the evaluation at the first.
+    """
+
+    source: Source
+    preprocessing: Preprocessing
+    batch_size: int
+    bad_images: BadImages | None = None
+
+
+class Evaluator(orbit.StandardEvaluator):
+    """Sums over a data set in which every example counts once.
+
+    Args:
+        model: built in `strategy.scope()`.
+        strategy: where it runs.
+        data: `EvaluationData`.
+        loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
+        signals: optional `Signals`, looked at after every batch.
+    """
+
+    def __init__(self, model, strategy, data, loss: Callable, signals=None):
+        replicas = strategy.num_replicas_in_sync
+        batch_size = math.ceil(data.batch_size / replicas) * replicas
+        dataset = strategy.distribute_datasets_from_function(
+            lambda context: pipeline.eval_dataset(
+                data.source,
+                batch_size=batch_size,
+                preprocessing=data.preprocessing,
+                bad_images=data.bad_images,
+                input_context=context,
+            )
+        )
+        super().__init__(dataset)
+        self.model, self.strategy, self.data = model, strategy, data
+        self.loss, self.signals = loss, signals
+        self.steps = math.ceil(data.source.num_examples / batch_size)
+
+    def eval_begin(self):
+        return {}
+
+    def eval_step(self, iterator):
+        sums = self.strategy.run(self._replica_sums, args=(next(iterator),))
+        return {name: self.strategy.reduce("SUM", value, axis=None) for name, value in sums.items()}
+
+    def _replica_sums(self, batch):
+        labels, logits = batch["label"], self.model(batch["image"], training=False)
+        return metrics.metric_sums(labels, logits, batch["weight"], self.loss(labels, logits))
+
+    def eval_reduce(self, state, step_outputs):
+        if self.signals is not None:
+            self.signals.check()
+        # Python floats: float32 would lose single examples after 16 million.
+        sums = {name: float(value) for name, value in step_outputs.items()}
+        return {name: state.get(name, 0.0) + value for name, value in sums.items()}
+
+    def eval_end(self, state):
+        if not state["examples"]:
+            raise UserError(
+                f"Not one image of {self.data.source} can be read. Is it the right data set?"
+            )
+        return metrics.metric_means(state)
+
+    def run(self) -> dict:
+        """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy.
+
+        Raises:
+            UserError: if an image cannot be read and is not to be left out; it is named.
+        """
+        source = self.data.source
+        try:
+            return self.evaluate(tf.constant(self.steps))
+        except INPUT_ERRORS as error:
+            explain(error, source, [range(source.num_examples)], self.data.bad_images)

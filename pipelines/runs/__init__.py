@@ -1,0 +1,1 @@
+"""What a run leaves on disk and tells on the way, and where models come from."""

@@ -1,0 +1,67 @@
+"""Writes a directory so that a reader, or a crash, never sees half of one."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+
+from pipelines.errors import UserError
+
+
+@contextlib.contextmanager
+def atomic_directory(path):
+    """Yields a new directory beside `path` that replaces `path` when the block ends.
+
+    If the block raises, nothing is left: neither the directory nor the parents made for it.
+
+    Raises:
+        UserError: if the parent of `path` (`--output`) cannot be created or written.
+    """
+    parent, name = os.path.split(path)
+    created = _make_directories(parent)
+    try:
+        temporary = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
+    except OSError as error:
+        raise UserError(f"Cannot write to --output {parent}: {error.strerror}.") from None
+    try:
+        yield temporary
+        os.chmod(temporary, 0o755)  # mkdtemp gives access to the owner only.
+        _replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        for directory in created:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+        raise
+
+
+def _make_directories(path):
+    """Creates `path` and its parents; returns those that were missing, the deepest first."""
+    missing, directory = [], os.path.abspath(path)
+    while not os.path.exists(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot create --output {path}: {error.strerror}.") from None
+    return missing
+
+
+def _replace(temporary, path):
+    """Renames `temporary` to `path`; an old directory there is moved aside and deleted last."""
+    if not os.path.lexists(path):
+        os.rename(temporary, path)
+        return
+    parent, name = os.path.split(path)
+    aside = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
+    old = os.path.join(aside, name)
+    try:
+        os.rename(path, old)
+        try:
+            os.rename(temporary, path)
+        except BaseException:
+            os.rename(old, path)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

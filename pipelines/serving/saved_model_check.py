@@ -1,0 +1,122 @@
+"""Compares a SavedModel, called in a clean process, with the model that it was written from."""
+
+import numpy as np
+import tensorflow as tf
+
+import custom_ops
+from pipelines.errors import RunError
+from pipelines.serving import clean_process
+from vit_tf.analysis.attention_maps import attention_maps
+from vit_tf.analysis.comparison import relative_difference
+from vit_tf.images.decoding import decode_image
+
+# Largest relative difference allowed between the export and the model, by compute dtype. Graph
+# optimisation fuses and reorders what rounds; measured up to 12 layers: 2e-6 in float32, 1e-3 in
+# float16, 2e-2 in bfloat16. A wrong resize or a lost weight is far outside.
+TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+# Outputs whose largest value is smaller are compared as if it were this.
+_MIN_SCALE = 1e-3
+
+
+def check_saved_model(model, preprocessing, directory, signatures, loader=None) -> float:
+    """Calls a SavedModel in a process with TensorFlow only, and compares with the model here.
+
+    Args:
+        model: what was exported; it computes with the reference implementation of the ops.
+        preprocessing: its `vit_tf.Preprocessing`.
+        directory: the SavedModel.
+        signatures: names of those that it has.
+        loader: Python file that the process runs before it loads the SavedModel, or None.
+
+    Returns:
+        The largest `relative_difference` of all outputs.
+
+    Raises:
+        RunError: if it does not load or run there, or an output differs by more than `TOLERANCE`.
+    """
+    calls, expected = [], []
+    for name, images, inputs in _calls(preprocessing.image_size):
+        if name in signatures:
+            calls.append((name, inputs))
+            with custom_ops.implementation("reference"):
+                expected.append(_expected_outputs(name, model, preprocessing, images))
+    try:
+        actual = clean_process.call_signatures(directory, calls, loader=loader)
+    except clean_process.CleanProcessError as error:
+        raise RunError(f"The export does not work with TensorFlow alone: {error}") from None
+    tolerance, largest = TOLERANCE[model.compute_dtype], 0.0
+    for (name, _), ours, theirs in zip(calls, expected, actual, strict=True):
+        if ours.keys() != theirs.keys():
+            raise RunError(f"The export's {name} returns {sorted(theirs)}, not {sorted(ours)}.")
+        for key, value in ours.items():
+            difference = _difference(theirs[key], value)
+            if not difference <= tolerance:
+                raise RunError(
+                    f"The export differs from the model: {key} of {name} by {difference:.3g} of "
+                    f"its largest value. Allowed: {tolerance:.0e}."
+                )
+            largest = max(largest, difference)
+    return largest
+
+
+def _calls(image_size):
+    """Yields `(signature, images, inputs)`: what to call, and the images that the inputs encode.
+
+    Images are uint8 arrays, None for one that cannot be decoded.
+    """
+    height, width = image_size
+    generator = np.random.default_rng(0)
+    own, odd, tiny = (
+        generator.integers(0, 256, (batch, rows, columns, 3), np.uint8)
+        for batch, rows, columns in ((2, height, width), (1, 2 * height + 3, width + 7), (1, 3, 5))
+    )
+    for images in (own, odd, tiny):
+        for name in ("serving_default", "embed", "attend"):
+            yield name, list(images), images.astype(np.float32)
+        yield "serving_uint8", list(images), images
+    jpeg = tf.io.encode_jpeg(odd[0]).numpy()
+    png = tf.io.encode_png(tiny[0]).numpy()
+    decoded = [decode_image(data).numpy() for data in (jpeg, png)]
+    yield "serving_bytes", decoded, [jpeg, png]
+    yield "serving_bytes_lenient", [decoded[0], None, decoded[1]], [jpeg, jpeg[:-9], png]
+
+
+def _expected_outputs(name, model, preprocessing, images):
+    """What the model computes for `images` here, eagerly: dict of arrays."""
+    height, width = preprocessing.image_size
+    valid = np.array([image is not None for image in images])
+    blank = np.zeros((height, width, 3), np.uint8)
+    # On the CPU, as the other process: GPUs round float32 products to 10 bits by default.
+    with tf.device("CPU:0"):
+        inputs = tf.stack([preprocessing(blank if x is None else x) for x in images])
+        if name == "attend":
+            outputs = {"attention": attention_maps(model, inputs)}
+        elif name == "embed":
+            outputs = {"embedding": tf.cast(model.features(inputs), tf.float32)}
+        else:
+            logits = model(inputs, training=False)
+            outputs = {"logits": logits, "probabilities": preprocessing.to_probabilities(logits)}
+    outputs = {key: value.numpy() for key, value in outputs.items()}
+    for key, value in outputs.items():
+        if not np.isfinite(value).all():
+            raise RunError(f"The model's {key} for ordinary images are not finite.")
+    if name in ("attend", "embed"):
+        return outputs
+    labels = preprocessing.labels or [str(i) for i in range(model.config.num_classes)]
+    outputs["classes"] = np.array([labels] * len(images))
+    if name == "serving_bytes_lenient":
+        outputs["logits"][~valid] = outputs["probabilities"][~valid] = np.nan
+        outputs["valid"] = valid
+    return outputs
+
+
+def _difference(actual, expected):
+    """`relative_difference` of what is not NaN in both; inf where shape, type or NaNs differ."""
+    if actual.shape != expected.shape or actual.dtype.kind != expected.dtype.kind:
+        return float("inf")
+    if expected.dtype.kind != "f":
+        return 0.0 if np.array_equal(actual, expected) else float("inf")
+    known = ~np.isnan(expected)
+    if not np.array_equal(known, ~np.isnan(actual)):
+        return float("inf")
+    return relative_difference(actual[known], expected[known], _MIN_SCALE)

@@ -1,0 +1,31 @@
+"""Losses of single-label and multi-label classification (paper.md F.2)."""
+
+import tensorflow as tf
+
+
+def cross_entropy(labels, logits, loss="softmax", label_smoothing=0.0):
+    """Cross-entropy of each example.
+
+    Args:
+        labels: int `[b]`, or float `[b, K]` once mixed.
+        logits: float32 `[b, K]`.
+        loss: "softmax", or "sigmoid" summed over classes (not averaged, as Keras would).
+        label_smoothing: mass `s` moved from the targets to the uniform distribution:
+            `(1 - s) target + s / K`.
+
+    Returns:
+        float32 `[b]`.
+
+    Raises:
+        ValueError: if `loss` is neither.
+    """
+    classes = logits.shape[-1]
+    targets = tf.one_hot(labels, classes) if labels.dtype.is_integer else labels
+    if label_smoothing:
+        targets = targets * (1 - label_smoothing) + label_smoothing / classes
+    if loss == "softmax":
+        return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+    if loss == "sigmoid":
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits)
+        return tf.reduce_sum(losses, axis=-1)
+    raise ValueError(f"loss must be softmax or sigmoid. Received: {loss!r}.")

@@ -1,0 +1,235 @@
+"""Where the first value of a step lies that is not finite: the step is repeated in eager mode."""
+
+import dataclasses
+import functools
+
+import keras
+import tensorflow as tf
+
+from pipelines.errors import first_line
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Where the first value of a step is that is not finite.
+
+    Attributes:
+        what: "weight", "image", "layer", "loss", "gradient", "sum" (only over the whole batch),
+            "nothing" (repeated, all is finite) or "error" (the step could not be repeated).
+        text: the same as the end of a sentence.
+        layer, variable: paths in the model, where there is one. Beside a layer, the variable is the
+            first one in backward order whose gradient is not finite.
+        ids: of the images that show it, or, if that cannot be told, of the part they are in.
+    """
+
+    what: str
+    text: str
+    layer: str | None = None
+    variable: str | None = None
+    ids: tuple[int, ...] = ()
+
+
+def find_non_finite(model, gradients, parts, step) -> Finding:
+    """Repeats a step in eager mode, up to the first value that is not finite.
+
+    Looks in the order of the computation: at the weights; for each part at images, layers, loss and
+    gradients, these from the head down; at the sums over the parts. The model stays as it was.
+
+    Args:
+        model: with the weights that the step began with.
+        gradients: function of a part and the step, returns the loss and the list of gradients with
+            respect to `model.trainable_variables`; calls the model.
+        parts: the consecutive parts of its batch, as large as a replica would process them.
+        step: index of the step.
+    """
+    if finding := find_non_finite_weight(model):
+        return finding
+    # Statistics that a forward pass may move.
+    kept = [(variable, variable.numpy()) for variable in model.non_trainable_weights]
+    try:
+        return _find_in_parts(model, gradients, parts, step)
+    except tf.errors.OpError as error:
+        return Finding("error", f"and it could not be repeated: {first_line(error)}")
+    finally:
+        for variable, value in kept:
+            variable.assign(value)
+
+
+def find_non_finite_weight(model) -> Finding | None:
+    """The first weight of a model that is not finite, None if all are."""
+    for weight in model.weights:
+        if not _is_finite(weight.value):
+            path = _relative(weight.path)
+            return Finding("weight", f"first in the weight {path}", _owner(path), path)
+    return None
+
+
+def _find_in_parts(model, gradients, parts, step):
+    loss_sum, gradient_sums = tf.zeros([]), None
+    for part in parts:
+        if not _is_finite(part["image"]):
+            return Finding("image", "first in the input images", ids=_ids(part, part["image"]))
+        with _CallWatcher(model) as calls:
+            loss, part_gradients = gradients(part, tf.constant(step, tf.int64))
+        by_variable = calls.last_first(model.trainable_variables, part_gradients)
+        variable = next((path for path, value in by_variable if not _is_finite(value)), None)
+        if calls.layer is not None:
+            text = f"first in the output of layer {calls.layer}"
+            text += f" and in the gradient of {variable}" if variable else ""
+            return Finding("layer", text, calls.layer, variable, _ids(part, calls.value))
+        if not _is_finite(loss):
+            text = "first in the loss itself: the logits are finite"
+            return Finding("loss", text, variable=variable, ids=_ids(part))
+        if variable is not None:
+            text = f"first in the gradient of {variable}"
+            return Finding("gradient", text, _owner(variable), variable, _ids(part))
+        loss_sum += loss
+        if gradient_sums is None:
+            gradient_sums = part_gradients
+        else:
+            pairs = zip(gradient_sums, part_gradients, strict=True)
+            gradient_sums = [sum_ + gradient for sum_, gradient in pairs]
+    by_variable = calls.last_first(model.trainable_variables, gradient_sums)
+    return _find_in_sums(loss_sum, gradient_sums, by_variable)
+
+
+def _find_in_sums(loss_sum, gradient_sums, by_variable):
+    """What is not finite over the whole batch though every part is.
+
+    Args:
+        loss_sum: scalar tensor.
+        gradient_sums: list of tensors.
+        by_variable: the same as `[(path, tensor), ...]` in the order of the backward pass.
+    """
+    variable = next((path for path, value in by_variable if not _is_finite(value)), None)
+    if variable is not None or not _is_finite(tf.linalg.global_norm(gradient_sums)):
+        # A norm beyond the range comes from the largest gradient.
+        largest = max(by_variable, key=lambda pair: float(tf.reduce_max(tf.abs(pair[1]))))[0]
+        variable = variable or largest
+        text = f"first in the sum of the gradients over the batch, in that of {variable}"
+        return Finding("sum", text, _owner(variable), variable)
+    if not _is_finite(loss_sum):
+        return Finding("sum", "first in the sum of the losses over the batch")
+    return Finding(
+        "nothing", "but not when it is repeated: faulty memory or other hardware is possible"
+    )
+
+
+class _CallWatcher:
+    """Follows the calls of all layers of a model for the time of a `with` block, in eager mode.
+
+    Keras has no hook for calls. It calls the attribute `call` of a layer, so each layer gets one of
+    its own that looks at inputs and outputs, and loses it again at the end.
+
+    Args:
+        model: any Keras model.
+
+    Attributes:
+        layer: path of the first layer with an output that is not finite, None without any. If a
+            layer is called with such a value, though no layer returned it, its caller is named.
+        value: that output.
+    """
+
+    def __init__(self, model):
+        self.layer = self.value = None
+        self._model = model
+        self._replaced = []  # Layers, and what instance attribute `call` each had.
+        self._names = []  # Of the layers that are being called, the model first.
+        self._order = {}  # Path of a variable -> when its layer was done.
+
+    def __enter__(self):
+        try:
+            for layer in _all_layers(self._model):
+                self._replaced.append((layer, vars(layer).get("call")))
+                layer.call = self._watched(layer, layer.call)
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(self, *exc_info):
+        self._restore()
+
+    def _restore(self):
+        while self._replaced:
+            layer, own = self._replaced.pop()
+            if own is not None:
+                layer.call = own
+            elif "call" in vars(layer):
+                del layer.call
+
+    def _watched(self, layer, call):
+        @functools.wraps(call)
+        def watched(*args, **kwargs):
+            self._look((args, kwargs))
+            self._names.append(layer.name)
+            try:
+                outputs = call(*args, **kwargs)
+                self._look(outputs)
+            finally:
+                self._names.pop()
+            if self._names:  # Not the model itself: it is done when everything is.
+                for variable in layer.trainable_variables:
+                    self._order.setdefault(variable.path, len(self._order))
+            return outputs
+
+        return watched
+
+    def _look(self, values):
+        if self.layer is not None or not tf.executing_eagerly():
+            return
+        for value in tf.nest.flatten(values):
+            if isinstance(value, tf.Tensor) and not _is_finite(value):
+                self.layer = "/".join(self._names[1:] or self._names)
+                self.value = value
+                return
+
+    def last_first(self, variables, gradients):
+        """`[(path, gradient), ...]`, the variables of the last layer first."""
+        pairs = zip(variables, gradients, strict=True)
+        last_first = sorted(pairs, key=lambda pair: -self._order.get(pair[0].path, -1))
+        return [(_relative(variable.path), gradient) for variable, gradient in last_first]
+
+
+def _all_layers(model):
+    """A model and all layers inside it, each once.
+
+    Those of a model are its `layers`. Keras lists those of other layers nowhere: they are found
+    among the attributes, in lists, tuples and dictionaries too.
+    """
+    found, waiting = {}, [model]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, keras.layers.Layer) and id(value) not in found:
+            found[id(value)] = value
+            inside = value.layers if isinstance(value, keras.Model) else vars(value).values()
+            waiting += [
+                x for x in inside if isinstance(x, keras.layers.Layer | list | tuple | dict)
+            ]
+        elif isinstance(value, list | tuple | dict):
+            waiting += value.values() if isinstance(value, dict) else value
+    return list(found.values())
+
+
+def _is_finite(value):
+    value = tf.convert_to_tensor(value)
+    return not value.dtype.is_floating or bool(tf.reduce_all(tf.math.is_finite(value)))
+
+
+def _ids(part, value=None):
+    """Ids of the images whose rows of `value` are not finite; of all images if it has no rows."""
+    ids = part["id"].numpy()
+    if value is not None and value.shape.rank and value.shape[0] == len(ids):
+        rows = tf.reshape(value, [len(ids), -1])
+        ids = ids[~tf.reduce_all(tf.math.is_finite(rows), axis=1).numpy()]
+    return tuple(ids.tolist())
+
+
+def _relative(path):
+    """The path of a variable without the name of the model."""
+    return path.partition("/")[2] or path
+
+
+def _owner(path):
+    """The layer of a variable."""
+    return path.rpartition("/")[0] or None

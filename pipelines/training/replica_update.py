@@ -1,0 +1,25 @@
+"""Updates of variables that all replicas make alike."""
+
+import tensorflow as tf
+
+
+def update_on_all_replicas(update, condition, *values):
+    """Calls `update(extended, *values)` once for all replicas if `condition`; no collective.
+
+    Call it in replica context, inside `strategy.run`. One branch around all variables: a `tf.where`
+    for each would read and write all weights and slots once more, which costs 2 % of a step
+    (ViT-Ti/16, batch 8, 2 CPU cores, 2026-11-20).
+
+    Args:
+        update: function of the `tf.distribute.StrategyExtended`, whose `update` changes a variable
+            on its devices, and of `values`; returns nothing.
+        condition: scalar bool, equal on all replicas.
+        values: nested lists and tuples of tensors, one per replica.
+    """
+
+    def in_cross_replica_context(strategy, condition, *values):
+        condition = tf.convert_to_tensor(strategy.experimental_local_results(condition)[0])
+        tf.cond(condition, lambda: update(strategy.extended, *values), lambda: None)
+
+    context = tf.distribute.get_replica_context()
+    context.merge_call(in_cross_replica_context, args=(condition, *values))

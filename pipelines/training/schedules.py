@@ -1,0 +1,48 @@
+"""Learning-rate schedules: linear warm-up, then decay to the last step (paper, tables 3 and 4)."""
+
+import math
+
+import tensorflow as tf
+
+LINEAR_END = 1e-5  # Where linear decay ends, as in the reference code.
+
+
+def make_schedule(config, peak, total_steps):
+    """Returns the learning rate as a function of the step.
+
+    Args:
+        config: `pipelines.config.Schedule`: warm-up, and decay "linear" to 1e-5, "cosine" to 0, or
+            "constant".
+        peak: rate at the end of the warm-up.
+        total_steps: updates of the whole run.
+
+    Returns:
+        Function that maps the updates done so far, a scalar tensor or number, to the rate of the
+        next one, a scalar float32 tensor. The first update under warm-up has the rate 0.
+    """
+    decay = {"linear": _linear, "cosine": _cosine, "constant": _constant}[config.decay]
+    warmup_steps = config.warmup_steps
+
+    def learning_rate(step):
+        # float64: in float32 a run of half a million steps would lose digits of the progress.
+        step = tf.cast(step, tf.float64)
+        progress = tf.clip_by_value((step - warmup_steps) / (total_steps - warmup_steps), 0.0, 1.0)
+        rate = decay(peak, progress)
+        if warmup_steps:
+            rate *= tf.clip_by_value(step / warmup_steps, 0.0, 1.0)
+        return tf.cast(rate, tf.float32)
+
+    return learning_rate
+
+
+def _linear(peak, progress):
+    return LINEAR_END + (peak - LINEAR_END) * (1.0 - progress)
+
+
+def _cosine(peak, progress):
+    return peak * 0.5 * (1.0 + tf.cos(math.pi * progress))
+
+
+def _constant(peak, progress):
+    del progress
+    return tf.constant(peak, tf.float64)

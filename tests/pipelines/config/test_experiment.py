@@ -1,0 +1,335 @@
+"""Overrides, JSON and validation of experiments."""
+
+import dataclasses
+import json
+
+import pytest
+
+from pipelines import config
+from pipelines.config import Experiment, Model, fields, override, recipes
+from pipelines.errors import UserError
+
+# One legal value, different from the default, for every path; a new field must be added here.
+VALUES = {
+    "seed": ("7", 7),
+    "init_from": ("runs/a", "runs/a"),
+    "init_weights": ("ema", "ema"),
+    "model.name": ("ViT-Ti/16", "ViT-Ti/16"),
+    "model.image_size": ("64,48", (64, 48)),
+    "model.patch_size": ("8", 8),
+    "model.hidden_size": ("96", 96),
+    "model.mlp_size": ("128", 128),
+    "model.layers": ("2", 2),
+    "model.heads": ("4", 4),
+    "model.stem.stage_depths": ("1,2", (1, 2)),
+    "model.stem.width": ("0.5", 0.5),
+    "model.stem.group_norm_epsilon": ("1e-4", 1e-4),
+    "model.stem.variance_epsilon": ("1e-8", 1e-8),
+    "model.stem.deviation_epsilon": ("0", 0.0),
+    "model.classifier": ("gap", "gap"),
+    "model.representation_size": ("32", 32),
+    "model.position_embedding": ("none", "none"),
+    "model.activation": ("gelu_erf", "gelu_erf"),
+    "model.dropout": ("0.1", 0.1),
+    "model.attention_dropout": ("0.2", 0.2),
+    "model.stochastic_depth": ("0.3", 0.3),
+    "model.layer_norm_epsilon": ("1e-5", 1e-5),
+    "model.head_bias": ("-10", -10.0),
+    "model.dtype": ("mixed_bfloat16", "mixed_bfloat16"),
+    "data.name": ("cifar10", "cifar10"),
+    "data.data_dir": ("/data", "/data"),
+    "data.train_split": ("train[:90%]", "train[:90%]"),
+    "data.eval_split": ("none", None),
+    "data.shuffle_window": ("100", 100),
+    "data.sharding": ("files", "files"),
+    "data.bad_images": ("skip", "skip"),
+    "data.crop": ("none", "none"),
+    "data.crop_area": ("0.2,0.9", (0.2, 0.9)),
+    "data.flip": ("false", False),
+    "data.color_jitter": ("0.4,0.3,0.2,0.1", (0.4, 0.3, 0.2, 0.1)),
+    "data.randaugment_layers": ("2", 2),
+    "data.randaugment_magnitude": ("15", 15.0),
+    "data.random_erasing": ("0.25", 0.25),
+    "data.random_erasing_area": ("0.1,0.2", (0.1, 0.2)),
+    "data.random_erasing_aspect": ("0.5,2", (0.5, 2.0)),
+    "data.random_erasing_fill": ("grey", "grey"),
+    "data.mixup": ("0.2", 0.2),
+    "data.cutmix": ("1", 1.0),
+    "data.resize": ("resize_small", "resize_small"),
+    "data.resize_to": ("256", 256),
+    "optimizer.name": ("sgd", "sgd"),
+    "optimizer.learning_rate": ("1", 1.0),
+    "optimizer.weight_decay": ("0.3", 0.3),
+    "optimizer.weight_decay_mask": ("all", "all"),
+    "optimizer.momentum": ("0.5", 0.5),
+    "optimizer.beta_1": ("0.8", 0.8),
+    "optimizer.beta_2": ("0.99", 0.99),
+    "optimizer.epsilon": ("1e-6", 1e-6),
+    "optimizer.clip_norm": ("none", None),
+    "schedule.warmup_steps": ("10", 10),
+    "schedule.decay": ("linear", "linear"),
+    "train.steps": ("50", 50),
+    "train.batch_size": ("8", 8),
+    "train.accumulate_steps": ("4", 4),
+    "train.ema_decay": ("0.9999", 0.9999),
+    "train.loss": ("sigmoid", "sigmoid"),
+    "train.label_smoothing": ("0.1", 0.1),
+    "train.log_every": ("5", 5),
+    "train.eval_every": ("6", 6),
+    "train.checkpoint_every": ("7", 7),
+    "train.keep_last": ("9", 9),
+    "train.keep_every": ("8", 8),
+    "train.keep_best": ("true", True),
+    "train.deterministic": ("true", True),
+    "train.non_finite": ("rewind", "rewind"),
+}
+# Fields that need each other to be legal.
+_STEM = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
+COMPANIONS = {
+    "model.stem.stage_depths": ["model.patch_size=1"],
+    "model.stem.width": _STEM,
+    "model.stem.group_norm_epsilon": _STEM,
+    "model.stem.variance_epsilon": _STEM,
+    "model.stem.deviation_epsilon": _STEM,
+    "data.resize": ["data.resize_to=256"],
+    "data.resize_to": ["data.resize=resize_small"],
+}
+
+
+# The same for the fields of a ResNet that a ViT does not have.
+RESNET_VALUES = {
+    "model.stage_depths": ("1,2", (1, 2)),
+    "model.width": ("0.5", 0.5),
+    "model.group_norm_epsilon": ("1e-4", 1e-4),
+    "model.variance_epsilon": ("1e-8", 1e-8),
+    "model.deviation_epsilon": ("1e-3", 1e-3),
+}
+RESNET = override(Experiment(), ["model.name=BiT-R50x1"])
+
+
+def _read(experiment, path):
+    section, _, name = path.partition(".")
+    if section == "model" and name in experiment.model.fields:
+        return experiment.model.fields[name]
+    return getattr(getattr(experiment, section), name) if name else getattr(experiment, section)
+
+
+def test_every_path_has_a_value():
+    assert set(VALUES) == set(config.config_paths())
+    only_resnet = set(config.config_paths("BiT-R50x1")) - set(config.config_paths())
+    assert set(RESNET_VALUES) == only_resnet
+
+
+@pytest.mark.parametrize("path", VALUES)
+def test_override_sets_one_field_by_its_type(path):
+    _check_override(Experiment(), path, *VALUES[path])
+
+
+@pytest.mark.parametrize("path", RESNET_VALUES)
+def test_override_sets_one_field_of_a_resnet(path):
+    _check_override(RESNET, path, *RESNET_VALUES[path])
+    assert getattr(RESNET.model.config(10), path.removeprefix("model.")) != RESNET_VALUES[path][1]
+
+
+def _check_override(experiment, path, text, expected):
+    changed = override(experiment, [f"{path}={text}", *COMPANIONS.get(path, [])])
+    received = _read(changed, path)
+    assert received == expected
+    assert type(received) is type(expected)
+    found = fields.differences(experiment.to_dict(), changed.to_dict())
+    paths = {line.split(":")[0] for line in found}
+    assert path in paths
+    assert paths <= {path} | {name.split("=")[0] for name in COMPANIONS.get(path, [])}
+    assert Experiment.from_dict(json.loads(json.dumps(changed.to_dict()))) == changed
+
+
+def _dict():
+    return Experiment().to_dict()
+
+
+def test_one_number_is_a_square_image():
+    assert override(Experiment(), ["model.image_size=32"]).model.image_size == (32, 32)
+
+
+def test_values_may_hold_equal_signs():
+    assert override(Experiment(), ["data.data_dir=/a=b"]).data.data_dir == "/a=b"
+
+
+def test_another_model_name_brings_its_own_sizes():
+    recipe = recipes.get_recipe("digits")
+    changed = override(recipe, ["model.layers=3", "model.name=ViT-L/16", "model.image_size=64"])
+    config_ = changed.model.config(10)
+    sizes = (config_.hidden_size, config_.mlp_size, config_.heads, config_.patch_size)
+    assert sizes == (1024, 4096, 16, 16)
+    assert config_.layers == 3
+    assert config_.dropout == 0.1
+    assert override(recipe, ["seed=1"]).model == recipe.model
+
+
+def test_a_resnet_keeps_what_it_has_a_field_for():
+    recipe = override(recipes.get_recipe("digits"), ["model.head_bias=-10"])
+    changed = override(recipe, ["model.name=BiT-R50x1", "model.width=0.5"])
+    assert changed.model.fields == {"head_bias": -10.0, "width": 0.5}
+    assert changed.model.image_size == (16, 16)
+    config_ = changed.model.config(10)
+    assert (config_.stage_depths, config_.width, config_.head_bias) == ((3, 4, 6, 3), 0.5, -10.0)
+
+
+def test_a_stem_makes_a_hybrid_and_changes_one():
+    own = ["model.stem.stage_depths=1,2", "model.stem.width=0.5", "model.patch_size=1"]
+    stem = override(Experiment(), own).model.config(10).stem
+    assert (stem.stage_depths, stem.width, stem.deviation_epsilon) == ((1, 2), 0.5, 1e-5)
+    hybrid = ["model.name=R50+ViT-B/16", "model.stem.width=0.5"]
+    stem = override(Experiment(), hybrid).model.config(10).stem
+    assert (stem.stage_depths, stem.width) == ((3, 4, 9), 0.5)
+    assert override(override(Experiment(), own), ["model.name=ViT-B/16"]) == Experiment()
+
+
+def test_none_is_the_value_of_the_variant():
+    recipe = recipes.get_recipe("digits")
+    changed = override(recipe, ["model.layers=none", "model.dropout=none"])
+    assert changed.model.fields.keys() == recipe.model.fields.keys() - {"layers", "dropout"}
+    assert changed.model.config(10).layers == 12
+    given = Model(fields={"layers": None, "heads": 2})
+    assert given == Model(fields={"heads": 2}) and hash(given) == hash(Model())
+    positions = override(recipe, ["model.position_embedding=none"]).model
+    assert positions.config(10).position_embedding == "none"
+
+
+def test_paths_in_json_are_those_of_set():
+    own = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
+    model = override(Experiment(), own).to_dict()["model"]
+    assert model == {
+        "name": "ViT-B/16",
+        "image_size": [224, 224],
+        "dtype": "float32",
+        "patch_size": 1,
+        "stem": {"stage_depths": [1, 2]},
+    }
+    with pytest.raises(TypeError):
+        Experiment().model.fields["layers"] = 3
+
+
+def test_order_of_assignments_does_not_matter():
+    assignments = ["schedule.warmup_steps=2000", "train.steps=3000"]
+    assert override(Experiment(), assignments) == override(Experiment(), assignments[::-1])
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_recipes_survive_json(name):
+    recipe = recipes.get_recipe(name)
+    assert Experiment.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_unknown_path_names_near_ones():
+    with pytest.raises(UserError, match=r"'train.step'.*train.steps"):
+        override(Experiment(), ["train.step=3"])
+
+
+def test_assignment_without_value():
+    with pytest.raises(UserError, match="path=value"):
+        override(Experiment(), ["train.steps"])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("train.steps=many", "train.steps is of type int. Received: 'many'"),
+        ("train.steps=1.5", "train.steps is of type int"),
+        ("data.flip=perhaps", "data.flip is of type bool"),
+        ("model.image_size=1,2,3", "model.image_size is of type"),
+        ("data.crop_area=0.5", "data.crop_area is of type"),
+        ("optimizer.name=lamb", "optimizer.name must be one of sgd, adamw. Received: 'lamb'"),
+        ("optimizer.momentum=1", r"optimizer.momentum must be in \[0, 1\)"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate must be at least 0"),
+        ("optimizer.clip_norm=0", "optimizer.clip_norm must be above 0"),
+        ("schedule.decay=step", "schedule.decay must be one of"),
+        ("schedule.warmup_steps=1000", "schedule.warmup_steps=1000 must be below train.steps=1000"),
+        ("train.batch_size=0", "train.batch_size must be at least 1"),
+        ("train.checkpoint_every=-1", "train.checkpoint_every must be at least 0"),
+        ("train.label_smoothing=1", "train.label_smoothing must be in"),
+        ("train.accumulate_steps=0", "train.accumulate_steps must be at least 1"),
+        ("train.ema_decay=1", "train.ema_decay must be in"),
+        ("train.loss=mse", "train.loss must be one of"),
+        ("data.crop=random", "data.crop='random' is unknown. Expected one of"),
+        ("data.crop_area=0.9,0.1", r"data.crop_area=\(0.9, 0.1\) is no range"),
+        ("data.resize=resize_small", "data.resize_to belongs to"),
+        ("data.random_erasing=2", "data.random_erasing"),
+        ("data.mixup=-1", "data.mixup must be at least 0"),
+        ("data.randaugment_layers=-1", "data.randaugment_layers"),
+        ("optimizer.learning_rate=nan", "optimizer.learning_rate is of type float"),
+        ("optimizer.clip_norm=inf", "optimizer.clip_norm is of type"),
+        ("init_from=", "init_from is empty"),
+        ("model.image_size=70000", "image_size"),
+        ("data.shuffle_window=0", "data.shuffle_window must be at least 1"),
+        ("seed=-1", "seed must be in"),
+        ("model.name=ViT-B/61", "Unknown model 'ViT-B/61'. Did you mean ViT-B/16"),
+        ("model.heads=7", "hidden_size=768 is not a multiple of heads=7"),
+        ("model.image_size=8", "smaller than one patch"),
+        ("model.dtype=float8", "model.dtype must be one of"),
+        ("model.dropout=1", r"dropout must be in \[0, 1\)"),
+        ("model.layers=1.5", "model.layers is of type int or none. Received: '1.5'"),
+        ("model.stem.stage_depths=x", "model.stem.stage_depths is of type"),
+        ("model.stem.width=2", "ViT-B/16 has no stem. Set model.stem.stage_depths too, or leave"),
+        ("model.layer=3", "Unknown model field 'layer' of ViT-B/16. Did you mean layers"),
+        ("model.stage_depths=1", "'stage_depths' of ViT-B/16. Did you mean stem.stage_depths"),
+        ("model.num_classes=3", "Unknown model field 'num_classes'"),
+        ("init_weights=newest", "init_weights must be one of final, ema, best"),
+    ],
+)
+def test_bad_values_are_one_clear_error(assignment, message):
+    with pytest.raises(UserError, match=message):
+        override(Experiment(), [assignment])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sed": 1}, "Unknown config field sed. Did you mean seed"),
+        ({"train": {"stepz": 1}}, "Unknown config field train.stepz. Did you mean steps"),
+        ({"train": 3}, "train. must be an object"),
+        ({"train": {"steps": "3"}}, "train.steps is of type int. Received: '3'"),
+        ({"train": {"steps": True}}, "train.steps is of type int. Received: True"),
+        ({"train": {"steps": None}}, "train.steps is of type int"),
+        ({"model": {"image_size": [1, 2, 3]}}, "model.image_size is of type"),
+        ({"data": {"crop_area": [0.1, "1"]}}, "data.crop_area is of type float"),
+        ({"data": {"crop_area": [0.1, 10**400]}}, "data.crop_area is of type float"),
+        ({"optimizer": {"learning_rate": 10**400}}, "optimizer.learning_rate is of type float"),
+        ({"optimizer": {"clip_norm": -(10**400)}}, "optimizer.clip_norm is of type float"),
+        ({"train": {"steps": 2**40 + 1}}, r"train.steps is out of range. .* at most 2\^40"),
+        ({"train": {"batch_size": 10**400}}, "train.batch_size is out of range"),
+        ({"seed": -(10**400)}, "seed is out of range"),
+        ({"model": {"image_size": [10**30, 10**30]}}, "model.image_size is out of range"),
+        ({"model": 3}, "model must be an object. Received: 3"),
+        ({"model": {"name": ["ViT-B/16"]}}, "A model is a name such as 'ViT-B/16'"),
+        ({"model": {"name": "ViT-B/17"}}, "Unknown model 'ViT-B/17'. Did you mean ViT-B/16"),
+        ({"model": {"head": 3}}, "Unknown model field 'head' of ViT-B/16. Did you mean heads"),
+        ({"model": {"layers": "3"}}, "model.layers is of type int or none. Received: '3'"),
+        ({"model": {"layers": 2**40 + 1}}, "model.layers is out of range"),
+        ({"model": {"dropout": 10**400}}, "model.dropout is of type float"),
+        ({"model": {"stem": [1, 2]}}, "Unknown model field 'stem' of ViT-B/16"),
+        ({"model": {"stem": {"depth": 1}}}, "Unknown model field 'stem.depth'"),
+        ({"model": {"stem": {"stage_depths": "1"}}}, "model.stem.stage_depths is of type"),
+    ],
+)
+def test_json_of_the_wrong_shape_is_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        Experiment.from_dict(fields)
+
+
+def test_unknown_experiment_names_near_ones():
+    with pytest.raises(UserError, match="'digit'. Did you mean digits"):
+        recipes.get_recipe("digit")
+
+
+def test_experiments_cannot_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Experiment().seed = 3
+
+
+def test_differences_are_readable():
+    changed = override(Experiment(), ["train.steps=5", "seed=2"])
+    assert fields.differences(_dict(), changed.to_dict()) == [
+        "seed: 0 -> 2",
+        "train.steps: 1000 -> 5",
+    ]

@@ -1,0 +1,82 @@
+"""Evaluation of a model from disk counts every example once, on every strategy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from pipelines.errors import UserError
+from pipelines.evaluation.evaluate import evaluate
+from pipelines.runs import model_source
+from pipelines.runs.strategies import make_strategy
+from pipelines.training import loop
+from tests.pipelines.tiny import tiny_experiment
+
+
+def one_device():
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def evaluated(source, experiment, strategy):
+    return evaluate(
+        source,
+        experiment.data,
+        strategy,
+        batch_size=experiment.train.batch_size,
+        loss=experiment.train.loss,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run on one device, and its evaluation at the end."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    return workdir, loop.train(tiny_experiment(), workdir, one_device())
+
+
+def test_evaluation_on_every_strategy_counts_once(finished):
+    workdir, last = finished
+    source = model_source.find(workdir)
+    # 300 is no multiple of 16 or 32; 7 is odd and does not divide among replicas.
+    for strategy in (one_device(), make_strategy("mirrored")):
+        for batch_size in (7, 32, 300, 512):
+            changed = tiny_experiment(f"train.batch_size={batch_size}")
+            means = evaluated(source, changed, strategy)
+            assert means["examples"] == 300
+            assert means["accuracy"] == last["eval_accuracy"]
+            assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-5)
+
+
+def test_evaluation_equals_a_plain_loop(finished):
+    workdir, last = finished
+    from sklearn.datasets import load_digits
+
+    from pipelines.data.builtin.digits import split_indices
+
+    digits = load_digits()
+    chosen = split_indices("test")
+    images = np.round(digits.images[chosen] * 255 / 16).astype(np.uint8)
+    model, preprocessing = model_source.open_model(model_source.find(workdir))
+    inputs = preprocessing(tf.repeat(tf.constant(images)[..., None], 3, axis=-1))
+    predicted = np.argmax(model(inputs), axis=-1)
+    assert np.mean(predicted == digits.target[chosen]) == pytest.approx(last["eval_accuracy"])
+
+
+def test_evaluating_on_other_classes_is_refused(finished):
+    workdir, _ = finished
+    with pytest.raises(UserError, match="10 classes.*digits/low has 5"):
+        evaluated(model_source.find(workdir), tiny_experiment("data.name=digits/low"), one_device())
+
+
+def test_nothing_to_evaluate():
+    with pytest.raises(UserError, match="data.eval_split is none"):
+        evaluated(
+            model_source.find("shipped"), tiny_experiment("data.eval_split=none"), one_device()
+        )
+
+
+def test_unpooled_models_are_refused(tmp_path):
+    model = vit_tf.create_model(tiny_experiment("model.classifier=unpooled").model.config(10))
+    vit_tf.save_npz(model, tmp_path / "m.npz")
+    with pytest.raises(UserError, match="unpooled"):
+        evaluated(model_source.find(tmp_path / "m.npz"), tiny_experiment(), one_device())

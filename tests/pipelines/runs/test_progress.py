@@ -1,0 +1,59 @@
+"""Log lines: means over the steps that were not skipped, rates, and hints about slow data."""
+
+import types
+
+import pytest
+
+from pipelines.runs import progress
+from pipelines.runs.workdir import Workdir
+
+
+def new_progress(run):
+    return progress.Progress(run, step=0, total_steps=12, batch_size=16)
+
+
+def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, capsys):
+    run = Workdir(tmp_path)
+    with new_progress(run) as log:
+        log.trained(4, 6.0, 0.1, 1.0, skipped=1)
+        log.trained(6, 0.0, 0.1, 1.0, skipped=2)
+        log.trained(8, 6.0, 0.1, 1.0)
+    lines = run.read_metrics()
+    assert [line.get("loss") for line in lines] == [2.0, None, 3.0]
+    assert [line.get("skipped") for line in lines] == [1, 2, None]
+    output = capsys.readouterr().out.splitlines()
+    assert "loss 2.0000  skipped 1 step  lr" in output[0]
+    assert "step 6/12  skipped 2 steps  lr" in output[1] and "skipped" not in output[2]
+
+
+def test_what_is_worth_a_word_or_a_hint(tmp_path, monkeypatch, capsys):
+    """Log intervals of 10 s, of which the first loop, which compiles, is not counted."""
+    clock = types.SimpleNamespace(now=0.0)
+    run, shares = Workdir(tmp_path), [0.04, 0.05, 0.37, 0.9, 0.0]
+    with new_progress(run) as log, monkeypatch.context() as patch:
+        patch.setattr(progress.time, "perf_counter", lambda: clock.now)
+        for step, share in enumerate([1.0, *shares]):
+            with log.timed(1) as timing:
+                clock.now += 10.0
+                timing.waited = 10.0 * share
+            if step:
+                log.trained(step, 1.0, 0.1, 1.0)
+    lines = run.read_metrics()
+    assert [line["data_wait"] for line in lines] == pytest.approx(shares)
+    output = capsys.readouterr().out.splitlines()[2:]
+    hints = [index for index, line in enumerate(output) if line.startswith("hint: ")]
+    assert hints == [3], output  # Right after the first line above 20 %, and only there.
+    output = [line for line in output if not line.startswith("hint: ")]
+    texts = [line.partition("waited")[2] for line in output]
+    assert texts == ["", *(f" for data {share} % of the time" for share in (5, 37, 90)), ""]
+
+
+def test_a_line_without_a_rate_has_no_share(tmp_path, capsys):
+    run = Workdir(tmp_path)
+    with new_progress(run) as log:
+        with log.timed(1) as timing:
+            timing.waited = 1.0
+        log.trained(1, 1.0, 0.1, 1.0)
+    (line,) = run.read_metrics()
+    assert line["data_wait"] is None and line["images_per_second"] is None
+    assert "waited" not in capsys.readouterr().out

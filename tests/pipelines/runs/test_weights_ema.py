@@ -1,0 +1,207 @@
+"""Where weights come from, and which of a run: the newest or their average, in every command."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from pipelines.runs import model_source
+from pipelines.serving import clean_process
+from pipelines.training import loop
+from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
+from tests.pipelines.serving.exports import call_here
+from tests.pipelines.tiny import tiny_experiment
+
+WARM_UP = "schedule.warmup_steps=1"
+RESULTS = ("final.npz", "final.npz.json", "ema.npz", "ema.npz.json")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """`ended`: 6 steps; `unfinished`: the same stopped after 3; `plain`: without an average."""
+    folder = tmp_path_factory.mktemp("runs")
+    every = ("train.steps=6", "train.eval_every=3", "train.checkpoint_every=3", WARM_UP)
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    average = ("train.ema_decay=0.9", "optimizer.learning_rate=0.05")
+    loop.train(tiny_experiment(*every, *average), folder / "ended", strategy)
+    loop.train(tiny_experiment("train.steps=4"), folder / "plain", strategy)
+    shutil.copytree(folder / "ended", folder / "unfinished")
+    for name in RESULTS:
+        (folder / "unfinished" / name).unlink()
+    shutil.rmtree(folder / "unfinished" / "checkpoints" / "step-6")
+    return folder
+
+
+@pytest.fixture
+def command(runs, monkeypatch, capsys):
+    """`command(module, *arguments)`: the completed process, started beside the runs."""
+
+    def run(module, *arguments):
+        return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=runs)
+
+    return run
+
+
+def arrays(path):
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
+    logged = evaluations(runs / "ended")
+    losses = {}
+    for run, step in (("ended", 6), ("unfinished", 3)):
+        for choice in ("final", "ema"):
+            result = command("evaluate", f"--model={run}", f"--weights={choice}", "--json")
+            assert result.returncode == 0, result.stderr
+            losses[run, choice] = json.loads(result.stdout)["loss"]
+        assert losses[run, "ema"] == pytest.approx(logged[step]["eval_loss"], rel=1e-6)
+        assert abs(losses[run, "final"] - losses[run, "ema"]) > 1e-3
+    by_name = command("evaluate", "--model=ended/ema.npz", "--json")
+    assert json.loads(by_name.stdout)["loss"] == losses["ended", "ema"]
+    default = command("evaluate", "--workdir=unfinished", "--json")
+    assert json.loads(default.stdout)["loss"] == losses["unfinished", "final"]
+
+
+def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
+    """Bit for bit, in every array, before and after the run has written its results."""
+    shutil.copytree(runs / "ended", tmp_path / "run")
+    for name in RESULTS:
+        (tmp_path / "run" / name).unlink()
+    for choice, file in (("ema", "ema.npz"), ("final", "final.npz")):
+        from_checkpoint = model_source.find(tmp_path / "run", choice)
+        written = model_source.find(runs / "ended", choice)
+        assert (from_checkpoint.kind, written.kind) == ("checkpoint", "npz")
+        assert written.path == str(runs / "ended" / file)
+        ours, _ = model_source.open_model(from_checkpoint)
+        theirs, preprocessing = model_source.open_model(written)
+        assert len(ours.weights) == len(theirs.weights) > 30
+        for a, b in zip(ours.weights, theirs.weights, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert preprocessing == model_source.open_model(from_checkpoint)[1]
+
+
+@pytest.mark.parametrize("kind", ["workdir", "checkpoint", "npz", "keras"])
+def test_models_open_from_every_source(runs, tmp_path, kind):
+    model, _ = model_source.open_model(model_source.find(runs / "ended"))
+    path = {
+        "workdir": runs / "ended",
+        "checkpoint": tmp_path / "run",
+        "npz": runs / "ended" / "final.npz",
+        "keras": tmp_path / "model.keras",
+    }[kind]
+    if kind == "keras":
+        model.save(path)
+    if kind == "checkpoint":
+        shutil.copytree(runs / "ended", path)
+        for name in RESULTS:
+            (path / name).unlink()
+    source = model_source.find(path)
+    assert source.kind == {"workdir": "npz"}.get(kind, kind)
+    opened, preprocessing = model_source.open_model(source)
+    images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
+    np.testing.assert_array_equal(opened(images), model(images))
+    assert preprocessing.image_size == (12, 12)
+    assert preprocessing.labels == (() if kind == "keras" else tuple("0123456789"))
+    fresh = vit_tf.create_model(model.config)
+    report = model_source.load(fresh, source, head="keep")
+    assert not report.reset
+    np.testing.assert_array_equal(fresh(images), model(images))
+
+
+def test_predict(runs, command):
+    lines = {
+        name: command("predict", f"--model={model}", *flags, "--json", "--top=1").stdout
+        for name, model, flags in (
+            ("by flag", "ended", ["--weights=ema"]),
+            ("by name", "ended/ema.npz", []),
+            ("final", "ended", []),
+        )
+    }
+    assert lines["by flag"].count("\n") == 5
+    assert lines["by flag"] == lines["by name"] != lines["final"]
+
+
+def test_export(runs, command, monkeypatch, tmp_path):
+    monkeypatch.setattr(clean_process, "call_signatures", call_here)
+    result = command("export", "--model=unfinished", "--weights=ema", f"--output={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    images = tf.random.stateless_uniform([4, 12, 12, 3], [1, 2], 0, 255)
+    served = tf.saved_model.load(tmp_path / "portable").signatures["serving_default"](images=images)
+    logits = {}
+    for choice in ("final", "ema"):
+        source = model_source.find(runs / "unfinished", choice)
+        model, preprocessing = model_source.open_model(source)
+        logits[choice] = model(preprocessing(images)).numpy()
+    np.testing.assert_allclose(served["logits"], logits["ema"], rtol=0, atol=1e-5)
+    assert np.abs(logits["ema"] - logits["final"]).max() > 1e-2
+
+
+def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path):
+    source = shutil.copytree(runs / "unfinished", tmp_path / "source")
+    said = "(average at step 3)"
+    assert_finetunes_from(command, tmp_path / "run", source, "ema", said)
+
+
+@pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("plain", "plain keeps no average of its weights: train.ema_decay was none"),
+        ("ended/final.npz", "ended/final.npz is none: it has one set of weights"),
+        ("ended/checkpoints", "ended/checkpoints is none"),
+        ("shipped", "shipped is none"),
+        ("nowhere", "no model at nowhere"),
+    ],
+)
+def test_where_there_is_no_average(runs, command, module, source, text):
+    flag = "--init_from" if module == "finetune" else "--model"
+    result = command(module, f"{flag}={source}", "--weights=ema")
+    assert_user_error(result, text)
+    assert sorted(os.listdir(runs)) == ["ended", "plain", "unfinished"]
+
+
+@pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
+def test_without_a_source_there_is_no_choice(command, module):
+    assert_user_error(command(module, "--weights=ema"), "shipped is none")
+    assert_user_error(command(module, "--weights=mean"), "weights", "ema")
+
+
+def test_an_exported_model_has_no_average(runs, command, monkeypatch, tmp_path):
+    monkeypatch.setattr(clean_process, "call_signatures", call_here)
+    command("export", "--model=plain", f"--output={tmp_path}")
+    for path in (tmp_path, tmp_path / "portable"):
+        result = command("predict", f"--model={path}", "--weights=ema")
+        assert_user_error(result, f"{path} is none")
+
+
+def test_a_damaged_checkpoint_is_not_the_average(runs, command, tmp_path):
+    """The newest whole one is used, as for the weights; without one there is no model."""
+    shutil.copytree(runs / "ended", tmp_path / "run")
+    for name in RESULTS:
+        (tmp_path / "run" / name).unlink()
+    for step, answer in ((6, "3"), (3, None)):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step}"
+        data = next(path for path in folder.iterdir() if ".data-" in path.name)
+        data.write_bytes(data.read_bytes()[:-1])
+        flags = [f"--model={tmp_path / 'run'}", "--weights=ema", "--json"]
+        result = command("evaluate", *flags)
+        if answer:
+            logged = evaluations(runs / "ended")[int(answer)]["eval_loss"]
+            assert json.loads(result.stdout)["loss"] == pytest.approx(logged, rel=1e-6)
+        else:
+            assert_user_error(result, "no model at")
+
+
+@pytest.mark.process
+def test_as_a_process(runs):
+    flags = ["--model=unfinished", "--weights=ema", "--json"]
+    result = run_command("evaluate", *flags, cwd=runs)
+    assert result.returncode == 0, result.stderr
+    logged = evaluations(runs / "unfinished")[3]["eval_loss"]
+    assert json.loads(result.stdout)["loss"] == pytest.approx(logged, rel=1e-6)

@@ -1,0 +1,46 @@
+"""What holds for every choice among the weights of a run (`--weights`)."""
+
+import shutil
+
+import numpy as np
+
+from pipelines.runs import model_source
+from pipelines.runs.workdir import Workdir
+from tests.pipelines.tiny import as_flags
+
+# A learning rate of 0 leaves what was loaded.
+UNCHANGED = ("optimizer.learning_rate=0", "schedule.warmup_steps=0", "data.eval_split=none")
+
+
+def evaluations(workdir):
+    """Evaluations during training: step -> line of metrics."""
+    return {x["step"]: x for x in Workdir(workdir).read_metrics() if "eval_loss" in x}
+
+
+def assert_finetunes_from(command, run, source, choice, said):
+    """Fine-tunes into `run` from what `choice` is of the workdir `source`, which is removed then.
+
+    Args:
+        command: the fixture of that name.
+        run, source: paths.
+        choice: value of `--weights`.
+        said: what the command prints of them.
+    """
+
+    def finetune(steps):
+        flags = [*as_flags(*UNCHANGED, f"train.steps={steps}"), f"--workdir={run}"]
+        result = command("finetune", *flags, f"--init_from={source}", f"--weights={choice}")
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    assert said in finetune(1)
+    experiment = Workdir(run).read_experiment()
+    assert (experiment.init_from, experiment.init_weights) == (str(source), choice)
+    expected, _ = model_source.open_model(model_source.find(source, choice))
+    trained, _ = model_source.open_model(model_source.find(run))
+    for a, b in zip(trained.weights, expected.weights, strict=True):
+        if "head" not in a.path:
+            np.testing.assert_array_equal(a, b)
+    # The same command goes on, also when what it came from is gone.
+    shutil.rmtree(source)
+    assert "resuming from step 1" in finetune(2)

@@ -1,0 +1,39 @@
+"""Small models to export, and a quick way to call what was written."""
+
+import numpy as np
+import tensorflow as tf
+
+import vit_tf
+from tests.vit_tf import tiny
+
+LABELS = ("null", "one", "zwei", "três", "四")
+# Graph and eager round differently; bfloat16 keeps 8 bits.
+TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
+
+
+def make(fields=None, preprocessing=None):
+    model = tiny.model(**(fields or {}))
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size, **(preprocessing or {}))
+    return model, rule
+
+
+def call_here(directory, calls, loader=None):
+    """`clean_process.call_signatures` without a new process, which takes seconds."""
+    loaded = tf.saved_model.load(directory)
+    answers = []
+    for name, inputs in calls:
+        inputs = tf.constant(inputs, None if isinstance(inputs, np.ndarray) else tf.string)
+        outputs = {key: value.numpy() for key, value in loaded.signatures[name](inputs).items()}
+        if "classes" in outputs:
+            outputs["classes"] = np.char.decode(outputs["classes"].astype(bytes), "utf-8")
+        answers.append(outputs)
+    return answers
+
+
+def assert_close(model, actual, expected):
+    tolerance = TOLERANCE[model.compute_dtype]
+    assert actual.dtype == tf.float32
+    assert actual.shape == expected.shape
+    expected = tf.cast(expected, tf.float32).numpy()
+    largest = np.abs(expected).max() if expected.size else 0
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=0, atol=tolerance * largest)

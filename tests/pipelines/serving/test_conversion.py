@@ -1,0 +1,275 @@
+"""`pipelines.convert`: formats both ways, the report, and what is refused."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import vit_tf
+from pipelines.errors import RunError, UserError
+from pipelines.runs import model_source
+from pipelines.serving import conversion, parity
+from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.vit_tf import tiny
+
+LABELS = ("null", "one", "zwei", "três", "四")
+MODELS = {
+    # timm has no other epsilon than 1e-6.
+    "ViT": {"activation": "gelu_erf", "layer_norm_epsilon": 1e-5, "dropout": 0.1},
+    # With timm's epsilons, which its files cannot do without.
+    "hybrid": {
+        "stem": {
+            "stage_depths": (1,),
+            "width": 0.5,
+            "group_norm_epsilon": 1e-5,
+            "variance_epsilon": 1e-8,
+            "deviation_epsilon": 0.0,
+        },
+        "patch_size": 1,
+        "activation": "gelu_erf",
+    },
+    "MAP": {"classifier": "map", "position_embedding": "sincos_2d"},
+}
+
+
+def make(kind):
+    if kind == "BiT":
+        config = vit_tf.ResNetConfig(
+            stage_depths=(1, 1), width=0.5, image_size=(33, 21), num_classes=5
+        )
+        model = vit_tf.create_model(config)
+        tiny.randomize(model)
+        return model
+    return tiny.model(image_size=(32, 24), **MODELS[kind])
+
+
+@pytest.fixture(params=[*MODELS, "BiT"])
+def saved(request, tmp_path):
+    """`(kind, path of its .npz file)`."""
+    model, path = make(request.param), str(tmp_path / "model.npz")
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
+    vit_tf.save_npz(model, path, rule)
+    return request.param, path
+
+
+def test_npz_to_keras_and_back_is_bitwise(saved, tmp_path):
+    _, path = saved
+    there, back = str(tmp_path / "b.keras"), str(tmp_path / "c.npz")
+    for source, destination in ((path, there), (there, back)):
+        report = conversion.convert(source, destination, log=str)
+        assert report.passed and report.difference == 0, str(report)
+    with open(path + ".json", "rb") as first, open(back + ".json", "rb") as second:
+        assert first.read() == second.read()
+    with np.load(path) as first, np.load(back) as second:
+        assert first.files == second.files
+        assert all(first[key].tobytes() == second[key].tobytes() for key in first.files)
+    assert sorted(os.listdir(tmp_path)) == [
+        *("b.keras", "b.keras.json", "c.npz", "c.npz.json", "model.npz", "model.npz.json")
+    ]
+
+
+LAYOUTS = {
+    "huggingface": {"ViT"},
+    "timm": {"hybrid", "MAP", "BiT"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_safetensors_and_back(saved, tmp_path, layout):
+    """Where the layout has a place for the model; else the reason, and nothing is written."""
+    kind, path = saved
+    folder, back = tmp_path / "folder", str(tmp_path / "c.npz")
+    if kind not in LAYOUTS[layout]:
+        with pytest.raises(UserError, match="cannot be written in the"):
+            conversion.convert(path, str(folder), layout=layout, log=str)
+        assert not folder.exists()
+        return
+    report = conversion.convert(path, str(folder), layout=layout, log=str)
+    assert report.passed, str(report)
+    assert (folder / "config.json").exists()
+    report = conversion.convert(str(folder), back, log=str)
+    assert report.passed and report.difference == 0, str(report)
+    # The same function, but BiT's kernels are scaled for timm's epsilon; positions become a table.
+    with np.load(path) as first, np.load(back) as second:
+        assert (first.files == second.files) == (kind != "MAP")
+        same = [first[key].tobytes() == second[key].tobytes() for key in first.files]
+        assert all(same) == (kind != "BiT")
+
+
+def test_check_finds_one_changed_bit(tmp_path):
+    model = make("ViT")
+    first, second = (str(tmp_path / f"{name}.npz") for name in "ab")
+    vit_tf.save_npz(model, first)
+    kernel = model.blocks[1].mlp.dense_0.kernel
+    value = np.array(kernel.value)
+    value[0, 0] = np.nextafter(value[0, 0], np.float32(9))
+    kernel.assign(value)
+    vit_tf.save_npz(model, second)
+    assert conversion.check(first, first).passed
+    report = conversion.check(first, second)
+    assert not report.passed
+    assert "other values: Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel" in str(report)
+    assert str(report).endswith("FAIL")
+
+
+def summary(**fields):
+    model = tiny.model(**fields)
+    return parity.summarize_model(
+        "m", model, vit_tf.Preprocessing(image_size=model.config.image_size)
+    )
+
+
+def test_a_head_of_zeros_hides_nothing(tmp_path):
+    """Then all logits are equal, and what the head reads is compared."""
+    paths = []
+    for name, epsilon in (("a", 1e-10), ("b", 1e-2)):
+        model = make("BiT")
+        model.head.kernel.assign(model.head.kernel * 0)
+        other = vit_tf.create_model(model.config.replace(variance_epsilon=epsilon))
+        other.set_weights(model.get_weights())
+        if name == "b":
+            kernel = other.root.kernel
+            kernel.assign(np.random.default_rng(1).normal(size=kernel.shape))
+        paths.append(str(tmp_path / f"{name}.npz"))
+        vit_tf.save_npz(other, paths[-1])
+    report = conversion.check(*paths)
+    assert not report.passed and "features: they differ" in str(report)
+
+
+def test_nothing_is_replaced_before_the_result_is_known(tmp_path):
+    model = make("ViT")
+    good, bad = str(tmp_path / "good.npz"), str(tmp_path / "bad.npz")
+    vit_tf.save_npz(model, good)
+    model.head.bias.assign(np.full(5, np.nan))
+    vit_tf.save_npz(model, bad)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert not conversion.convert(bad, good, overwrite=True, log=str).passed
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_keras_file_keeps_its_policy(tmp_path):
+    first, second = str(tmp_path / "a.keras"), str(tmp_path / "b.keras")
+    model = tiny.model(dtype="mixed_bfloat16")
+    model.save(first)
+    assert conversion.convert(first, second, log=str).passed
+    assert (
+        model_source.open_model(model_source.find(second))[0].dtype_policy.name == "mixed_bfloat16"
+    )
+
+
+def test_report_tells_what_differs():
+    first = summary()
+    assert parity.compare(first, first).passed
+    note = parity.compare(first, summary(dropout=0.5))
+    assert note.passed and "note: config: dropout: 0.0 -> 0.5" in str(note)
+    other = parity.compare(first, summary(activation="gelu_erf"))
+    assert not other.passed and "activation: 'gelu_tanh' -> 'gelu_erf'" in str(other)
+    assert other.difference > parity.TOLERANCE and "logits: they differ" in str(other)
+    more = parity.compare(first, summary(representation_size=7))
+    assert "only in m: pre_logits/bias" in str(more)
+    model = make("BiT")
+    bit = parity.summarize_model(
+        "b", model, vit_tf.Preprocessing(image_size=model.config.image_size)
+    )
+    assert "models of different families" in str(parity.compare(first, bit))
+
+
+def test_summaries_are_the_files(tmp_path):
+    """Counts, norm and checksums against the file itself."""
+    model = make("ViT")
+    vit_tf.save_npz(model, tmp_path / "a.npz")
+    found = parity.summarize_model("m", model, vit_tf.Preprocessing(image_size=(32, 24)))
+    with np.load(tmp_path / "a.npz") as file:
+        assert found.norms.keys() == set(file.files)
+        assert found.parameters == sum(file[key].size for key in file.files) == model.count_params()
+        flat = np.concatenate([file[key].ravel().astype(np.float64) for key in file.files])
+    np.testing.assert_allclose(found.norm, np.linalg.norm(flat), rtol=1e-12)
+    assert len(set(found.checksums.values())) > len(found.checksums) / 2
+    assert found.logits.shape == (2, 5)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    def run(*arguments):
+        return run_here("convert", *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+
+    return run
+
+
+def test_wrong_use_is_one_sentence(command, tmp_path):
+    vit_tf.save_npz(make("ViT"), tmp_path / "a.npz")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.npz").write_text("text")
+    (tmp_path / "side.npz.json").write_text("{}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    (tmp_path / "hf" / "model.safetensors").write_text("")
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text("{}")
+    there = sorted(os.listdir(tmp_path))
+    for arguments, words in (
+        ([], ["Expected SRC and DST. Received: nothing"]),
+        (["a.npz"], ["Expected SRC and DST. Received: a.npz"]),
+        (["a.npz", "b"], ["Cannot tell what b should become", "--layout"]),
+        (["a.npz", "b.npz", "--layout=timm"], ["writes a folder, not a file"]),
+        (["a.npz", "a.npz"], ["a.npz is there", "--overwrite"]),
+        (["a.npz", "side.npz"], ["side.npz.json is there"]),
+        (["a.npz", "run", "--layout=timm", "--overwrite"], ["run: it is the workdir of a run"]),
+        (["a.npz", "shards", "--layout=timm"], ["shards is there"]),
+        (["shards", "b.npz"], ["several files"]),
+        (["a.npz", "nowhere/b.npz"], ["there is no folder"]),
+        (["none.npz", "b.npz"], ["There is no model at none.npz"]),
+        (["text.npz", "b.npz"], ["not a readable .npz archive"]),
+        (["folder", "b.npz"], ["holds no trained model"]),
+        (["--layout=onnx", "a.npz", "b"], ["layout", "onnx"]),
+        (["--weights=ema", "a.npz", "b.npz"], ["--weights=ema"]),
+        (["--weights=best", "hf", "b.npz"], ["chooses within a workdir, and hf is none"]),
+        (["--check", "--weights=best", "a.npz", "hf"], ["neither a.npz nor hf is one"]),
+        (["a.npz", "file", "--layout=timm", "--overwrite"], ["file: it is a file. Name another"]),
+        (["a.npz", "folder", "--overwrite"], ["Cannot tell what folder"]),
+    ):
+        result = command(*arguments)
+        assert_user_error(result, *words)
+        assert sorted(os.listdir(tmp_path)) == there
+
+
+@pytest.mark.process
+def test_as_a_command(tmp_path):
+    result = run_command("convert", "shipped", "a.npz", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "PASS"
+    assert "138,954" in result.stdout and "wrote a.npz" in result.stdout
+    shutil.copy(tmp_path / "a.npz", tmp_path / "b.npz")
+    fields = json.loads((tmp_path / "a.npz.json").read_text())
+    fields["config"]["activation"] = "gelu_erf"
+    (tmp_path / "b.npz.json").write_text(json.dumps(fields))
+    result = run_command("convert", "--check", "a.npz", "b.npz", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[-1] == "FAIL"
+    assert result.stderr.startswith("error: b.npz does not hold the model of a.npz.")
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    vit_tf.save_npz(make("ViT"), tmp_path / "a.npz")
+
+    def fail(*arguments, **fields):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(vit_tf, "save_npz", fail)
+    with pytest.raises(RunError, match="Cannot write .*: No space left"):
+        conversion.convert(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), log=str)
+
+
+def test_sources_are_found(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "model.safetensors").write_bytes(b"")
+    assert model_source.find(tmp_path / "folder").kind == "safetensors"
+    (tmp_path / "x.safetensors").write_bytes(b"")
+    assert model_source.find(tmp_path / "x.safetensors").kind == "safetensors"
+    with pytest.raises(UserError):
+        model_source.open_model(model_source.find(tmp_path / "x.safetensors"))

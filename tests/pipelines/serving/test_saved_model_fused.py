@@ -1,0 +1,183 @@
+"""Exports with the compiled ops inside: what they carry, and what it takes to load them."""
+
+import filecmp
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import custom_ops
+import vit_tf
+from custom_ops import library_file, loader
+from pipelines.errors import RunError, UserError
+from pipelines.serving import clean_process, prediction, saved_model
+from tests.pipelines import encoded
+from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
+
+FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitPatchEmbed"}
+
+
+def ops_in(path):
+    """Names of our ops in a SavedModel."""
+    proto = saved_model_pb2.SavedModel()
+    proto.ParseFromString((path / "saved_model.pb").read_bytes())
+    graph = proto.meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return {node.op for node in nodes if node.op.startswith("Vit")}
+
+
+@pytest.fixture
+def no_process(monkeypatch):
+    """Records the loader that the other process would run."""
+    loaders = []
+
+    def call(directory, calls, loader=None):
+        loaders.append(loader and os.path.relpath(loader, directory))
+        return call_here(directory, calls)
+
+    monkeypatch.setattr(clean_process, "call_signatures", call)
+    return loaders
+
+
+def test_the_form_decides_which_ops_are_inside(tmp_path, no_process, monkeypatch):
+    """Not the environment, nor anything around."""
+    model, preprocessing = make({}, {"labels": LABELS})
+    monkeypatch.setenv("VIT_OPS", "compiled")
+    portable = saved_model.export(model, preprocessing, tmp_path)
+    monkeypatch.setenv("VIT_OPS", "reference")
+    fused = saved_model.export(model, preprocessing, tmp_path, form="fused")
+    assert no_process == [None, "assets.extra/load_ops.py"]
+    assert sorted(os.listdir(tmp_path)) == ["fused", "portable"]
+    assert ops_in(tmp_path / "portable") == set() and ops_in(tmp_path / "fused") == FUSED_OPS
+    assert portable.loader is None and not (tmp_path / "portable" / "assets.extra").exists()
+    extra = tmp_path / "fused" / "assets.extra"
+    assert fused.loader == str(extra / "load_ops.py") and "load_ops.py" in str(fused)
+    assert len((extra / "load_ops.py").read_text().splitlines()) == 2
+    assert filecmp.cmp(extra / "_vit_ops.so", custom_ops.describe()["path"], shallow=False)
+
+    images = tf.constant(encoded.pixels(30, 20)[None])
+    loaded = tf.saved_model.load(fused.path)
+    logits = loaded.signatures["serving_uint8"](images=images)["logits"]
+    assert_close(model, logits, model(preprocessing(images)))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_without_a_class_token(tmp_path, no_process, policy):
+    """`attend` then is the gradient of the op, inside the file."""
+    model, preprocessing = make({"classifier": "gap", "dtype": policy})
+    saved_model.export(model, preprocessing, tmp_path, form="fused")
+    assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
+
+
+def test_wrong_results_of_the_compiled_ops_fail(tmp_path, no_process, monkeypatch):
+    """They are compared with those of TensorFlow's own ops, not with themselves."""
+    ops = custom_ops.load()
+    attention = ops.vit_attention
+
+    def wrong(qkv, bias, **attributes):
+        return attention(1.01 * qkv, bias, **attributes)
+
+    monkeypatch.setattr(ops, "vit_attention", wrong)
+    with pytest.raises(RunError, match="differs from the model"):
+        saved_model.export(*make(), tmp_path, form="fused")
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_compiled_ops(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(library_file, "candidates", lambda: [])
+    monkeypatch.setattr(loader, "_state", None)
+    with pytest.raises(UserError, match="compiled ops, but no compiled library .*build_ops"):
+        saved_model.export(*make(), tmp_path, form="fused")
+    for form in ("fused", "both"):
+        arguments = ("--format", form, "--output", "new")
+        context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+        assert_user_error(run_here("export", *arguments, **context), "no compiled library")
+    assert os.listdir(tmp_path) == []
+
+
+def test_both_are_checked_before_one_is_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "out" / "fused").mkdir(parents=True)
+    (tmp_path / "out" / "fused" / "mine").write_text("mine")
+    context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here("export", "--format", "both", "--output", "out", **context)
+    assert_user_error(result, "fused is there and is no SavedModel")
+    assert os.listdir(tmp_path / "out") == ["fused"]
+
+
+def test_prediction_reads_it(tmp_path, no_process):
+    model, preprocessing = make({}, {"labels": LABELS})
+    saved_model.export(model, preprocessing, tmp_path, form="fused")
+    found = prediction.find_model(tmp_path)
+    assert (found.kind, found.path) == ("saved_model", str(tmp_path / "fused"))
+    # Our own library serves it: what lies in a file of others is not run.
+    (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
+    data, image = encoded.every_format()[0]
+    outputs = prediction.load_classifier(found)(tf.constant([data]))
+    expected = preprocessing.to_probabilities(model(preprocessing(image)[None]))
+    np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
+
+
+# A service that has TensorFlow and none of us.
+SERVICE = """
+import importlib.machinery, sys
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        missing = name.split(".")[0] in ("custom_ops", "keras", "orbit", "pipelines", "vit_tf")
+        return None if missing else super().find_spec(name, path, target)
+builtin, frozen = importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter
+sys.meta_path[:] = [builtin, frozen, Finder]
+
+import numpy as np
+import tensorflow as tf
+
+path, image = sys.argv[1:]
+data = tf.constant([open(image, "rb").read()])
+portable = tf.saved_model.load(path + "/portable").signatures["serving_bytes"](data)
+try:
+    tf.saved_model.load(path + "/fused")
+except Exception as error:
+    print(str(error).partition(" in binary")[0])
+import runpy; runpy.run_path(path + "/fused/assets.extra/load_ops.py")
+fused = tf.saved_model.load(path + "/fused").signatures["serving_bytes"](data)
+np.testing.assert_allclose(fused["probabilities"], portable["probabilities"], rtol=1e-4)
+assert (fused["classes"] == portable["classes"]).numpy().all()
+print("served")
+"""
+
+
+@pytest.mark.process
+def test_command_and_service(tmp_path):
+    """From a checkpoint to a process that has only TensorFlow and needs the loader."""
+    model, preprocessing = make({}, {"labels": LABELS})
+    vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
+    output = tmp_path / "out"
+    arguments = ("--format=both", "--model", tmp_path / "model.npz", "--output", output)
+    done = run_command("export", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    loader = output / "fused" / "assets.extra" / "load_ops.py"
+    assert f"runpy.run_path({str(loader)!r})" in done.stdout
+    for form in ("portable", "fused"):
+        assert f"wrote {output / form}" in done.stdout
+        assert f"tf.saved_model.load({str(output / form)!r})" in done.stdout
+
+    (tmp_path / "image").write_bytes(encoded.every_format()[0][0])
+    moved = tmp_path / "elsewhere"
+    output.rename(moved)
+    done = run_command("predict", "--model", moved / "fused", "image", cwd=tmp_path)
+    assert done.returncode == 0 and any(name in done.stdout for name in LABELS), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", SERVICE, moved, tmp_path / "image"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    message, served = done.stdout.splitlines()
+    assert message.startswith("Op type not registered 'Vit") and served == "served"

@@ -1,0 +1,174 @@
+"""The signatures of an export: whatever goes in, what comes out is what the model gives."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from custom_ops import reference
+from pipelines.serving import clean_process, saved_model
+from tests.pipelines import encoded
+from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
+from vit_tf.images.decoding import decode_image
+
+# name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
+VARIANTS = {
+    "token": ({}, {"labels": LABELS}),
+    "gap": (
+        {"classifier": "gap", "representation_size": 7, "position_embedding": "none"},
+        {"resize": "resize_small", "resize_to": 20},
+    ),
+    "bfloat16": ({"classifier": "gap", "dtype": "mixed_bfloat16"}, {"labels": LABELS}),
+}
+
+
+@pytest.fixture(scope="module", params=list(VARIANTS))
+def exported(request, tmp_path_factory):
+    """The model, its preprocessing, the loaded export."""
+    model, preprocessing = make(*VARIANTS[request.param])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clean_process, "call_signatures", call_here)
+        report = saved_model.export(model, preprocessing, tmp_path_factory.mktemp(request.param))
+    return model, preprocessing, tf.saved_model.load(report.path)
+
+
+def assert_classified(exported, outputs, images):
+    """`outputs` are what the model says of uint8 images of any sizes."""
+    model, preprocessing, _ = exported
+    inputs = tf.stack([preprocessing(image) for image in images])
+    logits = model(inputs).numpy()
+    assert_close(model, outputs["logits"], logits)
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    assert_close(model, outputs["probabilities"], exponents / exponents.sum(axis=1, keepdims=True))
+    labels = preprocessing.labels or ("0", "1", "2", "3", "4")
+    assert outputs["classes"].numpy().tolist() == [[x.encode() for x in labels]] * len(images)
+
+
+def test_interface(exported):
+    """Names, dtypes and shapes that clients are written against."""
+    model, _, loaded = exported
+    images = {"images": tf.TensorSpec([None, None, None, 3], tf.float32, "images")}
+    pixels = {"images": tf.TensorSpec([None, None, None, 3], tf.uint8, "images")}
+    image_bytes = {"image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")}
+    classified = {
+        "logits": ([None, 5], tf.float32),
+        "probabilities": ([None, 5], tf.float32),
+        "classes": ([None, 5], tf.string),
+    }
+    width = model.config.representation_size or 12
+    expected = {
+        "serving_default": (images, classified),
+        "serving_uint8": (pixels, classified),
+        "serving_bytes": (image_bytes, classified),
+        "serving_bytes_lenient": (image_bytes, classified | {"valid": ([None], tf.bool)}),
+        "embed": (images, {"embedding": ([None, width], tf.float32)}),
+        "attend": (images, {"attention": ([None, 2, 3, 2, 3], tf.float32)}),
+    }
+    assert set(loaded.signatures) == set(expected)
+    for name, (inputs, outputs) in expected.items():
+        signature = loaded.signatures[name]
+        assert signature.structured_input_signature == ((), inputs)
+        actual = {
+            key: (spec.shape.as_list(), spec.dtype)
+            for key, spec in signature.structured_outputs.items()
+        }
+        assert actual == outputs
+
+
+@pytest.mark.parametrize("size", [(11, 14), (37, 22), (1, 2)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_images(exported, size, batch):
+    _, _, loaded = exported
+    images = np.stack([encoded.pixels(*size, seed) for seed in range(batch)])
+    as_float = loaded.signatures["serving_default"](images=tf.constant(images, tf.float32))
+    assert_classified(exported, as_float, images)
+    assert_classified(exported, loaded.signatures["serving_uint8"](images=images), images)
+
+
+def test_empty_batch(exported):
+    model, _, loaded = exported
+    for name, signature in loaded.signatures.items():
+        if "bytes" in name:
+            outputs = signature(image_bytes=tf.zeros([0], tf.string))
+        else:
+            dtype = tf.uint8 if name == "serving_uint8" else tf.float32
+            outputs = signature(images=tf.zeros([0, 20, 30, 3], dtype))
+        expected = {name: spec.shape[1:] for name, spec in signature.structured_outputs.items()}
+        assert {name: value.shape for name, value in outputs.items()} == {
+            name: (0, *shape) for name, shape in expected.items()
+        }
+
+
+def test_bytes(exported):
+    """Formats and sizes mix within a batch."""
+    _, _, loaded = exported
+    files, images = zip(*encoded.every_format(), strict=True)
+    assert_classified(exported, loaded.signatures["serving_bytes"](image_bytes=files), images)
+    lenient = loaded.signatures["serving_bytes_lenient"](image_bytes=files)
+    assert_classified(exported, lenient, images)
+    assert lenient["valid"].numpy().all()
+
+
+def test_bad_bytes_spoil_only_their_row(exported):
+    _, _, loaded = exported
+    bad = list((encoded.broken() | encoded.huge()).values())
+    good, images = zip(*encoded.every_format()[:2], strict=True)
+    files = [bad[0], good[0], *bad[1:], good[1]]
+    outputs = loaded.signatures["serving_bytes_lenient"](image_bytes=files)
+    valid = np.zeros(len(files), bool)
+    valid[[1, -1]] = True
+    assert outputs["valid"].numpy().tolist() == valid.tolist()
+    for name in ("logits", "probabilities"):
+        assert np.isnan(outputs[name].numpy()[~valid]).all()
+    kept = {name: tf.boolean_mask(outputs[name], valid) for name in outputs}
+    assert_classified(exported, kept, images)
+    nothing = loaded.signatures["serving_bytes_lenient"](image_bytes=bad)
+    assert not nothing["valid"].numpy().any()
+    assert np.isnan(nothing["logits"].numpy()).all()
+
+
+def test_strict_bytes_name_the_bad_elements(exported):
+    _, _, loaded = exported
+    good = encoded.every_format()[0][0]
+    bad = encoded.broken()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"at index\] \[1 3\]"):
+        loaded.signatures["serving_bytes"](image_bytes=[good, bad["cut JPEG"], good, bad["empty"]])
+
+
+def test_embed(exported):
+    model, preprocessing, loaded = exported
+    images = np.stack([encoded.pixels(25, 16, seed) for seed in range(2)])
+    outputs = loaded.signatures["embed"](images=tf.constant(images, tf.float32))
+    features, _ = model.encode(model.embed(preprocessing(images)))
+    assert_close(model, outputs["embedding"], model.head_inputs(features))
+    # Times the head it is the logits.
+    logits = outputs["embedding"] @ model.head.kernel + model.head.bias
+    assert_close(model, logits, model(preprocessing(images)))
+
+
+def test_attend(exported):
+    model, preprocessing, loaded = exported
+    images = np.stack([encoded.pixels(25, 16, seed) for seed in range(2)])
+    outputs = loaded.signatures["attend"](images=tf.constant(images, tf.float32))
+    tokens = model.embed(preprocessing(images))
+    for layer in (model.class_token, model.position_embedding):
+        tokens = tokens if layer is None else layer(tokens)
+    expected = []
+    for block in model.blocks:
+        qkv = tf.cast(block.attention.qkv(block.norm_attention(tokens)), tf.float32)
+        weights = reference.attention_weights(qkv, block.heads)
+        has_token = model.class_token is not None
+        row = weights[:, :, 0, 1:] if has_token else tf.reduce_mean(weights, axis=2)
+        expected.append(tf.reshape(row, [2, 3, 2, 3]))
+        tokens, _ = block(tokens)
+    assert_close(model, outputs["attention"], tf.stack(expected, axis=1))
+    total = outputs["attention"].numpy().sum(axis=(-2, -1))
+    if model.class_token is None:
+        np.testing.assert_allclose(total, 1, rtol=1e-5)
+    else:
+        assert (total < 1).all()
+
+
+@pytest.mark.parametrize("name", ["JPEG", "GIF", "PNG"])
+def test_header_that_claims_too_much_is_not_decoded(name):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="claims more than"):
+        decode_image(encoded.huge()[name])

@@ -1,0 +1,29 @@
+"""Losses against NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.tasks.losses import cross_entropy
+from tests.pipelines.tasks.formulas import sigmoid_loss, softmax_loss
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_losses_are_the_formulas(loss, smoothing, mixed):
+    rng = np.random.default_rng(1)
+    logits, labels = rng.normal(size=(6, 5)), rng.integers(0, 5, 6)
+    targets = np.eye(5)[labels]
+    if mixed:
+        targets = 0.7 * targets + 0.3 * np.roll(targets, 1, axis=0)
+    given = tf.constant(targets, tf.float32) if mixed else tf.constant(labels, tf.int32)
+    received = cross_entropy(given, tf.constant(logits, tf.float32), loss, smoothing)
+    formula = softmax_loss if loss == "softmax" else sigmoid_loss
+    expected = formula(logits, targets * (1 - smoothing) + smoothing / 5)
+    np.testing.assert_allclose(received, expected, rtol=1e-5)
+
+
+def test_unknown_loss():
+    with pytest.raises(ValueError, match="Received: 'mse'"):
+        cross_entropy(tf.constant([0]), tf.zeros([1, 2]), "mse")

@@ -1,0 +1,149 @@
+"""Runs with a step that goes wrong in a known place, and what such runs should have come to."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import tensorflow as tf
+
+import vit_tf
+from pipelines.data import batch_contents, pipeline
+from pipelines.data.sources.open import open_source
+from pipelines.runs import checkpoints
+from pipelines.runs.strategies import make_strategy
+from pipelines.training import loop
+from pipelines.training.train_data import TrainData
+from tests.pipelines.tiny import tiny_experiment
+from vit_tf.layers import dropout, encoder
+
+# Deterministic, because runs are compared bit for bit; a log line after 4 steps, so that several
+# steps run in one loop on the device.
+COMMON = (
+    "data.eval_split=none",
+    "train.deterministic=true",
+    "train.ema_decay=0.9",
+    "train.accumulate_steps=2",
+    "train.log_every=4",
+    "train.checkpoint_every=4",
+    "optimizer.learning_rate=0.01",
+)
+# The first update takes every kernel out of the range, by its decay.
+EXPLODING = (
+    "optimizer.name=sgd",
+    "optimizer.learning_rate=1e10",
+    "optimizer.weight_decay=1e30",
+    "schedule.warmup_steps=0",
+)
+STRATEGIES = {
+    "one": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+    "mirrored": lambda: make_strategy("mirrored"),
+}
+BAD = 6  # Step, or batch, that goes wrong: the middle of the second log interval.
+
+
+def experiment_with(*assignments):
+    return tiny_experiment(*COMMON, *assignments)
+
+
+def ids_of(experiment, step):
+    """Ids of a batch, in order, as the command `batch` lists them."""
+    return [example["id"] for example in batch_contents.list_batch(experiment, step)["examples"]]
+
+
+def spoil(monkeypatch, ids, value=np.nan, key="image"):
+    """Some images of the training data arrive with a value that no picture has."""
+    original = pipeline.train_dataset
+
+    def train_dataset(*args, **kwargs):
+        def change(batch):
+            hit = tf.reduce_any(batch["id"][:, None] == tf.constant(ids, tf.int64), axis=1)
+            hit = tf.reshape(hit, [-1] + [1] * (batch[key].shape.rank - 1))
+            return {**batch, key: tf.where(hit, tf.cast(value, batch[key].dtype), batch[key])}
+
+        return original(*args, **kwargs).map(change)
+
+    monkeypatch.setattr(pipeline, "train_dataset", train_dataset)
+
+
+def break_block(monkeypatch, change, name="block_1"):
+    """`change(output of the block's MLP, bool per row)` for position 3 of step `BAD`."""
+    original = encoder.MlpBlock.call
+
+    def call(self, tokens, training=False):
+        outputs = original(self, tokens, training=training)
+        context = dropout._current.get()
+        if context is None or f"{name}/" not in self.dense_0.path:
+            return outputs
+        hit = (context.positions == 3) & (context.step == BAD)
+        return change(outputs, hit[:, None, None])
+
+    monkeypatch.setattr(encoder.MlpBlock, "call", call)
+
+
+def nan_forward(outputs, hit):
+    return tf.where(hit, np.float32(np.nan), outputs)
+
+
+def nan_backward(outputs, hit):
+    @tf.custom_gradient
+    def identity(x):
+        return tf.identity(x), lambda gradient: tf.where(hit, np.float32(np.nan), gradient)
+
+    return identity(outputs)
+
+
+def records(run):
+    with open(os.path.join(run, "non_finite.jsonl"), encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def arrays(path):
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def assert_same_results(run, expected):
+    for name in ("final.npz", "ema.npz"):
+        received, wanted = arrays(run / name), arrays(expected / name)
+        assert received.keys() == wanted.keys()
+        for key, value in wanted.items():
+            np.testing.assert_array_equal(received[key], value, err_msg=key)
+
+
+def make_trainer(strategy, experiment):
+    """`(trainer, data)` with the weights that a run begins with; no dataset is open."""
+    source = open_source(experiment.data.name, experiment.data.train_split)
+    trainer = loop.build_trainer(experiment, experiment.model.config(source.num_classes), strategy)
+    trainer.ema.initialize()
+    data = TrainData(
+        source=source,
+        preprocessing=experiment.preprocessing(source.labels),
+        seed=experiment.seed,
+        batch_size=experiment.train.batch_size,
+        settings=experiment.data,
+    )
+    return trainer, data
+
+
+def train_by_hand(strategy, experiment, plan, folder):
+    """Trains in stretches (first step, first batch, steps), without the loop and its offset."""
+    trainer, data = make_trainer(strategy, experiment)
+    for step, batch, count in plan:
+        trainer.step.assign(step)
+        trainer.open_dataset(lambda _, context, batch=batch: data.dataset(batch, context))
+        trainer.train(tf.constant(count))
+        assert trainer.step.numpy() == step + count
+    folder.mkdir()
+    vit_tf.save_npz(trainer.model, folder / "final.npz")
+    with trainer.ema.swapped_in():
+        vit_tf.save_npz(trainer.model, folder / "ema.npz")
+
+
+def cut(run, after):
+    """Leaves of a run what it was after the checkpoint of a step."""
+    for step in checkpoints.steps(run / "checkpoints"):
+        if step > after:
+            shutil.rmtree(run / "checkpoints" / f"step-{step}")
+    for name in ("final.npz", "ema.npz"):
+        os.unlink(run / name)

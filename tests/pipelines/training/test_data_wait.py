@@ -1,0 +1,126 @@
+"""How long training waits for data: only what computing does not hide, on every strategy.
+
+No speed is asserted, only shares of the time, with sleeps that are long against everything else.
+"""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.data.sources.open import open_source
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
+from tests.pipelines.tiny import tiny_experiment
+from tests.pipelines.training.faults import STRATEGIES
+
+STEPS = 12
+on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+def share_of_waiting(strategy, source_seconds, step_seconds):
+    """Share of the time waited in one loop on the device of `STEPS` steps."""
+    experiment = tiny_experiment()
+    trainer = loop.build_trainer(experiment, experiment.model.config(10), strategy)
+    replicas = strategy.num_replicas_in_sync
+    rows = experiment.train.batch_size // replicas
+    batch = {
+        "image": np.zeros([rows, 12, 12, 3], np.float32),
+        "label": np.zeros([rows], np.int32),
+        "id": np.zeros([rows], np.int64),
+        "position": np.arange(rows, dtype=np.int32),
+        "weight": np.ones([rows], np.float32),
+    }
+
+    def produce():
+        while True:
+            time.sleep(source_seconds / replicas)
+            yield batch
+
+    signature = {key: tf.TensorSpec(value.shape, value.dtype) for key, value in batch.items()}
+
+    def dataset(context):
+        del context
+        return tf.data.Dataset.from_generator(produce, output_signature=signature).prefetch(2)
+
+    replica_step = trainer.replica_step
+
+    def slow_step(batch):
+        """Computes for longer, after the batch of the replica has come."""
+
+        def slowly(images):
+            time.sleep(step_seconds)
+            return images
+
+        image = tf.numpy_function(slowly, [batch["image"]], tf.float32)
+        image.set_shape(batch["image"].shape)
+        return replica_step({**batch, "image": image})
+
+    trainer.replica_step = slow_step
+    trainer.train_dataset = strategy.distribute_datasets_from_function(dataset)
+    trainer.train(tf.constant(1))
+    trainer.data_wait.assign(1000.0)  # Each loop counts its own.
+    begin = time.perf_counter()
+    trainer.train(tf.constant(STEPS))
+    assert trainer.step.numpy() == STEPS + 1
+    return trainer.data_wait.numpy() / (time.perf_counter() - begin)
+
+
+@on_both_strategies
+def test_a_slow_source_is_waited_for(strategy):
+    assert 0.5 < share_of_waiting(STRATEGIES[strategy](), 0.2, 0.0) <= 1.0
+
+
+@on_both_strategies
+def test_a_slow_step_does_not_wait(strategy):
+    assert 0 <= share_of_waiting(STRATEGIES[strategy](), 0.0, 0.2) < 0.2
+
+
+def test_what_computing_hides_is_no_waiting():
+    """The source needs 0.1 s for a batch, and has 0.2 s for it."""
+    assert share_of_waiting(STRATEGIES["one"](), 0.1, 0.2) < 0.2
+
+
+def test_what_computing_does_not_hide_is_waiting():
+    """0.4 s for a batch, of which a step of 0.2 s hides half: half of the time."""
+    assert 0.25 < share_of_waiting(STRATEGIES["one"](), 0.4, 0.2) < 0.7
+
+
+@pytest.mark.parametrize("deterministic", ["false", "true"])
+def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, deterministic):
+    """End to end, with op determinism too, under which TensorFlow has no clock."""
+    slow_down_reading(monkeypatch, 0.5)
+    experiment = tiny_experiment(
+        "data.eval_split=none",
+        "data.shuffle_window=16",
+        f"train.deterministic={deterministic}",
+        "train.steps=8",
+        "train.log_every=2",
+    )
+    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    lines = Workdir(tmp_path / "run").read_metrics()
+    assert [line["step"] for line in lines] == [2, 4, 6, 8]
+    assert all(line["images_per_second"] for line in lines)
+    # The first batches were ready when the step had been compiled.
+    assert 0.3 < lines[-1]["data_wait"] <= 1.0
+    output = capsys.readouterr().out
+    assert f"waited for data {100 * lines[-1]['data_wait']:.0f} % of the time" in output
+    assert output.count("hint: ") == 1 and "pipelines.make_tfrecords" in output
+    tags = set()
+    for path in (tmp_path / "run" / "tensorboard").iterdir():
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            tags |= {value.tag for value in event.summary.value}
+    assert "data_wait" in tags
+
+
+def slow_down_reading(monkeypatch, seconds):
+    """Every read of a window of the source takes longer."""
+    source_class = type(open_source("digits", "train"))
+    read = source_class.read
+
+    def slowly(self, ranges):
+        time.sleep(seconds)
+        return read(self, ranges)
+
+    monkeypatch.setattr(source_class, "read", slowly)

@@ -1,0 +1,311 @@
+"""The training loop: restarts change nothing, and a run leaves what is documented."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.runs import checkpoints, model_source, progress
+from pipelines.runs.signals import Signals
+from pipelines.runs.strategies import make_strategy
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
+from tests.pipelines.tiny import tiny_experiment
+
+
+def one_device():
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def two_replicas():
+    return make_strategy("mirrored")
+
+
+def arrays(workdir, name="final.npz"):
+    with np.load(os.path.join(workdir, name), allow_pickle=False) as file:
+        return dict(file)
+
+
+def losses(workdir):
+    return [line["loss"] for line in Workdir(workdir).read_metrics() if "loss" in line]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run on one device, with its experiment."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    experiment = tiny_experiment("train.eval_every=6", "train.checkpoint_every=6")
+    last = loop.train(experiment, workdir, one_device())
+    return workdir, experiment, last
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_interrupted_and_resumed_is_bitwise_the_same(tmp_path, monkeypatch, capsys, optimizer):
+    experiment = tiny_experiment(
+        f"optimizer.name={optimizer}",
+        "train.steps=4",
+        "train.deterministic=true",
+        "train.log_every=3",
+    )
+    loop.train(experiment, tmp_path / "whole", one_device())
+
+    timed = progress.Progress.timed
+    taken = []
+
+    def signal_in_second_step(self, steps):
+        taken.append(steps)
+        if sum(taken) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return timed(self, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Progress, "timed", signal_in_second_step)
+        patch.setattr(progress.Progress, "steps_within", lambda self, seconds: 1)
+        with pytest.raises(Interrupted, match="SIGTERM: saved step 2"):
+            loop.train(experiment, tmp_path / "parts", one_device())
+    assert not os.path.exists(tmp_path / "parts" / "final.npz")
+    capsys.readouterr()
+    loop.train(experiment, tmp_path / "parts", one_device())
+    assert "resuming from step 2" in capsys.readouterr().out
+
+    whole, parts = arrays(tmp_path / "whole"), arrays(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    for key, value in whole.items():
+        np.testing.assert_array_equal(parts[key], value)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
+def test_a_run_leaves_what_is_documented(finished):
+    workdir, experiment, last = finished
+    names = set(os.listdir(workdir))
+    assert names == {
+        "config.json",
+        "manifest.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "final.npz",
+        "final.npz.json",
+    }
+    assert Workdir(workdir).read_experiment() == experiment
+    lines = Workdir(workdir).read_metrics()
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == list(range(1, 13))
+    assert all({"learning_rate", "images_per_second"} <= line.keys() for line in lines[:5])
+    evaluations = [line for line in lines if "eval_loss" in line]
+    assert [line["step"] for line in evaluations] == [6, 12]
+    assert all(line["eval_examples"] == 300 for line in evaluations)
+    assert last == evaluations[-1]
+    manifest = json.loads((workdir / "manifest.json").read_text())
+    assert manifest["seed"] == 0
+    assert manifest["data"]["num_examples"] == 1297
+    start = manifest["starts"][0]
+    assert start["versions"]["tensorflow"] == tf.__version__
+    assert {"command", "strategy", "git", "ops", "time"} <= start.keys()
+
+
+def test_tensorboard_holds_scalars_and_images(finished):
+    tags = set()
+    folder = finished[0] / "tensorboard"
+    for name in os.listdir(folder):
+        for event in tf.compat.v1.train.summary_iterator(str(folder / name)):
+            tags |= {value.tag for value in event.summary.value}
+    assert {"loss", "learning_rate", "eval_accuracy"} <= tags
+    assert any(tag.startswith("training images") for tag in tags)
+
+
+def test_a_finished_run_is_left_as_it_is(finished, capsys):
+    workdir, experiment, last = finished
+    before = arrays(workdir)
+    assert loop.train(experiment, workdir, one_device()) == last
+    assert "resuming from step 12" in capsys.readouterr().out
+    after = arrays(workdir)
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def test_another_configuration_in_the_workdir_is_refused(finished):
+    workdir, _, _ = finished
+    other = tiny_experiment("seed=5", "optimizer.learning_rate=0.5")
+    with pytest.raises(UserError, match=r"optimizer.learning_rate: 0.002 -> 0.5; seed: 0 -> 5"):
+        loop.train(other, workdir, one_device())
+
+
+def test_a_run_may_be_made_longer(finished, tmp_path):
+    experiment = tiny_experiment("train.steps=4", "schedule.decay=constant")
+    loop.train(experiment, tmp_path / "run", one_device())
+    longer = tiny_experiment("train.steps=6", "train.log_every=2", "schedule.decay=constant")
+    assert loop.train(longer, tmp_path / "run", one_device())["step"] == 6
+
+
+def test_fine_tuning_resets_the_head_and_resizes_positions(finished, tmp_path, capsys):
+    workdir, _, _ = finished
+    experiment = tiny_experiment(
+        f"init_from={workdir}", "model.image_size=20", "train.steps=1", "schedule.warmup_steps=0"
+    )
+    loop.train(experiment, tmp_path / "run", one_device())
+    assert "resized positions from 3 x 3 to 5 x 5" in capsys.readouterr().out
+    first = losses(tmp_path / "run")[0]
+    assert first == pytest.approx(np.log(10), rel=1e-6)
+    trained = arrays(tmp_path / "run")["Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"]
+    start = arrays(workdir)["Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"]
+    assert 0 < np.abs(trained - start).max() < 0.01
+
+
+def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch):
+    common = ("schedule.decay=constant", "data.eval_split=none", "train.ema_decay=0.5")
+    run = tmp_path / "run"
+    loop.train(tiny_experiment(*common, "train.steps=4"), run, one_device())
+    assert model_source.find(run).kind == "npz"
+
+    def interrupted(self):
+        raise Interrupted("SIGTERM")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Signals, "check", interrupted)
+        with pytest.raises(Interrupted, match="saved step 5"):
+            loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device())
+    assert not (run / "final.npz").exists() and not (run / "ema.npz.json").exists()
+    assert model_source.find(run).kind == "checkpoint"
+
+
+def test_batch_size_must_fit_the_replicas(tmp_path):
+    with pytest.raises(UserError, match="train.batch_size=15 is not a multiple of 2: 2 replicas"):
+        loop.train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
+    experiment = tiny_experiment(
+        "optimizer.name=sgd",
+        "optimizer.learning_rate=1e30",
+        "optimizer.clip_norm=none",
+        "schedule.warmup_steps=0",
+    )
+    with pytest.raises(RunError, match="The loss is not finite at step"):
+        loop.train(experiment, tmp_path / "run", one_device())
+    assert not (tmp_path / "run" / "final.npz").exists()
+
+
+def test_mixed_precision_trains_and_keeps_float32_weights(tmp_path):
+    experiment = tiny_experiment("model.dtype=mixed_bfloat16", "train.steps=4")
+    loop.train(experiment, tmp_path / "run", one_device())
+    assert all(np.isfinite(losses(tmp_path / "run")))
+    model, _ = model_source.open_model(model_source.find(tmp_path / "run"))
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+
+
+def test_an_unreadable_image_is_named(tmp_path):
+    folder = image_folder(tmp_path / "images")
+    (folder / "b" / "5.png").write_bytes(b"not a picture")
+    experiment = tiny_experiment(
+        f"data.name=folder:{folder}", "data.eval_split=none", "train.steps=4"
+    )
+    with pytest.raises(UserError, match=r"b/5\.png"):
+        loop.train(experiment, tmp_path / "run", one_device())
+    assert not (tmp_path / "run" / "final.npz").exists()
+
+
+def test_changed_data_are_noticed(tmp_path):
+    folder = image_folder(tmp_path / "images")
+    experiment = tiny_experiment(
+        f"data.name=folder:{folder}", "data.eval_split=none", "train.steps=4"
+    )
+    loop.train(experiment, tmp_path / "run", one_device())
+    (folder / "a" / "0.png").unlink()
+    with pytest.raises(UserError, match="training data of .* have changed"):
+        loop.train(experiment, tmp_path / "run", one_device())
+
+
+def test_metrics_without_a_checkpoint_start_anew(tmp_path):
+    experiment = tiny_experiment("data.eval_split=none", "train.steps=4")
+    run = Workdir(tmp_path / "run")
+    os.mkdir(run.path)
+    run.append_metrics({"step": 1, "loss": 9.0})
+    run.append_metrics({"step": 3, "loss": 9.0})
+    loop.train(experiment, run.path, one_device())
+    assert [line["step"] for line in run.read_metrics()] == [1, 2, 3, 4]
+    assert max(losses(run.path)) < 9
+
+
+def image_folder(path, classes="ab", count=20):
+    """A folder of small random pictures, one sub-folder per class."""
+    rng = np.random.default_rng(0)
+    for name in classes:
+        (path / name).mkdir(parents=True)
+        for index in range(count):
+            image = rng.integers(0, 256, [8, 9, 3], np.uint8)
+            (path / name / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
+    return path
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, checkpoint_every):
+    """The loss is measured before the update, so it cannot tell."""
+    experiment = tiny_experiment(
+        "optimizer.name=sgd",
+        "optimizer.learning_rate=3e38",
+        "train.loss=sigmoid",
+        "optimizer.clip_norm=none",
+        "schedule.warmup_steps=0",
+        "train.steps=1",
+        f"train.checkpoint_every={checkpoint_every}",
+    )
+    with pytest.raises(RunError, match="is not finite after step 0"):
+        loop.train(experiment, tmp_path / "run", one_device())
+    assert not (tmp_path / "run" / "final.npz").exists()
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == []
+
+
+def test_a_run_that_goes_on_does_not_need_where_it_came_from(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "source")
+    common = (f"init_from={tmp_path / 'source'}", "schedule.decay=constant")
+    loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "run", one_device())
+    shutil.rmtree(tmp_path / "source")
+    last = loop.train(tiny_experiment(*common, "train.steps=6"), tmp_path / "run", one_device())
+    assert last["step"] == 6
+
+
+def test_unpooled_models_are_refused(tmp_path):
+    with pytest.raises(UserError, match="model.classifier=unpooled"):
+        loop.train(tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device())
+    assert not (tmp_path / "run").exists()
+
+
+def test_sigmoid_training_leaves_a_model_with_sigmoid_probabilities(tmp_path):
+    experiment = tiny_experiment("train.loss=sigmoid", "data.eval_split=none", "train.steps=4")
+    loop.train(experiment, tmp_path / "run", one_device())
+    _, preprocessing = model_source.open_model(model_source.find(tmp_path / "run"))
+    np.testing.assert_allclose(preprocessing.to_probabilities(tf.zeros([1, 3])), [[0.5] * 3])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"5", b"[1]", b'{"loss": 1.0}', b'{"step": "a"}', b"{", b"", b"\xff\xfe{}", b"[" * 100_000],
+    ids=lambda line: line[:12].decode(errors="replace"),
+)
+def test_lines_of_metrics_that_are_not_ours_are_left_out(tmp_path, line):
+    run = Workdir(tmp_path)
+    run.append_metrics({"step": 1, "loss": 2.0})
+    with open(run.metrics, "ab") as file:
+        file.write(line + b"\n")
+    run.append_metrics({"step": 2, "loss": 1.0})
+    expected = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    assert run.read_metrics() == expected
+    run.drop_metrics_after(5)
+    assert run.read_metrics() == expected
+
+
+def test_results_without_a_checkpoint_are_not_replaced(finished, tmp_path):
+    workdir, experiment, _ = finished
+    shutil.copytree(workdir, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = arrays(tmp_path / "run")
+    with pytest.raises(UserError, match="holds final.npz and no checkpoint"):
+        loop.train(experiment, tmp_path / "run", one_device())
+    after = arrays(tmp_path / "run")
+    assert all(np.array_equal(before[key], after[key]) for key in before)

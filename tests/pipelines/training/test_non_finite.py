@@ -1,0 +1,360 @@
+"""Losses and gradients that are not finite: found where they begin, written down, acted upon."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.data import pipeline
+from pipelines.data.sources.open import open_source
+from pipelines.errors import RunError
+from pipelines.runs import checkpoints
+from pipelines.runs.checkpoints import CheckpointStore
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop, non_finite
+from pipelines.training.find_non_finite import find_non_finite
+from pipelines.training.train_step import Trainer
+from tests.pipelines.process import run_command
+from tests.pipelines.tiny import as_flags
+from tests.pipelines.training.faults import (
+    BAD,
+    EXPLODING,
+    STRATEGIES,
+    assert_same_results,
+    break_block,
+    cut,
+    experiment_with,
+    ids_of,
+    make_trainer,
+    nan_backward,
+    nan_forward,
+    records,
+    spoil,
+    train_by_hand,
+)
+
+on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+@on_both_strategies
+def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
+    experiment = experiment_with()
+    spoil(monkeypatch, ids_of(experiment, BAD)[3:4])
+    trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
+    trainer.open_dataset(data.dataset)
+    trainer.train(tf.constant(BAD))
+    assert trainer.step.numpy() == BAD and not trainer.halted.numpy()
+
+    def state():
+        values = [trainer.loss_sum, trainer.gradient_norm, trainer.step]
+        values += [trainer.batch_offset, trainer.skipped]
+        values += trainer.model.trainable_variables + list(trainer.ema.state.by_path.values())
+        values += [v for slots in trainer.optimizer.slots.values() for v in slots.values()]
+        return [value.numpy() for value in values]
+
+    before = state()
+    assert all(np.isfinite(value).all() for value in before)
+    trainer.train(tf.constant(4))
+    assert trainer.halted.numpy() and np.isnan(trainer.last_loss_and_norm.numpy()).all()
+    for old, new in zip(before, state(), strict=True):
+        np.testing.assert_array_equal(new, old)
+    # The next loop goes on: these batches are good.
+    trainer.train(tf.constant(2))
+    assert trainer.step.numpy() == BAD + 2 and not trainer.halted.numpy()
+    moved = [np.abs(old - new).max() for old, new in zip(before[5:9], state()[5:9], strict=True)]
+    assert min(moved) > 0
+
+
+@on_both_strategies
+def test_a_loss_out_of_range_is_enough(strategy):
+    """The gradient of a sigmoid's loss is at most 1, however large a finite logit is."""
+    experiment = experiment_with("train.loss=sigmoid")
+    trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
+    (bias,) = (v for v in trainer.model.trainable_variables if v.path.endswith("head/bias"))
+    bias.assign(tf.fill([10], 3e38))
+    trainer.open_dataset(data.dataset)
+    trainer.train(tf.constant(1))
+    loss, norm = trainer.last_loss_and_norm.numpy()
+    assert trainer.halted.numpy() and np.isinf(loss) and np.isfinite(norm)
+    finding = find_non_finite(trainer.model, trainer.gradients, data.dataset(0).take(1), 0)
+    assert (finding.what, finding.layer, finding.variable) == ("loss", None, None)
+
+
+def test_the_step_compiles_with_xla():
+    experiment = experiment_with("train.accumulate_steps=1")
+    trainer, data = make_trainer(STRATEGIES["one"](), experiment)
+    step = tf.function(trainer.replica_step, jit_compile=True)
+    batch = next(iter(data.dataset(0)))
+    loss, norm, counts = trainer.strategy.run(step, args=(batch,))
+    assert counts and np.isfinite([loss, norm]).all()
+    before = [variable.numpy() for variable in trainer.model.trainable_variables]
+    batch["image"] = tf.fill(batch["image"].shape, np.float32(np.nan))
+    assert not trainer.strategy.run(step, args=(batch,))[2]
+    for old, variable in zip(before, trainer.model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), old)
+
+
+@on_both_strategies
+def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strategy):
+    experiment = experiment_with()
+    break_block(monkeypatch, nan_forward)
+    with pytest.raises(RunError) as error:
+        loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+    layer, variable = "block_1/mlp", "head/bias"
+    assert str(error.value).startswith(
+        f"The loss is not finite at step {BAD}, first in the output of layer {layer} and in the "
+        f"gradient of {variable}. Lower optimizer.learning_rate, lengthen schedule.warmup_steps, "
+        "or look at the images. train.non_finite=skip or rewind goes on without asking."
+    )
+    assert str(tmp_path / "run" / "non_finite.jsonl") in str(error.value)
+    (record,) = records(tmp_path / "run")
+    ids = ids_of(experiment, BAD)
+    source = open_source("digits", experiment.data.train_split)
+    indices = pipeline.train_indices(source, batch_size=16, seed=0, shuffle_window=64, step=BAD)
+    assert record["ids"] == ids == source.read([(i, i + 1) for i in indices]).ids.tolist()
+    assert record["shown_by"] == ids[3:4]
+    assert record["names"] == [source.describe(ids[3])]
+    expected = {"step": BAD, "batch": BAD, "what": "layer", "action": "stop"}
+    expected |= {"layer": layer, "variable": variable, "loss": "nan", "gradient_norm": "nan"}
+    assert expected.items() <= record.items()
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [4]
+    assert not (tmp_path / "run" / "final.npz").exists()
+
+
+def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
+    """The loss is finite; above the fault in backward order are the head and the last norm."""
+    break_block(monkeypatch, nan_backward, "block_0")
+    with pytest.raises(RunError, match=f"The gradient norm is not finite at step {BAD}, first in"):
+        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+    (record,) = records(tmp_path / "run")
+    assert record["what"] == "gradient" and np.isfinite(record["loss"])
+    assert (record["layer"], record["variable"]) == (
+        "block_0/mlp/dense_1",
+        "block_0/mlp/dense_1/bias",
+    )
+    # Which image it is cannot be told, but which of the two parts of the batch.
+    assert record["shown_by"] == ids_of(experiment_with(), BAD)[:8]
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "what", "layer"),
+    [
+        (np.inf, "image", "image", None),
+        (3e38, "image", "layer", "patch_embedding"),
+        (np.nan, "weight", "loss", None),
+    ],
+)
+def test_what_the_data_bring_with_them(tmp_path, monkeypatch, value, key, what, layer):
+    ids = ids_of(experiment_with(), BAD)
+    spoil(monkeypatch, [ids[11]], value, key)
+    with pytest.raises(RunError, match=f"The loss is not finite at step {BAD}, first in"):
+        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+    (record,) = records(tmp_path / "run")
+    assert (record["what"], record["layer"], record["ids"]) == (what, layer, ids)
+    assert record["shown_by"] == (ids[8:] if what == "loss" else [ids[11]])
+
+
+def test_weights_that_explode_in_a_process(tmp_path):
+    """They are named, and no skipping mends them."""
+    result = run_command(
+        "pretrain",
+        *as_flags(*EXPLODING, "data.eval_split=none", "train.non_finite=skip"),
+        "--workdir",
+        tmp_path / "run",
+        cwd=tmp_path,
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and "Traceback" not in result.stderr
+    assert "is not finite at step 1, first in the weight patch_embedding/kernel." in lines[0]
+    assert "Skipping steps mends no weights" in lines[0]
+    (record,) = records(tmp_path / "run")
+    assert record["layer"] == "patch_embedding" and record["action"] == "stop"
+    assert record["shown_by"] == []
+
+
+@on_both_strategies
+def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, capsys, strategy):
+    experiment = experiment_with("train.non_finite=skip")
+    traces = []
+    replica_step = Trainer.replica_step
+
+    def counted(self, batch):
+        traces.append(tf.distribute.get_replica_context().replica_id_in_sync_group)
+        return replica_step(self, batch)
+
+    with monkeypatch.context() as patch:
+        spoil(patch, ids_of(experiment, BAD)[3:4])
+        patch.setattr(Trainer, "replica_step", counted)
+        loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+    output = capsys.readouterr().out
+    assert f"skipping step {BAD}" in output and "skipped 1 step " in output
+    replicas = {"one": 1, "mirrored": 2}[strategy]
+    assert len(traces) == replicas, "the step was compiled again"
+    (record,) = records(tmp_path / "run")
+    assert (record["step"], record["what"], record["action"]) == (BAD, "image", "skip")
+
+    plan = [(0, 0, BAD), (BAD + 1, BAD + 1, 11 - BAD)]
+    train_by_hand(STRATEGIES[strategy](), experiment, plan, tmp_path / "expected")
+    assert_same_results(tmp_path / "run", tmp_path / "expected")
+
+    lines = Workdir(tmp_path / "run").read_metrics()
+    assert [line["step"] for line in lines] == [4, 8, 12]
+    assert [line.get("skipped") for line in lines] == [None, 1, None]
+    # The mean is over the three steps that count: log 10 and a little, as everywhere here.
+    assert all(2.0 < line["loss"] < 2.6 for line in lines)
+
+
+def test_a_skip_survives_a_restart_between_two_log_lines(tmp_path, monkeypatch):
+    """Saved after the skip and before the log line that counts it."""
+    spoil(monkeypatch, ids_of(experiment_with(), 4))
+    experiment = experiment_with(
+        "train.non_finite=skip", "train.checkpoint_every=3", "train.keep_last=9"
+    )
+    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    cut(tmp_path / "again", after=6)
+    loop.train(experiment, tmp_path / "again", STRATEGIES["one"]())
+    assert_same_results(tmp_path / "again", tmp_path / "run")
+    kept = ("step", "loss", "skipped", "gradient_norm")
+    first, second = (
+        [{key: line.get(key) for key in kept} for line in Workdir(tmp_path / name).read_metrics()]
+        for name in ("run", "again")
+    )
+    assert first == second and first[1]["skipped"] == 1
+
+
+@on_both_strategies
+def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, strategy):
+    """Batch 6 is bad, and so is batch 9, which comes after the rewind."""
+    experiment = experiment_with("train.non_finite=rewind", "train.log_every=2")
+    spoil(monkeypatch, [ids_of(experiment, BAD)[3], ids_of(experiment, 9)[12]])
+    loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+    output = capsys.readouterr().out
+    assert "rewinding to step 4, which goes on with batch 7" in output
+    assert "rewinding to step 4, which goes on with batch 10" in output
+    # Step 4 on batch 7, 5 on 8, 6 on 9, which is bad; then step 4 on batch 10 and so on.
+    found = [(x["step"], x["batch"], x["action"]) for x in records(tmp_path / "run")]
+    assert found == [(6, 6, "rewind"), (6, 9, "rewind")]
+    # Step 6 was logged three times, and two of these have been forgotten.
+    lines = Workdir(tmp_path / "run").read_metrics()
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
+    assert all(2.0 < line["loss"] < 2.6 for line in lines)
+
+    plan = [(0, 0, 4), (4, 10, 8)]
+    train_by_hand(STRATEGIES[strategy](), experiment, plan, tmp_path / "expected")
+    assert_same_results(tmp_path / "run", tmp_path / "expected")
+    if strategy == "one":
+        # A restart from a checkpoint behind the rewind finds the shifted data.
+        shutil.copytree(tmp_path / "run", tmp_path / "again")
+        cut(tmp_path / "again", after=8)
+        loop.train(experiment, tmp_path / "again", STRATEGIES[strategy]())
+        assert_same_results(tmp_path / "again", tmp_path / "run")
+        assert len(records(tmp_path / "again")) == 2
+
+
+def test_a_rewind_without_a_checkpoint_goes_back_to_the_start(tmp_path, monkeypatch):
+    """Also after a restart, and with weights that came from elsewhere."""
+    experiment = experiment_with("train.non_finite=rewind", "train.checkpoint_every=0")
+    spoil(monkeypatch, ids_of(experiment, 2)[:1])
+    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    assert [(x["step"], x["batch"]) for x in records(tmp_path / "run")] == [(2, 2)]
+    plan = [(0, 3, 12)]
+    train_by_hand(STRATEGIES["one"](), experiment, plan, tmp_path / "expected")
+    assert_same_results(tmp_path / "run", tmp_path / "expected")
+
+
+def test_a_rewind_from_weights_that_diverged(tmp_path):
+    """The update after step 0 leaves weights that must not be saved; the loss came before it."""
+    experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
+    message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
+    with pytest.raises(RunError, match=f"{message}.* 10 rewinds to step 0 have not helped"):
+        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    found = records(tmp_path / "run")
+    assert [x["batch"] for x in found] == list(range(11))
+    assert [x["action"] for x in found] == ["rewind"] * 10 + ["stop"]
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [0]
+
+
+def test_a_rewind_comes_before_an_evaluation(tmp_path):
+    """Of weights that diverged, between two checkpoints."""
+    experiment = experiment_with(
+        *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
+    )
+    with pytest.raises(RunError, match="after step 0, .* 10 rewinds to step 0 have not helped"):
+        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 10 + ["stop"]
+    assert Workdir(tmp_path / "run").read_metrics() == []
+
+
+def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
+    """A good step starts the count anew."""
+    assert non_finite.LIMIT == 10
+    monkeypatch.setattr(non_finite, "LIMIT", 3)
+    experiment = experiment_with("train.non_finite=skip")
+    bad = [1, 2, 3, 5, 6, 7, 8, 9]
+    spoil(monkeypatch, [example for step in bad for example in ids_of(experiment, step)])
+    with pytest.raises(RunError, match="at step 8, .* because 3 steps before it were"):
+        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    found = [(x["step"], x["action"]) for x in records(tmp_path / "run")]
+    assert found == [(step, "skip") for step in bad[:6]] + [(8, "stop")]
+    lines = Workdir(tmp_path / "run").read_metrics()
+    assert [line["skipped"] for line in lines] == [3, 3]
+    assert all(2.0 < line["loss"] < 2.6 for line in lines)
+    assert checkpoints.newest(tmp_path / "run" / "checkpoints") == 8
+
+
+def test_a_run_that_stopped_may_go_on_skipping(tmp_path, monkeypatch):
+    spoil(monkeypatch, ids_of(experiment_with(), BAD)[:1])
+    with pytest.raises(RunError):
+        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+    experiment = experiment_with("train.non_finite=skip")
+    assert loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())["step"] == 12
+    assert [x["action"] for x in records(tmp_path / "run")] == ["stop", "skip"]
+
+
+def test_checkpoints_of_before_are_refused_clearly(tmp_path):
+    experiment = experiment_with()
+    trainer, _ = make_trainer(STRATEGIES["one"](), experiment)
+    state = tf.train.Checkpoint(
+        model=checkpoints.weights_by_path(trainer.model.weights),
+        optimizer=trainer.optimizer.state,
+        step=trainer.step,
+        loss_sum=trainer.loss_sum,
+        ema=trainer.ema.state,
+    )
+    run = Workdir(tmp_path / "run")
+    run.create(experiment)
+    CheckpointStore(run.checkpoints, state).save(4)
+    with pytest.raises(
+        RunError, match="of another program: .* not bound to .* Choose another --workdir"
+    ):
+        loop.train(experiment, run.path, STRATEGIES["one"]())
+
+
+def test_a_full_disk_leaves_the_lines_before(tmp_path, monkeypatch):
+    run = Workdir(tmp_path)
+    run.append_non_finite({"step": 1})
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            run.append_non_finite({"step": 2})
+    run.append_non_finite({"step": 3})
+    assert records(tmp_path) == [{"step": 1}, {"step": 3}]
+
+
+def test_a_full_disk_does_not_hide_what_was_found(tmp_path, monkeypatch):
+    spoil(monkeypatch, ids_of(experiment_with(), 0)[:1])
+
+    def full(self, values):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Workdir, "append_non_finite", full)
+    with pytest.raises(RunError, match=r"first in the input images\. Cannot write .* disk is full"):
+        loop.train(experiment_with("train.non_finite=skip"), tmp_path / "run", STRATEGIES["one"]())

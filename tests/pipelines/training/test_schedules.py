@@ -1,0 +1,40 @@
+"""Learning rates against closed forms."""
+
+import pytest
+import tensorflow as tf
+
+from pipelines import config
+from pipelines.training.schedules import make_schedule
+
+
+@pytest.mark.parametrize(
+    ("fields", "peak", "total_steps", "expected"),
+    [
+        (
+            {"warmup_steps": 500, "decay": "cosine"},
+            0.03,
+            20000,
+            {0: 0, 1: 6e-5, 250: 0.015, 500: 0.03, 5375: 0.0256066017, 10250: 0.015, 20000: 0},
+        ),
+        (
+            {"warmup_steps": 10000, "decay": "linear"},
+            8e-4,
+            517822,
+            {5000: 4e-4, 10000: 8e-4, 263911: 4.05e-4, 517822: 1e-5, 600000: 1e-5},
+        ),
+        ({"decay": "constant"}, 0.1, 10, {0: 0.1, 5: 0.1, 10: 0.1}),
+        ({"warmup_steps": 4, "decay": "constant"}, 0.1, 10, {0: 0, 1: 0.025, 4: 0.1}),
+        ({"decay": "cosine"}, 0.1, 10, {0: 0.1, 5: 0.05}),
+    ],
+)
+def test_schedule_values_of_the_reference(fields, peak, total_steps, expected):
+    eager = make_schedule(config.Schedule(**fields), peak, total_steps)
+    compiled = tf.function(eager)
+    for step, rate in expected.items():
+        for received in (eager(step), compiled(tf.constant(step))):
+            assert received.numpy() == pytest.approx(rate, rel=2e-6, abs=1e-10)
+
+
+def test_schedule_refuses_an_unknown_decay():
+    with pytest.raises(ValueError, match="Received: 'step'"):
+        config.Schedule(decay="step")

@@ -1,0 +1,65 @@
+"""Models to and from folders of Hugging Face and timm, for the tests of safetensors."""
+
+import json
+import types
+
+import numpy as np
+
+import vit_tf
+from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
+from vit_tf.checkpoints.safetensors.writing import write_checkpoint
+from vit_tf.families import family_of
+from vit_tf.weights import open_checkpoint, published_entries
+
+
+def load(path):
+    """`(model, checkpoint)`: what is there, built and filled; the file is closed again."""
+    with open_checkpoint(path) as checkpoint:
+        model = vit_tf.create_model(checkpoint.config)
+        entries = published_entries(model)
+        assert {key: tuple(shape) for entry in entries for key, shape in entry.shapes.items()} == (
+            checkpoint.shapes
+        )
+        for entry in entries:
+            entry.variable.assign(entry.pack([checkpoint.read(key) for key in entry.shapes]))
+    return model, checkpoint
+
+
+def arrays(model):
+    """Canonical key -> array."""
+    found = {}
+    for entry in published_entries(model):
+        values = entry.unpack(np.array(entry.variable.value))
+        found |= dict(zip(entry.shapes, values, strict=True))
+    return found
+
+
+def save(model, path, layout, preprocessing=None):
+    """Writes a model; returns what the layout does not keep."""
+    values = arrays(model)
+    preprocessing = preprocessing or vit_tf.Preprocessing(image_size=model.config.image_size)
+    shapes = {key: value.shape for key, value in values.items()}
+    return write(path, layout, model.config, preprocessing, values.get, shapes)
+
+
+def write(path, layout, config, preprocessing, read, shapes):
+    """Writes what `read` gives for the keys of `shapes`."""
+    modules = family_of(config).safetensors
+    weights = types.SimpleNamespace(read=read, shapes=shapes)
+    return write_checkpoint(path, layout, modules, config, preprocessing, weights)
+
+
+def rewrite(path, change):
+    """Replaces the tensors of a folder by `change(name -> array)`."""
+    file = path / "model.safetensors"
+    with SafetensorsFile(file) as opened:
+        tensors = {name: opened.read(name) for name in opened.shapes}
+    tensors = change(tensors)
+    write_safetensors(file, {name: array.shape for name, array in tensors.items()}, tensors.get)
+
+
+def change(path, **values):
+    """Replaces values of a JSON file; None removes them."""
+    settings = json.loads(path.read_text()) | values
+    kept = {key: value for key, value in settings.items() if value is not None}
+    path.write_text(json.dumps(kept))

@@ -1,0 +1,163 @@
+"""What a file and a model that differ do to each other: heads, grids, class tokens, positions."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import vit_tf
+from tests.vit_tf import numpy_vit, tiny
+from tests.vit_tf.checkpoints.npz_files import params_of, refused, saved, write
+
+POSITIONS = numpy_vit.POSITIONS
+HEADS = [*itertools.product((None, 7), (0, 5))]
+
+
+def expected_reset(mode, model_r, model_k, file_r, file_k):
+    """Which head keys of the model get fresh values, or None where the load must be refused.
+
+    `r` is the representation size or None, `k` the number of classes. A model without a head has
+    nothing that could mismatch the file's.
+    """
+    first = {"pre_logits/kernel", "pre_logits/bias"} if model_r else set()
+    last = {"head/kernel", "head/bias"} if model_k else set()
+    first_fits = model_r in (None, file_r)
+    fits = model_k in (0, file_k) and (model_r == file_r or (model_r, model_k) == (None, 0))
+    return {
+        "keep": set() if fits else None,
+        "auto": set() if fits else first | last,
+        "reset": first | last,
+        "reset_last": last if first_fits else None,
+    }[mode]
+
+
+@pytest.mark.parametrize("file_r, file_k", [*HEADS, (None, 6), (7, 6), (8, 5)])
+@pytest.mark.parametrize("model_r, model_k", HEADS)
+def test_head_modes(model_r, model_k, file_r, file_k, tmp_path):
+    donor = tiny.model(seed=1, layers=1, representation_size=file_r, num_classes=file_k)
+    fields = {"representation_size": model_r, "num_classes": model_k}
+    model = tiny.model(layers=1, head_bias=-3.0, **fields)
+    path = saved(donor, tmp_path / "model.npz")
+    expected = params_of(donor)
+    for mode in ("keep", "auto", "reset", "reset_last"):
+        tiny.randomize(model, seed=2)
+        reset = expected_reset(mode, model_r, model_k, file_r, file_k)
+        if reset is None:
+            with refused(model, path):
+                vit_tf.load_npz(model, path, head=mode)
+            continue
+        report = vit_tf.load_npz(model, path, head=mode)
+        now = params_of(model)
+        assert set(report.reset) == reset
+        assert set(report.loaded) == now.keys() - reset
+        assert set(report.dropped) == expected.keys() - set(report.loaded)
+        for key in report.loaded:
+            np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
+        if "head/kernel" in reset:
+            assert not now["head/kernel"].any() and (now["head/bias"] == -3).all()
+        if "pre_logits/kernel" in reset:
+            assert not now["pre_logits/bias"].any()
+            # LeCun's truncated normal, neither the file's values nor what was there.
+            assert np.abs(now["pre_logits/kernel"]).max() <= 2 / 0.8796 / math.sqrt(12)
+            assert now["pre_logits/kernel"].std() > 0.1
+
+
+def test_an_unknown_head_mode(tmp_path):
+    path = saved(tiny.model(), tmp_path / "model.npz")
+    with pytest.raises(ValueError, match="auto, keep, reset, reset_last. Received: 'drop'"):
+        vit_tf.load_npz(tiny.model(), path, head="drop")
+
+
+def test_unfinished_head_is_a_mismatch(tmp_path):
+    """A kernel without its bias."""
+    arrays = params_of(tiny.model(seed=1))
+    del arrays["head/bias"]
+    path = write(tmp_path / "model.npz", arrays, {"grid": [2, 3]})
+    with pytest.raises(ValueError, match="no array head/bias"):
+        vit_tf.load_npz(tiny.model(), path, head="keep")
+    model = tiny.model()
+    assert vit_tf.load_npz(model, path).reset == ["head/kernel", "head/bias"]
+    assert not np.asarray(model(tiny.images())).any()
+
+
+@pytest.mark.parametrize("classifier, prefix", [("token", 1), ("gap", 0), ("unpooled", 0)])
+@pytest.mark.parametrize(
+    "source, target",
+    [((12, 12), (20, 24)), ((11, 14), (20, 24)), ((8, 12), (12, 8)), ((16, 4), (8, 8))],
+)
+def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
+    """Also where both grids have as many patches: 2 x 3 is not 3 x 2."""
+    donor = tiny.model(seed=1, image_size=source, classifier=classifier)
+    model = tiny.model(seed=2, image_size=target, classifier=classifier)
+    path = saved(donor, tmp_path / "model.npz")
+    report = vit_tf.load_npz(model, path)
+    assert report.resized == (donor.grid, model.grid)
+    expected = params_of(donor)
+    table = expected[POSITIONS][0]
+    now = params_of(model)
+    resized = numpy_vit.resize_positions(table, donor.grid, model.grid, prefix)
+    np.testing.assert_allclose(now[POSITIONS][0], resized, atol=1e-6)
+    np.testing.assert_array_equal(now[POSITIONS][0, :prefix], table[:prefix])
+    for key in expected.keys() - {POSITIONS}:
+        np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
+
+
+def test_where_the_grid_comes_from(tmp_path):
+    donor = tiny.model(seed=1, image_size=(16, 16))
+    model = tiny.model(seed=2, image_size=(8, 8))
+    path = write(tmp_path / "model.npz", params_of(donor))
+
+    def resized(source_grid=None):
+        return vit_tf.load_npz(model, path, source_grid=source_grid).resized[0]
+
+    assert resized() == (4, 4)
+    write(path, params_of(donor), {"grid": [2, 8]})
+    assert resized() == (2, 8)
+    assert resized([8, 2]) == (8, 2)
+    write(path, params_of(donor), {"grid": None})
+    assert resized() == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "source_grid, words",
+    [
+        (None, "6 patch positions, which is not a square. Pass source_grid="),
+        ((2, 2), "6 patch positions, which do not fill .*2 x 2"),
+        ((0, 6), "a grid is .rows, columns."),
+        ((2.0, 3), "a grid is"),
+        ((6,), "a grid is"),
+        ("23", "a grid is"),
+    ],
+)
+def test_grids_that_do_not_fit(source_grid, words, tmp_path):
+    path = write(tmp_path / "model.npz", params_of(tiny.model(seed=1)))
+    with pytest.raises(ValueError, match=words):
+        vit_tf.load_npz(tiny.model(), path, source_grid=source_grid)
+
+
+@pytest.mark.parametrize("classifier", ["gap", "unpooled"])
+@pytest.mark.parametrize("image_size", [(11, 14), (16, 8)])
+def test_token_file_into_a_model_without_token(classifier, image_size, tmp_path):
+    donor = tiny.model(seed=1)
+    model = tiny.model(seed=2, classifier=classifier, image_size=image_size)
+    report = vit_tf.load_npz(model, saved(donor, tmp_path / "model.npz"), head="keep")
+    assert report.dropped == ["cls"]
+    table = numpy_vit.resize_positions(params_of(donor)[POSITIONS][0], (2, 3), model.grid, 1)
+    np.testing.assert_allclose(params_of(model)[POSITIONS][0], table[1:], atol=1e-6)
+
+
+def test_file_without_token_does_not_fit_a_model_with_one(tmp_path):
+    path = saved(tiny.model(seed=1, classifier="gap"), tmp_path / "model.npz")
+    model = tiny.model(seed=2)
+    with refused(model, path, "no array cls"):
+        vit_tf.load_npz(model, path)
+
+
+def test_positions_are_dropped_by_a_model_without(tmp_path):
+    path = saved(tiny.model(seed=1), tmp_path / "model.npz", sidecar=False)
+    model = tiny.model(seed=2, position_embedding="none")
+    assert vit_tf.load_npz(model, path).dropped == [POSITIONS]
+    bare = saved(model, tmp_path / "bare.npz")
+    with pytest.raises(ValueError, match="or 'none'"):
+        vit_tf.load_npz(tiny.model(), bare)

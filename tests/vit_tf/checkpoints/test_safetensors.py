@@ -1,0 +1,561 @@
+"""Layouts of other projects: names, values in both directions, and what surrounds the weights."""
+
+import json
+
+import numpy as np
+import pytest
+
+import vit_tf
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import safetensors_models
+from vit_tf.checkpoints.safetensors.rules import InputMap, convolution, linear
+from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
+from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS, rescaled
+from vit_tf.weights import open_checkpoint
+
+HUGGINGFACE = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-12}
+TIMM = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-6}
+BIT = vit_tf.ResNetConfig(
+    stage_depths=(1, 2), width=0.5, image_size=(40, 33), num_classes=5, **EPSILONS
+)
+
+# One table of what a layout can express: the layout and the fields of a model.
+EXPRESSIBLE = {
+    "hf token": ("huggingface", tiny.config(**HUGGINGFACE)),
+    "hf tanh": ("huggingface", tiny.config(layer_norm_epsilon=1e-3)),
+    "hf pooler": ("huggingface", tiny.config(num_classes=0, representation_size=7)),
+    "hf features": ("huggingface", tiny.config(num_classes=0)),
+    "timm token": ("timm", tiny.config(**TIMM)),
+    "timm tanh": ("timm", tiny.config()),
+    "timm features": ("timm", tiny.config(num_classes=0)),
+    "timm no positions": ("timm", tiny.config(position_embedding="none")),
+    "timm gap": ("timm", tiny.config(classifier="gap")),
+    "timm map": ("timm", tiny.config(classifier="map")),
+    "timm unpooled": ("timm", tiny.config(classifier="unpooled")),
+    "timm root": (
+        "timm",
+        tiny.config(stem={"stage_depths": (), **EPSILONS}, image_size=(32, 17), patch_size=1),
+    ),
+    "timm hybrid": (
+        "timm",
+        tiny.config(
+            stem={"stage_depths": (1, 2), "width": 0.5, **EPSILONS},
+            image_size=(40, 33),
+            patch_size=1,
+        ),
+    ),
+    "timm bit": ("timm", BIT),
+    "timm bit features": ("timm", BIT.replace(num_classes=0)),
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSIBLE)
+def test_round_trip_is_bitwise(tmp_path, name):
+    layout, config = EXPRESSIBLE[name]
+    model = vit_tf.create_model(config)
+    tiny.randomize(model)
+    preprocessing = vit_tf.Preprocessing(
+        image_size=config.image_size, labels=[f"class {k}" for k in range(config.num_classes)]
+    )
+    safetensors_models.save(model, tmp_path, layout, preprocessing)
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.layout == layout
+    assert checkpoint.config == config
+    assert checkpoint.preprocessing == preprocessing
+    for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    # A file by itself, and written once more: the same bytes.
+    safetensors_models.save(again, tmp_path / "again", layout, preprocessing)
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+
+
+NORM = {"weight": (12,), "bias": (12,)}
+SQUARE = {"weight": (12, 12), "bias": (12,)}
+# hidden 12, MLP 20, 2 x 3 patches of 4 x 4, 5 classes.
+HF_NAMES = {
+    "vit.embeddings.cls_token": (1, 1, 12),
+    "vit.embeddings.position_embeddings": (1, 7, 12),
+    "vit.embeddings.patch_embeddings.projection": {"weight": (12, 3, 4, 4), "bias": (12,)},
+    "vit.encoder.layer.0.layernorm_before": NORM,
+    "vit.encoder.layer.0.attention.attention.query": SQUARE,
+    "vit.encoder.layer.0.attention.attention.key": SQUARE,
+    "vit.encoder.layer.0.attention.attention.value": SQUARE,
+    "vit.encoder.layer.0.attention.output.dense": SQUARE,
+    "vit.encoder.layer.0.layernorm_after": NORM,
+    "vit.encoder.layer.0.intermediate.dense": {"weight": (20, 12), "bias": (20,)},
+    "vit.encoder.layer.0.output.dense": {"weight": (12, 20), "bias": (12,)},
+    "vit.layernorm": NORM,
+    "classifier": {"weight": (5, 12), "bias": (5,)},
+}
+TIMM_NAMES = {
+    "cls_token": (1, 1, 12),
+    "pos_embed": (1, 7, 12),
+    "patch_embed.proj": {"weight": (12, 3, 4, 4), "bias": (12,)},
+    "blocks.0.norm1": NORM,
+    "blocks.0.attn.qkv": {"weight": (36, 12), "bias": (36,)},
+    "blocks.0.attn.proj": SQUARE,
+    "blocks.0.norm2": NORM,
+    "blocks.0.mlp.fc1": {"weight": (20, 12), "bias": (20,)},
+    "blocks.0.mlp.fc2": {"weight": (12, 20), "bias": (12,)},
+    "norm": NORM,
+    "head": {"weight": (5, 12), "bias": (5,)},
+}
+NORM32, NORM128 = ({"weight": (size,), "bias": (size,)} for size in (32, 128))
+STEM = "patch_embed.backbone."
+HYBRID_NAMES = {name: shape for name, shape in TIMM_NAMES.items() if name != "patch_embed.proj"} | {
+    "patch_embed.proj": {"weight": (12, 128, 1, 1), "bias": (12,)},
+    f"{STEM}stem.conv.weight": (32, 3, 7, 7),
+    f"{STEM}stem.norm": NORM32,
+    f"{STEM}stages.0.blocks.0.conv1.weight": (32, 32, 1, 1),
+    f"{STEM}stages.0.blocks.0.norm1": NORM32,
+    f"{STEM}stages.0.blocks.0.conv2.weight": (32, 32, 3, 3),
+    f"{STEM}stages.0.blocks.0.norm2": NORM32,
+    f"{STEM}stages.0.blocks.0.conv3.weight": (128, 32, 1, 1),
+    f"{STEM}stages.0.blocks.0.norm3": NORM128,
+    f"{STEM}stages.0.blocks.0.downsample.conv.weight": (128, 32, 1, 1),
+    f"{STEM}stages.0.blocks.0.downsample.norm": NORM128,
+}
+BIT_NAMES = {
+    "stem.conv.weight": (32, 3, 7, 7),
+    "stages.0.blocks.0.norm1": NORM32,
+    "stages.0.blocks.0.conv1.weight": (32, 32, 1, 1),
+    "stages.0.blocks.0.norm2": NORM32,
+    "stages.0.blocks.0.conv2.weight": (32, 32, 3, 3),
+    "stages.0.blocks.0.norm3": NORM32,
+    "stages.0.blocks.0.conv3.weight": (128, 32, 1, 1),
+    "stages.0.blocks.0.downsample.conv.weight": (128, 32, 1, 1),
+    "norm": NORM128,
+    "head.fc": {"weight": (5, 128, 1, 1), "bias": (5,)},
+}
+HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
+
+
+@pytest.mark.parametrize(
+    ("layout", "config", "names"),
+    [
+        ("huggingface", tiny.config(layers=1), HF_NAMES),
+        ("timm", tiny.config(layers=1), TIMM_NAMES),
+        (
+            "timm",
+            tiny.config(layers=1, stem=HALF_STEM, image_size=(8, 12), patch_size=1),
+            HYBRID_NAMES,
+        ),
+        ("timm", BIT.replace(stage_depths=(1,)), BIT_NAMES),
+    ],
+)
+def test_names_and_shapes(tmp_path, layout, config, names):
+    """Against names written down from transformers 5.23.0 and timm 1.0.31."""
+    safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
+    expected = {}
+    for name, shape in names.items():
+        parts = (
+            {f"{name}.{part}": size for part, size in shape.items()}
+            if (isinstance(shape, dict))
+            else {name: shape}
+        )
+        expected |= parts
+    with SafetensorsFile(tmp_path / "model.safetensors") as file:
+        assert file.shapes == expected
+        assert set(file.dtypes.values()) == {"F32"}
+
+
+def test_convolution_by_hand():
+    rule = convolution("a.weight", "a/kernel", (1, 2, 2, 3))
+    ours = np.arange(12.0).reshape(1, 2, 2, 3)
+    (theirs,) = rule.unpack([ours])
+    assert rule.names == {"a.weight": (3, 2, 1, 2)} and theirs.shape == (3, 2, 1, 2)
+    # Output 1, input 0, row 0, column 1 is ours[0, 1, 0, 1].
+    assert theirs[1, 0, 0, 1] == 7.0
+    np.testing.assert_array_equal(rule.pack([theirs])[0], ours)
+
+
+def test_packed_projections_by_hand():
+    """Two inputs, two heads of one channel: rows of their weight are q0, q1, k0, k1."""
+    kernel, bias = linear("qk", ["query", "key"], (2,), (2, 1))
+    weight = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+    query, key = kernel.pack([weight])
+    assert query.shape == key.shape == (2, 2, 1)
+    np.testing.assert_array_equal(query[:, :, 0], [[1, 3], [2, 4]])
+    np.testing.assert_array_equal(key[:, :, 0], [[5, 7], [6, 8]])
+    np.testing.assert_array_equal(kernel.unpack([query, key])[0], weight)
+    np.testing.assert_array_equal(bias.pack([np.arange(4.0)])[1], [[2], [3]])
+
+
+def test_heads_to_width_by_hand():
+    """The projection after attention: a row of theirs is one output channel, columns are heads."""
+    kernel, bias = linear("out", "out", (2, 1), (2,))
+    ours = kernel.pack([np.array([[1.0, 2.0], [3.0, 4.0]])])[0]
+    np.testing.assert_array_equal(ours, [[[1, 3]], [[2, 4]]])
+    assert bias.shapes == {"out/bias": (2,)}
+
+
+def test_half_precision_is_read_exactly(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    safetensors = pytest.importorskip("safetensors.numpy")
+    values = np.array([[1.0, -2.5, 3e-5], [65504.0, 0.1, -0.0]], np.float32)
+    arrays = {
+        "half": values.astype(np.float16),
+        "single": values,
+        "double": values.astype(np.float64),
+        "brain": values.astype(ml_dtypes.bfloat16),
+    }
+    safetensors.save_file(arrays, tmp_path / "a.safetensors")
+    with SafetensorsFile(tmp_path / "a.safetensors") as file:
+        for name, array in arrays.items():
+            received = file.read(name)
+            assert received.dtype == np.float32
+            np.testing.assert_array_equal(received, array.astype(np.float32))
+
+
+def test_the_library_reads_what_is_written(tmp_path):
+    safetensors = pytest.importorskip("safetensors")
+    model = tiny.model()
+    safetensors_models.save(model, tmp_path, "timm")
+    with safetensors.safe_open(tmp_path / "model.safetensors", framework="np") as file:
+        assert file.metadata() == {"format": "pt"}
+        np.testing.assert_array_equal(
+            file.get_tensor("head.weight"), np.array(model.head.kernel.value).T
+        )
+        with SafetensorsFile(tmp_path / "model.safetensors") as ours:
+            assert set(file.keys()) == set(ours.shapes)
+            for name in file.keys():  # noqa: SIM118 - it is no dictionary
+                np.testing.assert_array_equal(file.get_tensor(name), ours.read(name))
+
+
+def test_pixel_range_is_folded_exactly():
+    """Against the source's first convolution on its own input, in float64."""
+    rng = np.random.default_rng(0)
+    kernel, bias = rng.normal(size=(2, 3, 3, 4)).astype("f4"), rng.normal(size=4).astype("f4")
+    pixels = rng.uniform(0, 255, (2, 3, 3))
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    expected = np.einsum("ijc,ijcd->d", (pixels / 255 - mean) / std, kernel) + bias
+
+    folded = InputMap(tuple(0.5 / std), tuple((0.5 - mean) / std))
+    ours = np.einsum("ijc,ijcd->d", pixels / 127.5 - 1, folded.kernel(kernel).astype("f8"))
+    np.testing.assert_allclose(ours + folded.bias(bias, kernel), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rescale", [1 / 255, 1 / 127.5])
+def test_pixel_range_of_a_file(tmp_path, rescale):
+    """Logits of the folded model on [-1, 1] are those of the plain one on the source's range."""
+    model = tiny.model(**HUGGINGFACE)
+    safetensors_models.save(model, tmp_path, "huggingface")
+    safetensors_models.change(
+        tmp_path / "preprocessor_config.json",
+        rescale_factor=rescale,
+        image_mean=[0.1, 0.2, 0.3],
+        image_std=[0.4, 0.5, 0.6],
+    )
+    folded, checkpoint = safetensors_models.load(tmp_path)
+    assert any("range of pixels" in note for note in checkpoint.notes)
+    images = tiny.images()
+    source = ((images + 1) * 127.5 * rescale - [0.1, 0.2, 0.3]) / [0.4, 0.5, 0.6]
+    expected = model(source.astype("f4")).numpy()
+    np.testing.assert_allclose(folded(images), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.0, 1e-5), (1e-10, 0.0), (1e-5, 1e-3)])
+def test_rescaled_kernels_standardise_alike(a, b):
+    kernel = np.random.default_rng(0).normal(0.003, 0.01, (3, 3, 4, 5))
+    kernel[..., 1] *= 1e-3
+    kernel[..., 2] = 0.5  # a filter without variance
+
+    def centred(array):
+        return array - array.mean(axis=(0, 1, 2)), array.var(axis=(0, 1, 2))
+
+    rest, variance = centred(kernel)
+    expected = rest / (np.sqrt(variance + a) + b)
+    rest, variance = centred(rescaled(kernel, a, b).astype("f8"))
+    np.testing.assert_allclose(rest / np.sqrt(variance + 1e-8), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_published_epsilons_of_bit_are_rescaled(tmp_path):
+    """BiT adds 1e-10, timm 1e-8: the kernels become ten times as large."""
+    model = vit_tf.create_model(BIT.replace(variance_epsilon=1e-10))
+    tiny.randomize(model)
+    safetensors_models.save(model, tmp_path, "timm")
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.config == BIT
+    np.testing.assert_allclose(again.root.kernel, 10 * np.array(model.root.kernel), rtol=1e-6)
+    images = tiny.images(size=BIT.image_size)
+    np.testing.assert_allclose(again(images), model(images), rtol=1e-4, atol=1e-4)
+
+
+def test_computed_positions_become_a_table(tmp_path):
+    for layout in ("huggingface", "timm"):
+        model = tiny.model(position_embedding="sincos_2d")
+        notes = safetensors_models.save(model, tmp_path / layout, layout)
+        assert any("sincos_2d" in note for note in notes)
+        again, checkpoint = safetensors_models.load(tmp_path / layout)
+        assert checkpoint.config.position_embedding == "learned_1d"
+        images = tiny.images()
+        np.testing.assert_allclose(again(images), model(images), rtol=1e-5, atol=1e-6)
+
+
+def test_memory_order_and_dtype_of_what_is_read(tmp_path):
+    safetensors_models.save(tiny.model(), tmp_path, "timm")
+    with open_checkpoint(tmp_path / "model.safetensors") as checkpoint:
+        for key, shape in checkpoint.shapes.items():
+            array = checkpoint.read(key)
+            assert array.shape == shape
+            assert array.dtype == np.float32 and array.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "note"),
+    [
+        ({}, {"resize": "direct"}, "in the source bilinear"),
+        ({"resample": 3}, {"resize": "direct"}, "in the source bicubic"),
+        ({"size": 12}, {"resize": "direct"}, "the model reads (12, 12)"),
+        ({"size": 20}, {"resize": "direct"}, "gives images of (20, 20)"),
+        (
+            {"size": {"shortest_edge": 16}, "do_center_crop": True, "crop_size": 12},
+            {"resize": "resize_small", "resize_to": 16},
+            "bilinear",
+        ),
+        ({"size": {"shortest_edge": 16}}, {"resize": "direct"}, "without a crop"),
+        (
+            {"size": {"shortest_edge": 8}, "do_center_crop": True, "crop_size": 12},
+            {"resize": "direct"},
+            "shorter side of 8",
+        ),
+    ],
+)
+def test_preprocessing_of_huggingface(tmp_path, changes, expected, note):
+    safetensors_models.save(tiny.model(image_size=12), tmp_path, "huggingface")
+    safetensors_models.change(tmp_path / "preprocessor_config.json", **changes)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
+    if changes != {"size": 12}:
+        assert any(note in text for text in checkpoint.notes), checkpoint.notes
+    else:
+        assert not any(note in text for text in checkpoint.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "note"),
+    [
+        ({}, {"resize": "direct"}, "in the source bilinear"),
+        ({"interpolation": "bicubic"}, {"resize": "direct"}, "in the source bicubic"),
+        (
+            {"crop_pct": 0.9, "crop_mode": "center"},
+            {"resize": "resize_small", "resize_to": 13},
+            "bilinear",
+        ),
+        ({"crop_pct": 0.9, "crop_mode": "border"}, {"resize": "direct"}, "'border'"),
+        ({"crop_pct": None, "mean": None}, {"resize": "direct"}, "crop_pct is not stated"),
+    ],
+)
+def test_preprocessing_of_timm(tmp_path, changes, expected, note):
+    safetensors_models.save(tiny.model(image_size=12), tmp_path, "timm")
+    path = tmp_path / "config.json"
+    pretrained = json.loads(path.read_text())["pretrained_cfg"] | changes
+    safetensors_models.change(path, pretrained_cfg=pretrained)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
+    assert any(note in text for text in checkpoint.notes), checkpoint.notes
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+@pytest.mark.parametrize("resize_to", [12, 13, 14, 37, 256])
+def test_crops_come_back(tmp_path, layout, resize_to):
+    preprocessing = vit_tf.Preprocessing(
+        image_size=(12, 12), resize="resize_small", resize_to=resize_to
+    )
+    safetensors_models.save(tiny.model(image_size=12), tmp_path, layout, preprocessing)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.preprocessing == preprocessing
+
+
+def test_labels(tmp_path):
+    path = tmp_path / "config.json"
+    safetensors_models.save(tiny.model(), tmp_path, "huggingface")
+    assert safetensors_models.load(tmp_path)[1].preprocessing.labels == ()  # placeholders
+    safetensors_models.change(path, id2label={str(k): f"class {k}" for k in (4, 3, 2, 1, 0)})
+    labels = tuple(f"class {k}" for k in range(5))
+    assert safetensors_models.load(tmp_path)[1].preprocessing.labels == labels
+    safetensors_models.change(
+        path, id2label={"0": "one", "7": "two"}, problem_type="multi_label_classification"
+    )
+    checkpoint = safetensors_models.load(tmp_path)[1]
+    assert checkpoint.preprocessing.labels == ()
+    assert checkpoint.preprocessing.probabilities == "sigmoid"
+    assert any("labels dropped" in note for note in checkpoint.notes)
+
+
+def test_both_spellings_of_huggingface(tmp_path):
+    """Names as they are in memory since version 5, with and without the prefix."""
+    model = tiny.model(**HUGGINGFACE)
+    safetensors_models.save(model, tmp_path, "huggingface")
+    spellings = [
+        ("encoder.layer.", "layers."),
+        ("attention.attention.query", "attention.q_proj"),
+        ("attention.attention.key", "attention.k_proj"),
+        ("attention.attention.value", "attention.v_proj"),
+        ("attention.output.dense", "attention.o_proj"),
+        ("intermediate.dense", "mlp.fc1"),
+        ("output.dense", "mlp.fc2"),
+    ]
+
+    def renamed(name):
+        for old, new in spellings:
+            name = name.replace(old, new)
+        return name
+
+    safetensors_models.rewrite(
+        tmp_path, lambda tensors: {renamed(k): v for k, v in tensors.items()}
+    )
+    again, _ = safetensors_models.load(tmp_path)
+    for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_unused_parts_are_dropped_and_noted(tmp_path):
+    safetensors_models.save(tiny.model(), tmp_path, "huggingface")
+    extra = {
+        "vit.pooler.dense.weight": np.ones([12, 12], "f4"),
+        "vit.pooler.dense.bias": np.ones([12], "f4"),
+        "vit.embeddings.mask_token": np.ones([1, 1, 12], "f4"),
+    }
+    safetensors_models.rewrite(tmp_path, lambda tensors: tensors | extra)
+    _, checkpoint = safetensors_models.load(tmp_path)
+    assert {"pooler dropped", "mask token dropped"} <= set(checkpoint.notes)
+    assert checkpoint.config.representation_size is None
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_weights_alone(tmp_path, layout):
+    """What nothing states is assumed, and said."""
+    config = tiny.config(hidden_size=128, heads=2, image_size=12)
+    safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
+    for path in tmp_path.glob("*.json"):
+        path.unlink()
+    with open_checkpoint(tmp_path / "model.safetensors") as checkpoint:
+        fields = HUGGINGFACE if layout == "huggingface" else TIMM
+        assert checkpoint.config == config.replace(**fields)
+        notes = " ".join(checkpoint.notes)
+    for words in ("erf GELU", "number of heads", "image size", "12 x 12"):
+        assert words in notes
+
+
+def test_class_token_outside_the_positions(tmp_path):
+    model = tiny.model(**TIMM)
+    safetensors_models.save(model, tmp_path, "timm")
+
+    def without_slot(tensors):
+        table = tensors["pos_embed"]
+        tensors["cls_token"] = tensors["cls_token"] + table[:, :1]
+        return tensors | {"pos_embed": table[:, 1:]}
+
+    safetensors_models.rewrite(tmp_path, without_slot)
+    again, _ = safetensors_models.load(tmp_path)
+    images = tiny.images()
+    np.testing.assert_allclose(again(images), model(images), rtol=1e-5, atol=1e-6)
+    assert not np.array(again.position_embedding.table)[0].any()
+
+
+def test_arguments_that_change_nothing(tmp_path):
+    safetensors_models.save(tiny.model(), tmp_path, "timm")
+    path = tmp_path / "config.json"
+    arguments = json.loads(path.read_text())["model_args"]
+    harmless = {
+        "norm_layer": None,
+        "padding_same": True,
+        "drop_path_rate": 0.1,
+        "init_values": None,
+    }
+    safetensors_models.change(path, model_args=arguments | harmless)
+    assert safetensors_models.load(tmp_path)[1].config == tiny.config()
+
+
+def test_tanh_layer_of_old_timm_files(tmp_path):
+    model = tiny.model(representation_size=7, **TIMM)
+    safetensors_models.save(tiny.model(num_classes=0, **TIMM), tmp_path, "timm")
+    safetensors_models.change(tmp_path / "config.json", num_classes=5)
+    values = safetensors_models.arrays(model)
+    extra = {
+        "pre_logits.fc.weight": values["pre_logits/kernel"].T,
+        "pre_logits.fc.bias": values["pre_logits/bias"],
+        "head.weight": values["head/kernel"].T,
+        "head.bias": values["head/bias"],
+    }
+    safetensors_models.rewrite(tmp_path, lambda tensors: tensors | extra)
+    again, checkpoint = safetensors_models.load(tmp_path)
+    assert checkpoint.config.representation_size == 7
+    np.testing.assert_array_equal(again.pre_logits.kernel, model.pre_logits.kernel)
+
+
+CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
+
+
+@pytest.mark.parametrize(
+    ("layout", "config", "reason"),
+    [
+        ("huggingface", BIT, "write the timm layout"),
+        ("huggingface", tiny.config(stem=(), image_size=32), "write the timm layout"),
+        ("huggingface", tiny.config(classifier="gap"), "class token"),
+        ("huggingface", tiny.config(representation_size=7), "either a tanh layer"),
+        ("timm", tiny.config(representation_size=7), "no tanh layer"),
+        ("timm", tiny.config(layer_norm_epsilon=1e-5), "layer_norm_epsilon is 1e-06"),
+        ("timm", tiny.config(stem=(), image_size=32), "group_norm_epsilon is 1e-05"),
+        (
+            "timm",
+            tiny.config(stem=CUSTOM_STEM | {"variance_epsilon": 0.0}, image_size=16),
+            "this model without",
+        ),
+        ("timm", tiny.config(stem=CUSTOM_STEM, image_size=20), "fill the feature map"),
+        ("timm", BIT.replace(stage_depths=(1,) * 5), "at most 4 stages"),
+        ("torch", tiny.config(), "layout='torch' is unknown"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path, layout, config, reason):
+    preprocessing = vit_tf.Preprocessing(image_size=config.image_size)
+    with pytest.raises(ValueError, match=reason):
+        safetensors_models.write(tmp_path / "new", layout, config, preprocessing, None, {})
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "shapes", "reason"),
+    [
+        ({"image_size": (11, 15)}, {}, "the model reads"),
+        ({"labels": ("a", "b")}, {}, "2 labels for 5 classes"),
+        ({}, {"cls": (1, 1, 13)}, r"cls has shape \(1, 1, 13\), expected \(1, 1, 12\)"),
+        ({}, {"more": (3,)}, "more"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_arguments_that_do_not_fit(tmp_path, layout, fields, shapes, reason):
+    model = tiny.model()
+    values = safetensors_models.arrays(model)
+    preprocessing = vit_tf.Preprocessing(**{"image_size": (11, 14)} | fields)
+    shapes = {key: value.shape for key, value in values.items()} | shapes
+    with pytest.raises(ValueError, match=reason):
+        safetensors_models.write(
+            tmp_path / "new", layout, model.config, preprocessing, values.get, shapes
+        )
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failure_leaves_the_old_file(tmp_path):
+    model = tiny.model()
+    safetensors_models.save(model, tmp_path, "timm")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    values = safetensors_models.arrays(model)
+
+    def read(key):
+        if key.startswith("head"):
+            raise OSError("disk on fire")
+        return values[key]
+
+    shapes = {key: value.shape for key, value in values.items()}
+    preprocessing = vit_tf.Preprocessing(image_size=(11, 14))
+    with pytest.raises(OSError, match="fire"):
+        safetensors_models.write(tmp_path, "timm", model.config, preprocessing, read, shapes)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        safetensors_models.write(
+            tmp_path / "file", "timm", model.config, preprocessing, values.get, shapes
+        )

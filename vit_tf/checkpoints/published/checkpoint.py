@@ -1,0 +1,188 @@
+"""A published `.npz` file with its sidecar, by canonical key, however its writer called the arrays.
+
+Newer (Linen) block names, numbered layers, the prefixes of training states and big_vision's files
+are read as well (paper.md B.3, B.8). In big_vision, positions are a top-level array without a class
+slot, since the class token holds its own, and the blocks may be stacked along a leading axis.
+"""
+
+import functools
+import os
+import re
+
+import numpy as np
+
+from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.published.npz_archive import NpzArchive
+from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.checkpoints.sidecar import read_sidecar
+from vit_tf.config import ModelConfig
+from vit_tf.preprocessing import Preprocessing
+
+_PREFIXES = ("opt/target/", "params/img/", "params/", "")
+_STACKED_BLOCKS = "Transformer/encoderblock/"
+# Norms of hybrids, which the released files keep as (1, 1, 1, channels) and newer ones do not.
+_GROUP_NORM = re.compile(r"(^|/)gn(\d+|_root|_proj)/(scale|bias)$")
+
+
+def as_released(key, array) -> np.ndarray:
+    """An array in the shape that the released files have."""
+    return array.reshape(1, 1, 1, -1) if _GROUP_NORM.search(key) else array
+
+
+class PublishedCheckpoint:
+    """An open `.npz` file in the published layout; a `with` block closes it.
+
+    Args:
+        path: file name; the sidecar `<path>.json` is read with it.
+        families: the modules of the published layout of each family, such as `published.vit`.
+        config_from_dict: makes a configuration of what its `to_dict` wrote into the sidecar.
+
+    Attributes:
+        shapes: canonical key -> shape.
+        path, layout, notes: see `vit_tf.checkpoints`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is damaged, or no model of one of the families.
+    """
+
+    layout = "published"
+
+    def __init__(self, path, families, config_from_dict):
+        self.path, self.notes = os.fspath(path), []
+        self._config_from_dict = config_from_dict
+        self._sidecar = read_sidecar(path)
+        self._archive = NpzArchive(path)
+        try:
+            self._family, names = _canonical_names(self._archive.shapes, families, self.path)
+        except ValueError:
+            self._archive.close()
+            raise
+        self._stacked, self._slot, self.shapes, self._names = {}, 0, {}, {}
+        for key, name in names.items():
+            shape = self._archive.shapes[name]
+            if key == "pos_embedding" and POSITIONS not in names and len(shape) == 3:
+                self._slot = int("cls" in names)
+                self._add(POSITIONS, name, (shape[0], shape[1] + self._slot, shape[2]))
+            elif key.startswith(_STACKED_BLOCKS) and shape and shape[0] <= 1000:
+                for index in range(shape[0]):
+                    block = f"Transformer/encoderblock_{index}/{key[len(_STACKED_BLOCKS) :]}"
+                    self._add(block, name, shape[1:])
+                    self._stacked[block] = index
+            elif _GROUP_NORM.search(key) and shape[:-1] == (1, 1, 1):
+                self._add(key, name, shape[-1:])
+            else:
+                self._add(key, name, shape)
+
+    def _add(self, key, name, shape):
+        self.shapes[key], self._names[key] = shape, name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._archive.close()
+
+    def check(self, key):
+        """Raises what `read` would, without keeping the array."""
+        self._archive.check(self._names[key])
+
+    def read(self, key) -> np.ndarray:
+        """The array of a canonical key as float32; raises ValueError if it is damaged."""
+        array = self._archive.read(self._names[key])
+        if key in self._stacked:
+            return array[self._stacked[key]]
+        if key == POSITIONS and self._slot:
+            return np.pad(array, [(0, 0), (1, 0), (0, 0)])
+        return array.reshape(self.shapes[key])
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """(rows, columns) of the position table, as the sidecar says; None without it.
+
+        Raises:
+            ValueError: if the sidecar says what cannot be.
+        """
+        return self._sidecar.grid
+
+    @property
+    def trained_config(self) -> ModelConfig | None:
+        """The configuration that the weights were trained with; None without sidecar.
+
+        Raises:
+            ValueError: if the sidecar says what cannot be.
+        """
+        return self._sidecar.config(self._config_from_dict)
+
+    @functools.cached_property
+    def inferred_config(self) -> ModelConfig:
+        """The configuration that the arrays show; the rest of it is the paper's.
+
+        Raises:
+            ValueError: if they are not those of a model of ours.
+        """
+        return self._family.config_from_shapes(self.shapes, self.path, self.grid)
+
+    @functools.cached_property
+    def config(self) -> ModelConfig:
+        """The sidecar's configuration, if the arrays have the sizes it claims, else what they show.
+
+        Raises:
+            ValueError: if they contradict each other, or are those of no model of ours.
+        """
+        found, claimed = self.inferred_config, self.trained_config
+        if claimed is None:
+            return found
+        if type(claimed) is not type(found):
+            raise ValueError(
+                f"{self._sidecar.path} describes a model of the family {claimed.family!r}, the "
+                f"arrays of {self.path} are of {found.family!r}. Restore or delete the sidecar."
+            )
+        stated, real = map(self._family.array_fields, (claimed, found))
+        for name in stated | real:
+            if stated.get(name) != real.get(name):
+                raise ValueError(
+                    f"{self._sidecar.path} says {name}={stated.get(name)}, the arrays of "
+                    f"{self.path} have {real.get(name)}. Restore or delete the sidecar."
+                )
+        return claimed
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """What the sidecar says is done to an image; None without sidecar.
+
+        Raises:
+            ValueError: if the sidecar says what cannot be, or what does not fit the model.
+        """
+        preprocessing = self._sidecar.preprocessing
+        if preprocessing is not None and preprocessing.image_size != self.config.image_size:
+            raise ValueError(
+                f"{self._sidecar.path} prepares images of {preprocessing.image_size}, the model "
+                f"reads {self.config.image_size}. Restore or delete the sidecar."
+            )
+        return preprocessing
+
+
+def _canonical_names(shapes, families, path):
+    """The family of a file's model, and canonical key -> name in the file."""
+    for prefix in _PREFIXES:
+        names = [name[len(prefix) :] for name in shapes if name.startswith(prefix)]
+        for family in families:
+            if (keys := family.canonical_names(names)) is not None:
+                return family, _inverted(keys, prefix, path)
+    raise ValueError(
+        f"{path} is no Vision Transformer or BiT ResNet checkpoint in the published layout: it "
+        f"has no embedding/kernel. It holds {summarize(sorted(shapes)) or 'no arrays'}."
+    )
+
+
+def _inverted(keys, prefix, path):
+    canonical = {}
+    for name, key in keys.items():
+        if key in canonical:
+            raise ValueError(
+                f"{path} holds {prefix}{name} and {canonical[key]}, which are two names of one "
+                "array."
+            )
+        canonical[key] = prefix + name
+    return canonical

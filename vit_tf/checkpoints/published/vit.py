@@ -1,0 +1,231 @@
+"""The published layout of Vision Transformers and hybrids (paper.md B.2, B.3, B.8).
+
+See the package for what each function is.
+"""
+
+import re
+
+import numpy as np
+
+from vit_tf.checkpoints.grids import square_grid
+from vit_tf.checkpoints.messages import build_config, summarize
+from vit_tf.checkpoints.published import resnet
+from vit_tf.checkpoints.published.entries import Entry, kernel, reshaped, same
+from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
+from vit_tf.config import StemConfig, ViTConfig
+
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+MAP_HEAD = "MAPHead_0"
+HEAD_PREFIXES = ("pre_logits/", "head/")
+OPTIONAL_KEYS = ("cls", POSITIONS)
+# The names that newer files, written with Flax's Linen interface, have in a block.
+_LINEN_NAMES = {
+    "LayerNorm_1": "LayerNorm_2",
+    "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
+    "MlpBlock_0": "MlpBlock_3",
+}
+
+
+def canonical_names(names) -> dict[str, str] | None:
+    """Name -> canonical key, with the submodules of a block in pre-Linen numbering."""
+    if "embedding/kernel" not in names:
+        return None
+    if not any("/MultiHeadDotProductAttention_0/" in name for name in names):
+        return {name: name for name in names}
+    pattern = rf"(?<=/)({'|'.join(_LINEN_NAMES)})(?=/)"
+    return {
+        name: re.sub(pattern, lambda match: _LINEN_NAMES[match[1]], name)
+        if name.startswith("Transformer/")
+        else name
+        for name in names
+    }
+
+
+def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
+    """The configuration; what shapes cannot tell is the paper's: tanh GELU, epsilon, no dropout.
+
+    Args:
+        shapes: canonical key -> shape.
+        path: the file, for messages.
+        grid: (rows, columns) of the patches; None takes the position table as square.
+
+    Returns:
+        A configuration whose image size is the grid times the patch size.
+
+    Raises:
+        ValueError: if the arrays are not those of a model of ours.
+    """
+    block = "Transformer/encoderblock_0"
+    found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
+    blocks = {match[1] for match in found if match}
+    if blocks != {str(index) for index in range(len(blocks))}:
+        raise ValueError(
+            f"{path} does not hold a plain Vision Transformer: of its encoder blocks, numbered "
+            f"{summarize(sorted(blocks))}, some are missing."
+        )
+    stem = None
+    if "conv_root/kernel" in shapes:
+        stem = build_config(
+            StemConfig,
+            path,
+            width=width_factor(shapes, "conv_root/kernel", path),
+            stage_depths=stage_depths(shapes, r"block(\d+)/unit(\d+)/", path),
+        )
+    embedding = shape_of(shapes, "embedding/kernel", 4, path)
+    patch_size, width_patch, channels, hidden_size = embedding
+    if (patch_size, channels) != (width_patch, stem.channels if stem else 3):
+        raise ValueError(
+            f"{path}: embedding/kernel must be (P, P, {stem.channels if stem else 3}, D). "
+            f"Received: {embedding}."
+        )
+    query = f"{block}/MultiHeadDotProductAttention_1/query/kernel"
+    (mlp_size,) = shape_of(shapes, f"{block}/MlpBlock_3/Dense_0/bias", 1, path)
+    fields = {
+        "hidden_size": hidden_size,
+        "mlp_size": mlp_size,
+        "layers": len(blocks),
+        "heads": shape_of(shapes, query, 3, path)[1],
+        "patch_size": patch_size,
+        "classifier": "token" if "cls" in shapes else "gap",
+        "num_classes": 0,
+        "stem": stem,
+    }
+    if "head/bias" in shapes:
+        (fields["num_classes"],) = shape_of(shapes, "head/bias", 1, path)
+    if "pre_logits/bias" in shapes:
+        (fields["representation_size"],) = shape_of(shapes, "pre_logits/bias", 1, path)
+    if f"{MAP_HEAD}/probe" in shapes:
+        fields["classifier"] = "map"
+    grid = _patch_grid(shapes, path, grid, "cls" in shapes)
+    if POSITIONS not in shapes:
+        fields["position_embedding"] = "sincos_2d"
+    factor = stem.reduction if stem else 1
+    fields["image_size"] = tuple(side * patch_size * factor for side in grid)
+    return build_config(ViTConfig, path, **fields)
+
+
+def array_fields(config) -> dict:
+    """The fields that the arrays of a model decide.
+
+    Of the image size that is the grid, by which the position table has its rows: the image may
+    leave pixels over.
+    """
+    names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
+    fields = {name: getattr(config, name) for name in names}
+    if config.stem:
+        fields |= {"stage_depths": config.stem.stage_depths, "width": config.stem.width}
+    return fields
+
+
+def trained_fields(config) -> dict:
+    """The fields that no array shows and the weights depend on."""
+    fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon")}
+    # A table that is dropped or missing is noticed; fixed positions leave no trace in a file.
+    if config.position_embedding in ("sincos_2d", "none"):
+        fields["position_embedding"] = config.position_embedding
+    if config.stem:
+        of_stem = resnet.trained_fields(config.stem)
+        fields |= {f"stem.{name}": value for name, value in of_stem.items()}
+    return fields
+
+
+def entries(model) -> list[Entry]:
+    """All weights of a `VisionTransformer`."""
+    width, heads = model.config.hidden_size, model.config.heads
+    found = []
+    if model.class_token is not None:
+        found.append(reshaped(model.class_token.token, "cls", (1, 1, width)))
+    if model.stem is not None:
+        found += _stem(model.stem)
+    found += same(model.patch_embedding, "embedding")
+    if model.position_embedding.is_learned:
+        table = model.position_embedding.table
+        found.append(reshaped(table, POSITIONS, (1, *table.shape)))
+    for index, block in enumerate(model.blocks):
+        prefix = f"Transformer/encoderblock_{index}"
+        attention = f"{prefix}/MultiHeadDotProductAttention_1"
+        found += _norm(block.norm_attention, f"{prefix}/LayerNorm_0")
+        found += _attention(block.attention, attention, width, heads)
+        found += _norm(block.norm_mlp, f"{prefix}/LayerNorm_2")
+        found += _mlp(block.mlp, f"{prefix}/MlpBlock_3")
+    found += _norm(model.norm, "Transformer/encoder_norm")
+    if (pooling := model.map_pooling) is not None:
+        found.append(reshaped(pooling.probe, f"{MAP_HEAD}/probe", (1, 1, width)))
+        attention = f"{MAP_HEAD}/MultiHeadDotProductAttention_0"
+        found += _attention(pooling, attention, width, heads)
+        found += _norm(pooling.norm, f"{MAP_HEAD}/LayerNorm_0")
+        found += _mlp(pooling.mlp, f"{MAP_HEAD}/MlpBlock_0")
+    for name in ("pre_logits", "head"):
+        if (layer := getattr(model, name)) is not None:
+            found += same(layer, name)
+    return found
+
+
+def _patch_grid(shapes, path, grid, has_token):
+    """Rows and columns of the patches: `grid`, or what a square position table says."""
+    if POSITIONS not in shapes:
+        if grid is None:
+            raise ValueError(
+                f"{path} has no {POSITIONS} and does not hold the size of its images; with fixed "
+                f'positions it cannot be told. Add a sidecar {path}.json with {{"grid": [rows, '
+                "columns]}."
+            )
+        return grid
+    rows = shape_of(shapes, POSITIONS, 3, path)[1] - has_token
+    if grid is None and (grid := square_grid(rows)) is None:
+        problem = "which are not a square"
+    elif grid[0] * grid[1] != rows:
+        problem = f"which do not fill a grid of {grid[0]} x {grid[1]}"
+    else:
+        return grid
+    raise ValueError(
+        f"{path} has {rows} patch positions, {problem}; the image size is unknown. Add a sidecar "
+        f'{path}.json with {{"grid": [rows, columns]}}.'
+    )
+
+
+def _stem(stem):
+    found = [kernel(stem.conv_root, "conv_root"), *_norm(stem.gn_root, "gn_root")]
+    for unit in stem.unit_layers:
+        prefix = unit.name.replace("_", "/")
+        for conv, norm in (("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3")):
+            found.append(kernel(getattr(unit, conv), f"{prefix}/{conv}"))
+            found += _norm(getattr(unit, norm), f"{prefix}/{norm}")
+        if unit.conv_proj is not None:
+            found.append(kernel(unit.conv_proj, f"{prefix}/conv_proj"))
+            found += _norm(unit.gn_proj, f"{prefix}/gn_proj")
+    return found
+
+
+def _norm(layer, prefix):
+    return [
+        reshaped(layer.gamma, f"{prefix}/scale", layer.gamma.shape),
+        reshaped(layer.beta, f"{prefix}/bias", layer.beta.shape),
+    ]
+
+
+def _mlp(mlp, prefix):
+    return same(mlp.dense_0, f"{prefix}/Dense_0") + same(mlp.dense_1, f"{prefix}/Dense_1")
+
+
+def _attention(layer, prefix, width, heads):
+    """Our q | k | v kernel `[D, 3 D]` against three published kernels `[D, heads, D / heads]`."""
+    parts = ("query", "key", "value")
+
+    def packed(variable, name, shape):
+        return Entry(
+            variable,
+            {f"{prefix}/{part}/{name}": shape for part in parts},
+            pack=lambda arrays: np.concatenate(
+                [array.reshape(*variable.shape[:-1], width) for array in arrays], axis=-1
+            ),
+            unpack=lambda value: [part.reshape(shape) for part in np.split(value, 3, axis=-1)],
+        )
+
+    head_shape = (heads, width // heads)
+    return [
+        packed(layer.qkv.kernel, "kernel", (width, *head_shape)),
+        packed(layer.qkv.bias, "bias", head_shape),
+        reshaped(layer.out.kernel, f"{prefix}/out/kernel", (*head_shape, width)),
+        reshaped(layer.out.bias, f"{prefix}/out/bias", (width,)),
+    ]

@@ -1,0 +1,150 @@
+"""The `config.json` and `preprocessor_config.json` of Hugging Face's Vision Transformers."""
+
+from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors.json_object import JsonObject
+
+# hidden_act -> ours (transformers/activations.py); the first of each kind is written.
+_ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+}
+_RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "Hamming"}
+
+
+def read_fields(settings, width, representation_size):
+    """Heads, activation, epsilon and image size; what is absent has the layout's default."""
+    if not settings.flag("qkv_bias", True):
+        raise settings.wrong("qkv_bias", "true: vit_tf's projections have biases")
+    if settings.integer("num_channels", 3) != 3:
+        raise settings.wrong("num_channels", "3")
+    heads = settings.integer("num_attention_heads", 12)
+    if not heads or width % heads:
+        raise settings.wrong("num_attention_heads", f"a divisor of the width {width}")
+    if settings.integer("head_dim", width // heads) * heads != width:
+        raise settings.wrong("head_dim", f"the width {width} divided by {heads} heads")
+    activation = _ACTIVATIONS.get(settings.text("hidden_act", "gelu"))
+    if activation is None:
+        raise settings.wrong("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+    if representation_size and settings.text("pooler_act", "tanh") != "tanh":
+        raise settings.wrong("pooler_act", "'tanh'")
+    epsilon = settings.number("layer_norm_eps", 1e-12)
+    return heads, activation, epsilon, settings.sides("image_size", (224, 224))
+
+
+def read_labels(settings, num_classes, notes):
+    """Names in label order; none if they are the layout's placeholders or do not fit the head."""
+    names = settings.raw("id2label")
+    if not num_classes or names is None:
+        return ()
+    keys = [str(index) for index in range(num_classes)]
+    if not isinstance(names, dict) or set(names) != set(keys):
+        notes.append(f"id2label does not name the {num_classes} classes: labels dropped")
+        return ()
+    labels = tuple(names[key] for key in keys)
+    if not all(isinstance(label, str) for label in labels):
+        raise settings.wrong("id2label", "a string for every class")
+    return () if labels == tuple(f"LABEL_{key}" for key in keys) else labels
+
+
+def read_preprocessing(settings, size, notes, **fields):
+    """Our preprocessing, and what the patch embedding must take over of theirs."""
+    if settings is None:
+        notes.append("there is no preprocessor_config.json: direct resize and pixels in [-1, 1]")
+        return structure.preprocessing("config.json", size, notes, **fields), None
+    mean, std = (0.0,) * 3, (1.0,) * 3
+    if settings.flag("do_normalize", True):
+        mean = settings.numbers("image_mean", 3, (0.5,) * 3)
+        std = settings.numbers("image_std", 3, (0.5,) * 3)
+    rescale = 1.0
+    if settings.flag("do_rescale", True):
+        rescale = settings.number("rescale_factor", 1 / 255)
+    resize_to, resampling, given = None, None, size
+    if settings.flag("do_resize", True):
+        resampling = _RESAMPLING.get(settings.integer("resample", 2), "another filter")
+        given = settings.raw("size")
+        named = settings.section("size") if isinstance(given, dict) else JsonObject("", {})
+        if "shortest_edge" in named:
+            resize_to = named.integer("shortest_edge")
+            given = size
+            if settings.flag("do_center_crop", False):
+                given = _crop(settings, size)
+            elif resize_to is not None:
+                notes.append("the source resizes the shorter side without a crop: here directly")
+                resize_to = None
+        elif "height" in named:
+            given = (named.integer("height"), named.integer("width", size[1]))
+        else:
+            given = settings.sides("size", size)
+    if tuple(given) != size:
+        notes.append(f"preprocessor_config.json gives images of {given}, the model reads {size}")
+    made = structure.preprocessing(settings.path, size, notes, resize_to, resampling, **fields)
+    return made, structure.input_map(settings, mean, std, rescale)
+
+
+def _crop(settings, size):
+    """(height, width) of the central crop."""
+    if isinstance(settings.raw("crop_size"), dict):
+        crop = settings.section("crop_size")
+        return crop.integer("height", size[0]), crop.integer("width", size[1])
+    return settings.sides("crop_size", size)
+
+
+def model_json(config, preprocessing) -> dict:
+    """What `config.json` holds."""
+    labels = structure.checked_labels(preprocessing, config.num_classes)
+    labels = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
+    activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+    height, width = config.image_size
+    multiple = preprocessing.probabilities == "sigmoid"
+    return {
+        "architectures": ["ViTForImageClassification" if config.num_classes else "ViTModel"],
+        "model_type": "vit",
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.mlp_size,
+        "hidden_act": activations[config.activation],
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": config.layer_norm_epsilon,
+        "image_size": height if height == width else [height, width],
+        "patch_size": config.patch_size,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "pooler_output_size": config.representation_size or config.hidden_size,
+        "pooler_act": "tanh",
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+        **({"problem_type": "multi_label_classification"} if multiple else {}),
+        "dtype": "float32",
+    }
+
+
+def preprocessor_json(preprocessing) -> dict:
+    """What `preprocessor_config.json` holds."""
+    height, width = preprocessing.image_size
+    common = {
+        "do_resize": True,
+        "resample": 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    size = {"height": height, "width": width}
+    if preprocessing.resize == "direct":
+        return {"image_processor_type": "ViTImageProcessor", "size": size, **common}
+    # Before version 5 the processor of ViT did not crop; the one of BiT always did.
+    return {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": preprocessing.resize_to},
+        "do_center_crop": True,
+        "crop_size": size,
+        **common,
+    }

@@ -1,0 +1,213 @@
+"""Tensors of Hugging Face's Vision Transformers <-> published arrays."""
+
+import re
+
+import numpy as np
+
+from vit_tf.checkpoints.messages import build_config
+from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors.huggingface import config_json
+from vit_tf.checkpoints.safetensors.json_object import read_json_object
+from vit_tf.checkpoints.safetensors.rules import (
+    ReadPlan,
+    WritePlan,
+    convolution,
+    linear,
+    norm,
+    same,
+)
+from vit_tf.config import ViTConfig
+
+_PATCHES = "embeddings.patch_embeddings.projection"
+_TABLE = "embeddings.position_embeddings"
+
+# Names of version 5 in memory -> names in files.
+_NEW_NAMES = [
+    (r"^layers\.(?=\d)", "encoder.layer."),
+    (r"\.attention\.q_proj\.", ".attention.attention.query."),
+    (r"\.attention\.k_proj\.", ".attention.attention.key."),
+    (r"\.attention\.v_proj\.", ".attention.attention.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+    (r"\.mlp\.fc1\.", ".intermediate.dense."),
+    (r"\.mlp\.fc2\.", ".output.dense."),
+]
+_REASONS = [
+    (r"(layer_scale1|lambda_1)", "it has layer scale"),
+    (r"embeddings\.distillation_token$", "it has a distillation token (DeiT)"),
+    (r"embeddings\.register_tokens$", "it has register tokens"),
+    (r"embeddings\.patch_embeddings\.backbone\.", "its stem is a ResNet (ViT hybrid)"),
+    (r"relative_position", "it has relative positions"),
+]
+
+
+def recognizes(names) -> bool:
+    """Whether tensors with these names are a Vision Transformer of this layout."""
+    return any(re.search(r"(^|\.)embeddings\.(patch_embeddings|cls_token)", name) for name in names)
+
+
+def read(path, shapes, folder) -> ReadPlan:
+    """What a file holds.
+
+    Args:
+        path: the file, for messages.
+        shapes: tensor name -> shape.
+        folder: where its `config.json` and `preprocessor_config.json` are, if there are any.
+
+    Raises:
+        ValueError: if it is not a model that vit_tf has; the message says why.
+    """
+    notes, settings = [], read_json_object(folder / "config.json")
+    if settings and settings.text("model_type", "vit") != "vit":
+        raise settings.wrong("model_type", "'vit', the only one that vit_tf reads")
+    aliases = _file_names(shapes, path)
+    shapes = {name: shapes[alias] for name, alias in aliases.items()}
+    structure.check_expressible(path, shapes, _REASONS)
+    if settings is None:
+        notes.append("there is no config.json: erf GELU and epsilon 1e-12, the layout's defaults")
+    config = _config(path, shapes, settings, notes)
+    labels = config_json.read_labels(settings, config.num_classes, notes) if settings else ()
+    problem = settings.text("problem_type") if settings else None
+    preprocessing, input_map = config_json.read_preprocessing(
+        read_json_object(folder / "preprocessor_config.json"),
+        config.image_size,
+        notes,
+        labels=labels,
+        probabilities="sigmoid" if problem == "multi_label_classification" else "softmax",
+    )
+    ignored = {"embeddings.mask_token": "mask token", "decoder.": "decoder"}
+    if config.num_classes:
+        # ViTForImageClassification has none, so that it would be of another model.
+        ignored["pooler."] = "pooler"
+    dropped = {name: what for name in shapes for start, what in ignored.items() if _is(name, start)}
+    notes += [f"{what} dropped" for what in dict.fromkeys(dropped.values())]
+    return ReadPlan(
+        config=config,
+        preprocessing=preprocessing,
+        notes=notes,
+        rules=_rules(config),
+        aliases=aliases,
+        ignored=frozenset(aliases[name] for name in dropped),
+        input_map=input_map,
+    )
+
+
+def write(config, preprocessing) -> WritePlan:
+    """How a model is written.
+
+    Raises:
+        ValueError: if the layout cannot express it; the message says why.
+    """
+    notes = []
+    if config.stem is not None:
+        raise _cannot("it has Vision Transformers without a ResNet only; write the timm layout")
+    if config.classifier != "token":
+        raise _cannot(f"its heads read the class token, classifier is {config.classifier!r}")
+    if config.representation_size and config.num_classes:
+        raise _cannot(
+            "it has either a tanh layer (ViTModel) or a head (ViTForImageClassification), and this "
+            "model has both; drop one of them: num_classes=0, or representation_size=None and "
+            'load_npz(..., head="reset")'
+        )
+    extra = {}
+    if config.position_embedding == "none":
+        notes.append("no position embedding: written as a table of zeros")
+        tokens = 1 + config.grid[0] * config.grid[1]
+        extra[POSITIONS] = np.zeros([1, tokens, config.hidden_size], np.float32)
+    elif config.position_embedding == "sincos_2d":
+        notes.append("sincos_2d positions: written as a table")
+        extra[POSITIONS] = structure.sincos_table(config)
+    files = {
+        "config.json": config_json.model_json(config, preprocessing),
+        "preprocessor_config.json": config_json.preprocessor_json(preprocessing),
+    }
+    prefix = "vit." if config.num_classes else ""
+    return WritePlan(_rules(config, prefix), files, notes, extra)
+
+
+def _rules(config, prefix=""):
+    width, heads = (config.hidden_size,), (config.heads, config.hidden_size // config.heads)
+    hidden, patch = (config.mlp_size,), config.patch_size
+    kernel = (patch, patch, 3, config.hidden_size)
+    tokens = 1 + config.grid[0] * config.grid[1]
+    rules = [
+        same(f"{prefix}embeddings.cls_token", "cls", (1, 1, *width)),
+        same(f"{prefix}{_TABLE}", POSITIONS, (1, tokens, *width)),
+        convolution(f"{prefix}{_PATCHES}.weight", "embedding/kernel", kernel),
+        same(f"{prefix}{_PATCHES}.bias", "embedding/bias", width),
+    ]
+    for index in range(config.layers):
+        name, key = f"{prefix}encoder.layer.{index}", f"Transformer/encoderblock_{index}"
+        attention = f"{key}/MultiHeadDotProductAttention_1"
+        rules += norm(f"{name}.layernorm_before", f"{key}/LayerNorm_0", *width)
+        for part in ("query", "key", "value"):
+            rules += linear(
+                f"{name}.attention.attention.{part}", f"{attention}/{part}", width, heads
+            )
+        rules += linear(f"{name}.attention.output.dense", f"{attention}/out", heads, width)
+        rules += norm(f"{name}.layernorm_after", f"{key}/LayerNorm_2", *width)
+        rules += linear(f"{name}.intermediate.dense", f"{key}/MlpBlock_3/Dense_0", width, hidden)
+        rules += linear(f"{name}.output.dense", f"{key}/MlpBlock_3/Dense_1", hidden, width)
+    rules += norm(f"{prefix}layernorm", "Transformer/encoder_norm", *width)
+    if config.representation_size:
+        rules += linear(f"{prefix}pooler.dense", "pre_logits", width, (config.representation_size,))
+    if config.num_classes:
+        rules += linear("classifier", "head", width, (config.num_classes,))
+    return rules
+
+
+def _file_names(shapes, path):
+    """Name in a rule -> name in the file."""
+    aliases = {}
+    for name in shapes:
+        short = name.removeprefix("vit.")
+        for pattern, replacement in _NEW_NAMES:
+            short = re.sub(pattern, replacement, short)
+        if short in aliases:
+            raise ValueError(f"{path} holds {name} and {aliases[short]}, two names of one tensor.")
+        aliases[short] = name
+    return aliases
+
+
+def _is(name, start):
+    return name.startswith(start) if start.endswith(".") else name == start
+
+
+def _config(path, shapes, settings, notes):
+    patch, width = structure.patch_kernel(shapes, f"{_PATCHES}.weight", path)
+    layers = structure.how_many(shapes, r"encoder\.layer\.(\d+)\.")
+    (mlp_size,) = structure.sizes(shapes, "encoder.layer.0.intermediate.dense.bias", 1, path)
+    tokens = structure.sizes(shapes, _TABLE, 3, path)[1]
+    num_classes, representation_size = 0, None
+    if "classifier.weight" in shapes:
+        num_classes = structure.sizes(shapes, "classifier.weight", 2, path)[0]
+    elif "pooler.dense.weight" in shapes:
+        representation_size = structure.sizes(shapes, "pooler.dense.weight", 2, path)[0]
+    if settings is None:
+        heads, activation, epsilon, stated = max(1, width // 64), "gelu_erf", 1e-12, None
+        notes.append(f"the number of heads is assumed: {heads}, of 64 channels")
+    else:
+        heads, activation, epsilon, stated = config_json.read_fields(
+            settings, width, representation_size
+        )
+        structure.check_stated(settings, "hidden_size", width)
+        structure.check_stated(settings, "num_hidden_layers", layers)
+        structure.check_stated(settings, "intermediate_size", mlp_size)
+    return build_config(
+        ViTConfig,
+        path,
+        hidden_size=width,
+        mlp_size=mlp_size,
+        layers=layers,
+        heads=heads,
+        patch_size=patch,
+        image_size=structure.image_size(tokens - 1, patch, 1, stated, path, notes),
+        num_classes=num_classes,
+        representation_size=representation_size,
+        activation=activation,
+        layer_norm_epsilon=epsilon,
+    )
+
+
+def _cannot(reason):
+    return ValueError(f"This model cannot be written in the Hugging Face layout: {reason}.")

@@ -1,0 +1,203 @@
+"""The `config.json` of timm: an architecture, arguments that deviate from it, preprocessing."""
+
+import math
+import re
+
+from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors.json_object import JsonObject, read_json_object
+
+# Names of tensors of models that vit_tf cannot express, and why.
+REASONS = [
+    (r"\.(ls[12]\.gamma|gamma_[12])$", "it has layer scale"),
+    (r"\.[qk]_norm\.", "it normalises queries and keys"),
+    (r"^reg_token$", "it has register tokens"),
+    (r"^(dist_token|head_dist\.)", "it has a distillation token"),
+    (r"^fc_norm\.", "it normalises the mean of the tokens, and vit_tf averages normalised tokens"),
+    (r"^norm_pre\.", "it normalises the tokens before the first block (CLIP)"),
+    (r"^patch_embed\.norm\.", "it normalises the patch embeddings"),
+    (r"\.(attn|mlp)\.norm\.", "it has norms inside its blocks"),
+    (r"\.mlp\.(w12|w3|fc1_[gx])\.", "its MLP is gated (SwiGLU)"),
+    (r"\.attn\.(gate\.|q_proj\.|q_bias|v_bias)", "its attention is not of qkv with a bias"),
+    (r"(rel_pos|relative_position|rope)", "it has relative or rotary positions"),
+    (r"running_mean$", "it has BatchNorm"),
+    (r"^(stem|patch_embed\.backbone(\.stem)?)\.conv[123]\.", "its stem has several convolutions"),
+    (r"^patch_embed\.backbone\.(bn1|layer\d)\.", "its stem is a ResNet of another kind"),
+    (r"^patch_embed\.backbone\.\d", "its stem is of convolutions without residuals"),
+]
+# Arguments that shapes tell, or that change nothing after training.
+_HARMLESS = set(
+    "img_size patch_size in_chans num_classes global_pool embed_dim depth num_heads mlp_ratio "
+    "qkv_bias proj_bias qk_norm init_values class_token pos_embed no_embed_class reg_tokens "
+    "pre_norm final_norm fc_norm act_layer layers width_factor zero_init_last weight_init fix_init "
+    "dynamic_img_size strict_img_size drop_rate pos_drop_rate patch_drop_rate proj_drop_rate "
+    "attn_drop_rate drop_path_rate".split()
+)
+# Arguments that no tensor shows, and the value that vit_tf computes.
+_ONLY = {
+    "padding_same": True,
+    "dynamic_img_pad": False,
+    "output_stride": 32,
+    "avg_down": False,
+    "pool_include_prefix": False,
+}
+
+
+class ConfigJson:
+    """What a `config.json` says, if there is one; what it does not say is None.
+
+    Args:
+        settings: the JSON object.
+
+    Attributes:
+        settings: the JSON object.
+        arguments: those of the model; vit_tf knows the effect of all of them.
+        pretrained: the section on preprocessing.
+        image_size: (height, width).
+        global_pool: how the tokens become one vector.
+
+    Raises:
+        ValueError: if a value cannot be used; the message names it.
+    """
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.arguments = settings.section("model_args")
+        _check_arguments(self.arguments)
+        # Older files have the contents of this section beside the architecture.
+        has_section = "pretrained_cfg" in settings
+        self.pretrained = settings.section("pretrained_cfg") if has_section else settings
+        self.image_size = _image_size(self.arguments, self.pretrained)
+        self.global_pool = self.arguments.text("global_pool", settings.text("global_pool"))
+
+    def architecture(self, pattern, example, notes, assumed="") -> str | None:
+        """The architecture without its tag; None if it is not stated.
+
+        Args:
+            pattern: of those whose activation, epsilons and padding are known here.
+            example: one of them, to name in place of others.
+            notes: gets a sentence if it is not stated.
+            assumed: what else that sentence says.
+
+        Raises:
+            ValueError: if it does not match the pattern.
+        """
+        architecture = self.settings.text("architecture")
+        if architecture is None:
+            notes.append(f"the architecture is not stated: taken for a {example}{assumed}")
+            return None
+        name = architecture.split(".")[0]
+        if not re.fullmatch(pattern, name):
+            raise self.settings.wrong(
+                "architecture",
+                "one whose activation, epsilons and padding are known here; if they are those of "
+                f"{example}, write that",
+            )
+        return name
+
+    def input_map(self):
+        """How the model's input follows from ours; see `structure.input_map`."""
+        mean, std = (self.pretrained.numbers(name, 3, (0.5,) * 3) for name in ("mean", "std"))
+        return structure.input_map(self.pretrained, mean, std)
+
+    def preprocessing(self, config, notes):
+        """Our `Preprocessing` for timm's evaluation transform; its ranges are in `input_map`."""
+        size, labels = config.image_size, ()
+        for section in (self.settings, self.pretrained):
+            names = section.raw("label_names")
+            if isinstance(names, list) and all(isinstance(name, str) for name in names):
+                labels = tuple(names) if len(names) == config.num_classes else ()
+        for name in ("mean", "std", "crop_pct"):
+            if name not in self.pretrained:
+                assumed = "1, resized directly" if name == "crop_pct" else "0.5"
+                notes.append(f"{name} is not stated: {assumed}")
+        resize_to, resampling = None, self.pretrained.text("interpolation")
+        share = self.pretrained.number("crop_pct")
+        mode = self.pretrained.text("crop_mode", "center")
+        if share is not None:
+            if not 0 < share <= 1:
+                raise self.pretrained.wrong("crop_pct", "a share above 0, up to 1")
+            if mode == "center" and size[0] == size[1]:
+                resize_to = min(math.floor(size[0] / share), structure.MAX_SIDE + 1)
+            elif mode != "squash" or share != 1:
+                notes.append(
+                    f"crop_mode {mode!r} with crop_pct {share} and images of {size[0]} x {size[1]} "
+                    "is not available here: resized directly"
+                )
+        return structure.preprocessing(
+            self.settings.path, size, notes, resize_to, resampling, labels=labels
+        )
+
+
+def read_config_json(folder) -> ConfigJson:
+    """The `config.json` in a folder (a `pathlib.Path`); one that says nothing if there is none.
+
+    Raises:
+        ValueError: if a value cannot be used; the message names it.
+    """
+    path = folder / "config.json"
+    return ConfigJson(read_json_object(path) or JsonObject(str(path), {}))
+
+
+def pretrained_json(config, preprocessing, notes, first_conv, classifier, fixed_input_size):
+    """What the section `pretrained_cfg` holds.
+
+    Args:
+        config: of the model.
+        preprocessing: its `Preprocessing`.
+        notes: gets a sentence for what the section cannot keep.
+        first_conv, classifier: names of the first and the last layer.
+        fixed_input_size: whether the model reads images of one size only.
+    """
+    if preprocessing.probabilities == "sigmoid":
+        notes.append("that probabilities are sigmoids is not kept")
+    height, width = config.image_size
+    crop, mode = 1.0, "squash"
+    if preprocessing.resize == "resize_small":
+        if height == width:
+            crop, mode = height / preprocessing.resize_to, "center"
+            while math.floor(height / crop) < preprocessing.resize_to:
+                crop = math.nextafter(crop, 0)
+        else:
+            notes.append("timm crops squares only: resized directly there")
+    labels = structure.checked_labels(preprocessing, config.num_classes)
+    return {
+        "input_size": [3, height, width],
+        "fixed_input_size": fixed_input_size,
+        "interpolation": "bilinear",
+        "crop_pct": crop,
+        "crop_mode": mode,
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+        "num_classes": config.num_classes,
+        "pool_size": None,
+        "first_conv": first_conv,
+        "classifier": classifier,
+        **({"label_names": list(labels)} if labels else {}),
+    }
+
+
+def cannot(reason) -> ValueError:
+    """The error for a model that the layout cannot express."""
+    return ValueError(f"This model cannot be written in the timm layout: {reason}.")
+
+
+def _check_arguments(arguments):
+    for name in arguments:
+        if arguments.raw(name) == _ONLY.get(name):
+            continue  # among them null, which is timm's own value
+        if name in _ONLY:
+            raise arguments.wrong(name, f"{_ONLY[name]}, which vit_tf computes")
+        if name not in _HARMLESS:
+            raise arguments.wrong(name, "no such argument: vit_tf does not know its effect")
+
+
+def _image_size(arguments, pretrained):
+    """(height, width) as stated, or None."""
+    if "img_size" in arguments:
+        return arguments.sides("img_size")
+    if "input_size" not in pretrained:
+        return None
+    channels, *sides = pretrained.numbers("input_size", 3)
+    if channels != 3 or not all(type(side) is int for side in sides):
+        raise pretrained.wrong("input_size", "[3, height, width]")
+    return tuple(sides)

@@ -1,0 +1,107 @@
+"""What timm's hybrids and BiT ResNets share: residual units and standardised kernels.
+
+`f` is the width of a residual unit's bottleneck; a unit has `4 f` channels.
+"""
+
+import re
+
+import numpy as np
+
+from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors.rules import Rule, convolution
+from vit_tf.checkpoints.safetensors.timm.config_json import cannot
+
+# Kernels are standardised as (w - mean) / sqrt(variance + 1e-8), in hybrids and BiT models alike.
+EPSILONS = {"group_norm_epsilon": 1e-5, "variance_epsilon": 1e-8, "deviation_epsilon": 0.0}
+
+
+def stage_depths(shapes, prefix) -> tuple[int, ...]:
+    """How many residual units each stage has."""
+    prefix = re.escape(prefix)
+    stages = structure.how_many(shapes, rf"{prefix}\.(\d+)\.")
+    return tuple(
+        structure.how_many(shapes, rf"{prefix}\.{stage}\.blocks\.(\d+)\.")
+        for stage in range(stages)
+    )
+
+
+def units(config):
+    """Yields (timm's name, key of the stage, channels in, f, whether it begins a stage)."""
+    inputs = config.root_channels
+    for stage, count in enumerate(config.stage_depths):
+        width = config.root_channels * 2**stage
+        for unit in range(count):
+            yield f"stages.{stage}.blocks.{unit}", f"block{stage + 1}", inputs, width, unit == 0
+            inputs = 4 * width
+
+
+def kernel_shapes(inputs, width):
+    """Published shapes of the three kernels of a unit."""
+    return (1, 1, inputs, width), (3, 3, width, width), (1, 1, width, 4 * width)
+
+
+def standardized(config, name, key, shape) -> Rule:
+    """The kernel of a convolution that standardises it before use."""
+    rule = convolution(name, key, shape)
+    epsilons = config.variance_epsilon, config.deviation_epsilon
+    if epsilons == (EPSILONS["variance_epsilon"], EPSILONS["deviation_epsilon"]):
+        return rule
+    return Rule(
+        rule.names,
+        rule.shapes,
+        rule.pack,
+        lambda arrays: rule.unpack([rescaled(arrays[0], *epsilons)]),
+    )
+
+
+def rescaled(kernel, variance_epsilon, deviation_epsilon):
+    """A kernel that timm standardises to what ours is standardised to.
+
+    Ours divides w - mean by sqrt(v + a) + b; call its square v + e, which defines e > 0. timm
+    divides by sqrt(v + 1e-8). With c w in place of w, timm gives c (w - mean) / sqrt(c^2 v + 1e-8),
+    which is ours exactly where c^2 = 1e-8 / e.
+
+    Args:
+        kernel: `[rows, columns, I, O]`; v is the variance of each of the `O` filters.
+        variance_epsilon: a.
+        deviation_epsilon: b; not both are 0.
+
+    Returns:
+        float32 of the same shape.
+    """
+    kernel = kernel.astype(np.float64)
+    root = np.sqrt(kernel.var(axis=(0, 1, 2)) + variance_epsilon)
+    excess = variance_epsilon + 2 * deviation_epsilon * root + deviation_epsilon**2
+    return (kernel * np.sqrt(EPSILONS["variance_epsilon"] / excess)).astype(np.float32)
+
+
+def check_expressible(config):
+    """Raises `ValueError` unless timm computes what a stem or ResNet does."""
+    wanted = EPSILONS["group_norm_epsilon"]
+    if config.group_norm_epsilon != wanted:
+        raise cannot(
+            f"its group_norm_epsilon is {wanted}, here {config.group_norm_epsilon}; create the "
+            "model with that epsilon, load the weights and compare its logits before writing it"
+        )
+    if not config.variance_epsilon and not config.deviation_epsilon:
+        raise cannot("it standardises kernels with an epsilon, and this model without")
+    if len(config.stage_depths) > 4:
+        raise cannot(f"its ResNets have at most 4 stages, here {len(config.stage_depths)}")
+
+
+def note_unknown(config, name, notes):
+    """Notes that timm has no architecture of these sizes, and that it is called `name` here."""
+    notes.append(
+        f"timm has no architecture with stage_depths {config.stage_depths} and width "
+        f"{config.width}, here called {name}: load it into a timm.models.ResNetV2 of these layers"
+    )
+
+
+def check_input_map(stated):
+    """Raises `ValueError` unless the model reads pixels in [-1, 1]; `stated` is a `ConfigJson`."""
+    if stated.input_map():
+        raise stated.pretrained.wrong(
+            "mean",
+            "0.5, and std 0.5: the padded and standardised convolutions of a ResNet cannot take "
+            "over another range of pixels",
+        )

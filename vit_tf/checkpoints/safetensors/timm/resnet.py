@@ -1,0 +1,135 @@
+"""Tensors of timm's BiT ResNets <-> published arrays."""
+
+from vit_tf.checkpoints.messages import build_config
+from vit_tf.checkpoints.published.resnet import ROOT
+from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan, convolution, norm, same
+from vit_tf.checkpoints.safetensors.timm import residual
+from vit_tf.checkpoints.safetensors.timm.config_json import (
+    REASONS,
+    pretrained_json,
+    read_config_json,
+)
+from vit_tf.checkpoints.safetensors.timm.residual import (
+    EPSILONS,
+    kernel_shapes,
+    stage_depths,
+    standardized,
+    units,
+)
+from vit_tf.config import ResNetConfig
+
+# The architectures whose activation, epsilons and padding are known, and one of them.
+_ARCHITECTURES = r"resnetv2_(\d+x\d+|custom)_bitm?(_\w+)?", "resnetv2_50x1_bit"
+# (stage_depths, width) -> architecture.
+_RESNETS = {
+    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
+    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
+    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
+    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
+    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
+    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
+}
+
+
+def recognizes(names) -> bool:
+    """Whether tensors with these names are a ResNet of this layout."""
+    return bool({"stem.conv.weight", "stem.conv1.weight"} & set(names))
+
+
+def read(path, shapes, folder) -> ReadPlan:
+    """What a file holds.
+
+    Args:
+        path: the file, for messages.
+        shapes: tensor name -> shape.
+        folder: where its `config.json` is, if there is one.
+
+    Raises:
+        ValueError: if it is not a model that vit_tf has; the message says why.
+    """
+    structure.check_expressible(path, shapes, REASONS)
+    notes, stated = [], read_config_json(folder)
+    stated.architecture(*_ARCHITECTURES, notes)
+    if "act_layer" in stated.arguments:
+        raise stated.arguments.wrong("act_layer", "none: vit_tf's ResNets have ReLU")
+    if stated.global_pool not in (None, "", "avg"):
+        raise ValueError(
+            f"{path} cannot be expressed in vit_tf: its global_pool is {stated.global_pool!r}. "
+            "Expected 'avg'."
+        )
+    config = _config(path, shapes, stated.image_size, notes)
+    structure.check_stated(stated.settings, "num_classes", config.num_classes)
+    preprocessing = stated.preprocessing(config, notes)
+    residual.check_input_map(stated)
+    return ReadPlan(config=config, preprocessing=preprocessing, notes=notes, rules=_rules(config))
+
+
+def write(config, preprocessing) -> WritePlan:
+    """How a model is written.
+
+    Raises:
+        ValueError: if the layout cannot express it; the message says why.
+    """
+    notes, custom = [], "resnetv2_custom_bit"
+    residual.check_expressible(config)
+    architecture = _RESNETS.get((config.stage_depths, config.width), custom)
+    if architecture == custom:
+        residual.note_unknown(config, custom, notes)
+    settings = {
+        "architecture": architecture,
+        "num_classes": config.num_classes,
+        "pretrained_cfg": pretrained_json(
+            config,
+            preprocessing,
+            notes,
+            first_conv="stem.conv",
+            classifier="head.fc",
+            fixed_input_size=False,
+        ),
+    }
+    return WritePlan(_rules(config), {"config.json": settings}, notes)
+
+
+def _rules(config):
+    """All tensors of a model."""
+    conv, root = "standardized_conv2d/kernel", config.root_channels
+    found = [standardized(config, "stem.conv.weight", ROOT, (7, 7, 3, root))]
+    for name, key, inputs, width, is_first in units(config):
+        key = f"resnet/{key}/unit{int(name.rsplit('.', 1)[1]) + 1:02}"
+        for index, (part, shape) in enumerate(
+            zip("abc", kernel_shapes(inputs, width), strict=True), 1
+        ):
+            group = f"{key}/{part}/group_norm"
+            found += norm(f"{name}.norm{index}", group, shape[-2], "gamma", "beta")
+            found.append(
+                standardized(config, f"{name}.conv{index}.weight", f"{key}/{part}/{conv}", shape)
+            )
+        if is_first:
+            shape, proj = (1, 1, inputs, 4 * width), f"{name}.downsample.conv.weight"
+            found.append(standardized(config, proj, f"{key}/a/proj/{conv}", shape))
+    found += norm("norm", "resnet/group_norm", config.channels, "gamma", "beta")
+    if config.num_classes:
+        shape = (1, 1, config.channels, config.num_classes)
+        found.append(convolution("head.fc.weight", "resnet/head/conv2d/kernel", shape))
+        found.append(same("head.fc.bias", "resnet/head/conv2d/bias", shape[-1:]))
+    return found
+
+
+def _config(path, shapes, stated, notes):
+    if stated is None:
+        stated = (224, 224)
+        notes.append("the image size is not stated: 224 x 224")
+    structure.check_image_size(stated, path)
+    num_classes = 0
+    if "head.fc.weight" in shapes:
+        num_classes = structure.sizes(shapes, "head.fc.weight", 4, path)[0]
+    return build_config(
+        ResNetConfig,
+        path,
+        stage_depths=stage_depths(shapes, "stages"),
+        width=structure.sizes(shapes, "stem.conv.weight", 4, path)[0] / 64,
+        image_size=stated,
+        num_classes=num_classes,
+        **EPSILONS,
+    )

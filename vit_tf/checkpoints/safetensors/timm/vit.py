@@ -1,0 +1,283 @@
+"""Tensors of timm's Vision Transformers and hybrids <-> published arrays: reading and writing."""
+
+import math
+import re
+
+from vit_tf.checkpoints.grids import square_grid
+from vit_tf.checkpoints.messages import build_config
+from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.checkpoints.safetensors import structure
+from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan
+from vit_tf.checkpoints.safetensors.timm import residual
+from vit_tf.checkpoints.safetensors.timm.config_json import (
+    REASONS,
+    cannot,
+    pretrained_json,
+    read_config_json,
+)
+from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS, stage_depths
+from vit_tf.checkpoints.safetensors.timm.vit_rules import BACKBONE, rules
+from vit_tf.config import StemConfig, ViTConfig
+
+LAYER_NORM_EPSILON = 1e-6
+# classifier -> timm's global_pool.
+_POOLS = {"token": "token", "gap": "avg", "map": "map", "unpooled": ""}
+# Without and with a stem: the architectures whose activation, epsilons and padding are known, and
+# one of them.
+_PLAIN = (
+    r"(vit|deit)_[a-z0-9]+_patch\d+(_siglip)?(_gap)?_\d+(_in21k)?|flexivit_[a-z]+|test_vit",
+    "vit_base_patch16_224",
+)
+_HYBRID = (
+    r"vit_[a-z]+_r\d*_s\d+(_p\d+)?_\d+(_in21k)?|vit_base_resnet50_\d+(_in21k)?|vit_custom_hybrid",
+    "vit_base_r50_s16_224",
+)
+# stage_depths of the stem -> an architecture with it; all the rest is in the arguments.
+_HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16, "giant": 16, "gigantic": 16}
+_HEADS |= {"medium": 8, "betwixt": 10, "so400m": 16, "giantopt": 16, "test": 2}
+# Widths whose heads are not of 64 channels, for files without an architecture.
+_WIDE = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
+# The SigLIP models that came with its second version; timm runs the others with the erf form.
+_TANH = re.compile(
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip|vit_large_patch16_siglip_(gap_)?512"
+)
+_ACTIVATIONS = {"gelu": "gelu_erf", "gelu_erf": "gelu_erf", "gelu_tanh": "gelu_tanh"}
+
+
+def recognizes(names) -> bool:
+    """Whether tensors with these names are a Vision Transformer of this layout."""
+    return "patch_embed.proj.weight" in names
+
+
+def read(path, shapes, folder) -> ReadPlan:
+    """What a file holds.
+
+    Args:
+        path: the file, for messages.
+        shapes: tensor name -> shape.
+        folder: where its `config.json` is, if there is one.
+
+    Raises:
+        ValueError: if it is not a model that vit_tf has; the message says why.
+    """
+    structure.check_expressible(path, shapes, REASONS)
+    is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in shapes)
+    notes, stated = [], read_config_json(folder)
+    width = structure.sizes(shapes, "patch_embed.proj.weight", 4, path)[0]
+    heads, activation = heads_and_activation(stated, width, is_hybrid, notes)
+    config, class_slot = _config(path, shapes, heads, activation, stated, notes)
+    structure.check_stated(stated.settings, "num_classes", config.num_classes)
+    preprocessing = stated.preprocessing(config, notes)
+    if is_hybrid:
+        residual.check_input_map(stated)
+    return ReadPlan(
+        config=config,
+        preprocessing=preprocessing,
+        notes=notes,
+        rules=rules(config, class_slot),
+        input_map=stated.input_map(),
+    )
+
+
+def write(config, preprocessing) -> WritePlan:
+    """How a model is written.
+
+    Raises:
+        ValueError: if the layout cannot express it; the message says why.
+    """
+    notes, extra, stem = [], {}, config.stem
+    _check_expressible(config)
+    architecture, arguments = _PLAIN[1], _arguments(config)
+    if config.position_embedding == "sincos_2d":
+        extra[POSITIONS] = structure.sincos_table(config)
+        notes.append("sincos_2d positions: written as a table")
+    if stem:
+        residual.check_expressible(stem)
+        custom = "vit_custom_hybrid"
+        architecture = _HYBRIDS.get(stem.stage_depths if stem.width == 1 else None, custom)
+        if architecture == custom:
+            residual.note_unknown(stem, custom, notes)
+    first = "patch_embed.proj"
+    if stem:
+        first = f"{BACKBONE}.{'stem.conv' if stem.stage_depths else 'conv'}"
+    settings = {
+        "architecture": architecture,
+        "num_classes": config.num_classes,
+        "global_pool": arguments["global_pool"],
+        "model_args": arguments,
+        "pretrained_cfg": pretrained_json(
+            config,
+            preprocessing,
+            notes,
+            first_conv=first,
+            classifier="head",
+            fixed_input_size=True,
+        ),
+    }
+    return WritePlan(rules(config), {"config.json": settings}, notes, extra)
+
+
+def heads_and_activation(stated, width, is_hybrid, notes) -> tuple[int, str]:
+    """Number of heads and activation, which no tensor shows.
+
+    Args:
+        stated: the `ConfigJson`.
+        width: D.
+        is_hybrid: whether there is a stem.
+        notes: gets a sentence for each that was assumed.
+
+    Raises:
+        ValueError: if the architecture is not one of which they are known here.
+    """
+    known = _HYBRID if is_hybrid else _PLAIN
+    architecture = stated.architecture(*known, notes, assumed=", erf GELU") or ""
+    heads = _heads(stated.arguments, architecture, width, notes)
+    return heads, _activation(stated.arguments, architecture)
+
+
+def _heads(arguments, architecture, width, notes):
+    if "num_heads" in arguments:
+        return arguments.integer("num_heads")
+    if architecture == "vit_base_patch16_gap_224":
+        return 16  # of 48 channels, unlike its namesakes
+    for word in architecture.split("_"):
+        if word in _HEADS:
+            return _HEADS[word]
+    heads = _WIDE.get(width, max(1, width // 64))
+    notes.append(f"the number of heads is assumed: {heads}, of {width // heads} channels")
+    return heads
+
+
+def _activation(arguments, architecture):
+    if "act_layer" in arguments:
+        activation = _ACTIVATIONS.get(arguments.text("act_layer"))
+        if activation is None:
+            raise arguments.wrong("act_layer", f"one of {', '.join(_ACTIVATIONS)}")
+        return activation
+    return "gelu_tanh" if _TANH.match(architecture) else "gelu_erf"
+
+
+def _config(path, shapes, heads, activation, stated, notes):
+    """A Vision Transformer or hybrid, and whether its class token has a position."""
+    stem = _stem(path, shapes)
+    patch, width = structure.patch_kernel(
+        shapes, "patch_embed.proj.weight", path, stem and stem.channels
+    )
+    (mlp_size,) = structure.sizes(shapes, "blocks.0.mlp.fc1.bias", 1, path)
+    if "blocks.0.attn.qkv.bias" not in shapes and "blocks.0.attn.qkv.weight" in shapes:
+        raise ValueError(
+            f"{path} cannot be expressed in vit_tf: queries, keys and values have no biases."
+        )
+    representation_size, num_classes = None, 0
+    if "pre_logits.fc.weight" in shapes:
+        representation_size = structure.sizes(shapes, "pre_logits.fc.weight", 2, path)[0]
+    if "head.weight" in shapes:
+        num_classes = structure.sizes(shapes, "head.weight", 2, path)[0]
+    reduction = stem.reduction if stem else 1
+    rows, slot, has_token = None, True, "cls_token" in shapes
+    if "pos_embed" in shapes:
+        rows = structure.sizes(shapes, "pos_embed", 3, path)[1]
+        if has_token:
+            slot = _has_slot(rows, stated.image_size, patch, reduction, notes)
+            rows -= slot
+    config = build_config(
+        ViTConfig,
+        path,
+        hidden_size=width,
+        mlp_size=mlp_size,
+        layers=structure.how_many(shapes, r"blocks\.(\d+)\."),
+        heads=heads,
+        patch_size=patch,
+        image_size=structure.image_size(rows, patch, reduction, stated.image_size, path, notes),
+        num_classes=num_classes,
+        classifier=_classifier(path, shapes, has_token, stated.global_pool),
+        representation_size=representation_size,
+        position_embedding="none" if rows is None else "learned_1d",
+        activation=activation,
+        layer_norm_epsilon=LAYER_NORM_EPSILON,
+        stem=stem,
+    )
+    return config, slot
+
+
+def _has_slot(rows, stated, patch, reduction, notes):
+    """Whether a table of `rows` has one for the class token; flexivit's have none."""
+    if stated is not None:
+        grid = [-(-side // reduction) // patch for side in stated]
+        return rows != math.prod(grid)
+    slot = square_grid(rows) is None
+    if not slot:
+        notes.append("positions are taken for those of patches alone: they are a square number")
+    return slot
+
+
+def _classifier(path, shapes, has_token, stated):
+    if stated is None:
+        pooled = "map" if "attn_pool.latent" in shapes else "avg"
+        stated = "token" if has_token else pooled
+    classifier = {theirs: ours for ours, theirs in _POOLS.items()}.get(stated)
+    if classifier is None or has_token != (classifier == "token"):
+        token = "a class token" if has_token else "no class token"
+        raise ValueError(
+            f"{path} cannot be expressed in vit_tf: it has {token} and global_pool {stated!r}. "
+            f"Expected 'token' with a class token, else one of {list(_POOLS.values())[1:]}."
+        )
+    return classifier
+
+
+def _stem(path, shapes):
+    roots = [f"{BACKBONE}.stem.conv.weight", f"{BACKBONE}.conv.weight"]
+    root = next((name for name in roots if name in shapes), None)
+    if root is None:
+        if any(name.startswith(f"{BACKBONE}.") for name in shapes):
+            raise ValueError(
+                f"{path} cannot be expressed in vit_tf: its stem is no ResNet with a 7 x 7 "
+                f"convolution first, it has no {roots[0]}."
+            )
+        return None
+    width = structure.sizes(shapes, root, 4, path)[0] / 64
+    depths = stage_depths(shapes, f"{BACKBONE}.stages")
+    return build_config(StemConfig, path, stage_depths=depths, width=width, **EPSILONS)
+
+
+def _check_expressible(config):
+    if config.layer_norm_epsilon != LAYER_NORM_EPSILON:
+        raise cannot(
+            f"its layer_norm_epsilon is {LAYER_NORM_EPSILON}, here {config.layer_norm_epsilon}; "
+            "write the Hugging Face layout, which states it"
+        )
+    if config.representation_size:
+        raise cannot(
+            "it has no tanh layer before the head (representation_size); create the model with "
+            'representation_size=None and load the weights with head="reset"'
+        )
+    if config.stem and any(side % config.patch_size for side in config.feature_size):
+        raise cannot(
+            f"patches of {config.patch_size} must fill the feature map {config.feature_size}"
+        )
+
+
+def _arguments(config):
+    """Arguments of timm's VisionTransformer."""
+    width, ratio = config.hidden_size, config.mlp_size / config.hidden_size
+    while int(width * ratio) < config.mlp_size:
+        ratio = math.nextafter(ratio, math.inf)  # timm rounds the product down
+    return {
+        "img_size": list(config.image_size),
+        "patch_size": config.patch_size,
+        "embed_dim": width,
+        "depth": config.layers,
+        "num_heads": config.heads,
+        "mlp_ratio": ratio,
+        "class_token": bool(config.num_prefix_tokens),
+        "global_pool": _POOLS[config.classifier],
+        "fc_norm": False,
+        "act_layer": "gelu_tanh" if config.activation == "gelu_tanh" else "gelu",
+        "pos_embed": "none" if config.position_embedding == "none" else "learn",
+    }

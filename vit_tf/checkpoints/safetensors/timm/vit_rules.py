@@ -1,0 +1,93 @@
+"""Tensors of timm's Vision Transformers and hybrids <-> published arrays; `D` is the width."""
+
+from vit_tf.checkpoints.published.vit import MAP_HEAD, POSITIONS
+from vit_tf.checkpoints.safetensors.rules import (
+    Rule,
+    convolution,
+    linear,
+    norm,
+    same,
+    without_class_slot,
+)
+from vit_tf.checkpoints.safetensors.timm.residual import kernel_shapes, standardized, units
+
+BACKBONE = "patch_embed.backbone"
+
+
+def rules(config, class_slot=True) -> list[Rule]:
+    """All tensors of a model.
+
+    Args:
+        config: a `ViTConfig`.
+        class_slot: whether the position table has a row for the class token, if there is one.
+    """
+    width, channels = (config.hidden_size,), config.stem.channels if config.stem else 3
+    found = []
+    if config.num_prefix_tokens:
+        found.append(same("cls_token", "cls", (1, 1, *width)))
+    if config.position_embedding != "none":
+        tokens = config.num_prefix_tokens + config.grid[0] * config.grid[1]
+        rule = same if class_slot or not config.num_prefix_tokens else without_class_slot
+        found.append(rule("pos_embed", POSITIONS, (1, tokens, *width)))
+    if config.stem:
+        found += _stem(config.stem)
+    kernel = (config.patch_size, config.patch_size, channels, *width)
+    found.append(convolution("patch_embed.proj.weight", "embedding/kernel", kernel))
+    found.append(same("patch_embed.proj.bias", "embedding/bias", width))
+    for index in range(config.layers):
+        name, key = f"blocks.{index}", f"Transformer/encoderblock_{index}"
+        found += norm(f"{name}.norm1", f"{key}/LayerNorm_0", *width)
+        attention = f"{key}/MultiHeadDotProductAttention_1"
+        found += _attention(config, attention, f"{name}.attn.proj", {"attn.qkv": "qkv"}, name)
+        found += norm(f"{name}.norm2", f"{key}/LayerNorm_2", *width)
+        found += _mlp(config, f"{name}.mlp", f"{key}/MlpBlock_3")
+    found += norm("norm", "Transformer/encoder_norm", *width)
+    if config.classifier == "map":
+        found.append(same("attn_pool.latent", f"{MAP_HEAD}/probe", (1, 1, *width)))
+        attention = f"{MAP_HEAD}/MultiHeadDotProductAttention_0"
+        parts = {"q": "q", "kv": "kv"}
+        found += _attention(config, attention, "attn_pool.proj", parts, "attn_pool")
+        found += norm("attn_pool.norm", f"{MAP_HEAD}/LayerNorm_0", *width)
+        found += _mlp(config, "attn_pool.mlp", f"{MAP_HEAD}/MlpBlock_0")
+    if config.representation_size:
+        found += linear("pre_logits.fc", "pre_logits", width, (config.representation_size,))
+    if config.num_classes:
+        inputs = config.representation_size or config.hidden_size
+        found += linear("head", "head", (inputs,), (config.num_classes,))
+    return found
+
+
+def _attention(config, key, out, layers, prefix):
+    """`layers`: name of a layer -> the first letters of the projections that it holds."""
+    heads = (config.heads, config.hidden_size // config.heads)
+    parts = {"q": "query", "k": "key", "v": "value"}
+    found = []
+    for layer, letters in layers.items():
+        keys = [f"{key}/{parts[letter]}" for letter in letters]
+        found += linear(f"{prefix}.{layer}", keys, (config.hidden_size,), heads)
+    return found + linear(out, f"{key}/out", heads, (config.hidden_size,))
+
+
+def _mlp(config, name, key):
+    width, hidden = (config.hidden_size,), (config.mlp_size,)
+    first = linear(f"{name}.fc1", f"{key}/Dense_0", width, hidden)
+    return first + linear(f"{name}.fc2", f"{key}/Dense_1", hidden, width)
+
+
+def _stem(stem):
+    # A backbone of the root alone is not wrapped in a model of its own.
+    root, name = stem.root_channels, f"{BACKBONE}.stem" if stem.stage_depths else BACKBONE
+    found = [standardized(stem, f"{name}.conv.weight", "conv_root/kernel", (7, 7, 3, root))]
+    found += norm(f"{name}.norm", "gn_root", root)
+    for name, key, inputs, width, is_first in units(stem):
+        key = f"{key}/unit{int(name.rsplit('.', 1)[1]) + 1}"
+        name = f"{BACKBONE}.{name}"
+        for index, shape in enumerate(kernel_shapes(inputs, width), 1):
+            conv = f"{name}.conv{index}.weight"
+            found.append(standardized(stem, conv, f"{key}/conv{index}/kernel", shape))
+            found += norm(f"{name}.norm{index}", f"{key}/gn{index}", shape[-1])
+        if is_first:
+            shape, conv = (1, 1, inputs, 4 * width), f"{name}.downsample.conv.weight"
+            found.append(standardized(stem, conv, f"{key}/conv_proj/kernel", shape))
+            found += norm(f"{name}.downsample.norm", f"{key}/gn_proj", 4 * width)
+    return found

@@ -1,0 +1,93 @@
+"""Writes a model as a folder that Hugging Face transformers or timm loads."""
+
+import json
+import pathlib
+
+import numpy as np
+
+from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.checkpoints.messages import summarize
+from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, write_safetensors
+
+LAYOUTS = ("huggingface", "timm")
+
+
+def write_checkpoint(path, layout, modules, config, preprocessing, weights) -> list[str]:
+    """Writes a model as a folder that Hugging Face transformers or timm loads.
+
+    Each file is written whole or not at all, the weights first; arrays are asked for one at a time.
+
+    Args:
+        path: the folder; it is created if need be.
+        layout: one of `LAYOUTS`.
+        modules: layout -> its module for the family of the model.
+        config: `ViTConfig` or `ResNetConfig` of the model.
+        preprocessing: its `Preprocessing`.
+        weights: has `shapes`, canonical published key -> shape, and `read(key)`.
+
+    Returns:
+        What the layout does not keep, one sentence each.
+
+    Raises:
+        ValueError: if the layout cannot express the model (the message says why), or the arrays
+            are not those of `config`. Nothing is written then.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown. Expected one of {', '.join(LAYOUTS)}.")
+    if layout not in modules:
+        raise ValueError(
+            f"This model cannot be written in the {layout} layout, which has no models of its "
+            f"family; write the {' or '.join(modules)} layout."
+        )
+    if preprocessing.image_size != config.image_size:
+        raise ValueError(
+            f"The preprocessing gives images of {preprocessing.image_size}, the model reads "
+            f"{config.image_size}. They must be equal."
+        )
+    plan = modules[layout].write(config, preprocessing)
+    _check_arrays(plan, weights.shapes)
+    contents = _encoded(plan.files)
+    folder = pathlib.Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file. Expected a folder to write the model in.")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    # Every rule joins published arrays in one tensor, never the other way round.
+    rules = {name: rule for rule in plan.rules for name in rule.names}
+
+    def tensor(name):
+        rule, extra = rules[name], plan.extra
+        arrays = [extra[key] if key in extra else weights.read(key) for key in rule.shapes]
+        (value,) = rule.unpack([np.asarray(array, np.float32) for array in arrays])
+        return value
+
+    names = {name: shape for rule in plan.rules for name, shape in rule.names.items()}
+    write_safetensors(folder / WEIGHTS_NAME, names, tensor)
+    for name, content in contents.items():
+        write_atomically(folder / name, lambda file, content=content: file.write(content))
+    return plan.notes
+
+
+def _check_arrays(plan, shapes):
+    """Raises unless the arrays of the model are those that the plan writes."""
+    expected = {key: shape for rule in plan.rules for key, shape in rule.shapes.items()}
+    given = {key: tuple(shape) for key, shape in shapes.items()}
+    given |= {key: array.shape for key, array in plan.extra.items()}
+    if wrong := sorted(key for key in expected | given if expected.get(key) != given.get(key)):
+        key = wrong[0]
+        raise ValueError(
+            f"The arrays are not those of the configuration: {summarize(wrong)}. {key} has shape "
+            f"{given.get(key)}, expected {expected.get(key)}."
+        )
+
+
+def _encoded(files):
+    """File name -> bytes of its JSON object."""
+    texts = {
+        name: json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        for name, value in files.items()
+    }
+    try:
+        return {name: text.encode() for name, text in texts.items()}
+    except UnicodeEncodeError as error:
+        raise ValueError(f"A class name is not valid Unicode text: {error}.") from None

@@ -1,0 +1,87 @@
+"""The sidecar `<checkpoint>.json`: what the arrays of a checkpoint have no place for."""
+
+import json
+import os
+
+from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.checkpoints.grids import check_grid
+from vit_tf.config import ModelConfig
+from vit_tf.preprocessing import Preprocessing
+
+
+class Sidecar:
+    """What the JSON object beside a checkpoint says; each value is checked when it is asked for.
+
+    Every value is None where the sidecar says nothing; `ValueError` is raised where it says what
+    cannot be.
+
+    Attributes:
+        path: the sidecar's own file name; the file need not exist.
+    """
+
+    def __init__(self, path, values):
+        self.path = path
+        self._values = values
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """(rows, columns) of the position table."""
+        grid = self._values.get("grid")
+        return None if grid is None else check_grid(grid, self.path)
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """From an image to the model's input, with the class names."""
+        return self._convert("preprocessing", Preprocessing.from_dict)
+
+    def config(self, from_dict) -> ModelConfig | None:
+        """What the weights were trained with; `from_dict` makes it of what its `to_dict` wrote."""
+        return self._convert("config", from_dict)
+
+    def _convert(self, name, from_dict):
+        fields = self._values.get(name)
+        try:
+            return from_dict(fields) if fields else None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.path}: {error} Delete or restore it.") from None
+
+
+def read_sidecar(path) -> Sidecar:
+    """The sidecar of the checkpoint at `path`; one that says nothing if there is no such file.
+
+    Raises:
+        ValueError: if the sidecar is not a JSON object.
+    """
+    path = _sidecar_path(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except FileNotFoundError:
+        values = {}
+    except (ValueError, OSError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}. Delete or restore it.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a JSON object. Delete or restore it.")
+    return Sidecar(path, values)
+
+
+def write_sidecar(path, preprocessing, config=None, grid=None) -> None:
+    """Writes the sidecar of the checkpoint at `path`, whole or not at all.
+
+    Args:
+        path: of the checkpoint.
+        preprocessing: `Preprocessing`, or None.
+        config: `ViTConfig` or `ResNetConfig`, where the checkpoint does not hold it.
+        grid: (rows, columns) of the position table, if the model has patches.
+    """
+    values = {
+        **({} if grid is None else {"grid": list(grid)}),
+        **({} if config is None else {"config": config.to_dict()}),
+        "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
+    }
+    text = json.dumps(values, indent=1) + "\n"
+    write_atomically(_sidecar_path(path), lambda file: file.write(text.encode()))
+
+
+def _sidecar_path(path):
+    return os.fspath(path) + ".json"
