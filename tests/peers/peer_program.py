@@ -2,7 +2,7 @@
 
     python peer_program.py make FOLDER    folders of models, each with `expected.npy`
     python peer_program.py load FOLDER    reads the folders in it, writes `received.npy` in each
-    python peer_program.py architectures FOLDER   writes `architectures.json`: what timm's architectures compute
+    python peer_program.py architectures FOLDER    what timm's compute, in `architectures.json`
 
 Every folder of a model holds `images.npy`, uint8 `[B, H, W, 3]`.
 """
@@ -213,4 +213,5 @@ def check_report(path, report):
 
 
 if __name__ == "__main__":
-    {"make": make, "load": load, "architectures": architectures}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    functions = {"make": make, "load": load, "architectures": architectures}
+    functions[sys.argv[1]](pathlib.Path(sys.argv[2]))
