@@ -1,7 +1,8 @@
 """Vision Transformers for TensorFlow and Keras 3 (Dosovitskiy et al., 2021).
 
 A name is imported when it is first used: reading a configuration or counting parameters loads
-neither TensorFlow nor Keras.
+neither TensorFlow nor Keras. `import vit_tf.models` registers the models with Keras, which
+`keras.models.load_model` needs.
 """
 
 import importlib

@@ -38,6 +38,20 @@ def randomize(created, seed=0):
         variable.assign(center + 0.3 * rng.normal(size=variable.shape))
 
 
+def all_layers(layer):
+    """The layer, and every layer inside of it."""
+    layers, waiting = {}, [layer]
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) in layers:
+            continue
+        layers[id(layer)] = layer
+        for value in vars(layer).values():
+            values = value if isinstance(value, list | tuple) else [value]
+            waiting += [x for x in values if isinstance(x, keras.Layer)]
+    return list(layers.values())
+
+
 def images(count=3, size=FIELDS["image_size"], dtype="float32", seed=0):
     """Random images: float in [-1, 1], or uint8."""
     rng = np.random.default_rng(seed)

@@ -106,7 +106,7 @@ def exact(tensor):
 
 def test_jit_is_supported_unless_the_compiled_ops_are_demanded(monkeypatch):
     def supports(**fields):
-        return all(layer.supports_jit for layer in tiny.model(**fields)._flatten_layers())
+        return all(layer.supports_jit for layer in tiny.all_layers(tiny.model(**fields)))
 
     assert supports() and supports(implementation="reference")
     assert not supports(implementation="compiled")

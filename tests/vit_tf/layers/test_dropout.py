@@ -255,7 +255,7 @@ def test_dropout_is_where_the_paper_puts_it(fields):
 
 def test_random_layers_share_no_stream():
     model = tiny.model(**RANDOM, layers=4)
-    layers = [x for x in model._flatten_layers() if isinstance(x, Dropout | StochasticDepth)]
+    layers = [x for x in tiny.all_layers(model) if isinstance(x, Dropout | StochasticDepth)]
     assert sorted(map(id, layers)) == sorted(map(id, random_layers(model).values()))
     assert len({layer.stream for layer in layers}) == len(layers) == 1 + 4 * 6
 

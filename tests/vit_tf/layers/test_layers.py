@@ -202,7 +202,7 @@ def test_mixed_bfloat16(name):
     for variable, value in zip(mixed.trainable_variables, exact.trainable_variables, strict=True):
         assert variable.dtype == "float32"
         variable.assign(value)
-    for part in mixed._flatten_layers():
+    for part in tiny.all_layers(mixed):
         assert part.compute_dtype == "bfloat16", part.name
     outputs = tokens_of(mixed(inputs))
     assert outputs.dtype == tf.bfloat16

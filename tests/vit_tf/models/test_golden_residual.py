@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import vit_tf
 from tests.tolerances import assert_golden, golden_excess
+from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints.npz_files import infer_config
 from tests.vit_tf.models.test_golden import canonical, read_description
 from vit_tf.layers import GroupNorm, StandardizedConv
@@ -81,7 +82,7 @@ def test_gradient_norms_of_bit(load):
 
 
 def layers(model, kind):
-    return [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    return [layer for layer in tiny.all_layers(model) if isinstance(layer, kind)]
 
 
 def change(kind, only=lambda layer: True, **fields):

@@ -204,6 +204,14 @@ def test_kernels_are_standardised_once_for_many_calls(monkeypatch):
         assert golden_excess(ours, plain) < 1
 
 
+@every_model
+def test_no_standardized_convolution_is_left_out(kind):
+    model = MODELS[kind](None)
+    convs = [x for x in tiny.all_layers(model) if isinstance(x, layers.StandardizedConv)]
+    assert len(convs) == 12
+    assert sorted(map(id, convs)) == sorted(map(id, model.standardized_convs()))
+
+
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
     """Standardised within a call or before, kernels are read as float32; so are norms."""
