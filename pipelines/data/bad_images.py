@@ -278,27 +278,23 @@ def decode_all(dataset, prepare, batch_size, image_size, note):
     return dataset if group == batch_size else dataset.rebatch(batch_size, drop_remainder=True)
 
 
-def explain(error, source, batches, bad_images=None):
-    """Raises what a failure of a dataset means to a user.
+def explain_input_error(error, source, indices, bad_images=None):
+    """Raises what a failed dataset has stopped for, with the name of the bad image.
 
     Args:
-        error: one of `INPUT_ERRORS`.
+        error: one of `INPUT_ERRORS`, as the dataset raised it.
         source: the `Source` that the dataset reads.
-        batches: positions in the source that the dataset may have failed at: an iterable of arrays,
-            searched in their order.
-        bad_images: the `BadImages` of a run that goes on without bad images, or None.
+        indices: iterable of positions in the source, see `find_unreadable`.
+        bad_images: the `BadImages` of a run that goes on without them, or None.
 
     Raises:
-        DataError: the image that cannot be decoded, or why the files cannot be read.
-        RunError: if `bad_images` could not be written.
-        The `error` itself, if the data are not the reason.
+        RunError, DataError: what `bad_images` has stopped the dataset for, or `find_unreadable`
+            finds. Otherwise `error` itself.
     """
     if bad_images is not None:
         bad_images.check()
-    for indices in batches:
-        if found := find_unreadable(source, indices, bad_images):
-            raise found from None
-    raise error
+    indices = np.fromiter(indices, np.int64)
+    raise find_unreadable(source, indices, bad_images) or error from None
 
 
 @contextlib.contextmanager

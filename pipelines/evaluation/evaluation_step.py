@@ -8,7 +8,7 @@ import orbit
 import tensorflow as tf
 
 from pipelines.data import pipeline
-from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sources.source import Source
 from pipelines.errors import UserError
 from pipelines.tasks import metrics
@@ -95,4 +95,5 @@ class Evaluator(orbit.StandardEvaluator):
         try:
             return self.evaluate(tf.constant(self.steps))
         except INPUT_ERRORS as error:
-            explain(error, source, [range(source.num_examples)], self.data.bad_images)
+            indices = range(source.num_examples)
+            explain_input_error(error, source, indices, self.data.bad_images)

@@ -1,10 +1,11 @@
 """The training data of a run: which examples are in which batch, and what they look like."""
 
 import dataclasses
+import itertools
 
 from pipelines.config import Data
 from pipelines.data import pipeline
-from pipelines.data.bad_images import BadImages, explain
+from pipelines.data.bad_images import BadImages, explain_input_error
 from pipelines.data.sources.source import Source
 from vit_tf import Preprocessing
 
@@ -53,8 +54,8 @@ class TrainData:
             self.source, self.preprocessing, self.seed, self.settings.augmentation()
         )
 
-    def explain(self, error, batches, hosts):
-        """Raises what a failure of the input in one of some batches means to a user.
+    def explain_input_error(self, error, batches, hosts):
+        """Raises what a failure of the dataset in one of some batches means to a user.
 
         Args:
             error: one of `bad_images.INPUT_ERRORS`.
@@ -62,7 +63,7 @@ class TrainData:
             hosts: number of hosts that read data.
 
         Raises:
-            See `bad_images.explain`.
+            See `bad_images.explain_input_error`.
         """
         indices = (
             pipeline.train_indices(
@@ -76,4 +77,5 @@ class TrainData:
             )
             for batch in batches
         )
-        explain(error, self.source, indices, self.bad_images)
+        indices = itertools.chain.from_iterable(indices)
+        explain_input_error(error, self.source, indices, self.bad_images)
