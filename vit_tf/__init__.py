@@ -1,15 +1,25 @@
-"""Vision Transformers for TensorFlow and Keras 3 (Dosovitskiy et al., 2021)."""
+"""Vision Transformers for TensorFlow and Keras 3 (Dosovitskiy et al., 2021).
 
-from vit_tf.config import ResNetConfig, StemConfig, ViTConfig
-from vit_tf.create import create_model, list_models
-from vit_tf.preprocessing import Preprocessing
-from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
+A name is imported when it is first used: reading a configuration or counting parameters loads
+neither TensorFlow nor Keras.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vit_tf import cost
+    from vit_tf.config import ResNetConfig, StemConfig, ViTConfig
+    from vit_tf.create import create_model, list_models
+    from vit_tf.preprocessing import Preprocessing
+    from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
 
 __all__ = [
     "Preprocessing",
     "ResNetConfig",
     "StemConfig",
     "ViTConfig",
+    "cost",
     "create_model",
     "list_models",
     "load_npz",
@@ -18,3 +28,31 @@ __all__ = [
     "save_safetensors",
 ]
 __version__ = "0.1.0"
+
+# Public name -> the module that defines it.
+_MODULES = {
+    "Preprocessing": "vit_tf.preprocessing",
+    "ResNetConfig": "vit_tf.config",
+    "StemConfig": "vit_tf.config",
+    "ViTConfig": "vit_tf.config",
+    "create_model": "vit_tf.create",
+    "list_models": "vit_tf.create",
+    "load_npz": "vit_tf.weights",
+    "load_safetensors": "vit_tf.weights",
+    "save_npz": "vit_tf.weights",
+    "save_safetensors": "vit_tf.weights",
+}
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
+    if name in __all__:
+        return importlib.import_module(f"vit_tf.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return [*__all__, "__version__"]

@@ -1,14 +1,18 @@
 """Name or configuration to model."""
 
-from vit_tf.config import ModelConfig, ResNetConfig, ViTConfig
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vit_tf.config import ModelConfig
 from vit_tf.config.variants import VARIANTS, get_variant
-from vit_tf.models.resnet import ResNet
-from vit_tf.models.vit import VisionTransformer
+from vit_tf.families import family_of
 
-Model = VisionTransformer | ResNet
+if TYPE_CHECKING:
+    import keras
 
 
-def create_model(name, *, dtype=None, **fields) -> Model:
+def create_model(name, *, dtype=None, **fields) -> keras.Model:
     """Builds a model with fresh weights.
 
     Args:
@@ -28,10 +32,9 @@ def create_model(name, *, dtype=None, **fields) -> Model:
         >>> model.grid
         (4, 3)
     """
-    config: ModelConfig = name if isinstance(name, ModelConfig) else get_variant(name)
+    config = name if isinstance(name, ModelConfig) else get_variant(name)
     config = config.replace(**{key: value for key, value in fields.items() if value is not None})
-    family = {ViTConfig: VisionTransformer, ResNetConfig: ResNet}[type(config)]
-    return family(config, dtype=dtype)
+    return family_of(config).model(config, dtype=dtype)
 
 
 def list_models() -> list[str]:

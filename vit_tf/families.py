@@ -1,13 +1,13 @@
 """The families of models, one entry for each: everything that differs from family to family.
 
 The public functions (`create.py`, `weights.py`, `cost.py`) look the entry up by the class of a
-configuration, and hand what they find down as arguments. A new family is a new entry.
+configuration, and hand what they need of it down as arguments. A new family is a new entry.
 """
 
 import dataclasses
 import importlib
 
-from vit_tf.config import ResNetConfig, ViTConfig
+from vit_tf.config import ModelConfig, ResNetConfig, ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,12 +15,10 @@ class Family:
     """One family; modules are imported when they are first asked for.
 
     Attributes:
-        name: the value of "family" in the JSON of a configuration.
-        config: the class of its configurations.
+        config: the class of its configurations, which says the name of the family.
     """
 
-    name: str
-    config: type
+    config: type[ModelConfig]
     _model: str
     _cost: str
     _published: str
@@ -32,7 +30,7 @@ class Family:
 
     @property
     def cost(self):
-        """Costs of an image by part: a function of the configuration; see `cost.py`."""
+        """The function `parts(config, size, fused)`: costs of an image by part; see `cost.py`."""
         return _resolve(self._cost)
 
     @property
@@ -48,14 +46,12 @@ def _resolve(path):
 
 FAMILIES = (
     Family(
-        name="vit",
         config=ViTConfig,
         _model="vit_tf.models.vit:VisionTransformer",
         _cost="vit_tf.analysis.vit_cost:parts",
         _published="vit_tf.checkpoints.published_vit",
     ),
     Family(
-        name="resnet",
         config=ResNetConfig,
         _model="vit_tf.models.resnet:ResNet",
         _cost="vit_tf.analysis.resnet_cost:parts",
@@ -64,13 +60,27 @@ FAMILIES = (
 )
 
 
-def family_of(config) -> Family:
+def family_of(config: ModelConfig) -> Family:
     """The family of a configuration.
 
     Raises:
-        TypeError: if it is no configuration of ours.
+        TypeError: if it is no configuration of a model.
     """
     for family in FAMILIES:
         if isinstance(config, family.config):
             return family
     raise TypeError(f"Expected a configuration of a model. Received: {config!r}.")
+
+
+def config_from_dict(fields) -> ModelConfig:
+    """The configuration that its `to_dict` wrote, of whatever family.
+
+    Raises:
+        ValueError, TypeError: as `from_dict` of the family.
+    """
+    name = fields.get("family", "vit") if isinstance(fields, dict) else "vit"
+    for family in FAMILIES:
+        if family.config.family == name:
+            return family.config.from_dict(fields)
+    names = ", ".join(family.config.family for family in FAMILIES)
+    raise ValueError(f"Unknown family of models {name!r}. Expected one of {names}.")

@@ -1,13 +1,12 @@
 """Preprocessing: the rule from an encoded image to a model's input, kept beside the weights.
 
 Training, evaluation, prediction and exported models share this one definition, because a model that
-is served with another resize or value range loses accuracy without any error.
+is served with another resize or value range loses accuracy without any error. The rule itself is
+light: TensorFlow is imported when it is applied, so that configurations can hold one.
 """
 
 import dataclasses
 import numbers
-
-import tensorflow as tf
 
 RESIZE_RULES = ("direct", "resize_small")
 # Far above any model; keeps a damaged or hostile file from asking for terabytes.
@@ -90,6 +89,10 @@ class Preprocessing:
         Raises:
             ValueError: if the rank, the number of channels or the dtype is another.
         """
+        import tensorflow as tf
+
+        from vit_tf.images import resizing
+
         images = tf.convert_to_tensor(images)
         if images.dtype != tf.uint8 and not images.dtype.is_floating:
             raise ValueError(
@@ -103,11 +106,11 @@ class Preprocessing:
             )
 
         if self.resize == "direct":
-            images = tf.image.resize(images, self.image_size, "bilinear", antialias=False)
+            images = resizing.resize(images, self.image_size)
         else:
-            images = _resize_small_and_crop(images, self.resize_to, self.image_size)
+            images = resizing.resize_small_and_crop(images, self.resize_to, self.image_size)
         images.set_shape([*images.shape[:-3], *self.image_size, 3])
-        return to_model_range(images)
+        return resizing.to_model_range(images)
 
     def to_dict(self):
         """Returns the fields as a dictionary that JSON can hold; `from_dict` reads it back."""
@@ -121,6 +124,8 @@ class Preprocessing:
 
     def to_probabilities(self, logits):
         """Logits `[B, K]` as probabilities of the same shape."""
+        import tensorflow as tf
+
         return tf.nn.sigmoid(logits) if self.probabilities == "sigmoid" else tf.nn.softmax(logits)
 
     @classmethod
@@ -144,12 +149,6 @@ class Preprocessing:
         return cls(**fields)
 
 
-def to_model_range(images):
-    """Maps values 0 .. 255 to float32 in [-1, 1]; computed after every resize, in float."""
-    # Graphs turn a division by a constant into this product; written so, eager results are equal.
-    return (tf.cast(images, tf.float32) - 127.5) * (1 / 127.5)
-
-
 def _is_side(value):
     """Whether `value` is a usable length in pixels; True counts as no integer."""
     return (
@@ -157,40 +156,3 @@ def _is_side(value):
         and not isinstance(value, bool)
         and 1 <= value <= MAX_SIDE
     )
-
-
-def _resize_small_and_crop(images, resize_to, crop_size):
-    """Resizes the shorter side to `resize_to` and returns the central crop, float32.
-
-    Only pixels that the crop needs are touched. Resizing first would take 15 GB for an image of
-    1 x 20,000 pixels, which a user may send.
-    """
-    size = tf.shape(images)[-3:-1]
-    ratio = tf.cast(resize_to, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
-    resized = tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
-    taps = [_taps(size[i], resized[i], crop_size[i]) for i in range(2)]
-    (top, bottom), (left, right) = [(lower[0], upper[-1] + 1) for lower, upper, _ in taps]
-    images = images[..., top:bottom, left:right, :]
-
-    for axis, (lower, upper, fraction) in zip((-3, -2), taps, strict=True):
-        before = tf.cast(tf.gather(images, lower - lower[0], axis=axis), tf.float32)
-        after = tf.cast(tf.gather(images, upper - lower[0], axis=axis), tf.float32)
-        fraction = tf.reshape(fraction, [-1] + [1] * (-axis - 1))
-        images = before + (after - before) * fraction
-    return images
-
-
-def _taps(length, resized, crop):
-    """Bilinear taps of the central `crop` positions of an axis resized from `length` to `resized`.
-
-    Samples lie at pixel centres and stop at the border, as in `tf.image.resize`.
-
-    Returns:
-        Source pixels before and after each position, int32 `[crop]`, and the weight of the second.
-    """
-    start = (resized - crop) // 2
-    scale = tf.cast(length, tf.float32) / tf.cast(resized, tf.float32)
-    source = (tf.range(crop, dtype=tf.float32) + tf.cast(start, tf.float32) + 0.5) * scale - 0.5
-    lower = tf.floor(source)
-    index = tf.cast(lower, tf.int32)
-    return tf.maximum(index, 0), tf.minimum(index + 1, length - 1), source - lower

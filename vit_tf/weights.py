@@ -14,7 +14,8 @@ from vit_tf.checkpoints.loading import LoadReport, load_arrays
 from vit_tf.checkpoints.published_config import config_of_shapes
 from vit_tf.checkpoints.published_file import PublishedFile, as_released
 from vit_tf.checkpoints.published_layout import published_table
-from vit_tf.config import ModelConfig, config_from_dict
+from vit_tf.config import ModelConfig
+from vit_tf.families import config_from_dict
 from vit_tf.preprocessing import Preprocessing
 
 

@@ -14,11 +14,11 @@ import zipfile
 import zlib
 
 import h5py
+import keras
 
 import vit_tf
 from vit_tf import cost
-from vit_tf.config import config_from_dict
-from vit_tf.create import Model
+from vit_tf.families import config_from_dict
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _REGISTERED_NAMES = ("vit_tf>VisionTransformer", "vit_tf>ResNet")
@@ -41,7 +41,7 @@ _ZIP_ERRORS = (
 )
 
 
-def open_keras(path, dtype=None) -> Model:
+def open_keras(path, dtype=None) -> keras.Model:
     """Builds the model in a `.keras` file, with its weights.
 
     Args:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+import keras
 import tensorflow as tf
 
 import vit_tf
@@ -10,9 +11,8 @@ from pipelines.runs import checkpoints, keras_archive
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir, read_json
 from vit_tf.weights import ModelArrays, infer_config, read_sidecar
-from vit_tf.config import config_from_dict
+from vit_tf.families import config_from_dict
 from vit_tf.checkpoints.loading import load_arrays
-from vit_tf.create import Model
 
 SHIPPED = "shipped"
 _FOREIGN = ("model.safetensors", "model.safetensors.index.json")
@@ -112,7 +112,7 @@ def find(path) -> Source:
     )
 
 
-def open_model(source, dtype=None) -> tuple[Model, vit_tf.Preprocessing]:
+def open_model(source, dtype=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
     """Builds the model a source describes, with its weights and preprocessing.
 
     A file without a sidecar gets the reference's preprocessing (direct resize) and no labels.

@@ -12,7 +12,8 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process
-from pipelines.serving.signatures import attention_maps, make_signatures
+from pipelines.serving.signatures import make_signatures
+from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import decode_image
 from vit_tf.layers import StandardizedKernels
 
@@ -156,7 +157,7 @@ def _add_library(directory):
 def _write(model, signatures, directory, kernels):
     # The root holds the variables and nothing else of Keras, so loading rebuilds no Keras object.
     root = tf.Module()
-    root.variables_ = kernels.in_place_of(model.weights)
+    root.variables_ = kernels.substitute(model.weights)
     concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
     try:
         tf.saved_model.save(root, directory, signatures=concrete)

@@ -7,9 +7,9 @@ import functools
 
 import tensorflow as tf
 
-import custom_ops
 from pipelines.data import decoding
 from pipelines.errors import UserError
+from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import MAX_PIXELS
 from vit_tf.models import VisionTransformer
 
@@ -27,7 +27,7 @@ def make_signatures(model, preprocessing) -> dict:
     serving_bytes_lenient: the same, with NaN for a bad one, and `valid`, bool `[B]`.
     embed: `images` float32 to `embedding`, float32 `[B, D or R]`: what the head reads.
     attend: `images` float32 to `attention`, float32 `[B, layers, heads, rows, columns]`; see
-        `attention_maps`. A ResNet has none.
+        `vit_tf.analysis.attention_maps`. A ResNet has none.
 
     Args:
         model: a `VisionTransformer` or `ResNet`; without a head it has only `embed` and `attend`.
@@ -100,58 +100,6 @@ def make_signatures(model, preprocessing) -> dict:
         "serving_bytes": on_bytes(strict),
         "serving_bytes_lenient": on_bytes(lenient),
     } | features
-
-
-def attention_maps(model, inputs):
-    """How much attention each patch gets, in every layer and head.
-
-    With a class token, the softmax weights from it to the patches; they are not normalised again,
-    so with the weight it keeps for itself they sum to 1. Without one, the mean over the patches'
-    queries.
-
-    Args:
-        model: a `VisionTransformer`.
-        inputs: float `[B, h, w, 3]` in [-1, 1].
-
-    Returns:
-        float32 `[B, layers, heads, rows, columns]`.
-    """
-    patches = model.embed(inputs)
-    if model.class_token is not None:
-        _, taps = model.encode(patches, taps=("class_row",))
-        rows = [layer["class_row"][:, :, model.num_prefix_tokens :] for layer in taps]
-    else:
-        rows = _mean_rows(model, patches)
-    maps = tf.cast(tf.stack(rows, axis=1), tf.float32)
-    return tf.reshape(maps, [-1, *maps.shape[1:3], *model.grid])
-
-
-def _mean_rows(model, patches):
-    """Attention weights averaged over the queries, `[B, heads, N]` for each layer."""
-    tokens = patches
-    if model.position_embedding is not None:
-        tokens = model.position_embedding(tokens)
-    rows = []
-    for block in model.blocks:
-        rows.append(_mean_row(block.attention.qkv(block.norm_attention(tokens)), block.heads))
-        tokens, _ = block(tokens)
-    return rows
-
-
-def _mean_row(qkv, heads):
-    """`A^T u` with u = 1 / N in every head, `[B, heads, N]` float32, for attention weights A.
-
-    Since attention is `A v`, this is the gradient of its mean over the tokens with respect to v,
-    the same in every column of v. The op so computes it without keeping A.
-    """
-    qkv = tf.cast(qkv, tf.float32)  # else bfloat16 models would give weights of 8 bits
-    with tf.GradientTape() as tape:
-        tape.watch(qkv)
-        mean = tf.reduce_mean(custom_ops.attention(qkv, heads), axis=1)
-    gradient = tape.gradient(mean, qkv)
-    _, tokens, width = qkv.shape
-    by_part = tf.reshape(gradient, [-1, tokens, 3, heads, width // (3 * heads)])
-    return tf.transpose(by_part[:, :, 2, :, 0], [0, 2, 1])
 
 
 def _check(model, preprocessing):

@@ -181,7 +181,7 @@ def _learned(outcome):
             f"its sign arbitrary. The first four hold {share:.0%} of the variance.",
         )
     ]
-    if model.position_embedding is not None:
+    if model.position_embedding.table is not None:
         similarity = inspection.position_similarity(
             model.position_embedding.table.numpy(), model.grid, model.num_prefix_tokens
         )

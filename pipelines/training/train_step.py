@@ -167,12 +167,12 @@ class Trainer(orbit.StandardTrainer):
         # Kernels are standardised once for all parts, and so is the sum of their gradients.
         with tf.GradientTape() as tape:
             kernels = StandardizedKernels(self.model)
-        values = kernels.in_place_of(variables)
+        values = kernels.substitute(variables)
         with kernels:
             _, loss, gradients = tf.while_loop(
                 lambda index, *_: index < parts, add_part, (0, 0.0, zeros), maximum_iterations=parts
             )
-        return loss, kernels.to_raw(tape, variables, gradients)
+        return loss, kernels.raw_gradients(tape, variables, gradients)
 
     def gradients(self, batch, step, values=None):
         """`(loss, gradients)` of a part of the global batch; summed over all parts, its mean.

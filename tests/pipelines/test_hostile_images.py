@@ -1,6 +1,7 @@
 """Odd and hostile images through everything that reads some: conversion, or one sentence.
 
-What each file becomes is in `hostile.py`; `tests/vit_tf/test_image_files.py` tests the decoding.
+What each file becomes is in `hostile.py`; `tests/vit_tf/images/test_decoding.py` tests
+the decoding.
 """
 
 import json

@@ -139,7 +139,7 @@ def test_embed(exported):
     images = np.stack([encoded.pixels(25, 16, seed) for seed in range(2)])
     outputs = loaded.signatures["embed"](images=tf.constant(images, tf.float32))
     features, _ = model.encode(model.embed(preprocessing(images)))
-    assert_close(model, outputs["embedding"], model.represent(features))
+    assert_close(model, outputs["embedding"], model.head_inputs(features))
     # Times the head it is the logits.
     logits = outputs["embedding"] @ model.head.kernel + model.head.bias
     assert_close(model, logits, model(preprocessing(images)))

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 
 from vit_tf.config import ResNetConfig
-from vit_tf.layers.positions import PositionEmbedding
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
@@ -65,7 +64,7 @@ def _vit(model):
     if model.stem is not None:
         entries += _stem(model.stem)
     entries += _same(model.patch_embedding, "embedding")
-    if isinstance(model.position_embedding, PositionEmbedding):
+    if model.position_embedding.is_learned:
         table = model.position_embedding.table
         entries.append(_reshaped(table, POSITIONS, (1, *table.shape)))
     for index, block in enumerate(model.blocks):

@@ -1,21 +1,14 @@
 """What a model is made of: a frozen dataclass for each family. Loads no framework."""
 
-from vit_tf.config.vit import (
-    GROUPS,
-    ModelConfig,
-    ResNetConfig,
-    StemConfig,
-    ViTConfig,
-    config_from_dict,
-    root_channels,
-)
+from vit_tf.config.model_config import RENAMED_FIELDS, ModelConfig
+from vit_tf.config.resnet import GROUPS, ResNetConfig, StemConfig
+from vit_tf.config.vit import ViTConfig
 
 __all__ = [
     "GROUPS",
+    "RENAMED_FIELDS",
     "ModelConfig",
     "ResNetConfig",
     "StemConfig",
     "ViTConfig",
-    "config_from_dict",
-    "root_channels",
 ]

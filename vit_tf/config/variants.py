@@ -1,8 +1,7 @@
 """Names of published models and their configurations."""
 
-import difflib
-
 from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
+from vit_tf.config.near_names import did_you_mean
 
 # name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg.
 _SIZES = {
@@ -73,11 +72,8 @@ def get_variant(name: str) -> ModelConfig:
         )
     config = VARIANTS.get(name) or VARIANTS.get(name.replace("_", "/"))
     if config is None:
-        lowered = {known.lower(): known for known in VARIANTS}
-        near = difflib.get_close_matches(name.replace("_", "/").lower(), lowered, n=3, cutoff=0.3)
-        near = [lowered[match] for match in near]
+        hint = did_you_mean(name.replace("_", "/"), VARIANTS, cutoff=0.3)
         raise ValueError(
-            f"Unknown model {name!r}. Did you mean {' or '.join(near) or 'one of these'}? "
-            f"vit_tf.list_models() returns all {len(VARIANTS)} names."
+            f"Unknown model {name!r}.{hint} vit_tf.list_models() returns all {len(VARIANTS)} names."
         )
     return config

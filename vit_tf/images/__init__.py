@@ -1,1 +1,1 @@
-"""Encoded images to tensors."""
+"""From the bytes of an image file to what a model reads."""

@@ -4,9 +4,15 @@ from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
 from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
 from vit_tf.layers.encoder import EncoderBlock, MlpBlock
+from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.map_pooling import MapPooling
-from vit_tf.layers.positions import PositionEmbedding, SinCosPositions, resize_position_table
-from vit_tf.layers.resnet import BottleneckUnit, GroupNorm, PreActivationUnit, ResNetStem
+from vit_tf.layers.positions import (
+    NoPositions,
+    PositionEmbedding,
+    SinCosPositions,
+    resize_position_table,
+)
+from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem
 from vit_tf.layers.standardized_conv import StandardizedConv, StandardizedKernels
 
 __all__ = [
@@ -15,11 +21,12 @@ __all__ = [
     "Dropout",
     "EncoderBlock",
     "GroupNorm",
+    "PositionEmbedding",
     "MapPooling",
     "MlpBlock",
     "MultiHeadAttention",
+    "NoPositions",
     "PatchEmbedding",
-    "PositionEmbedding",
     "PreActivationUnit",
     "RandomContext",
     "ResNetStem",

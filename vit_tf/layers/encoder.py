@@ -155,13 +155,13 @@ class EncoderBlock(keras.layers.Layer):
             layer.build(input_shape)
 
     def call(self, tokens, training=False, taps=(), grid=None):
-        branch, found = self.attention(
+        branch, tap_values = self.attention(
             self.norm_attention(tokens), training=training, taps=taps, grid=grid
         )
         branch = self.attention_output_dropout(branch, training=training)
         tokens = tokens + self.attention_branch(branch, training=training)  # eq. 2
         branch = self.mlp(self.norm_mlp(tokens), training=training)
-        return tokens + self.mlp_branch(branch, training=training), found  # eq. 3
+        return tokens + self.mlp_branch(branch, training=training), tap_values  # eq. 3
 
     def get_config(self):
         return super().get_config() | {

@@ -1,4 +1,4 @@
-"""Position embeddings: a learned table, or fixed sines and cosines (paper, eq. 1).
+"""Position embeddings: a learned table, fixed sines and cosines, or none (paper, eq. 1).
 
 Shapes: `B` images, `D` width, `T` prefix tokens.
 """
@@ -10,19 +10,58 @@ import tensorflow as tf
 from vit_tf.layers.embeddings import in_dtype
 
 
+class _Positions(keras.layers.Layer):
+    """What all kinds have in common: `layer(tokens, grid=grid)`, and the table that is added.
+
+    Args:
+        grid: `(rows, columns)` of the patches.
+        num_prefix_tokens: leading tokens without a place on the grid.
+
+    Call arguments:
+        tokens: `[B, T + rows * columns, D]`.
+        grid: `(rows, columns)` of the patches among the tokens; None is the layer's own.
+
+    Returns:
+        The same shape.
+
+    Attributes:
+        table: `[T + rows * columns, D]`, what is added on the layer's own grid, so that it can be
+            fused with the patch embedding; None if nothing is.
+        is_learned: whether `table` is a variable.
+    """
+
+    table = None
+    is_learned = False
+
+    def __init__(self, grid, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = tuple(grid)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def get_config(self):
+        return super().get_config() | {
+            "grid": self.grid,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
 @keras.saving.register_keras_serializable(package="vit_tf")
-class PositionEmbedding(keras.layers.Layer):
+class NoPositions(_Positions):
+    """Adds nothing: the model sees a bag of patches (paper, appendix D.4)."""
+
+    def call(self, tokens, grid=None):
+        return tokens
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class PositionEmbedding(_Positions):
     """Adds one learned vector per token, in raster order (paper, section 3.1).
 
     Initially normal with standard deviation 0.02. To use a table at another resolution see
-    `resize_position_table`.
-
-    Call arguments:
-        tokens: `[B, T, D]` with as many tokens as the layer was built for.
-
-    Returns:
-        `[B, T, D]`.
+    `resize_position_table`; another grid than the layer's own is refused.
     """
+
+    is_learned = True
 
     def build(self, input_shape):
         self.table = self.add_weight(
@@ -31,57 +70,49 @@ class PositionEmbedding(keras.layers.Layer):
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
 
-    def call(self, tokens):
+    def call(self, tokens, grid=None):
+        if grid is not None and tuple(grid) != self.grid:
+            raise ValueError(
+                f"The position table is for a grid of {self.grid[0]} x {self.grid[1]}. "
+                f"Received: grid={tuple(grid)}. Create the model with that image_size and load its "
+                "weights with vit_tf.load_npz, which resizes the table."
+            )
         return tokens + in_dtype(self.table, tokens.dtype)
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class SinCosPositions(keras.layers.Layer):
+class SinCosPositions(_Positions):
     """Adds fixed sines and cosines of each patch's column and row (big_vision; Chen et al., 2021).
 
     A fourth of the width each: sin(x w), cos(x w), sin(y w), cos(y w), with `D / 4` frequencies w
     that fall geometrically from 1 to 1/10,000. Prefix tokens get nothing.
-
-    Args:
-        grid: `(rows, columns)` of the patches.
-        num_prefix_tokens: leading tokens without a place.
-
-    Call arguments:
-        tokens: `[B, T + rows * columns, D]`.
-        grid: another grid, of which the tokens are; None is the layer's own.
-
-    Returns:
-        The same shape.
     """
-
-    def __init__(self, grid, num_prefix_tokens=0, **kwargs):
-        super().__init__(**kwargs)
-        self.grid = list(grid)
-        self.num_prefix_tokens = num_prefix_tokens
 
     def build(self, input_shape):
         self.width = input_shape[-1]
 
     @property
     def table(self):
-        """float32 `[T + rows * columns, D]`, of the layer's own grid."""
         return self._table(self.grid)
 
+    def call(self, tokens, grid=None):
+        return tokens + tf.constant(self._table(grid or self.grid), tokens.dtype)
+
     def _table(self, grid):
+        """float32 `[T + rows * columns, D]`."""
         frequencies = 10_000.0 ** -np.linspace(0, 1, self.width // 4)
         y, x = np.indices(grid).reshape(2, -1, 1) * frequencies
         table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
         prefix = np.zeros([self.num_prefix_tokens, self.width])
         return np.concatenate([prefix, table]).astype(np.float32)
 
-    def call(self, tokens, grid=None):
-        return tokens + tf.constant(self._table(grid or self.grid), tokens.dtype)
 
-    def get_config(self):
-        return super().get_config() | {
-            "grid": self.grid,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
+# By the value of `ViTConfig.position_embedding`.
+POSITION_LAYERS = {
+    "learned_1d": PositionEmbedding,
+    "sincos_2d": SinCosPositions,
+    "none": NoPositions,
+}
 
 
 def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):

@@ -7,68 +7,9 @@ channels.
 import keras
 import tensorflow as tf
 
-from vit_tf.config import GROUPS, root_channels
+from vit_tf.config import StemConfig
+from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.standardized_conv import StandardizedConv
-
-
-@keras.saving.register_keras_serializable(package="vit_tf")
-class GroupNorm(keras.layers.Layer):
-    """Normalises groups of channels of each example (Wu and He, 2018), in float32.
-
-    Args:
-        groups: number of groups; must divide `C`.
-        epsilon: is added to the variance.
-        scale: initial value of the scale `gamma`.
-
-    Call arguments:
-        inputs: `[B, H, W, C]`.
-
-    Returns:
-        `[B, H, W, C]` of the same dtype.
-    """
-
-    def __init__(self, groups=GROUPS, epsilon=1e-6, scale=1.0, **kwargs):
-        super().__init__(**kwargs)
-        self.groups = groups
-        self.epsilon = epsilon
-        self.scale = scale
-
-    def build(self, input_shape):
-        channels = input_shape[-1]
-        if channels % self.groups:
-            raise ValueError(f"{channels} channels do not make {self.groups} groups.")
-        for name, initial in (("gamma", self.scale), ("beta", 0.0)):
-            weight = self.add_weight(
-                name=name,
-                shape=(channels,),
-                initializer=keras.initializers.Constant(initial),
-                autocast=False,
-            )
-            setattr(self, name, weight)
-
-    def call(self, inputs):
-        x = tf.cast(inputs, tf.float32)
-        x -= self._group_means(x)
-        scale = tf.math.rsqrt(self._group_means(tf.square(x)) + self.epsilon)
-        gamma, beta = (tf.cast(v.value, tf.float32) for v in (self.gamma, self.beta))
-        return tf.cast(x * (scale * gamma) + beta, inputs.dtype)
-
-    def _group_means(self, x):
-        """`[B, 1, 1, C]`: for each channel the mean of its group."""
-        channels = x.shape[-1]
-        # Over the pixels first: rows of channels are added up as whole vectors.
-        means = tf.reshape(
-            tf.reduce_mean(x, axis=[1, 2]), [-1, self.groups, channels // self.groups]
-        )
-        means = tf.reduce_mean(means, axis=-1, keepdims=True)
-        return tf.reshape(tf.tile(means, [1, 1, channels // self.groups]), [-1, 1, 1, channels])
-
-    def get_config(self):
-        return super().get_config() | {
-            "groups": self.groups,
-            "epsilon": self.epsilon,
-            "scale": self.scale,
-        }
 
 
 class _Residual(keras.layers.Layer):
@@ -161,6 +102,11 @@ class BottleneckUnit(_Residual):
             self.conv_proj.build(input_shape)
             self.gn_proj.build((None, None, None, outside))
 
+    def standardized_convs(self):
+        """Its `StandardizedConv` layers, once it is built."""
+        convs = [self.conv1, self.conv2, self.conv3]
+        return convs if self.conv_proj is None else [*convs, self.conv_proj]
+
     def call(self, inputs):
         shortcut = inputs if self.conv_proj is None else self.gn_proj(self.conv_proj(inputs))
         x = tf.nn.relu(self.gn1(self.conv1(inputs)))
@@ -196,6 +142,11 @@ class PreActivationUnit(_Residual):
             self.proj = self._conv("proj", outside, 1, self.strides, 0)
             self.proj.build(input_shape)
 
+    def standardized_convs(self):
+        """See `BottleneckUnit`."""
+        convs = [self.conv_a, self.conv_b, self.conv_c]
+        return convs if self.proj is None else [*convs, self.proj]
+
     def call(self, inputs):
         x = tf.nn.relu(self.gn_a(inputs))
         shortcut = inputs if self.proj is None else self.proj(x)
@@ -209,8 +160,7 @@ class ResNetStem(keras.layers.Layer):
     """The ResNet of a hybrid: images to a feature map (paper.md C.1).
 
     Args:
-        stage_depths, width, group_norm_epsilon, variance_epsilon, deviation_epsilon: the fields of
-            `StemConfig`.
+        config: `StemConfig`, or the dictionary of its `to_dict`.
 
     Call arguments:
         images: `[B, H, W, 3]` float in [-1, 1], or uint8 0..255, which is mapped to [-1, 1].
@@ -220,27 +170,20 @@ class ResNetStem(keras.layers.Layer):
         `channels` say.
     """
 
-    def __init__(
-        self,
-        stage_depths,
-        width=1.0,
-        group_norm_epsilon=1e-6,
-        variance_epsilon=0.0,
-        deviation_epsilon=1e-5,
-        **kwargs,
-    ):
+    def __init__(self, config, **kwargs):
         super().__init__(**kwargs)
-        self.stage_depths = list(stage_depths)
-        self.width = width
-        self.group_norm_epsilon = group_norm_epsilon
-        self.variance_epsilon = variance_epsilon
-        self.deviation_epsilon = deviation_epsilon
+        self.config = config = StemConfig.coerce(config)
         policy = {"dtype": self.dtype_policy}
         self.conv_root = StandardizedConv(
-            root_channels(self), 7, 2, "same", name="conv_root", **standardization(self), **policy
+            config.root_channels,
+            kernel_size=7,
+            strides=2,
+            name="conv_root",
+            **standardization(config),
+            **policy,
         )
-        self.gn_root = GroupNorm(epsilon=group_norm_epsilon, name="gn_root", **policy)
-        self.unit_layers = residual_units(BottleneckUnit, self, **policy)
+        self.gn_root = GroupNorm(epsilon=config.group_norm_epsilon, name="gn_root", **policy)
+        self.unit_layers = residual_units(BottleneckUnit, config, **policy)
 
     def build(self, input_shape):
         self.conv_root.build(input_shape)
@@ -250,6 +193,13 @@ class ResNetStem(keras.layers.Layer):
             unit.build(shape)
             shape = unit.compute_output_shape(shape)
 
+    def standardized_convs(self):
+        """Its `StandardizedConv` layers and those of its units."""
+        return [
+            self.conv_root,
+            *(conv for x in self.unit_layers for conv in x.standardized_convs()),
+        ]
+
     def call(self, images):
         x = tf.nn.relu(self.gn_root(self.conv_root(in_model_range(images, self.compute_dtype))))
         x = tf.nn.max_pool2d(x, 3, 2, "SAME")
@@ -258,13 +208,7 @@ class ResNetStem(keras.layers.Layer):
         return x
 
     def get_config(self):
-        return super().get_config() | {
-            "stage_depths": self.stage_depths,
-            "width": self.width,
-            "group_norm_epsilon": self.group_norm_epsilon,
-            "variance_epsilon": self.variance_epsilon,
-            "deviation_epsilon": self.deviation_epsilon,
-        }
+        return super().get_config() | {"config": self.config.to_dict()}
 
 
 def residual_units(unit, config, **kwargs):
@@ -272,12 +216,12 @@ def residual_units(unit, config, **kwargs):
 
     Args:
         unit: the class.
-        config: what has the fields of `StemConfig`, such as a `ResNetConfig`.
+        config: a `StemConfig` or `ResNetConfig`.
         **kwargs: for the layers.
     """
     return [
         unit(
-            root_channels(config) * 2**stage,
+            config.root_channels * 2**stage,
             strides=2 if stage and not index else 1,
             group_norm_epsilon=config.group_norm_epsilon,
             name=f"block{stage + 1}_unit{index + 1}",

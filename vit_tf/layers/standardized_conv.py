@@ -91,7 +91,7 @@ class StandardizedKernels:
     that is exported, where nothing has to be standardised any more.
 
     Args:
-        model: any Keras model.
+        model: a `VisionTransformer` or `ResNet`.
         constant: whether to keep them in variables of their own, for an export.
 
     Attributes:
@@ -100,11 +100,7 @@ class StandardizedKernels:
     """
 
     def __init__(self, model, constant=False):
-        self.layers = [
-            layer
-            for layer in model._flatten_layers(include_self=False)
-            if isinstance(layer, StandardizedConv)
-        ]
+        self.layers = model.standardized_convs()
         self.values = [layer.standardized() for layer in self.layers]
         if constant:
             self.values = [tf.Variable(value, trainable=False) for value in self.values]
@@ -117,15 +113,15 @@ class StandardizedKernels:
         """What a layer convolves with."""
         return self._by_layer[id(layer)]
 
-    def in_place_of(self, variables) -> list[tf.Tensor]:
+    def substitute(self, variables) -> list[tf.Tensor]:
         """The variables' values, with `values` in the places of the kernels they were made of."""
         by_kernel = {
             id(layer.kernel): value for layer, value in zip(self.layers, self.values, strict=True)
         }
         return [by_kernel.get(id(variable), variable.value) for variable in variables]
 
-    def to_raw(self, tape, variables, gradients):
-        """Gradients with respect to `in_place_of(variables)` as those of the variables.
+    def raw_gradients(self, tape, variables, gradients):
+        """Gradients with respect to `substitute(variables)` as those of the variables.
 
         Args:
             tape: a `tf.GradientTape` that recorded the construction of this object.

@@ -1,7 +1,7 @@
-"""What every model asks of its images."""
+"""The check that every model makes of its images."""
 
 
-def check_size(images, image_size):
+def check_image_shape(images, image_size):
     """Raises `ValueError` unless images `[B, H, W, 3]` have the size that a model was built for."""
     if len(images.shape) != 4 or images.shape[-1] != 3:
         raise ValueError(f"Expected images [B, H, W, 3]. Received: shape {tuple(images.shape)}.")

@@ -3,9 +3,9 @@
 import keras
 import tensorflow as tf
 
-from vit_tf.config import ResNetConfig, root_channels
+from vit_tf.config import ResNetConfig
+from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.resnet import (
-    GroupNorm,
     PreActivationUnit,
     in_model_range,
     residual_units,
@@ -13,7 +13,7 @@ from vit_tf.layers.resnet import (
 )
 from vit_tf.layers.standardized_conv import StandardizedConv
 from vit_tf.models.head import classification_head
-from vit_tf.models.inputs import check_size
+from vit_tf.models.inputs import check_image_shape
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -36,11 +36,16 @@ class ResNet(keras.Model):
 
     def __init__(self, config, name="resnet", **kwargs):
         super().__init__(name=name, **kwargs)
-        config = config if isinstance(config, ResNetConfig) else ResNetConfig.from_dict(config)
-        self.config = config
+        self.config = config = ResNetConfig.coerce(config)
         policy = {"dtype": self.dtype_policy}
         self.root = StandardizedConv(
-            root_channels(config), 7, 2, 3, name="root", **standardization(config), **policy
+            config.root_channels,
+            kernel_size=7,
+            strides=2,
+            padding=3,
+            name="root",
+            **standardization(config),
+            **policy,
         )
         self.unit_layers = residual_units(PreActivationUnit, config, **policy)
         self.norm = GroupNorm(epsilon=config.group_norm_epsilon, name="norm", **policy)
@@ -58,6 +63,11 @@ class ResNet(keras.Model):
             self.head.build((None, self.config.channels))
         self.built = True
 
+    def standardized_convs(self):
+        """All `StandardizedConv` layers; see `StandardizedKernels`."""
+        of_units = (conv for unit in self.unit_layers for conv in unit.standardized_convs())
+        return [self.root, *of_units]
+
     def call(self, images, training=False):
         features = self.features(images, training=training)
         return features if self.head is None else self.head(features)
@@ -65,16 +75,16 @@ class ResNet(keras.Model):
     def stages(self, images, training=False):
         """The feature map after every stage, `[B, h, w, channels]`; norm and ReLU come later."""
         del training
-        check_size(images, self.config.image_size)
+        check_image_shape(images, self.config.image_size)
         x = self.root(in_model_range(images, self.compute_dtype))
         # Zeros, not minus infinity: the published weights were trained with them.
         x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
-        found, units = [], iter(self.unit_layers)
+        feature_maps, units = [], iter(self.unit_layers)
         for count in self.config.stage_depths:
             for _ in range(count):
                 x = next(units)(x)
-            found.append(x)
-        return found
+            feature_maps.append(x)
+        return feature_maps
 
     def features(self, images, training=False):
         """What the head reads: `[B, C]`, float32."""

@@ -1,7 +1,5 @@
 """The Vision Transformer as a Keras model with three stages: embed, encode, classify."""
 
-import dataclasses
-
 import keras
 import tensorflow as tf
 
@@ -9,10 +7,10 @@ from vit_tf.config import ViTConfig
 from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding
 from vit_tf.layers.encoder import STREAMS_PER_BLOCK
 from vit_tf.layers.map_pooling import MapPooling
-from vit_tf.layers.positions import PositionEmbedding, SinCosPositions
+from vit_tf.layers.positions import POSITION_LAYERS
 from vit_tf.layers.resnet import ResNetStem
 from vit_tf.models.head import classification_head
-from vit_tf.models.inputs import check_size
+from vit_tf.models.inputs import check_image_shape
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -37,16 +35,14 @@ class VisionTransformer(keras.Model):
     def __init__(self, config, name="vision_transformer", **kwargs):
         # One name for all: a numbered one would make checkpoints depend on what was built before.
         super().__init__(name=name, **kwargs)
-        config = config if isinstance(config, ViTConfig) else ViTConfig.from_dict(config)
-        self.config = config
+        self.config = config = ViTConfig.coerce(config)
         self.grid = config.grid
         self.num_prefix_tokens = config.num_prefix_tokens
 
         policy = {"dtype": self.dtype_policy}
-        self.stem = None
+        self.stem = self.class_token = self.map_pooling = self.pre_logits = None
         if config.stem is not None:
-            fields = dataclasses.asdict(config.stem)
-            self.stem = ResNetStem(**fields, name="stem", **policy)
+            self.stem = ResNetStem(config.stem, name="stem", **policy)
         self.patch_embedding = PatchEmbedding(
             config.patch_size,
             config.hidden_size,
@@ -54,16 +50,11 @@ class VisionTransformer(keras.Model):
             name="patch_embedding",
             **policy,
         )
-        self.class_token = self.position_embedding = None
-        self.map_pooling = self.pre_logits = None
         if config.num_prefix_tokens:
             self.class_token = ClassToken(name="class_token", **policy)
-        if config.position_embedding == "learned_1d":
-            self.position_embedding = PositionEmbedding(name="position_embedding", **policy)
-        elif config.position_embedding == "sincos_2d":
-            self.position_embedding = SinCosPositions(
-                self.grid, config.num_prefix_tokens, name="position_embedding", **policy
-            )
+        self.position_embedding = POSITION_LAYERS[config.position_embedding](
+            self.grid, self.num_prefix_tokens, name="position_embedding", **policy
+        )
         self.embedding_dropout = Dropout(config.dropout, stream=0, **policy)
         self.blocks = [self._block(index, **policy) for index in range(config.layers)]
         self.norm = keras.layers.LayerNormalization(
@@ -93,13 +84,13 @@ class VisionTransformer(keras.Model):
         config = self.config
         depth = index / max(config.layers - 1, 1)
         return EncoderBlock(
-            config.heads,
-            config.mlp_size,
-            config.activation,
-            config.dropout,
-            config.attention_dropout,
-            config.stochastic_depth * depth,
-            config.layer_norm_epsilon,
+            heads=config.heads,
+            mlp_size=config.mlp_size,
+            activation=config.activation,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            stochastic_depth=config.stochastic_depth * depth,
+            epsilon=config.layer_norm_epsilon,
             stream=STREAMS_PER_BLOCK * (index + 1),
             implementation=config.implementation,
             name=f"block_{index}",
@@ -116,9 +107,7 @@ class VisionTransformer(keras.Model):
         self.patch_embedding.build(input_shape)
         if self.class_token is not None:
             self.class_token.build(patches)
-        if self.position_embedding is not None:
-            self.position_embedding.build(tokens)
-        for layer in (*self.blocks, self.norm):
+        for layer in (self.position_embedding, *self.blocks, self.norm):
             layer.build(tokens)
         if self.map_pooling is not None:
             self.map_pooling.build(tokens)
@@ -128,12 +117,16 @@ class VisionTransformer(keras.Model):
             self.head.build((None, config.representation_size or config.hidden_size))
         self.built = True
 
+    def standardized_convs(self):
+        """All `StandardizedConv` layers, which the stem has; see `StandardizedKernels`."""
+        return [] if self.stem is None else self.stem.standardized_convs()
+
     def call(self, images, training=False):
         # The same as encode(embed(images)), with class token and positions fused into the op.
         tokens = self.patch_embedding(
             self._map(images),
             prefix=None if self.class_token is None else self.class_token.token,
-            position=None if self.position_embedding is None else self.position_embedding.table,
+            position=self.position_embedding.table,
         )
         features, _ = self._encode_tokens(tokens, training, (), self.grid)
         return self.classify(features, training=training)
@@ -149,7 +142,7 @@ class VisionTransformer(keras.Model):
 
     def _map(self, images):
         """What is cut into patches: the images, or the stem's feature map."""
-        check_size(images, self.config.image_size)
+        check_image_shape(images, self.config.image_size)
         return images if self.stem is None else self.stem(images)
 
     def encode(self, patches, grid=None, training=False, taps=()):
@@ -173,27 +166,17 @@ class VisionTransformer(keras.Model):
                 f"A grid of {rows} x {columns} has {rows * columns} patches. "
                 f"Received: {patches.shape[1]} patches. Pass the grid they came from."
             )
-        is_learned = self.config.position_embedding == "learned_1d"
-        if is_learned and (rows, columns) != self.grid:
-            raise ValueError(
-                f"The position table is for a grid of {self.grid[0]} x {self.grid[1]}. "
-                f"Received: grid={(rows, columns)}. Create the model with that image_size and load "
-                "its weights with vit_tf.load_npz, which resizes the table."
-            )
         tokens = patches if self.class_token is None else self.class_token(patches)
-        if is_learned:
-            tokens = self.position_embedding(tokens)
-        elif self.position_embedding is not None:
-            tokens = self.position_embedding(tokens, grid=(rows, columns))
+        tokens = self.position_embedding(tokens, grid=(rows, columns))
         return self._encode_tokens(tokens, training, taps, (rows, columns))
 
     def _encode_tokens(self, tokens, training, taps, grid):
         tokens = self.embedding_dropout(tokens, training=training)
-        found = []
+        tap_values = []
         for block in self.blocks:
             tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
-            found.append(block_taps)
-        return self.norm(tokens), found
+            tap_values.append(block_taps)
+        return self.norm(tokens), tap_values
 
     def pool(self, features):
         """What the classifier keeps of `[B, T, D]`: `[B, D]`, or `[B, N, D]` unpooled."""
@@ -206,7 +189,7 @@ class VisionTransformer(keras.Model):
             return tf.cast(mean, features.dtype)
         return features
 
-    def represent(self, features, training=False):
+    def head_inputs(self, features, training=False):
         """What the head reads: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         del training
         pooled = self.pool(features)
@@ -214,13 +197,13 @@ class VisionTransformer(keras.Model):
 
     def classify(self, features, training=False):
         """Pooling, optional tanh pre-logits, head: `[B, T, D]` to what the model returns."""
-        representation = self.represent(features, training=training)
-        return representation if self.head is None else self.head(representation)
+        inputs = self.head_inputs(features, training=training)
+        return inputs if self.head is None else self.head(inputs)
 
     def features(self, images, training=False):
         """What the head reads, from the images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)
-        return self.represent(features, training=training)
+        return self.head_inputs(features, training=training)
 
     def get_config(self):
         return super().get_config() | {"config": self.config.to_dict()}

@@ -18,7 +18,7 @@ from pipelines.data.transforms.randaugment import (
     rand_augment,
 )
 from vit_tf.images.decoding import check_size, decode_image
-from vit_tf.preprocessing import to_model_range
+from vit_tf.images.resizing import to_model_range
 
 # One number per operation that draws. Numbers are never reused.
 _CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)

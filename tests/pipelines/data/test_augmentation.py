@@ -12,7 +12,8 @@ from pipelines.data import stateless_random
 from pipelines.data.transforms import augmentation
 from pipelines.data.transforms.randaugment import rand_augment
 from vit_tf.images.decoding import decode_image
-from vit_tf.preprocessing import Preprocessing, to_model_range
+from vit_tf.images.resizing import to_model_range
+from vit_tf.preprocessing import Preprocessing
 
 HEIGHT, WIDTH = 160, 200
 

@@ -14,7 +14,7 @@ from vit_tf.checkpoints.safetensors.rules import (
     same,
     without_class_slot,
 )
-from vit_tf.config import ResNetConfig, root_channels
+from vit_tf.config import ResNetConfig
 
 LAYER_NORM_EPSILON = 1e-6
 # Kernels are standardised as (w - mean) / sqrt(variance + 1e-8), in hybrids and BiT models alike.
@@ -88,7 +88,7 @@ def _mlp(config, name, key):
 
 def _stem(stem):
     # A backbone of the root alone is not wrapped in a model of its own.
-    root, name = root_channels(stem), f"{BACKBONE}.stem" if stem.stage_depths else BACKBONE
+    root, name = stem.root_channels, f"{BACKBONE}.stem" if stem.stage_depths else BACKBONE
     found = [_standardized(stem, f"{name}.conv.weight", "conv_root/kernel", (7, 7, 3, root))]
     found += norm(f"{name}.norm", "gn_root", root)
     for name, key, inputs, width, is_first in _units(stem):
@@ -106,7 +106,7 @@ def _stem(stem):
 
 
 def _bit(config):
-    conv, root = "standardized_conv2d/kernel", root_channels(config)
+    conv, root = "standardized_conv2d/kernel", config.root_channels
     found = [_standardized(config, "stem.conv.weight", ROOT, (7, 7, 3, root))]
     for name, key, inputs, width, is_first in _units(config):
         key = f"resnet/{key}/unit{int(name.rsplit('.', 1)[1]) + 1:02}"
@@ -129,9 +129,9 @@ def _bit(config):
 
 def _units(config):
     """(timm's name, key of the stage, channels in, f, whether it is the first of its stage)."""
-    inputs = root_channels(config)
+    inputs = config.root_channels
     for stage, count in enumerate(config.stage_depths):
-        width = root_channels(config) * 2**stage
+        width = config.root_channels * 2**stage
         for unit in range(count):
             yield f"stages.{stage}.blocks.{unit}", f"block{stage + 1}", inputs, width, unit == 0
             inputs = 4 * width

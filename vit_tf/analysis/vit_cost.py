@@ -1,0 +1,118 @@
+"""Costs of a Vision Transformer or hybrid, part by part (paper.md L.1); see `vit_tf/cost.py`.
+
+`T` tokens, `D` width, `h` heads.
+"""
+
+from vit_tf.analysis import resnet_cost
+from vit_tf.analysis.layer_costs import FLOAT32, Cost, also_float32, dense, head, layer_norm
+from vit_tf.config import ViTConfig
+
+# Numbers that the compiled attention keeps of each row of weights, from which it makes them again.
+_SOFTMAX_STATISTICS = 2
+# Tensors of the MLP's hidden width that the gradients of an activation and of what follows read.
+# The forms are written as TensorFlow operations, each of which keeps its own inputs.
+_ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4}
+
+
+def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
+    """Costs of an image by part.
+
+    Args:
+        config: of the model.
+        size: bytes of an activation.
+        fused: whether the compiled ops run, which store neither patches nor attention weights.
+    """
+    rows, columns = config.grid
+    patches, width = rows * columns, config.hidden_size
+    tokens = config.num_prefix_tokens + patches
+    costs = {}
+    if config.stem:
+        costs["stem"] = resnet_cost.stem(config.stem, config.image_size, size)
+    costs["embedding"] = _embedding(config, patches, tokens, size, fused)
+    for name, cost in _block(config, tokens, size, fused).items():
+        costs[name] = cost * config.layers
+    costs["norm"] = layer_norm(width, tokens, size)
+    if config.classifier == "map":
+        costs["pooling"] = _map_pooling(config, patches, size)
+    read = patches if config.classifier == "unpooled" else 1
+    represented = config.representation_size
+    if represented:
+        # The gradient of tanh reads its result, which the head may read as well, in float32.
+        is_read_by_head = config.num_classes and size == FLOAT32
+        costs["pre_logits"] = dense(width, represented, read) + Cost(
+            kept=read * size * (width + (0 if is_read_by_head else represented)),
+            live=read * size * (width + represented),
+        )
+    elif not config.num_classes:
+        costs["result"] = Cost(kept=read * width * size)
+    if config.num_classes:
+        costs["head"] = head(represented or width, config.num_classes, read)
+    return costs
+
+
+def _embedding(config, patches, tokens, size, fused):
+    height, width = config.feature_size
+    channels = config.stem.channels if config.stem else 3
+    source = height * width * channels
+    patch, hidden = config.patch_size**2 * channels, config.hidden_size
+    prefix = config.num_prefix_tokens
+    has_table = config.position_embedding == "learned_1d"
+    # The compiled op reads the image itself, or the feature map that the stem keeps anyway.
+    kept = (0 if config.stem else source) if fused else patches * patch
+    mask = tokens * hidden if config.dropout else 0
+    return dense(patch, hidden, patches) + Cost(
+        parameters=(prefix + has_table * tokens) * hidden,
+        arrays=prefix + has_table,
+        kept=kept * size + mask,
+        live=size * (source + max(tokens * hidden, 0 if fused else patches * patch)),
+    )
+
+
+def _block(config, tokens, size, fused):
+    """The parts of one encoder block; every layer works while the shortcut waits."""
+    width, hidden = config.hidden_size, config.mlp_size
+    stream, expanded = tokens * width, tokens * hidden
+    masks = bool(config.dropout)
+    norm = layer_norm(width, tokens, size)
+    # q | k | v, packed or apart, and what they give; then what stands for the weights.
+    attention, weights = 4 * stream * size, config.heads * tokens**2
+    statistics = _SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
+    softmax = weights * also_float32(size)
+    if config.attention_dropout:
+        kept = weights * (FLOAT32 + size + 1)
+    else:
+        kept = statistics if fused else softmax
+    live = attention + statistics
+    if not fused:
+        apart = 3 * stream * size
+        live = max(2 * apart, apart + weights * size, stream * size + softmax)
+    projections = dense(width, 3 * width, tokens) + dense(width, width, tokens)
+    in_projections = Cost(kept=stream * (size + masks), live=5 * stream * size)
+    wide = size * (stream + expanded + max(stream, expanded))
+    in_mlp = Cost(kept=masks * (stream + expanded), live=wide)
+    live += stream * size
+    return {
+        "projections": norm + projections + in_projections,
+        "attention": Cost(macs=2 * tokens**2 * width, kept=attention + kept, live=live),
+        "mlp": norm + _mlp(config, tokens, size) + in_mlp,
+    }
+
+
+def _mlp(config, rows, size):
+    """Without the masks of dropout."""
+    width, hidden = config.hidden_size, config.mlp_size
+    kept = rows * size * (width + _ACTIVATION_TENSORS[config.activation] * hidden)
+    return dense(width, hidden, rows) + dense(hidden, width, rows) + Cost(kept=kept)
+
+
+def _map_pooling(config, patches, size):
+    """The probe is projected once per batch, and counted here for a batch of one."""
+    width, weights = config.hidden_size, config.heads * patches
+    attention = Cost(
+        parameters=width + (width + 1) * 3 * width,
+        arrays=3,
+        macs=width**2 + patches * 2 * width**2 + 2 * patches * width,
+        # Tokens, keys, values; weights, in float32 and as the product reads them; what was read.
+        kept=size * (3 * patches * width + width) + weights * also_float32(size),
+    )
+    return attention + dense(width, width) + layer_norm(width, 1, size) + _mlp(config, 1, size)

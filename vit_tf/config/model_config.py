@@ -1,0 +1,98 @@
+"""What the configurations of all families have in common."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from vit_tf.config.near_names import did_you_mean
+
+# Fields that had another name in earlier versions, whose files may still exist: old -> new.
+RENAMED_FIELDS = {"units": "stage_depths"}
+
+
+class Config:
+    """Checked names, and dictionaries for JSON; a base of frozen dataclasses."""
+
+    def replace(self, **fields):
+        """Returns a copy with other values in `fields`."""
+        self._check_names(fields)
+        return dataclasses.replace(self, **fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able fields; `from_dict` reads them back."""
+        return {key: _jsonable(value) for key, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]):
+        """Inverse of `to_dict`.
+
+        Raises:
+            ValueError: if a field is unknown, missing or illegal.
+            TypeError: if a field has the wrong type.
+        """
+        cls._check_names(fields)
+        required = {
+            field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING
+        }
+        if missing := sorted(required - fields.keys()):
+            raise ValueError(
+                f"A {cls.__name__} needs the fields {missing}. Received: {sorted(fields)}."
+            )
+        return cls(**fields)
+
+    @classmethod
+    def coerce(cls, value):
+        """`value` if it is a configuration of this class, else `from_dict(value)`."""
+        return value if isinstance(value, cls) else cls.from_dict(value)
+
+    @classmethod
+    def _check_names(cls, fields):
+        if not isinstance(fields, dict):
+            raise ValueError(
+                f"A {cls.__name__} is made of a dictionary of its fields. Received: {fields!r}."
+            )
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in fields:
+            if name in known:
+                continue
+            if RENAMED_FIELDS.get(name) in known:
+                raise ValueError(f"Model field {name!r} is now called {RENAMED_FIELDS[name]!r}.")
+            raise ValueError(
+                f"Unknown model field {name!r}.{did_you_mean(name, known)} Known fields: {known}."
+            )
+
+
+class ModelConfig(Config):
+    """A model of any family: what can be asked without knowing which.
+
+    Every family has the fields `image_size`, `num_classes` and `head_bias`, and a `summary`.
+    """
+
+    # Which family it is, as "family" in the dictionary; where there is none, it is a ViT.
+    family: ClassVar[str]
+
+    @property
+    def pooled(self) -> bool:
+        """Whether there is one result per image."""
+        return True
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """Rows and columns of whole patches in an image; None for a model without patches."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able fields, and "family" unless it is a ViT; `from_dict` reads them back."""
+        family = {} if self.family == "vit" else {"family": self.family}
+        return family | super().to_dict()
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]):
+        if isinstance(fields, dict) and fields.get("family") == cls.family:
+            fields = {key: value for key, value in fields.items() if key != "family"}
+        return super().from_dict(fields)
+
+
+def _jsonable(value):
+    if isinstance(value, dict):
+        return {key: _jsonable(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value

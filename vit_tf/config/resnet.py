@@ -1,0 +1,126 @@
+"""Residual networks: the stem of a hybrid, and the paper's "ResNet (BiT)"."""
+
+import dataclasses
+from typing import ClassVar
+
+from vit_tf.config.checks import check_float, check_int, height_width
+from vit_tf.config.model_config import Config, ModelConfig
+
+# Every ResNet here normalises groups of channels: 32 groups, whatever the width.
+GROUPS = 32
+
+
+class _Residual:
+    """What `StemConfig` and `ResNetConfig` share: `stage_depths`, `width` and three epsilons."""
+
+    @property
+    def root_channels(self) -> int:
+        """Channels after the first convolution."""
+        return round(64 * self.width)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the last feature map, which a head or the patch embedding reads."""
+        if not self.stage_depths:
+            return self.root_channels
+        return self.root_channels * 4 * 2 ** (len(self.stage_depths) - 1)
+
+    def units_summary(self) -> str:
+        """Residual units of each stage and the width factor, for a person."""
+        units = " + ".join(map(str, self.stage_depths)) or "no"
+        return f"{units} residual units, width factor {self.width:g}"
+
+    def _check_residual_fields(self):
+        """`stage_depths` becomes a tuple."""
+        if not isinstance(self.stage_depths, tuple | list):
+            raise TypeError(
+                f"stage_depths must be one number for each stage, such as (3, 4, 9). Received: "
+                f"{self.stage_depths!r}."
+            )
+        object.__setattr__(self, "stage_depths", tuple(self.stage_depths))
+        for count in self.stage_depths:
+            check_int("stage_depths", count, minimum=1)
+        if len(self.stage_depths) > 5:
+            raise ValueError(
+                f"stage_depths must name at most 5 stages. Received: {self.stage_depths}."
+            )
+        root = 64 * check_float("width", self.width)
+        if root < GROUPS or root % GROUPS:
+            raise ValueError(
+                f"width must be a positive multiple of {GROUPS / 64}, so that {GROUPS} groups "
+                f"divide the channels. Received: {self.width}."
+            )
+        for name in ("group_norm_epsilon", "variance_epsilon", "deviation_epsilon"):
+            if check_float(name, getattr(self, name)) < 0:
+                raise ValueError(f"{name} must be at least 0. Received: {getattr(self, name)}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StemConfig(_Residual, Config):
+    """The ResNet of a hybrid (paper, section 3.1): a root that divides the sides by 4, then stages.
+
+    Raises:
+        ValueError: for a value that is out of range.
+        TypeError: for a value of the wrong type.
+    """
+
+    # Residual units of each stage; () is the root alone. All stages but the first halve the sides.
+    stage_depths: tuple[int, ...] = (3, 4, 9)
+    # Multiplies the channels: 64 in the root, 256 * 2^i after stage i.
+    width: float = 1.0
+    group_norm_epsilon: float = 1e-6
+    # Kernels are standardised as (w - mean) / (sqrt(variance + variance_epsilon) +
+    # deviation_epsilon); published codes differ in which of the two they use.
+    variance_epsilon: float = 0.0
+    deviation_epsilon: float = 1e-5
+
+    def __post_init__(self):
+        self._check_residual_fields()
+
+    def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) of the feature map of images of `image_size`; every step rounds up."""
+        return tuple(-(-side // self.reduction) for side in image_size)
+
+    @property
+    def reduction(self) -> int:
+        """How many pixels of an image a pixel of the feature map is high and wide."""
+        return 2 ** (1 + max(len(self.stage_depths), 1))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResNetConfig(_Residual, ModelConfig):
+    """The paper's "ResNet (BiT)" (section 4.1): pre-activation, GroupNorm, standardised kernels.
+
+    Raises:
+        ValueError: for a value that is out of range.
+        TypeError: for a value of the wrong type.
+    """
+
+    family: ClassVar[str] = "resnet"
+
+    # Residual units of each stage. All stages but the first halve the sides.
+    stage_depths: tuple[int, ...]
+    # Multiplies the channels: 64 in the root, 256 * 2^i after stage i.
+    width: float = 1.0
+    # (height, width) in pixels; an int means a square.
+    image_size: tuple[int, int] = (224, 224)
+    # Number of logits K; 0 builds no head and the model returns the pooled features.
+    num_classes: int = 1000
+    # Initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
+    head_bias: float = 0.0
+    group_norm_epsilon: float = 1e-5
+    # See `StemConfig`.
+    variance_epsilon: float = 1e-10
+    deviation_epsilon: float = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "image_size", height_width(self.image_size))
+        self._check_residual_fields()
+        if not self.stage_depths:
+            raise ValueError("stage_depths must name at least one stage. Received: ().")
+        check_int("num_classes", self.num_classes, minimum=0)
+        check_float("head_bias", self.head_bias)
+
+    def summary(self) -> str:
+        """What it is made of, for a person."""
+        return f"{self.units_summary()} on {self.image_size[0]} x {self.image_size[1]}"
