@@ -128,10 +128,10 @@ def make_trainer(strategy, experiment):
             batch_size=experiment.train.batch_size,
             preprocessing=experiment.preprocessing(source.labels),
             seed=experiment.seed,
-            window=experiment.data.shuffle_window,
+            shuffle_window=experiment.data.shuffle_window,
             start_step=batch,
             input_context=context,
-            **experiment.data.augmentation(),
+            augmentation=experiment.data.augmentation(),
         )
 
     return trainer, batches_from

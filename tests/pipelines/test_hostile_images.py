@@ -20,6 +20,7 @@ from pipelines.errors import DataError, UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines import hostile, process
+from tests.pipelines.data.batches import train_dataset
 from tests.pipelines.encoded import encode, pixels
 from tests.pipelines.tiny import as_flags, tiny_experiment
 from vit_tf.images.decoding import decode_image
@@ -72,7 +73,7 @@ def only_batch(dataset):
 def test_training(everything, rule, crop):
     """Without mirroring, crop=none is the documented conversion, resized."""
     batch = only_batch(
-        pipeline.train_dataset(
+        train_dataset(
             everything,
             batch_size=everything.num_examples,
             preprocessing=rule,

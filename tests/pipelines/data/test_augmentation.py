@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance
 
+from pipelines.config.augmentation import Augmentation
 from pipelines.data import stateless_random
 from pipelines.data.transforms import augmentation
 from pipelines.data.transforms.randaugment import rand_augment
@@ -43,7 +44,7 @@ def _seeds(count, step=0):
 
 
 def _augment(encoded, seed, *, preprocessing, **options):
-    return augmentation.Augmentation(**options)(encoded, seed, preprocessing)
+    return augmentation.augment(encoded, seed, preprocessing, Augmentation(**options))
 
 
 def _boxes(encoded, seeds, **options):
@@ -330,4 +331,4 @@ def test_all_changes_in_their_order(photograph):
 )
 def test_rejects(options, text):
     with pytest.raises(ValueError, match=text):
-        augmentation.Augmentation(**options)
+        Augmentation(**options)

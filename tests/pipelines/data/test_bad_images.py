@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.config.augmentation import Augmentation
 from pipelines.data import bad_images, pipeline
 from pipelines.data.bad_images import BadImages
 from pipelines.data.sources import tfds_source
@@ -15,10 +16,10 @@ from pipelines.data.sources.source import Examples
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError, RunError
 from tests.pipelines import hostile
+from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(8, 8))
-KEYS = ("image", "label", "id", "position", "weight")
 BAD = (3, 4, 40, 77, 78, 150)
 
 
@@ -63,18 +64,12 @@ def source(examples):
 
 def _train(source, count, *, skip=True, host=0, hosts=1, replicas=1, **options):
     bad = BadImages(None, lambda line: None) if skip is True else skip or None
-    options = {"batch_size": 32, "seed": 5, "window": 70, "preprocessing": PREPROCESSING} | options
+    options = {"batch_size": 32, "seed": 5, "shuffle_window": 70, **options}
     context = tf.distribute.InputContext(hosts, host, replicas)
-    dataset = pipeline.train_dataset(source, bad_images=bad, input_context=context, **options)
-    count *= replicas // hosts
-    return [{key: batch[key].numpy() for key in KEYS} for batch in dataset.take(count)]
-
-
-def _assert_equal(batches, expected):
-    assert len(batches) == len(expected)
-    for batch, other in zip(batches, expected, strict=True):
-        for key in KEYS:
-            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+    dataset = train_dataset(
+        source, preprocessing=PREPROCESSING, bad_images=bad, input_context=context, **options
+    )
+    return to_numpy(dataset.take(count * replicas // hosts))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def whole(digits):
 @pytest.mark.parametrize("mixing", [{}, {"mixup": 0.5}])
 def test_without_bad_images_nothing_changes(digits, whole, mixing):
     expected = _train(digits, 14, skip=False, **mixing) if mixing else whole
-    _assert_equal(_train(digits, 14, **mixing), expected)
+    assert_equal(_train(digits, 14, **mixing), expected)
 
 
 @pytest.mark.parametrize("batch_size", [8, 40])
@@ -114,16 +109,12 @@ def test_replicas_and_hosts_do_not_matter(source, hosts, replicas, mixing):
     for host in range(hosts):
         batches = _train(source, 6, host=host, hosts=hosts, replicas=replicas, **mixing)
         parts += [batches[replica::each] for replica in range(each)]
-    joined = [
-        {key: np.concatenate([part[key] for part in step]) for key in KEYS}
-        for step in zip(*parts, strict=True)
-    ]
-    _assert_equal(joined, _train(source, 6, **mixing))
+    assert_equal(join(parts), _train(source, 6, **mixing))
 
 
 def test_resume_continues_bitwise(source):
     before = _train(source, 13, mixup=0.5)
-    _assert_equal(_train(source, 3, start_step=10, mixup=0.5), before[10:])
+    assert_equal(_train(source, 3, start_step=10, mixup=0.5), before[10:])
 
 
 @pytest.mark.parametrize("options", [{"mixup": 0.5}, {"cutmix": 1.0}])
@@ -300,7 +291,7 @@ def test_only_without_skip_a_bad_image_is_a_reason_to_stop(source):
 
 
 def test_images_to_show_leave_out_bad_ones(source, examples):
-    images = pipeline.sample_images(source, PREPROCESSING, seed=5, count=12)
+    images = pipeline.sample_images(source, PREPROCESSING, 5, Augmentation(), count=12)
     assert images.shape == (10, 8, 8, 3)
-    nothing = pipeline.sample_images(Spoilt(examples, range(20)), PREPROCESSING, seed=5)
+    nothing = pipeline.sample_images(Spoilt(examples, range(20)), PREPROCESSING, 5, Augmentation())
     assert nothing.shape == (0, 8, 8, 3)

@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.config.augmentation import Augmentation
 from pipelines.data import pipeline, sharding, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.sources import record_writer, tfds_source
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.records import RecordSource
-from pipelines.data.transforms.augmentation import Augmentation
+from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError
 from pipelines.training import loop
+from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from tests.pipelines.tiny import tiny_experiment
 from vit_tf.preprocessing import Preprocessing
 
 COUNT, SHARDS = 210, 7
 PREPROCESSING = Preprocessing(image_size=(8, 8))
-KEYS = ("image", "label", "id", "position", "weight")
 # Shards 0, 3 and 6; 1 and 4; 2 and 5. They hold 30 examples each.
 OWN = {0: [*range(0, 30), *range(90, 120), *range(180, 210)], 1: [*range(30, 60), *range(120, 150)]}
 OWN[2] = [*range(60, 90), *range(150, 180)]
@@ -44,13 +45,19 @@ def source(records):
 def _host(source, host, count, *, hosts=3, replicas=3, batch_size=12, **options):
     """What a host sees: lists of batches, one list for each of its replicas."""
     each = replicas // hosts
-    dataset = pipeline.train_dataset(
+    dataset = train_dataset(
         source,
-        **{"seed": 5, "window": 25, "preprocessing": PREPROCESSING, "sharding": "files", **options},
+        **{
+            "seed": 5,
+            "shuffle_window": 25,
+            "preprocessing": PREPROCESSING,
+            "sharding": "files",
+            **options,
+        },
         batch_size=batch_size,
         input_context=tf.distribute.InputContext(hosts, host, replicas),
     )
-    batches = [{key: batch[key].numpy() for key in KEYS} for batch in dataset.take(count * each)]
+    batches = to_numpy(dataset.take(count * each))
     return [batches[replica::each] for replica in range(each)]
 
 
@@ -59,17 +66,7 @@ def _global(source, count, *, hosts=3, replicas=3, **options):
     parts = itertools.chain(
         *(_host(source, h, count, hosts=hosts, replicas=replicas, **options) for h in range(hosts))
     )
-    return [
-        {key: np.concatenate([part[key] for part in step]) for key in KEYS}
-        for step in zip(*parts, strict=True)
-    ]
-
-
-def _assert_equal(batches, expected):
-    assert len(batches) == len(expected)
-    for batch, other in zip(batches, expected, strict=True):
-        for key in KEYS:
-            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+    return join(parts)
 
 
 @pytest.mark.parametrize("host", OWN)
@@ -126,7 +123,7 @@ def test_batches_follow_their_definition(source):
         np.testing.assert_array_equal(batch["label"], examples.labels[indices])
         np.testing.assert_array_equal(batch["position"], np.arange(12))
         for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(12))):
-            image = Augmentation()(examples.images[indices[place]], seed, PREPROCESSING)
+            image = augment(examples.images[indices[place]], seed, PREPROCESSING, Augmentation())
             np.testing.assert_array_equal(batch["image"][place], image)
         listed = pipeline.train_indices(
             source, batch_size=12, seed=5, shuffle_window=25, step=step, sharding="files", hosts=3
@@ -136,12 +133,12 @@ def test_batches_follow_their_definition(source):
 
 @pytest.mark.parametrize(("replicas", "mixing"), [(12, {}), (6, {"mixup": 0.5, "cutmix": 1.0})])
 def test_replicas_of_a_host_do_not_matter(source, replicas, mixing):
-    _assert_equal(_global(source, 6, replicas=replicas, **mixing), _global(source, 6, **mixing))
+    assert_equal(_global(source, 6, replicas=replicas, **mixing), _global(source, 6, **mixing))
 
 
 def test_one_host_sees_what_global_sharding_shows(source):
     expected = _global(source, 20, hosts=1, replicas=1, sharding="global", mixup=0.5)
-    _assert_equal(_global(source, 20, hosts=1, replicas=2, mixup=0.5), expected)
+    assert_equal(_global(source, 20, hosts=1, replicas=2, mixup=0.5), expected)
 
 
 def test_partners_are_of_the_same_host(source):
@@ -162,7 +159,7 @@ def test_resume_continues_bitwise(source):
     """In the first window, and in another epoch of each host."""
     whole = _global(source, 33, mixup=0.5)
     for start in (1, 31):
-        _assert_equal(_global(source, 2, start_step=start, mixup=0.5), whole[start : start + 2])
+        assert_equal(_global(source, 2, start_step=start, mixup=0.5), whole[start : start + 2])
 
 
 @pytest.mark.parametrize("host", OWN)
@@ -285,7 +282,7 @@ def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records)
 
 def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch):
     """Where the first host has it, another image is in the global order."""
-    order = {"batch_size": 12, "seed": 0, "window": 25}
+    order = {"batch_size": 12, "seed": 0, "shuffle_window": 25}
     batches = [
         pipeline.train_indices(source, step=step, sharding="files", hosts=3, **order)
         for step in range(3)
