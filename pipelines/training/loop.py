@@ -6,6 +6,7 @@ device; Python only looks at signals, logs, evaluates and saves between such loo
 
 import contextlib
 import functools
+import itertools
 import math
 import sys
 import time
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.data import pipeline
-from pipelines.data.bad_images import INPUT_ERRORS, BadImages, find_unreadable
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sources.open import open_source
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, model_source
@@ -250,20 +251,14 @@ def _open_sources(experiment):
 
 
 def _train_dataset(source, experiment, preprocessing, bad_images, start_step, input_context=None):
-    settings = experiment.data
     return pipeline.train_dataset(
         source,
-        batch_size=experiment.train.batch_size,
-        preprocessing=preprocessing,
-        seed=experiment.seed,
-        shuffle_window=settings.shuffle_window,
+        experiment.sampling(),
+        experiment.data.augmentation(),
+        preprocessing,
         start_step=start_step,
-        mixup=settings.mixup,
-        cutmix=settings.cutmix,
-        sharding=settings.sharding,
         bad_images=bad_images,
         input_context=input_context,
-        augmentation=settings.augmentation(),
     )
 
 
@@ -286,7 +281,7 @@ def _counting(bad_images):
         yield
     finally:
         if bad_images is not None and (line := bad_images.summary()):
-            bad_images.tell(line)
+            bad_images.log(line)
 
 
 @contextlib.contextmanager
@@ -296,22 +291,13 @@ def _naming_bad_images(trainer, source, bad_images, steps):
     try:
         yield
     except INPUT_ERRORS as error:
-        if bad_images is not None:
-            bad_images.check()
         # The step counter may have run ahead of the failing input, so all of them are looked at.
-        for failed in range(step, step + steps):
-            indices = pipeline.train_indices(
-                source,
-                batch_size=experiment.train.batch_size,
-                seed=experiment.seed,
-                shuffle_window=experiment.data.shuffle_window,
-                step=failed,
-                sharding=experiment.data.sharding,
-                hosts=num_hosts(trainer.strategy),
-            )
-            if found := find_unreadable(source, indices, bad_images):
-                raise found from None
-        raise error
+        hosts, sampling = num_hosts(trainer.strategy), experiment.sampling()
+        indices = itertools.chain.from_iterable(
+            pipeline.train_indices(source, sampling, failed, hosts)
+            for failed in range(step, step + steps)
+        )
+        explain_input_error(error, source, indices, bad_images)
 
 
 def _restore(trainer, store, run, initial):

@@ -8,7 +8,7 @@ import orbit
 import tensorflow as tf
 
 from pipelines.data import pipeline
-from pipelines.data.bad_images import INPUT_ERRORS, find_unreadable
+from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.errors import UserError
 from pipelines.runs import model_source
 from pipelines.tasks import classification
@@ -232,7 +232,7 @@ class Evaluator(orbit.StandardEvaluator):
     Args:
         model: built in `strategy.scope()`.
         strategy: where it runs.
-        source: `data.Source` to evaluate.
+        source: `DataSource` to evaluate.
         preprocessing: how images become inputs.
         batch_size: images per step over all replicas.
         loss: see `classification.example_losses`.
@@ -301,7 +301,5 @@ class Evaluator(orbit.StandardEvaluator):
         try:
             return self.evaluate(tf.constant(self.steps))
         except INPUT_ERRORS as error:
-            if self.bad_images is not None:
-                self.bad_images.check()
             indices = range(self.source.num_examples)
-            raise find_unreadable(self.source, indices, self.bad_images) or error from None
+            explain_input_error(error, self.source, indices, self.bad_images)

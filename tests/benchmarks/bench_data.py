@@ -21,6 +21,7 @@ from official.vision.dataloaders import classification_input
 from PIL import Image
 
 from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, stateless_random
 from pipelines.data.sources.source import Examples
 from pipelines.data.transforms import augmentation
@@ -113,16 +114,12 @@ def contestants(images):
         )
         return lambda image_bytes: parser.parse_train_image({"image/encoded": image_bytes})
 
-    def batches(mixup=0.0, **options):
-        return pipeline.train_dataset(
-            Memory(images),
-            batch_size=32,
-            preprocessing=preprocessing,
-            seed=0,
-            shuffle_window=COUNT,
-            augmentation=Augmentation(**options),
-            mixup=mixup,
-        ).map(lambda batch: batch["image"])
+    def batches(**options):
+        sampling = Sampling(batch_size=32, shuffle_window=COUNT, seed=0)
+        dataset = pipeline.train_dataset(
+            Memory(images), sampling, Augmentation(**options), preprocessing
+        )
+        return dataset.map(lambda batch: batch["image"])
 
     strong = {"randaugment_layers": LAYERS, "randaugment_magnitude": MAGNITUDE}
     randaugment = common.Augmentation(

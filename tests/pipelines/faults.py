@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from pipelines.data import batch_contents, pipeline
+from pipelines.data import batch_listing, pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import make_strategy
@@ -49,7 +49,9 @@ def experiment_with(*assignments):
 
 def ids_of(experiment, step):
     """Ids of a batch, in order, as the command `batch` lists them."""
-    return [example["id"] for example in batch_contents.list_batch(experiment, step)["examples"]]
+    source = open_source(experiment.data.name, experiment.data.train_split)
+    batch = batch_listing.list_batch(source, experiment.sampling(), step)
+    return [example["id"] for example in batch["examples"]]
 
 
 def spoil(monkeypatch, ids, value=np.nan, key="image"):
@@ -125,13 +127,11 @@ def make_trainer(strategy, experiment):
     def batches_from(batch, context):
         return pipeline.train_dataset(
             source,
-            batch_size=experiment.train.batch_size,
-            preprocessing=experiment.preprocessing(source.labels),
-            seed=experiment.seed,
-            shuffle_window=experiment.data.shuffle_window,
+            experiment.sampling(),
+            experiment.data.augmentation(),
+            experiment.preprocessing(source.labels),
             start_step=batch,
             input_context=context,
-            augmentation=experiment.data.augmentation(),
         )
 
     return trainer, batches_from

@@ -131,7 +131,7 @@ def test_each_bad_file_is_named_and_never_written(name, tmp_path):
     root = make_folder(tmp_path / "folder", ordinary=3)
     write(root / "b", name, suffix, contents)
     source = open_source(f"folder:{root}", "train")
-    problem = str(bad_images.find_unreadable(source, range(4)))
+    problem = str(bad_images.find_bad_image(source, range(4)))
     assert f"The image b/{name}.{suffix} of folder:{root} (id 3) cannot be decoded: " in problem
     assert "\n" not in problem and len(problem) < 1000
     with pytest.raises(DataError) as refused:
@@ -156,7 +156,7 @@ def test_records_hold_what_can_be_read(everything, tmp_path):
     source = open_source(f"tfrecord:{tmp_path}/records", "train")
     kept = set(source.read([(0, source.num_examples)]).images)
     assert kept > {contents for _, contents, _, _ in READABLE.values()}
-    assert bad_images.find_unreadable(source, range(source.num_examples)) is None
+    assert bad_images.find_bad_image(source, range(source.num_examples)) is None
 
 
 @pytest.fixture

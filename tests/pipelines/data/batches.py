@@ -1,20 +1,26 @@
-"""Training batches from one flat dictionary of options, and comparing them."""
+"""Training batches from one flat dictionary of options, and their comparison."""
 
 import dataclasses
 
 import numpy as np
 
 from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline
 
 KEYS = ("image", "label", "id", "position", "weight")
 
 
 def train_dataset(source, **options):
-    """`pipeline.train_dataset`; the options of `Augmentation` stand among the others."""
-    names = {field.name for field in dataclasses.fields(Augmentation)} & options.keys()
-    augmentation = Augmentation(**{name: options.pop(name) for name in names})
-    return pipeline.train_dataset(source, augmentation=augmentation, **options)
+    """`pipeline.train_dataset`; fields of `Sampling` and `Augmentation` stand among the options."""
+    sampling, augmentation = (_pop(cls, options) for cls in (Sampling, Augmentation))
+    return pipeline.train_dataset(source, sampling, augmentation, **options)
+
+
+def _pop(cls, options):
+    """An object of a dataclass, with the fields that are among the options, which lose them."""
+    names = {field.name for field in dataclasses.fields(cls)} & options.keys()
+    return cls(**{name: options.pop(name) for name in names})
 
 
 def to_numpy(dataset):

@@ -48,7 +48,7 @@ def _augment(encoded, seed, *, preprocessing, **options):
 
 
 def _boxes(encoded, seeds, **options):
-    """Place and size (row, column, height, width) of the crop that each seed gives."""
+    """WindowPosition and size (row, column, height, width) of the crop that each seed gives."""
     boxes = []
     for seed in seeds:
         crop = augmentation.inception_crop(encoded, seed, **options).numpy()

@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import bad_images, pipeline
 from pipelines.data.bad_images import BadImages
+from pipelines.data.decoding import decode_error
 from pipelines.data.sources import tfds_source
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import Examples
@@ -183,7 +185,7 @@ def test_each_is_named_once(source, tmp_path):
     for record in records:
         data = contents[BAD.index(record["id"])][1]
         assert record["name"] == f"digit {record['id']}"
-        assert record["reason"] == bad_images.why_unreadable(data)
+        assert record["reason"] == decode_error(data)
     assert told == [f"left out {r['name']} (id {r['id']}): {r['reason']}" for r in records]
     line = f"images left out because they cannot be read: 6, named in {path}"
     assert bad.summary() == line
@@ -202,11 +204,11 @@ def test_ten_are_told_and_all_are_written(examples, tmp_path):
 def test_a_resumed_run_goes_on_with_its_file(source, tmp_path):
     path, told = tmp_path / "bad_images.jsonl", []
     first = BadImages(path, told.append)
-    first.add(source, [3, 77], [b"", b"text"])
+    first.record(source, [3, 77], [b"", b"text"])
     path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # what a crash leaves
     second = BadImages(path, told.append)
     assert second.count == 2
-    second.add(source, [77, 40], [b"text", b"text"])
+    second.record(source, [77, 40], [b"text", b"text"])
     assert [record["id"] for record in map(_json, path.read_text().splitlines()) if record] == [
         3,
         77,
@@ -232,9 +234,8 @@ def test_nothing_bad_leaves_no_file(digits, tmp_path):
 
 def test_a_batch_without_a_single_image_stops(examples):
     """One image is enough to go on."""
-    order = pipeline.train_indices(
-        Spoilt(examples), batch_size=32, seed=5, shuffle_window=70, step=2
-    ).tolist()
+    sampling = Sampling(batch_size=32, seed=5, shuffle_window=70)
+    order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
     almost = BadImages(None, lambda line: None)
     batches = _train(Spoilt(examples, order[1:]), 4, skip=almost)
     assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
@@ -263,10 +264,10 @@ def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
         with pytest.raises(RunError, match="cannot be written: No space left on device"):
-            bad.add(source, [3], [b""])
+            bad.record(source, [3], [b""])
     again = BadImages(path, lambda line: None)
     assert again.count == 0
-    again.add(source, [3], [b""])
+    again.record(source, [3], [b""])
     assert BadImages(path).count == 1
 
 
@@ -280,14 +281,32 @@ def test_files_that_cannot_be_read_still_stop(tmp_path, monkeypatch):
     with pytest.raises(bad_images.INPUT_ERRORS):
         _train(source, 1, skip=bad)
     bad.check()
-    assert "cannot be read" in str(bad_images.find_unreadable(source, [5], bad))
+    assert "cannot be read" in str(bad_images.find_bad_image(source, [5], bad))
 
 
 def test_only_without_skip_a_bad_image_is_a_reason_to_stop(source):
-    problem = str(bad_images.find_unreadable(source, range(200)))
+    problem = str(bad_images.find_bad_image(source, range(200)))
     assert "The image digit 3 (id 3) cannot be decoded: it is empty" in problem
     assert "data.bad_images=skip" in problem
-    assert bad_images.find_unreadable(source, range(200), BadImages()) is None
+    assert bad_images.find_bad_image(source, range(200), BadImages()) is None
+
+
+def test_a_failure_of_the_input_becomes_the_name_of_the_image(source, tmp_path):
+    """Of the first bad one in the order of the indices; what names no image stays as it is."""
+    error = tf.errors.InvalidArgumentError(None, None, "no image")
+    for indices, bad in (([199, 78, 77], 78), (iter(range(41)), 3)):
+        with pytest.raises(DataError, match=f"image digit {bad} "):
+            bad_images.explain_input_error(error, source, indices)
+    with pytest.raises(tf.errors.InvalidArgumentError) as same:
+        bad_images.explain_input_error(error, source, [0, 199, 5])
+    assert same.value is error
+    skipped = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        bad_images.explain_input_error(error, source, BAD, skipped)
+    with pytest.raises(RunError):
+        skipped.record(source, [3], [b""])
+    with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
+        bad_images.explain_input_error(error, source, BAD, skipped)
 
 
 def test_images_to_show_leave_out_bad_ones(source, examples):

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import bad_images, pipeline, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.sources import tfds_source
@@ -68,6 +69,7 @@ def test_train_batches_follow_their_definition(digits):
     """Order, seeds and augmentation put together by hand, across the end of an epoch."""
     everything = digits.read([(0, 200)])
     order = TrainOrder((200,), 70, 5)
+    sampling = Sampling(batch_size=32, shuffle_window=70, seed=5)
     for step, batch in enumerate(_train(digits, 8)):
         indices = order.stream(step * 32, step * 32 + 32)
         np.testing.assert_array_equal(batch["id"], everything.ids[indices])
@@ -77,7 +79,7 @@ def test_train_batches_follow_their_definition(digits):
         for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(32))):
             image = augment(everything.images[indices[place]], seed, PREPROCESSING, Augmentation())
             np.testing.assert_array_equal(batch["image"][place], image)
-        listed = pipeline.train_indices(digits, batch_size=32, seed=5, shuffle_window=70, step=step)
+        listed = pipeline.train_indices(digits, sampling, step)
         np.testing.assert_array_equal(listed, indices)
 
 
@@ -242,7 +244,7 @@ def test_resume_reads_one_window(digits, monkeypatch):
         start_step=1000,
     )
     batch = next(iter(dataset))
-    first_window = TrainOrder((200,), 50, 5).pieces(20, 0)
+    first_window = TrainOrder((200,), 50, 5).ranges(20, 0)
     assert read[: len(first_window)] == first_window
     # The rest is read ahead: at most the next window, while the first one is used.
     assert sum(stop - start for start, stop in read) <= 100
@@ -338,12 +340,12 @@ class _Damaged:
 def test_unreadable_image_stops_and_is_named(digits):
     source = _Damaged(digits, damaged=9)
     options = {"batch_size": 4, "preprocessing": PREPROCESSING}
-    order = {"seed": 0, "shuffle_window": 12}
-    train = iter(train_dataset(source, **options, **order))
-    steps = [pipeline.train_indices(source, batch_size=4, step=k, **order) for k in range(3)]
+    train = iter(train_dataset(source, **options, seed=0, shuffle_window=12))
+    sampling = Sampling(batch_size=4, seed=0, shuffle_window=12)
+    steps = [pipeline.train_indices(source, sampling, step) for step in range(3)]
     (bad_step,) = [k for k in range(3) if 9 in steps[k]]
     for step in range(3):
-        problem = bad_images.find_unreadable(source, steps[step])
+        problem = bad_images.find_bad_image(source, steps[step])
         if step < bad_step:
             next(train)
             assert problem is None
@@ -356,8 +358,8 @@ def test_unreadable_image_stops_and_is_named(digits):
 
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(pipeline.eval_dataset(source, **options))
-    assert "id 9" in str(bad_images.find_unreadable(source, range(12)))
-    assert bad_images.find_unreadable(source, range(9)) is None
+    assert "id 9" in str(bad_images.find_bad_image(source, range(12)))
+    assert bad_images.find_bad_image(source, range(9)) is None
 
 
 def test_damaged_files_stop_training(tmp_path, monkeypatch):
@@ -370,7 +372,7 @@ def test_damaged_files_stop_training(tmp_path, monkeypatch):
     file.unlink()
     with pytest.raises(tf.errors.OpError, match="DataError.*digits/all:1.0.0 split 'train' cannot"):
         next(iter(dataset))
-    assert "cannot be read" in str(bad_images.find_unreadable(source, [5]))
+    assert "cannot be read" in str(bad_images.find_bad_image(source, [5]))
 
 
 @pytest.mark.parametrize(

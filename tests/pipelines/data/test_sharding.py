@@ -1,5 +1,6 @@
 """`data.sharding=files`: every host by itself, and yet exact."""
 
+import dataclasses
 import itertools
 import json
 import types
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, sharding, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.sources import record_writer, tfds_source
@@ -24,6 +26,7 @@ from vit_tf.preprocessing import Preprocessing
 
 COUNT, SHARDS = 210, 7
 PREPROCESSING = Preprocessing(image_size=(8, 8))
+SAMPLING = Sampling(batch_size=12, shuffle_window=25, seed=5, sharding="files")
 # Shards 0, 3 and 6; 1 and 4; 2 and 5. They hold 30 examples each.
 OWN = {0: [*range(0, 30), *range(90, 120), *range(180, 210)], 1: [*range(30, 60), *range(120, 150)]}
 OWN[2] = [*range(60, 90), *range(150, 180)]
@@ -84,7 +87,7 @@ def test_a_host_reads_its_own_files_alone(records, monkeypatch):
     opened = []
     original = RecordSource._parse
     monkeypatch.setattr(
-        RecordSource, "_parse", lambda self, pieces: opened.extend(pieces) or original(self, pieces)
+        RecordSource, "_parse", lambda self, found: opened.extend(found) or original(self, found)
     )
     _host(open_source(f"tfrecord:{records}", "train"), 1, 20)
     names = {str(path).split("train-")[1][:5] for path, _, _ in opened}
@@ -125,9 +128,7 @@ def test_batches_follow_their_definition(source):
         for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(12))):
             image = augment(examples.images[indices[place]], seed, PREPROCESSING, Augmentation())
             np.testing.assert_array_equal(batch["image"][place], image)
-        listed = pipeline.train_indices(
-            source, batch_size=12, seed=5, shuffle_window=25, step=step, sharding="files", hosts=3
-        )
+        listed = pipeline.train_indices(source, SAMPLING, step, hosts=3)
         np.testing.assert_array_equal(listed, indices)
 
 
@@ -172,7 +173,7 @@ def test_resume_reads_one_window(source, host, monkeypatch):
     (batches,) = _host(source, host, 1, start_step=1000)
     order = TrainOrder((30,) * SHARDS, 25, 5, host, 3)
     epoch, window, _ = order.locate(4000)
-    first = order.pieces(epoch, window)
+    first = order.ranges(epoch, window)
     assert read[: len(first)] == first
     # The rest is read ahead: at most the next window, while the first one is used.
     assert sum(stop - start for start, stop in read) <= 50
@@ -213,22 +214,20 @@ def test_hosts_share_out_shards_of_any_length(lengths, hosts):
     assert sorted(everything) == list(range(sum(lengths)))
 
 
-def test_streams_say_what_fills_a_batch(source):
-    parts = sharding.streams(
-        source, batch_size=12, shuffle_window=25, seed=5, sharding="files", hosts=3
-    )
-    assert [(part.begin, part.length, part.order.host) for part in parts] == [
+def test_samplers_say_what_fills_a_batch(source):
+    samplers = sharding.batch_samplers(source, SAMPLING, hosts=3)
+    assert [(sampler.begin, sampler.length, sampler.order.host) for sampler in samplers] == [
         (0, 4, 0),
         (4, 4, 1),
         (8, 4, 2),
     ]
     # 90 and 60 examples: the first host is still in its epoch 0 when the second begins another.
-    assert [part.epoch(16) for part in parts] == [0, 1, 1]
+    assert [sampler.epoch(16) for sampler in samplers] == [0, 1, 1]
     # Its epoch ends between the steps 14 and 15; windows never span two.
-    last, first = parts[1].windows(14, 16)
+    last, first = samplers[1].windows(14, 16)
     assert last.positions.tolist() == [14 * 12 + 4 + place for place in range(4)]
     assert first.positions.tolist() == [15 * 12 + 4 + place for place in range(4)]
-    np.testing.assert_array_equal(parts[1].indices(15), first.indices)
+    np.testing.assert_array_equal(samplers[1].indices(15), first.indices)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +249,8 @@ def test_batch_that_hosts_cannot_share():
         shard_lengths = (5,) * 9
 
     with pytest.raises(ValueError, match="batch of 10 cannot be divided among 3 hosts"):
-        sharding.streams(Many, batch_size=10, shuffle_window=2, seed=0, sharding="files", hosts=3)
+        sampling = Sampling(batch_size=10, shuffle_window=2, seed=0, sharding="files")
+        sharding.batch_samplers(Many, sampling, hosts=3)
     with pytest.raises(ValueError, match="host=3 is none of 0 .. 2"):
         TrainOrder((5,) * 9, 2, 0, 3, 3)
 
@@ -282,12 +282,10 @@ def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records)
 
 def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch):
     """Where the first host has it, another image is in the global order."""
-    order = {"batch_size": 12, "seed": 0, "shuffle_window": 25}
-    batches = [
-        pipeline.train_indices(source, step=step, sharding="files", hosts=3, **order)
-        for step in range(3)
-    ]
-    bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, step=1, **order))
+    sampling = dataclasses.replace(SAMPLING, seed=0)
+    batches = [pipeline.train_indices(source, sampling, step, hosts=3) for step in range(3)]
+    in_global_order = dataclasses.replace(sampling, sharding="global")
+    bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, in_global_order, 1))
     read = source.read
 
     def spoilt(ranges):

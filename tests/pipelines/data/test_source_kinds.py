@@ -143,7 +143,7 @@ def test_bad_image_is_named(kind, sources, originals, tmp_path, monkeypatch):
     source = open_source(name, "train")
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(pipeline.eval_dataset(source, batch_size=4, preprocessing=PREPROCESSING))
-    problem = str(bad_images.find_unreadable(source, range(12)))
+    problem = str(bad_images.find_bad_image(source, range(12)))
     assert text in problem
     assert "cannot be decoded" in problem
 
@@ -153,9 +153,9 @@ def test_file_that_is_gone_is_named(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(encode(pixels(5, 6), "PNG"))
     source = open_source(f"folder:{tmp_path}", "train")
-    assert bad_images.find_unreadable(source, range(2)) is None
+    assert bad_images.find_bad_image(source, range(2)) is None
     (tmp_path / "b" / "1.png").unlink()
-    problem = str(bad_images.find_unreadable(source, range(2)))
+    problem = str(bad_images.find_bad_image(source, range(2)))
     assert f"b/1.png of folder:{tmp_path} (id 1) cannot be decoded: it is empty" in problem
 
 
