@@ -132,7 +132,7 @@ def test_every_configuration_field_is_read():
     [
         ("custom_ops.loader", "import vit_tf"),
         ("custom_ops.loader", "import keras"),
-        ("custom_ops.loader", "def f():\n    from pipelines.data import keys"),
+        ("custom_ops.loader", "def f():\n    from pipelines.data import order"),
         ("vit_tf.config", "from pipelines import config"),
         ("vit_tf.config", "import tensorflow_datasets as tfds"),
         ("vit_tf.config", "from absl import logging"),

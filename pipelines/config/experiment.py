@@ -12,6 +12,7 @@ from typing import Any
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import fields_of, from_json, parse
 from pipelines.config.names import BAD_IMAGES, SHARDINGS
+from pipelines.config.sampling import Sampling
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
 from vit_tf.config.variants import get_variant
@@ -110,9 +111,6 @@ class Data(Augmentation):
     sharding: str = "global"
     # An image that cannot be decoded. stop: ends the run; skip: is left out; both name it.
     bad_images: str = "stop"
-    # MixUp and CutMix: a of Beta(a, a); 0 turns it off. With both on, each batch takes one.
-    mixup: float = 0.0
-    cutmix: float = 0.0
     # Evaluation. direct: resize, aspect not kept; resize_small: shorter side, then central crop.
     resize: str = "direct"
     # Length of the shorter side before the central crop, in pixels.
@@ -127,8 +125,6 @@ class Data(Augmentation):
         _check_choice("data.sharding", self.sharding, SHARDINGS)
         _check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
         _check_at_least("data.shuffle_window", self.shuffle_window, 1)
-        _check_at_least("data.mixup", self.mixup, 0)
-        _check_at_least("data.cutmix", self.cutmix, 0)
         if (self.resize == "resize_small") != (self.resize_to is not None):
             raise UserError(
                 f"data.resize_to belongs to data.resize=resize_small. "
@@ -281,6 +277,15 @@ class Experiment:
             resize_to=self.data.resize_to,
             labels=tuple(labels),
             probabilities=self.train.loss,
+        )
+
+    def sampling(self) -> Sampling:
+        """Which examples are in which training batch."""
+        return Sampling(
+            batch_size=self.train.batch_size,
+            shuffle_window=self.data.shuffle_window,
+            seed=self.seed,
+            sharding=self.data.sharding,
         )
 
     def to_dict(self) -> dict[str, Any]:

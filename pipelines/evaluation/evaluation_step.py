@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
-from pipelines.data.sources.source import Source
+from pipelines.data.sources.source import DataSource
 from pipelines.errors import UserError
 from pipelines.tasks import metrics
 from vit_tf import Preprocessing
@@ -26,7 +26,7 @@ class EvaluationData:
         bad_images: to leave out images that cannot be read; None ends the evaluation at the first.
     """
 
-    source: Source
+    source: DataSource
     preprocessing: Preprocessing
     batch_size: int
     bad_images: BadImages | None = None

@@ -118,15 +118,11 @@ def load_classifier(found):
 
 def example_images():
     """Yields a few `(name, PNG bytes)` without a download: digits held out of every training."""
-    from sklearn import datasets
+    from pipelines.data.builtin import digits  # TFDS takes seconds to import
 
-    from pipelines.data.builtin.digits import split_indices
-
-    digits = datasets.load_digits()
-    for index in split_indices("test")[:_NUM_EXAMPLES]:
-        pixels = np.round(digits.images[index] * 255 / 16).astype(np.uint8)
-        png = tf.io.encode_png(np.repeat(pixels[..., None], 3, axis=-1)).numpy()
-        yield f"digits test image {index}, a {digits.target[index]}", png
+    for index in digits.split_indices("test")[:_NUM_EXAMPLES]:
+        png, label = digits.png_image(index)
+        yield f"digits test image {index}, a {label}", png
 
 
 def _read(path):

@@ -76,7 +76,7 @@ def train(experiment, workdir, strategy) -> dict:
     trainer.open_dataset(data.dataset)
 
     hosts = num_hosts(strategy)
-    _report_sharding(data.settings.sharding, hosts, run)
+    _report_sharding(data.sampling.sharding, hosts, run)
     run.create(experiment)
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # There is always something to go back to.
@@ -108,16 +108,21 @@ def train(experiment, workdir, strategy) -> dict:
 
 def _open_data(experiment, run):
     """`(TrainData, EvaluationData or None)`."""
-    settings, batch_size = experiment.data, experiment.train.batch_size
+    settings = experiment.data
     source = open_source(settings.name, settings.train_split, settings.data_dir)
     preprocessing = experiment.preprocessing(source.labels)
     bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
-    shared = {"preprocessing": preprocessing, "batch_size": batch_size, "bad_images": bad_images}
-    data = TrainData(source=source, seed=experiment.seed, settings=settings, **shared)
+    shared = {"preprocessing": preprocessing, "bad_images": bad_images}
+    data = TrainData(
+        source=source,
+        sampling=experiment.sampling(),
+        augmentation=settings.augmentation(),
+        **shared,
+    )
     if settings.eval_split is None:
         return data, None
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
-    return data, EvaluationData(source=source, **shared)
+    return data, EvaluationData(source=source, batch_size=experiment.train.batch_size, **shared)
 
 
 def _check_input(settings, model_config, replicas):
