@@ -31,7 +31,7 @@ def define(values):
         lower_bound=1,
         flag_values=values,
     )
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+    cli.define_json(values)
 
 
 def main(values, arguments):

@@ -9,9 +9,13 @@ import sys
 
 from absl import flags
 
+from custom_ops import loader
 from pipelines.config.names import STRATEGIES, WEIGHTS
+from pipelines.config.renamed import RENAMED_WEIGHTS
+from pipelines.errors import Interrupted, RunError, UserError, first_line
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
+_OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
 
 
 def run(main, description, define=None, positional=None):
@@ -44,19 +48,9 @@ def run(main, description, define=None, positional=None):
 
 
 def _run(main, values, arguments):
+    # TensorFlow is imported by what needs it, so that `doctor` can say why it cannot be.
     try:
-        # After the flags, so that a typing error is answered before TensorFlow loads.
-        import tensorflow as tf
-
-        import custom_ops.loader
-        from pipelines.errors import Interrupted, RunError, UserError, first_line
-    except KeyboardInterrupt:
-        _fail(EXIT_SIGINT, "Interrupted.")
-    try:
-        custom_ops.loader.resolve()
-    except ValueError as error:
-        _fail(EXIT_USAGE, error)
-    try:
+        _check_implementation()
         main(values, arguments)
     except UserError as error:
         _fail(EXIT_USAGE, error)
@@ -65,21 +59,42 @@ def _run(main, values, arguments):
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         _fail(EXIT_FAILED, f"{error.strerror or error}{place}.")
-    except tf.errors.OpError as error:
-        _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")
     except Interrupted as error:
         _fail(EXIT_INTERRUPTED, error)
     except KeyboardInterrupt:
         _fail(EXIT_SIGINT, "Interrupted before there was anything new to save.")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
+            raise
+        _fail(EXIT_FAILED, f"{error}. `python -m pipelines.doctor` says what to install.")
+    except Exception as error:
+        if not _is_op_error(error):
+            raise
+        _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")
     sys.exit(0)
 
 
-def experiment(values, init_from=None):
+def _check_implementation():
+    """Refuses a wrong VIT_OPS or VIT_ISA; where neither is set there is nothing to load yet."""
+    if os.environ.get(loader.ENVIRONMENT_VARIABLE) or os.environ.get(loader.ISA_VARIABLE):
+        try:
+            loader.resolve()
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+
+def _is_op_error(error):
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(error, tf.errors.OpError)
+
+
+def experiment(values, init_from=None, init_weights=None):
     """The experiment that the shared flags describe.
 
     Args:
         values: parsed flags.
-        init_from: first weights, for commands that have them; None leaves the recipe's.
+        init_from, init_weights: the first weights, for commands that have flags for them; None
+            leaves what the recipe or `--set` says.
     """
     from pipelines import config
     from pipelines.config import recipes
@@ -87,6 +102,8 @@ def experiment(values, init_from=None):
     assignments = list(values.set)
     if init_from is not None:
         assignments.append(f"init_from={init_from}")
+    if init_weights is not None:
+        assignments.append(f"init_weights={init_weights}")
     return config.override(recipes.get_recipe(values.experiment), assignments)
 
 
@@ -99,21 +116,49 @@ def strategy(values):
     )
 
 
-def define_weights(values):
-    """Adds `--weights`, for commands that read a model; `model_source.choose` obeys."""
-    flags.DEFINE_enum(
+def define_model(values, kinds="Workdir, .npz or .keras file"):
+    """Adds `--model` and `--weights`, for commands that read a model; `kinds` is what it may be."""
+    flags.DEFINE_string(
+        "model",
+        None,
+        f"{kinds}; by default --workdir, else the model shipped with the package.",
+        flag_values=values,
+    )
+    define_weights(values)
+
+
+def define_weights(values, default="final"):
+    """Adds `--weights`: which weights of a workdir."""
+    flags.DEFINE(
+        _WeightsParser(WEIGHTS),
         "weights",
-        "final",
-        WEIGHTS,
-        "Of a workdir: its newest weights, their Polyak average (train.ema_decay), or those of the "
-        "checkpoint with the best evaluation (train.keep_best).",
+        default,
+        f"<{'|'.join(WEIGHTS)}>: Of a workdir: its newest weights, their Polyak average "
+        "(train.ema_decay), or those of the checkpoint with the best evaluation "
+        "(train.keep_best).",
         flag_values=values,
     )
 
 
+class _WeightsParser(flags.EnumParser):
+    def parse(self, argument):
+        if argument in RENAMED_WEIGHTS:
+            raise ValueError(f"it is called {RENAMED_WEIGHTS[argument]} now")
+        return super().parse(argument)
+
+
+def define_json(values, text="Print one JSON object instead of text."):
+    """Adds `--json`, for commands that print results."""
+    flags.DEFINE_bool("json", False, text, flag_values=values)
+
+
+def define_output(values, text):
+    """Adds `--output`, for commands that write something else than a workdir."""
+    flags.DEFINE_string("output", None, text, flag_values=values)
+
+
 def model_source(values):
     """The model that `--model` or `--workdir` and `--weights` name, by default the shipped one."""
-    from pipelines.errors import UserError
     from pipelines.runs import model_source
 
     for name in ("model", "workdir"):
@@ -132,9 +177,7 @@ def workdir(values, command):
 def _shared_flags():
     values = flags.FlagValues()
     shared = {"flag_values": values}
-    flags.DEFINE_string(
-        "experiment", "digits", "Recipe from pipelines/config/recipes.py.", **shared
-    )
+    flags.DEFINE_string("experiment", "digits", "Recipe from pipelines/config/recipes.", **shared)
     flags.DEFINE_string("workdir", None, "Directory of the run.", **shared)
     flags.DEFINE_multi_string(
         "set", [], "path.to.field=value; changes one field of the experiment. Repeat it.", **shared

@@ -2,8 +2,6 @@
 
 import json
 
-from absl import flags
-
 from pipelines import cli
 
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
@@ -17,7 +15,7 @@ example: python -m pipelines.doctor --json
 
 
 def define(values):
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+    cli.define_json(values)
 
 
 def main(values, arguments):

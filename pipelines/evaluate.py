@@ -2,8 +2,6 @@
 
 import json
 
-from absl import flags
-
 from pipelines import cli
 
 DESCRIPTION = """Evaluates a model on data.eval_split of the experiment; every example counts once.
@@ -13,15 +11,8 @@ example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.ev
 
 
 def define(values):
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Workdir, .npz or .keras file; by default --workdir, else the model shipped with the "
-        "package.",
-        flag_values=values,
-    )
-    cli.define_weights(values)
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of text.", flag_values=values)
+    cli.define_model(values)
+    cli.define_json(values)
 
 
 def main(values, arguments):

@@ -26,19 +26,9 @@ _LOADER_USAGE = """\
 
 
 def define(values):
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Workdir, .npz or .keras file; by default --workdir, else the model shipped with the "
-        "package.",
-        flag_values=values,
-    )
-    cli.define_weights(values)
-    flags.DEFINE_string(
-        "output",
-        None,
-        "Directory for `portable` and `fused`; by default runs/export-<experiment>.",
-        flag_values=values,
+    cli.define_model(values)
+    cli.define_output(
+        values, "Directory for `portable` and `fused`; by default runs/export-<experiment>."
     )
     flags.DEFINE_enum(
         "format",

@@ -1,5 +1,7 @@
 """Trains on from existing weights, with a new head."""
 
+import dataclasses
+
 from absl import flags
 
 from pipelines import cli
@@ -19,18 +21,18 @@ def define(values):
         "model shipped with the package.",
         flag_values=values,
     )
-    cli.define_weights(values)
+    cli.define_weights(values, default=None)
 
 
 def main(values, arguments):
     del arguments
-    experiment = cli.experiment(values, init_from=values.init_from)
+    experiment = cli.experiment(values, values.init_from, values.weights)
     strategy = cli.strategy(values)
-    from pipelines.runs import model_source
+    from pipelines.runs.model_source import SHIPPED
     from pipelines.training import loop
 
-    init_from = model_source.choose(experiment.init_from or model_source.SHIPPED, values.weights)
-    experiment = cli.experiment(values, init_from=init_from)
+    if experiment.init_from is None:
+        experiment = dataclasses.replace(experiment, init_from=SHIPPED)
     loop.train(experiment, cli.workdir(values, "finetune"), strategy)
 
 

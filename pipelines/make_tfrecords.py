@@ -19,7 +19,7 @@ example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --
 
 
 def define(values):
-    flags.DEFINE_string("output", None, "Folder to make; required.", flag_values=values)
+    cli.define_output(values, "Folder to make; required.")
     flags.DEFINE_integer("shards", 1, "Files per split.", lower_bound=1, flag_values=values)
     flags.DEFINE_multi_string(
         "split",

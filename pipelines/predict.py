@@ -17,16 +17,9 @@ POSITIONAL = "IMAGE_OR_FOLDER ..."
 
 
 def define(values):
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Workdir, .npz or .keras file, or SavedModel of pipelines.export; by default --workdir, "
-        "else the model shipped with the package.",
-        flag_values=values,
-    )
-    cli.define_weights(values)
+    cli.define_model(values, "Workdir, .npz or .keras file, or SavedModel of pipelines.export")
     flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
-    flags.DEFINE_bool("json", False, "Print one JSON object per image.", flag_values=values)
+    cli.define_json(values, "Print one JSON object per image.")
 
 
 def main(values, arguments):

@@ -1,15 +1,8 @@
 """What a run is: experiments, their fields, overrides and recipes. Loads no framework."""
 
-from pipelines.config.experiment import (
-    Data,
-    Experiment,
-    Model,
-    Optimizer,
-    Schedule,
-    Train,
-    config_paths,
-    override,
-)
+from pipelines.config.experiment import Experiment, config_paths, override
+from pipelines.config.model import Model
+from pipelines.config.sections import Data, Optimizer, Schedule, Train
 
 __all__ = [
     "Data",

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-CROPS = ("inception", "none")
-ERASING_FILLS = ("noise", "grey")
+from pipelines.config.names import CROPS, RANDOM_ERASING_FILLS
+
 # Twice what AugReg uses; rotations would come round again.
 MAX_MAGNITUDE = 40
 
@@ -47,7 +47,7 @@ class Augmentation:
     cutmix: float = 0.0
 
     def __post_init__(self):
-        for name, known in (("crop", CROPS), ("random_erasing_fill", ERASING_FILLS)):
+        for name, known in (("crop", CROPS), ("random_erasing_fill", RANDOM_ERASING_FILLS)):
             if (value := getattr(self, name)) not in known:
                 raise ValueError(f"{name}={value!r} is unknown. Expected one of {known}.")
         for name, limit in (

@@ -1,7 +1,6 @@
-"""Dataclasses from JSON and from text, checked field by field: what a person or a file may say."""
+"""Fields of dataclasses read from JSON and from text, each checked by its type."""
 
 import dataclasses
-import difflib
 import math
 import sys
 import types
@@ -9,23 +8,26 @@ import typing
 from typing import Any
 
 from pipelines.errors import UserError
+from vit_tf.config.near_names import did_you_mean
 
-# Optional fields that know a value of this name, so that `none` cannot mean "not set" there.
+# Optional fields with a value of this name, so that `none` cannot mean "not set" there.
 _NONE_IS_A_VALUE = ("model.position_embedding",)
 
 # The largest integer of any field: more than anyone needs, and far from where int64 ends.
-_MOST = 2**40
+_MAX_INT = 2**40
 
 
-def fields_of(cls, prefix="") -> list[tuple[str, Any]]:
-    """All `(dotted path, type)` pairs of a dataclass and of those within it."""
-    paths = []
-    for name, kind in typing.get_type_hints(cls).items():
-        if dataclasses.is_dataclass(kind):
-            paths += fields_of(kind, f"{prefix}{name}.")
+def field_types(cls) -> dict[str, Any]:
+    """The type of each field of a dataclass and of the dataclasses in it, by dotted path."""
+    found, hints = {}, typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        name, kind = field.name, hints[field.name]
+        section = next(filter(dataclasses.is_dataclass, _options(kind)), None)
+        if section is None:
+            found[name] = kind
         else:
-            paths.append((prefix + name, kind))
-    return paths
+            found |= {f"{name}.{path}": inner for path, inner in field_types(section).items()}
+    return found
 
 
 def differences(old: dict, new: dict, prefix="") -> list[str]:
@@ -33,15 +35,19 @@ def differences(old: dict, new: dict, prefix="") -> list[str]:
     found = []
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found += differences(before, after, f"{prefix}{key}.")
+        if before != after and {type(before), type(after)} <= {dict, types.NoneType}:
+            found += differences(before or {}, after or {}, f"{prefix}{key}.")
         elif before != after:
             found.append(f"{prefix}{key}: {before!r} -> {after!r}")
     return found
 
 
 def parse(path, text, kind):
-    """The JSON value of `text` read as `kind`."""
+    """The JSON value of `text` read as `kind`.
+
+    Raises:
+        UserError: if the text is no value of this type.
+    """
     options = _options(kind)
     if text.lower() == "none" and types.NoneType in options and path not in _NONE_IS_A_VALUE:
         return None
@@ -50,15 +56,7 @@ def parse(path, text, kind):
         if wanted is bool:
             return {"true": True, "false": False}[text.lower()]
         if typing.get_origin(wanted) is tuple:
-            (element, *rest), length = typing.get_args(wanted), len(typing.get_args(wanted))
-            values = [element(part) for part in text.strip("()[]").split(",") if part.strip()]
-            if rest == [...]:
-                return values
-            if element is int and len(values) == 1:
-                values *= length
-            if len(values) != length:
-                raise ValueError
-            return values
+            return _parse_tuple(text, wanted)
         value = wanted(text)
         if wanted is float and not math.isfinite(value):
             raise ValueError
@@ -67,16 +65,38 @@ def parse(path, text, kind):
         raise UserError(f"{path} is of type {_type_name(kind)}. Received: {text!r}.") from None
 
 
+def _parse_tuple(text, kind):
+    (element, *rest), length = typing.get_args(kind), len(typing.get_args(kind))
+    values = [element(part) for part in text.strip("()[]").split(",") if part.strip()]
+    if rest == [...]:
+        return values
+    if element is int and len(values) == 1:
+        values *= length
+    if len(values) != length:
+        raise ValueError
+    return values
+
+
 def from_json(kind, value, path):
-    """`value` from JSON checked and built as `kind`."""
+    """`value` from JSON checked and built as `kind`.
+
+    Args:
+        kind: a dataclass or the type of a field; a dataclass may be given built already.
+        value: what the JSON holds.
+        path: where it is, for messages; empty or with a dot at its end.
+
+    Raises:
+        UserError: for an unknown field or a value of another type.
+    """
     if dataclasses.is_dataclass(kind):
+        if isinstance(value, kind):
+            return value
         if not isinstance(value, dict):
             raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
         hints = typing.get_type_hints(kind)
         for name in value:
             if name not in hints:
-                near = difflib.get_close_matches(name, hints, n=2)
-                hint = f" Did you mean {' or '.join(near)}?" if near else ""
+                hint = did_you_mean(name, hints)
                 raise UserError(f"Unknown config field {path}{name}.{hint}")
         return kind(**{k: from_json(hints[k], v, f"{path}{k}.") for k, v in value.items()})
     path = path.rstrip(".")
@@ -92,10 +112,22 @@ def from_json(kind, value, path):
             if abs(value) <= sys.float_info.max:  # Finite, also as a float.
                 return float(value)
         elif type(value) is option:
-            if option is int and abs(value) > _MOST:
+            if option is int and abs(value) > _MAX_INT:
                 raise UserError(f"{path} is out of range. Expected at most 2^40 in size.")
             return value
     raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")
+
+
+def check_choice(path, value, choices):
+    """Raises `UserError` unless `value` is one of `choices`."""
+    if value not in choices:
+        raise UserError(f"{path} must be one of {', '.join(choices)}. Received: {value!r}.")
+
+
+def check_at_least(path, value, minimum):
+    """Raises `UserError` if `value` is below `minimum`."""
+    if value < minimum:
+        raise UserError(f"{path} must be at least {minimum}. Received: {value}.")
 
 
 def _options(kind):

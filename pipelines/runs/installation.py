@@ -1,6 +1,11 @@
-"""Looks at this installation: what is there, what is broken, what would make it better."""
+"""Looks at this installation: what is there, what is broken, what would make it better.
+
+Only the standard library is imported at the top: a package that is missing or broken is what this
+module tells of. What computes something is in `installation_checks.py`.
+"""
 
 import dataclasses
+import importlib
 import importlib.metadata
 import os
 import pathlib
@@ -9,15 +14,9 @@ import re
 import shutil
 import sys
 import tomllib
+import traceback
 
-import numpy as np
-import tensorflow as tf
-from packaging.requirements import Requirement
-
-import custom_ops
 from custom_ops import build_plan
-from custom_ops.library_file import REBUILD
-from pipelines.runs import model_source
 
 _DISTRIBUTION = "vit-tf"
 _SHOWN = (
@@ -28,10 +27,19 @@ _SHOWN = (
     "tf-models-official",
     "vit-tf",
 )
+# Distribution -> what is imported of it, each after those that it imports itself.
+_MODULES = {
+    "numpy": "numpy",
+    "packaging": "packaging",
+    "h5py": "h5py",
+    "tensorflow": "tensorflow",
+    "keras": "keras",
+    "tensorflow-datasets": "tensorflow_datasets",
+    "tf-models-official": "orbit",
+}
+_PIP = f"{sys.executable} -m pip install"
 # A run of a large model with its checkpoints; less is worth a word.
 _MIN_FREE_BYTES = 10 * 2**30
-# Compiled against reference, as a part of the largest value. Both round in float32.
-_MOST_DIFFERENCE = 1e-5
 
 
 @dataclasses.dataclass
@@ -49,6 +57,18 @@ class Report:
     hints: list[str]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Requirement:
+    """A line such as `keras>=3.15,<3.16; extra == "train"`, cut at what it is made of."""
+
+    name: str
+    specifier: str = ""
+    marker: str = ""
+
+    def __str__(self):
+        return f"{self.name}{self.specifier}"
+
+
 def examine(directory) -> Report:
     """Looks at everything.
 
@@ -56,14 +76,32 @@ def examine(directory) -> Report:
         directory: where runs are to be written.
     """
     report = Report({}, [], [])
+    requirements = {item.name: item for item in map(_parse, _required())}
     _versions(report)
-    _requirements(report)
-    _machine(report)
-    _devices(report)
-    _compiler(report)
-    _ops(report)
-    _model(report)
-    _disk(report, directory)
+    failed = _imports(report, requirements)
+    _requirements(report, requirements.values(), checked="packaging" not in failed)
+    # Section, what it needs, and what adds it to the report.
+    sections = (
+        ("machine", (), _machine),
+        ("devices", ("tensorflow",), _devices),
+        ("compiler", (), _compiler),
+        ("ops", ("numpy", "tensorflow"), _ops),
+        ("shipped model", ("numpy", "tensorflow", "keras"), _shipped_model),
+        ("disk", (), lambda report: _disk(report, directory)),
+    )
+    for name, needs, add in sections:
+        if missing := [package for package in needs if package in failed]:
+            report.facts[name] = {"examined": f"no: {missing[0]} cannot be imported"}
+            continue
+        try:
+            add(report)
+        except Exception as error:  # Whatever a package in disorder raises.
+            facts = report.facts.setdefault(name, {})
+            if cause := _cause(error, failed):
+                facts["examined"] = f"no: {cause} cannot be imported"
+            else:
+                facts["examined"] = f"no: {_one_line(error)}"
+                report.broken.append(f"The {name} cannot be examined: {_one_line(error)}.")
     return report
 
 
@@ -102,24 +140,89 @@ def _versions(report):
     report.facts["versions"] |= {name: _version(name) for name in _SHOWN}
 
 
-def _requirements(report):
+def _imports(report, requirements) -> set[str]:
+    """Imports every package that ours need; returns the names of those that cannot be."""
+    facts, failed = report.facts.setdefault("imports", {}), set()
+    for name, module in _MODULES.items():
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # A package in disorder may raise anything.
+            cause = _cause(error, failed)
+            failed.add(name)
+            facts[name] = f"fails: {_one_line(error)}"
+            if cause is None:
+                requirement = requirements.get(name, _Requirement(name))
+                report.broken.append(_remedy(requirement, _version(name), error))
+        else:
+            facts[name] = True
+    return failed
+
+
+def _remedy(requirement, installed, error=None):
+    """One sentence about a package that is missing, or raises `error` when it is imported."""
+    if installed is None:
+        return f"{requirement.name} is not installed. Run: {_PIP} '{requirement}'"
+    return (
+        f"{requirement.name} {installed} cannot be imported: {_one_line(error)}. Run: {_PIP} "
+        f"--force-reinstall '{requirement}'"
+    )
+
+
+def _cause(error, failed):
+    """Which of the packages in `failed` an error comes from; None if it comes from none."""
+    modules = set()
+    while error is not None:
+        modules.add(getattr(error, "name", None) or "")
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            modules.add(frame.f_globals.get("__name__") or "")
+        error = error.__cause__ or error.__context__
+    tops = {module.partition(".")[0] for module in modules}
+    return next((name for name in _MODULES if name in failed and _MODULES[name] in tops), None)
+
+
+def _one_line(error):
+    return (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
+
+
+def _requirements(report, requirements, checked):
+    """Compares versions with their ranges, if `checked`: that needs `packaging`."""
     facts = report.facts["requirements"] = {}
-    for text in _required():
-        requirement = Requirement(text)
-        if requirement.marker and not requirement.marker.evaluate({"extra": "train"}):
+    for requirement in requirements:
+        if not _applies(requirement.marker, checked):
             continue
         installed = _version(requirement.name)
-        wanted = f"{requirement.name}{requirement.specifier}"
-        fits = installed is not None and requirement.specifier.contains(installed, prereleases=True)
-        facts[requirement.name] = f"{installed or 'missing'}, wanted {requirement.specifier}"
-        fix = f"{sys.executable} -m pip install '{wanted}'"
+        fact = f"{installed or 'missing'}, wanted {requirement.specifier}"
+        facts[requirement.name] = fact if checked else f"{fact} (unchecked: needs packaging)"
         if installed is None:
-            report.broken.append(f"{requirement.name} is not installed. Run: {fix}")
-        elif not fits:
+            sentence = _remedy(requirement, None)
+            if sentence not in report.broken:
+                report.broken.append(sentence)
+        elif checked and not _fits(installed, requirement.specifier):
             report.hints.append(
                 f"{requirement.name} {installed} is not a version that this project is tested "
-                f"with. Run: {fix}"
+                f"with. Run: {_PIP} '{requirement}'"
             )
+
+
+def _applies(marker, checked):
+    """Whether a requirement is one of this interpreter and of training."""
+    if not checked:
+        return "extra" not in marker or "train" in marker
+    from packaging.markers import Marker
+
+    return not marker or Marker(marker).evaluate({"extra": "train"})
+
+
+def _fits(version, specifier):
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def _parse(text):
+    line, _, marker = text.partition(";")
+    name, specifier = re.fullmatch(r"([\w.-]+)(?:\[.*?\])?(.*)", line.strip()).groups()
+    return _Requirement(name, specifier.strip(" ()"), marker.strip())
 
 
 def _required():
@@ -146,8 +249,9 @@ def _machine(report):
 
 def _threads(kind):
     """What this process has set, or the variable that TensorFlow reads; 0 is as many as cores."""
-    threading = tf.config.threading
-    configured = getattr(threading, f"get_{kind.lower()}_op_parallelism_threads")()
+    configured = None
+    if tf := sys.modules.get("tensorflow"):
+        configured = getattr(tf.config.threading, f"get_{kind.lower()}_op_parallelism_threads")()
     return str(configured or os.environ.get(f"TF_NUM_{kind}OP_THREADS") or "all cores")
 
 
@@ -161,6 +265,8 @@ def _processor():
 
 
 def _devices(report):
+    import tensorflow as tf
+
     facts = report.facts["devices"] = {}
     for kind in ("GPU", "TPU"):
         devices = tf.config.list_physical_devices(kind)
@@ -172,7 +278,7 @@ def _devices(report):
     if not facts["GPU"] and os.path.exists("/proc/driver/nvidia"):
         report.hints.append(
             "There is an NVIDIA driver, but TensorFlow finds no GPU. Install its CUDA libraries: "
-            f"{sys.executable} -m pip install 'tensorflow[and-cuda]=={_version('tensorflow')}'"
+            f"{_PIP} 'tensorflow[and-cuda]=={_version('tensorflow')}'"
         )
 
 
@@ -187,92 +293,15 @@ def _compiler(report):
 
 
 def _ops(report):
-    state = custom_ops.describe()
-    isas = state.pop("isas")
-    report.facts["ops"] = state | {f"ISAs {name}": value for name, value in isas.items()}
-    if state["broken"]:
-        report.broken.append(f"The compiled ops are not used: {state['reason']}.")
-    elif not state["compiled"]:
-        report.hints.append(f"The compiled ops are not used: {state['reason']}.")
-    if state["outdated"]:
-        report.hints.append(
-            f"{state['path']} was built from other sources than are here. Build it again with "
-            f"`{REBUILD}`."
-        )
-    if isas["error"]:
-        report.broken.append(isas["error"])
-    elif state["compiled"]:
-        _check_ops(report)
-    if state["implementation"] == "reference":
-        report.hints.append("VIT_OPS=reference is set, so the compiled ops are not used. Unset it.")
+    from pipelines.runs import installation_checks
+
+    installation_checks.check_ops(report)
 
 
-def _check_ops(report):
-    """Compares the compiled ops with the reference on a little example, gradients included."""
-    random = np.random.default_rng(1)
-    qkv = tf.constant(random.normal(size=[2, 37, 3 * 48]), tf.float32)
-    images = tf.constant(random.integers(0, 256, [2, 16, 24, 3]), tf.uint8)
-    kernel = tf.constant(random.normal(size=[8, 8, 3, 40]), tf.float32)
-    bias = tf.constant(random.normal(size=[40]), tf.float32)
+def _shipped_model(report):
+    from pipelines.runs import installation_checks
 
-    def attention(implementation):
-        return custom_ops.attention(qkv, 3, implementation=implementation)
-
-    def patch_embed(implementation):
-        scaled = {"scale": 2 / 255, "offset": -1.0}
-        return custom_ops.patch_embed(images, kernel, bias, **scaled, implementation=implementation)
-
-    for function, source in ((attention, qkv), (patch_embed, kernel)):
-        name = function.__name__
-        try:
-            difference = _difference(function, source)
-        except (tf.errors.OpError, ValueError) as error:
-            report.facts["ops"][f"{name} check"] = "failed"
-            report.broken.append(
-                f"The compiled {name} fails: {error}. Build it again with `{REBUILD}`."
-            )
-            continue
-        report.facts["ops"][f"{name} check"] = f"within {difference:.1e} of the reference"
-        if not difference <= _MOST_DIFFERENCE:
-            report.broken.append(
-                f"The compiled {name} differs from the reference by {difference:.1e} of the "
-                f"largest value. Set VIT_OPS=reference, and build it again with `{REBUILD}`."
-            )
-
-
-def _difference(function, source):
-    """The largest difference of output or gradient, relative to the largest value."""
-    results = []
-    with tf.device("CPU:0"):
-        for implementation in ("compiled", "reference"):
-            with tf.GradientTape() as tape:
-                tape.watch(source)
-                out = function(implementation)
-                cotangent = tf.sin(tf.range(tf.cast(tf.size(out), out.dtype)))
-                loss = tf.reduce_sum(out * tf.reshape(cotangent, tf.shape(out)))
-            results.append((out.numpy(), tape.gradient(loss, source).numpy()))
-    pairs = zip(*results, strict=True)
-    return max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)
-
-
-def _model(report):
-    source = model_source.find(model_source.SHIPPED)
-    facts = report.facts["shipped model"] = {"file": source.file}
-    try:
-        model, preprocessing = model_source.open_model(source)
-        size = preprocessing.image_size
-        logits = model(tf.zeros([1, *size, 3])).numpy()
-    except (ValueError, OSError, tf.errors.OpError) as error:
-        facts["loads"] = False
-        report.broken.append(
-            f"The shipped model does not load: {error} Install this project again."
-        )
-        return
-    facts["loads"] = True
-    if not np.isfinite(logits).all():
-        report.broken.append(
-            "The shipped model computes NaN or infinity. Try again with VIT_OPS=reference."
-        )
+    installation_checks.check_shipped_model(report)
 
 
 def _disk(report, directory):

@@ -63,7 +63,10 @@ def train(experiment, workdir, strategy) -> dict:
     run.check(experiment, data.source.manifest())
     # A run that goes on does not need what it came from.
     is_new = not checkpoints.steps(run.checkpoints)
-    initial = model_source.find(experiment.init_from) if experiment.init_from and is_new else None
+    initial = None
+    if experiment.init_from and is_new:
+        chosen = model_source.choose(experiment.init_from, experiment.init_weights)
+        initial = model_source.find(chosen)
 
     trainer = build_trainer(experiment, model_config, strategy)
     store = CheckpointStore(

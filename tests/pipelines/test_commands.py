@@ -86,6 +86,34 @@ def test_an_implementation_that_is_not_there(tmp_path, monkeypatch, capsys, choi
     assert os.listdir(tmp_path) == []
 
 
+def test_old_names_are_answered_with_the_new_ones(tmp_path, monkeypatch, capsys):
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here("pretrain", "--set=train.average=0.9", "--set=data.window=9", **here)
+    renamed = "train.average -> train.ema_decay, data.window -> data.shuffle_window"
+    assert_user_error(result, "--set has names of an earlier version", renamed)
+    (tmp_path / "run").mkdir()
+    old = {"train": {"average": None, "steps": 3}, "data": {"window": 9}, "seed": 0}
+    (tmp_path / "run/config.json").write_text(json.dumps(old))
+    result = run_here("pretrain", "--workdir=run", **here)
+    assert_user_error(result, "config.json has names of an earlier version", renamed)
+    for module in ("finetune", "evaluate", "predict", "export"):
+        result = run_here(module, "--weights=average", **here)
+        assert_user_error(result, "--weights=average", "it is called ema now")
+    assert os.listdir(tmp_path) == ["run"]
+    assert os.listdir(tmp_path / "run") == ["config.json"]
+
+
+@pytest.mark.process
+def test_a_package_that_cannot_be_imported_is_one_sentence(tmp_path):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/__init__.py").write_text("raise ImportError('no such library')")
+    result = run_command("pretrain", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "error: no such library. `python -m pipelines.doctor` says what to install.\n"
+    )
+
+
 @pytest.mark.process
 def test_wrong_input_ends_a_process_the_same_way(tmp_path):
     assert_user_error(run_command("pretrain", "--experimnt=digits", cwd=tmp_path), "experimnt")

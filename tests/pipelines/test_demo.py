@@ -204,7 +204,7 @@ def test_runs_from_end_to_end(tmp_path, capsys):
     ):
         assert heading in text
     # 16 examples at most, two sheets, and ten columns of image, each layer, and their product.
-    layers = Workdir(tmp_path / "finetune").read_experiment().model.layers
+    layers = Workdir(tmp_path / "finetune").read_experiment().model.config(10).layers
     assert 2 + 10 * (layers + 2) < text.count("<img") <= 16 + 2 + 10 * (layers + 2)
     assert "http:" not in text and "https:" not in text
 

@@ -26,17 +26,17 @@ SHARED = (
     "optimizer.name=sgd",
     "optimizer.learning_rate=0.05",
 )
-RESIDUAL = ("model.image_size=16", "model.width=0.5")
+IMAGES = "model.image_size=16"
 
 
 def hybrid(*assignments):
-    own = ("model.stage_depths=1,1", "model.patch_size=1")
-    return tiny_experiment(*SHARED, *RESIDUAL, *own, *assignments)
+    own = ("model.stem.stage_depths=1,1", "model.stem.width=0.5", "model.patch_size=1")
+    return tiny_experiment(*SHARED, IMAGES, *own, *assignments)
 
 
 def bit(*assignments):
-    own = ("model.name=BiT-R50x1", "model.stage_depths=1,1")
-    return override(recipes.get_recipe("digits"), [*SHARED, *RESIDUAL, *own, *assignments])
+    own = ("model.name=BiT-R50x1", "model.stage_depths=1,1", "model.width=0.5")
+    return override(recipes.get_recipe("digits"), [*SHARED, IMAGES, *own, *assignments])
 
 
 FAMILIES = {"hybrid": hybrid, "BiT": bit}
@@ -168,8 +168,12 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path):
     "assignments, words",
     [
         (["model.name=BiT-R50x1", "model.heads=3"], ["Unknown model field 'heads'"]),
-        (["model.name=ViT-B/16", "model.width=2"], ["ViT-B/16 has no stem", "width"]),
-        (["model.name=R50+ViT-B/16", "model.stage_depths=0"], ["units must be at least 1"]),
+        (["model.name=ViT-B/16", "model.stem.width=2"], ["ViT-B/16 has no stem", "width"]),
+        (["model.name=ViT-B/16", "model.width=2"], ["model.width -> model.stem.width"]),
+        (
+            ["model.name=R50+ViT-B/16", "model.stem.stage_depths=0"],
+            ["stage_depths must be at least 1"],
+        ),
         (["model.name=BiT-R50x1", "model.stage_depths=()"], ["at least one stage"]),
         (
             ["model.name=BiT-R50x1", "model.stage_depths=x"],

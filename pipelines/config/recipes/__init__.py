@@ -1,10 +1,9 @@
 """The recipes: name -> function that returns an `Experiment`."""
 
-import difflib
-
 from pipelines.config.experiment import Experiment
 from pipelines.config.recipes.digits import digits
 from pipelines.errors import UserError
+from vit_tf.config.near_names import did_you_mean
 
 RECIPES = {"digits": digits}
 
@@ -16,6 +15,6 @@ def get_recipe(name) -> Experiment:
         UserError: for an unknown name; the message offers near ones.
     """
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=3) or sorted(RECIPES)
-        raise UserError(f"Unknown experiment {name!r}. Did you mean {' or '.join(near)}?")
+        hint = did_you_mean(name, RECIPES) or f" There are: {', '.join(sorted(RECIPES))}."
+        raise UserError(f"Unknown experiment {name!r}.{hint}")
     return RECIPES[name]()

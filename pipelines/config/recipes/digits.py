@@ -1,6 +1,8 @@
 """Recipes for the handwritten digits inside scikit-learn."""
 
-from pipelines.config.experiment import Data, Experiment, Model, Optimizer, Schedule, Train
+from pipelines.config.experiment import Experiment
+from pipelines.config.model import Model
+from pipelines.config.sections import Data, Optimizer, Schedule, Train
 
 
 def digits() -> Experiment:
@@ -12,12 +14,14 @@ def digits() -> Experiment:
         model=Model(
             name="ViT-Ti/16",
             image_size=(16, 16),
-            patch_size=4,
-            hidden_size=64,
-            mlp_size=128,
-            layers=4,
-            heads=4,
-            dropout=0.1,
+            fields={
+                "patch_size": 4,
+                "hidden_size": 64,
+                "mlp_size": 128,
+                "layers": 4,
+                "heads": 4,
+                "dropout": 0.1,
+            },
         ),
         # A mirrored or nearly cut-off digit is another digit: no flip, generous crops.
         data=Data(name="digits", crop_area=(0.8, 1.0), flip=False),

@@ -108,7 +108,7 @@ def _independent_loop(experiment, batches, optimizer, loss_kind):
     weights = [value.astype(np.float64) for value in _start_weights(model)]
     first, second = ([np.zeros_like(value) for value in weights] for _ in range(2))
     decayed = _decayed(model)
-    assert len(decayed) == 2 + 4 * experiment.model.layers
+    assert len(decayed) == 2 + 4 * experiment.model.config(CLASSES).layers
     losses, norms = [], []
     for step in range(STEPS):
         _assign(model, weights)

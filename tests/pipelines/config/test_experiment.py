@@ -6,13 +6,14 @@ import json
 import pytest
 
 from pipelines import config
-from pipelines.config import Experiment, fields, override, recipes
+from pipelines.config import Experiment, Model, fields, override, recipes
 from pipelines.errors import UserError
 
 # One legal value, different from the default, for every path; a new field must be added here.
 VALUES = {
     "seed": ("7", 7),
     "init_from": ("runs/a", "runs/a"),
+    "init_weights": ("ema", "ema"),
     "model.name": ("ViT-Ti/16", "ViT-Ti/16"),
     "model.image_size": ("64,48", (64, 48)),
     "model.patch_size": ("8", 8),
@@ -20,11 +21,11 @@ VALUES = {
     "model.mlp_size": ("128", 128),
     "model.layers": ("2", 2),
     "model.heads": ("4", 4),
-    "model.stage_depths": ("1,2", (1, 2)),
-    "model.width": ("0.5", 0.5),
-    "model.group_norm_epsilon": ("1e-4", 1e-4),
-    "model.variance_epsilon": ("1e-8", 1e-8),
-    "model.deviation_epsilon": ("0", 0.0),
+    "model.stem.stage_depths": ("1,2", (1, 2)),
+    "model.stem.width": ("0.5", 0.5),
+    "model.stem.group_norm_epsilon": ("1e-4", 1e-4),
+    "model.stem.variance_epsilon": ("1e-8", 1e-8),
+    "model.stem.deviation_epsilon": ("0", 0.0),
     "model.classifier": ("gap", "gap"),
     "model.representation_size": ("32", 32),
     "model.position_embedding": ("none", "none"),
@@ -83,36 +84,63 @@ VALUES = {
     "train.non_finite": ("rewind", "rewind"),
 }
 # Fields that need each other to be legal.
+_STEM = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
 COMPANIONS = {
-    "model.stage_depths": ["model.patch_size=1"],
-    "model.width": ["model.stage_depths=1,2", "model.patch_size=1"],
-    "model.group_norm_epsilon": ["model.stage_depths=1,2", "model.patch_size=1"],
-    "model.variance_epsilon": ["model.stage_depths=1,2", "model.patch_size=1"],
-    "model.deviation_epsilon": ["model.stage_depths=1,2", "model.patch_size=1"],
+    "model.stem.stage_depths": ["model.patch_size=1"],
+    "model.stem.width": _STEM,
+    "model.stem.group_norm_epsilon": _STEM,
+    "model.stem.variance_epsilon": _STEM,
+    "model.stem.deviation_epsilon": _STEM,
     "data.resize": ["data.resize_to=256"],
     "data.resize_to": ["data.resize=resize_small"],
 }
 
 
+# The same for the fields of a ResNet that a ViT does not have.
+RESNET_VALUES = {
+    "model.stage_depths": ("1,2", (1, 2)),
+    "model.width": ("0.5", 0.5),
+    "model.group_norm_epsilon": ("1e-4", 1e-4),
+    "model.variance_epsilon": ("1e-8", 1e-8),
+    "model.deviation_epsilon": ("1e-3", 1e-3),
+}
+RESNET = override(Experiment(), ["model.name=BiT-R50x1"])
+
+
 def _read(experiment, path):
-    for name in path.split("."):
-        experiment = getattr(experiment, name)
-    return experiment
+    section, _, name = path.partition(".")
+    if section == "model" and name in experiment.model.fields:
+        return experiment.model.fields[name]
+    return getattr(getattr(experiment, section), name) if name else getattr(experiment, section)
 
 
 def test_every_path_has_a_value():
-    assert set(VALUES) == {path for path, _ in config.config_paths()}
+    assert set(VALUES) == set(config.config_paths())
+    only_resnet = set(config.config_paths("BiT-R50x1")) - set(config.config_paths())
+    assert set(RESNET_VALUES) == only_resnet
 
 
 @pytest.mark.parametrize("path", VALUES)
 def test_override_sets_one_field_by_its_type(path):
-    text, expected = VALUES[path]
-    changed = override(Experiment(), [f"{path}={text}", *COMPANIONS.get(path, [])])
+    _check_override(Experiment(), path, *VALUES[path])
+
+
+@pytest.mark.parametrize("path", RESNET_VALUES)
+def test_override_sets_one_field_of_a_resnet(path):
+    _check_override(RESNET, path, *RESNET_VALUES[path])
+    assert getattr(RESNET.model.config(10), path.removeprefix("model.")) != RESNET_VALUES[path][1]
+
+
+def _check_override(experiment, path, text, expected):
+    changed = override(experiment, [f"{path}={text}", *COMPANIONS.get(path, [])])
     received = _read(changed, path)
     assert received == expected
     assert type(received) is type(expected)
-    paths = [line.split(":")[0] for line in fields.differences(_dict(), changed.to_dict())]
-    assert set(paths) <= {path} | {name.split("=")[0] for name in COMPANIONS.get(path, [])}
+    found = fields.differences(experiment.to_dict(), changed.to_dict())
+    paths = {line.split(":")[0] for line in found}
+    assert path in paths
+    assert paths <= {path} | {name.split("=")[0] for name in COMPANIONS.get(path, [])}
+    assert Experiment.from_dict(json.loads(json.dumps(changed.to_dict()))) == changed
 
 
 def _dict():
@@ -134,7 +162,52 @@ def test_another_model_name_brings_its_own_sizes():
     sizes = (config_.hidden_size, config_.mlp_size, config_.heads, config_.patch_size)
     assert sizes == (1024, 4096, 16, 16)
     assert config_.layers == 3
+    assert config_.dropout == 0.1
     assert override(recipe, ["seed=1"]).model == recipe.model
+
+
+def test_a_resnet_keeps_what_it_has_a_field_for():
+    recipe = override(recipes.get_recipe("digits"), ["model.head_bias=-10"])
+    changed = override(recipe, ["model.name=BiT-R50x1", "model.width=0.5"])
+    assert changed.model.fields == {"head_bias": -10.0, "width": 0.5}
+    assert changed.model.image_size == (16, 16)
+    config_ = changed.model.config(10)
+    assert (config_.stage_depths, config_.width, config_.head_bias) == ((3, 4, 6, 3), 0.5, -10.0)
+
+
+def test_a_stem_makes_a_hybrid_and_changes_one():
+    own = ["model.stem.stage_depths=1,2", "model.stem.width=0.5", "model.patch_size=1"]
+    stem = override(Experiment(), own).model.config(10).stem
+    assert (stem.stage_depths, stem.width, stem.deviation_epsilon) == ((1, 2), 0.5, 1e-5)
+    hybrid = ["model.name=R50+ViT-B/16", "model.stem.width=0.5"]
+    stem = override(Experiment(), hybrid).model.config(10).stem
+    assert (stem.stage_depths, stem.width) == ((3, 4, 9), 0.5)
+    assert override(override(Experiment(), own), ["model.name=ViT-B/16"]) == Experiment()
+
+
+def test_none_is_the_value_of_the_variant():
+    recipe = recipes.get_recipe("digits")
+    changed = override(recipe, ["model.layers=none", "model.dropout=none"])
+    assert changed.model.fields.keys() == recipe.model.fields.keys() - {"layers", "dropout"}
+    assert changed.model.config(10).layers == 12
+    given = Model(fields={"layers": None, "heads": 2})
+    assert given == Model(fields={"heads": 2}) and hash(given) == hash(Model())
+    positions = override(recipe, ["model.position_embedding=none"]).model
+    assert positions.config(10).position_embedding == "none"
+
+
+def test_paths_in_json_are_those_of_set():
+    own = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
+    model = override(Experiment(), own).to_dict()["model"]
+    assert model == {
+        "name": "ViT-B/16",
+        "image_size": [224, 224],
+        "dtype": "float32",
+        "patch_size": 1,
+        "stem": {"stage_depths": [1, 2]},
+    }
+    with pytest.raises(TypeError):
+        Experiment().model.fields["layers"] = 3
 
 
 def test_order_of_assignments_does_not_matter():
@@ -195,6 +268,13 @@ def test_assignment_without_value():
         ("model.image_size=8", "smaller than one patch"),
         ("model.dtype=float8", "model.dtype must be one of"),
         ("model.dropout=1", r"dropout must be in \[0, 1\)"),
+        ("model.layers=1.5", "model.layers is of type int or none. Received: '1.5'"),
+        ("model.stem.stage_depths=x", "model.stem.stage_depths is of type"),
+        ("model.stem.width=2", "ViT-B/16 has no stem. Set model.stem.stage_depths too, or leave"),
+        ("model.layer=3", "Unknown model field 'layer' of ViT-B/16. Did you mean layers"),
+        ("model.stage_depths=1", "'stage_depths' of ViT-B/16. Did you mean stem.stage_depths"),
+        ("model.num_classes=3", "Unknown model field 'num_classes'"),
+        ("init_weights=newest", "init_weights must be one of final, ema, best"),
     ],
 )
 def test_bad_values_are_one_clear_error(assignment, message):
@@ -220,6 +300,16 @@ def test_bad_values_are_one_clear_error(assignment, message):
         ({"train": {"batch_size": 10**400}}, "train.batch_size is out of range"),
         ({"seed": -(10**400)}, "seed is out of range"),
         ({"model": {"image_size": [10**30, 10**30]}}, "model.image_size is out of range"),
+        ({"model": 3}, "model must be an object. Received: 3"),
+        ({"model": {"name": ["ViT-B/16"]}}, "A model is a name such as 'ViT-B/16'"),
+        ({"model": {"name": "ViT-B/17"}}, "Unknown model 'ViT-B/17'. Did you mean ViT-B/16"),
+        ({"model": {"head": 3}}, "Unknown model field 'head' of ViT-B/16. Did you mean heads"),
+        ({"model": {"layers": "3"}}, "model.layers is of type int or none. Received: '3'"),
+        ({"model": {"layers": 2**40 + 1}}, "model.layers is out of range"),
+        ({"model": {"dropout": 10**400}}, "model.dropout is of type float"),
+        ({"model": {"stem": [1, 2]}}, "Unknown model field 'stem' of ViT-B/16"),
+        ({"model": {"stem": {"depth": 1}}}, "Unknown model field 'stem.depth'"),
+        ({"model": {"stem": {"stage_depths": "1"}}}, "model.stem.stage_depths is of type"),
     ],
 )
 def test_json_of_the_wrong_shape_is_refused(fields, message):

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +11,20 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import build_plan, loader
-from pipelines.runs import installation, model_source
+from pipelines.runs import installation, installation_checks, model_source
 from tests.pipelines.process import run_command, run_here
+
+SECTIONS = {
+    "versions",
+    "imports",
+    "requirements",
+    "machine",
+    "devices",
+    "compiler",
+    "ops",
+    "shipped model",
+    "disk",
+}
 
 
 @pytest.fixture
@@ -46,6 +59,7 @@ def test_all_is_well(examine, monkeypatch):
     for name in ("tensorflow", "keras", "numpy", "tensorflow-datasets", "tf-models-official"):
         assert found["versions"][name] == importlib.metadata.version(name)
     assert found["requirements"]["keras"].startswith(importlib.metadata.version("keras"))
+    assert set(found["imports"].values()) == {True}
     assert found["machine"]["cores"] >= 1
     assert found["machine"]["threads inside an op"] == "1"  # See tests/conftest.py.
     assert found["devices"]["TPU"] == []
@@ -119,7 +133,7 @@ def test_wrong_gradients_are_broken(examine, monkeypatch):
 
 
 def test_nan_is_broken(examine, monkeypatch):
-    monkeypatch.setattr(installation, "_difference", lambda function, source: float("nan"))
+    monkeypatch.setattr(installation_checks, "_difference", lambda function, source: float("nan"))
     code, found, _ = examine()
     assert code == 1 and len(found["broken"]) == 2
 
@@ -128,7 +142,7 @@ def test_an_op_that_fails_is_broken(examine, monkeypatch):
     def fail(function, source):
         raise tf.errors.InternalError(None, None, "no such kernel")
 
-    monkeypatch.setattr(installation, "_difference", fail)
+    monkeypatch.setattr(installation_checks, "_difference", fail)
     code, found, err = examine()
     assert code == 1 and "The compiled attention fails: no such kernel" in err
     assert found["ops"]["attention check"] == "failed"
@@ -144,6 +158,62 @@ def test_requirements(examine, monkeypatch):
     assert "pip install 'no-such-package>=1'" in missing
     assert any(hint.startswith("keras 3.") and "'keras>=99'" in hint for hint in found["hints"])
     assert set(found["requirements"]) == {"keras", "numpy", "no-such-package"}
+
+
+@pytest.mark.parametrize("name", ["h5py", "packaging", "tensorflow-datasets"])
+def test_a_missing_package_has_one_sentence(examine, monkeypatch, name):
+    module = installation._MODULES[name]
+    for known in [key for key in sys.modules if key.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, known)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(installation, "_version", lambda key: None if key == name else "7")
+    code, found, err = examine()
+    assert code == 1
+    sentence = f"{name} is not installed. Run: {sys.executable} -m pip install '{name}>="
+    assert sentence in err and [text for text in found["broken"] if name in text] == [
+        found["broken"][0]
+    ]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("tensorflow", "ModuleNotFoundError(\"No module named 'tensorflow'\", name='tensorflow')"),
+        ("tensorflow", "ImportError('libtensorflow_cc.so.2: cannot open')"),
+        ("tensorflow", "ValueError('numpy.dtype size changed')"),
+        ("keras", "ImportError('Keras needs another NumPy')"),
+        ("h5py", "ImportError('libhdf5.so: cannot open')"),
+        ("packaging", "ModuleNotFoundError(\"No module named 'packaging'\", name='packaging')"),
+        ("tensorflow-datasets", "TypeError('Descriptors cannot be created directly')"),
+        ("tf-models-official", "ModuleNotFoundError(\"No module named 'orbit'\", name='orbit')"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_named(tmp_path, name, error):
+    """In a process that finds another package of this name first."""
+    module = installation._MODULES[name]
+    (tmp_path / module).mkdir()
+    (tmp_path / module / "__init__.py").write_text(f"raise {error}\n")
+    result = run_command("doctor", "--json", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    version = importlib.metadata.version(name)
+    assert len(lines) == 1 and lines[0].startswith(f"error: {name} {version} cannot be imported: ")
+    assert f"Run: {sys.executable} -m pip install --force-reinstall '{name}>=" in lines[0]
+    assert "Traceback" not in result.stderr
+
+    found = json.loads(result.stdout)
+    assert found["broken"] == [lines[0].removeprefix("error: ")]
+    assert set(found) == SECTIONS | {"broken", "hints"}
+    assert found["imports"][name].startswith("fails: ")
+    checked = "unchecked" not in found["requirements"]["numpy"]
+    assert checked == (name != "packaging")
+    if name == "tensorflow":
+        for section in ("devices", "ops", "shipped model"):
+            assert found[section] == {"examined": "no: tensorflow cannot be imported"}
+    if name in ("tensorflow-datasets", "tf-models-official"):
+        assert found["shipped model"]["loads"] is True
+    assert found["machine"]["cores"] >= 1 and found["disk"]["runs"] == "runs"
 
 
 def test_a_package_without_its_checkout_knows_its_requirements(monkeypatch, tmp_path):

@@ -1,0 +1,148 @@
+"""The model section: a variant, and the fields of its configuration that differ from it."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.config.fields import check_choice, field_types, from_json
+from pipelines.config.names import DTYPES
+from pipelines.errors import UserError
+from vit_tf.config import ModelConfig, StemConfig
+from vit_tf.config.near_names import did_you_mean
+from vit_tf.config.variants import get_variant
+
+# Fields of a configuration that have another place: `image_size` stands beside them, the data set
+# has the number of classes, and which implementation of the ops runs is no property of a run.
+_SET_ELSEWHERE = ("image_size", "num_classes", "implementation")
+
+# Fields that make a variant; another variant brings its own, see `Model.for_variant`.
+_SIZES = (
+    "patch_size",
+    "hidden_size",
+    "mlp_size",
+    "layers",
+    "heads",
+    "representation_size",
+    "stem",
+    "stage_depths",
+    "width",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """A variant and the fields that differ from it.
+
+    In JSON, and in the paths of `--set`, the fields stand beside `name`: `model.layers`,
+    `model.stem.width`.
+
+    Attributes:
+        name: one of `vit_tf.list_models()`.
+        image_size: (height, width) in pixels; as text, one number means a square.
+        dtype: Keras dtype policy, float32 or mixed_bfloat16.
+        fields: fields of the variant's configuration class, such as `vit_tf.ViTConfig`, by dotted
+            path: `{"layers": 4, "stem.stage_depths": (1, 2)}`. `None` is the same as no entry: the
+            variant's own value. A stem makes a hybrid of a ViT.
+
+    Raises:
+        UserError: for a field that the variant does not have, or a value that does not fit.
+    """
+
+    name: str = "ViT-B/16"
+    image_size: tuple[int, int] = (224, 224)
+    dtype: str = "float32"
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        check_choice("model.dtype", self.dtype, DTYPES)
+        known = model_field_types(self.name)
+        for path in self.fields:
+            if path not in known:
+                raise unknown_field(path, self.name)
+        checked = {
+            path: from_json(kind, self.fields[path], f"model.{path}")
+            for path, kind in known.items()
+            if self.fields.get(path) is not None
+        }
+        object.__setattr__(self, "fields", types.MappingProxyType(checked))
+        try:
+            self.config(num_classes=1)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"model: {error}") from None
+
+    def config(self, num_classes: int) -> ModelConfig:
+        """The configuration this section describes."""
+        variant, changed = get_variant(self.name), dict(self.fields)
+        stem = {path: changed.pop(path) for path in self.fields if path.startswith("stem.")}
+        if stem:
+            if variant.stem is None and "stem.stage_depths" not in stem:
+                left_out = ", ".join(f"model.{path}" for path in stem)
+                raise ValueError(
+                    f"{self.name} has no stem. Set model.stem.stage_depths too, or leave out "
+                    f"{left_out}."
+                )
+            values = {path.removeprefix("stem."): value for path, value in stem.items()}
+            changed["stem"] = (variant.stem or StemConfig()).replace(**values)
+        return variant.replace(image_size=self.image_size, num_classes=num_classes, **changed)
+
+    def for_variant(self, name: str) -> dict[str, Any]:
+        """This section as a dictionary, for another variant.
+
+        The sizes are those of the variant, and what it has no field for is left out.
+        """
+        known = {path.partition(".")[0] for path in model_field_types(name)} - set(_SIZES)
+        kept = known | _OWN_TYPES.keys()
+        return {key: value for key, value in self.to_dict().items() if key in kept} | {"name": name}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The section with its fields beside `name`; those of a stem are a dictionary."""
+        values = {"name": self.name, "image_size": self.image_size, "dtype": self.dtype}
+        for path, value in self.fields.items():
+            section, _, name = path.rpartition(".")
+            (values.setdefault(section, {}) if section else values)[name] = value
+        return values
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Model":
+        """Inverse of `to_dict`; `UserError` for unknown fields and wrong types."""
+        if not isinstance(values, dict):
+            raise UserError(f"model must be an object. Received: {values!r}.")
+        own, fields = {}, {}
+        for name, value in values.items():
+            if name in _OWN_TYPES:
+                own[name] = from_json(_OWN_TYPES[name], value, f"model.{name}")
+            elif isinstance(value, dict):
+                fields |= {f"{name}.{key}": inner for key, inner in value.items()}
+            else:
+                fields[name] = value
+        return cls(**own, fields=fields)
+
+
+_OWN_TYPES = {name: kind for name, kind in field_types(Model).items() if name != "fields"}
+
+
+def model_field_types(name: str) -> dict[str, Any]:
+    """The types of what `Model.fields` may hold for the variant `name`, by dotted path.
+
+    Raises:
+        UserError: for an unknown variant.
+    """
+    try:
+        config = type(get_variant(name))
+    except ValueError as error:
+        raise UserError(f"model: {error}") from None
+    return {
+        path: kind | None
+        for path, kind in field_types(config).items()
+        if path not in _SET_ELSEWHERE
+    }
+
+
+def unknown_field(path, name) -> UserError:
+    """The error to raise where the variant `name` has no field `path`."""
+    known = [*_OWN_TYPES, *model_field_types(name)]
+    return UserError(
+        f"Unknown model field {path!r} of {name}.{did_you_mean(path, known)} Its fields: "
+        f"{', '.join(known)}."
+    )
