@@ -85,12 +85,24 @@ def run(path, strategy, assignments=()):
     timer = _StageTimer()
     pretraining, finetuning = recipes(path, assignments)
     marker = prepare_directory(path)
-    pretrain, finetune = (Workdir(os.path.join(path, name)) for name in ("pretrain", "finetune"))
 
     timer.start("pre-training", f"on the digits 0 to 4, images of {_size(pretraining)}")
-    loop.train(pretraining, pretrain.path, strategy)
+    loop.train(pretraining, os.path.join(path, "pretrain"), strategy)
     timer.start("fine-tuning", f"on all ten digits, images of {_size(finetuning)}, new head")
-    loop.train(finetuning, finetune.path, strategy)
+    loop.train(finetuning, os.path.join(path, "finetune"), strategy)
+
+    results = _examine(path, pretraining, finetuning, strategy, timer)
+    report = os.path.join(path, "report.html")
+    demo_page.write(report, results)
+    checks = [dataclasses.asdict(check) for check in results.checks]
+    write_json(marker, _marker(finished=True) | {"checks": checks})
+    _conclude(path, report, results.checks)
+    return results.checks
+
+
+def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoResults:
+    """The stages after training: evaluation, export, service, and what the model learned."""
+    pretrain, finetune = (Workdir(os.path.join(path, name)) for name in ("pretrain", "finetune"))
 
     timer.start("evaluating", "on the held-out test images")
     testing = override(finetuning, ["data.eval_split=test"])
@@ -123,12 +135,7 @@ def run(path, strategy, assignments=()):
     inputs = tf.gather(inputs, first_of_class)
     rows = class_rows(model, inputs).numpy()
     timer.finish()
-    checks = [
-        *accuracy_checks(means, test.num_examples, right, expected, served),
-        *model_checks(model, rows),
-        *speed_checks(timer.total(), finetune.read_metrics()),
-    ]
-    results = demo_page.DemoResults(
+    return demo_page.DemoResults(
         pretraining=pretraining,
         finetuning=finetuning,
         pretraining_metrics=pretrain.read_metrics(),
@@ -140,14 +147,13 @@ def run(path, strategy, assignments=()):
         probabilities=served,
         inputs=inputs.numpy(),
         attention=inspection.attention_map(rows.mean(axis=2), model.grid, model.num_prefix_tokens),
-        checks=checks,
+        checks=[
+            *accuracy_checks(means, test.num_examples, right, expected, served),
+            *model_checks(model, rows),
+            *speed_checks(timer.total(), finetune.read_metrics()),
+        ],
         seconds=timer.seconds,
     )
-    report = os.path.join(path, "report.html")
-    demo_page.write(report, results)
-    write_json(marker, _marker(finished=True) | {"checks": [dataclasses.asdict(c) for c in checks]})
-    _conclude(path, report, checks)
-    return checks
 
 
 def recipes(path, assignments=()):
