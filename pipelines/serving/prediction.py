@@ -1,6 +1,5 @@
 """Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
-import itertools
 import os
 import sys
 
