@@ -25,6 +25,7 @@ import time
 
 from custom_ops import library_file
 from custom_ops.build_plan import (
+    HEADER_LISTS,
     PACKAGE,
     BuildError,
     find_compiler,
@@ -133,7 +134,7 @@ def _compile(compiler, units, stamp, say):
     cache = stamp.parent
     headers = {
         name: "".join((PACKAGE / file).read_text() for file in sources()[name])
-        for name in ("HEADERS", "OP_HEADERS", "MODULE_HEADERS")
+        for name in HEADER_LISTS
     }
     objects = {}
     for unit in units:

@@ -18,6 +18,9 @@ import sys
 
 PACKAGE = pathlib.Path(__file__).resolve().parent
 
+# The lists of `sources.bzl` that name headers.
+HEADER_LISTS = ("HEADERS", "OP_HEADERS", "MODULE_HEADERS")
+
 # What hides the packages of an interpreter, as pip does while it builds in isolation.
 _ISOLATING = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
 
@@ -55,14 +58,16 @@ def sources():
     }
 
 
-def source_hash():
-    """Hash of all that is compiled and is ours; part of the stamp of the op library."""
+def source_files():
+    """Paths below `custom_ops/` of all that is compiled and is ours, in the order of the stamp."""
     lists = sources()
-    files = ["sources.bzl"]
-    for name in ("HEADERS", "OP_HEADERS", "MODULE_HEADERS"):
-        files += lists[name]
-    for name in ("KERNELS", "ISA_KERNELS", "OPS", "MODULE"):
-        files += lists[name]
+    names = (*HEADER_LISTS, "KERNELS", "ISA_KERNELS", "OPS", "MODULE")
+    return [file for name in names for file in lists[name]]
+
+
+def source_hash():
+    """Hash of `sources.bzl` and all `source_files`; part of the stamp of the op library."""
+    files = ["sources.bzl", *source_files()]
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
 
 
@@ -87,7 +92,7 @@ def plan(target):
     kernels = [
         Unit(
             source,
-            f"{_stem(source)}-{isa}",
+            f"{_object_name(source)}-{isa}",
             (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}"),
         )
         # The widest vectors take longest to compile, and what takes longest comes first.
@@ -95,7 +100,8 @@ def plan(target):
         for source in lists["ISA_KERNELS"]
     ]
     kernels += [
-        Unit(source, _stem(source), tuple(lists["KERNEL_COPTS"])) for source in lists["KERNELS"]
+        Unit(source, _object_name(source), tuple(lists["KERNEL_COPTS"]))
+        for source in lists["KERNELS"]
     ]
     ops, module = [], []
     if "tensorflow" in target:
@@ -105,7 +111,9 @@ def plan(target):
         # As system headers they are quiet about their warnings.
         includes = tuple(f"-isystem{flag[2:]}" for flag in reported if flag.startswith("-I"))
         flags = (*lists["OP_COPTS"], *others)
-        ops = [Unit(source, _stem(source), flags, includes, package) for source in lists["OPS"]]
+        ops = [
+            Unit(source, _object_name(source), flags, includes, package) for source in lists["OPS"]
+        ]
     if "pybind11_include" in target:
         includes = (
             f"-isystem{target['pybind11_include']}",
@@ -114,7 +122,8 @@ def plan(target):
         package = f"pybind11 {target['pybind11_version']} for {target['suffix']}"
         flags = tuple(lists["MODULE_COPTS"])
         module = [
-            Unit(source, _stem(source), flags, includes, package) for source in lists["MODULE"]
+            Unit(source, _object_name(source), flags, includes, package)
+            for source in lists["MODULE"]
         ]
     return {"kernels": kernels, "ops": ops, "module": module}
 
@@ -175,5 +184,6 @@ def last_line(text):
     return (text.strip().splitlines() or [""])[-1]
 
 
-def _stem(source):
-    return pathlib.PurePath(source).stem
+def _object_name(source):
+    # Folders have files of the same name.
+    return str(pathlib.PurePath(source).with_suffix("")).replace("/", "_")

@@ -1,47 +1,70 @@
 """What the compiled ops are made of: the one list for Bazel and for build_ops.py.
 
 Constants only, since build_ops.py reads this file as Python literals. Paths are below custom_ops/,
-which also is how files are included: "custom_ops/cc/kernel.h".
+which also is how files are included: "custom_ops/cc/execution.h".
 """
 
+# The problems and their kernels.
 HEADERS = [
     "cc/attention.h",
-    "cc/attention_backward.h",
-    "cc/attention_blocks.h",
-    "cc/attention_forward.h",
-    "cc/attention_isa.h",
-    "cc/attention_taps.h",
-    "cc/kernel.h",
+    "cc/dtype.h",
+    "cc/execution.h",
+    "cc/guided_schedule.h",
     "cc/patch_embed.h",
-    "cc/patch_embed_backward.h",
-    "cc/patch_embed_blocks.h",
-    "cc/patch_embed_forward.h",
-    "cc/patch_embed_isa.h",
-    "cc/patch_embed_kernel_gradient.h",
-    "cc/shares.h",
-    "cc/simd.h",
-    "cc/tile.h",
+    "cpu/attention/attention.h",
+    "cpu/attention/backward.h",
+    "cpu/attention/bias_gradient.h",
+    "cpu/attention/forward.h",
+    "cpu/attention/kernels.h",
+    "cpu/attention/line.h",
+    "cpu/attention/logit_gradients.h",
+    "cpu/attention/logits.h",
+    "cpu/attention/taps.h",
+    "cpu/blocking.h",
+    "cpu/dispatch.h",
+    "cpu/element_types.h",
+    "cpu/isa.h",
+    "cpu/kernel.h",
+    "cpu/pack.h",
+    "cpu/patch_embed/forward.h",
+    "cpu/patch_embed/images_gradient.h",
+    "cpu/patch_embed/kernel_gradient.h",
+    "cpu/patch_embed/kernels.h",
+    "cpu/patch_embed/pack.h",
+    "cpu/patch_embed/panels.h",
+    "cpu/patch_embed/patch_embed.h",
+    "cpu/patch_embed/tables_gradient.h",
+    "cpu/scratch.h",
+    "cpu/simd/conversions.h",
+    "cpu/simd/math.h",
+    "cpu/simd/vectors.h",
+    "cpu/tile.h",
 ]
 
 # Read by OPS only.
 OP_HEADERS = [
     "tf/attention_checks.h",
-    "tf/glue.h",
     "tf/patch_checks.h",
     "tf/registration.h",
+    "tf/shapes.h",
+    "tf/tensors.h",
+    "tf/threads.h",
 ]
 
 # Compiled once.
 KERNELS = [
     "cc/attention.cc",
-    "cc/isa.cc",
-    "cc/patch_embed.cc",
+    "cc/execution.cc",
+    "cpu/attention/attention.cc",
+    "cpu/isa.cc",
+    "cpu/patch_embed/copy.cc",
+    "cpu/patch_embed/patch_embed.cc",
 ]
 
 # Compiled once for every instruction set, with -DVIT_ISA=<name>.
 ISA_KERNELS = [
-    "cc/attention_isa.cc",
-    "cc/patch_embed_isa.cc",
+    "cpu/attention/kernels.cc",
+    "cpu/patch_embed/kernels.cc",
 ]
 
 # TensorFlow's side of it; in _vit_ops.so only.
@@ -56,14 +79,21 @@ OPS = [
 MODULE = ["python/kernels_module.cc"]
 
 # Read by MODULE only.
-MODULE_HEADERS = ["python/arrays.h"]
+MODULE_HEADERS = [
+    "python/arrays.h",
+    "python/attention.h",
+    "python/patch_embed.h",
+    "python/threads.h",
+]
 
 # Tests of the kernels, each a program: tests/cc/<name>.cc.
 TESTS = [
+    "attention_execution_test",
     "attention_test",
+    "attention_values_test",
+    "guided_schedule_test",
     "isa_test",
     "patch_embed_test",
-    "shares_test",
     "simd_test",
 ]
 

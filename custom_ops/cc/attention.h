@@ -1,14 +1,17 @@
-// Multi-head attention over a packed projection, forward and backward, without any buffer of
-// tokens x tokens (Dosovitskiy et al., 2021, appendix A; Dao et al., 2022, for the running softmax).
+// Multi-head attention over a packed projection: the problems that a device solves, forward and
+// backward, without any buffer of tokens x tokens (Dosovitskiy et al., 2021, appendix A; Dao et
+// al., 2022, for the running softmax).
 //
 // A tensor has `batch * lines * tokens` positions of `3 * heads * head_size` elements: q | k | v,
 // each [heads, head_size]. Attention goes along the tokens of a line. Strides say where positions
 // lie, so that rows and columns of a grid need no transpose. All tensors are dense; no alignment is
-// assumed. Everything is deterministic: the same bits for any number of threads.
+// assumed.
 #ifndef CUSTOM_OPS_CC_ATTENTION_H_
 #define CUSTOM_OPS_CC_ATTENTION_H_
 
-#include "custom_ops/cc/kernel.h"
+#include <stdint.h>
+
+#include "custom_ops/cc/dtype.h"
 
 namespace vit {
 
@@ -35,47 +38,51 @@ struct AttentionBias {
 // What q k^T is multiplied by unless something else is asked for: 1 / sqrt(head_size).
 double default_attention_scale(int64_t head_size);
 
-// Whether `scale` can be: finite and above 0, because the running maximum is that of the products
-// before they are scaled; and so in the type that sums are kept in, where its product with log2(e)
-// has to be a normal number too.
+// Whether `scale` can be that of a problem: finite and above 0, because the running maximum is that
+// of the products before they are scaled; and so in the type that sums are kept in, where its
+// product with log2(e) has to be a normal number too.
 bool is_attention_scale(DType type, double scale);
 
-// out[position] = softmax(q k^T * scale + bias) v, heads concatenated, `heads * head_size`
-// elements of `type` per position.
-// statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the
-// largest logit (without a bias the largest q k, before its scale) and log2 of the sum of
-// exp(logit - largest); 0 and +inf for a row without keys. Kept for the functions below. One number,
-// the logarithm of the sum of exp(logit), would not do: its rounding becomes a factor of all weights
-// that are computed from it, some percent for logits of 1e6.
-Result attention_forward(DType type, const AttentionShape& shape, double scale,
-                         const void* qkv, const AttentionBias& bias, void* out,
-                         void* statistics, ParallelFor parallel_for);
-
-// d_qkv: like qkv, the gradient for d_out, which is like out.
-Result attention_backward(DType type, const AttentionShape& shape, double scale, const void* qkv,
-                          const AttentionBias& bias, const void* out, const void* statistics,
-                          const void* d_out, void* d_qkv, ParallelFor parallel_for);
-
-// d_bias: the gradient of the bias, summed over what it was broadcast over, at the strides of `bias`;
-// float (double with kFloat64). Each of its elements is written once.
-Result attention_bias_gradient(DType type, const AttentionShape& shape, double scale,
-                               const void* qkv, const AttentionBias& bias, const void* out,
-                               const void* statistics, const void* d_out, void* d_bias, ParallelFor parallel_for);
-
-// What the weights say, without storing them: any pointer may be null. Lines must be 1.
-struct AttentionTaps {
-  void* class_row;  // [batch, heads, tokens]: weights of query 0
-  void* distance;   // [batch, heads]: see custom_ops/attention.py; over the last rows * columns tokens
-  void* entropy;    // [batch, heads]: nats, mean over queries
-  int64_t rows, columns;  // for distance; rows * columns <= tokens
+// Common to all problems.
+struct AttentionProblem {
+  DType type;  // of qkv, out and their gradients
+  AttentionShape shape;
+  double scale;
+  const void* qkv;
+  AttentionBias bias;
 };
 
-Result attention_taps(DType type, const AttentionShape& shape, double scale, const void* qkv,
-                      const AttentionBias& bias, const void* statistics, const AttentionTaps& taps,
-                      ParallelFor parallel_for);
+// out[position] = softmax(q k^T * scale + bias) v, heads concatenated, `heads * head_size` elements
+// of `type` per position.
+// statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the
+// largest logit (without a bias the largest q k, before its scale) and log2 of the sum of
+// exp(logit - largest); 0 and +inf for a row without keys. Kept for the problems below. One number,
+// the logarithm of the sum of exp(logit), would not do: its rounding becomes a factor of all weights
+// that are computed from it, some percent for logits of 1e6.
+struct AttentionForwardProblem : AttentionProblem {
+  // Written.
+  void *out, *statistics;
+};
 
-// Bytes of scratch that one thread uses at a time; grows with tokens, not with their square.
-int64_t attention_forward_scratch(DType type, const AttentionShape& shape);
+// d_out is like out. The gradient is d_qkv, like qkv; or d_bias, the gradient of the bias, summed
+// over what it was broadcast over, at the strides of the bias, float (double with kFloat64), each
+// element written once.
+struct AttentionGradientProblem : AttentionProblem {
+  const void *out, *statistics, *d_out;
+  // Written.
+  void* gradient;
+};
+
+// What the weights say, without storing them: any output may be null. Lines must be 1.
+struct AttentionTapsProblem : AttentionProblem {
+  const void* statistics;
+  // For distance: it is over the last rows * columns tokens; rows * columns <= tokens.
+  int64_t rows, columns;
+  // Written.
+  void* class_row;  // [batch, heads, tokens]: weights of query 0
+  void* distance;   // [batch, heads]: see custom_ops/attention.py
+  void* entropy;    // [batch, heads]: nats, mean over queries
+};
 
 }  // namespace vit
 

@@ -1,10 +1,12 @@
-// Images to tokens in one pass over the pixels (Dosovitskiy et al., 2021, 3.1), and the cutting of
-// patches alone. Tensors are dense; no alignment beyond that of their elements is assumed. The same
-// bits for any number of threads.
+// Images to tokens in one pass over the pixels (Dosovitskiy et al., 2021, 3.1), and the extraction
+// of patches alone: the problems that a device solves. Tensors are dense; no alignment beyond that
+// of their elements is assumed.
 #ifndef CUSTOM_OPS_CC_PATCH_EMBED_H_
 #define CUSTOM_OPS_CC_PATCH_EMBED_H_
 
-#include "custom_ops/cc/kernel.h"
+#include <stdint.h>
+
+#include "custom_ops/cc/dtype.h"
 
 namespace vit {
 
@@ -20,38 +22,49 @@ struct PatchShape {
   int64_t patch_elements() const { return patch_size * patch_size * channels; }
 };
 
-// tokens [batch, prefix + patches, features], of `type`:
+// Common to forward and gradients.
+struct PatchEmbedProblem {
+  DType image_type;  // of images and their gradient; may be kUint8 or any float
+  DType type;        // of everything else
+  PatchShape shape;
+  const void* images;
+  // Of the values of pixels: image * scale + offset.
+  double scale, offset;
+  const void* kernel;  // [patch_size, patch_size, channels, features]
+};
+
+// tokens [batch, prefix + patches, features]:
 //   patches: (image * scale + offset) . kernel + bias + position, rows after the prefix
 //   prefix:  prefix + position, rows before
-// images: of `image_type`, which may be kUint8 or any float. They are rescaled in float, or in
-// double with kFloat64 on either side, and rounded to `type`; products are summed in float, or in
-// double for kFloat64. kernel [patch_size, patch_size, channels, features], bias [features], prefix
-// [prefix, features] and position [prefix + patches, features] are of `type`; the last two may be
-// null (prefix only if shape.prefix is 0).
-Result patch_embed_forward(DType image_type, DType type, const PatchShape& shape,
-                           const void* images, double scale, double offset, const void* kernel,
-                           const void* bias, const void* prefix, const void* position,
-                           void* tokens, ParallelFor parallel_for);
-
-// Gradients for d_tokens (like tokens); any output may be null. d_images is of `image_type`, a
-// float type, like images, zero where no patch reads; the others are of `type`, like what they
-// belong to. images are read for the gradient of the kernel only, kernel for that of the images;
-// otherwise they may be null.
-struct PatchGradients {
-  void *images, *kernel, *bias, *prefix, *position;
+// Pixels are rescaled in float, or in double with kFloat64 on either side, and rounded to `type`;
+// products are summed in float, or in double for kFloat64. bias [features], prefix [prefix,
+// features] and position [prefix + patches, features]; the last two may be null (prefix only if
+// shape.prefix is 0).
+struct PatchEmbedForwardProblem : PatchEmbedProblem {
+  const void *bias, *prefix, *position;
+  // Written.
+  void* tokens;
 };
-Result patch_embed_backward(DType image_type, DType type, const PatchShape& shape,
-                            const void* images, double scale, double offset, const void* kernel,
-                            const void* d_tokens, const PatchGradients& gradients,
-                            ParallelFor parallel_for);
 
-// patches [batch, patches, patch_size * patch_size * channels]; elements of `element_size` bytes.
-void extract_patches(int64_t element_size, const PatchShape& shape, const void* images,
-                     void* patches, ParallelFor parallel_for);
+// Gradients for d_tokens (like tokens); any output may be null. Each is like what it belongs to;
+// d_images needs a float type and is zero where no patch reads. images are read for d_kernel only,
+// kernel for d_images; otherwise they may be null.
+struct PatchEmbedGradientProblem : PatchEmbedProblem {
+  const void* d_tokens;
+  // Written.
+  void *d_images, *d_kernel, *d_bias, *d_prefix, *d_position;
+};
 
-// The reverse: images like those cut, zero where no patch reads.
-void restore_patches(int64_t element_size, const PatchShape& shape, const void* patches,
-                     void* images, ParallelFor parallel_for);
+// patches [batch, patches, patch_size * patch_size * channels] of images, or images of patches,
+// zero where no patch reads. Elements have `element_size` bytes; shape.features and shape.prefix
+// are not read.
+struct PatchCopyProblem {
+  PatchShape shape;
+  int64_t element_size;
+  const void* from;
+  // Written.
+  void* to;
+};
 
 }  // namespace vit
 

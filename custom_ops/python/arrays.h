@@ -6,26 +6,28 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
-#include <algorithm>
-#include <exception>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "custom_ops/cc/kernel.h"
-#include "custom_ops/cc/shares.h"
+#include "custom_ops/cc/dtype.h"
+#include "custom_ops/cpu/isa.h"
 
 namespace vit {
 
 namespace py = pybind11;
 
-inline std::string shape_text(const py::array& array) {
-  std::string text = "[";
-  for (py::ssize_t i = 0; i < array.ndim(); ++i) {
-    text += (i ? ", " : "") + std::to_string(array.shape(i));
-  }
-  return text + "]";
+inline std::string repr(const py::object& object) { return py::repr(object).cast<std::string>(); }
+
+inline std::vector<int64_t> shape_of(const py::array& array) {
+  return {array.shape(), array.shape() + array.ndim()};
 }
+
+inline std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
+  return "[" + text + "]";
+}
+inline std::string shape_text(const py::array& array) { return shape_text(shape_of(array)); }
 
 // A NumPy array of anything that is one or speaks DLPack; dense and in row-major order.
 inline py::array dense(const char* name, py::handle object) {
@@ -65,13 +67,9 @@ inline void check_type(const char* name, const py::array& array, const char* of,
 
 inline void check_shape(const char* name, const py::array& array,
                         const std::vector<int64_t>& expected) {
-  const bool fits = array.ndim() == static_cast<py::ssize_t>(expected.size()) &&
-                    std::equal(expected.begin(), expected.end(), array.shape());
-  if (fits) return;
-  std::string text;
-  for (const int64_t n : expected) text += (text.empty() ? "" : ", ") + std::to_string(n);
-  throw py::value_error(std::string(name) + " must have shape [" + text + "]. Received: " +
-                        shape_text(array) + ".");
+  if (shape_of(array) == expected) return;
+  throw py::value_error(std::string(name) + " must have shape " + shape_text(expected) +
+                        ". Received: " + shape_text(array) + ".");
 }
 
 inline py::array empty(const std::vector<int64_t>& shape, const py::dtype& type) {
@@ -83,49 +81,9 @@ inline py::dtype accumulator(DType type) {
   return type == DType::kFloat64 ? py::dtype::of<double>() : py::dtype::of<float>();
 }
 
-// Threads for one call; parts of a job are handed out as threads become free.
-class Threads {
- public:
-  explicit Threads(int count)
-      : count_(count > 0 ? count : std::max(1u, std::thread::hardware_concurrency())) {}
-
-  ParallelFor parallel_for() { return {run, this}; }
-
- private:
-  static void run(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument) {
-    // A thread takes about 20 microseconds to start: not worth it below this many cycles.
-    constexpr int64_t kCyclesPerThread = 200000;
-    const int64_t useful = static_cast<int64_t>(static_cast<double>(total) *
-                                                static_cast<double>(cost) / kCyclesPerThread) + 1;
-    const int64_t count = std::min<int64_t>({static_cast<Threads*>(pool)->count_, useful, total});
-    if (count <= 1) {
-      if (total > 0) body(argument, 0, total);
-      return;
-    }
-    Shares shares(total, count, 1);
-    const auto work = [&] {
-      for (int64_t begin, end; shares.take(&begin, &end);) body(argument, begin, end);
-    };
-    std::vector<std::thread> threads;
-    try {
-      for (int64_t i = 1; i < count; ++i) threads.emplace_back(work);
-    } catch (const std::exception&) {
-      // No more threads to be had: those that started, and this one, do it all.
-    }
-    work();
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  int64_t count_;
-};
-
 // Kernels ignore a name that they do not know.
 inline void check_isa() {
   if (const char* error = isa_error()) throw py::value_error(error);
-}
-
-inline void check(Result result) {
-  if (result == Result::kOutOfMemory) throw std::bad_alloc();
 }
 
 }  // namespace vit

@@ -2,8 +2,11 @@
 #ifndef CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 #define CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 
+#include <optional>
+#include <vector>
+
 #include "custom_ops/cc/attention.h"
-#include "custom_ops/tf/glue.h"
+#include "custom_ops/tf/tensors.h"
 
 namespace vit {
 
@@ -33,7 +36,7 @@ inline absl::Status check_bias(const Dims& bias, const Dims& logits) {
                  ".");
 }
 
-struct Attributes {
+struct AttentionAttributes {
   int64_t heads, axis;
   tensorflow::DataType type;
   bool has_bias;
@@ -42,7 +45,7 @@ struct Attributes {
 
 // For OpKernelConstruction and InferenceContext.
 template <typename Context>
-inline absl::Status get_attributes(Context* c, Attributes* attributes) {
+inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) {
   tensorflow::DataType accumulator;
   tensorflow::DataTypeVector bias;
   std::vector<float> scale;

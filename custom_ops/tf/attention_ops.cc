@@ -1,16 +1,16 @@
 // Attention as TensorFlow ops. The names and attributes are an interface of saved models: extend
 // them only by attributes with defaults. custom_ops/attention.py is what people call.
 
-#include "custom_ops/cc/attention.h"
+#include "custom_ops/cpu/attention/attention.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "custom_ops/tf/attention_checks.h"
-#include "custom_ops/tf/glue.h"
 #include "custom_ops/tf/registration.h"
+#include "custom_ops/tf/tensors.h"
+#include "custom_ops/tf/threads.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace vit {
@@ -27,7 +27,7 @@ using tensorflow::shape_inference::ShapeHandle;
 // Shape functions --------------------------------------------------------------------------------
 
 struct Inferred {
-  Attributes attributes;
+  AttentionAttributes attributes;
   ShapeHandle qkv;  // its rank is known
   ShapeHandle out, statistics;
 };
@@ -35,8 +35,7 @@ struct Inferred {
 absl::Status infer(InferenceContext* c, Inferred* inferred) {
   TF_RETURN_IF_ERROR(get_attributes(c, &inferred->attributes));
   const int64_t heads = inferred->attributes.heads, axis = inferred->attributes.axis;
-  inferred->qkv = c->input(0);
-  if (!c->RankKnown(inferred->qkv)) inferred->qkv = c->UnknownShapeOfRank(axis ? 4 : 3);
+  inferred->qkv = ranked(c, 0, axis ? 4 : 3);
   const Dims qkv = *dims_of(c, inferred->qkv);
   TF_RETURN_IF_ERROR(check_qkv(qkv, heads, axis));
   if (inferred->attributes.has_bias) {
@@ -130,7 +129,7 @@ absl::Status infer_taps(InferenceContext* c) {
 #define VIT_ATTENTION_ATTRIBUTES(op)               \
   op.Attr("num_heads: int >= 1")                   \
       .Attr("axis: int = 0")                       \
-      .Attr("T: {float, bfloat16, half, double}")  \
+      .Attr("T: {" VIT_FLOATS "}")                 \
       .Attr("Tacc: {float, double} = DT_FLOAT")    \
       .Attr("Tbias: list({float, double}) >= 0 = []") \
       .Attr("scale: list(float) = []")
@@ -174,190 +173,180 @@ VIT_ATTENTION_ATTRIBUTES(REGISTER_OP("VitAttentionTaps")
 
 // Kernels ----------------------------------------------------------------------------------------
 
-class AttentionKernel : public OpKernel {
+class AttentionOpKernel : public OpKernel {
  public:
-  explicit AttentionKernel(OpKernelConstruction* c) : OpKernel(c) {
-    Attributes attributes;
-    OP_REQUIRES_OK(c, get_attributes(c, &attributes));
-    heads_ = attributes.heads;
-    axis_ = attributes.axis;
-    type_ = dtype_of(attributes.type);
-    has_bias_ = attributes.has_bias;
-    scale_ = attributes.scale;
+  explicit AttentionOpKernel(OpKernelConstruction* c) : OpKernel(c) {
+    OP_REQUIRES_OK(c, get_attributes(c, &attributes_));
   }
 
  protected:
-  // What the inputs qkv and bias say.
-  struct Call {
+  // What the attributes and the inputs qkv and bias say.
+  struct Inputs {
     const Tensor* qkv;
-    const Tensor* bias_tensor;  // null without a bias
-    AttentionShape shape;
-    double scale;
-    AttentionBias bias;
+    const Tensor* bias;  // null without a bias
+    AttentionProblem problem;
     Dims out, statistics;
   };
 
-  absl::Status read(OpKernelContext* c, Call* call) const {
-    call->qkv = &c->input(0);
-    TF_RETURN_IF_ERROR(optional_input(c, "bias", &call->bias_tensor));
-    const Dims qkv = dims_of(*call->qkv);
-    TF_RETURN_IF_ERROR(check_qkv(qkv, heads_, axis_));
-    const int64_t width = qkv.back() / 3, size = width / heads_;
-    call->out = qkv;
-    call->out.back() = width;
-    if (axis_ == 0) {
-      call->shape = sequence_shape(qkv[0], qkv[1], heads_, size);
-      call->statistics = {qkv[0], heads_, 2, qkv[1]};
+  absl::Status read(OpKernelContext* c, Inputs* inputs) const {
+    const int64_t heads = attributes_.heads, axis = attributes_.axis;
+    inputs->qkv = &c->input(0);
+    TF_RETURN_IF_ERROR(optional_input(c, "bias", &inputs->bias));
+    const Dims qkv = dims_of(*inputs->qkv);
+    TF_RETURN_IF_ERROR(check_qkv(qkv, heads, axis));
+    const int64_t width = qkv.back() / 3, size = width / heads;
+    inputs->out = qkv;
+    inputs->out.back() = width;
+    inputs->problem = {};
+    inputs->problem.type = dtype_of(attributes_.type);
+    inputs->problem.scale = attributes_.scale.value_or(default_attention_scale(size));
+    inputs->problem.qkv = inputs->qkv->data();
+    if (axis == 0) {
+      inputs->problem.shape = sequence_shape(qkv[0], qkv[1], heads, size);
+      inputs->statistics = {qkv[0], heads, 2, qkv[1]};
     } else {
-      call->statistics = {qkv[0], qkv[3 - axis_], heads_, 2, qkv[axis_]};
-      call->shape = grid_shape(qkv[0], qkv[1], qkv[2], heads_, size, static_cast<int>(axis_));
+      inputs->problem.shape =
+          grid_shape(qkv[0], qkv[1], qkv[2], heads, size, static_cast<int>(axis));
+      inputs->statistics = {qkv[0], qkv[3 - axis], heads, 2, qkv[axis]};
     }
-    call->scale = scale_.value_or(default_attention_scale(size));
-    call->bias = {};
-    if (call->bias_tensor) {
-      const Dims logits = logits_dims(qkv, heads_, axis_);
-      TF_RETURN_IF_ERROR(check_bias(dims_of(*call->bias_tensor), logits));
-      set_strides(*call->bias_tensor, &call->bias);
+    if (inputs->bias) {
+      const Dims logits = logits_dims(qkv, heads, axis);
+      TF_RETURN_IF_ERROR(check_bias(dims_of(*inputs->bias), logits));
+      set_bias(*inputs->bias, &inputs->problem.bias);
     }
     return absl::OkStatus();
   }
 
   // Reads out, statistics and d_out, which come after qkv and bias.
-  absl::Status read_gradient(OpKernelContext* c, const Call& call, const Tensor** out,
-                             const Tensor** statistics, const Tensor** d_out) const {
-    TF_RETURN_IF_ERROR(c->input("out", out));
-    TF_RETURN_IF_ERROR(c->input("statistics", statistics));
-    TF_RETURN_IF_ERROR(c->input("d_out", d_out));
-    TF_RETURN_IF_ERROR(check_shape("out", dims_of(**out), "like out", call.out));
-    TF_RETURN_IF_ERROR(check_shape("statistics", dims_of(**statistics), "[B, (lines,) H, 2, n]",
-                                   call.statistics));
-    return check_shape("d_out", dims_of(**d_out), "like out", call.out);
+  absl::Status read_gradient(OpKernelContext* c, Inputs* inputs,
+                             AttentionGradientProblem* problem) const {
+    const Tensor *out, *statistics, *d_out;
+    TF_RETURN_IF_ERROR(read(c, inputs));
+    TF_RETURN_IF_ERROR(c->input("out", &out));
+    TF_RETURN_IF_ERROR(c->input("statistics", &statistics));
+    TF_RETURN_IF_ERROR(c->input("d_out", &d_out));
+    TF_RETURN_IF_ERROR(check_shape("out", dims_of(*out), "like out", inputs->out));
+    TF_RETURN_IF_ERROR(check_shape("statistics", dims_of(*statistics), "[B, (lines,) H, 2, n]",
+                                   inputs->statistics));
+    TF_RETURN_IF_ERROR(check_shape("d_out", dims_of(*d_out), "like out", inputs->out));
+    *problem = {inputs->problem, out->data(), statistics->data(), d_out->data(), nullptr};
+    return absl::OkStatus();
   }
 
-  int64_t heads_, axis_;
-  DType type_;
-  bool has_bias_;
-  std::optional<double> scale_;
+  AttentionAttributes attributes_;
 
  private:
   // Strides of what broadcasts to [B, (lines,) H, n, n].
-  void set_strides(const Tensor& bias, AttentionBias* strides) const {
-    int64_t* by_axis[] = {&strides->key_stride, &strides->query_stride, &strides->head_stride,
-                          axis_ ? &strides->line_stride : &strides->batch_stride,
-                          &strides->batch_stride};
-    strides->data = bias.data();
+  void set_bias(const Tensor& tensor, AttentionBias* bias) const {
+    int64_t* by_axis[] = {&bias->key_stride, &bias->query_stride, &bias->head_stride,
+                          attributes_.axis ? &bias->line_stride : &bias->batch_stride,
+                          &bias->batch_stride};
+    bias->data = tensor.data();
     int64_t stride = 1;
-    for (int i = 0; i < bias.dims(); ++i) {
-      const int64_t size = bias.dim_size(bias.dims() - 1 - i);
+    for (int i = 0; i < tensor.dims(); ++i) {
+      const int64_t size = tensor.dim_size(tensor.dims() - 1 - i);
       *by_axis[i] = size == 1 ? 0 : stride;
       stride *= size;
     }
   }
 };
 
-class Forward : public AttentionKernel {
+class AttentionOp : public AttentionOpKernel {
  public:
-  using AttentionKernel::AttentionKernel;
+  using AttentionOpKernel::AttentionOpKernel;
 
   void Compute(OpKernelContext* c) override {
-    Call call;
+    Inputs inputs;
     Tensor *out, *statistics;
-    OP_REQUIRES_OK(c, read(c, &call));
-    OP_REQUIRES_OK(c, allocate(c, 0, "out", call.out, &out));
-    OP_REQUIRES_OK(c, allocate(c, 1, "statistics", call.statistics, &statistics));
+    OP_REQUIRES_OK(c, read(c, &inputs));
+    OP_REQUIRES_OK(c, allocate(c, 0, "out", inputs.out, &out));
+    OP_REQUIRES_OK(c, allocate(c, 1, "statistics", inputs.statistics, &statistics));
     if (out->NumElements() == 0) return;
-    OP_REQUIRES_OK(
-        c, status_of(attention_forward(type_, call.shape, call.scale, call.qkv->data(), call.bias,
-                                       out->data(), statistics->data(), workers(c)),
-                     "VitAttention"));
+    const AttentionForwardProblem problem = {inputs.problem, out->data(), statistics->data()};
+    OP_REQUIRES_OK(c, status_of(attention_forward(problem, execution_of(c)), "VitAttention"));
   }
 };
 
-class QkvGradient : public AttentionKernel {
+class AttentionGradOp : public AttentionOpKernel {
  public:
-  using AttentionKernel::AttentionKernel;
+  using AttentionOpKernel::AttentionOpKernel;
 
   void Compute(OpKernelContext* c) override {
-    Call call;
-    const Tensor *out, *statistics, *d_out;
+    Inputs inputs;
+    AttentionGradientProblem problem;
     Tensor* d_qkv;
-    OP_REQUIRES_OK(c, read(c, &call));
-    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &statistics, &d_out));
-    OP_REQUIRES_OK(c, allocate(c, 0, "d_qkv", dims_of(*call.qkv), &d_qkv));
+    OP_REQUIRES_OK(c, read_gradient(c, &inputs, &problem));
+    OP_REQUIRES_OK(c, allocate(c, 0, "d_qkv", dims_of(*inputs.qkv), &d_qkv));
     if (d_qkv->NumElements() == 0) return;
-    OP_REQUIRES_OK(
-        c, status_of(attention_backward(type_, call.shape, call.scale, call.qkv->data(), call.bias,
-                                        out->data(), statistics->data(), d_out->data(),
-                                        d_qkv->data(), workers(c)),
-                     "VitAttentionGrad"));
+    problem.gradient = d_qkv->data();
+    OP_REQUIRES_OK(c, status_of(attention_backward(problem, execution_of(c)), "VitAttentionGrad"));
   }
 };
 
-class BiasGradient : public AttentionKernel {
+class AttentionBiasGradOp : public AttentionOpKernel {
  public:
-  explicit BiasGradient(OpKernelConstruction* c) : AttentionKernel(c) {
-    OP_REQUIRES(c, has_bias_, needs_bias());
+  explicit AttentionBiasGradOp(OpKernelConstruction* c) : AttentionOpKernel(c) {
+    OP_REQUIRES(c, attributes_.has_bias, needs_bias());
   }
 
   void Compute(OpKernelContext* c) override {
-    Call call;
-    const Tensor *out, *statistics, *d_out;
+    Inputs inputs;
+    AttentionGradientProblem problem;
     Tensor* d_bias;
-    OP_REQUIRES_OK(c, read(c, &call));
-    OP_REQUIRES_OK(c, read_gradient(c, call, &out, &statistics, &d_out));
-    OP_REQUIRES_OK(c, allocate(c, 0, "d_bias", dims_of(*call.bias_tensor), &d_bias));
-    if (call.qkv->NumElements() == 0) {
+    OP_REQUIRES_OK(c, read_gradient(c, &inputs, &problem));
+    OP_REQUIRES_OK(c, allocate(c, 0, "d_bias", dims_of(*inputs.bias), &d_bias));
+    if (inputs.qkv->NumElements() == 0) {
       fill_with_zeros(d_bias);
       return;
     }
+    problem.gradient = d_bias->data();
     OP_REQUIRES_OK(
-        c, status_of(attention_bias_gradient(type_, call.shape, call.scale, call.qkv->data(),
-                                             call.bias, out->data(), statistics->data(), d_out->data(),
-                                             d_bias->data(), workers(c)),
-                     "VitAttentionBiasGrad"));
+        c, status_of(attention_bias_gradient(problem, execution_of(c)), "VitAttentionBiasGrad"));
   }
 };
 
-class Taps : public AttentionKernel {
+class AttentionTapsOp : public AttentionOpKernel {
  public:
-  explicit Taps(OpKernelConstruction* c) : AttentionKernel(c) {
+  explicit AttentionTapsOp(OpKernelConstruction* c) : AttentionOpKernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("taps", &taps_));
     OP_REQUIRES_OK(c, c->GetAttr("grid_rows", &rows_));
     OP_REQUIRES_OK(c, c->GetAttr("grid_columns", &columns_));
-    OP_REQUIRES_OK(c, check_taps_axis(axis_));
+    OP_REQUIRES_OK(c, check_taps_axis(attributes_.axis));
   }
 
   void Compute(OpKernelContext* c) override {
-    Call call;
+    Inputs inputs;
     const Tensor* statistics;
-    OP_REQUIRES_OK(c, read(c, &call));
+    OP_REQUIRES_OK(c, read(c, &inputs));
     OP_REQUIRES_OK(c, c->input("statistics", &statistics));
     OP_REQUIRES_OK(c, check_shape("statistics", dims_of(*statistics), "[B, H, 2, N]",
-                                  call.statistics));
+                                  inputs.statistics));
+    const AttentionShape& shape = inputs.problem.shape;
     if (contains(taps_, "distance")) {
-      OP_REQUIRES_OK(c, check_grid(rows_, columns_, call.shape.tokens));
+      OP_REQUIRES_OK(c, check_grid(rows_, columns_, shape.tokens));
     }
     Tensor* taps[3];
     const char* names[] = {"class_row", "distance", "entropy"};
     for (int i = 0; i < 3; ++i) {
       Dims dims = {0};
       if (contains(taps_, names[i])) {
-        dims = {call.shape.batch, heads_};
-        if (i == 0) dims.push_back(call.shape.tokens);
+        dims = {shape.batch, shape.heads};
+        if (i == 0) dims.push_back(shape.tokens);
       }
       OP_REQUIRES_OK(c, allocate(c, i, names[i], dims, &taps[i]));
     }
-    if (call.qkv->NumElements() == 0) {
+    if (inputs.qkv->NumElements() == 0) {
       for (Tensor* tap : taps) fill_with_zeros(tap);
       return;
     }
     for (Tensor*& tap : taps) {
       if (tap->NumElements() == 0) tap = nullptr;
     }
-    const AttentionTaps wanted = {data(taps[0]), data(taps[1]), data(taps[2]), rows_, columns_};
-    OP_REQUIRES_OK(c, status_of(attention_taps(type_, call.shape, call.scale, call.qkv->data(),
-                                               call.bias, statistics->data(), wanted, workers(c)),
-                                "VitAttentionTaps"));
+    const AttentionTapsProblem problem = {
+        inputs.problem, statistics->data(), rows_,         columns_,
+        data(taps[0]),  data(taps[1]),      data(taps[2]),
+    };
+    OP_REQUIRES_OK(c, status_of(attention_taps(problem, execution_of(c)), "VitAttentionTaps"));
   }
 
  private:
@@ -365,10 +354,11 @@ class Taps : public AttentionKernel {
   int64_t rows_, columns_;
 };
 
-VIT_REGISTER_KERNEL(Name("VitAttention").Device(tensorflow::DEVICE_CPU), Forward);
-VIT_REGISTER_KERNEL(Name("VitAttentionGrad").Device(tensorflow::DEVICE_CPU), QkvGradient);
-VIT_REGISTER_KERNEL(Name("VitAttentionBiasGrad").Device(tensorflow::DEVICE_CPU), BiasGradient);
-VIT_REGISTER_KERNEL(Name("VitAttentionTaps").Device(tensorflow::DEVICE_CPU), Taps);
+VIT_REGISTER_KERNEL(Name("VitAttention").Device(tensorflow::DEVICE_CPU), AttentionOp);
+VIT_REGISTER_KERNEL(Name("VitAttentionGrad").Device(tensorflow::DEVICE_CPU), AttentionGradOp);
+VIT_REGISTER_KERNEL(Name("VitAttentionBiasGrad").Device(tensorflow::DEVICE_CPU),
+                    AttentionBiasGradOp);
+VIT_REGISTER_KERNEL(Name("VitAttentionTaps").Device(tensorflow::DEVICE_CPU), AttentionTapsOp);
 
 }  // namespace
 }  // namespace vit

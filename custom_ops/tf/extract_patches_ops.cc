@@ -1,10 +1,11 @@
 // The cutting of patches as TensorFlow ops. The names and attributes are an interface of saved
 // models: extend them only by attributes with defaults. People call custom_ops/patch_embed.py.
 
-#include "custom_ops/cc/patch_embed.h"
-#include "custom_ops/tf/glue.h"
+#include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/tf/patch_checks.h"
 #include "custom_ops/tf/registration.h"
+#include "custom_ops/tf/tensors.h"
+#include "custom_ops/tf/threads.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace vit {
@@ -61,9 +62,9 @@ REGISTER_OP("VitExtractPatchesGrad")
     .Attr(VIT_FIXED_SIZE_TYPES)
     .SetShapeFn(infer_restored);
 
-class MovePatches : public OpKernel {
+class PatchCopyOpKernel : public OpKernel {
  public:
-  explicit MovePatches(OpKernelConstruction* c) : OpKernel(c) {
+  explicit PatchCopyOpKernel(OpKernelConstruction* c) : OpKernel(c) {
     tensorflow::DataType type;
     OP_REQUIRES_OK(c, c->GetAttr("patch_size", &patch_size_));
     OP_REQUIRES_OK(c, c->GetAttr("T", &type));
@@ -80,9 +81,9 @@ class MovePatches : public OpKernel {
   int64_t patch_size_, element_size_;
 };
 
-class ExtractPatches : public MovePatches {
+class ExtractPatchesOp : public PatchCopyOpKernel {
  public:
-  using MovePatches::MovePatches;
+  using PatchCopyOpKernel::PatchCopyOpKernel;
 
   void Compute(OpKernelContext* c) override {
     const Tensor& images = c->input(0);
@@ -92,13 +93,14 @@ class ExtractPatches : public MovePatches {
     OP_REQUIRES_OK(c, read(dims_of(images), &shape, &dims));
     OP_REQUIRES_OK(c, allocate(c, 0, "patches", dims, &patches));
     if (patches->NumElements() == 0) return;
-    extract_patches(element_size_, shape, images.data(), patches->data(), workers(c));
+    const PatchCopyProblem problem = {shape, element_size_, images.data(), patches->data()};
+    OP_REQUIRES_OK(c, status_of(extract_patches(problem, execution_of(c)), "VitExtractPatches"));
   }
 };
 
-class RestorePatches : public MovePatches {
+class ExtractPatchesGradOp : public PatchCopyOpKernel {
  public:
-  using MovePatches::MovePatches;
+  using PatchCopyOpKernel::PatchCopyOpKernel;
 
   void Compute(OpKernelContext* c) override {
     const Tensor& d_patches = c->input(0);
@@ -120,12 +122,15 @@ class RestorePatches : public MovePatches {
       fill_with_zeros(d_images);
       return;
     }
-    restore_patches(element_size_, shape, d_patches.data(), d_images->data(), workers(c));
+    const PatchCopyProblem problem = {shape, element_size_, d_patches.data(), d_images->data()};
+    OP_REQUIRES_OK(c,
+                   status_of(restore_patches(problem, execution_of(c)), "VitExtractPatchesGrad"));
   }
 };
 
-VIT_REGISTER_KERNEL(Name("VitExtractPatches").Device(tensorflow::DEVICE_CPU), ExtractPatches);
-VIT_REGISTER_KERNEL(Name("VitExtractPatchesGrad").Device(tensorflow::DEVICE_CPU), RestorePatches);
+VIT_REGISTER_KERNEL(Name("VitExtractPatches").Device(tensorflow::DEVICE_CPU), ExtractPatchesOp);
+VIT_REGISTER_KERNEL(Name("VitExtractPatchesGrad").Device(tensorflow::DEVICE_CPU),
+                    ExtractPatchesGradOp);
 
 }  // namespace
 }  // namespace vit

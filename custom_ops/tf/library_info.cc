@@ -3,7 +3,7 @@
 #include <string>
 
 #include "custom_ops/build_stamp.h"
-#include "custom_ops/cc/kernel.h"
+#include "custom_ops/cpu/isa.h"
 
 #if defined(__clang__)
 #define VIT_COMPILER "clang++ " __clang_version__

@@ -1,8 +1,8 @@
-// What the patch ops check and share, for shapes known in full or in part.
+// What the patch ops check, for shapes known in full or in part.
 #ifndef CUSTOM_OPS_TF_PATCH_CHECKS_H_
 #define CUSTOM_OPS_TF_PATCH_CHECKS_H_
 
-#include "custom_ops/tf/glue.h"
+#include "custom_ops/tf/shapes.h"
 
 namespace vit {
 
@@ -77,16 +77,6 @@ inline absl::Status check_num(const char* name, int64_t count) {
   return invalid("num_", name, " must be 0 or 1. Received: ", count, ".");
 }
 
-// The shape if its rank is known, else one of that rank without any dimension known.
-inline tensorflow::shape_inference::ShapeHandle ranked(
-    tensorflow::shape_inference::InferenceContext* c, int input, int rank) {
-  const tensorflow::shape_inference::ShapeHandle shape = c->input(input);
-  return c->RankKnown(shape) ? shape : c->UnknownShapeOfRank(rank);
-}
-
 }  // namespace vit
-
-// Types of the attributes of ops.
-#define VIT_FLOATS "float, bfloat16, half, double"
 
 #endif  // CUSTOM_OPS_TF_PATCH_CHECKS_H_

@@ -3,10 +3,11 @@
 
 #include <vector>
 
-#include "custom_ops/cc/patch_embed.h"
-#include "custom_ops/tf/glue.h"
+#include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/tf/patch_checks.h"
 #include "custom_ops/tf/registration.h"
+#include "custom_ops/tf/tensors.h"
+#include "custom_ops/tf/threads.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace vit {
@@ -185,9 +186,9 @@ absl::Status patch_shape(const Dims& images, const Dims& kernel, int64_t prefix,
   return absl::OkStatus();
 }
 
-class EmbedKernel : public OpKernel {
+class PatchEmbedOpKernel : public OpKernel {
  public:
-  explicit EmbedKernel(OpKernelConstruction* c) : OpKernel(c) {
+  explicit PatchEmbedOpKernel(OpKernelConstruction* c) : OpKernel(c) {
     tensorflow::DataType image_type, type;
     OP_REQUIRES_OK(c, c->GetAttr("I", &image_type));
     OP_REQUIRES_OK(c, c->GetAttr("T", &type));
@@ -197,13 +198,19 @@ class EmbedKernel : public OpKernel {
   }
 
  protected:
+  PatchEmbedProblem problem(const PatchShape& shape, const Tensor& images,
+                            const Tensor& kernel) const {
+    return {image_type_, type_, shape, images.data(), scale_, offset_, kernel.data()};
+  }
+
+ private:
   DType image_type_, type_;
   double scale_, offset_;
 };
 
-class Embed : public EmbedKernel {
+class PatchEmbedOp : public PatchEmbedOpKernel {
  public:
-  using EmbedKernel::EmbedKernel;
+  using PatchEmbedOpKernel::PatchEmbedOpKernel;
 
   void Compute(OpKernelContext* c) override {
     const Tensor& images = c->input(0);
@@ -228,22 +235,19 @@ class Embed : public EmbedKernel {
     Tensor* tokens;
     OP_REQUIRES_OK(c, allocate(c, 0, "tokens", {shape.batch, shape.tokens(), features}, &tokens));
     if (tokens->NumElements() == 0) return;
-    OP_REQUIRES_OK(
-        c, status_of(patch_embed_forward(image_type_, type_, shape, images.data(), scale_, offset_,
-                                         kernel.data(), bias.data(),
-                                         prefix_size ? prefix->data() : nullptr,
-                                         position ? position->data() : nullptr, tokens->data(),
-                                         workers(c)),
-                     "VitPatchEmbed"));
+    const PatchEmbedForwardProblem forward = {
+        problem(shape, images, kernel), bias.data(), prefix_size ? prefix->data() : nullptr,
+        position ? position->data() : nullptr, tokens->data()};
+    OP_REQUIRES_OK(c, status_of(patch_embed_forward(forward, execution_of(c)), "VitPatchEmbed"));
   }
 };
 
 // The gradient of one of kernel and images, input and output 0.
-class EmbedGradient : public EmbedKernel {
+class PatchEmbedGradOpKernel : public PatchEmbedOpKernel {
  public:
-  EmbedGradient(OpKernelConstruction* c, int images, int kernel, void* PatchGradients::*wanted,
-                const char* name)
-      : EmbedKernel(c), images_(images), kernel_(kernel), wanted_(wanted), name_(name) {}
+  PatchEmbedGradOpKernel(OpKernelConstruction* c, int images, int kernel,
+                         void* PatchEmbedGradientProblem::*output, const char* name)
+      : PatchEmbedOpKernel(c), images_(images), kernel_(kernel), output_(output), name_(name) {}
 
   void Compute(OpKernelContext* c) override {
     const Tensor& images = c->input(images_);
@@ -254,41 +258,41 @@ class EmbedGradient : public EmbedKernel {
     const int64_t patches = shape.patches();
     OP_REQUIRES_OK(c, check_d_tokens(dims_of(d_tokens), shape.batch, patches, shape.features));
     shape.prefix = d_tokens.dim_size(1) - patches;
-    Tensor* gradient;
-    OP_REQUIRES_OK(c, allocate(c, 0, name_, dims_of(c->input(0)), &gradient));
+    Tensor* output;
+    OP_REQUIRES_OK(c, allocate(c, 0, name_, dims_of(c->input(0)), &output));
     if (images.NumElements() == 0 || kernel.NumElements() == 0 || patches == 0) {
-      fill_with_zeros(gradient);
+      fill_with_zeros(output);
       return;
     }
-    PatchGradients gradients = {};
-    gradients.*wanted_ = gradient->data();
-    OP_REQUIRES_OK(
-        c, status_of(patch_embed_backward(image_type_, type_, shape, images.data(), scale_, offset_,
-                                          kernel.data(), d_tokens.data(), gradients, workers(c)),
-                     type_string().c_str()));
+    PatchEmbedGradientProblem gradient = {problem(shape, images, kernel), d_tokens.data()};
+    gradient.*output_ = output->data();
+    OP_REQUIRES_OK(c, status_of(patch_embed_backward(gradient, execution_of(c)),
+                                type_string().c_str()));
   }
 
  private:
   const int images_, kernel_;
-  void* PatchGradients::*wanted_;
+  void* PatchEmbedGradientProblem::*output_;
   const char* name_;
 };
 
-class EmbedKernelGradient : public EmbedGradient {
+class PatchEmbedKernelGradOp : public PatchEmbedGradOpKernel {
  public:
-  explicit EmbedKernelGradient(OpKernelConstruction* c)
-      : EmbedGradient(c, /*images=*/1, /*kernel=*/0, &PatchGradients::kernel, "d_kernel") {}
+  explicit PatchEmbedKernelGradOp(OpKernelConstruction* c)
+      : PatchEmbedGradOpKernel(c, /*images=*/1, /*kernel=*/0, &PatchEmbedGradientProblem::d_kernel,
+                               "d_kernel") {}
 };
 
-class EmbedImagesGradient : public EmbedGradient {
+class PatchEmbedImagesGradOp : public PatchEmbedGradOpKernel {
  public:
-  explicit EmbedImagesGradient(OpKernelConstruction* c)
-      : EmbedGradient(c, /*images=*/0, /*kernel=*/1, &PatchGradients::images, "d_images") {}
+  explicit PatchEmbedImagesGradOp(OpKernelConstruction* c)
+      : PatchEmbedGradOpKernel(c, /*images=*/0, /*kernel=*/1, &PatchEmbedGradientProblem::d_images,
+                               "d_images") {}
 };
 
-class EmbedTablesGradient : public OpKernel {
+class PatchEmbedTablesGradOp : public OpKernel {
  public:
-  explicit EmbedTablesGradient(OpKernelConstruction* c) : OpKernel(c) {
+  explicit PatchEmbedTablesGradOp(OpKernelConstruction* c) : OpKernel(c) {
     tensorflow::DataType type;
     OP_REQUIRES_OK(c, c->GetAttr("T", &type));
     type_ = dtype_of(type);
@@ -320,13 +324,15 @@ class EmbedTablesGradient : public OpKernel {
       }
       return;
     }
+    PatchEmbedGradientProblem gradient = {};
+    gradient.image_type = gradient.type = type_;
     // A grid of count x 1 patches of one pixel and no channels: only the tokens matter here.
-    const PatchShape shape = {d_tokens[0], count - prefix_size, 1, 0, 1, features, prefix_size};
-    const PatchGradients gradients = {nullptr, nullptr, data(outputs[0]),
-                                      prefix_size ? data(outputs[1]) : nullptr, data(outputs[2])};
-    OP_REQUIRES_OK(c, status_of(patch_embed_backward(type_, type_, shape, nullptr, 1.0, 0.0,
-                                                     nullptr, tokens->data(), gradients,
-                                                     workers(c)),
+    gradient.shape = {d_tokens[0], count - prefix_size, 1, 0, 1, features, prefix_size};
+    gradient.d_tokens = tokens->data();
+    gradient.d_bias = data(outputs[0]);
+    gradient.d_prefix = prefix_size ? data(outputs[1]) : nullptr;
+    gradient.d_position = data(outputs[2]);
+    OP_REQUIRES_OK(c, status_of(patch_embed_backward(gradient, execution_of(c)),
                                 "VitPatchEmbedTablesGrad"));
   }
 
@@ -334,12 +340,13 @@ class EmbedTablesGradient : public OpKernel {
   DType type_;
 };
 
-VIT_REGISTER_KERNEL(Name("VitPatchEmbed").Device(tensorflow::DEVICE_CPU), Embed);
+VIT_REGISTER_KERNEL(Name("VitPatchEmbed").Device(tensorflow::DEVICE_CPU), PatchEmbedOp);
 VIT_REGISTER_KERNEL(Name("VitPatchEmbedKernelGrad").Device(tensorflow::DEVICE_CPU),
-                    EmbedKernelGradient);
+                    PatchEmbedKernelGradOp);
 VIT_REGISTER_KERNEL(Name("VitPatchEmbedImagesGrad").Device(tensorflow::DEVICE_CPU),
-                    EmbedImagesGradient);
+                    PatchEmbedImagesGradOp);
 VIT_REGISTER_KERNEL(Name("VitPatchEmbedTablesGrad").Device(tensorflow::DEVICE_CPU),
-                    EmbedTablesGradient);
+                    PatchEmbedTablesGradOp);
+
 }  // namespace
 }  // namespace vit

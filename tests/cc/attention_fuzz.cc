@@ -1,11 +1,10 @@
-// libFuzzer on the interface of attention.h: shapes, strides, types and contents. Everything must
-// stay inside of its memory and come out the same in any order of the units; results for plain
-// numbers are those of the oracle, so finite.
+// libFuzzer on the interface of cpu/attention/attention.h: shapes, strides, types and contents.
+// Everything must stay inside of its memory and come out the same in any order of the units; results
+// for plain numbers are those of the oracle, so finite.
 #include <algorithm>
 
-#include "tests/cc/attention_oracle.h"
+#include "tests/cc/attention_run.h"
 #include "tests/cc/fuzz.h"
-#include "tests/cc/threads.h"
 
 namespace {
 
@@ -35,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   input.pick_isa();
   const vit::DType type = kFloatTypes[input.pick(0, 3)];
-  AttentionProblem problem = {type, pick_shape(input), 0, 0, {}, {}, {}, {}};
+  AttentionCase problem = {type, pick_shape(input), 0, 0, {}, {}, {}, {}};
   const bool is_long = problem.shape.tokens > 100;
   if (!is_long && products(problem.shape) > 4 * kMostProducts) return 0;
   const Contents contents = input.contents();

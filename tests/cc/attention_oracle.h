@@ -7,44 +7,10 @@
 
 #include <vector>
 
-#include "custom_ops/cc/attention.h"
+#include "tests/cc/attention_case.h"
 #include "tests/cc/memory.h"
 
 namespace vit_test {
-
-struct AttentionProblem {
-  vit::DType type;
-  vit::AttentionShape shape;
-  int64_t rows = 0, columns = 0;  // of the grid that distances are measured on
-  // What lies in memory. The strides say how the bias does; without a bias it is empty.
-  std::vector<double> qkv, d_out, bias;
-  vit::AttentionBias strides = {};
-  double asked_scale = 0;  // 0: that of the head size
-
-  int64_t positions() const { return shape.batch * shape.lines * shape.tokens; }
-  int64_t width() const { return shape.heads * shape.head_size; }
-  double scale() const {
-    return asked_scale > 0 ? asked_scale : vit::default_attention_scale(shape.head_size);
-  }
-  bool has_taps() const { return shape.lines == 1; }
-};
-
-// Gives the problem a bias of zeros that distinguishes the dimensions of `mask`: bits 0 to 4 for
-// keys, queries, heads, lines and batch. They lie in memory in the `order` given, fastest first.
-inline void shape_bias(AttentionProblem& problem, int mask,
-                       const std::vector<int>& order = {0, 1, 2, 3, 4}) {
-  const vit::AttentionShape& shape = problem.shape;
-  const int64_t sizes[] = {shape.tokens, shape.tokens, shape.heads, shape.lines, shape.batch};
-  int64_t* strides[] = {&problem.strides.key_stride, &problem.strides.query_stride,
-                        &problem.strides.head_stride, &problem.strides.line_stride,
-                        &problem.strides.batch_stride};
-  int64_t count = 1;
-  for (int i : order) {
-    *strides[i] = mask >> i & 1 ? count : 0;
-    if (mask >> i & 1) count *= sizes[i];
-  }
-  problem.bias.assign(static_cast<size_t>(count), 0.0);
-}
 
 struct AttentionExpected {
   Expected out, statistics, d_qkv, d_bias;
@@ -54,7 +20,7 @@ struct AttentionExpected {
 // One line of one head: rows of q, k, v, d_out, and where they come from.
 class AttentionOracle {
  public:
-  explicit AttentionOracle(const AttentionProblem& problem) : p_(problem), s_(problem.shape) {
+  explicit AttentionOracle(const AttentionCase& problem) : p_(problem), s_(problem.shape) {
     const int64_t width = p_.width(), lines = s_.batch * s_.lines * s_.heads;
     const int64_t heads = p_.has_taps() ? s_.batch * s_.heads : 0;
     result_.out = Expected(p_.positions() * width);
@@ -270,141 +236,12 @@ class AttentionOracle {
     }
   }
 
-  const AttentionProblem& p_;
+  const AttentionCase& p_;
   const vit::AttentionShape& s_;
   AttentionExpected result_;
   double scale_, rounded_, absolute_delta_ = 0;
   int64_t b_ = 0, l_ = 0, h_ = 0;
   std::vector<double> q_, k_, v_, d_out_, errors_;
-};
-
-// The tensors of a problem, and the kernels on them.
-struct AttentionRun {
-  const AttentionProblem& problem;
-  Tensor qkv, d_out, bias;
-  Tensor out, statistics, d_qkv, d_bias;
-  Tensor class_row, distance, entropy;
-  vit::AttentionBias strides;
-
-  AttentionRun(const AttentionProblem& problem, int shift)
-      : problem(problem),
-        qkv(problem.type, problem.qkv, shift),
-        d_out(problem.type, problem.d_out, shift),
-        bias(accumulator(problem.type), problem.bias, shift),
-        out(problem.type, problem.d_out.size(), Tensor::kOutput, shift),
-        statistics(bias.type(), 2 * problem.positions() * problem.shape.heads, Tensor::kOutput,
-                   shift),
-        d_qkv(problem.type, qkv.count(), Tensor::kOutput, shift),
-        d_bias(bias.type(), bias.count(), Tensor::kOutput, shift),
-        class_row(bias.type(), heads() * problem.shape.tokens, Tensor::kOutput, shift),
-        distance(bias.type(), heads(), Tensor::kOutput, shift),
-        entropy(bias.type(), heads(), Tensor::kOutput, shift),
-        strides(problem.strides) {
-    strides.data = problem.bias.empty() ? nullptr : bias.data();
-  }
-
-  // Lines with taps.
-  int64_t heads() const {
-    return problem.has_taps() ? problem.shape.batch * problem.shape.heads : 0;
-  }
-
-  vit::Result forward(vit::ParallelFor parallel_for) {
-    return vit::attention_forward(problem.type, problem.shape, problem.scale(), qkv.data(), strides,
-                                  out.data(), statistics.data(), parallel_for);
-  }
-  vit::Result backward(vit::ParallelFor parallel_for) {
-    return vit::attention_backward(problem.type, problem.shape, problem.scale(), qkv.data(), strides,
-                                   out.data(), statistics.data(), d_out.data(), d_qkv.data(),
-                                   parallel_for);
-  }
-  vit::Result bias_gradient(vit::ParallelFor parallel_for) {
-    if (!strides.data) return vit::Result::kOk;
-    return vit::attention_bias_gradient(problem.type, problem.shape, problem.scale(), qkv.data(),
-                                        strides, out.data(), statistics.data(), d_out.data(),
-                                        d_bias.data(), parallel_for);
-  }
-  vit::Result taps(vit::ParallelFor parallel_for) {
-    if (!problem.has_taps()) return vit::Result::kOk;
-    vit::AttentionTaps wanted = {class_row.data(), nullptr, entropy.data(), 0, 0};
-    if (problem.rows > 0) {
-      wanted.distance = distance.data();
-      wanted.rows = problem.rows;
-      wanted.columns = problem.columns;
-    }
-    return vit::attention_taps(problem.type, problem.shape, problem.scale(), qkv.data(), strides,
-                               statistics.data(), wanted, parallel_for);
-  }
-  void all(vit::ParallelFor parallel_for) {
-    for (Tensor* tensor : results()) tensor->forget();
-    const bool ok = forward(parallel_for) == vit::Result::kOk &&
-                    backward(parallel_for) == vit::Result::kOk &&
-                    bias_gradient(parallel_for) == vit::Result::kOk &&
-                    taps(parallel_for) == vit::Result::kOk;
-    EXPECT(ok, "a kernel reports that it failed");
-  }
-
-  std::vector<Tensor*> results() {
-    return {&out, &statistics, &d_qkv, &d_bias, &class_row, &distance, &entropy};
-  }
-
-  void expect_intact() {
-    for (Tensor* tensor : {&qkv, &d_out, &bias}) EXPECT(tensor->intact(), "an input was written");
-    for (Tensor* tensor : results()) {
-      EXPECT(tensor->intact(), "something was written outside of an output");
-    }
-  }
-
-  void expect(const AttentionExpected& expected) {
-    expect_near("out", out, expected.out);
-    expect_near("statistics", statistics, expected.statistics);
-    expect_near("d_qkv", d_qkv, expected.d_qkv);
-    expect_near("d_bias", d_bias, expected.d_bias);
-    expect_near("class_row", class_row, expected.class_row);
-    if (problem.rows > 0) expect_near("distance", distance, expected.distance);
-    expect_near("entropy", entropy, expected.entropy);
-    expect_sums();
-    expect_intact();
-  }
-
-  // The weights of a query that has a key add up to 1, whatever the rounding of its logits did to
-  // them: those of query 0 in class_row, and those of all in the gradient of v, which adds up to
-  // that of out.
-  void expect_sums() {
-    const vit::AttentionShape& s = problem.shape;
-    const double u = unit(bias.type()), n = static_cast<double>(s.tokens);
-    const double error = u * (32 + n / 8) + 2 * unit(problem.type);
-    for (int64_t head = 0; head < heads(); ++head) {
-      if (s.tokens == 0 || isinf(statistics.at((2 * head + 1) * s.tokens))) continue;
-      double sum = 0;
-      for (int64_t j = 0; j < s.tokens; ++j) sum += class_row.at(head * s.tokens + j);
-      EXPECT(fabs(sum - 1) <= u * (32 + n / 8), "class_row of head %lld adds up to %.9g",
-             static_cast<long long>(head), sum);
-    }
-    const int64_t width = problem.width();
-    for (int64_t line = 0; line < s.batch * s.lines; ++line) {
-      for (int64_t c = 0; c < width; ++c) {
-        const int64_t b = line / s.lines, l = line % s.lines, head = c / s.head_size;
-        double want = 0, got = 0, magnitude = 0;
-        for (int64_t i = 0; i < s.tokens; ++i) {
-          const int64_t at = b * s.batch_stride + l * s.line_stride + i * s.token_stride;
-          got += d_qkv.at((at * 3 + 2) * width + c);
-          if (isinf(statistics.at(((line * s.heads + head) * 2 + 1) * s.tokens + i))) continue;
-          want += d_out.at(at * width + c);
-          magnitude += fabs(d_out.at(at * width + c));
-        }
-        // Weights that are no normal numbers count as 0.
-        EXPECT(fabs(got - want) <= error * magnitude + n * smallest(problem.type) + n * 0x1p-100,
-               "d_v of column %lld, line %lld adds up to %.9g, not %.9g +- %.3g",
-               static_cast<long long>(c), static_cast<long long>(line), got, want,
-               error * magnitude);
-      }
-    }
-  }
-
-  void expect_same(AttentionRun& other) {
-    const std::vector<Tensor*> a = results(), b = other.results();
-    for (size_t i = 0; i < a.size(); ++i) EXPECT(*a[i] == *b[i], "result %zu differs", i);
-  }
 };
 
 }  // namespace vit_test

@@ -11,7 +11,7 @@
 
 #include <string>
 
-#include "custom_ops/cc/kernel.h"
+#include "custom_ops/cpu/isa.h"
 
 namespace vit_test {
 

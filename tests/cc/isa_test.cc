@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "custom_ops/cc/kernel.h"
+#include "custom_ops/cpu/isa.h"
 
 namespace {
 

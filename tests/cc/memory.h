@@ -1,5 +1,4 @@
-// Tensors between guards, and the scratch of the kernels: for one file of a program only, since
-// aligned_alloc is defined here.
+// Tensors between guards, and the scratch of the kernels.
 #ifndef TESTS_CC_MEMORY_H_
 #define TESTS_CC_MEMORY_H_
 
@@ -10,6 +9,7 @@
 #include <atomic>
 #include <vector>
 
+#include "custom_ops/cc/execution.h"
 #include "tests/cc/check.h"
 #include "tests/cc/numbers.h"
 
@@ -164,19 +164,22 @@ inline void expect_near(const char* what, const Tensor& got, const Expected& exp
   ++state().checks;
 }
 
-}  // namespace vit_test
-
-// The kernels get their scratch full of NaN, and none where a test wants to see that.
-extern "C" void* aligned_alloc(size_t alignment, size_t size) {
-  vit_test::ScratchUse& use = vit_test::scratch_use();
+// Scratch is full of NaN, and there is none where a test wants to see that.
+inline void* allocate_scratch(int64_t bytes) {
+  ScratchUse& use = scratch_use();
   if (use.refuse) return nullptr;
   int64_t largest = use.largest;
-  while (static_cast<int64_t>(size) > largest &&
-         !use.largest.compare_exchange_weak(largest, static_cast<int64_t>(size))) {
+  while (bytes > largest && !use.largest.compare_exchange_weak(largest, bytes)) {
   }
   void* memory = nullptr;
-  if (posix_memalign(&memory, alignment, size)) return nullptr;
-  return memset(memory, vit_test::kNan, size);
+  if (posix_memalign(&memory, 64, static_cast<size_t>(bytes))) return nullptr;
+  return memset(memory, kNan, static_cast<size_t>(bytes));
 }
+
+inline vit::Execution execution(vit::ParallelFor parallel_for) {
+  return {parallel_for, {allocate_scratch, free}};
+}
+
+}  // namespace vit_test
 
 #endif  // TESTS_CC_MEMORY_H_

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "custom_ops/cc/kernel.h"
+#include "custom_ops/cc/dtype.h"
 
 namespace vit_test {
 

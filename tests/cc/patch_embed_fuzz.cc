@@ -1,6 +1,6 @@
-// libFuzzer on the interface of patch_embed.h: shapes, types and contents. Everything must stay
-// inside of its memory and come out the same in any order of the units; results for plain numbers
-// are those of the oracle, so finite.
+// libFuzzer on the interface of cpu/patch_embed/patch_embed.h: shapes, types and contents. Everything
+// must stay inside of its memory and come out the same in any order of the units; results for plain
+// numbers are those of the oracle, so finite.
 #include <algorithm>
 
 #include "tests/cc/fuzz.h"
@@ -16,14 +16,14 @@ using vit::DType;
 constexpr int64_t kMostProducts = 200000;
 
 // What is cut out and put back are the bytes of the images.
-void cut(const PatchProblem& problem, const PatchRun& run) {
+void cut(const PatchCase& problem, const PatchRun& run) {
   const vit::PatchShape& s = problem.shape;
   const int64_t size = vit::size_of(problem.image_type);
   const int64_t elements = s.batch * s.patches() * s.patch_elements();
   Tensor patches(problem.image_type, elements, Tensor::kOutput, 1);
   Tensor restored(problem.image_type, problem.pixels(), Tensor::kOutput, 1);
-  vit::extract_patches(size, s, run.images.data(), patches.data(), backwards());
-  vit::restore_patches(size, s, patches.data(), restored.data(), backwards());
+  vit::extract_patches({s, size, run.images.data(), patches.data()}, execution(backwards()));
+  vit::restore_patches({s, size, patches.data(), restored.data()}, execution(backwards()));
   EXPECT(patches.intact() && restored.intact(), "something was written outside of an output");
   const uint8_t* before = static_cast<const uint8_t*>(run.images.data());
   const uint8_t* after = static_cast<const uint8_t*>(restored.data());
@@ -45,7 +45,7 @@ void cut(const PatchProblem& problem, const PatchRun& run) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   input.pick_isa();
-  PatchProblem p = {};
+  PatchCase p = {};
   p.type = kFloatTypes[input.pick(0, 3)];
   p.image_type = static_cast<DType>(input.pick(0, 4));
   p.shape.patch_size = input.pick(1, 17);

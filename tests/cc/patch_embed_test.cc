@@ -20,9 +20,9 @@ std::vector<double> normals(Random& random, DType type, int64_t count) {
   return result;
 }
 
-PatchProblem make(Random& random, DType image_type, DType type, const vit::PatchShape& shape,
+PatchCase make(Random& random, DType image_type, DType type, const vit::PatchShape& shape,
                   bool has_position = true) {
-  PatchProblem p = {image_type, type, shape, 1, 0, has_position, {}, {}, {}, {}, {}, {}};
+  PatchCase p = {image_type, type, shape, 1, 0, has_position, {}, {}, {}, {}, {}, {}};
   if (image_type == DType::kUint8) {
     p.scale = static_cast<double>(1 / 127.5f);
     p.offset = -1;
@@ -41,7 +41,7 @@ PatchProblem make(Random& random, DType image_type, DType type, const vit::Patch
   return p;
 }
 
-void say(const char* what, const PatchProblem& p) {
+void say(const char* what, const PatchCase& p) {
   const vit::PatchShape& s = p.shape;
   testing("%s: %s, %s images, %s kernel, %lld x %lld x %lld x %lld, patches of %lld, "
           "%lld features, prefix %lld, position %d",
@@ -51,7 +51,7 @@ void say(const char* what, const PatchProblem& p) {
           static_cast<long long>(s.features), static_cast<long long>(s.prefix), p.has_position);
 }
 
-void compare(const PatchProblem& problem, const char* what, int shift) {
+void compare(const PatchCase& problem, const char* what, int shift) {
   const PatchExpected expected = patch_oracle(problem);
   PatchRun run(problem, shift);
   for_each_isa([&] {
@@ -80,7 +80,7 @@ void test_sizes() {
   }
 }
 
-// Several blocks of rows and of columns, panels of more than one part, rectangles of the kernel.
+// Several blocks of rows and of columns, panels of more than one block, rectangles of the kernel.
 void test_large() {
   const vit::PatchShape shapes[] = {
       {2, 60, 60, 1, 4, 20, 1},    // 450 rows, and as many products along the sum of d_kernel
@@ -118,7 +118,7 @@ void test_no_elements() {
 void test_wanted() {
   for (DType type : kFloatTypes) {
     Random random(7);
-    const PatchProblem problem = make(random, type, type, {2, 9, 8, 3, 4, 21, 2});
+    const PatchCase problem = make(random, type, type, {2, 9, 8, 3, 4, 21, 2});
     PatchRun all(problem, 1), some(problem, 1);
     for_each_isa([&] {
       all.all(vit::serial());
@@ -145,7 +145,7 @@ void test_wanted() {
 void test_left_over_pixels() {
   for (DType type : kFloatTypes) {
     Random random(8);
-    const PatchProblem problem = make(random, type, type, {2, 11, 13, 3, 4, 9, 1});
+    const PatchCase problem = make(random, type, type, {2, 11, 13, 3, 4, 9, 1});
     const vit::PatchShape& s = problem.shape;
     PatchRun clean(problem, 1), dirty(problem, 1);
     std::vector<bool> read(static_cast<size_t>(problem.pixels()));
@@ -183,7 +183,7 @@ void expect_reached(const char* what, const Tensor& before, const Tensor& after,
 void test_not_finite() {
   for (DType type : kFloatTypes) {
     Random random(12);
-    const PatchProblem problem = make(random, type, type, {2, 9, 12, 3, 3, 21, 1});
+    const PatchCase problem = make(random, type, type, {2, 9, 12, 3, 3, 21, 1});
     const vit::PatchShape& s = problem.shape;
     const int64_t f = s.features, image = 1, patch = 7, element = 10, feature = 4;
     const int64_t token = image * s.tokens() + s.prefix + patch;
@@ -246,7 +246,7 @@ void test_threads() {
   for (const vit::PatchShape& shape : shapes) {
     for (DType type : kFloatTypes) {
       Random random(13);
-      const PatchProblem problem = make(random, kImageTypes[++turn % 5], type, shape);
+      const PatchCase problem = make(random, kImageTypes[++turn % 5], type, shape);
       PatchRun one(problem, 1), many(problem, 1);
       for_each_isa([&] {
         say("threads", problem);
@@ -267,7 +267,7 @@ void test_threads() {
 void test_out_of_memory() {
   for (DType type : kFloatTypes) {
     Random random(14);
-    const PatchProblem problem = make(random, type, type, {2, 8, 8, 3, 4, 21, 1});
+    const PatchCase problem = make(random, type, type, {2, 8, 8, 3, 4, 21, 1});
     PatchRun run(problem, 0);
     for_each_isa([&] {
       say("no memory", problem);
@@ -304,8 +304,9 @@ void test_cutting() {
       Tensor patches(DType::kUint8, elements * size, Tensor::kOutput, shift);
       Tensor restored(DType::kUint8, pixels * size, Tensor::kOutput, shift);
       Shuffled shuffled(random.bits(), 3);
-      vit::extract_patches(size, s, images.data(), patches.data(), shuffled.parallel_for());
-      vit::restore_patches(size, s, patches.data(), restored.data(), shuffled.parallel_for());
+      const vit::Execution threads = execution(shuffled.parallel_for());
+      vit::extract_patches({s, size, images.data(), patches.data()}, threads);
+      vit::restore_patches({s, size, patches.data(), restored.data()}, threads);
 
       std::vector<double> expected(bytes.size(), 0.0);
       int64_t differences = 0;

@@ -7,12 +7,12 @@
 
 #include <vector>
 
-#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "tests/cc/memory.h"
 
 namespace vit_test {
 
-struct PatchProblem {
+struct PatchCase {
   vit::DType image_type, type;
   vit::PatchShape shape;
   double scale = 1, offset = 0;
@@ -39,7 +39,7 @@ inline int64_t pixel_place(const vit::PatchShape& s, int64_t b, int64_t patch, i
   return ((b * s.height + row) * s.width + column) * s.channels + channel;
 }
 
-inline PatchExpected patch_oracle(const PatchProblem& p) {
+inline PatchExpected patch_oracle(const PatchCase& p) {
   const vit::PatchShape& s = p.shape;
   const int64_t features = s.features, elements = s.patch_elements();
   const auto at = [](const std::vector<double>& x, int64_t i) { return x[static_cast<size_t>(i)]; };
@@ -104,11 +104,11 @@ inline PatchExpected patch_oracle(const PatchProblem& p) {
 
 // The tensors of a problem, and the kernels on them.
 struct PatchRun {
-  const PatchProblem& problem;
+  const PatchCase& problem;
   Tensor images, kernel, bias, prefix, position, d_tokens;
   Tensor tokens, d_images, d_kernel, d_bias, d_prefix, d_position;
 
-  PatchRun(const PatchProblem& p, int shift)
+  PatchRun(const PatchCase& p, int shift)
       : problem(p),
         images(p.image_type, p.images, shift),
         kernel(p.type, p.kernel, shift),
@@ -127,29 +127,33 @@ struct PatchRun {
   bool has_images() const { return problem.image_type != vit::DType::kUint8; }
 
   vit::Result forward(vit::ParallelFor parallel_for) {
-    const PatchProblem& p = problem;
-    return vit::patch_embed_forward(p.image_type, p.type, p.shape, images.data(), p.scale, p.offset,
-                                    kernel.data(), bias.data(),
-                                    p.shape.prefix ? prefix.data() : nullptr,
-                                    p.has_position ? position.data() : nullptr, tokens.data(),
-                                    parallel_for);
+    const PatchCase& p = problem;
+    const vit::PatchEmbedForwardProblem forward = {
+        {p.image_type, p.type, p.shape, images.data(), p.scale, p.offset, kernel.data()},
+        bias.data(),
+        p.shape.prefix ? prefix.data() : nullptr,
+        p.has_position ? position.data() : nullptr,
+        tokens.data()};
+    return vit::patch_embed_forward(forward, execution(parallel_for));
   }
   // The gradients of `wanted`: bits 0 to 4 for images, kernel, bias, prefix and position.
   vit::Result backward(int wanted, vit::ParallelFor parallel_for) {
-    const PatchProblem& p = problem;
-    const auto if_wanted = [&](int bit, Tensor& tensor) {
-      return wanted >> bit & 1 ? tensor.data() : nullptr;
+    const PatchCase& p = problem;
+    const auto if_wanted = [&](int bit, bool possible, Tensor& tensor) {
+      return possible && wanted >> bit & 1 ? tensor.data() : nullptr;
     };
-    vit::PatchGradients gradients = {if_wanted(0, d_images), if_wanted(1, d_kernel),
-                                     if_wanted(2, d_bias), if_wanted(3, d_prefix),
-                                     if_wanted(4, d_position)};
-    if (!has_images()) gradients.images = nullptr;
-    if (!p.has_position) gradients.position = nullptr;
+    vit::PatchEmbedGradientProblem gradient = {
+        {p.image_type, p.type, p.shape, nullptr, p.scale, p.offset, nullptr},
+        d_tokens.data(),
+        if_wanted(0, has_images(), d_images),
+        if_wanted(1, true, d_kernel),
+        if_wanted(2, true, d_bias),
+        if_wanted(3, true, d_prefix),
+        if_wanted(4, p.has_position, d_position)};
     // What is not read may be null: images but for the kernel's gradient, and the other way round.
-    const void* const read_images = gradients.kernel ? images.data() : nullptr;
-    const void* const read_kernel = gradients.images ? kernel.data() : nullptr;
-    return vit::patch_embed_backward(p.image_type, p.type, p.shape, read_images, p.scale, p.offset,
-                                     read_kernel, d_tokens.data(), gradients, parallel_for);
+    if (gradient.d_kernel) gradient.images = images.data();
+    if (gradient.d_images) gradient.kernel = kernel.data();
+    return vit::patch_embed_backward(gradient, execution(parallel_for));
   }
   void all(vit::ParallelFor parallel_for, int wanted = 31) {
     for (Tensor* tensor : results()) tensor->forget();

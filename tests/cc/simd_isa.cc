@@ -1,10 +1,11 @@
-// Compiled once for every instruction set, with -DVIT_ISA=<name>: see simd.h.
+// Compiled once for every instruction set, with -DVIT_ISA=<name>: see simd/vectors.h.
 #include "tests/cc/simd_isa.h"
 
 // GCC 12 means its own headers: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105593
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
-#include "custom_ops/cc/simd.h"
+#include "custom_ops/cpu/simd/conversions.h"
+#include "custom_ops/cpu/simd/math.h"
 
 namespace vit {
 namespace VIT_ISA {
@@ -85,9 +86,7 @@ constexpr void (*round_vectors)(const float*, uint16_t*, int64_t) = nullptr;
 constexpr void (*round_pairs)(const float*, const float*, uint16_t*) = nullptr;
 #endif
 
-}  // namespace
-
-vit_test::SimdFunctions simd_functions() {
+vit_test::SimdFunctions functions() {
   return {
       kLanes<float>,
       each<float, exponentials<float>>,
@@ -117,5 +116,18 @@ vit_test::SimdFunctions simd_functions() {
   };
 }
 
+}  // namespace
+
 }  // namespace VIT_ISA
 }  // namespace vit
+
+namespace vit_test {
+
+template <vit::Isa isa>
+SimdFunctions SimdFunctions::of() {
+  return vit::VIT_ISA::functions();
+}
+
+template SimdFunctions SimdFunctions::of<vit::VIT_ISA::kIsa>();
+
+}  // namespace vit_test

@@ -1,9 +1,11 @@
-// The functions of simd.h as a test can call them, for every instruction set.
+// The functions of custom_ops/cpu/simd as a test can call them, for every instruction set.
 #ifndef TESTS_CC_SIMD_ISA_H_
 #define TESTS_CC_SIMD_ISA_H_
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "custom_ops/cpu/isa.h"
 
 namespace vit_test {
 
@@ -38,25 +40,11 @@ struct SimdFunctions {
   float (*add_lanes_float)(const float* x);
   double (*add_lanes_double)(const double* x);
   void (*maximum_float)(const float* a, const float* b, float* result);
+
+  template <vit::Isa isa>
+  static SimdFunctions of();
 };
 
 }  // namespace vit_test
-
-namespace vit {
-namespace baseline {
-vit_test::SimdFunctions simd_functions();
-}
-#if defined(__x86_64__)
-namespace avx2 {
-vit_test::SimdFunctions simd_functions();
-}
-namespace avx512 {
-vit_test::SimdFunctions simd_functions();
-}
-namespace avx512_bf16 {
-vit_test::SimdFunctions simd_functions();
-}
-#endif
-}  // namespace vit
 
 #endif  // TESTS_CC_SIMD_ISA_H_

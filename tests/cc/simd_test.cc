@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "custom_ops/cpu/dispatch.h"
 #include "tests/cc/memory.h"
 #include "tests/cc/simd_isa.h"
 
@@ -10,20 +11,7 @@ namespace {
 
 using namespace vit_test;
 
-SimdFunctions functions() {
-  switch (vit::current_isa()) {
-#if defined(__x86_64__)
-    case vit::Isa::kAvx2:
-      return vit::avx2::simd_functions();
-    case vit::Isa::kAvx512:
-      return vit::avx512::simd_functions();
-    case vit::Isa::kAvx512Bf16:
-      return vit::avx512_bf16::simd_functions();
-#endif
-    default:
-      return vit::baseline::simd_functions();
-  }
-}
+SimdFunctions functions() { return vit::table_of_current_isa<SimdFunctions>(); }
 
 template <class To, class From>
 To bits_of(From x) {

@@ -7,11 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/cc/execution.h"
 #include "tests/cc/check.h"
 
 namespace vit_test {
 
-// Ranges of random lengths in random order, shared out among threads.
+// Ranges of random lengths in random order, taken by several threads.
 struct Shuffled {
   Random random;
   int threads;

@@ -10,7 +10,7 @@ import pytest
 from custom_ops import build_ops, build_plan, library_file
 from custom_ops.build_plan import BuildError
 
-FOLDERS = ("cc", "tf", "python")
+FOLDERS = ("cc", "cpu", "tf", "python")
 TARGET = {
     "python_include": "/python",
     "suffix": ".abi.so",
@@ -26,13 +26,14 @@ TARGET = {
 
 def test_the_lists_name_every_file():
     lists = build_plan.sources()
-    names = ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS", "MODULE", "MODULE_HEADERS")
-    listed = [file for name in names for file in lists[name]]
     package = build_plan.PACKAGE
     there = [
-        path.relative_to(package).as_posix() for f in FOLDERS for path in package.glob(f"{f}/*")
+        path.relative_to(package).as_posix()
+        for folder in FOLDERS
+        for path in package.glob(f"{folder}/**/*")
+        if path.is_file()
     ]
-    assert sorted(listed) == sorted(there)
+    assert sorted(build_plan.source_files()) == sorted(there)
     tests = (package.parent / "tests" / "cc").glob("*_test.cc")
     assert sorted(lists["TESTS"]) == sorted(path.stem for path in tests)
 
@@ -45,6 +46,9 @@ def test_headers_that_are_read_are_listed():
         ("ISA_KERNELS", lists["HEADERS"]),
         ("HEADERS", lists["HEADERS"]),
         ("OPS", lists["HEADERS"] + lists["OP_HEADERS"] + ["build_stamp.h"]),
+        ("OP_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"]),
+        ("MODULE", lists["HEADERS"] + lists["MODULE_HEADERS"]),
+        ("MODULE_HEADERS", lists["HEADERS"] + lists["MODULE_HEADERS"]),
     ):
         for file in lists[name]:
             for line in (build_plan.PACKAGE / file).read_text().splitlines():
@@ -71,9 +75,11 @@ def test_plan(monkeypatch):
 
     by_isa = {unit.name: unit for unit in units["kernels"] if unit.source in lists["ISA_KERNELS"]}
     assert len(by_isa) == len(lists["ISA_KERNELS"]) * 4
-    assert "-mavx512bf16" in by_isa["attention_isa-avx512_bf16"].flags
-    assert "-mavx512bf16" not in by_isa["attention_isa-avx512"].flags
-    assert not [flag for flag in by_isa["attention_isa-baseline"].flags if flag.startswith("-m")]
+    assert "-mavx512bf16" in by_isa["cpu_attention_kernels-avx512_bf16"].flags
+    assert "-mavx512bf16" not in by_isa["cpu_attention_kernels-avx512"].flags
+    assert not [
+        flag for flag in by_isa["cpu_attention_kernels-baseline"].flags if flag.startswith("-m")
+    ]
     for name, unit in by_isa.items():
         assert unit.flags[-1] == f"-DVIT_ISA={name.split('-')[1]}"
 
@@ -163,7 +169,7 @@ def compiled(folder):
     return sorted(line.split()[2] for line in lines if "/" in line.split()[1])
 
 
-ALL = ["i-baseline", "k", "m", "op"]
+ALL = ["cc_i-baseline", "cc_k", "python_m", "tf_op"]
 
 
 @pytest.mark.process
@@ -173,23 +179,23 @@ def test_only_what_changed_is_compiled_again(package):
     assert compiled(folder) == []
     (folder / "cc/k.cc").write_text('#include "custom_ops/cc/a.h"\nint kernel() { return 2; }')
     # The stamp in op.cc holds the hash of all sources.
-    assert compiled(folder) == ["k", "op"]
+    assert compiled(folder) == ["cc_k", "tf_op"]
     (folder / "cc/a.h").write_text("int isa();  // changed")
     assert compiled(folder) == ALL
     (folder / "tf/o.h").write_text("// changed")
-    assert compiled(folder) == ["op"]
+    assert compiled(folder) == ["tf_op"]
     target["tensorflow"]["version"] = "2.20.1"
-    assert compiled(folder) == ["op"]
+    assert compiled(folder) == ["tf_op"]
     target["tensorflow"]["compile"] = ["-DY"]
-    assert compiled(folder) == ["op"]
+    assert compiled(folder) == ["tf_op"]
     target["pybind11_version"] = "3.1"
-    assert compiled(folder) == ["m"]
+    assert compiled(folder) == ["python_m"]
     target["pybind11_include"] = target["python_include"] = "/moved"
     assert compiled(folder) == []
     (folder / "sources.bzl").write_text(
         LISTS.replace('KERNEL_COPTS = ["-O0"', 'KERNEL_COPTS = ["-O1"')
     )
-    assert compiled(folder) == ["i-baseline", "k", "op"]
+    assert compiled(folder) == ["cc_i-baseline", "cc_k", "tf_op"]
     # Back to what was compiled before.
     (folder / "sources.bzl").write_text(LISTS)
     assert compiled(folder) == []
@@ -222,7 +228,9 @@ def test_old_objects_go(package):
         (folder / "cc/k.cc").write_text(f"int kernel() {{ return {i}; }}")
         compiled(folder)
     cache = folder.parent / "build" / "ops"
-    assert len(list(cache.glob("k-*.o"))) == 4 and len(list(cache.glob("i-baseline-*.o"))) == 1
+    assert (
+        len(list(cache.glob("cc_k-*.o"))) == 4 and len(list(cache.glob("cc_i-baseline-*.o"))) == 1
+    )
     assert compiled(folder) == []
 
 

@@ -1,0 +1,20 @@
+// Element types of tensors. The headers of this folder are read by every device; like those of
+// custom_ops/cpu they include neither TensorFlow nor the C++ standard library (see
+// custom_ops/cpu/simd/vectors.h).
+#ifndef CUSTOM_OPS_CC_DTYPE_H_
+#define CUSTOM_OPS_CC_DTYPE_H_
+
+#include <stdint.h>
+
+namespace vit {
+
+// Element type of tensors in memory. Sums are kept in float, or in double for kFloat64.
+enum class DType : int { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2, kFloat64 = 3, kUint8 = 4 };
+
+constexpr int64_t size_of(DType type) {
+  return type == DType::kFloat64 ? 8 : type == DType::kFloat32 ? 4 : type == DType::kUint8 ? 1 : 2;
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CC_DTYPE_H_

@@ -1,0 +1,41 @@
+// How a call runs: on which threads, and where its scratch memory comes from.
+#ifndef CUSTOM_OPS_CC_EXECUTION_H_
+#define CUSTOM_OPS_CC_EXECUTION_H_
+
+#include <stdint.h>
+
+namespace vit {
+
+// Runs body(argument, begin, end) on ranges that cover [0, total) once, possibly at the same time
+// on several threads, and returns when all are done. `cost` is about the cycles of one unit.
+using RangeBody = void (*)(void* argument, int64_t begin, int64_t end);
+struct ParallelFor {
+  void (*run)(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument);
+  void* pool;
+};
+
+// All ranges on the calling thread.
+ParallelFor serial();
+
+// Memory aligned to 64 bytes, null if there is none. Called from several threads at the same time.
+struct Allocator {
+  void* (*allocate)(int64_t bytes);
+  void (*release)(void* memory);
+};
+
+// That of the C library.
+Allocator heap();
+
+struct Execution {
+  ParallelFor parallel_for;
+  Allocator allocator;
+};
+
+enum class Result : int {
+  kOk = 0,
+  kOutOfMemory = 1,  // scratch could not be allocated; outputs are undefined
+};
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CC_EXECUTION_H_

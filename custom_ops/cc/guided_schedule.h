@@ -1,0 +1,42 @@
+// How threads divide units of work among them, for implementations of ParallelFor.
+#ifndef CUSTOM_OPS_CC_GUIDED_SCHEDULE_H_
+#define CUSTOM_OPS_CC_GUIDED_SCHEDULE_H_
+
+#include <stdint.h>
+
+namespace vit {
+
+// Chunks of [0, total) for threads that ask for them, in order: large ones first, since a kernel
+// keeps what it has packed from one unit to its neighbour, and ever smaller ones, so that all
+// threads end together (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+class GuidedSchedule {
+ public:
+  // No chunk but the last has fewer than `min_chunk` units.
+  GuidedSchedule(int64_t total, int64_t threads, int64_t min_chunk)
+      : total_(total), threads_(threads), min_chunk_(min_chunk) {}
+
+  // The next chunk; false when there is none.
+  bool next(int64_t* begin, int64_t* end) {
+    int64_t first = __atomic_load_n(&next_, __ATOMIC_RELAXED);
+    int64_t after;
+    do {
+      const int64_t left = total_ - first;
+      if (left <= 0) return false;
+      const int64_t guided = left / (2 * threads_);
+      const int64_t count = guided < min_chunk_ ? min_chunk_ : guided;
+      after = first + (count < left ? count : left);
+    } while (!__atomic_compare_exchange_n(&next_, &first, after, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    *begin = first;
+    *end = after;
+    return true;
+  }
+
+ private:
+  const int64_t total_, threads_, min_chunk_;  // the last two at least 1
+  int64_t next_ = 0;
+};
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CC_GUIDED_SCHEDULE_H_

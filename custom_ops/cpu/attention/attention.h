@@ -1,0 +1,27 @@
+// Attention on the CPU: what is computed stands with the problems. Everything is deterministic: the
+// same bits for any number of threads.
+#ifndef CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
+#define CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
+
+#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/execution.h"
+
+namespace vit {
+
+Result attention_forward(const AttentionForwardProblem& problem, const Execution& execution);
+
+// Writes d_qkv.
+Result attention_backward(const AttentionGradientProblem& problem, const Execution& execution);
+
+// Writes d_bias.
+Result attention_bias_gradient(const AttentionGradientProblem& problem, const Execution& execution);
+
+Result attention_taps(const AttentionTapsProblem& problem, const Execution& execution);
+
+// Bytes of scratch that one thread of attention_forward uses; grows with tokens, not with their
+// square. Reads neither data nor scale.
+int64_t attention_forward_scratch(const AttentionForwardProblem& problem);
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_

@@ -1,0 +1,166 @@
+// The gradients of q, k and v: see logit_gradients.h.
+#ifndef CUSTOM_OPS_CPU_ATTENTION_BACKWARD_H_
+#define CUSTOM_OPS_CPU_ATTENTION_BACKWARD_H_
+
+#include "custom_ops/cpu/attention/logit_gradients.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// A unit is a line of one head. S and E: see AttentionForward.
+template <class S, class E = Accumulator<S>>
+struct AttentionBackward {
+  using T = Accumulator<S>;
+  static constexpr int64_t kPack = kPackSize<E>;
+
+  static int64_t units(const AttentionGradientProblem& problem) {
+    return problem.shape.tokens ? lines_of(problem.shape) : 0;
+  }
+
+  static double unit_cycles(const AttentionGradientProblem& problem) {
+    return line_cycles(problem.shape, 5);
+  }
+
+  static int64_t scratch_bytes(const AttentionGradientProblem& problem) {
+    const int64_t padded = round_up(problem.shape.head_size, kLanes<T>);
+    return LogitGradients<S, E>::scratch_bytes(problem) +
+           2 * Scratch::bytes<T>(problem.shape.tokens * padded) +
+           2 * Scratch::bytes<T>(kMaxQueries<T> * padded) +
+           Scratch::bytes<T>(problem.shape.head_size * kMaxQueries<T>) +
+           (kPack > 1 ? Scratch::bytes<T>(problem.shape.tokens * problem.shape.head_size) : 0);
+  }
+
+  static void run(const AttentionGradientProblem& problem, int64_t begin, int64_t end,
+                  void* memory) {
+    const int64_t size = problem.shape.head_size, tokens = problem.shape.tokens;
+    const int64_t padded = round_up(size, kLanes<T>);
+    Scratch scratch(memory);
+    LogitGradients<S, E> gradients(problem, scratch);
+    Sums sums;
+    sums.padded = padded;
+    sums.d_keys = scratch.take<T>(tokens * padded);
+    sums.d_values = scratch.take<T>(tokens * padded);
+    sums.queries = scratch.take<E>(kMaxQueries<T> * padded);
+    sums.d_out = scratch.take<E>(kMaxQueries<T> * padded);
+    sums.d_queries = scratch.take<T>(size * kMaxQueries<T>);
+    E* const key_pairs = kPack > 1 ? scratch.take<E>(tokens * size) : nullptr;
+
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const Line<S> line(problem.shape, unit);
+      const S* k = static_cast<const S*>(problem.qkv) + line.offset + line.width;
+      gradients.pack_line(problem, line);
+      sums.keys = gradients.keys;
+      sums.key_step = gradients.key_step;
+      if constexpr (kPack > 1) {
+        pack_right(k, line.step, tokens, size, key_pairs, size);
+        sums.keys = key_pairs;
+        sums.key_step = size;
+      }
+      const Blocking vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors);
+      gradients.prefetcher = Prefetcher();
+      if (unit + 1 < end) {
+        gradients.prefetcher = prefetcher_of(problem, Line<S>(problem.shape, unit + 1));
+      }
+      gradients.prefetch_interval = ceil_divide(vectors.count, kPack);
+      for (int64_t i = 0; i < vectors.count; ++i) {
+        const int64_t query = vectors.begin(i) * kLanes<T>;
+        switch (vectors.size(i)) {
+          case 1: run_block<1>(problem, line, query, gradients, sums); break;
+          case 2: run_block<2>(problem, line, query, gradients, sums); break;
+#if defined(__AVX512F__)
+          case 3: run_block<3>(problem, line, query, gradients, sums); break;
+          case 4: run_block<4>(problem, line, query, gradients, sums); break;
+#endif
+        }
+      }
+      S* d_qkv = static_cast<S*>(problem.gradient) + line.offset;
+      const T scale = static_cast<T>(problem.scale);
+      write_rows(sums.d_keys, padded, scale, d_qkv + line.width, line.step, tokens, size);
+      write_rows(sums.d_values, padded, 1, d_qkv + 2 * line.width, line.step, tokens, size);
+    }
+  }
+
+  static Prefetcher prefetcher_of(const AttentionGradientProblem& problem, const Line<S>& line) {
+    Prefetcher prefetcher(line);
+    for (int part = 0; part < 3; ++part) {
+      const int64_t at = line.offset + part * line.width;
+      prefetcher.read(static_cast<const S*>(problem.qkv) + at, line.step);
+      prefetcher.write(static_cast<S*>(problem.gradient) + at, line.step);
+    }
+    prefetcher.read(static_cast<const S*>(problem.out) + line.out_offset, line.out_step);
+    prefetcher.read(static_cast<const S*>(problem.d_out) + line.out_offset, line.out_step);
+    return prefetcher;
+  }
+
+  struct Sums {
+    int64_t padded;           // size, rounded up to whole vectors
+    T *d_keys, *d_values;     // [tokens, padded]
+    E *queries, *d_out;       // [queries / kPack, padded]
+    T* d_queries;             // [size, columns]
+    const E* keys;            // [tokens / kPack, size], rows at this distance
+    int64_t key_step;
+  };
+
+  template <int kVectors>
+  static void run_block(const AttentionGradientProblem& problem, const Line<S>& line, int64_t query,
+                        LogitGradients<S, E>& gradients, const Sums& sums) {
+    constexpr int64_t kColumns = kVectors * kLanes<T>;
+    const int64_t size = line.size;
+    const int64_t queries = line.tokens - query < kColumns ? line.tokens - query : kColumns;
+    const auto per_query = gradients.template pack_queries<kVectors>(problem, line, query, queries);
+    pack_right(static_cast<const S*>(problem.qkv) + line.offset + query * line.step, line.step,
+               queries, size, sums.queries, sums.padded);
+    pack_right(static_cast<const S*>(problem.d_out) + line.out_offset + query * line.out_step,
+               line.out_step, queries, size, sums.d_out, sums.padded);
+    // A query without a key adds to nothing, not even 0 * Inf.
+    for (int64_t i = 0; i < queries; ++i) {
+      if (per_query.all_open[i / kLanes<T>] || per_query.is_open(i)) continue;
+      clear_right(sums.queries, sums.padded, i);
+      clear_right(sums.d_out, sums.padded, i);
+    }
+
+    const Blocking key_blocks(ceil_divide(line.tokens, kPack), kMaxKeys<T> / kPack);
+    const Blocking columns(sums.padded / kLanes<T>, kMaxVectors);
+    const int64_t depth = ceil_divide(queries, kPack);
+    for (int64_t i = 0; i < key_blocks.count; ++i) {
+      const int64_t key = key_blocks.begin(i) * kPack;
+      const int64_t rest = line.tokens - key, most = key_blocks.size(i) * kPack;
+      const int64_t keys = rest < most ? rest : most;
+      gradients.template block<kVectors>(problem, line, query, key, keys, per_query);
+      for (int64_t c = 0; c < columns.count; ++c) {
+        const int64_t column = columns.begin(c) * kLanes<T>;
+        const int count = static_cast<int>(columns.size(c));
+        const int64_t at = key * sums.padded + column;
+        multiply<E>(keys, count, depth, gradients.weight_rows, kColumns / kPack, 1,
+                    sums.d_out + column, sums.padded, sums.d_values + at, sums.padded, query > 0);
+        multiply<E>(keys, count, depth, gradients.d_rows, kColumns / kPack, 1,
+                    sums.queries + column, sums.padded, sums.d_keys + at, sums.padded, query > 0);
+      }
+      multiply<E>(size, kVectors, key_blocks.size(i), sums.keys + key / kPack * sums.key_step, 1,
+                  sums.key_step, gradients.d_right, kColumns, sums.d_queries, kColumns, i > 0);
+    }
+    Vector<T> scales[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      scales[v] = broadcast<T>(static_cast<T>(problem.scale));
+      if (per_query.all_open[v]) continue;
+      clear_columns<T>(sums.d_queries + v * kLanes<T>, kColumns, size, per_query.open[v]);
+    }
+    unpack_columns(sums.d_queries, kColumns, scales,
+                   static_cast<S*>(problem.gradient) + line.offset + query * line.step, line.step,
+                   queries, size);
+  }
+
+  static void write_rows(const T* from, int64_t padded, T factor, S* to, int64_t step, int64_t rows,
+                         int64_t size) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < size; j += kLanes<T>) {
+        store_first(to + i * step + j, load(from + i * padded + j) * factor, size - j);
+      }
+    }
+  }
+};
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_ATTENTION_BACKWARD_H_

@@ -1,0 +1,249 @@
+// Attention forward: see cc/attention.h for what, logits.h for how blocks lie.
+#ifndef CUSTOM_OPS_CPU_ATTENTION_FORWARD_H_
+#define CUSTOM_OPS_CPU_ATTENTION_FORWARD_H_
+
+#include "custom_ops/cpu/attention/logits.h"
+#include "custom_ops/cpu/scratch.h"
+#include "custom_ops/cpu/simd/math.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// Fewer lines than this are cut into groups of queries, so that there is work for many threads.
+// Each group packs all keys again, which costs little for the long lines that this is for.
+constexpr int64_t kManyLines = 32;
+constexpr int64_t kQueriesPerGroup = 256;
+
+inline int64_t groups_of(const AttentionShape& shape) {
+  const int64_t lines = lines_of(shape);
+  if (lines == 0 || lines >= kManyLines) return 1;
+  const int64_t wanted = ceil_divide(kManyLines, lines);
+  const int64_t useful = shape.tokens / kQueriesPerGroup;
+  return useful < 1 ? 1 : wanted < useful ? wanted : useful;
+}
+
+// S: elements in memory; E: elements of the products, which are the numbers T themselves, or Pairs
+// of bfloat16 for an even head size. A unit is a group of queries of a line of one head.
+template <class S, class E = Accumulator<S>>
+struct AttentionForward {
+  using T = Accumulator<S>;
+  static constexpr int64_t kPack = kPackSize<E>;
+
+  static int64_t units(const AttentionForwardProblem& problem) {
+    return problem.shape.tokens ? lines_of(problem.shape) * groups_of(problem.shape) : 0;
+  }
+
+  static double unit_cycles(const AttentionForwardProblem& problem) {
+    return line_cycles(problem.shape, 2);
+  }
+
+  static int64_t scratch_bytes(const AttentionForwardProblem& problem) {
+    const int64_t size = problem.shape.head_size;
+    const int64_t rows = round_up(problem.shape.tokens, kPack) * size / kPack;
+    const int64_t block = kMaxKeys<T> * kMaxQueries<T>;
+    return 2 * Scratch::bytes<E>(rows) + 2 * Scratch::bytes<T>(size * kMaxQueries<T>) +
+           Scratch::bytes<T>(block) * (problem.bias.data ? 2 : 1);
+  }
+
+  static void run(const AttentionForwardProblem& problem, int64_t begin, int64_t end,
+                  void* memory) {
+    const int64_t groups = groups_of(problem.shape);
+    const int64_t size = problem.shape.head_size, tokens = problem.shape.tokens;
+    Scratch scratch(memory);
+    Block block;
+    const int64_t rows = round_up(tokens, kPack) * size / kPack;
+    E* const key_rows = scratch.take<E>(rows);
+    E* const value_rows = scratch.take<E>(rows);
+    block.queries = scratch.take<E>(size * kMaxQueries<T>);
+    block.sums = scratch.take<T>(size * kMaxQueries<T>);
+    block.logits = scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>);
+    block.bias = problem.bias.data ? scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>) : nullptr;
+
+    int64_t packed = -1;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const Line<S> line(problem.shape, unit / groups);
+      const S* qkv = static_cast<const S*>(problem.qkv) + line.offset;
+      if (packed != unit / groups) {
+        block.keys = rows_of(qkv + line.width, line, key_rows, block.key_step);
+        if constexpr (kPack == 1) {
+          block.values = rows_of(qkv + 2 * line.width, line, value_rows, block.value_step);
+        } else {
+          pack_right(qkv + 2 * line.width, line.step, tokens, size, value_rows, size);
+          block.values = value_rows;
+          block.value_step = size;
+        }
+        packed = unit / groups;
+      }
+      // Blocks of queries are whole vectors, as equal as possible.
+      const Blocking vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors);
+      const Blocking group_blocks(vectors.count, ceil_divide(vectors.count, groups));
+      if (unit % groups >= group_blocks.count) continue;
+      const int64_t first = group_blocks.begin(unit % groups);
+      const int64_t count = group_blocks.size(unit % groups);
+      const int64_t next = unit / groups + 1;
+      block.prefetcher = Prefetcher();
+      if (next * groups < end) {
+        block.prefetcher = prefetcher_of(problem, Line<S>(problem.shape, next));
+      }
+      block.prefetch_interval = count;
+      for (int64_t i = first; i < first + count; ++i) {
+        const int64_t query = vectors.begin(i) * kLanes<T>;
+        switch (vectors.size(i)) {
+          case 1: run_block<1>(problem, line, query, block); break;
+          case 2: run_block<2>(problem, line, query, block); break;
+#if defined(__AVX512F__)
+          case 3: run_block<3>(problem, line, query, block); break;
+          case 4: run_block<4>(problem, line, query, block); break;
+#endif
+        }
+      }
+    }
+  }
+
+  static Prefetcher prefetcher_of(const AttentionForwardProblem& problem, const Line<S>& line) {
+    Prefetcher prefetcher(line);
+    for (int part = 0; part < 3; ++part) {
+      const int64_t at = line.offset + part * line.width;
+      prefetcher.read(static_cast<const S*>(problem.qkv) + at, line.step);
+    }
+    prefetcher.write(static_cast<S*>(problem.out) + line.out_offset, line.out_step);
+    return prefetcher;
+  }
+
+  struct Block {
+    // Of the whole line: [tokens, size / kPack] and [tokens / kPack, size]; rows are these steps
+    // apart.
+    const E *keys, *values;
+    int64_t key_step, value_step;
+    E* queries;        // [size / kPack, columns]: q^T
+    T* sums;           // [size, columns]: the unnormalised result
+    T *logits, *bias;  // [keys, columns]
+    Prefetcher prefetcher;
+    int64_t prefetch_interval;  // rows of logits per token prefetched: it lasts for the line
+  };
+
+  // `kVectors` vectors of queries from `query` on against all keys.
+  template <int kVectors>
+  static void run_block(const AttentionForwardProblem& problem, const Line<S>& line, int64_t query,
+                        Block& block) {
+    constexpr int64_t kColumns = kVectors * kLanes<T>;
+    const int64_t size = line.size;
+    const int64_t queries = line.tokens - query < kColumns ? line.tokens - query : kColumns;
+    const S* q = static_cast<const S*>(problem.qkv) + line.offset + query * line.step;
+    pack_elements<E>(q, line.step, queries, size, block.queries, kColumns);
+    const LineBias<T> bias(problem.bias, line.batch, line.line, line.head);
+
+    const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
+    Vector<T> maxima[kVectors], totals[kVectors];
+    Integers<T> open[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      maxima[v] = lowest;
+      totals[v] = Vector<T>{};
+      open[v] = Integers<T>{};
+    }
+    const Blocking key_blocks(ceil_divide(line.tokens, kPack), kMaxKeys<T> / kPack);
+    for (int64_t i = 0; i < key_blocks.count; ++i) {
+      const int64_t key = key_blocks.begin(i) * kPack;
+      const int64_t rest = line.tokens - key, most = key_blocks.size(i) * kPack;
+      const int64_t keys = rest < most ? rest : most;
+      const T factor =
+          compute_logits<E, kVectors>(line, problem.scale, bias, block.keys, block.key_step,
+                                      block.queries, key, keys, query, block.logits, block.bias,
+                                      open);
+      exponentials<kVectors>(block, keys, factor, maxima, totals, i ? block.sums : nullptr, size);
+      multiply<E>(size, kVectors, key_blocks.size(i),
+                  block.values + key / kPack * block.value_step, 1, block.value_step,
+                  reinterpret_cast<const E*>(block.logits), kColumns, block.sums, kColumns, i > 0);
+    }
+
+    T* largest =
+        static_cast<T*>(problem.statistics) + 2 * line.first_query(problem.shape) + query;
+    Vector<T> inverse[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      inverse[v] = T(1) / totals[v];
+      // Without one finite logit the total is 0, and the result NaN, as softmax has it.
+      const Vector<T> nan = broadcast<T>(static_cast<T>(__builtin_nan("")));
+      Vector<T> log2_total = totals[v] > T(0) ? log2<T>(totals[v]) : nan;
+      if (bias.data) {
+        maxima[v] = open[v] ? maxima[v] : Vector<T>{};
+        log2_total = open[v] ? log2_total : -lowest;
+        clear_columns<T>(block.sums + v * kLanes<T>, kColumns, size, open[v]);
+        inverse[v] = open[v] ? inverse[v] : Vector<T>{};
+      }
+      const int64_t count = queries - v * kLanes<T>;
+      store_first(largest + v * kLanes<T>, maxima[v], count);
+      store_first(largest + line.tokens + v * kLanes<T>, log2_total, count);
+      if ((v + 1) * kLanes<T> >= queries) {
+        for (int rest = v + 1; rest < kVectors; ++rest) inverse[rest] = Vector<T>{};
+        break;
+      }
+    }
+    S* out = static_cast<S*>(problem.out) + line.out_offset + query * line.out_step;
+    unpack_columns(block.sums, kColumns, inverse, out, line.out_step, queries, size);
+  }
+
+  // logits become exp2((logits - maxima) * factor) as elements [keys / kPack, columns], with the
+  // running maxima, totals and sums brought to the new maxima (the running softmax). `sums` is null
+  // as long as there are none.
+  template <int kVectors>
+  static VIT_INLINE void exponentials(Block& block, int64_t keys, T factor,
+                                      Vector<T> (&maxima)[kVectors], Vector<T> (&totals)[kVectors],
+                                      T* sums, int64_t size) {
+    constexpr int64_t kColumns = kVectors * kLanes<T>;
+    T* const logits = block.logits;
+    const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
+    Vector<T> highest[kVectors], shift[kVectors], rescale[kVectors];
+    for (int v = 0; v < kVectors; ++v) highest[v] = lowest;
+    for (int64_t j = 0; j < keys; ++j) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        highest[v] = maximum<T>(load(logits + j * kColumns + v * kLanes<T>), highest[v]);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      const Vector<T> before = maxima[v];
+      maxima[v] = maximum<T>(highest[v], before);
+      // A column of -inf only: 0 keeps the exponentials at 0 instead of NaN.
+      shift[v] = maxima[v] == lowest ? Vector<T>{} : maxima[v];
+      rescale[v] = exp2((before - shift[v]) * factor);
+      totals[v] *= rescale[v];
+    }
+    if (keys % kPack) {  // the last element is a pair of a key and of nothing
+      for (int v = 0; v < kVectors; ++v) {
+        store<T>(logits + keys * kColumns + v * kLanes<T>, lowest);
+      }
+    }
+    for (int64_t j = 0, countdown = 0; j < keys; j += kPack) {
+      if (--countdown < 0) {
+        block.prefetcher.prefetch_token();
+        countdown = block.prefetch_interval - 1;
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        T* at = logits + j * kColumns + v * kLanes<T>;
+        const Vector<T> e = exp2((load(at) - shift[v]) * factor);
+        totals[v] += e;
+        if constexpr (kPack == 1) {
+          store<T>(at, e);
+        } else {
+          const Vector<T> after = exp2((load(at + kColumns) - shift[v]) * factor);
+          totals[v] += after;
+          store_pairs(logits + j / kPack * kColumns + v * kLanes<T>, e, after);
+        }
+      }
+    }
+    if (!sums) return;
+    for (int64_t j = 0; j < size; ++j) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        T* at = sums + j * kColumns + v * kLanes<T>;
+        store<T>(at, load(at) * rescale[v]);
+      }
+    }
+  }
+};
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_ATTENTION_FORWARD_H_

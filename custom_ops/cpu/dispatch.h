@@ -1,0 +1,66 @@
+// From an op to the kernels of the instruction set in use, and from a kernel to threads.
+#ifndef CUSTOM_OPS_CPU_DISPATCH_H_
+#define CUSTOM_OPS_CPU_DISPATCH_H_
+
+#include "custom_ops/cc/execution.h"
+#include "custom_ops/cpu/isa.h"
+#include "custom_ops/cpu/kernel.h"
+
+namespace vit {
+
+// The table of functions of the instruction set in use: Table::of<isa>(arguments), which each file
+// that is compiled for one instruction set instantiates for that one (kIsa).
+template <class Table, class... Arguments>
+Table table_of_current_isa(Arguments... arguments) {
+  switch (current_isa()) {
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return Table::template of<Isa::kAvx2>(arguments...);
+    case Isa::kAvx512:
+      return Table::template of<Isa::kAvx512>(arguments...);
+    case Isa::kAvx512Bf16:
+      return Table::template of<Isa::kAvx512Bf16>(arguments...);
+#endif
+    default:
+      return Table::template of<Isa::kBaseline>(arguments...);
+  }
+}
+
+// One call of a kernel, for all threads that take part in it.
+template <class Problem>
+struct KernelRun {
+  const Kernel<Problem>& kernel;
+  const Problem& problem;
+  const Allocator& allocator;
+  bool out_of_memory;
+
+  static void run_units(void* argument, int64_t begin, int64_t end) {
+    KernelRun& self = *static_cast<KernelRun*>(argument);
+    const int64_t bytes = self.kernel.scratch_bytes(self.problem);
+    void* scratch = bytes ? self.allocator.allocate(bytes) : nullptr;
+    if (bytes && !scratch) {
+      __atomic_store_n(&self.out_of_memory, true, __ATOMIC_RELAXED);
+      return;
+    }
+    self.kernel.run(self.problem, begin, end, scratch);
+    if (scratch) self.allocator.release(scratch);
+  }
+};
+
+// Runs all units of a kernel. The outputs have the same bits for any number of threads.
+template <class Problem>
+Result run_kernel(const Kernel<Problem>& kernel, const Problem& problem,
+                  const Execution& execution) {
+  const int64_t units = kernel.units(problem);
+  if (units == 0) return Result::kOk;
+  KernelRun<Problem> run{kernel, problem, execution.allocator, false};
+  const double cycles = kernel.unit_cycles(problem);
+  const ParallelFor& parallel_for = execution.parallel_for;
+  parallel_for.run(parallel_for.pool, units, static_cast<int64_t>(cycles < 1e12 ? cycles : 1e12),
+                   KernelRun<Problem>::run_units, &run);
+  return run.out_of_memory ? Result::kOutOfMemory : Result::kOk;
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_DISPATCH_H_

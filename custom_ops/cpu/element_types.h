@@ -1,0 +1,29 @@
+// From an element type to the kernels that are compiled for it.
+#ifndef CUSTOM_OPS_CPU_ELEMENT_TYPES_H_
+#define CUSTOM_OPS_CPU_ELEMENT_TYPES_H_
+
+#include "custom_ops/cc/dtype.h"
+#include "custom_ops/cpu/simd/vectors.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// Kernels<S>::table(), with S the elements of a float type.
+template <template <class S> class Kernels>
+auto table_of_type(DType type) {
+  switch (type) {
+    case DType::kFloat64:
+      return Kernels<double>::table();
+    case DType::kBfloat16:
+      return Kernels<Bfloat16>::table();
+    case DType::kFloat16:
+      return Kernels<Float16>::table();
+    default:
+      return Kernels<float>::table();
+  }
+}
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_ELEMENT_TYPES_H_

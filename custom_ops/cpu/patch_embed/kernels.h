@@ -1,0 +1,22 @@
+// The kernels of the patch embedding of one instruction set.
+#ifndef CUSTOM_OPS_CPU_PATCH_EMBED_KERNELS_H_
+#define CUSTOM_OPS_CPU_PATCH_EMBED_KERNELS_H_
+
+#include "custom_ops/cc/patch_embed.h"
+#include "custom_ops/cpu/isa.h"
+#include "custom_ops/cpu/kernel.h"
+
+namespace vit {
+
+struct PatchEmbedKernels {
+  Kernel<PatchEmbedForwardProblem> forward, prefix;
+  Kernel<PatchEmbedGradientProblem> images_gradient, kernel_gradient, tables_gradient;
+
+  // `type` is that of the problem, not that of its images.
+  template <Isa isa>
+  static PatchEmbedKernels of(DType type);
+};
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_PATCH_EMBED_KERNELS_H_

@@ -1,0 +1,29 @@
+#include "custom_ops/cpu/patch_embed/patch_embed.h"
+
+#include "custom_ops/cpu/dispatch.h"
+#include "custom_ops/cpu/patch_embed/kernels.h"
+
+namespace vit {
+
+Result patch_embed_forward(const PatchEmbedForwardProblem& problem, const Execution& execution) {
+  const auto kernels = table_of_current_isa<PatchEmbedKernels>(problem.type);
+  const Result result = run_kernel(kernels.forward, problem, execution);
+  if (result != Result::kOk) return result;
+  return run_kernel(kernels.prefix, problem, execution);
+}
+
+Result patch_embed_backward(const PatchEmbedGradientProblem& problem, const Execution& execution) {
+  const auto kernels = table_of_current_isa<PatchEmbedKernels>(problem.type);
+  Result result = Result::kOk;
+  if (problem.d_kernel) result = run_kernel(kernels.kernel_gradient, problem, execution);
+  if (problem.d_images && result == Result::kOk) {
+    result = run_kernel(kernels.images_gradient, problem, execution);
+    clear_unread_pixels(problem.shape, size_of(problem.image_type), problem.d_images);
+  }
+  if ((problem.d_bias || problem.d_prefix || problem.d_position) && result == Result::kOk) {
+    result = run_kernel(kernels.tables_gradient, problem, execution);
+  }
+  return result;
+}
+
+}  // namespace vit

@@ -1,0 +1,26 @@
+// The patch embedding on the CPU: what is computed stands with the problems. The same bits for any
+// number of threads.
+#ifndef CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
+#define CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
+
+#include "custom_ops/cc/execution.h"
+#include "custom_ops/cc/patch_embed.h"
+
+namespace vit {
+
+Result patch_embed_forward(const PatchEmbedForwardProblem& problem, const Execution& execution);
+
+Result patch_embed_backward(const PatchEmbedGradientProblem& problem, const Execution& execution);
+
+// Patches of images.
+Result extract_patches(const PatchCopyProblem& problem, const Execution& execution);
+
+// Images of patches.
+Result restore_patches(const PatchCopyProblem& problem, const Execution& execution);
+
+// Zeros in the pixels of images that no patch reads.
+void clear_unread_pixels(const PatchShape& shape, int64_t element_size, void* images);
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_

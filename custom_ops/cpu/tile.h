@@ -1,0 +1,154 @@
+// Matrix products of small blocks: what attention and the patch embedding spend their time in.
+//
+// c[i, :] (+)= sum over k of a[i, k] * b[k, :], where the columns are whole vectors. b and c are
+// rows of vectors; a is read one number at a time, so any strides do.
+#ifndef CUSTOM_OPS_CPU_TILE_H_
+#define CUSTOM_OPS_CPU_TILE_H_
+
+#include "custom_ops/cpu/simd/vectors.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// How an element type is multiplied. Sum: type of the sums; Lanes: a vector of elements.
+template <class E>
+struct Product {
+  using Sum = E;
+  using Lanes = Vector<E>;
+  static VIT_INLINE Lanes load_lanes(const E* p) { return load<E>(p); }
+  static VIT_INLINE Lanes spread(E x) { return broadcast<E>(x); }
+  static VIT_INLINE Vector<E> add(Vector<E> sum, Lanes a, Lanes b) {
+    return multiply_add<E>(a, b, sum);
+  }
+};
+#if defined(__AVX512BF16__)
+template <>
+struct Product<Pair> {
+  using Sum = float;
+  using Lanes = __m512i;
+  static VIT_INLINE Lanes load_lanes(const Pair* p) { return _mm512_loadu_si512(p); }
+  static VIT_INLINE Lanes spread(const Pair& x) {
+    int bits;
+    __builtin_memcpy(&bits, &x, 4);
+    return _mm512_set1_epi32(bits);
+  }
+  static VIT_INLINE Vector<float> add(Vector<float> sum, Lanes a, Lanes b) {
+    return (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+  }
+};
+#endif
+
+// Vectors in a row of a tile, at most, and rows of a tile by the number of its vectors: as many sums
+// as there are registers for, beside one row of b and one number of a.
+#if defined(__AVX512F__)
+constexpr int kMaxVectors = 4;
+constexpr int kTileRows[] = {0, 14, 12, 8, 6};
+#elif defined(__AVX2__)
+constexpr int kMaxVectors = 2;
+constexpr int kTileRows[] = {0, 10, 6};
+#else
+constexpr int kMaxVectors = 2;
+constexpr int kTileRows[] = {0, 8, 4};
+#endif
+
+// Products added up in one go, at most; sums of longer rows are sums of such sums. The rounding error
+// of a sum grows with its length: with 3072 products in one go it was 4 times that of TensorFlow.
+constexpr int64_t kMaxRun = 256;
+
+// `count` tiles of the same height, one below the other.
+template <class E, int kRows, int kVectors>
+static void tiles(int64_t count, int64_t depth, const E* a, int64_t a_row, int64_t a_step,
+                  const E* b, int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
+                  bool accumulate) {
+  using Sum = typename Product<E>::Sum;
+  for (; count > 0; --count, a += kRows * a_row, c += kRows * c_row) {
+    const E* a_now = a;
+    const E* b_now = b;
+    int64_t left = depth;
+    bool add = accumulate;
+    do {
+      Vector<Sum> sums[kRows][kVectors] = {};
+      for (int64_t k = left < kMaxRun ? left : kMaxRun; k > 0; --k) {
+        typename Product<E>::Lanes row[kVectors];
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) row[j] = Product<E>::load_lanes(b_now + j * kLanes<Sum>);
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          const auto number = Product<E>::spread(a_now[i * a_row]);
+#pragma GCC unroll 4
+          for (int j = 0; j < kVectors; ++j) {
+            sums[i][j] = Product<E>::add(sums[i][j], number, row[j]);
+          }
+        }
+        a_now += a_step;
+        b_now += b_step;
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) {
+          Sum* at = c + i * c_row + j * kLanes<Sum>;
+          store<Sum>(at, add ? load<Sum>(at) + sums[i][j] : sums[i][j]);
+        }
+      }
+      add = true;
+      left -= kMaxRun;
+    } while (left > 0);
+  }
+}
+
+template <class E>
+using Tiles = void (*)(int64_t, int64_t, const E*, int64_t, int64_t, const E*, int64_t,
+                       typename Product<E>::Sum*, int64_t, bool);
+
+template <class E, int kVectors, int kRows>
+VIT_INLINE Tiles<E> find_tiles(int64_t rows) {
+  if constexpr (kRows == 1) {
+    return tiles<E, 1, kVectors>;
+  } else {
+    return rows == kRows ? tiles<E, kRows, kVectors> : find_tiles<E, kVectors, kRows - 1>(rows);
+  }
+}
+
+template <class E, int kVectors>
+static void multiply_columns(int64_t rows, int64_t depth, const E* a, int64_t a_row, int64_t a_step,
+                             const E* b, int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
+                             bool accumulate) {
+  if (rows == 0) return;
+  // Tiles of nearly equal height: a last one of a single row would run at a fraction of the speed.
+  constexpr int kMost = kTileRows[kVectors];
+  const int64_t count = (rows + kMost - 1) / kMost;
+  const int64_t height = rows / count, higher = rows % count;
+  if (higher) {
+    find_tiles<E, kVectors, kMost>(height + 1)(higher, depth, a, a_row, a_step, b, b_step, c, c_row,
+                                               accumulate);
+  }
+  const int64_t done = higher * (height + 1);
+  find_tiles<E, kVectors, kMost>(height)(count - higher, depth, a + done * a_row, a_row, a_step, b,
+                                         b_step, c + done * c_row, c_row, accumulate);
+}
+
+// c[rows, vectors * kLanes] (+)= a[rows, depth] b[depth, vectors * kLanes], `vectors` at most
+// kMaxVectors. Strides count elements (Pairs for bfloat16, where depth counts pairs too).
+template <class E>
+static void multiply(int64_t rows, int vectors, int64_t depth, const E* a, int64_t a_row,
+                     int64_t a_step, const E* b, int64_t b_step, typename Product<E>::Sum* c,
+                     int64_t c_row, bool accumulate) {
+  switch (vectors) {
+    case 1:
+      return multiply_columns<E, 1>(rows, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
+    case 2:
+      return multiply_columns<E, 2>(rows, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
+#if defined(__AVX512F__)
+    case 3:
+      return multiply_columns<E, 3>(rows, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
+    case 4:
+      return multiply_columns<E, 4>(rows, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
+#endif
+  }
+}
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_TILE_H_

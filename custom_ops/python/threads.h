@@ -1,0 +1,69 @@
+// Threads for the calls of the module.
+#ifndef CUSTOM_OPS_PYTHON_THREADS_H_
+#define CUSTOM_OPS_PYTHON_THREADS_H_
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "custom_ops/cc/execution.h"
+#include "custom_ops/cc/guided_schedule.h"
+
+namespace vit {
+
+// Threads for one call, which take chunks of the units as they become free.
+class Threads {
+ public:
+  explicit Threads(int count)
+      : count_(count > 0 ? count : std::max(1u, std::thread::hardware_concurrency())) {}
+
+  Execution execution() { return {{run, this}, heap()}; }
+
+ private:
+  static void run(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument) {
+    // A thread takes about 20 microseconds to start: not worth it below this many cycles.
+    constexpr int64_t kCyclesPerThread = 200000;
+    const int64_t useful = static_cast<int64_t>(static_cast<double>(total) *
+                                                static_cast<double>(cost) / kCyclesPerThread) + 1;
+    const int64_t count = std::min<int64_t>({static_cast<Threads*>(pool)->count_, useful, total});
+    if (count <= 1) {
+      if (total > 0) body(argument, 0, total);
+      return;
+    }
+    GuidedSchedule schedule(total, count, 1);
+    const auto run_chunks = [&] {
+      for (int64_t begin, end; schedule.next(&begin, &end);) body(argument, begin, end);
+    };
+    std::vector<std::thread> threads;
+    try {
+      for (int64_t i = 1; i < count; ++i) threads.emplace_back(run_chunks);
+    } catch (const std::exception&) {
+      // No more threads to be had: those that started, and this one, do it all.
+    }
+    run_chunks();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  int64_t count_;
+};
+
+// Calls function(problem, execution) on `count` threads and without the lock of the interpreter.
+template <class Problem>
+void run_on_threads(int count, Result (*function)(const Problem&, const Execution&),
+                    const Problem& problem) {
+  Threads threads(count);
+  Result result;
+  {
+    pybind11::gil_scoped_release release;
+    result = function(problem, threads.execution());
+  }
+  if (result == Result::kOutOfMemory) throw std::bad_alloc();
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_PYTHON_THREADS_H_

@@ -1,0 +1,81 @@
+// TensorFlow's own threads for the inside of ops.
+#ifndef CUSTOM_OPS_TF_THREADS_H_
+#define CUSTOM_OPS_TF_THREADS_H_
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "custom_ops/cc/execution.h"
+#include "custom_ops/cc/guided_schedule.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace vit {
+
+// A task for another thread costs about a microsecond, and more until it starts: chunks have at
+// least this many cycles.
+constexpr int64_t kCyclesPerChunk = 50'000;
+
+// Units of one kernel, and how many of them are not done.
+class SharedWork {
+ public:
+  SharedWork(int64_t total, int64_t threads, int64_t min_chunk, RangeBody body, void* argument)
+      : schedule_(total, threads, min_chunk), left_(total), body_(body), argument_(argument) {}
+
+  // Takes chunks until none is left.
+  void run_chunks() {
+    int64_t done = 0;
+    for (int64_t begin, end; schedule_.next(&begin, &end); done += end - begin) {
+      body_(argument_, begin, end);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    left_ -= done;
+    if (left_ == 0) none_left_.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    none_left_.wait(lock, [this] { return left_ == 0; });
+  }
+
+ private:
+  GuidedSchedule schedule_;
+  std::mutex mutex_;
+  std::condition_variable none_left_;
+  int64_t left_;
+  const RangeBody body_;
+  void* const argument_;
+};
+
+// On the calling thread and as many of the pool's as are useful. Each takes chunks until none is
+// left, so a thread that is busy with another op does not hold up this one: it comes to find
+// nothing, maybe after all is over, when there is nothing left of the call but SharedWork.
+inline void run_on_workers(void* pool, int64_t total, int64_t cost, RangeBody body,
+                           void* argument) {
+  const auto* workers = static_cast<const tensorflow::DeviceBase::CpuWorkerThreads*>(pool);
+  const int64_t min_chunk = 1 + (kCyclesPerChunk - 1) / std::max<int64_t>(cost, 1);
+  const int64_t threads = std::min<int64_t>(workers->num_threads, total / min_chunk);
+  if (threads <= 1) {
+    if (total > 0) body(argument, 0, total);
+    return;
+  }
+  const auto work = std::make_shared<SharedWork>(total, threads, min_chunk, body, argument);
+  for (int64_t i = 1; i < threads; ++i) {
+    workers->workers->Schedule([work] { work->run_chunks(); });
+  }
+  work->run_chunks();
+  work->wait();
+}
+
+inline Execution execution_of(tensorflow::OpKernelContext* context) {
+  const ParallelFor workers = {run_on_workers,
+                               const_cast<tensorflow::DeviceBase::CpuWorkerThreads*>(
+                                   context->device()->tensorflow_cpu_worker_threads())};
+  return {workers, heap()};
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_TF_THREADS_H_

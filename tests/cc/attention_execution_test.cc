@@ -1,0 +1,95 @@
+// How attention runs: threads change no bit, and scratch is small and may be refused.
+#include "tests/cc/attention_run.h"
+
+namespace {
+
+using namespace vit_test;
+using vit::DType;
+
+void test_threads() {
+  struct {
+    vit::AttentionShape shape;
+    int mask;
+  } cases[] = {
+      {vit::sequence_shape(3, 50, 12, 20), 0},
+      {vit::sequence_shape(2, 35, 3, 6), 15},
+      {vit::sequence_shape(1, 1030, 2, 4), 1},  // groups of queries
+      {vit::grid_shape(2, 9, 17, 2, 5, 1), 3},
+      {vit::grid_shape(2, 9, 17, 2, 6, 2), 29},
+      {vit::sequence_shape(2, 70, 2, 3), 2},
+  };
+  uint64_t seed = 0;
+  for (const auto& c : cases) {
+    for (DType type : kFloatTypes) {
+      Random random(3);
+      AttentionCase problem = make(random, type, c.shape);
+      if (c.mask) {
+        shape_bias(problem, c.mask);
+        fill_bias(random, problem);
+      }
+      AttentionRun one(problem, 1), many(problem, 1);
+      for_each_isa([&] {
+        testing("threads: %s %s, %lld tokens", isa(), name(type),
+                static_cast<long long>(c.shape.tokens));
+        one.all(vit::serial());
+        one.all(vit::serial());
+        many.all(backwards());
+        many.expect_same(one);
+        for (int threads : {2, 3, 5}) {
+          Shuffled shuffled(++seed, threads);
+          many.all(shuffled.parallel_for());
+          many.expect_same(one);
+        }
+        many.expect_intact();
+      });
+    }
+  }
+}
+
+void test_scratch() {
+  for (DType type : kFloatTypes) {
+    for (int64_t size : {64, 5}) {
+      for_each_isa([&] {
+        testing("scratch: %s %s, head size %lld", isa(), name(type), static_cast<long long>(size));
+        const auto bytes = [&](int64_t tokens) {
+          return vit::attention_forward_scratch(
+              {{type, vit::sequence_shape(1, tokens, 2, size), 1, nullptr, {}}, nullptr, nullptr});
+        };
+        EXPECT(bytes(4000) - bytes(2000) <= 2 * (bytes(2000) - bytes(1000)) + 256,
+               "it does not grow with the tokens: %lld, %lld, %lld",
+               static_cast<long long>(bytes(1000)), static_cast<long long>(bytes(2000)),
+               static_cast<long long>(bytes(4000)));
+        EXPECT(type == DType::kFloat64 || bytes(1370) < 2 << 20, "1370 tokens take %lld bytes",
+               static_cast<long long>(bytes(1370)));
+
+        Random random(4);
+        AttentionCase problem = make(random, type, vit::sequence_shape(1, 40, 2, size));
+        shape_bias(problem, 3);
+        AttentionRun run(problem, 0);
+        scratch_use().largest = 0;
+        run.strides.data = nullptr;
+        run.forward(vit::serial());
+        EXPECT(scratch_use().largest == bytes(40), "%lld bytes are used, not %lld",
+               static_cast<long long>(scratch_use().largest), static_cast<long long>(bytes(40)));
+        run.strides.data = run.bias.data();
+
+        scratch_use().refuse = true;
+        const vit::Result out_of_memory = vit::Result::kOutOfMemory;
+        EXPECT(run.forward(vit::serial()) == out_of_memory, "forward does not say so");
+        EXPECT(run.backward(backwards()) == out_of_memory, "backward does not say so");
+        EXPECT(run.bias_gradient(vit::serial()) == out_of_memory, "bias gradient does not say so");
+        EXPECT(run.taps(vit::serial()) == out_of_memory, "taps do not say so");
+        scratch_use().refuse = false;
+        run.expect_intact();
+      });
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (wanted(argc, argv, "threads")) test_threads();
+  if (wanted(argc, argv, "scratch")) test_scratch();
+  return finish();
+}
