@@ -5,6 +5,7 @@
 
 import ast
 import pathlib
+import re
 import sys
 import tomllib
 
@@ -283,6 +284,13 @@ def unsafe_complaints(source, module):
                 if not (isinstance(keyword.value, ast.Constant) and keyword.value.value is safe):
                     found.append((f"{keyword.arg}={ast.unparse(keyword.value)}", node.lineno))
     return [f"{module}:{line} uses {name}" for name, line in found]
+
+
+def missing_paths(document):
+    """Paths of the packages and tests that a document names and that do not exist."""
+    folders = "|".join([*LEVELS, "tests", "docs"])
+    named = re.findall(rf"(?<![\w/.])((?:{folders})/[\w./]*\w)(?=[`)\s,;:]|\.\s|\.$|/`)", document)
+    return sorted({path for path in named if not (ROOT / path).exists()})
 
 
 def size_complaints(source, module):

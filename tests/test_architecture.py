@@ -17,6 +17,7 @@ from tests.architecture import (
     graph,
     has_main_block,
     idle_tests,
+    missing_paths,
     private_complaints,
     size_complaints,
     start_complaints,
@@ -112,6 +113,11 @@ def test_nothing_runs_what_a_file_says(package):
 
 def test_modules_are_short(package):
     assert _complaints(size_complaints, package) == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/extending.md"])
+def test_documents_name_paths_that_exist(name):
+    assert missing_paths((ROOT / name).read_text()) == []
 
 
 def test_every_test_can_fail():
@@ -307,6 +313,15 @@ def test_size_rule_finds():
     assert not size_complaints("x = 1\n" * MAX_LINES, "vit_tf.config")
     [complaint] = size_complaints("x = 1\n" * (MAX_LINES + 1), "vit_tf.config")
     assert "vit_tf.config" in complaint and str(MAX_LINES + 1) in complaint
+
+
+def test_path_rule_finds():
+    there = "`vit_tf/cost.py`, [docs](docs/extending.md) and `pipelines/config/recipes/`, tests/cc."
+    assert missing_paths(there) == []
+    assert missing_paths("see `vit_tf/costs.py` and pipelines/none.") == [
+        "pipelines/none",
+        "vit_tf/costs.py",
+    ]
 
 
 def test_idle_test_rule_finds():
