@@ -148,8 +148,8 @@ class TestRecipes:
         assert finetuning.init_from == str(tmp_path / "pretrain")
         for recipe in (pretraining, finetuning):
             assert recipe.data.train_split == "train" and recipe.data.eval_split == "validation"
-            hidden_size = recipe.model.config(10).hidden_size
-            assert hidden_size == recipes.get_recipe("digits").model.config(10).hidden_size
+            width = recipes.get_recipe("digits").model.fields["hidden_size"]
+            assert recipe.model.fields["hidden_size"] == width
 
     def test_overrides_reach_both(self, tmp_path):
         for recipe in demo_stages.recipes(tmp_path, ["train.steps=7", "schedule.warmup_steps=2"]):
