@@ -76,9 +76,8 @@ def train_dataset(
         num_classes=source.num_classes,
     )
     host_slice = slice_of_host(sampling.batch_size, input_context, bool(mixing), sampling.sharding)
-    samplers = batch_samplers(
-        source, sampling, input_context.num_input_pipelines if input_context else 1
-    )
+    hosts = input_context.num_input_pipelines if input_context else 1
+    samplers = batch_samplers(source, sampling, hosts)
     # The global order is one for all hosts.
     sampler = samplers[input_context.input_pipeline_id if len(samplers) > 1 else 0]
 
@@ -110,7 +109,7 @@ def train_dataset(
 def sample_images(source, preprocessing, seed, augmentation, count=16):
     """The first stored images as training would see them, float32 `[n, h, w, 3]` in [-1, 1].
 
-    Images that cannot be decoded are missing; training tells about them when it meets them.
+    Images that cannot be decoded are missing; training names them when it reads them.
 
     Args:
         source: a `DataSource`.
@@ -261,14 +260,14 @@ def _mix(host_slice, mixing, may_be_bad, rows):
     batch["image"], batch["label"] = mixing.mix(draw, image, label, *partners)
     if may_be_bad:
         # A black image must not show in others, nor get a share of them.
-        whole = weight * host_slice.partners(rows["weight"]) > 0
+        both_valid = weight * host_slice.partners(rows["weight"]) > 0
         one_hot = tf.one_hot(label, mixing.num_classes)
         batch["image"], batch["label"] = tf.cond(
-            tf.reduce_all(whole),
+            tf.reduce_all(both_valid),
             lambda: (batch["image"], batch["label"]),
             lambda: (
-                tf.where(whole[:, None, None, None], batch["image"], image),
-                tf.where(whole[:, None], batch["label"], one_hot),
+                tf.where(both_valid[:, None, None, None], batch["image"], image),
+                tf.where(both_valid[:, None], batch["label"], one_hot),
             ),
         )
     return batch

@@ -35,7 +35,7 @@ def read_ahead(source, windows):
     """Yields the `Rows` of an iterable of `Window`s, in order.
 
     While the rows of one window leave, a thread fetches as large a share of the next one. So about
-    one window of encoded images is in memory, and nobody waits at the end of a window.
+    one window of encoded images is in memory, and training does not wait at the end of a window.
 
     Raises:
         DataError: what the source has raised. It is also kept as `source.failure`.

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines.data.builtin import shape_images, shapes
 from pipelines.data.sources.open import open_source
-from vit_tf.preprocessing import decode_image
+from vit_tf.images.decoding import decode_image
 
 CHUNK = 32
 

@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 from sklearn.datasets import load_digits
 
 from pipelines.data.builtin import digits
+from vit_tf.images.decoding import decode_image
 
 SIZES = {"train": 1297, "validation": 200, "test": 300}
 LOW_SIZES = {"train": 651, "validation": 100, "test": 150}
@@ -35,6 +36,14 @@ def test_contents_equal_scikit_learn(stored):
         expected = np.round(source.images[indices] * 255 / 16)
         for channel in range(3):
             np.testing.assert_array_equal(images[..., channel], expected)
+
+
+def test_a_png_image_is_the_stored_one(stored):
+    images, labels = stored["test"]
+    for place in (0, 7, 299):
+        png, label = digits.png_image(digits.split_indices("test")[place])
+        np.testing.assert_array_equal(decode_image(png), images[place])
+        assert label == labels[place]
 
 
 def test_splits_are_disjoint_complete_and_balanced():
