@@ -14,7 +14,7 @@ import pytest
 import vit_tf
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
-from vit_tf.checkpoints.safetensors.json_object import JsonObject
+from vit_tf.checkpoints.json_object import JsonObject
 from vit_tf.checkpoints.safetensors.timm.config_json import ConfigJson
 from vit_tf.checkpoints.safetensors.timm.vit import heads_and_activation
 from vit_tf.checkpoints.safetensors.timm.vit_rules import rules

@@ -5,8 +5,11 @@ import os
 
 from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.grids import check_grid
+from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.config import ModelConfig
 from vit_tf.preprocessing import Preprocessing
+
+_ADVICE = "Delete or restore it."
 
 
 class Sidecar:
@@ -15,18 +18,21 @@ class Sidecar:
     Every value is None where the sidecar says nothing; `ValueError` is raised where it says what
     cannot be.
 
+    Args:
+        values: the `JsonObject`.
+
     Attributes:
         path: the sidecar's own file name; the file need not exist.
     """
 
-    def __init__(self, path, values):
-        self.path = path
+    def __init__(self, values):
+        self.path = values.path
         self._values = values
 
     @property
     def grid(self) -> tuple[int, int] | None:
         """(rows, columns) of the position table."""
-        grid = self._values.get("grid")
+        grid = self._values.raw("grid")
         return None if grid is None else check_grid(grid, self.path)
 
     @property
@@ -39,11 +45,11 @@ class Sidecar:
         return self._convert("config", from_dict)
 
     def _convert(self, name, from_dict):
-        fields = self._values.get(name)
+        fields = self._values.raw(name)
         try:
             return from_dict(fields) if fields else None
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.path}: {error} Delete or restore it.") from None
+            raise ValueError(f"{self.path}: {error} {_ADVICE}") from None
 
 
 def read_sidecar(path) -> Sidecar:
@@ -53,16 +59,7 @@ def read_sidecar(path) -> Sidecar:
         ValueError: if the sidecar is not a JSON object.
     """
     path = _sidecar_path(path)
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except FileNotFoundError:
-        values = {}
-    except (ValueError, OSError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}. Delete or restore it.") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold a JSON object. Delete or restore it.")
-    return Sidecar(path, values)
+    return Sidecar(read_json_object(path, _ADVICE) or JsonObject(path, {}))
 
 
 def write_sidecar(path, preprocessing, config=None, grid=None) -> None:

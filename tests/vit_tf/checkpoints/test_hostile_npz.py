@@ -298,10 +298,20 @@ def test_damaged_sidecar_is_refused(kind, tmp_path):
             vit_tf.load_npz(model, path, source_grid=(2, 3))
 
 
-def test_sidecar_that_is_a_folder(tmp_path):
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_sidecar_that_is_no_file(make, tmp_path):
     path = write(tmp_path / "model.npz", arrays())
-    (tmp_path / "model.npz.json").mkdir()
-    with pytest.raises(ValueError, match="model.npz.json"):
+    make(tmp_path / "model.npz.json")
+    with pytest.raises(ValueError, match="model.npz.json is not a file. Delete or restore it"):
+        read_sidecar(path)
+
+
+def test_sidecar_that_is_too_large(tmp_path):
+    """A gigabyte on paper; what is not written takes no place on the disk."""
+    path = write(tmp_path / "model.npz", arrays())
+    with open(tmp_path / "model.npz.json", "wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(ValueError, match="model.npz.json has 1073741824 bytes. Expected at most"):
         read_sidecar(path)
 
 

@@ -1,7 +1,7 @@
 """The `config.json` and `preprocessor_config.json` of Hugging Face's Vision Transformers."""
 
+from vit_tf.checkpoints.json_object import JsonObject
 from vit_tf.checkpoints.safetensors import structure
-from vit_tf.checkpoints.safetensors.json_object import JsonObject
 
 # hidden_act -> ours (transformers/activations.py); the first of each kind is written.
 _ACTIVATIONS = {

@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 
+from vit_tf.checkpoints.json_object import read_json_object
 from vit_tf.checkpoints.messages import build_config
 from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.huggingface import config_json
-from vit_tf.checkpoints.safetensors.json_object import read_json_object
 from vit_tf.checkpoints.safetensors.rules import (
     ReadPlan,
     WritePlan,

@@ -3,8 +3,8 @@
 import math
 import re
 
+from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.checkpoints.safetensors import structure
-from vit_tf.checkpoints.safetensors.json_object import JsonObject, read_json_object
 
 # Names of tensors of models that vit_tf cannot express, and why.
 REASONS = [

@@ -86,30 +86,34 @@ class JsonObject:
         return value if value is None else tuple(value)
 
 
-def read_json_object(path) -> JsonObject | None:
+def read_json_object(path, advice="Restore it or download it again.") -> JsonObject | None:
     """The JSON object in a file, or None if there is no such file.
+
+    Args:
+        path: file name.
+        advice: the end of the message about a file that cannot be used.
 
     Raises:
         ValueError: if the file is too large or holds anything else.
     """
     path = os.fspath(path)
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         return None
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is not a file. {advice}")  # A pipe can be endless.
     if os.path.getsize(path) > _MOST_BYTES:
         raise ValueError(
             f"{path} has {os.path.getsize(path)} bytes. Expected at most {_MOST_BYTES} in a "
-            "configuration."
+            f"configuration. {advice}"
         )
     try:
         with open(path, "rb") as file:
             values = json.loads(file.read(_MOST_BYTES))
     except (ValueError, OSError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-        raise ValueError(f"{path} is not JSON ({reason}). Restore it or download it again.") from (
-            None
-        )
+        raise ValueError(f"{path} is not JSON ({reason}). {advice}") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{path} holds {reprlib.repr(values)}. Expected a JSON object.")
+        raise ValueError(f"{path} holds {reprlib.repr(values)}. Expected a JSON object. {advice}")
     return JsonObject(path, values)
 
 
