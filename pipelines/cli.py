@@ -96,15 +96,15 @@ def experiment(values, init_from=None, init_weights=None):
         init_from, init_weights: the first weights, for commands that have flags for them; None
             leaves what the recipe or `--set` says.
     """
-    from pipelines import config
-    from pipelines.config import recipes
+    from pipelines.config.experiment import override
+    from pipelines.config.recipes import get_recipe
 
     assignments = list(values.set)
     if init_from is not None:
         assignments.append(f"init_from={init_from}")
     if init_weights is not None:
         assignments.append(f"init_weights={init_weights}")
-    return config.override(recipes.get_recipe(values.experiment), assignments)
+    return override(get_recipe(values.experiment), assignments)
 
 
 def strategy(values):

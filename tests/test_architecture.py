@@ -108,20 +108,25 @@ def test_every_test_can_fail():
 def test_every_configuration_field_is_read():
     """A field that nothing reads is a switch that does nothing."""
     pipelines, models = _sources("pipelines"), _sources("vit_tf")
-    classes = dataclass_fields(models["vit_tf.config"])
+    classes = _dataclasses_below("vit_tf.config.", models)
     assert classes.keys() == {"ViTConfig", "StemConfig", "ResNetConfig"}
-    model_fields = {field for names in classes.values() for field in names}
     read = set().union(*map(attributes_read, models.values()))
-    unread = [field for field in model_fields if field not in read]
+    unread = [f"{name}.{field}" for name in classes for field in classes[name] if field not in read]
 
-    fields = dataclass_fields(pipelines["pipelines.config"])
-    assert set(fields) >= {"Model", "Data", "Train", "Optimizer", "Schedule", "Experiment"}
+    # `Model` hands the fields of the model's configuration on as they are, in one mapping.
+    classes = _dataclasses_below("pipelines.config.", pipelines)
+    assert classes.keys() >= {"Model", "Data", "Train", "Optimizer", "Schedule", "Experiment"}
     read = set().union(*map(attributes_read, pipelines.values()))
-    for name, names in fields.items():
-        # `Model` hands the fields of the model's configuration on as they are.
-        known = read | model_fields if name == "Model" else read
-        unread += [f"{name}.{field}" for field in names if field not in known]
+    unread += [
+        f"{name}.{field}" for name in classes for field in classes[name] if field not in read
+    ]
     assert unread == []
+
+
+def _dataclasses_below(package, sources):
+    """The fields of each dataclass in the modules of a package."""
+    found = [dataclass_fields(text) for name, text in sources.items() if name.startswith(package)]
+    return {name: fields for classes in found for name, fields in classes.items()}
 
 
 # The rules themselves, on sources that break them and on neighbours that do not.

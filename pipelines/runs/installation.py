@@ -38,7 +38,7 @@ _MODULES = {
     "tf-models-official": "orbit",
 }
 _PIP = f"{sys.executable} -m pip install"
-# A run of a large model with its checkpoints; less is worth a word.
+# What a run of a large model with its checkpoints may need; below it there is a hint.
 _MIN_FREE_BYTES = 10 * 2**30
 
 
