@@ -36,7 +36,8 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    from pipelines.data import batch_contents
+    from pipelines.data import batch_listing
+    from pipelines.data.sources.open import open_source
     from pipelines.errors import UserError
     from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
@@ -50,8 +51,10 @@ def main(values, arguments):
         experiment, hosts = cli.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
-    batch = batch_contents.list_batch(experiment, values.step, hosts or 1)
-    print(json.dumps(batch) if values.json else batch_contents.format_batch(batch))
+    data = experiment.data
+    source = open_source(data.name, data.train_split, data.data_dir)
+    batch = batch_listing.list_batch(source, experiment.sampling(), values.step, hosts or 1)
+    print(json.dumps(batch) if values.json else batch_listing.format_batch(batch))
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def _dataclasses_below(package, sources):
     [
         ("custom_ops.loader", "import vit_tf"),
         ("custom_ops.loader", "import keras"),
-        ("custom_ops.loader", "def f():\n    from pipelines.data import keys"),
+        ("custom_ops.loader", "def f():\n    from pipelines.data import order"),
         ("vit_tf.config", "from pipelines import config"),
         ("vit_tf.config", "import tensorflow_datasets as tfds"),
         ("vit_tf.config", "from absl import logging"),

@@ -1,6 +1,7 @@
-"""What may happen to a training image, as plain numbers; `data.transforms` does it."""
+"""Random changes to training images, as plain numbers; `data/transforms` makes them."""
 
 import dataclasses
+import math
 
 from pipelines.config.names import CROPS, RANDOM_ERASING_FILLS
 
@@ -10,7 +11,7 @@ MAX_MAGNITUDE = 40
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What happens to one training image; the defaults are the reference code's rule.
+    """What happens to training images; the defaults are the rule of the paper's own code.
 
     Attributes:
         crop: "inception": a random part of the image, of random area and aspect, resized; "none":
@@ -25,6 +26,8 @@ class Augmentation:
         random_erasing_area: range of its share of the area.
         random_erasing_aspect: range of its height over width.
         random_erasing_fill: "noise" or "grey".
+        mixup, cutmix: `a` of Beta(a, a), for whole batches; 0 turns it off. With both on, each
+            batch takes one of them; see `mixing.Mixing`.
 
     Raises:
         ValueError: if a field is out of range.
@@ -40,6 +43,8 @@ class Augmentation:
     random_erasing_area: tuple[float, float] = (0.02, 0.4)
     random_erasing_aspect: tuple[float, float] = (0.3, 1 / 0.3)
     random_erasing_fill: str = "noise"
+    mixup: float = 0.0
+    cutmix: float = 0.0
 
     def __post_init__(self):
         for name, known in (("crop", CROPS), ("random_erasing_fill", RANDOM_ERASING_FILLS)):
@@ -74,3 +79,9 @@ class Augmentation:
             raise ValueError(
                 f"random_erasing={self.random_erasing} is no probability. Expected 0 (off) to 1."
             )
+        for name in ("mixup", "cutmix"):
+            if not 0 <= (alpha := getattr(self, name)) < math.inf:
+                raise ValueError(
+                    f"{name}={alpha} is no parameter of Beta(a, a). Expected 0 (off) "
+                    f"or a positive number."
+                )

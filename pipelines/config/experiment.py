@@ -12,6 +12,7 @@ from pipelines.config.fields import check_choice, field_types, from_json, parse
 from pipelines.config.model import Model, model_field_types, unknown_field
 from pipelines.config.names import WEIGHTS
 from pipelines.config.renamed import refuse_old_names
+from pipelines.config.sampling import Sampling
 from pipelines.config.sections import Data, Optimizer, Schedule, Train
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
@@ -63,6 +64,15 @@ class Experiment:
             resize_to=self.data.resize_to,
             labels=tuple(labels),
             probabilities=self.train.loss,
+        )
+
+    def sampling(self) -> Sampling:
+        """Which examples are in which training batch."""
+        return Sampling(
+            batch_size=self.train.batch_size,
+            shuffle_window=self.data.shuffle_window,
+            seed=self.seed,
+            sharding=self.data.sharding,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -38,9 +38,6 @@ class Data(Augmentation):
     sharding: str = "global"
     # An image that cannot be decoded. stop: ends the run; skip: is left out; both name it.
     bad_images: str = "stop"
-    # MixUp and CutMix: a of Beta(a, a); 0 turns it off. With both on, each batch takes one.
-    mixup: float = 0.0
-    cutmix: float = 0.0
     # Evaluation. direct: resize, aspect not kept; resize_small: shorter side, then central crop.
     resize: str = "direct"
     # Length of the shorter side before the central crop, in pixels.
@@ -55,8 +52,6 @@ class Data(Augmentation):
         check_choice("data.sharding", self.sharding, SHARDINGS)
         check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
         check_at_least("data.shuffle_window", self.shuffle_window, 1)
-        check_at_least("data.mixup", self.mixup, 0)
-        check_at_least("data.cutmix", self.cutmix, 0)
         if (self.resize == "resize_small") != (self.resize_to is not None):
             raise UserError(
                 f"data.resize_to belongs to data.resize=resize_small. "

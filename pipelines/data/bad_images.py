@@ -1,4 +1,4 @@
-"""Images that cannot be read or decoded (`data.bad_images`): who they are, and doing without them.
+"""Images that cannot be read or decoded (`data.bad_images`): naming them, and going on without.
 
 stop: the first one ends the run, which names it.
 skip: its place in the batch stays, with a black image of weight 0, so that the order and the resume
@@ -10,6 +10,7 @@ upper part may well be decoded.
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import threading
@@ -17,10 +18,9 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.decoding import try_each
+from pipelines.data.decoding import decode_error
 from pipelines.data.prefetch import ROWS_PER_READ
-from pipelines.errors import DataError, RunError, first_line
-from vit_tf.images.decoding import decode_image
+from pipelines.errors import DataError, RunError
 
 # What a dataset raises when an example cannot be read or decoded.
 INPUT_ERRORS = (
@@ -30,46 +30,41 @@ INPUT_ERRORS = (
     tf.errors.UnknownError,
 )
 
-# Images are decoded in groups, one after the other within each. Smaller ones cost more, and a few
-# groups per core are in memory.
-_GROUP = 32
-_BLACK = -1.0
-
-_SPOKEN = 10  # How many are named on the terminal.
-_REMEMBERED_STEPS = 1000
+_MAX_LOGGED = 10  # Images that are named on the terminal.
+_TRACKED_STEPS = 1000
 
 
 class BadImages:
-    """The images that a run leaves out; each is named once, whatever the number of epochs.
+    """Record of the images that a run leaves out; each is named once in any number of epochs.
 
     Used by input pipelines, from threads of their own.
 
     Args:
         path: file for all of them, an object {"id", "name", "reason"} per line; None writes none.
             What is in it already counts as named, so a resumed run goes on with it.
-        tell: called with a line for each of the first ten, and one about the rest.
-        shown: path for messages, if the file is yet to be moved there.
+        log: called with a line for each of the first ten, and one about the rest.
+        final_path: path for messages, if the file is yet to be moved there.
     """
 
-    def __init__(self, path=None, tell=print, shown=None):
-        self._path, self.tell = path, tell
-        self._shown = shown or path
+    def __init__(self, path=None, log=print, final_path=None):
+        self._path, self.log = path, log
+        self._final_path = final_path or path
         self._lock = threading.Lock()
-        self._missing = {}  # step -> places in its batch
+        self._black = {}  # step -> positions in its batch
         self._failure = None
         self._names, self._cut_off = _read_names(path)
-        self._spoken = len(self._names)
+        self._num_logged = len(self._names)
 
     @property
     def count(self):
         """Number of images that are named, by earlier starts of the run too."""
         return len(self._names)
 
-    def add(self, source, ids, images):
+    def record(self, source, ids, images):
         """Names images that are not named yet.
 
         Args:
-            source: their `Source`.
+            source: their `DataSource`.
             ids: int64 `[n]`.
             images: object `[n]`, their bytes.
 
@@ -81,22 +76,34 @@ class BadImages:
                 name = source.describe(int(example_id))
                 if name not in self._names:
                     self._names.add(name)
-                    reason = why_unreadable(image) or "a part of it cannot be decoded"
+                    reason = decode_error(image) or "a part of it cannot be decoded"
                     self._write({"id": int(example_id), "name": name, "reason": reason})
-                    self._say(f"left out {name} (id {example_id}): {reason}")
+                    self._log(f"left out {name} (id {example_id}): {reason}")
 
-    def miss(self, source, step, places, batch_size):
-        """Notes places of a training batch that stay black.
+    def record_training(self, source, batch_size, ids, images, steps, positions):
+        """As `record`, of images that stay black in training batches.
+
+        Args:
+            source, ids, images: as `record`.
+            batch_size: examples in a global batch.
+            steps: int64 `[n]`, the batch of each image.
+            positions: int32 `[n]`, its place there.
 
         Raises:
-            DataError: if none is left: training would go on without learning anything.
+            DataError: if a batch has no other image: training would go on without learning.
+            RunError: if the file cannot be written.
         """
+        self.record(source, ids, images)
+        for step in np.unique(steps):
+            self._blacken(source, batch_size, int(step), positions[steps == step].tolist())
+
+    def _blacken(self, source, batch_size, step, positions):
         with self._lock:
-            missing = self._missing.setdefault(step, set())
-            missing.update(places)
-            for old in [key for key in self._missing if key < step - _REMEMBERED_STEPS]:
-                del self._missing[old]
-            if len(missing) == batch_size:
+            black = self._black.setdefault(step, set())
+            black.update(positions)
+            for old in [key for key in self._black if key < step - _TRACKED_STEPS]:
+                del self._black[old]
+            if len(black) == batch_size:
                 self._fail(
                     DataError(
                         f"Not one of the {batch_size} images of training batch {step} can be read, "
@@ -113,7 +120,7 @@ class BadImages:
         """Returns a line for the end of a run, None if all images could be read."""
         if not self._names:
             return None
-        place = f", named in {self._shown}" if self._shown else ""
+        place = f", named in {self._final_path}" if self._final_path else ""
         return f"images left out because they cannot be read: {len(self._names):,}{place}"
 
     def _fail(self, error):
@@ -121,13 +128,13 @@ class BadImages:
         self._failure = self._failure or error
         raise error from None
 
-    def _say(self, line):
-        self._spoken += 1
-        if self._spoken <= _SPOKEN:
-            self.tell(line)
-        elif self._spoken == _SPOKEN + 1:
-            place = f"; all are named in {self._shown}" if self._shown else ""
-            self.tell(f"left out more images than {_SPOKEN}{place}")
+    def _log(self, line):
+        self._num_logged += 1
+        if self._num_logged <= _MAX_LOGGED:
+            self.log(line)
+        elif self._num_logged == _MAX_LOGGED + 1:
+            place = f"; all are named in {self._final_path}" if self._final_path else ""
+            self.log(f"left out more images than {_MAX_LOGGED}{place}")
 
     def _write(self, record):
         if self._path is None:
@@ -144,7 +151,7 @@ class BadImages:
             finally:
                 os.close(file)
         except OSError as error:
-            self._fail(RunError(f"{self._shown} cannot be written: {error.strerror}."))
+            self._fail(RunError(f"{self._final_path} cannot be written: {error.strerror}."))
 
 
 def _read_names(path):
@@ -160,29 +167,7 @@ def _read_names(path):
     return names, not line.endswith(b"\n")
 
 
-def why_unreadable(image):
-    """Returns what is wrong with the bytes of an image, None if they can be decoded."""
-    if not image:  # See `files.FileSource`.
-        return "it is empty, huge or cannot be opened"
-    try:
-        decode_image(tf.constant(image))
-    except tf.errors.OpError as error:
-        return first_line(error)
-    return None
-
-
-@tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-def can_decode(images):
-    """Which of some encoded images `[n]` can be decoded, bool `[n]`."""
-
-    def decode(image):
-        # Nothing but the size is used, and it is not known before.
-        return tf.cast(tf.size(decode_image(image)), tf.float32)
-
-    return try_each(decode, images, (), tf.data.AUTOTUNE).get_single_element()[1]
-
-
-def unreadable(source, example_id, reason):
+def bad_image_error(source, example_id, reason):
     """Returns the `DataError` that names an image and says why it cannot be decoded."""
     return DataError(
         f"The image {source.describe(int(example_id))} (id {example_id}) cannot be decoded: "
@@ -190,13 +175,29 @@ def unreadable(source, example_id, reason):
     )
 
 
-def find_unreadable(source, indices, bad_images=None):
+def explain_input_error(error, source, indices, bad_images=None):
+    """Raises what a failed dataset has stopped for, with the name of the bad image.
+
+    Args:
+        error: one of `INPUT_ERRORS`, as the dataset raised it.
+        source, indices, bad_images: see `find_bad_image`.
+
+    Raises:
+        RunError, DataError: what `bad_images` has stopped the dataset for, or `find_bad_image`
+            finds. Otherwise `error` itself.
+    """
+    if bad_images is not None:
+        bad_images.check()
+    raise find_bad_image(source, indices, bad_images) or error from None
+
+
+def find_bad_image(source, indices, bad_images=None):
     """Finds what a dataset has stopped for.
 
     Args:
-        source: a `Source`.
-        indices: positions in the source, such as `pipeline.train_indices` of the failed step, or
-            `range(source.num_examples)`.
+        source: a `DataSource`.
+        indices: iterable of positions in the source, such as `pipeline.train_indices` of the failed
+            step, or `range(source.num_examples)`.
         bad_images: the `BadImages` of a run that goes on without them; then only files that
             cannot be read at all count.
 
@@ -204,112 +205,30 @@ def find_unreadable(source, indices, bad_images=None):
         `DataError` that names the first image that cannot be decoded and the reason, or says why
         the files cannot be read; None if neither is so.
     """
-    if source.failure:  # Perhaps in another part of a window than these indices.
+    if source.failure:  # Perhaps elsewhere in a window than these indices.
         return source.failure
-    indices = np.asarray(indices, np.int64)
-    for start in range(0, len(indices), ROWS_PER_READ):
-        part = indices[start : start + ROWS_PER_READ]
-        runs = np.split(part, np.flatnonzero(np.diff(part) != 1) + 1)
+    indices = iter(indices)
+    while len(chunk := np.fromiter(itertools.islice(indices, ROWS_PER_READ), np.int64)):
+        runs = np.split(chunk, np.flatnonzero(np.diff(chunk) != 1) + 1)
         try:
             examples = source.read([(int(run[0]), int(run[-1]) + 1) for run in runs])
         except DataError as error:
             return error
         for image, example_id in zip(examples.images, examples.ids, strict=True):
-            if bad_images is None and (reason := why_unreadable(image)):
-                return unreadable(source, example_id, reason)
+            if bad_images is None and (reason := decode_error(image)):
+                return bad_image_error(source, example_id, reason)
     return None
-
-
-def decode_all(dataset, prepare, batch_size, image_size, note):
-    """Decodes the images of a dataset; those that cannot be become black, with weight 0.
-
-    Costs 5 % more time of a core than a dataset that stops at them (1.06 against 1.01 ms for a JPEG
-    of ImageNet's size with Inception crop, in batches of 32), and 7 % with batches above `_GROUP`,
-    which are copied once more.
-
-    Args:
-        dataset: of examples with image (bytes), seed, weight, id, position, step.
-        prepare: maps the bytes and the seed of an example to a float32 image.
-        batch_size: of the batches that are returned.
-        image_size: (height, width) of the result.
-        note: called as `note(ids, images, steps, positions)` with what was bad, as NumPy arrays.
-
-    Returns:
-        Dataset of batches with image, float32 `[batch_size, height, width, 3]`, and without seed
-        and step.
-    """
-    shape = (*image_size, 3)
-    group = min(_GROUP, batch_size)
-
-    def attempt(rows):
-        rows = dict(rows)
-        columns = {"image": rows["image"], "seed": rows.pop("seed")}
-        tried = try_each(lambda row: prepare(row["image"], row["seed"]), columns, shape)
-        return tried.map(lambda image, whole: {**rows, "decoded": image, "whole": whole})
-
-    def told(ids, images, steps, positions, whole):
-        bad = ~whole
-        note(ids[bad], images[bad], steps[bad], positions[bad])
-        return whole
-
-    def settle(rows):
-        image, whole, weight = (rows.pop(key) for key in ("decoded", "whole", "weight"))
-        columns = [rows["id"], rows.pop("image"), rows.pop("step"), rows["position"], whole]
-
-        def without_bad():
-            good = tf.numpy_function(told, columns, tf.bool)[:, None, None, None]
-            return tf.where(good, image, _BLACK), tf.where(whole, weight, 0.0)
-
-        image, weight = tf.cond(tf.reduce_all(whole), lambda: (image, weight), without_bad)
-        image = tf.ensure_shape(image, [rows["id"].shape[0], *shape])
-        return {**rows, "image": image, "weight": weight}
-
-    dataset = dataset.batch(group, drop_remainder=group == batch_size)
-    # A parallel map: each of the datasets has one element. `Dataset.get_single_element` in a map
-    # would do as well, but op determinism then allows one thread.
-    dataset = dataset.interleave(
-        attempt,
-        cycle_length=tf.data.AUTOTUNE,
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
-    # Not parallel, so that images are named in the order in which they come.
-    dataset = dataset.map(settle)
-    return dataset if group == batch_size else dataset.rebatch(batch_size, drop_remainder=True)
-
-
-def explain(error, source, batches, bad_images=None):
-    """Raises what a failure of a dataset means to a user.
-
-    Args:
-        error: one of `INPUT_ERRORS`.
-        source: the `Source` that the dataset reads.
-        batches: positions in the source that the dataset may have failed at: an iterable of arrays,
-            searched in their order.
-        bad_images: the `BadImages` of a run that goes on without bad images, or None.
-
-    Raises:
-        DataError: the image that cannot be decoded, or why the files cannot be read.
-        RunError: if `bad_images` could not be written.
-        The `error` itself, if the data are not the reason.
-    """
-    if bad_images is not None:
-        bad_images.check()
-    for indices in batches:
-        if found := find_unreadable(source, indices, bad_images):
-            raise found from None
-    raise error
 
 
 @contextlib.contextmanager
 def summary_at_end(bad_images):
-    """Says when a `with` block ends, however it does, how many images were left out.
+    """Logs when a `with` block ends, however it does, how many images were left out.
 
     Args:
-        bad_images: `BadImages`, or None, which says nothing.
+        bad_images: `BadImages`, or None, which logs nothing.
     """
     try:
         yield
     finally:
         if bad_images is not None and (line := bad_images.summary()):
-            bad_images.tell(line)
+            bad_images.log(line)

@@ -4,7 +4,7 @@ An epoch is a permutation of stored blocks, laid end to end and cut into windows
 window are shuffled among themselves. Epochs follow one another without a gap: training step k with
 global batch size B takes the positions [k B, (k + 1) B) of this endless stream, whatever the number
 of hosts and replicas. A resumed run opens the right window directly and reads nothing before it.
-The order may also be that of one host over stored runs of its own, see `sharding.py`.
+The order may also be that of one host over its own shards, see `sharding.py`.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from pipelines.data import stateless_random
 BLOCKS_PER_WINDOW = 16
 
 
-class Place(NamedTuple):
-    """Where a position of the stream lies: `offset` examples into a window of an epoch."""
+class WindowPosition(NamedTuple):
+    """A position of the stream: `offset` examples into a window of an epoch."""
 
     epoch: int
     window: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 def cut_blocks(lengths, longest):
-    """Cuts stored runs (shards) into nearly equal blocks of at most `longest` examples.
+    """Cuts shards into nearly equal blocks of at most `longest` examples.
 
     Returns:
         int64 array of block lengths in stored order; shards without examples leave none.
@@ -45,12 +45,12 @@ class TrainOrder:
     """Order of an endless stream of epochs over the stored examples of one host.
 
     Attributes:
-        shard_lengths: number of examples of each contiguous stored run.
+        shard_lengths: number of examples of each shard, a contiguous stored range.
         window: number of examples shuffled together; one window of encoded images is held in
             memory. At least `num_examples` gives a full shuffle.
         seed: seed of the run, 0 .. 2**64 - 1.
-        host, hosts: the runs taken are host, host + hosts, ...; by default all of them. Every host
-            draws an order of its own.
+        host, hosts: the shards taken are host, host + hosts, ...; by default all of them. Every
+            host draws an order of its own.
     """
 
     shard_lengths: tuple[int, ...]
@@ -92,9 +92,9 @@ class TrainOrder:
         return np.concatenate(starts), np.concatenate(lengths)
 
     def locate(self, position):
-        """Returns the `Place` of a stream position."""
+        """Returns the `WindowPosition` of a stream position."""
         epoch, place = divmod(position, self.num_examples)
-        return Place(epoch, *divmod(place, self.window))
+        return WindowPosition(epoch, *divmod(place, self.window))
 
     def positions(self, epoch, window):
         """Returns the stream positions `(start, stop)` that a window covers."""
@@ -102,7 +102,7 @@ class TrainOrder:
         stop = min(start + self.window, self.num_examples)
         return epoch * self.num_examples + start, epoch * self.num_examples + stop
 
-    def pieces(self, epoch, window):
+    def ranges(self, epoch, window):
         """Returns the stored ranges `[(start, stop), ...]` that make up a window, in its order."""
         starts, lengths = self._blocks
         permutation = self._permutation(len(lengths), stateless_random.BLOCK_ORDER, epoch)
@@ -111,19 +111,19 @@ class TrainOrder:
         begin = window * self.window
         end = min(begin + self.window, self.num_examples)
 
-        pieces = []
+        ranges = []
         for block in range(np.searchsorted(ends, begin, side="right"), len(lengths)):
             shift = starts[block] - (ends[block] - lengths[block])  # from the epoch to the store
             if ends[block] - lengths[block] >= end:
                 break
             first = max(begin, ends[block] - lengths[block]) + shift
             last = min(end, ends[block]) + shift
-            pieces.append((int(first), int(last)))
-        return pieces
+            ranges.append((int(first), int(last)))
+        return ranges
 
     def indices(self, epoch, window):
         """Returns the stored indices of a window in training order, int64 `[length]`."""
-        stored = np.concatenate([np.arange(*piece) for piece in self.pieces(epoch, window)])
+        stored = np.concatenate([np.arange(*limits) for limits in self.ranges(epoch, window)])
         return stored[self._permutation(len(stored), stateless_random.WINDOW_ORDER, epoch, window)]
 
     def _permutation(self, length, domain, epoch, window=0):
@@ -140,10 +140,10 @@ class TrainOrder:
 
     def stream(self, start, stop):
         """Returns the stored indices at stream positions [start, stop), int64."""
-        parts = []
+        indices = []
         for epoch, window in self.windows_from(start):
             first, _ = self.positions(epoch, window)
             if first >= stop:
                 break
-            parts.append(self.indices(epoch, window)[max(start - first, 0) : stop - first])
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+            indices.append(self.indices(epoch, window)[max(start - first, 0) : stop - first])
+        return np.concatenate(indices) if indices else np.zeros(0, np.int64)

@@ -17,7 +17,7 @@ ROWS_PER_READ = 1024
 class Window(NamedTuple):
     """Examples that are read together, and the order in which they leave."""
 
-    pieces: list  # of (start, stop): the stored ranges to read
+    ranges: list  # of (start, stop): the stored ranges to read
     indices: np.ndarray  # int64 [n]: stored index of each row, -1 for a padding row
     positions: np.ndarray  # int64 [n]: place of each row in the stream of global batches
 
@@ -43,10 +43,10 @@ def read_ahead(source, windows):
     windows = iter(windows)
     thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="read_ahead")
     try:
-        current = _Loading(source, next(windows), thread)
+        current = _PendingWindow(source, next(windows), thread)
         while current is not None:
             upcoming = next(windows, None)
-            upcoming = upcoming and _Loading(source, upcoming, thread)
+            upcoming = upcoming and _PendingWindow(source, upcoming, thread)
             columns = current.finish()
             count = len(columns.ids)
             for start in range(0, count, ROWS_PER_CHUNK):
@@ -64,27 +64,27 @@ def read_ahead(source, windows):
         thread.shutdown(cancel_futures=True)
 
 
-class _Loading:
-    """A window on its way into memory."""
+class _PendingWindow:
+    """A window that a thread reads into memory, one group of stored ranges after the other."""
 
     def __init__(self, source, window, thread):
         self._source = source
         self._window = window
         self._thread = thread
-        self._waiting = collections.deque(_group(window.pieces))
-        self._total = sum(_length(pieces) for pieces in self._waiting)
-        self._asked = 0
+        self._unread = collections.deque(_group(window.ranges))
+        self._total = sum(_length(ranges) for ranges in self._unread)
+        self._requested = 0
         self._reads = []
         # Rows by stored index, to find where what is read belongs.
         self._rows = np.argsort(window.indices, kind="stable")
         self._sorted = window.indices[self._rows]
 
     def advance(self, share):
-        """Orders pieces to be read until they make up `share` of the window."""
-        while self._waiting and self._asked < share * self._total:
-            pieces = self._waiting.popleft()
-            self._asked += _length(pieces)
-            self._reads.append(self._thread.submit(self._read, pieces))
+        """Requests ranges until they make up `share` of the window."""
+        while self._unread and self._requested < share * self._total:
+            ranges = self._unread.popleft()
+            self._requested += _length(ranges)
+            self._reads.append(self._thread.submit(self._read, ranges))
 
     def finish(self):
         """Waits for the rest and returns all `Rows` of the window."""
@@ -97,27 +97,27 @@ class _Loading:
             images[rows], labels[rows], ids[rows] = examples
         return Rows(images, labels, ids, self._window.positions)
 
-    def _read(self, pieces):
+    def _read(self, ranges):
         """Returns the rows that stored ranges fill, and their examples."""
-        stored = np.concatenate([np.arange(*piece) for piece in pieces])
+        stored = np.concatenate([np.arange(*limits) for limits in ranges])
         first = np.searchsorted(self._sorted, stored, side="left")
-        wanted = np.searchsorted(self._sorted, stored, side="right") > first
-        if not wanted.any():
+        needed = np.searchsorted(self._sorted, stored, side="right") > first
+        if not needed.any():
             return np.zeros(0, np.int64), ([], [], [])
-        examples = self._source.read(pieces)
-        return self._rows[first[wanted]], tuple(column[wanted] for column in examples)
+        examples = self._source.read(ranges)
+        return self._rows[first[needed]], tuple(column[needed] for column in examples)
 
 
-def _group(pieces):
-    """Returns the pieces in lists of at least `ROWS_PER_READ` rows, except the last."""
+def _group(ranges):
+    """Returns the ranges in lists of at least `ROWS_PER_READ` rows, except the last."""
     groups = [[]]
-    for piece in pieces:
+    for limits in ranges:
         if _length(groups[-1]) >= ROWS_PER_READ:
             groups.append([])
-        groups[-1].append(piece)
-    return groups if pieces else []
+        groups[-1].append(limits)
+    return groups if ranges else []
 
 
-def _length(pieces):
+def _length(ranges):
     """Returns the number of rows in stored ranges."""
-    return sum(stop - start for start, stop in pieces)
+    return sum(stop - start for start, stop in ranges)

@@ -2,7 +2,7 @@
 
 global: one order of all examples fills every batch, so batches are the same on any number of hosts.
     A host reads whole windows, but keeps only what belongs to its slice of each batch.
-files: host h of H takes the stored runs (files of TFDS or TFRecord) h, h + H, ..., orders them by
+files: host h of H takes the shards (files of TFDS or TFRecord) h, h + H, ..., orders them by
     itself and fills its own slice of each batch. It reads nothing else, which suits pods that hold
     terabytes on slow disks; the order is reproducible for this number of hosts. Hosts whose files
     hold fewer examples begin their next epoch earlier, so write files of equal length.
@@ -17,15 +17,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.config.names import SHARDINGS
 from pipelines.data.order import TrainOrder
 from pipelines.data.prefetch import Window
 from pipelines.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
-    """An order of examples, and the places of every global batch that it fills.
+class BatchSampler:
+    """An order of examples, and the slice of every global batch that it fills.
 
     Attributes:
         order: a `TrainOrder`.
@@ -53,7 +52,7 @@ class Stream:
             own = np.arange(max(start, first), min(end, last))
             steps, places = np.divmod(own, self.length)
             yield Window(
-                self.order.pieces(epoch, number),
+                self.order.ranges(epoch, number),
                 self.order.indices(epoch, number)[own - start],
                 steps * self.batch_size + self.begin + places,
             )
@@ -63,26 +62,22 @@ class Stream:
         return self.order.locate(step * self.length).epoch
 
 
-def streams(source, *, batch_size, shuffle_window, seed, sharding="global", hosts=1):
-    """Returns what fills the global batches: one `Stream`, or one for each host, in order.
+def batch_samplers(source, sampling, hosts=1):
+    """Returns what fills the global batches: one `BatchSampler`, or one for each host, in order.
 
     Args:
-        source: a `Source`.
-        batch_size: examples in a global batch.
-        shuffle_window: examples shuffled together.
-        seed: seed of the run.
-        sharding: one of `SHARDINGS`.
-        hosts: number of hosts; only with "files" it matters.
+        source: a `DataSource`.
+        sampling: `config.sampling.Sampling`.
+        hosts: number of hosts; it matters with sharding="files" alone.
 
     Raises:
-        DataError: if there are fewer stored runs than hosts.
-        ValueError: if the hosts do not divide the batch.
+        DataError: if there are fewer shards than hosts.
+        ValueError: if the hosts do not divide the batch, or a number is out of range.
     """
-    lengths = tuple(source.shard_lengths)
-    if sharding not in SHARDINGS:
-        raise ValueError(f"sharding={sharding!r} is unknown. Expected one of {SHARDINGS}.")
-    if sharding == "global":
-        return [Stream(TrainOrder(lengths, shuffle_window, seed), batch_size, 0, batch_size)]
+    lengths, batch_size = tuple(source.shard_lengths), sampling.batch_size
+    if sampling.sharding == "global":
+        order = TrainOrder(lengths, sampling.shuffle_window, sampling.seed)
+        return [BatchSampler(order, batch_size, 0, batch_size)]
     if batch_size % hosts:
         raise ValueError(
             f"A batch of {batch_size} cannot be divided among {hosts} hosts. Expected a multiple "
@@ -94,20 +89,19 @@ def streams(source, *, batch_size, shuffle_window, seed, sharding="global", host
             f"{len(lengths)}. Write it anew as TFRecord with python -m pipelines.make_tfrecords "
             f"--shards {hosts} or more, or set data.sharding=global."
         )
-    share = batch_size // hosts
-    return [
-        Stream(
-            TrainOrder(lengths, shuffle_window, seed, host, hosts), batch_size, host * share, share
-        )
+    length = batch_size // hosts
+    orders = [
+        TrainOrder(lengths, sampling.shuffle_window, sampling.seed, host, hosts)
         for host in range(hosts)
     ]
+    return [BatchSampler(order, batch_size, order.host * length, length) for order in orders]
 
 
-class Share(NamedTuple):
-    """What a host needs of every global batch: places [begin, end), divided among `replicas`.
+class HostSlice(NamedTuple):
+    """The rows of every global batch that a host needs: [begin, end), divided among `replicas`.
 
-    With partners, also the place before them (modulo the batch size): see `mixing.py`. With
-    `alone`, the first place has the last one for a partner instead.
+    With partners, also the row before them (modulo the batch size): see `mixing.py`. With
+    `mixes_alone`, the first row has the last one of the slice for a partner instead.
     """
 
     batch_size: int
@@ -115,19 +109,20 @@ class Share(NamedTuple):
     end: int
     replicas: int
     with_partners: bool
-    alone: bool
+    mixes_alone: bool
 
     @property
     def has_neighbour(self):
         """Whether the partner of the first example is an example of another host."""
-        return self.with_partners and not self.alone and self.end - self.begin < self.batch_size
+        is_part = self.end - self.begin < self.batch_size
+        return self.with_partners and not self.mixes_alone and is_part
 
     @property
-    def rows(self):
+    def num_rows(self):
         """Number of examples read per global batch."""
         return self.end - self.begin + self.has_neighbour
 
-    def cut(self, window):
+    def select(self, window):
         """Returns a `Window` of the rows that the host needs."""
         place = window.positions % self.batch_size
         held = (place >= self.begin) & (place < self.end)
@@ -146,8 +141,8 @@ class Share(NamedTuple):
         return self.own(tf.roll(column, 1, axis=0))
 
 
-def share_of_host(batch_size, input_context, with_partners=False, sharding="global"):
-    """Returns the `Share` of a host.
+def slice_of_host(batch_size, input_context=None, with_partners=False, sharding="global"):
+    """Returns the `HostSlice` of a host.
 
     Args:
         batch_size: examples in a global batch.
@@ -169,6 +164,6 @@ def share_of_host(batch_size, input_context, with_partners=False, sharding="glob
         raise ValueError(f"{replicas} replicas cannot be divided among {hosts} hosts.")
     length = batch_size // hosts
     begin = context.input_pipeline_id * length
-    return Share(
+    return HostSlice(
         batch_size, begin, begin + length, replicas // hosts, with_partners, sharding == "files"
     )

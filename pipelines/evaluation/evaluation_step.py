@@ -8,8 +8,8 @@ import orbit
 import tensorflow as tf
 
 from pipelines.data import pipeline
-from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain
-from pipelines.data.sources.source import Source
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
+from pipelines.data.sources.source import DataSource
 from pipelines.errors import UserError
 from pipelines.tasks import metrics
 from vit_tf import Preprocessing
@@ -26,7 +26,7 @@ class EvaluationData:
         bad_images: to leave out images that cannot be read; None ends the evaluation at the first.
     """
 
-    source: Source
+    source: DataSource
     preprocessing: Preprocessing
     batch_size: int
     bad_images: BadImages | None = None
@@ -95,4 +95,5 @@ class Evaluator(orbit.StandardEvaluator):
         try:
             return self.evaluate(tf.constant(self.steps))
         except INPUT_ERRORS as error:
-            explain(error, source, [range(source.num_examples)], self.data.bad_images)
+            indices = range(source.num_examples)
+            explain_input_error(error, source, indices, self.data.bad_images)

@@ -90,7 +90,7 @@ class Progress:
             return 1
         return max(1, int(seconds / self._seconds_per_step))
 
-    def trained(self, step, loss_sum, learning_rate, gradient_norm, skipped=0):
+    def log_training(self, step, loss_sum, learning_rate, gradient_norm, skipped=0):
         """Logs the mean loss of the steps since the last log line.
 
         Args:
@@ -131,7 +131,7 @@ class Progress:
             )
         self._record(values)
 
-    def evaluated(self, step, means, seconds):
+    def log_evaluation(self, step, means, seconds):
         """Logs an evaluation: the dict of `Evaluator.run`."""
         values = {"step": step} | {f"eval_{name}": value for name, value in means.items()}
         self.last_evaluated = step

@@ -78,7 +78,7 @@ def train(experiment, workdir, strategy) -> dict:
     trainer.open_dataset(data.dataset)
 
     hosts = num_hosts(strategy)
-    _report_sharding(data.settings.sharding, hosts, run)
+    _report_sharding(data.sampling.sharding, hosts, run)
     run.create(experiment)
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # There is always something to go back to.
@@ -116,16 +116,21 @@ def train(experiment, workdir, strategy) -> dict:
 
 def _open_data(experiment, run):
     """`(TrainData, EvaluationData or None)`."""
-    settings, batch_size = experiment.data, experiment.train.batch_size
+    settings = experiment.data
     source = open_source(settings.name, settings.train_split, settings.data_dir)
     preprocessing = experiment.preprocessing(source.labels)
     bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
-    shared = {"preprocessing": preprocessing, "batch_size": batch_size, "bad_images": bad_images}
-    data = TrainData(source=source, seed=experiment.seed, settings=settings, **shared)
+    shared = {"preprocessing": preprocessing, "bad_images": bad_images}
+    data = TrainData(
+        source=source,
+        sampling=experiment.sampling(),
+        augmentation=settings.augmentation(),
+        **shared,
+    )
     if settings.eval_split is None:
         return data, None
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
-    return data, EvaluationData(source=source, **shared)
+    return data, EvaluationData(source=source, batch_size=experiment.train.batch_size, **shared)
 
 
 def _check_input(settings, model_config, replicas):
@@ -247,7 +252,7 @@ class TrainingLoop:
         step = int(self.trainer.step.numpy())
         try:
             while True:
-                if self._evaluates(step) and step > self.progress.last_evaluated:
+                if self._evaluation_is_due(step) and step > self.progress.last_evaluated:
                     self._evaluate(step)
                 if step >= settings.steps:
                     break
@@ -283,12 +288,13 @@ class TrainingLoop:
                 timing.waited = float(trainer.data_wait.numpy())
         except INPUT_ERRORS as error:
             # The step counter may have run ahead of the failing input, so all of them are searched.
-            self.data.explain(error, range(first, first + steps), num_hosts(trainer.strategy))
+            batches = range(first, first + steps)
+            self.data.explain_input_error(error, batches, num_hosts(trainer.strategy))
         return step
 
     def _is_non_finite(self, step):
         """Whether the last step was not finite, or weights are not that are about to be used."""
-        used = self._is_due(step, self.settings.checkpoint_every) or self._evaluates(step)
+        used = self._is_due(step, self.settings.checkpoint_every) or self._evaluation_is_due(step)
         halted = bool(self.trainer.halted.numpy())
         return halted or (used and not math.isfinite(self.trainer.weight_sum()))
 
@@ -302,14 +308,14 @@ class TrainingLoop:
         # Before the line of metrics, by which a resumed run knows that this is done.
         if self.settings.keep_best:
             self.store.save(step, score=means["accuracy"])
-        self.progress.evaluated(step, means, seconds)
+        self.progress.log_evaluation(step, means, seconds)
 
     def _log(self, step):
         """Writes what happened since the last log line, and starts anew."""
         trainer = self.trainer
         loss_sum = float(trainer.loss_sum.numpy())
         _check_finite("sum of the losses", loss_sum, step)
-        self.progress.trained(
+        self.progress.log_training(
             step,
             loss_sum,
             learning_rate=float(trainer.optimizer.learning_rate(step - 1)),
@@ -319,7 +325,7 @@ class TrainingLoop:
         trainer.loss_sum.assign(0.0)
         trainer.skipped.assign(0)
 
-    def _evaluates(self, step):
+    def _evaluation_is_due(self, step):
         return self.evaluator is not None and self._is_due(step, self.settings.eval_every)
 
     def _is_due(self, step, every):

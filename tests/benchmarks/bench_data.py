@@ -20,6 +20,8 @@ from official.vision.configs import common
 from official.vision.dataloaders import classification_input
 from PIL import Image
 
+from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, stateless_random
 from pipelines.data.sources.source import Examples
 from pipelines.data.transforms import augmentation
@@ -98,8 +100,10 @@ def contestants(images):
         return tf.ensure_shape(tf.image.resize(part, (SIZE, SIZE)), [SIZE, SIZE, 3])
 
     def ours(**options):
-        augment = augmentation.Augmentation(**options)
-        return lambda image_bytes, seed: augment(image_bytes, seed, preprocessing)
+        changes = Augmentation(**options)
+        return lambda image_bytes, seed: augmentation.augment(
+            image_bytes, seed, preprocessing, changes
+        )
 
     def theirs(aug_type=None):
         parser = classification_input.Parser(
@@ -111,14 +115,11 @@ def contestants(images):
         return lambda image_bytes: parser.parse_train_image({"image/encoded": image_bytes})
 
     def batches(**options):
-        return pipeline.train_dataset(
-            Memory(images),
-            batch_size=32,
-            preprocessing=preprocessing,
-            seed=0,
-            shuffle_window=COUNT,
-            **options,
-        ).map(lambda batch: batch["image"])
+        sampling = Sampling(batch_size=32, shuffle_window=COUNT, seed=0)
+        dataset = pipeline.train_dataset(
+            Memory(images), sampling, Augmentation(**options), preprocessing
+        )
+        return dataset.map(lambda batch: batch["image"])
 
     strong = {"randaugment_layers": LAYERS, "randaugment_magnitude": MAGNITUDE}
     randaugment = common.Augmentation(

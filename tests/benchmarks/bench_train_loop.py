@@ -18,11 +18,11 @@ import time
 import numpy as np
 import tensorflow as tf
 
-import vit_tf
 from pipelines.config import override, recipes
-from pipelines.runs.progress import Progress, Signals
+from pipelines.runs.progress import Progress
+from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
-from pipelines.training import optimizers, train_step
+from pipelines.training.loop import TrainingLoop, build_trainer
 
 BATCH = 8
 
@@ -63,21 +63,14 @@ def main(rounds=6, steps_per_round=12):
         ],
     )
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    with strategy.scope():
-        model = vit_tf.create_model(experiment.model.config(1000))
-        optimizer = optimizers.make_optimizer(experiment.optimizer, model.trainable_variables)
-    trainer = train_step.Trainer(
-        model,
-        optimizer,
-        experiment,
-        strategy,
-        strategy.experimental_distribute_dataset(random_batches()),
-    )
+    trainer = build_trainer(experiment, experiment.model.config(1000), strategy)
+    trainer.train_dataset = strategy.experimental_distribute_dataset(random_batches())
+    variables = trainer.model.trainable_variables
     bare_step = tf.function(trainer.train_step)
     iterator = iter(trainer.train_dataset)
     bare_step(iterator)
     trainer.train(tf.constant(1))
-    before = [variable.numpy() for variable in model.trainable_variables[:3]]
+    before = [variable.numpy() for variable in variables[:3]]
 
     with tempfile.TemporaryDirectory() as folder, Signals() as signals:
         run = Workdir(folder)
@@ -89,14 +82,21 @@ def main(rounds=6, steps_per_round=12):
 
         def loop():
             start = int(trainer.step.numpy())
-            end = (
-                start - start % steps_per_round + steps_per_round
-            )  # Aligned, so that one log line falls into it.
-            train = dataclasses.replace(experiment.train, steps=end)
-            trainer.experiment = dataclasses.replace(experiment, train=train)
-            with Progress(run, train, start) as progress, contextlib.redirect_stdout(io.StringIO()):
+            # Aligned, so that one log line falls into it.
+            end = start - start % steps_per_round + steps_per_round
+            progress = Progress(run, step=start, total_steps=end, batch_size=BATCH)
+            with progress, contextlib.redirect_stdout(io.StringIO()):
                 progress._compiled = True
-                loop._run(trainer, None, NoStore(), signals, progress, source=None, guard=None)
+                TrainingLoop(
+                    settings=dataclasses.replace(experiment.train, steps=end),
+                    trainer=trainer,
+                    data=None,
+                    evaluator=None,
+                    store=NoStore(),
+                    non_finite=None,
+                    progress=progress,
+                    signals=signals,
+                ).run()
             return end - start
 
         loop()
@@ -111,8 +111,7 @@ def main(rounds=6, steps_per_round=12):
         lines = len(run.read_metrics())
 
     moved = [
-        np.abs(variable - value).max()
-        for variable, value in zip(model.trainable_variables, before, strict=False)
+        np.abs(variable - value).max() for variable, value in zip(variables, before, strict=False)
     ]
     assert min(moved) > 0 and lines >= rounds, "the timed steps did not train"
     print("ViT-Ti/16 at 224, batch 8, ms per step      best   median   spread")

@@ -11,12 +11,12 @@ from tests.checkout import ROOT
 
 # Those whose models run, and that take seconds: what reads and writes files does not depend on it.
 MODULES = (
-    "test_dropout",
-    "test_golden",
-    "test_golden_residual",
-    "test_keras_model",
-    "test_layers",
-    "test_model",
+    "layers/test_dropout",
+    "models/test_golden",
+    "models/test_golden_residual",
+    "models/test_keras_model",
+    "layers/test_layers",
+    "models/test_vit",
 )
 
 

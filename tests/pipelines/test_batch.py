@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data import pipeline
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.runs.manifest import write_manifest
 from pipelines.runs.workdir import Workdir
+from tests.pipelines.data.batches import train_dataset
 from tests.pipelines.process import run_here
 from tests.pipelines.tiny import as_flags, tiny_experiment
 
@@ -22,7 +22,7 @@ def trained_on():
     """The batches that training would see."""
     experiment = tiny_experiment(*ASSIGNMENTS)
     source = open_source("digits", "train[:150]")
-    dataset = pipeline.train_dataset(
+    dataset = train_dataset(
         source,
         batch_size=experiment.train.batch_size,
         preprocessing=experiment.preprocessing(source.labels),
@@ -102,7 +102,7 @@ def test_files_of_hosts(batch_command, records):
     for step, epoch in ((0, 0), (26, 1)):
         seen = []
         for host in range(3):
-            dataset = pipeline.train_dataset(
+            dataset = train_dataset(
                 source,
                 batch_size=6,
                 preprocessing=experiment.preprocessing(source.labels),

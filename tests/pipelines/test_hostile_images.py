@@ -1,6 +1,7 @@
 """Odd and hostile images through everything that reads some: conversion, or one sentence.
 
-What each file becomes is in `hostile.py`; `tests/vit_tf/test_image_files.py` tests the decoding.
+What each file becomes is in `hostile.py`; `tests/vit_tf/images/test_decoding.py` tests
+the decoding.
 """
 
 import json
@@ -20,6 +21,7 @@ from pipelines.errors import DataError, UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines import hostile, process
+from tests.pipelines.data.batches import train_dataset
 from tests.pipelines.encoded import encode, pixels
 from tests.pipelines.tiny import as_flags, tiny_experiment
 from vit_tf.images.decoding import decode_image
@@ -72,7 +74,7 @@ def only_batch(dataset):
 def test_training(everything, rule, crop):
     """Without mirroring, crop=none is the documented conversion, resized."""
     batch = only_batch(
-        pipeline.train_dataset(
+        train_dataset(
             everything,
             batch_size=everything.num_examples,
             preprocessing=rule,
@@ -130,7 +132,7 @@ def test_each_bad_file_is_named_and_never_written(name, tmp_path):
     root = make_folder(tmp_path / "folder", ordinary=3)
     write(root / "b", name, suffix, contents)
     source = open_source(f"folder:{root}", "train")
-    problem = str(bad_images.find_unreadable(source, range(4)))
+    problem = str(bad_images.find_bad_image(source, range(4)))
     assert f"The image b/{name}.{suffix} of folder:{root} (id 3) cannot be decoded: " in problem
     assert "\n" not in problem and len(problem) < 1000
     with pytest.raises(DataError) as refused:
@@ -155,7 +157,7 @@ def test_records_hold_what_can_be_read(everything, tmp_path):
     source = open_source(f"tfrecord:{tmp_path}/records", "train")
     kept = set(source.read([(0, source.num_examples)]).images)
     assert kept > {contents for _, contents, _, _ in READABLE.values()}
-    assert bad_images.find_unreadable(source, range(source.num_examples)) is None
+    assert bad_images.find_bad_image(source, range(source.num_examples)) is None
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ here depends on how vit_tf stores its variables. Slow and plain on purpose.
 
 import math
 
+import keras
 import numpy as np
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
@@ -38,8 +39,8 @@ def published(model):
     }
     if model.class_token is not None:
         params["cls"] = value(model.class_token.token)[None]
-    if model.position_embedding is not None:
-        params[POSITIONS] = value(model.position_embedding.table)[None]
+    if (table := model.position_embedding.table) is not None:
+        params[POSITIONS] = keras.ops.convert_to_numpy(table).astype(np.float64)[None]
     for index, block in enumerate(model.blocks):
         names = block_names(index)
         for ours in ("norm_attention", "norm_mlp"):

@@ -6,10 +6,11 @@ same splits without the digits 5 to 9. Prepared files are written to the TFDS da
 """
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pipelines.data import stateless_random
-from pipelines.data.builtin.offline_builder import QuietPreparation
+from pipelines.data.builtin.offline_builder import OfflineBuilder
 
 # Images of each digit in the held-out splits; the rest is the train split.
 _PER_DIGIT = {"test": 30, "validation": 20}
@@ -21,7 +22,7 @@ every digit appears 20 times in validation and 30 times in test.
 """
 
 
-class Digits(QuietPreparation, tfds.core.GeneratorBasedBuilder):
+class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
     """Builder of `digits/all` (default; 1,297 / 200 / 300 images) and `digits/low` (digits 0 to 4;
     651 / 100 / 150 images)."""
 
@@ -57,19 +58,9 @@ class Digits(QuietPreparation, tfds.core.GeneratorBasedBuilder):
         return {split: self._generate_examples(split) for split in _SPLITS}
 
     def _generate_examples(self, split):
-        for place, (_, image, label) in enumerate(read_split(split, num_classes=self._count)):
-            yield place, {"image": image, "label": label}
-
-
-def read_split(split, num_classes=10):
-    """Yields `(index, image, label)` of each image of a split, in stored order.
-
-    The index is that of `sklearn.datasets.load_digits`; the image is uint8 `[8, 8, 3]`. The
-    arguments are those of `split_indices`.
-    """
-    pixels, labels = _load()
-    for index in split_indices(split, num_classes):
-        yield int(index), np.repeat(pixels[index][..., None], 3, axis=-1), int(labels[index])
+        pixels, labels = _load()
+        for place, index in enumerate(split_indices(split, num_classes=self._count)):
+            yield place, {"image": _to_rgb(pixels[index]), "label": int(labels[index])}
 
 
 def split_indices(split, num_classes=10):
@@ -100,6 +91,16 @@ def split_indices(split, num_classes=10):
     # Another order than the one of membership, in which every class comes late to the train split.
     stored = stateless_random.permutation(len(labels), 0, stateless_random.SPLIT, 1)
     return stored[member[stored]]
+
+
+def png_image(index):
+    """Returns an image of `sklearn.datasets.load_digits` as a PNG file, bytes, and its label."""
+    pixels, labels = _load()
+    return tf.io.encode_png(_to_rgb(pixels[index])).numpy(), int(labels[index])
+
+
+def _to_rgb(pixels):
+    return np.repeat(pixels[..., None], 3, axis=-1)
 
 
 def _load():

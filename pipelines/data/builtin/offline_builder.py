@@ -6,7 +6,7 @@ import io
 import tensorflow_datasets as tfds
 
 
-class QuietPreparation:
+class OfflineBuilder:
     """Mixed into a `GeneratorBasedBuilder` that downloads nothing."""
 
     # Left alone, TFDS searches the package for checksums of downloads, with `importlib_resources`,

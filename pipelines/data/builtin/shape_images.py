@@ -42,7 +42,7 @@ _ALONE, _TOGETHER = (0.11, 0.28), (0.11, 0.15)
 _GAP = 0.012
 # Changes in colour channels, of 0 .. 1, and of brightness within a background.
 _COLOUR_JITTER, _TINT, _RELIEF = 0.07, 0.1, 0.25
-# Words for each image: one per draw, and a multiple of 4 (see `keys.random_words`).
+# Words for each image: one per draw, and a multiple of 4 (see `stateless_random.random_words`).
 _WORDS = 64
 _CLOUD_CELLS = 4
 

@@ -17,7 +17,7 @@ import re
 import tensorflow_datasets as tfds
 
 from pipelines.data.builtin import shape_images
-from pipelines.data.builtin.offline_builder import QuietPreparation
+from pipelines.data.builtin.offline_builder import OfflineBuilder
 from pipelines.errors import DataError
 
 _LABELS = {
@@ -71,7 +71,7 @@ class ShapesConfig(tfds.core.BuilderConfig):
         return self.num_train if split == "train" else max(1, self.num_train // 10)
 
 
-class Shapes(QuietPreparation, tfds.core.GeneratorBasedBuilder):
+class Shapes(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
     """Builder of `shapes/<configuration>`."""
 
     VERSION = tfds.core.Version("1.0.0")
@@ -84,7 +84,7 @@ class Shapes(QuietPreparation, tfds.core.GeneratorBasedBuilder):
 
     @classmethod
     def make_config(cls, name):
-        """As `QuietPreparation.make_config`."""
+        """As `OfflineBuilder.make_config`."""
         if name not in cls.builder_configs:
             cls.builder_configs[name] = ShapesConfig.parse(name)
 

@@ -4,11 +4,11 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.sources.source import Examples, Part, Source
+from pipelines.data.sources.source import DataSource, Examples, SplitRange
 from pipelines.errors import DataError
 
 
-class ArraySource(Source):
+class ArraySource(DataSource):
     """Images and labels in NumPy arrays; for `pipeline.train_dataset` and `eval_dataset`.
 
     Images are encoded as PNG when they are read, which loses nothing. The id of an image is its
@@ -55,7 +55,7 @@ class ArraySource(Source):
             name=name,
             version="in memory",
             split="train",
-            parts=(Part("train", 0, len(images), 0),),
+            split_ranges=(SplitRange("train", 0, len(images), 0),),
             labels=class_names,
             shard_lengths=(len(images),),
         )
@@ -63,12 +63,12 @@ class ArraySource(Source):
         self._order = stateless_random.permutation(len(images), 0, stateless_random.SPLIT)
 
     def read(self, ranges):
-        """As `Source.read`."""
+        """As `DataSource.read`."""
         ids = np.concatenate([self._order[start:stop] for start, stop in ranges])
         images = np.empty(len(ids), object)
         images[:] = [tf.io.encode_png(self._images[index]).numpy() for index in ids]
         return Examples(images, self._labels[ids], ids)
 
     def describe(self, example_id):
-        """As `Source.describe`."""
+        """As `DataSource.describe`."""
         return f"image {example_id} of {self.name}"

@@ -6,6 +6,7 @@ does a training window much smaller than the set. The hash of a path does not de
 files, so a split changes little when some are added. Ids follow the listing and not this order.
 """
 
+import collections.abc
 import errno
 import hashlib
 import os
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelines.data.sources.source import Examples, Source, resolve_split, split_info
+from pipelines.data.sources.source import DataSource, Examples, resolve_split, split_info
 from pipelines.errors import DataError
 
 # A larger file is no image that anyone trains on; it counts as one that cannot be read.
@@ -24,7 +25,7 @@ MAX_FILE_BYTES = 256 * 2**20
 # Network file systems answer slowly, but many at a time.
 _READERS = 8
 # What is wrong with a single file; every other failure concerns all of them.
-_ONE_FILE = {
+_ERRORS_OF_ONE_FILE = {
     errno.ENOENT,
     errno.EACCES,
     errno.EPERM,
@@ -54,7 +55,7 @@ def make_files(paths, labels, notes=()):
     return Files(paths, np.array(labels, np.int32), order, list(notes))
 
 
-class FileSource(Source):
+class FileSource(DataSource):
     """Images in files. One that cannot be read counts as an image of no bytes.
 
     So a single bad file is found and named like one that cannot be decoded, while a folder that is
@@ -63,7 +64,7 @@ class FileSource(Source):
     Args:
         name: such as "folder:/data/pets".
         root: directory that the paths of the files start from.
-        splits: mapping from the name of each split to its `Files`.
+        splits: mapping from the name of each split to its `Files`; may be a `LazyMapping`.
         split: what to open, in TFDS notation.
         labels: class names in label order.
     """
@@ -71,25 +72,26 @@ class FileSource(Source):
     id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
 
     def __init__(self, name, root, splits, split, labels):
-        parts = resolve_split(_Infos(splits), split, name)
+        infos = LazyMapping(splits, lambda key: split_info(key, [len(splits[key].paths)]))
+        split_ranges = resolve_split(infos, split, name)
         self._root = root
-        self._files = {part.split: splits[part.split] for part in parts}
+        self._files = {used.split: splits[used.split] for used in split_ranges}
         super().__init__(
             name=name,
             version=_fingerprint(self._files, labels),
             split=split,
-            parts=parts,
+            split_ranges=split_ranges,
             labels=labels,
-            shard_lengths=tuple(part.stop - part.start for part in parts),
+            shard_lengths=tuple(used.stop - used.start for used in split_ranges),
         )
 
     def __str__(self):
         return f"{self.name} split {self.split!r}"
 
     def read(self, ranges):
-        """As `Source.read`."""
+        """As `DataSource.read`."""
         paths, labels, ids = [], [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-        for split, start, stop, first_id in self._pieces(ranges):
+        for split, start, stop, first_id in self._locate(ranges):
             files = self._files[split]
             places = files.order[start:stop]
             paths += [files.paths[place] for place in places]
@@ -100,10 +102,10 @@ class FileSource(Source):
         return Examples(images, np.concatenate(labels), np.concatenate(ids))
 
     def describe(self, example_id):
-        """As `Source.describe`; names the file."""
-        for part in self._parts:
-            files = self._files[part.split]
-            place = example_id - part.first_id
+        """As `DataSource.describe`; names the file."""
+        for split, _, _, first_id in self._split_ranges:
+            files = self._files[split]
+            place = example_id - first_id
             if 0 <= place < len(files.paths):
                 path = os.fsencode(files.paths[place]).decode("utf-8", "replace")
                 note = files.notes[place] if files.notes else ""
@@ -115,30 +117,44 @@ class FileSource(Source):
         paths = [os.path.join(self._root, path) for path in paths]
         try:
             with futures.ThreadPoolExecutor(_READERS) as readers:
-                shares = np.array_split(np.arange(len(paths)), min(_READERS, len(paths) or 1))
-                contents = list(readers.map(lambda share: [_read(paths[i]) for i in share], shares))
+                chunks = np.array_split(np.arange(len(paths)), min(_READERS, len(paths) or 1))
+                contents = list(readers.map(lambda chunk: [_read(paths[i]) for i in chunk], chunks))
         except OSError as error:
             raise DataError(
                 f"{self} cannot be read: {error.filename or self._root}: {error.strerror}."
             ) from None
-        images = [image for share in contents for image in share]
+        images = [image for chunk in contents for image in chunk]
         if b"" in images and not os.path.isdir(self._root):
             raise DataError(f"{self} cannot be read: the folder {self._root} is no longer there.")
         return images
 
 
-class _Infos(dict):
-    """The `SplitInfo` of each of the `Files`, made on demand: listing a split takes time."""
+class LazyMapping(collections.abc.Mapping):
+    """A mapping whose values are made when they are asked for: listing a split takes time.
 
-    def __init__(self, splits):
-        super().__init__(dict.fromkeys(splits))
-        self._splits = splits
+    Args:
+        keys: iterable of all keys.
+        make: function from a key to its value; called once for each.
+    """
 
-    def __getitem__(self, split):
-        return split_info(split, [len(self._splits[split].paths)])
+    def __init__(self, keys, make):
+        self._keys, self._make, self._values = tuple(keys), make, {}
 
-    def items(self):
-        return [(split, self[split]) for split in self]
+    def __getitem__(self, key):
+        if key not in self._keys:
+            raise KeyError(key)
+        if key not in self._values:
+            self._values[key] = self._make(key)
+        return self._values[key]
+
+    def __contains__(self, key):  # `Mapping` would make the value
+        return key in self._keys
+
+    def __iter__(self):
+        return iter(self._keys)
+
+    def __len__(self):
+        return len(self._keys)
 
 
 def _read(path):
@@ -147,7 +163,7 @@ def _read(path):
         # Without O_NONBLOCK a named pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno in _ONE_FILE:
+        if error.errno in _ERRORS_OF_ONE_FILE:
             return b""
         raise
     with open(descriptor, "rb", buffering=0) as file:
@@ -180,3 +196,12 @@ def absolute_path(path, data_dir, kind):
     return os.path.abspath(
         os.path.join(os.path.expanduser(data_dir or ""), os.path.expanduser(path))
     )
+
+
+def is_unicode(text):
+    """Whether a text has a form in UTF-8; file names and JSON can hold half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

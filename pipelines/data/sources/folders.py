@@ -17,7 +17,13 @@ end. Names that begin with a dot, and __MACOSX, are ignored.
 
 import os
 
-from pipelines.data.sources.files import FileSource, absolute_path, make_files
+from pipelines.data.sources.files import (
+    FileSource,
+    LazyMapping,
+    absolute_path,
+    is_unicode,
+    make_files,
+)
 from pipelines.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
@@ -41,7 +47,7 @@ def open_folder(path, split, data_dir=None):
     if not os.path.isdir(root):
         hint = "; for a .csv or .jsonl file write list:<path>" if os.path.isfile(root) else ""
         raise DataError(f"There is no folder {root}. Set data.name=folder:<path> to one{hint}.")
-    folders, _ = _entries(root)
+    folders, _ = _list_directory(root)
     in_splits = [name for name in folders if name.lower() in SPLIT_NAMES]
     if len(in_splits) > 1 and len(in_splits) < len(folders):
         others = [name for name in folders if name not in in_splits]
@@ -54,51 +60,46 @@ def open_folder(path, split, data_dir=None):
     else:
         places = {"train": root}
 
-    labels = sorted({name for place in places.values() for name in _entries(place)[0]})
+    labels = sorted({name for place in places.values() for name in _list_directory(place)[0]})
     if len(labels) < 2:
         found = f"one class, {labels[0]!r}" if labels else "no folder of a class"
         raise DataError(f"{root} has {found}. {_EXPECTED}, with at least two classes.")
     for label in labels:
-        if not _is_text(label):
+        if not is_unicode(label):
             raise DataError(f"The name of the class folder {label!r} in {root} is not UTF-8.")
     # Paths start from the folder of all splits, ids from each split.
-    splits = _Splits(root, places, labels)
+    splits = LazyMapping(places, lambda key: _list_split(root, places[key], labels))
     return FileSource(f"folder:{root}", root, splits, split, labels)
 
 
-class _Splits(dict):
-    """The `Files` of each split, listed when asked for: a split may have a million files."""
+def _list_split(root, folder, labels):
+    """Returns the `Files` of a split.
 
-    def __init__(self, root, places, labels):
-        super().__init__(dict.fromkeys(places))
-        self._root, self._places, self._labels = root, places, labels
-
-    def __getitem__(self, split):
-        if super().__getitem__(split) is None:
-            self[split] = self._list(self._places[split])
-        return super().__getitem__(split)
-
-    def _list(self, place):
-        listed, prefix = [], len(os.path.join(self._root, ""))
-        for label, name in enumerate(self._labels):
-            folder = os.path.join(place, name)
-            if not os.path.isdir(folder):
-                continue  # a class that this split does not have
-            images, other = _find_images(folder)
-            if other and not images:
-                raise DataError(
-                    f"The class folder {folder} has no image, but files such as {other}. Expected "
-                    f"{', '.join(SUFFIXES)}. Convert them, or remove the folder."
-                )
-            listed += [(image[prefix:], label) for image in images]
-        if not listed:
+    Args:
+        root: folder of all splits, where the paths start from.
+        folder: folder of the split, with a folder per class.
+        labels: class names in label order.
+    """
+    listed, prefix = [], len(os.path.join(root, ""))
+    for label, name in enumerate(labels):
+        class_folder = os.path.join(folder, name)
+        if not os.path.isdir(class_folder):
+            continue  # a class that this split does not have
+        images, other = _find_images(class_folder)
+        if other and not images:
             raise DataError(
-                f"There are no images ({', '.join(SUFFIXES)}) in the class folders of {place}. "
-                f"{_EXPECTED}."
+                f"The class folder {class_folder} has no image, but files such as {other}. "
+                f"Expected {', '.join(SUFFIXES)}. Convert them, or remove the folder."
             )
-        listed.sort()
-        paths, labels = zip(*listed, strict=True)
-        return make_files(list(paths), labels)
+        listed += [(image[prefix:], label) for image in images]
+    if not listed:
+        raise DataError(
+            f"There are no images ({', '.join(SUFFIXES)}) in the class folders of {folder}. "
+            f"{_EXPECTED}."
+        )
+    listed.sort()
+    paths, numbers = zip(*listed, strict=True)
+    return make_files(list(paths), numbers)
 
 
 def _find_images(folder):
@@ -110,11 +111,11 @@ def _find_images(folder):
         try:
             status = os.stat(directory)
         except OSError as error:
-            raise _unreadable(directory, error) from None
+            raise _directory_error(directory, error) from None
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders, files = _entries(directory)
+        folders, files = _list_directory(directory)
         # The last one is visited next: in the order of names, which decides among links.
         waiting += [os.path.join(directory, name) for name in reversed(folders)]
         for name in files:
@@ -126,7 +127,7 @@ def _find_images(folder):
     return images, other
 
 
-def _entries(directory):
+def _list_directory(directory):
     """Returns the sorted names of the folders, and of everything else, in a directory."""
     folders, others = [], []
     try:
@@ -136,11 +137,11 @@ def _entries(directory):
                     continue
                 (folders if _is_folder(entry) else others).append(entry.name)
     except OSError as error:
-        raise _unreadable(directory, error) from None
+        raise _directory_error(directory, error) from None
     return sorted(folders), sorted(others)
 
 
-def _unreadable(directory, error):
+def _directory_error(directory, error):
     """Returns the `DataError` for a folder that the system does not list."""
     return DataError(
         f"The folder {directory[:500]} cannot be read: {error.strerror}. Change its permissions, "
@@ -152,11 +153,4 @@ def _is_folder(entry):
     try:
         return entry.is_dir()
     except OSError:  # a link to itself
-        return False
-
-
-def _is_text(name):
-    try:
-        return bool(name.encode())
-    except UnicodeEncodeError:
         return False

@@ -16,7 +16,7 @@ import os
 import re
 from typing import NamedTuple
 
-from pipelines.data.sources.files import FileSource, absolute_path, make_files
+from pipelines.data.sources.files import FileSource, absolute_path, is_unicode, make_files
 from pipelines.errors import DataError
 
 # More than any path and label need; keeps a file that is no list out of memory.
@@ -58,8 +58,10 @@ def open_list(path, split, data_dir=None):
         raise DataError(f"{path} lists no images. Expected one per line, with path and label.")
     if len({bool(row.split) for row in rows}) > 1:
         line = next(row.line for row in rows if not row.split)
-        raise _wrong(path, line, "has no split, unlike others", "Give every row a split, or none")
-    labels = _numbered({row.label for row in rows})
+        raise _line_error(
+            path, line, "has no split, unlike others", "Give every row a split, or none"
+        )
+    labels = _in_label_order({row.label for row in rows})
     if len(labels) < 2:
         raise DataError(f"{path} has one class, {labels[0]!r}. Expected at least two.")
 
@@ -78,7 +80,7 @@ def open_list(path, split, data_dir=None):
     }
     source = FileSource(f"list:{path}", root, files, split, labels)
     used = {part["split"] for part in source.manifest()["parts"]}
-    _check_exist(path, root, [row for name in used for row in splits[name]])
+    _check_files_exist(path, root, [row for name in used for row in splits[name]])
     return source
 
 
@@ -90,18 +92,20 @@ def _read_csv(path):
         header = [name.strip() for name in next(reader, [])]
         if not {"path", "label"} <= set(header) or len(set(header)) < len(header):
             fix = "Begin it with the line path,label or path,label,split, separated by commas"
-            raise _wrong(path, 1, f"is not the header of a list: {','.join(header)[:80]!r}", fix)
+            raise _line_error(
+                path, 1, f"is not the header of a list: {','.join(header)[:80]!r}", fix
+            )
         for fields in reader:
             if not any(fields):
                 continue
             if len(fields) != len(header):
                 problem = f"has {len(fields)} fields where the header has {len(header)}"
                 fix = 'Quote fields that contain a comma: "a, b.jpg"'
-                raise _wrong(path, reader.line_num, problem, fix)
+                raise _line_error(path, reader.line_num, problem, fix)
             values = dict(zip(header, fields, strict=True))
-            yield _row(path, reader.line_num, values)
+            yield _checked_row(path, reader.line_num, values)
     except csv.Error as error:
-        raise _wrong(path, reader.line_num, f"is not CSV: {error}", "Repair it") from None
+        raise _line_error(path, reader.line_num, f"is not CSV: {error}", "Repair it") from None
 
 
 def _read_jsonl(path):
@@ -115,24 +119,24 @@ def _read_jsonl(path):
             values = None
         if not isinstance(values, dict):
             fix = 'Expected for example {"path": "cats/1.jpg", "label": "cat"}'
-            raise _wrong(path, line, "is not a JSON object", fix)
+            raise _line_error(path, line, "is not a JSON object", fix)
         if type(values.get("label")) is int:
             values["label"] = str(values["label"])
-        yield _row(path, line, values)
+        yield _checked_row(path, line, values)
 
 
-def _row(path, line, values):
+def _checked_row(path, line, values):
     """Returns the `_Row` of a line, checked."""
     values = {name: values.get(name, "") for name in _COLUMNS}
     for name, value in values.items():
         if not isinstance(value, str) or "\0" in value or (not value and name != "split"):
             fix = "Expected text" + (" or a whole number" if name == "label" else "")
-            raise _wrong(path, line, f"has the {name} {str(value)[:80]!r}", fix)
-        if not _is_unicode(value):
-            raise _wrong(path, line, f"has half a character in its {name}", "Save it as UTF-8")
+            raise _line_error(path, line, f"has the {name} {str(value)[:80]!r}", fix)
+        if not is_unicode(value):
+            raise _line_error(path, line, f"has half a character in its {name}", "Save it as UTF-8")
     if values["split"] and not re.fullmatch(r"\w+", values["split"]):
         fix = "Expected letters, digits and _"
-        raise _wrong(path, line, f"has the split {values['split'][:80]!r}", fix)
+        raise _line_error(path, line, f"has the split {values['split'][:80]!r}", fix)
     return _Row(**values, line=line)
 
 
@@ -144,24 +148,24 @@ def _lines(path):
             line += 1
             if len(data) > MAX_LINE_BYTES:
                 problem = f"is longer than {MAX_LINE_BYTES:,} bytes"
-                raise _wrong(path, line, problem, "Expected one image per line")
+                raise _line_error(path, line, problem, "Expected one image per line")
             try:
                 # Spreadsheets put a byte order mark at the beginning.
                 text = data.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 problem = f"is not UTF-8: byte {data[error.start]:#04x} at {error.start + 1}"
-                raise _wrong(path, line, problem, "Save the list as UTF-8") from None
+                raise _line_error(path, line, problem, "Save the list as UTF-8") from None
             yield line, text
 
 
-def _numbered(labels):
+def _in_label_order(labels):
     """Returns class names in the order of their numbers."""
     if all(re.fullmatch("-?[0-9]{1,18}", label) for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
 
 
-def _check_exist(path, root, rows):
+def _check_files_exist(path, root, rows):
     """Checks that the listed files are there; one listing per folder is cheap on any disk."""
     there = {}
     missing = []
@@ -179,17 +183,9 @@ def _check_exist(path, root, rows):
         more = f" ({len(missing):,} such lines)" if len(missing) > 1 else ""
         problem = f"names a file that is not there: {first.path}{more}"
         fix = f"Paths are relative to {root}; correct or remove the line"
-        raise _wrong(path, first.line, problem, fix)
+        raise _line_error(path, first.line, problem, fix)
 
 
-def _is_unicode(text):
-    try:
-        text.encode()
-        return True
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
-        return False
-
-
-def _wrong(path, line, problem, fix):
+def _line_error(path, line, problem, fix):
     """Returns the `DataError` for a line."""
     return DataError(f"{path} line {line} {problem}. {fix}.")

@@ -30,7 +30,7 @@ one must have been prepared before |
             the other kinds begin here, or else in the current directory.
 
     Returns:
-        A `Source`.
+        A `DataSource`.
 
     Raises:
         DataError: if there is no such data set or split, its files are not there, or it holds no

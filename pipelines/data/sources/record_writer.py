@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.bad_images import BadImages, can_decode, unreadable, why_unreadable
+from pipelines.data.bad_images import BadImages, bad_image_error
+from pipelines.data.decoding import can_decode, decode_error
 from pipelines.data.prefetch import ROWS_PER_READ
 from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
 from pipelines.errors import DataError
@@ -19,7 +20,7 @@ from vit_tf.checkpoints.atomic_file import write_atomically
 BAD_FILE = "bad_images.jsonl"
 
 
-class Written(NamedTuple):
+class WriteSummary(NamedTuple):
     """What `write_records` has written."""
 
     num_bytes: int
@@ -27,21 +28,21 @@ class Written(NamedTuple):
     left_out: int  # images, named in `BAD_FILE`
 
 
-def write_records(sources, output, shards, bad_images="stop", tell=print):
+def write_records(sources, output, shards, bad_images="stop", log=print):
     """Writes sources as the splits of one folder: all of it, or nothing.
 
     The files are written to a folder beside it, which is renamed at the end. Every image is decoded
     once, so that training does not have to find out.
 
     Args:
-        sources: mapping from the name of each split to its `Source`.
+        sources: mapping from the name of each split to its `DataSource`.
         output: folder to make; it must not be there.
         shards: number of files of each split; fewer where a split has fewer examples.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
-        tell: called with a line for each of the first ten that are left out.
+        log: called with a line for each of the first ten that are left out.
 
     Returns:
-        `Written`.
+        `WriteSummary`.
 
     Raises:
         DataError: if the folder is there, the sources have different classes, or an image cannot be
@@ -67,8 +68,8 @@ def write_records(sources, output, shards, bad_images="stop", tell=print):
     try:
         left_out = None
         if bad_images == "skip":
-            shown = os.path.join(output, BAD_FILE)
-            left_out = BadImages(os.path.join(temporary, BAD_FILE), tell, shown)
+            final_path = os.path.join(output, BAD_FILE)
+            left_out = BadImages(os.path.join(temporary, BAD_FILE), log, final_path)
         info = {
             "labels": list(*labels),
             "splits": {
@@ -82,7 +83,7 @@ def write_records(sources, output, shards, bad_images="stop", tell=print):
         size = sum(os.path.getsize(entry.path) for entry in os.scandir(temporary))
         os.rename(temporary, output)
         counts = {name: sum(files.values()) for name, files in info["splits"].items()}
-        return Written(size, counts, left_out.count if left_out else 0)
+        return WriteSummary(size, counts, left_out.count if left_out else 0)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -112,12 +113,12 @@ def _decodable(source, start, stop, left_out):
     """Yields image and label of the examples of a range that can be decoded."""
     for first in range(start, stop, ROWS_PER_READ):
         images, labels, ids = source.read([(first, min(first + ROWS_PER_READ, stop))])
-        whole = can_decode(tf.constant(list(images))).numpy()
-        for row in np.flatnonzero(~whole):
+        valid = can_decode(tf.constant(list(images))).numpy()
+        for row in np.flatnonzero(~valid):
             if left_out is None:
-                raise unreadable(source, ids[row], why_unreadable(images[row]))
-            left_out.add(source, ids[row : row + 1], images[row : row + 1])
-        yield from ((images[row], labels[row]) for row in np.flatnonzero(whole))
+                raise bad_image_error(source, ids[row], decode_error(images[row]))
+            left_out.record(source, ids[row : row + 1], images[row : row + 1])
+        yield from ((images[row], labels[row]) for row in np.flatnonzero(valid))
 
 
 def _record(image, label, text):

@@ -29,8 +29,14 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.sources.files import absolute_path
-from pipelines.data.sources.source import Examples, Source, resolve_split, split_info, stored_runs
-from pipelines.errors import DataError
+from pipelines.data.sources.source import (
+    DataSource,
+    Examples,
+    resolve_split,
+    shard_lengths_within,
+    split_info,
+)
+from pipelines.errors import DataError, first_line
 
 INFO_FILE = "dataset.json"
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
@@ -58,7 +64,7 @@ def open_records(path, split, data_dir=None):
     return RecordSource(root, labels, splits, split)
 
 
-class RecordSource(Source):
+class RecordSource(DataSource):
     """A split of a folder of TFRecord files.
 
     Args:
@@ -71,18 +77,19 @@ class RecordSource(Source):
     def __init__(self, root, labels, splits, split):
         name = f"tfrecord:{root}"
         infos = {key: split_info(key, files.values()) for key, files in splits.items()}
-        parts = resolve_split(infos, split, name)
-        content = json.dumps([labels, {part.split: splits[part.split] for part in parts}])
+        split_ranges = resolve_split(infos, split, name)
+        used = {split_range.split: splits[split_range.split] for split_range in split_ranges}
+        content = json.dumps([labels, used])
         super().__init__(
             name=name,
             version=hashlib.blake2b(content.encode(), digest_size=6).hexdigest(),
             split=split,
-            parts=parts,
+            split_ranges=split_ranges,
             labels=labels,
-            shard_lengths=stored_runs(infos, parts),
+            shard_lengths=shard_lengths_within(infos, split_ranges),
         )
-        for part in parts:
-            for file, count in splits[part.split].items():
+        for files in used.values():
+            for file, count in files.items():
                 _check_count(os.path.join(root, file), count)
         self._root, self._splits = root, splits
         self._offsets = {}
@@ -91,14 +98,14 @@ class RecordSource(Source):
         return f"{self.name} split {self.split!r}"
 
     def read(self, ranges):
-        """As `Source.read`; `DataError` also if a label is none of the classes."""
-        ids, pieces = [np.zeros(0, np.int64)], []
-        for split, start, stop, first_id in self._pieces(ranges):
+        """As `DataSource.read`; `DataError` also if a label is none of the classes."""
+        ids, file_ranges = [np.zeros(0, np.int64)], []
+        for split, start, stop, first_id in self._locate(ranges):
             ids.append(np.arange(start, stop) + first_id)
-            pieces += self._locate(split, start, stop)
+            file_ranges += self._find_in_files(split, start, stop)
         ids = np.concatenate(ids)
 
-        images, labels = self._parse(pieces)
+        images, labels = self._parse(file_ranges)
         if len(labels) != len(ids):
             raise DataError(
                 f"{self} has {len(labels)} records where {len(ids)} were expected. Its files have "
@@ -113,31 +120,31 @@ class RecordSource(Source):
         return Examples(images, labels.astype(np.int32), ids)
 
     def describe(self, example_id):
-        """As `Source.describe`; names the file and the record in it, from 0."""
-        for part in self._parts:
-            place = example_id - part.first_id
-            if part.start <= place < part.stop:
-                for file, count in self._splits[part.split].items():
+        """As `DataSource.describe`; names the file and the record in it, from 0."""
+        for split, start, stop, first_id in self._split_ranges:
+            place = example_id - first_id
+            if start <= place < stop:
+                for file, count in self._splits[split].items():
                     if place < count:
                         return f"record {place} of {os.path.join(self._root, file)}"
                     place -= count
         return f"example {example_id} of {self}"
 
-    def _locate(self, split, start, stop):
+    def _find_in_files(self, split, start, stop):
         """Returns [(file, byte offset, number of records), ...] of stored examples of a split."""
-        pieces, first = [], 0
+        file_ranges, first = [], 0
         for file, count in self._splits[split].items():
             low, high = max(start - first, 0), min(stop - first, count)
             if low < high:
                 path = os.path.join(self._root, file)
                 if path not in self._offsets:
                     self._offsets[path] = _record_offsets(path, count)
-                pieces.append((path, self._offsets[path][low], high - low))
+                file_ranges.append((path, self._offsets[path][low], high - low))
             first += count
-        return pieces
+        return file_ranges
 
-    def _parse(self, pieces):
-        """Returns the images, object `[n]`, and labels, int64 `[n]`, of what `_locate` found."""
+    def _parse(self, file_ranges):
+        """Returns images, object `[n]`, and labels, int64 `[n]`, of what `_find_in_files` found."""
         features = {
             IMAGE: tf.io.FixedLenFeature([], tf.string),
             LABEL: tf.io.FixedLenFeature([], tf.int64),
@@ -154,7 +161,7 @@ class RecordSource(Source):
             spec = tf.TensorSpec([], tf.string)
             return tf.data.experimental.from_variant(variant, spec).take(count)
 
-        columns = [list(column) for column in zip(*pieces, strict=True)] or [[], [], []]
+        columns = [list(column) for column in zip(*file_ranges, strict=True)] or [[], [], []]
         dataset = tf.data.Dataset.from_tensor_slices(
             (
                 tf.constant(columns[0], tf.string),
@@ -175,17 +182,12 @@ class RecordSource(Source):
         except tf.errors.OpError as error:
             files = list(dict.fromkeys(columns[0]))
             for file in files if len(files) > 1 else ():  # TensorFlow does not say which it is.
-                self._parse([piece for piece in pieces if piece[0] == file])
+                self._parse([found for found in file_ranges if found[0] == file])
             raise DataError(
-                f"{self} cannot be read: {_reason(error)}. {' or '.join(files[:3])} is damaged, or "
-                f"its records lack {IMAGE} or {LABEL}. Write or copy it again."
+                f"{self} cannot be read: {first_line(error)}. {' or '.join(files[:3])} is damaged, "
+                f"or its records lack {IMAGE} or {LABEL}. Write or copy it again."
             ) from None
         return np.concatenate(images), np.concatenate(labels)
-
-
-def _reason(error):
-    """Returns the part of a TensorFlow error that says what is wrong, on one line."""
-    return " ".join(error.message.partition("[[")[0].split()).rpartition("}} ")[2][:200].rstrip(".")
 
 
 def _check_count(path, count):

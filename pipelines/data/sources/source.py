@@ -20,7 +20,7 @@ class Examples(NamedTuple):
     ids: np.ndarray  # int64 [n]
 
 
-class Part(NamedTuple):
+class SplitRange(NamedTuple):
     """A contiguous stored range of one split; `first_id` is the id of that split's example 0."""
 
     split: str
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     first_id: int
 
 
-class Source:
+class DataSource:
     """The examples of a split, addressed by position 0 .. num_examples - 1.
 
     An id is the place of an example in its whole split, so it is the same under "train",
@@ -42,7 +42,7 @@ class Source:
         split: the split as it was asked for.
         num_examples, num_classes: counts.
         labels: class names in label order.
-        shard_lengths: number of examples of each contiguous stored run.
+        shard_lengths: number of examples of each shard, a contiguous stored range.
         failure: the `DataError` that has ended an input pipeline, None without one; TensorFlow
             passes on no more than its text.
     """
@@ -51,13 +51,14 @@ class Source:
     # What an id is, for the manifest of a run.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
-    def __init__(self, *, name, version, split, parts, labels, shard_lengths):
+    def __init__(self, *, name, version, split, split_ranges, labels, shard_lengths):
         self.name, self.version, self.split = name, version, split
         self.labels = tuple(str(label) for label in labels)
         self.num_classes = len(self.labels)
         self.shard_lengths = shard_lengths
-        self._parts = parts
-        self._starts = np.cumsum([0] + [part.stop - part.start for part in parts])
+        self._split_ranges = split_ranges
+        lengths = [split_range.stop - split_range.start for split_range in split_ranges]
+        self._starts = np.cumsum([0, *lengths])
         self.num_examples = int(self._starts[-1])
         if not self.num_examples:
             raise DataError(f"{self} has no examples. Choose another split.")
@@ -78,10 +79,10 @@ class Source:
 
     def describe(self, example_id):
         """Returns a name for an id that a person can find again, such as "train example 17"."""
-        for part in self._parts:
-            place = example_id - part.first_id
-            if part.start <= place < part.stop:
-                return f"{part.split} example {place} of {self.name}:{self.version}"
+        for split, start, stop, first_id in self._split_ranges:
+            place = example_id - first_id
+            if start <= place < stop:
+                return f"{split} example {place} of {self.name}:{self.version}"
         return f"example {example_id} of {self}"
 
     def manifest(self):
@@ -93,23 +94,23 @@ class Source:
             "num_examples": self.num_examples,
             "labels": list(self.labels),
             "id": self.id_rule,
-            "parts": [part._asdict() for part in self._parts],
+            "parts": [split_range._asdict() for split_range in self._split_ranges],
         }
 
-    def _pieces(self, ranges):
-        """Returns the `Part`s that hold positions `[(start, stop), ...]`, in this order."""
-        pieces = []
+    def _locate(self, ranges):
+        """Returns the `SplitRange`s that hold positions `[(start, stop), ...]`, in this order."""
+        found = []
         for start, stop in ranges:
-            for part, offset in zip(self._parts, self._starts, strict=False):
-                first = part.start + max(start - offset, 0)
-                last = min(part.stop, part.start + stop - offset)
+            for own, offset in zip(self._split_ranges, self._starts, strict=False):
+                first = own.start + max(start - offset, 0)
+                last = min(own.stop, own.start + stop - offset)
                 if first < last:
-                    pieces.append(part._replace(start=int(first), stop=int(last)))
-        return pieces
+                    found.append(own._replace(start=int(first), stop=int(last)))
+        return found
 
 
 def resolve_split(splits, split, name):
-    """Returns the `Part`s of a split in TFDS notation.
+    """Returns the `SplitRange`s of a split in TFDS notation.
 
     Args:
         splits: mapping from the name of each whole split to its `tfds.core.SplitInfo`.
@@ -120,7 +121,7 @@ def resolve_split(splits, split, name):
         DataError: if there is no such split, or it is empty.
     """
     try:
-        ranges = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
+        absolute = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
     except (ValueError, AssertionError, NotImplementedError):
         known = ", ".join(f"{key} ({info.num_examples:,})" for key, info in splits.items())
         raise DataError(
@@ -128,17 +129,18 @@ def resolve_split(splits, split, name):
             f"train[:90%], train[100:], train+test."
         ) from None
 
-    parts, first_ids = [], {}
-    for piece in ranges:
+    split_ranges, first_ids = [], {}
+    for piece in absolute:
         length = splits[piece.splitname].num_examples
         if piece.splitname not in first_ids:
             first_ids[piece.splitname] = sum(splits[key].num_examples for key in first_ids)
         start, stop = piece.from_ or 0, length if piece.to is None else piece.to
         if start < stop:
-            parts.append(Part(piece.splitname, start, stop, first_ids[piece.splitname]))
-    if not parts:
+            first_id = first_ids[piece.splitname]
+            split_ranges.append(SplitRange(piece.splitname, start, stop, first_id))
+    if not split_ranges:
         raise DataError(f"The split {split!r} of {name} is empty. Choose a larger part.")
-    return tuple(parts)
+    return tuple(split_ranges)
 
 
 def split_info(split, shard_lengths):
@@ -148,10 +150,15 @@ def split_info(split, shard_lengths):
     )
 
 
-def stored_runs(splits, parts):
-    """Returns the lengths of the contiguous stored runs: parts cut at the ends of shards."""
-    runs = []
-    for part in parts:
-        ends = np.cumsum([0, *splits[part.split].shard_lengths]).clip(part.start, part.stop)
-        runs += [int(length) for length in np.diff(ends) if length]
-    return tuple(runs)
+def shard_lengths_within(splits, split_ranges):
+    """Returns the number of examples of each shard that lie in some `SplitRange`s, in order.
+
+    Args:
+        splits: as for `resolve_split`.
+        split_ranges: what it returns. A range ends shards that it cuts, and begins new ones.
+    """
+    lengths = []
+    for split, start, stop, _ in split_ranges:
+        ends = np.cumsum([0, *splits[split].shard_lengths]).clip(start, stop)
+        lengths += [int(length) for length in np.diff(ends) if length]
+    return tuple(lengths)

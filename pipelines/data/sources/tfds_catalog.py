@@ -1,6 +1,5 @@
 """Finds TFDS data sets by name, and says what to do when one is not there. Never downloads."""
 
-import difflib
 import importlib
 import os
 import re
@@ -8,9 +7,10 @@ import re
 import tensorflow_datasets as tfds
 
 from pipelines.errors import DataError
+from vit_tf.config.near_names import did_you_mean
 
 # Data sets that this project can prepare by itself, and the module that registers each.
-BUILT_IN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}
+BUILTIN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}
 
 _NAME = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w.\-]+))?(:(?P<version>[\d*]+\.[\d*]+\.[\d*]+))?"
@@ -33,9 +33,9 @@ def find_builder(name, data_dir=None):
             f"tfrecord:<path>, or name[/config][:version] of TFDS, for example cifar10, digits/low "
             f"or imagenet2012:5.1.0."
         )
-    built_in = parsed["name"] in BUILT_IN
-    if built_in:
-        importlib.import_module(BUILT_IN[parsed["name"]])
+    builtin = parsed["name"] in BUILTIN
+    if builtin:
+        importlib.import_module(BUILTIN[parsed["name"]])
         if parsed["config"]:
             tfds.builder_cls(parsed["name"]).make_config(parsed["config"])
     if data_dir is not None:
@@ -43,14 +43,13 @@ def find_builder(name, data_dir=None):
 
     try:
         builder = tfds.builder(name, data_dir=data_dir)
-        if built_in:
+        if builtin:
             builder.download_and_prepare()
         return builder
     except tfds.core.DatasetNotFoundError:
-        known = sorted({*tfds.list_builders(with_community_datasets=False), *BUILT_IN})
-        near = difflib.get_close_matches(parsed["name"].lower(), known, n=3, cutoff=0.6)
-        hint = f"Did you mean {', '.join(near)}?" if near else "tfds.list_builders() lists them."
-        raise DataError(f"There is no data set named {parsed['name']!r}. {hint}") from None
+        known = sorted({*tfds.list_builders(with_community_datasets=False), *BUILTIN})
+        hint = did_you_mean(parsed["name"], known) or " tfds.list_builders() lists them."
+        raise DataError(f"There is no data set named {parsed['name']!r}.{hint}") from None
     except (ValueError, AssertionError):  # TFDS knows the name
         code = tfds.builder_cls(parsed["name"])
         configs = ", ".join(code.builder_configs) or "none"
@@ -65,7 +64,7 @@ def find_builder(name, data_dir=None):
         ) from None
 
 
-def missing(name, builder):
+def not_prepared_error(name, builder):
     """Returns the `DataError` for a data set without files; it says which belong where."""
     bare = name.partition(":")[0]
     message = (

@@ -8,7 +8,13 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pipelines.data.sources import tfds_catalog
-from pipelines.data.sources.source import Examples, Part, Source, resolve_split, stored_runs
+from pipelines.data.sources.source import (
+    DataSource,
+    Examples,
+    SplitRange,
+    resolve_split,
+    shard_lengths_within,
+)
 from pipelines.errors import DataError, first_line
 
 # The files of a split up to this size are read once and kept in memory, encoded.
@@ -17,65 +23,66 @@ MAX_CACHED_BYTES = 256 * 2**20
 _ROWS_PER_READ = 256
 
 
-class TfdsSource(Source):
+class TfdsSource(DataSource):
     """A split of a prepared TFDS data set; its ids follow the stored order of the whole split."""
 
-    def __init__(self, builder, split, parts, examples=None):
+    def __init__(self, builder, split, split_ranges, examples=None):
         self._builder = builder
         feature = builder.info.features[_image_and_label(builder)[1]]
         super().__init__(
             name="/".join(filter(None, [builder.name, builder.builder_config_name])),
             version=str(builder.version),
             split=split,
-            parts=parts or (Part(split, 0, len(examples.ids), 0),),
+            split_ranges=split_ranges or (SplitRange(split, 0, len(examples.ids), 0),),
             labels=feature.names,
             shard_lengths=(
-                stored_runs(builder.info.splits, parts) if parts else (len(examples.ids),)
+                shard_lengths_within(builder.info.splits, split_ranges)
+                if split_ranges
+                else (len(examples.ids),)
             ),
         )
         self._examples = examples
         self._in_memory = np.full(len(self.shard_lengths), examples is not None)
 
     def read(self, ranges):
-        """As `Source.read`; `DataError` also if examples have no label.
+        """As `DataSource.read`; `DataError` also if examples have no label.
 
         Opening files costs about as much as reading 300 images, so ask for many at a time.
         """
         if self._examples is None and self._num_bytes() > MAX_CACHED_BYTES:
             return self._read_files(ranges)
         positions = np.concatenate([np.arange(*limits) for limits in ranges])
-        self._keep(positions)
+        self._cache(positions)
         return Examples(*(column[positions] for column in self._examples))
 
-    def _keep(self, positions):
-        """Reads the stored runs of some positions into memory, unless they are there."""
+    def _cache(self, positions):
+        """Reads the shards of some positions into memory, unless they are there."""
         if self._examples is None:
             count = self.num_examples
             columns = np.empty(count, object), np.zeros(count, np.int32), np.zeros(count, np.int64)
             self._examples = Examples(*columns)
         ends = np.cumsum(self.shard_lengths)
-        runs = np.unique(np.searchsorted(ends, positions, side="right"))
-        runs = runs[~self._in_memory[runs]]
-        if len(runs):
-            limits = [(int(ends[run]) - self.shard_lengths[run], int(ends[run])) for run in runs]
-            rows = np.concatenate([np.arange(*part) for part in limits])
+        shards = np.unique(np.searchsorted(ends, positions, side="right"))
+        shards = shards[~self._in_memory[shards]]
+        if len(shards):
+            limits = [(int(ends[i]) - self.shard_lengths[i], int(ends[i])) for i in shards]
+            rows = np.concatenate([np.arange(*one) for one in limits])
             for column, values in zip(self._examples, self._read_files(limits), strict=True):
                 column[rows] = values
-            self._in_memory[runs] = True
+            self._in_memory[shards] = True
 
     def _num_bytes(self):
         """Size of the stored examples, estimated from the size of their splits."""
         splits = self._builder.info.splits
-        share = [(part.stop - part.start) / splits[part.split].num_examples for part in self._parts]
         return sum(
-            fraction * splits[part.split].num_bytes
-            for fraction, part in zip(share, self._parts, strict=True)
+            (stop - start) / splits[split].num_examples * splits[split].num_bytes
+            for split, start, stop, _ in self._split_ranges
         )
 
     def _read_files(self, ranges):
         """As `read`, from the files."""
         instructions, ids = [], []
-        for split, start, stop, first_id in self._pieces(ranges):
+        for split, start, stop, first_id in self._locate(ranges):
             instructions.append(tfds.core.ReadInstruction(split, start, stop, unit="abs"))
             ids.append(np.arange(start, stop) + first_id)
         instruction, ids = functools.reduce(operator.add, instructions), np.concatenate(ids)
@@ -94,15 +101,15 @@ def open_tfds(name, split, data_dir=None):
     builder = tfds_catalog.find_builder(name, data_dir)
     _image_and_label(builder)
     splits = builder.info.splits
-    parts = resolve_split(splits, split, builder.name) if splits else ()
+    split_ranges = resolve_split(splits, split, builder.name) if splits else ()
 
     try:
-        whole = tfds.core.ReadInstruction(parts[0].split) if parts else split
+        whole = tfds.core.ReadInstruction(split_ranges[0].split) if split_ranges else split
         stored = int(builder.as_dataset(split=whole).cardinality())
     except (AssertionError, KeyError, ValueError):  # no folder; a folder without its information
-        raise tfds_catalog.missing(name, builder) from None
-    if parts and stored == builder.info.splits[parts[0].split].num_examples:
-        return TfdsSource(builder, split, parts)
+        raise tfds_catalog.not_prepared_error(name, builder) from None
+    if split_ranges and stored == builder.info.splits[split_ranges[0].split].num_examples:
+        return TfdsSource(builder, split, split_ranges)
 
     # TFDS does not tell where the examples are (its mocks do not): they are read once and kept.
     images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
@@ -126,7 +133,7 @@ def _image_and_label(builder):
     return keys
 
 
-class _Only(tfds.decode.PartialDecoding):
+class _SelectedFeatures(tfds.decode.PartialDecoding):
     """Reads the named features and no others; its parent logs a deprecation at every call."""
 
     def __init__(self, keys, decoders):
@@ -151,7 +158,7 @@ def _fetch(builder, split, title):
     options.threading.private_threadpool_size = 2
     dataset = builder.as_dataset(
         split=split,
-        decoders=_Only((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
+        decoders=_SelectedFeatures((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
         # One file after the other: positions are then the stored order.
         read_config=tfds.ReadConfig(
             options=options, interleave_cycle_length=1, try_autocache=False

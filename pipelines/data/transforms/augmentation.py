@@ -1,8 +1,9 @@
 """Random changes to training images, as functions of an explicit seed.
 
-The seed of an example comes from `keys.example_seeds`, hence from (seed of the run, step, place in
-the global batch); each operation adds its own number. The same example therefore gets the same
-crop on one device, on several replicas or hosts, and after a restart, eagerly or inside `tf.data`.
+The seed of an example comes from `stateless_random.example_seeds`, hence from (seed of the run,
+step, place in the global batch); each operation adds its own number. The same example therefore
+gets the same crop on one device, on several replicas or hosts, and after a restart, eagerly or
+inside `tf.data`.
 
 Order: crop and resize, mirror, color jitter, RandAugment, value range, random erasing; then MixUp
 or CutMix on the batch (`mixing.py`).

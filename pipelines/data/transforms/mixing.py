@@ -28,13 +28,10 @@ class Mixing:
     one of them with probability 0.5.
 
     Attributes:
-        mixup, cutmix: `a` of each; 0 turns it off.
+        mixup, cutmix: `a` of each, at least 0; 0 turns it off.
         seed: seed of the run.
         image_size: (height, width) of the images, in pixels.
         num_classes: length of the mixed labels.
-
-    Raises:
-        ValueError: if `mixup` or `cutmix` is negative or not finite.
     """
 
     mixup: float
@@ -42,14 +39,6 @@ class Mixing:
     seed: int
     image_size: tuple[int, int]
     num_classes: int
-
-    def __post_init__(self):
-        for name in ("mixup", "cutmix"):
-            if not 0 <= (alpha := getattr(self, name)) < math.inf:
-                raise ValueError(
-                    f"{name}={alpha} is no parameter of Beta(a, a). Expected 0 (off) "
-                    f"or a positive number."
-                )
 
     def __bool__(self):
         return self.mixup > 0 or self.cutmix > 0

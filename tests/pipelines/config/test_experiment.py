@@ -255,7 +255,7 @@ def test_assignment_without_value():
         ("data.crop_area=0.9,0.1", r"data.crop_area=\(0.9, 0.1\) is no range"),
         ("data.resize=resize_small", "data.resize_to belongs to"),
         ("data.random_erasing=2", "data.random_erasing"),
-        ("data.mixup=-1", "data.mixup must be at least 0"),
+        ("data.mixup=-1", "data.mixup=-1.0 is no parameter of Beta"),
         ("data.randaugment_layers=-1", "data.randaugment_layers"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate is of type float"),
         ("optimizer.clip_norm=inf", "optimizer.clip_norm is of type"),

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance
 
+from pipelines.config.augmentation import Augmentation
 from pipelines.data import stateless_random
 from pipelines.data.transforms import augmentation
 from pipelines.data.transforms.randaugment import rand_augment
@@ -44,11 +45,11 @@ def _seeds(count, step=0):
 
 
 def _augment(encoded, seed, *, preprocessing, **options):
-    return augmentation.Augmentation(**options)(encoded, seed, preprocessing)
+    return augmentation.augment(encoded, seed, preprocessing, Augmentation(**options))
 
 
 def _boxes(encoded, seeds, **options):
-    """Place and size (row, column, height, width) of the crop that each seed gives."""
+    """WindowPosition and size (row, column, height, width) of the crop that each seed gives."""
     boxes = []
     for seed in seeds:
         crop = augmentation.inception_crop(encoded, seed, **options).numpy()
@@ -331,4 +332,4 @@ def test_all_changes_in_their_order(photograph):
 )
 def test_rejects(options, text):
     with pytest.raises(ValueError, match=text):
-        augmentation.Augmentation(**options)
+        Augmentation(**options)

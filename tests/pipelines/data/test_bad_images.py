@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import bad_images, pipeline
 from pipelines.data.bad_images import BadImages
+from pipelines.data.decoding import decode_error
 from pipelines.data.sources import tfds_source
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import Examples
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError, RunError
 from tests.pipelines import hostile
+from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(8, 8))
-KEYS = ("image", "label", "id", "position", "weight")
 BAD = (3, 4, 40, 77, 78, 150)
 
 
@@ -63,18 +66,12 @@ def source(examples):
 
 def _train(source, count, *, skip=True, host=0, hosts=1, replicas=1, **options):
     bad = BadImages(None, lambda line: None) if skip is True else skip or None
-    options = {"batch_size": 32, "seed": 5, "window": 70, "preprocessing": PREPROCESSING} | options
+    options = {"batch_size": 32, "seed": 5, "shuffle_window": 70, **options}
     context = tf.distribute.InputContext(hosts, host, replicas)
-    dataset = pipeline.train_dataset(source, bad_images=bad, input_context=context, **options)
-    count *= replicas // hosts
-    return [{key: batch[key].numpy() for key in KEYS} for batch in dataset.take(count)]
-
-
-def _assert_equal(batches, expected):
-    assert len(batches) == len(expected)
-    for batch, other in zip(batches, expected, strict=True):
-        for key in KEYS:
-            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+    dataset = train_dataset(
+        source, preprocessing=PREPROCESSING, bad_images=bad, input_context=context, **options
+    )
+    return to_numpy(dataset.take(count * replicas // hosts))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +83,7 @@ def whole(digits):
 @pytest.mark.parametrize("mixing", [{}, {"mixup": 0.5}])
 def test_without_bad_images_nothing_changes(digits, whole, mixing):
     expected = _train(digits, 14, skip=False, **mixing) if mixing else whole
-    _assert_equal(_train(digits, 14, **mixing), expected)
+    assert_equal(_train(digits, 14, **mixing), expected)
 
 
 @pytest.mark.parametrize("batch_size", [8, 40])
@@ -114,16 +111,12 @@ def test_replicas_and_hosts_do_not_matter(source, hosts, replicas, mixing):
     for host in range(hosts):
         batches = _train(source, 6, host=host, hosts=hosts, replicas=replicas, **mixing)
         parts += [batches[replica::each] for replica in range(each)]
-    joined = [
-        {key: np.concatenate([part[key] for part in step]) for key in KEYS}
-        for step in zip(*parts, strict=True)
-    ]
-    _assert_equal(joined, _train(source, 6, **mixing))
+    assert_equal(join(parts), _train(source, 6, **mixing))
 
 
 def test_resume_continues_bitwise(source):
     before = _train(source, 13, mixup=0.5)
-    _assert_equal(_train(source, 3, start_step=10, mixup=0.5), before[10:])
+    assert_equal(_train(source, 3, start_step=10, mixup=0.5), before[10:])
 
 
 @pytest.mark.parametrize("options", [{"mixup": 0.5}, {"cutmix": 1.0}])
@@ -192,7 +185,7 @@ def test_each_is_named_once(source, tmp_path):
     for record in records:
         data = contents[BAD.index(record["id"])][1]
         assert record["name"] == f"digit {record['id']}"
-        assert record["reason"] == bad_images.why_unreadable(data)
+        assert record["reason"] == decode_error(data)
     assert told == [f"left out {r['name']} (id {r['id']}): {r['reason']}" for r in records]
     line = f"images left out because they cannot be read: 6, named in {path}"
     assert bad.summary() == line
@@ -211,11 +204,11 @@ def test_ten_are_told_and_all_are_written(examples, tmp_path):
 def test_a_resumed_run_goes_on_with_its_file(source, tmp_path):
     path, told = tmp_path / "bad_images.jsonl", []
     first = BadImages(path, told.append)
-    first.add(source, [3, 77], [b"", b"text"])
+    first.record(source, [3, 77], [b"", b"text"])
     path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # what a crash leaves
     second = BadImages(path, told.append)
     assert second.count == 2
-    second.add(source, [77, 40], [b"text", b"text"])
+    second.record(source, [77, 40], [b"text", b"text"])
     assert [record["id"] for record in map(_json, path.read_text().splitlines()) if record] == [
         3,
         77,
@@ -241,9 +234,8 @@ def test_nothing_bad_leaves_no_file(digits, tmp_path):
 
 def test_a_batch_without_a_single_image_stops(examples):
     """One image is enough to go on."""
-    order = pipeline.train_indices(
-        Spoilt(examples), batch_size=32, seed=5, shuffle_window=70, step=2
-    ).tolist()
+    sampling = Sampling(batch_size=32, seed=5, shuffle_window=70)
+    order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
     almost = BadImages(None, lambda line: None)
     batches = _train(Spoilt(examples, order[1:]), 4, skip=almost)
     assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
@@ -272,10 +264,10 @@ def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
         with pytest.raises(RunError, match="cannot be written: No space left on device"):
-            bad.add(source, [3], [b""])
+            bad.record(source, [3], [b""])
     again = BadImages(path, lambda line: None)
     assert again.count == 0
-    again.add(source, [3], [b""])
+    again.record(source, [3], [b""])
     assert BadImages(path).count == 1
 
 
@@ -289,18 +281,36 @@ def test_files_that_cannot_be_read_still_stop(tmp_path, monkeypatch):
     with pytest.raises(bad_images.INPUT_ERRORS):
         _train(source, 1, skip=bad)
     bad.check()
-    assert "cannot be read" in str(bad_images.find_unreadable(source, [5], bad))
+    assert "cannot be read" in str(bad_images.find_bad_image(source, [5], bad))
 
 
 def test_only_without_skip_a_bad_image_is_a_reason_to_stop(source):
-    problem = str(bad_images.find_unreadable(source, range(200)))
+    problem = str(bad_images.find_bad_image(source, range(200)))
     assert "The image digit 3 (id 3) cannot be decoded: it is empty" in problem
     assert "data.bad_images=skip" in problem
-    assert bad_images.find_unreadable(source, range(200), BadImages()) is None
+    assert bad_images.find_bad_image(source, range(200), BadImages()) is None
+
+
+def test_a_failure_of_the_input_becomes_the_name_of_the_image(source, tmp_path):
+    """Of the first bad one in the order of the indices; what names no image stays as it is."""
+    error = tf.errors.InvalidArgumentError(None, None, "no image")
+    for indices, bad in (([199, 78, 77], 78), (iter(range(41)), 3)):
+        with pytest.raises(DataError, match=f"image digit {bad} "):
+            bad_images.explain_input_error(error, source, indices)
+    with pytest.raises(tf.errors.InvalidArgumentError) as same:
+        bad_images.explain_input_error(error, source, [0, 199, 5])
+    assert same.value is error
+    skipped = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        bad_images.explain_input_error(error, source, BAD, skipped)
+    with pytest.raises(RunError):
+        skipped.record(source, [3], [b""])
+    with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
+        bad_images.explain_input_error(error, source, BAD, skipped)
 
 
 def test_images_to_show_leave_out_bad_ones(source, examples):
-    images = pipeline.sample_images(source, PREPROCESSING, seed=5, count=12)
+    images = pipeline.sample_images(source, PREPROCESSING, 5, Augmentation(), count=12)
     assert images.shape == (10, 8, 8, 3)
-    nothing = pipeline.sample_images(Spoilt(examples, range(20)), PREPROCESSING, seed=5)
+    nothing = pipeline.sample_images(Spoilt(examples, range(20)), PREPROCESSING, 5, Augmentation())
     assert nothing.shape == (0, 8, 8, 3)

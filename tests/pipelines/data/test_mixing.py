@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.config.augmentation import Augmentation
 from pipelines.data.transforms.mixing import Mixing, cut_box, symmetric_beta
 
 STEPS = 3000
@@ -141,7 +142,7 @@ def test_cutmix_of_a_batch():
 @pytest.mark.parametrize("name", ["mixup", "cutmix"])
 def test_rejects(name, value):
     with pytest.raises(ValueError, match=f"{name}={value} is no parameter"):
-        _mixing(**{name: value})
+        Augmentation(**{name: value})
 
 
 def test_off_is_false():

@@ -46,18 +46,18 @@ def test_epochs_and_seeds_differ():
 
 
 @pytest.mark.parametrize(("shards", "window"), CASES)
-def test_windows_hold_their_pieces(shards, window):
+def test_windows_hold_their_ranges(shards, window):
     order = TrainOrder(shards, window, seed=3)
     ends = np.cumsum(shards)
     for epoch, number in itertools.product(range(2), range(order.windows_per_epoch)):
-        indices, pieces = order.indices(epoch, number), order.pieces(epoch, number)
-        read = np.concatenate([np.arange(*piece) for piece in pieces])
+        indices, ranges = order.indices(epoch, number), order.ranges(epoch, number)
+        read = np.concatenate([np.arange(*limits) for limits in ranges])
         np.testing.assert_array_equal(np.sort(indices), np.sort(read))
         start, stop = order.positions(epoch, number)
         assert len(indices) == stop - start <= window
         assert order.locate(start) == (epoch, number, 0)
         assert order.locate(stop - 1) == (epoch, number, len(indices) - 1)
-        for first, last in pieces:  # no piece crosses from one shard to the next
+        for first, last in ranges:  # no range crosses from one shard to the next
             assert np.searchsorted(ends, first, "right") == np.searchsorted(ends, last - 1, "right")
 
 

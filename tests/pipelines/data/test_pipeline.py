@@ -7,18 +7,20 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import bad_images, pipeline, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.sources import tfds_source
 from pipelines.data.sources.open import open_source
-from pipelines.data.transforms.augmentation import Augmentation
+from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.data.transforms.randaugment import AUGREG_LEVELS
+from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(12, 10))
-KEYS = {"image", "label", "id", "position", "weight"}
 EVERYTHING = {
     "color_jitter": (0.4, 0.4, 0.4, 0.1),
     "randaugment_layers": 2,
@@ -35,7 +37,7 @@ def digits():
 
 
 def _train(source, count, *, step_size=32, shuffle_window=70, seed=5, **options):
-    dataset = pipeline.train_dataset(
+    dataset = train_dataset(
         source,
         batch_size=step_size,
         preprocessing=PREPROCESSING,
@@ -43,22 +45,7 @@ def _train(source, count, *, step_size=32, shuffle_window=70, seed=5, **options)
         shuffle_window=shuffle_window,
         **options,
     )
-    return [{key: value.numpy() for key, value in batch.items()} for batch in dataset.take(count)]
-
-
-def _assert_equal(batches, expected):
-    assert len(batches) == len(expected)
-    for batch, other in zip(batches, expected, strict=True):
-        for key in KEYS:
-            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
-
-
-def _join(replica_batches):
-    """Global batches out of the lists of each replica's batches."""
-    return [
-        {key: np.concatenate([part[key] for part in parts]) for key in KEYS}
-        for parts in zip(*replica_batches, strict=True)
-    ]
+    return to_numpy(dataset.take(count))
 
 
 def test_elements_have_static_shapes(digits):
@@ -71,9 +58,9 @@ def test_elements_have_static_shapes(digits):
         "weight": tf.TensorSpec([8], tf.float32),
     }
     options = {"batch_size": 16, "preprocessing": PREPROCESSING, "input_context": context}
-    train = pipeline.train_dataset(digits, seed=0, shuffle_window=50, **options)
+    train = train_dataset(digits, seed=0, shuffle_window=50, **options)
     assert train.element_spec == expected
-    mixed = pipeline.train_dataset(digits, seed=0, shuffle_window=50, mixup=0.2, **options)
+    mixed = train_dataset(digits, seed=0, shuffle_window=50, mixup=0.2, **options)
     assert mixed.element_spec == {**expected, "label": tf.TensorSpec([8, 10], tf.float32)}
     assert pipeline.eval_dataset(digits, **options).element_spec == expected
 
@@ -82,6 +69,7 @@ def test_train_batches_follow_their_definition(digits):
     """Order, seeds and augmentation put together by hand, across the end of an epoch."""
     everything = digits.read([(0, 200)])
     order = TrainOrder((200,), 70, 5)
+    sampling = Sampling(batch_size=32, shuffle_window=70, seed=5)
     for step, batch in enumerate(_train(digits, 8)):
         indices = order.stream(step * 32, step * 32 + 32)
         np.testing.assert_array_equal(batch["id"], everything.ids[indices])
@@ -89,9 +77,9 @@ def test_train_batches_follow_their_definition(digits):
         np.testing.assert_array_equal(batch["position"], np.arange(32))
         np.testing.assert_array_equal(batch["weight"], np.ones(32))
         for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(32))):
-            image = Augmentation()(everything.images[indices[place]], seed, PREPROCESSING)
+            image = augment(everything.images[indices[place]], seed, PREPROCESSING, Augmentation())
             np.testing.assert_array_equal(batch["image"][place], image)
-        listed = pipeline.train_indices(digits, batch_size=32, seed=5, shuffle_window=70, step=step)
+        listed = pipeline.train_indices(digits, sampling, step)
         np.testing.assert_array_equal(listed, indices)
 
 
@@ -110,14 +98,14 @@ def _replicated(source, count, hosts, replicas, **options):
         context = tf.distribute.InputContext(hosts, host, replicas)
         batches = _train(source, count * each, input_context=context, **options)
         parts += [batches[replica::each] for replica in range(each)]
-    return _join(parts)
+    return join(parts)
 
 
 @pytest.mark.parametrize("shuffle_window", [7, 1000])
 @pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 2), (2, 4), (4, 4)])
-def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, window):
-    batches = _replicated(digits, 9, hosts, replicas, shuffle_window=window)
-    _assert_equal(batches, _train(digits, 9, shuffle_window=window))
+def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, shuffle_window):
+    batches = _replicated(digits, 9, hosts, replicas, shuffle_window=shuffle_window)
+    assert_equal(batches, _train(digits, 9, shuffle_window=shuffle_window))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +114,12 @@ def test_replicas_and_hosts_see_the_same_batches(digits, hosts, replicas, window
 def test_replicas_and_hosts_see_the_same_mixed_batches(digits, hosts, replicas, step_size):
     options = {"step_size": step_size, "shuffle_window": 37, "mixup": 0.5, "cutmix": 1.0}
     batches = _replicated(digits, 7, hosts, replicas, **options)
-    _assert_equal(batches, _train(digits, 7, **options))
+    assert_equal(batches, _train(digits, 7, **options))
 
 
 def test_replicas_and_hosts_see_the_same_batches_with_everything_on(digits):
     batches = _replicated(digits, 7, 2, 4, **EVERYTHING)
-    _assert_equal(batches, _train(digits, 7, **EVERYTHING))
+    assert_equal(batches, _train(digits, 7, **EVERYTHING))
 
 
 def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
@@ -143,7 +131,7 @@ def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
         lambda source, windows: (rows.extend(w.positions) or w for w in windows),
     )
     for host, expected in ((0, [0, 1, 2, 3, 15]), (2, [7, 8, 9, 10, 11])):
-        dataset = pipeline.train_dataset(
+        dataset = train_dataset(
             digits,
             batch_size=16,
             preprocessing=PREPROCESSING,
@@ -199,7 +187,7 @@ def test_levels_of_augreg_are_options(digits, name, label_shape):
 def test_mirrored_strategy_gets_the_same_batches(digits, options):
     strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
     distributed = strategy.distribute_datasets_from_function(
-        lambda context: pipeline.train_dataset(
+        lambda context: train_dataset(
             digits,
             batch_size=32,
             preprocessing=PREPROCESSING,
@@ -216,25 +204,26 @@ def test_mirrored_strategy_gets_the_same_batches(digits, options):
         ]
         for replica in range(2)
     ]
-    _assert_equal(_join(parts), _train(digits, 4, **options))
+    assert_equal(join(parts), _train(digits, 4, **options))
 
 
 def test_files_and_memory_give_the_same_batches(digits, monkeypatch):
     expected = _train(digits, 15)
     monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
-    _assert_equal(_train(open_source("digits", "train[:200]"), 15), expected)
+    assert_equal(_train(open_source("digits", "train[:200]"), 15), expected)
 
 
 @pytest.mark.parametrize("shuffle_window", [16, 70])
 @pytest.mark.parametrize("start", [1, 13, 50])
-def test_resume_continues_bitwise(digits, start, window):
-    whole = _train(digits, start + 3, shuffle_window=window)
-    _assert_equal(_train(digits, 3, start_step=start, shuffle_window=window), whole[start:])
+def test_resume_continues_bitwise(digits, start, shuffle_window):
+    whole = _train(digits, start + 3, shuffle_window=shuffle_window)
+    resumed = _train(digits, 3, start_step=start, shuffle_window=shuffle_window)
+    assert_equal(resumed, whole[start:])
 
 
 def test_resume_continues_bitwise_with_everything_on(digits):
     whole = _train(digits, 16, **EVERYTHING)
-    _assert_equal(_train(digits, 3, start_step=13, **EVERYTHING), whole[13:])
+    assert_equal(_train(digits, 3, start_step=13, **EVERYTHING), whole[13:])
 
 
 def test_resume_reads_one_window(digits, monkeypatch):
@@ -246,7 +235,7 @@ def test_resume_reads_one_window(digits, monkeypatch):
         return original(self, ranges)
 
     monkeypatch.setattr(tfds_source.TfdsSource, "read", count)
-    dataset = pipeline.train_dataset(
+    dataset = train_dataset(
         digits,
         batch_size=4,
         preprocessing=PREPROCESSING,
@@ -255,7 +244,7 @@ def test_resume_reads_one_window(digits, monkeypatch):
         start_step=1000,
     )
     batch = next(iter(dataset))
-    first_window = TrainOrder((200,), 50, 5).pieces(20, 0)
+    first_window = TrainOrder((200,), 50, 5).ranges(20, 0)
     assert read[: len(first_window)] == first_window
     # The rest is read ahead: at most the next window, while the first one is used.
     assert sum(stop - start for start, stop in read) <= 100
@@ -297,7 +286,7 @@ def test_evaluation_counts_every_example_once(batch_size, hosts, replicas):
         assert len(batches) == dataset.cardinality() == steps * replicas // hosts
         parts += [batches[i :: replicas // hosts] for i in range(replicas // hosts)]
 
-    joined = _join(parts)
+    joined = join(parts)
     for batch in joined:
         np.testing.assert_array_equal(batch["position"], np.arange(batch_size))
     rows = {key: np.concatenate([batch[key] for batch in joined]) for key in KEYS}
@@ -319,7 +308,7 @@ def test_mocked_data_sets(name):
     with tfds.testing.mock_data(num_examples=10):
         source = open_source(name, "train")
     options = {"batch_size": 4, "preprocessing": preprocessing}
-    train = [*pipeline.train_dataset(source, seed=0, shuffle_window=6, **options).take(5)]
+    train = [*train_dataset(source, seed=0, shuffle_window=6, **options).take(5)]
     ids = np.concatenate([batch["id"] for batch in train])
     np.testing.assert_array_equal(np.sort(ids[:10]), np.arange(10))
     images = np.concatenate([batch["image"] for batch in train])
@@ -351,12 +340,12 @@ class _Damaged:
 def test_unreadable_image_stops_and_is_named(digits):
     source = _Damaged(digits, damaged=9)
     options = {"batch_size": 4, "preprocessing": PREPROCESSING}
-    order = {"seed": 0, "shuffle_window": 12}
-    train = iter(pipeline.train_dataset(source, **options, **order))
-    steps = [pipeline.train_indices(source, batch_size=4, step=k, **order) for k in range(3)]
+    train = iter(train_dataset(source, **options, seed=0, shuffle_window=12))
+    sampling = Sampling(batch_size=4, seed=0, shuffle_window=12)
+    steps = [pipeline.train_indices(source, sampling, step) for step in range(3)]
     (bad_step,) = [k for k in range(3) if 9 in steps[k]]
     for step in range(3):
-        problem = bad_images.find_unreadable(source, steps[step])
+        problem = bad_images.find_bad_image(source, steps[step])
         if step < bad_step:
             next(train)
             assert problem is None
@@ -369,21 +358,21 @@ def test_unreadable_image_stops_and_is_named(digits):
 
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(pipeline.eval_dataset(source, **options))
-    assert "id 9" in str(bad_images.find_unreadable(source, range(12)))
-    assert bad_images.find_unreadable(source, range(9)) is None
+    assert "id 9" in str(bad_images.find_bad_image(source, range(12)))
+    assert bad_images.find_bad_image(source, range(9)) is None
 
 
 def test_damaged_files_stop_training(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
     source = open_source("digits", "train", tmp_path)
-    dataset = pipeline.train_dataset(
+    dataset = train_dataset(
         source, batch_size=8, preprocessing=PREPROCESSING, seed=0, shuffle_window=100
     )
     (file,) = tmp_path.rglob("digits-train*")
     file.unlink()
     with pytest.raises(tf.errors.OpError, match="DataError.*digits/all:1.0.0 split 'train' cannot"):
         next(iter(dataset))
-    assert "cannot be read" in str(bad_images.find_unreadable(source, [5]))
+    assert "cannot be read" in str(bad_images.find_bad_image(source, [5]))
 
 
 @pytest.mark.parametrize(
@@ -411,4 +400,4 @@ def test_damaged_files_stop_training(tmp_path, monkeypatch):
 def test_rejects(digits, options, text):
     defaults = {"batch_size": 8, "seed": 0, "shuffle_window": 50}
     with pytest.raises(ValueError, match=text):
-        pipeline.train_dataset(digits, preprocessing=PREPROCESSING, **{**defaults, **options})
+        train_dataset(digits, preprocessing=PREPROCESSING, **{**defaults, **options})

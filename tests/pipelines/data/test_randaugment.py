@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 
+from pipelines.config.augmentation import Augmentation
 from pipelines.data import stateless_random
 from pipelines.data.transforms import randaugment
-from pipelines.data.transforms.augmentation import Augmentation
 
 HEIGHT, WIDTH = 45, 60
 NAMES = [

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.source import Source
+from pipelines.data.sources.source import DataSource
 from pipelines.errors import DataError
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import as_flags
@@ -243,7 +243,7 @@ def test_what_is_left_out_is_named_where_it_will_be(tmp_path):
     told = []
     source = open_source(f"folder:{tmp_path / 'images'}", "train")
     written = record_writer.write_records(
-        {"train": source}, tmp_path / "out", 1, bad_images="skip", tell=told.append
+        {"train": source}, tmp_path / "out", 1, bad_images="skip", log=told.append
     )
     assert written.left_out == 11
     file = tmp_path / "out" / record_writer.BAD_FILE
@@ -251,7 +251,7 @@ def test_what_is_left_out_is_named_where_it_will_be(tmp_path):
     assert len(file.read_text().splitlines()) == 11
 
 
-class _Unreadable(Source):
+class _Unreadable(DataSource):
     """Three images, one of which has no bytes, or whose last read fails."""
 
     def __init__(self, source, failure=None):

@@ -1,28 +1,32 @@
 """`data.sharding=files`: every host by itself, and yet exact."""
 
+import dataclasses
 import itertools
 import json
-import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, sharding, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.sources import record_writer, tfds_source
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.records import RecordSource
-from pipelines.data.transforms.augmentation import Augmentation
+from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError
 from pipelines.training import loop
+from pipelines.training.train_data import TrainData
+from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from tests.pipelines.tiny import tiny_experiment
 from vit_tf.preprocessing import Preprocessing
 
 COUNT, SHARDS = 210, 7
 PREPROCESSING = Preprocessing(image_size=(8, 8))
-KEYS = ("image", "label", "id", "position", "weight")
+SAMPLING = Sampling(batch_size=12, shuffle_window=25, seed=5, sharding="files")
 # Shards 0, 3 and 6; 1 and 4; 2 and 5. They hold 30 examples each.
 OWN = {0: [*range(0, 30), *range(90, 120), *range(180, 210)], 1: [*range(30, 60), *range(120, 150)]}
 OWN[2] = [*range(60, 90), *range(150, 180)]
@@ -44,13 +48,19 @@ def source(records):
 def _host(source, host, count, *, hosts=3, replicas=3, batch_size=12, **options):
     """What a host sees: lists of batches, one list for each of its replicas."""
     each = replicas // hosts
-    dataset = pipeline.train_dataset(
+    dataset = train_dataset(
         source,
-        **{"seed": 5, "window": 25, "preprocessing": PREPROCESSING, "sharding": "files", **options},
+        **{
+            "seed": 5,
+            "shuffle_window": 25,
+            "preprocessing": PREPROCESSING,
+            "sharding": "files",
+            **options,
+        },
         batch_size=batch_size,
         input_context=tf.distribute.InputContext(hosts, host, replicas),
     )
-    batches = [{key: batch[key].numpy() for key in KEYS} for batch in dataset.take(count * each)]
+    batches = to_numpy(dataset.take(count * each))
     return [batches[replica::each] for replica in range(each)]
 
 
@@ -59,17 +69,7 @@ def _global(source, count, *, hosts=3, replicas=3, **options):
     parts = itertools.chain(
         *(_host(source, h, count, hosts=hosts, replicas=replicas, **options) for h in range(hosts))
     )
-    return [
-        {key: np.concatenate([part[key] for part in step]) for key in KEYS}
-        for step in zip(*parts, strict=True)
-    ]
-
-
-def _assert_equal(batches, expected):
-    assert len(batches) == len(expected)
-    for batch, other in zip(batches, expected, strict=True):
-        for key in KEYS:
-            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+    return join(parts)
 
 
 @pytest.mark.parametrize("host", OWN)
@@ -87,7 +87,7 @@ def test_a_host_reads_its_own_files_alone(records, monkeypatch):
     opened = []
     original = RecordSource._parse
     monkeypatch.setattr(
-        RecordSource, "_parse", lambda self, pieces: opened.extend(pieces) or original(self, pieces)
+        RecordSource, "_parse", lambda self, found: opened.extend(found) or original(self, found)
     )
     _host(open_source(f"tfrecord:{records}", "train"), 1, 20)
     names = {str(path).split("train-")[1][:5] for path, _, _ in opened}
@@ -126,22 +126,20 @@ def test_batches_follow_their_definition(source):
         np.testing.assert_array_equal(batch["label"], examples.labels[indices])
         np.testing.assert_array_equal(batch["position"], np.arange(12))
         for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(12))):
-            image = Augmentation()(examples.images[indices[place]], seed, PREPROCESSING)
+            image = augment(examples.images[indices[place]], seed, PREPROCESSING, Augmentation())
             np.testing.assert_array_equal(batch["image"][place], image)
-        listed = pipeline.train_indices(
-            source, batch_size=12, seed=5, shuffle_window=25, step=step, sharding="files", hosts=3
-        )
+        listed = pipeline.train_indices(source, SAMPLING, step, hosts=3)
         np.testing.assert_array_equal(listed, indices)
 
 
 @pytest.mark.parametrize(("replicas", "mixing"), [(12, {}), (6, {"mixup": 0.5, "cutmix": 1.0})])
 def test_replicas_of_a_host_do_not_matter(source, replicas, mixing):
-    _assert_equal(_global(source, 6, replicas=replicas, **mixing), _global(source, 6, **mixing))
+    assert_equal(_global(source, 6, replicas=replicas, **mixing), _global(source, 6, **mixing))
 
 
 def test_one_host_sees_what_global_sharding_shows(source):
     expected = _global(source, 20, hosts=1, replicas=1, sharding="global", mixup=0.5)
-    _assert_equal(_global(source, 20, hosts=1, replicas=2, mixup=0.5), expected)
+    assert_equal(_global(source, 20, hosts=1, replicas=2, mixup=0.5), expected)
 
 
 def test_partners_are_of_the_same_host(source):
@@ -162,7 +160,7 @@ def test_resume_continues_bitwise(source):
     """In the first window, and in another epoch of each host."""
     whole = _global(source, 33, mixup=0.5)
     for start in (1, 31):
-        _assert_equal(_global(source, 2, start_step=start, mixup=0.5), whole[start : start + 2])
+        assert_equal(_global(source, 2, start_step=start, mixup=0.5), whole[start : start + 2])
 
 
 @pytest.mark.parametrize("host", OWN)
@@ -175,7 +173,7 @@ def test_resume_reads_one_window(source, host, monkeypatch):
     (batches,) = _host(source, host, 1, start_step=1000)
     order = TrainOrder((30,) * SHARDS, 25, 5, host, 3)
     epoch, window, _ = order.locate(4000)
-    first = order.pieces(epoch, window)
+    first = order.ranges(epoch, window)
     assert read[: len(first)] == first
     # The rest is read ahead: at most the next window, while the first one is used.
     assert sum(stop - start for start, stop in read) <= 50
@@ -216,22 +214,20 @@ def test_hosts_share_out_shards_of_any_length(lengths, hosts):
     assert sorted(everything) == list(range(sum(lengths)))
 
 
-def test_streams_say_what_fills_a_batch(source):
-    parts = sharding.streams(
-        source, batch_size=12, shuffle_window=25, seed=5, sharding="files", hosts=3
-    )
-    assert [(part.begin, part.length, part.order.host) for part in parts] == [
+def test_samplers_say_what_fills_a_batch(source):
+    samplers = sharding.batch_samplers(source, SAMPLING, hosts=3)
+    assert [(sampler.begin, sampler.length, sampler.order.host) for sampler in samplers] == [
         (0, 4, 0),
         (4, 4, 1),
         (8, 4, 2),
     ]
     # 90 and 60 examples: the first host is still in its epoch 0 when the second begins another.
-    assert [part.epoch(16) for part in parts] == [0, 1, 1]
+    assert [sampler.epoch(16) for sampler in samplers] == [0, 1, 1]
     # Its epoch ends between the steps 14 and 15; windows never span two.
-    last, first = parts[1].windows(14, 16)
+    last, first = samplers[1].windows(14, 16)
     assert last.positions.tolist() == [14 * 12 + 4 + place for place in range(4)]
     assert first.positions.tolist() == [15 * 12 + 4 + place for place in range(4)]
-    np.testing.assert_array_equal(parts[1].indices(15), first.indices)
+    np.testing.assert_array_equal(samplers[1].indices(15), first.indices)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +249,8 @@ def test_batch_that_hosts_cannot_share():
         shard_lengths = (5,) * 9
 
     with pytest.raises(ValueError, match="batch of 10 cannot be divided among 3 hosts"):
-        sharding.streams(Many, batch_size=10, shuffle_window=2, seed=0, sharding="files", hosts=3)
+        sampling = Sampling(batch_size=10, shuffle_window=2, seed=0, sharding="files")
+        sharding.batch_samplers(Many, sampling, hosts=3)
     with pytest.raises(ValueError, match="host=3 is none of 0 .. 2"):
         TrainOrder((5,) * 9, 2, 0, 3, 3)
 
@@ -285,12 +282,10 @@ def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records)
 
 def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch):
     """Where the first host has it, another image is in the global order."""
-    order = {"batch_size": 12, "seed": 0, "window": 25}
-    batches = [
-        pipeline.train_indices(source, step=step, sharding="files", hosts=3, **order)
-        for step in range(3)
-    ]
-    bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, step=1, **order))
+    sampling = dataclasses.replace(SAMPLING, seed=0)
+    batches = [pipeline.train_indices(source, sampling, step, hosts=3) for step in range(3)]
+    in_global_order = dataclasses.replace(sampling, sharding="global")
+    bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, in_global_order, 1))
     read = source.read
 
     def spoilt(ranges):
@@ -299,16 +294,11 @@ def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch
         return examples
 
     monkeypatch.setattr(source, "read", spoilt)
-    monkeypatch.setattr(loop, "num_hosts", lambda strategy: 3)
-    settings = ("data.sharding=files", "data.shuffle_window=25", "train.batch_size=12")
-    trainer = types.SimpleNamespace(
-        experiment=tiny_experiment(*settings), next_batch=1, strategy=None
+    data = TrainData(
+        source=source, sampling=sampling, augmentation=Augmentation(), preprocessing=None
     )
     error = tf.errors.InvalidArgumentError(None, None, "no image")
     with pytest.raises(DataError, match=rf"record {bad % 30} of .*\(id {bad}\)"):
-        with loop._naming_bad_images(trainer, source, None, 1):
-            raise error
-    trainer.next_batch = 2
+        data.explain_input_error(error, [1], hosts=3)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        with loop._naming_bad_images(trainer, source, None, 1):
-            raise error
+        data.explain_input_error(error, [2], hosts=3)

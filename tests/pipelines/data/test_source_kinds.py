@@ -10,6 +10,7 @@ from pipelines.data import bad_images, pipeline
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.arrays import ArraySource
 from pipelines.data.sources.open import open_source
+from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from tests.pipelines.encoded import encode, pixels
 from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
@@ -52,23 +53,11 @@ def source(request, sources):
     return sources[request.param]
 
 
-def _batches(dataset, count):
-    return [{key: value.numpy() for key, value in batch.items()} for batch in dataset.take(count)]
-
-
 def _train(source, count, **options):
-    dataset = pipeline.train_dataset(
+    dataset = train_dataset(
         source, batch_size=16, preprocessing=PREPROCESSING, seed=3, shuffle_window=40, **options
     )
-    return _batches(dataset, count)
-
-
-def _assert_equal(batches, expected):
-    assert len(batches) == len(expected)
-    for batch, other in zip(batches, expected, strict=True):
-        assert batch.keys() == other.keys()
-        for key in batch:
-            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+    return to_numpy(dataset.take(count))
 
 
 def test_all_kinds_hold_the_same_examples(source, originals):
@@ -100,22 +89,18 @@ def test_replicas_and_hosts_see_the_same_batches(source, hosts, replicas):
         context = tf.distribute.InputContext(hosts, host, replicas)
         batches = _train(source, 11 * each, input_context=context)
         parts += [batches[replica::each] for replica in range(each)]
-    joined = [
-        {key: np.concatenate([part[key] for part in replicas]) for key in replicas[0]}
-        for replicas in zip(*parts, strict=True)
-    ]
-    _assert_equal(joined, _train(source, 11))
+    assert_equal(join(parts), _train(source, 11))
 
 
 def test_resume_continues_bitwise(source):
     whole = _train(source, 13)
     for start in (1, 10):  # in the first and in the second epoch
-        _assert_equal(_train(source, 3, start_step=start), whole[start : start + 3])
+        assert_equal(_train(source, 3, start_step=start), whole[start : start + 3])
 
 
 def test_evaluation_counts_every_example_once(source):
     dataset = pipeline.eval_dataset(source, batch_size=32, preprocessing=PREPROCESSING)
-    batches = _batches(dataset, -1)
+    batches = to_numpy(dataset)
     ids = np.concatenate([batch["id"] for batch in batches])
     weights = np.concatenate([batch["weight"] for batch in batches])
     np.testing.assert_array_equal(np.sort(ids[weights == 1]), np.arange(COUNT))
@@ -158,7 +143,7 @@ def test_bad_image_is_named(kind, sources, originals, tmp_path, monkeypatch):
     source = open_source(name, "train")
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(pipeline.eval_dataset(source, batch_size=4, preprocessing=PREPROCESSING))
-    problem = str(bad_images.find_unreadable(source, range(12)))
+    problem = str(bad_images.find_bad_image(source, range(12)))
     assert text in problem
     assert "cannot be decoded" in problem
 
@@ -168,9 +153,9 @@ def test_file_that_is_gone_is_named(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(encode(pixels(5, 6), "PNG"))
     source = open_source(f"folder:{tmp_path}", "train")
-    assert bad_images.find_unreadable(source, range(2)) is None
+    assert bad_images.find_bad_image(source, range(2)) is None
     (tmp_path / "b" / "1.png").unlink()
-    problem = str(bad_images.find_unreadable(source, range(2)))
+    problem = str(bad_images.find_bad_image(source, range(2)))
     assert f"b/1.png of folder:{tmp_path} (id 1) cannot be decoded: it is empty" in problem
 
 
@@ -193,7 +178,7 @@ def test_every_format_is_decoded(tmp_path):
         colours[f"class {i % 2}/{i}.{suffix}"] = image[0, 0]
     source = open_source(f"folder:{tmp_path}", "train")
     dataset = pipeline.eval_dataset(source, batch_size=6, preprocessing=PREPROCESSING)
-    (batch,) = _batches(dataset, -1)
+    (batch,) = to_numpy(dataset)
     found = {
         source.describe(int(example_id)).partition(" of ")[0]: image[0, 0] * 127.5 + 127.5
         for image, example_id in zip(batch["image"], batch["id"], strict=True)

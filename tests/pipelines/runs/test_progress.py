@@ -15,9 +15,9 @@ def new_progress(run):
 def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, capsys):
     run = Workdir(tmp_path)
     with new_progress(run) as log:
-        log.trained(4, 6.0, 0.1, 1.0, skipped=1)
-        log.trained(6, 0.0, 0.1, 1.0, skipped=2)
-        log.trained(8, 6.0, 0.1, 1.0)
+        log.log_training(4, 6.0, 0.1, 1.0, skipped=1)
+        log.log_training(6, 0.0, 0.1, 1.0, skipped=2)
+        log.log_training(8, 6.0, 0.1, 1.0)
     lines = run.read_metrics()
     assert [line.get("loss") for line in lines] == [2.0, None, 3.0]
     assert [line.get("skipped") for line in lines] == [1, 2, None]
@@ -37,7 +37,7 @@ def test_what_is_worth_a_word_or_a_hint(tmp_path, monkeypatch, capsys):
                 clock.now += 10.0
                 timing.waited = 10.0 * share
             if step:
-                log.trained(step, 1.0, 0.1, 1.0)
+                log.log_training(step, 1.0, 0.1, 1.0)
     lines = run.read_metrics()
     assert [line["data_wait"] for line in lines] == pytest.approx(shares)
     output = capsys.readouterr().out.splitlines()[2:]
@@ -53,7 +53,7 @@ def test_a_line_without_a_rate_has_no_share(tmp_path, capsys):
     with new_progress(run) as log:
         with log.timed(1) as timing:
             timing.waited = 1.0
-        log.trained(1, 1.0, 0.1, 1.0)
+        log.log_training(1, 1.0, 0.1, 1.0)
     (line,) = run.read_metrics()
     assert line["data_wait"] is None and line["images_per_second"] is None
     assert "waited" not in capsys.readouterr().out

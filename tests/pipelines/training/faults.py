@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from pipelines.data import batch_contents, pipeline
+from pipelines.data import batch_listing, pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import make_strategy
@@ -48,7 +48,9 @@ def experiment_with(*assignments):
 
 def ids_of(experiment, step):
     """Ids of a batch, in order, as the command `batch` lists them."""
-    return [example["id"] for example in batch_contents.list_batch(experiment, step)["examples"]]
+    source = open_source(experiment.data.name, experiment.data.train_split)
+    batch = batch_listing.list_batch(source, experiment.sampling(), step)
+    return [example["id"] for example in batch["examples"]]
 
 
 def spoil(monkeypatch, ids, value=np.nan, key="image"):
@@ -118,10 +120,9 @@ def make_trainer(strategy, experiment):
     trainer.ema.initialize()
     data = TrainData(
         source=source,
+        sampling=experiment.sampling(),
+        augmentation=experiment.data.augmentation(),
         preprocessing=experiment.preprocessing(source.labels),
-        seed=experiment.seed,
-        batch_size=experiment.train.batch_size,
-        settings=experiment.data,
     )
     return trainer, data
 

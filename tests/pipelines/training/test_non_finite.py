@@ -112,7 +112,7 @@ def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strate
     (record,) = records(tmp_path / "run")
     ids = ids_of(experiment, BAD)
     source = open_source("digits", experiment.data.train_split)
-    indices = pipeline.train_indices(source, batch_size=16, seed=0, shuffle_window=64, step=BAD)
+    indices = pipeline.train_indices(source, experiment.sampling(), BAD)
     assert record["ids"] == ids == source.read([(i, i + 1) for i in indices]).ids.tolist()
     assert record["shown_by"] == ids[3:4]
     assert record["names"] == [source.describe(ids[3])]

@@ -83,7 +83,7 @@ def test_stages_of_a_hybrid_give_its_logits(form):
     features, taps = model.encode(patches, taps=("class_row", "entropy"))
     assert golden_excess(model.classify(features), model(images)) < 1
     assert taps[0]["class_row"].shape == (2, 3, 1 + math.prod(model.grid))
-    np.testing.assert_allclose(model.features(images), model.represent(features), rtol=1e-6)
+    np.testing.assert_allclose(model.features(images), model.head_inputs(features), rtol=1e-6)
 
 
 def test_stages_of_bit():
@@ -187,12 +187,14 @@ def test_kernels_are_standardised_once_for_many_calls(monkeypatch):
     with tf.GradientTape(persistent=True) as outer:
         kernels = layers.StandardizedKernels(model)
     assert len(calls) == 24
-    weights = kernels.in_place_of(model.trainable_variables)
+    weights = kernels.substitute(model.trainable_variables)
     with kernels, tf.GradientTape() as tape:
         tape.watch(weights)
         logits = model(images)
         loss = tf.reduce_sum(tf.square(logits)) + tf.reduce_sum(tf.square(model(images)))
-    gradients = kernels.to_raw(outer, model.trainable_variables, tape.gradient(loss, weights))
+    gradients = kernels.raw_gradients(
+        outer, model.trainable_variables, tape.gradient(loss, weights)
+    )
     assert len(calls) == 24
     np.testing.assert_array_equal(logits, expected)
     with tf.GradientTape() as tape:
@@ -230,9 +232,8 @@ def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
 def test_parts_equal_the_whole_under_mixed_precision(kind):
     """An export and accumulated parts compute what the model does."""
     model, images = MODELS[kind]("mixed_bfloat16"), tiny.images(2, (33, 50))
-    for layer in model._flatten_layers():
-        if isinstance(layer, layers.StandardizedConv):
-            layer.kernel.assign(layer.kernel * 0.01 + 0.05)
+    for layer in model.standardized_convs():
+        layer.kernel.assign(layer.kernel * 0.01 + 0.05)
     expected = model(images)
     with layers.StandardizedKernels(model):
         np.testing.assert_array_equal(model(images), expected)
@@ -242,5 +243,5 @@ def test_a_model_without_such_kernels_is_left_alone():
     model = tiny.model()
     kernels = layers.StandardizedKernels(model)
     assert kernels.layers == []
-    values = kernels.in_place_of(model.trainable_variables)
+    values = kernels.substitute(model.trainable_variables)
     assert all(a is b.value for a, b in zip(values, model.trainable_variables, strict=True))

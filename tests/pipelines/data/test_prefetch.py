@@ -45,7 +45,7 @@ class Store:
 def _windows(order, count):
     for place in itertools.islice(order.windows_from(0), count):
         positions = np.arange(*order.positions(*place))
-        yield Window(order.pieces(*place), order.indices(*place), positions)
+        yield Window(order.ranges(*place), order.indices(*place), positions)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_padding_and_unwanted_rows():
     assert positions.tolist() == [4, 5, 6, 7]
 
 
-def test_pieces_without_wanted_rows_are_not_read():
+def test_ranges_without_needed_rows_are_not_read():
     store = Store()
     nothing = np.zeros(0, np.int64)
     windows = [Window([(0, 50)], nothing, nothing), Window([], np.array([-1]), np.array([3]))]

@@ -1,17 +1,14 @@
-"""The configuration: checked values, near names, JSON, variants."""
+"""The configuration of a ViT: checked values, near and old names, JSON."""
 
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 
 import vit_tf
 from tests.vit_tf import tiny
-from vit_tf.config import ResNetConfig, StemConfig, ViTConfig, config_from_dict
-from vit_tf.config.variants import VARIANTS, get_variant
+from vit_tf.config import RENAMED_FIELDS, ResNetConfig, StemConfig, ViTConfig
 
 # A legal value other than the default for every field.
 OTHER = {
@@ -194,6 +191,23 @@ def test_an_unknown_field_like_nothing_lists_all():
         tiny.config().replace(zzz=1)
 
 
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda: StemConfig.from_dict({"units": [3, 4, 9]}),
+        lambda: tiny.config().replace(stem={"units": [3, 4, 9]}),
+        lambda: ResNetConfig.from_dict({"units": [3, 4, 6, 3]}),
+        lambda: vit_tf.create_model("BiT-R50x1", units=(3, 4, 6, 3)),
+    ],
+)
+def test_an_old_field_name_is_answered_with_the_new_one(refuse):
+    """Files of earlier versions hold old names."""
+    with pytest.raises(ValueError) as caught:
+        refuse()
+    assert str(caught.value) == "Model field 'units' is now called 'stage_depths'."
+    assert RENAMED_FIELDS == {"units": "stage_depths"}
+
+
 @pytest.mark.parametrize("fields", [{}, {"hidden_size": 8}])
 def test_missing_fields_are_named(fields):
     with pytest.raises(ValueError, match="needs the fields .*'layers'"):
@@ -207,127 +221,6 @@ def test_from_dict_refuses_what_is_no_dictionary(fields):
         ViTConfig.from_dict(fields)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_file_names_are_read(name):
-    assert get_variant(name) == get_variant(name.replace("/", "_")) == VARIANTS[name]
-
-
-def test_names_are_the_papers():
-    sizes, patches = ("Ti", "S", "B", "L", "H"), (8, 14, 16, 32)
-    names = [f"ViT-{size}/{patch}" for size in sizes for patch in patches]
-    for name in names:
-        assert VARIANTS[name].patch_size == int(name.split("/")[1])
-    names += ["R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32"]
-    names += ["R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"]
-    nets = "50x1 50x2 50x3 101x1 101x3 152x1 152x2 152x4 200x3"
-    names += [f"BiT-R{net}" for net in nets.split()]
-    assert sorted(vit_tf.list_models()) == sorted(names)
-
-
-@pytest.mark.parametrize(
-    "name, grid, grid_at_384, channels",
-    [
-        ("R+ViT-Ti/16", (7, 7), (12, 12), 64),
-        ("R26+ViT-S/32", (7, 7), (12, 12), 2048),
-        ("R50+ViT-B/16", (14, 14), (24, 24), 1024),
-        ("R50+ViT-L/32", (7, 7), (12, 12), 2048),
-    ],
-)
-def test_hybrids_are_the_papers(name, grid, grid_at_384, channels):
-    """paper.md C.3: sides are halved as often as the total reduction says, rounding up."""
-    config = get_variant(name)
-    assert (config.grid, config.replace(image_size=384).grid) == (grid, grid_at_384)
-    assert config.stem.channels == channels
-    assert config.replace(image_size=(225, 100)).feature_size == tuple(
-        math.ceil(side / (4 if "R+" in name else int(name.split("/")[1]))) for side in (225, 100)
-    )
-
-
-@pytest.mark.parametrize("name", [name for name in VARIANTS if "BiT" in name or "R" in name[:3]])
-def test_json_round_trip_of_residual_networks(name):
-    config = get_variant(name)
-    assert config_from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-def test_a_file_does_not_choose_the_implementation():
-    fields = tiny.config().to_dict() | {"implementation": "compiled"}
-    assert config_from_dict(fields).implementation == "auto"
-
-
-@pytest.mark.parametrize(
-    "fields, words",
-    [
-        ({"stage_depths": ()}, "at least one stage"),
-        ({"stage_depths": (1, 0)}, "units must be at least 1"),
-        ({"stage_depths": (1,) * 6}, "at most 5 stages"),
-        ({"stage_depths": 3}, "one number for each stage"),
-        ({"stage_depths": (1.5,)}, "units must be an int"),
-        ({"width": 0}, "multiple of 0.5"),
-        ({"width": 0.7}, "multiple of 0.5"),
-        ({"variance_epsilon": -1.0}, "at least 0"),
-        ({"image_size": (0, 8)}, "at least 1"),
-        ({"num_classes": -1}, "at least 0"),
-        ({"heads": 3}, "Unknown model field 'heads'"),
-        ({"family": "cnn"}, "Unknown family of models 'cnn'"),
-    ],
-)
-def test_residual_networks_out_of_range(fields, words):
-    known = ResNetConfig(stage_depths=(1,)).to_dict()
-    with pytest.raises((TypeError, ValueError), match=words):
-        config_from_dict(known | fields)
-
-
-def test_a_stem_may_be_its_units():
-    expected = StemConfig(stage_depths=(2, 1))
-    for stem in (expected, (2, 1), [2, 1], {"stage_depths": [2, 1]}):
-        assert tiny.config(stem=stem, image_size=64, patch_size=1).stem == expected
-    with pytest.raises(ValueError, match="feature map of image_size=.* smaller than one patch"):
-        tiny.config(stem=(2, 1), image_size=16)
-
-
 def test_fixed_positions_need_four_parts():
     with pytest.raises(ValueError, match="multiple of 4"):
         tiny.config(position_embedding="sincos_2d", hidden_size=6)
-
-
-@pytest.mark.parametrize(
-    "name, hidden_size, mlp_size, layers, heads",
-    [
-        ("ViT-Ti/16", 192, 768, 12, 3),
-        ("ViT-S/16", 384, 1536, 12, 6),
-        ("ViT-B/16", 768, 3072, 12, 12),
-        ("ViT-L/16", 1024, 4096, 24, 16),
-        ("ViT-H/14", 1280, 5120, 32, 16),
-    ],
-)
-def test_sizes_are_the_papers(name, hidden_size, mlp_size, layers, heads):
-    config = get_variant(name)
-    assert (config.hidden_size, config.mlp_size) == (hidden_size, mlp_size)
-    assert (config.layers, config.heads) == (layers, heads)
-
-
-@pytest.mark.parametrize(
-    "name, near",
-    [
-        ("ViT-B/15", "ViT-B/16"),
-        ("ViT-B-16", "ViT-B/16"),
-        ("ViT_B_16", "ViT-B/16"),
-        ("vit-b/16", "ViT-B/16"),
-        ("ViT-H14", "ViT-H/14"),
-    ],
-)
-def test_unknown_names_bring_the_near_ones(name, near):
-    with pytest.raises(ValueError, match=f"Unknown model '{name}'. Did you mean .*{near}"):
-        get_variant(name)
-
-
-@pytest.mark.process
-def test_config_does_not_start_tensorflow():
-    """The module is for every level; only the package around it imports Keras."""
-    path = sys.modules[ViTConfig.__module__].__file__
-    code = (
-        f"import runpy, sys; module = runpy.run_path({path!r}); "
-        "print(len(module['CLASSIFIERS']), {'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "4 set()"

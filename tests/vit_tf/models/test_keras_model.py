@@ -3,6 +3,7 @@
 import io
 import math
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -204,6 +205,66 @@ def test_weights_file_round_trip(tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
     other.load_weights(tmp_path / "model.weights.h5")
     np.testing.assert_array_equal(other(tiny.images()), model(tiny.images()))
+
+
+# What identifies a variable in a `.keras` file is made of class names, and of the names of those
+# attributes that hold layers: renaming one, or adding a list of layers, makes old files unreadable.
+VIT_PATHS = {
+    "": "head",
+    "layers/": "layer_normalization patch_embedding position_embedding",
+    "blocks/encoder_block/": "norm_attention norm_mlp",
+    "blocks/encoder_block/attention/": "qkv out",
+    "blocks/encoder_block/mlp/": "dense_0 dense_1",
+}
+# form -> (configuration, prefix -> names of layers).
+PATHS = {
+    "map": (
+        tiny.config(layers=1, classifier="map", representation_size=7),
+        VIT_PATHS
+        | {
+            "layers/dense": "",
+            "layers/map_pooling": "",
+            "layers/map_pooling/": "qkv out norm",
+            "layers/map_pooling/mlp/": "dense_0 dense_1",
+        },
+    ),
+    "hybrid": (
+        tiny.config(layers=1, stem={"stage_depths": (1,), "width": 0.5}, image_size=(33, 50)),
+        VIT_PATHS
+        | {
+            "class_token": "",
+            "layers/res_net_stem/": "conv_root gn_root",
+            "layers/res_net_stem/unit_layers/bottleneck_unit/": (
+                "conv1 conv2 conv3 conv_proj gn1 gn2 gn3 gn_proj"
+            ),
+        },
+    ),
+    "BiT": (
+        vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=32, num_classes=5),
+        {
+            "": "head",
+            "layers/": "group_norm standardized_conv",
+            "layers/pre_activation_unit/": "conv_a conv_b conv_c gn_a gn_b gn_c proj",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_paths_in_weights_files(name, tmp_path):
+    config, expected = PATHS[name]
+    path, layers = tmp_path / "model.weights.h5", set()
+
+    def visit(key, item):
+        if isinstance(item, h5py.Dataset):
+            layers.add(key.rsplit("/vars/", 1)[0])
+
+    vit_tf.create_model(config).save_weights(path)
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    assert layers == {
+        prefix + layer for prefix, names in expected.items() for layer in names.split() or [""]
+    }
 
 
 def test_config_round_trip():

@@ -1,33 +1,33 @@
 """Which examples are in a global training batch, with names that a person can find again."""
 
 from pipelines.data.prefetch import read_ahead
-from pipelines.data.sharding import streams
-from pipelines.data.sources.open import open_source
+from pipelines.data.sharding import batch_samplers
 from pipelines.errors import UserError
 
 _MOST_EXAMPLES = 2**60  # Positions are int64, and so are those of the windows around a batch.
 
 
-def list_batch(experiment, step, hosts=1):
-    """Lists the examples that an experiment trains on in one step.
+def list_batch(source, sampling, step, hosts=1):
+    """Lists the examples that fill one training batch.
 
     Reads what a resumed run would read first: the images of at most one window of each host, or of
     those that the batch spans.
 
     Args:
-        experiment: `config.Experiment`.
+        source: the `DataSource` that is trained on.
+        sampling: `config.sampling.Sampling` of the run.
         step: index of the step, from 0; the run logs "step k" after the batch k - 1.
-        hosts: number of hosts that train; it matters with data.sharding=files.
+        hosts: number of hosts that train; it matters with sharding="files".
 
     Returns:
         Dict that JSON can hold: data_set, step, epoch (of the first example), batch_size, sharding,
         hosts and examples, a list with position, id, label, class and name of each.
 
     Raises:
-        UserError: if the data set cannot be opened or read, or the hosts do not fit.
+        UserError: if the data set cannot be read, or the hosts do not fit.
     """
-    data, batch_size = experiment.data, experiment.train.batch_size
-    if data.sharding == "global" and hosts != 1:
+    batch_size = sampling.batch_size
+    if sampling.sharding == "global" and hosts != 1:
         raise UserError(
             f"With data.sharding=global a batch is the same on any number of hosts. Leave out "
             f"--hosts={hosts}, or set data.sharding=files."
@@ -41,15 +41,7 @@ def list_batch(experiment, step, hosts=1):
         raise UserError(
             f"--step={step} is too large: it is more than 2^60 images after the first one."
         )
-    source = open_source(data.name, data.train_split, data.data_dir)
-    parts = streams(
-        source,
-        batch_size=batch_size,
-        shuffle_window=data.shuffle_window,
-        seed=experiment.seed,
-        sharding=data.sharding,
-        hosts=hosts,
-    )
+    samplers = batch_samplers(source, sampling, hosts)
     first = step * batch_size
     examples = [
         {
@@ -59,16 +51,16 @@ def list_batch(experiment, step, hosts=1):
             "class": source.labels[label],
             "name": source.describe(int(example_id)),
         }
-        for part in parts
-        for rows in read_ahead(source, part.windows(step, step + 1))
+        for sampler in samplers
+        for rows in read_ahead(source, sampler.windows(step, step + 1))
         for label, example_id, position in zip(rows.labels, rows.ids, rows.positions, strict=True)
     ]
     return {
         "data_set": str(source),
         "step": step,
-        "epoch": parts[0].epoch(step),
+        "epoch": samplers[0].epoch(step),
         "batch_size": batch_size,
-        "sharding": data.sharding,
+        "sharding": sampling.sharding,
         "hosts": hosts,
         "examples": examples,
     }

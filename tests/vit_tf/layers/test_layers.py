@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.tolerances import EPSILON, assert_close
+from tests.tolerances import assert_close
 from tests.vit_tf import numpy_vit, tiny
 from vit_tf import layers
+from vit_tf.config import StemConfig
 from vit_tf.layers.embeddings import PATCH_FORMS
 from vit_tf.layers.encoder import gelu_erf, gelu_tanh
-from vit_tf.layers.positions import resize_position_table
 
 TOKENS = (6, 12)
 IMAGES = (11, 14, 3)
@@ -24,6 +24,7 @@ UNIT = {
     "variance_epsilon": 1e-6,
     "deviation_epsilon": 1e-4,
 }
+PLACES = {"grid": (1, 5), "num_prefix_tokens": 1}
 # layer -> (a value other than the default for every argument of its constructor, input shape).
 CASES = {
     "BottleneckUnit": (UNIT, (7, 5, 32)),
@@ -60,14 +61,20 @@ CASES = {
         {"patch_size": 4, "hidden_size": 12, "form": "convolution", "implementation": "reference"},
         IMAGES,
     ),
-    "PositionEmbedding": ({}, TOKENS),
+    "NoPositions": (PLACES, TOKENS),
+    "PositionEmbedding": (PLACES, TOKENS),
     "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
     "ResNetStem": (
-        {key: value for key, value in UNIT.items() if "epsilon" in key}
-        | {"stage_depths": [1, 1], "width": 0.5},
+        {
+            "config": StemConfig(
+                stage_depths=(1, 1),
+                width=0.5,
+                **{key: value for key, value in UNIT.items() if "epsilon" in key},
+            )
+        },
         (33, 30, 3),
     ),
-    "SinCosPositions": ({"grid": [1, 5], "num_prefix_tokens": 1}, TOKENS),
+    "SinCosPositions": (PLACES, TOKENS),
     "StandardizedConv": (
         {"filters": 6, "kernel_size": 3, "strides": 2, "padding": 1}
         | {"variance_epsilon": 1e-6, "deviation_epsilon": 1e-4},
@@ -142,7 +149,8 @@ def test_config_survives_json(name):
     assert config.keys() >= {"name", "trainable", "dtype"}
     # Which implementation runs belongs to a process, not to a saved layer.
     kept = values | ({"implementation": "auto"} if "implementation" in values else {})
-    assert {key: config[key] for key in kept} == kept
+    written = {key: x.to_dict() if key == "config" else x for key, x in kept.items()}
+    assert {key: config[key] for key in written} == written
 
     again = type(layer).from_config(json.loads(json.dumps(config)))
     assert again.get_config() == config
@@ -250,7 +258,7 @@ def test_every_variable_gets_a_gradient(name):
     counts = {"ClassToken": 1, "PositionEmbedding": 1, "PatchEmbedding": 2, "MlpBlock": 4}
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
     counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
-    counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0}
+    counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
     assert len(layer.trainable_variables) == counts[name]
 
 
@@ -312,56 +320,6 @@ def test_gelu_forms_differ_as_the_paper_sheet_says():
     difference = np.abs(gelu_tanh(x) - gelu_erf(x))
     assert difference.max() == pytest.approx(4.73e-4, abs=1e-6)
     assert abs(x.numpy()[difference.argmax()]) == pytest.approx(2.70, abs=0.01)
-
-
-def test_resize_vectors():
-    grid = np.arange(4.0).reshape(4, 1)
-    resized = resize_position_table(grid, (2, 2), (3, 3), num_prefix_tokens=0)
-    expected = [[0, 0.5, 1], [1, 1.5, 2], [2, 2.5, 3]]
-    np.testing.assert_array_equal(resized.reshape(3, 3), expected)
-
-    table = np.concatenate([[[77.0]], np.arange(49.0).reshape(49, 1)])
-    resized = resize_position_table(table, (7, 7), (12, 12))
-    grid = resized[1:].reshape(12, 12)
-    assert resized[0, 0] == 77
-    np.testing.assert_allclose(grid[0, :4], [0, 0.5454545, 1.0909091, 1.6363636], atol=1e-7)
-    assert grid[5, 5] == pytest.approx(21.8181818, abs=1e-7)
-    assert grid[-1, -1] == 48
-
-
-@pytest.mark.parametrize(
-    "old, new", [(7, 12), (14, 24), (14, 32), (16, 27), (16, 37), (24, 14), (12, 7), (14, 28)]
-)
-def test_resize_equals_scipy_zoom(old, new):
-    """The call in the reference code, at pairs where its boundary mode does not round badly."""
-    from scipy import ndimage
-
-    table = np.random.default_rng(old * new).uniform(-1, 1, (1 + old * old, 5)).astype(np.float32)
-    grid = table[1:].reshape(old, old, 5)
-    zoomed = ndimage.zoom(grid, (new / old, new / old, 1), order=1).reshape(-1, 5)
-    resized = resize_position_table(table, (old, old), (new, new))
-    assert resized.dtype == np.float32
-    assert np.abs(resized[1:] - zoomed).max() <= 2 * EPSILON["float32"]
-    np.testing.assert_array_equal(resized[0], table[0])
-
-
-@pytest.mark.parametrize("prefix", [0, 1, 2])
-@pytest.mark.parametrize(
-    "source, target", [((2, 3), (3, 2)), ((2, 5), (7, 3)), ((1, 4), (3, 6)), ((3, 4), (1, 1))]
-)
-def test_resize_of_rectangular_grids(source, target, prefix):
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(prefix + source[0] * source[1], 4))
-    resized = resize_position_table(table, source, target, prefix)
-    expected = numpy_vit.resize_positions(table, source, target, prefix)
-    np.testing.assert_allclose(resized, expected, atol=1e-14)
-    same = resize_position_table(table, source, source, prefix)
-    np.testing.assert_array_equal(same, table)
-
-
-def test_resize_refuses_a_table_of_another_size():
-    with pytest.raises(ValueError, match="2 x 3 grid and 1 prefix tokens has 7 rows. Received: 6"):
-        resize_position_table(np.zeros((6, 4)), (2, 3), (4, 4))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""Attention maps against the weights of the NumPy equations."""
+
+import numpy as np
+import pytest
+
+from tests.tolerances import assert_close
+from tests.vit_tf import numpy_vit, tiny
+from vit_tf.analysis.attention_maps import attention_maps, class_rows
+
+
+def weights(model, images):
+    """`[B, layers, heads, T, T]` of all blocks, float64."""
+    params = numpy_vit.published(model)
+    patches = numpy_vit.embed(params, images)
+    _, blocks = numpy_vit.encode(params, patches, model.config.heads, model.config.classifier)
+    return np.stack(blocks, axis=1)
+
+
+def test_rows_of_the_class_token():
+    model, images = tiny.model(), tiny.images()
+    rows = class_rows(model, images)
+    assert rows.shape == (3, 2, 3, 7) and rows.dtype == "float32"
+    assert_close(rows, weights(model, images)[..., 0, :], "float32", "model")
+
+
+@pytest.mark.parametrize("positions", ["learned_1d", "sincos_2d", "none"])
+@pytest.mark.parametrize("classifier", ["token", "gap", "map"])
+def test_maps(classifier, positions):
+    model = tiny.model(classifier=classifier, position_embedding=positions)
+    images = tiny.images()
+    expected = weights(model, images)
+    has_token = classifier == "token"
+    expected = expected[..., 0, 1:] if has_token else expected.mean(axis=-2)
+    maps = attention_maps(model, images)
+    assert maps.shape == (3, 2, 3, 2, 3) and maps.dtype == "float32"
+    assert_close(maps, expected.reshape(maps.shape), "float32", "model")
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_half_width_models_give_float32_maps(classifier):
+    model = tiny.model(classifier=classifier, dtype="mixed_bfloat16")
+    maps = attention_maps(model, tiny.images())
+    assert maps.dtype == "float32"
+    if classifier == "gap":
+        np.testing.assert_allclose(np.sum(maps, axis=(-2, -1)), 1, rtol=1e-5)

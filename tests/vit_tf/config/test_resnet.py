@@ -1,0 +1,47 @@
+"""The configurations of stems and residual networks: checked values, JSON."""
+
+import json
+
+import pytest
+
+from tests.vit_tf import tiny
+from vit_tf.config import ResNetConfig, StemConfig
+from vit_tf.config.variants import VARIANTS, get_variant
+from vit_tf.families import config_from_dict
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "BiT" in name or "R" in name[:3]])
+def test_json_round_trip_of_residual_networks(name):
+    config = get_variant(name)
+    assert config_from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"stage_depths": ()}, "at least one stage"),
+        ({"stage_depths": (1, 0)}, "stage_depths must be at least 1"),
+        ({"stage_depths": (1,) * 6}, "at most 5 stages"),
+        ({"stage_depths": 3}, "one number for each stage"),
+        ({"stage_depths": (1.5,)}, "stage_depths must be an int"),
+        ({"width": 0}, "multiple of 0.5"),
+        ({"width": 0.7}, "multiple of 0.5"),
+        ({"variance_epsilon": -1.0}, "at least 0"),
+        ({"image_size": (0, 8)}, "at least 1"),
+        ({"num_classes": -1}, "at least 0"),
+        ({"heads": 3}, "Unknown model field 'heads'"),
+        ({"family": "cnn"}, "Unknown family of models 'cnn'"),
+    ],
+)
+def test_residual_networks_out_of_range(fields, words):
+    known = ResNetConfig(stage_depths=(1,)).to_dict()
+    with pytest.raises((TypeError, ValueError), match=words):
+        config_from_dict(known | fields)
+
+
+def test_a_stem_may_be_its_units():
+    expected = StemConfig(stage_depths=(2, 1))
+    for stem in (expected, (2, 1), [2, 1], {"stage_depths": [2, 1]}):
+        assert tiny.config(stem=stem, image_size=64, patch_size=1).stem == expected
+    with pytest.raises(ValueError, match="feature map of image_size=.* smaller than one patch"):
+        tiny.config(stem=(2, 1), image_size=16)

@@ -1,0 +1,93 @@
+"""Position layers of every kind, and tables at other resolutions."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.tolerances import EPSILON
+from tests.vit_tf import numpy_vit
+from vit_tf.config.vit import POSITION_EMBEDDINGS
+from vit_tf.layers.positions import POSITION_LAYERS, resize_position_table
+
+
+def built(kind, grid=(2, 3), prefix=1, width=12):
+    layer = POSITION_LAYERS[kind](grid, prefix)
+    layer.build((None, prefix + grid[0] * grid[1], width))
+    return layer
+
+
+def test_every_kind_has_a_layer():
+    assert POSITION_LAYERS.keys() == set(POSITION_EMBEDDINGS)
+
+
+@pytest.mark.parametrize("kind", POSITION_LAYERS)
+def test_a_layer_adds_its_table(kind):
+    """The fused patch embedding adds the table in place of a call."""
+    layer = built(kind)
+    assert layer.is_learned == (kind == "learned_1d") == bool(layer.variables)
+    tokens = tf.random.normal((2, 7, 12))
+    added = tokens if layer.table is None else tokens + layer.table
+    np.testing.assert_array_equal(layer(tokens, grid=(2, 3)), added)
+    np.testing.assert_array_equal(layer(tokens), added)
+
+
+@pytest.mark.parametrize("kind", ["sincos_2d", "none"])
+def test_fixed_positions_fit_every_grid(kind):
+    layer, other = built(kind), built(kind, grid=(3, 4))
+    tokens = tf.random.normal((2, 13, 12))
+    np.testing.assert_array_equal(layer(tokens, grid=(3, 4)), other(tokens))
+
+
+def test_a_learned_table_fits_its_own_grid():
+    with pytest.raises(ValueError, match=r"grid of 2 x 3. Received: grid=\(3, 2\).*load_npz"):
+        built("learned_1d")(tf.zeros((2, 7, 12)), grid=(3, 2))
+
+
+def test_resize_vectors():
+    grid = np.arange(4.0).reshape(4, 1)
+    resized = resize_position_table(grid, (2, 2), (3, 3), num_prefix_tokens=0)
+    expected = [[0, 0.5, 1], [1, 1.5, 2], [2, 2.5, 3]]
+    np.testing.assert_array_equal(resized.reshape(3, 3), expected)
+
+    table = np.concatenate([[[77.0]], np.arange(49.0).reshape(49, 1)])
+    resized = resize_position_table(table, (7, 7), (12, 12))
+    grid = resized[1:].reshape(12, 12)
+    assert resized[0, 0] == 77
+    np.testing.assert_allclose(grid[0, :4], [0, 0.5454545, 1.0909091, 1.6363636], atol=1e-7)
+    assert grid[5, 5] == pytest.approx(21.8181818, abs=1e-7)
+    assert grid[-1, -1] == 48
+
+
+@pytest.mark.parametrize(
+    "old, new", [(7, 12), (14, 24), (14, 32), (16, 27), (16, 37), (24, 14), (12, 7), (14, 28)]
+)
+def test_resize_equals_scipy_zoom(old, new):
+    """The call in the reference code, at pairs where its boundary mode does not round badly."""
+    from scipy import ndimage
+
+    table = np.random.default_rng(old * new).uniform(-1, 1, (1 + old * old, 5)).astype(np.float32)
+    grid = table[1:].reshape(old, old, 5)
+    zoomed = ndimage.zoom(grid, (new / old, new / old, 1), order=1).reshape(-1, 5)
+    resized = resize_position_table(table, (old, old), (new, new))
+    assert resized.dtype == np.float32
+    assert np.abs(resized[1:] - zoomed).max() <= 2 * EPSILON["float32"]
+    np.testing.assert_array_equal(resized[0], table[0])
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+@pytest.mark.parametrize(
+    "source, target", [((2, 3), (3, 2)), ((2, 5), (7, 3)), ((1, 4), (3, 6)), ((3, 4), (1, 1))]
+)
+def test_resize_of_rectangular_grids(source, target, prefix):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(prefix + source[0] * source[1], 4))
+    resized = resize_position_table(table, source, target, prefix)
+    expected = numpy_vit.resize_positions(table, source, target, prefix)
+    np.testing.assert_allclose(resized, expected, atol=1e-14)
+    same = resize_position_table(table, source, source, prefix)
+    np.testing.assert_array_equal(same, table)
+
+
+def test_resize_refuses_a_table_of_another_size():
+    with pytest.raises(ValueError, match="2 x 3 grid and 1 prefix tokens has 7 rows. Received: 6"):
+        resize_position_table(np.zeros((6, 4)), (2, 3), (4, 4))

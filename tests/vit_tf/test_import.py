@@ -1,0 +1,50 @@
+"""What is imported when: configurations, names and costs start no framework."""
+
+import subprocess
+import sys
+
+import pytest
+
+import vit_tf
+from tests.checkout import ROOT
+
+LIGHT = {
+    "package": "import vit_tf; vit_tf.ViTConfig, vit_tf.ResNetConfig, vit_tf.StemConfig",
+    "configurations": "import vit_tf.config, vit_tf.config.variants",
+    "families": "import vit_tf.families",
+    "names": "import vit_tf; assert 'ViT-B/16' in vit_tf.list_models()",
+    "costs": (
+        "import vit_tf; from vit_tf.config.variants import VARIANTS\n"
+        "assert all(vit_tf.cost.macs(config) for config in VARIANTS.values())"
+    ),
+    "preprocessing": (
+        "import vit_tf; rule = vit_tf.Preprocessing(image_size=(8, 8), labels=('a', 'b'))\n"
+        "assert vit_tf.Preprocessing.from_dict(rule.to_dict()) == rule"
+    ),
+}
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", LIGHT)
+def test_no_framework_is_loaded(name):
+    loaded = "\nimport sys; print({'tensorflow', 'keras'} & set(sys.modules))"
+    assert run(LIGHT[name] + loaded).strip() == "set()"
+
+
+@pytest.mark.process
+def test_every_public_name_is_found_after_the_import_alone():
+    code = "import vit_tf; print(all(getattr(vit_tf, name) for name in vit_tf.__all__))"
+    assert run(code).strip() == "True"
+    assert run("from vit_tf import *; print(create_model.__name__)").strip() == "create_model"
+
+
+def test_only_public_names_are_listed():
+    assert dir(vit_tf) == sorted([*vit_tf.__all__, "__version__"])
+    with pytest.raises(AttributeError, match="module 'vit_tf' has no attribute 'create_modell'"):
+        vit_tf.create_modell  # noqa: B018
