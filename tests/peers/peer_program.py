@@ -2,7 +2,7 @@
 
     python peer_program.py make FOLDER    folders of models, each with `expected.npy`
     python peer_program.py load FOLDER    reads the folders in it, writes `received.npy` in each
-    python peer_program.py facts FOLDER   writes `facts.json`: what timm's architectures compute
+    python peer_program.py architectures FOLDER    what timm's compute, in `architectures.json`
 
 Every folder of a model holds `images.npy`, uint8 `[B, H, W, 3]`.
 """
@@ -183,7 +183,7 @@ def load(folder):
         np.save(path / "received.npy", run(model, images, output))
 
 
-def facts(folder):
+def architectures(folder):
     """Of all Vision Transformers that timm registers: pooling, heads, activation, epsilon."""
     found = {}
     for name in timm.list_models(["vit_*", "deit_*", "flexivit_*", "test_vit*"]):
@@ -203,7 +203,7 @@ def facts(folder):
                 "epsilon": getattr(block.norm1, "eps", None),
                 "names": list(model.state_dict()),
             }
-    (folder / "facts.json").write_text(json.dumps(found))
+    (folder / "architectures.json").write_text(json.dumps(found))
 
 
 def check_report(path, report):
@@ -213,4 +213,5 @@ def check_report(path, report):
 
 
 if __name__ == "__main__":
-    {"make": make, "load": load, "facts": facts}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    functions = {"make": make, "load": load, "architectures": architectures}
+    functions[sys.argv[1]](pathlib.Path(sys.argv[2]))

@@ -163,33 +163,33 @@ def test_our_models_there(loaded, name):
 def test_architectures_of_timm(tmp_path):
     """Every architecture of timm's is refused, or read with the heads, activation and epsilon that
     timm gives it: its own files state none of them."""
-    run("facts", tmp_path)
-    facts = json.loads((tmp_path / "facts.json").read_text())
-    assert len(facts) > 100
+    run("architectures", tmp_path)
+    architectures = json.loads((tmp_path / "architectures.json").read_text())
+    assert len(architectures) > 100
     activations = {"GELU": "gelu_erf", "GELUTanh": "gelu_tanh"}
     read, wrong = [], []
-    for name, fact in facts.items():
-        classifier = {"token": "token", "avg": "gap", "map": "map"}.get(fact["pool"])
+    for name, theirs in architectures.items():
+        classifier = {"token": "token", "avg": "gap", "map": "map"}.get(theirs["pool"])
         known = {"head.weight", "head.bias"}
         if classifier:
             config = vit_tf.ViTConfig(
-                **VIT | {"hidden_size": fact["width"], "heads": 1, "layers": 1},
+                **VIT | {"hidden_size": theirs["width"], "heads": 1, "layers": 1},
                 classifier=classifier,
             )
             known |= {name for rule in rules(config) for name in rule.names}
-        own = {name for name in fact["names"] if not name.startswith("blocks.") or ".0." in name}
+        own = {name for name in theirs["names"] if not name.startswith("blocks.") or ".0." in name}
         if own - known:
             continue  # it has tensors that no model of ours has
         notes = []
         stated = ConfigJson(JsonObject("config.json", {"architecture": name}))
         try:
-            received = heads_and_activation(stated, fact["width"], False, notes)
+            received = heads_and_activation(stated, theirs["width"], False, notes)
         except ValueError:
             continue
         read.append(name)
-        expected = fact["heads"], activations.get(fact["activation"])
-        if received != expected or fact["epsilon"] != 1e-6:
-            wrong.append((name, received, fact))
-    print(f"{len(read)} of {len(facts)} architectures are read: {', '.join(read)}")
+        expected = theirs["heads"], activations.get(theirs["activation"])
+        if received != expected or theirs["epsilon"] != 1e-6:
+            wrong.append((name, received, theirs))
+    print(f"{len(read)} of {len(architectures)} architectures are read: {', '.join(read)}")
     assert wrong == []
     assert {"vit_base_patch16_224", "vit_huge_patch14_224", "vit_base_patch16_gap_224"} <= set(read)

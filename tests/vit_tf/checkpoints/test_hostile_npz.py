@@ -139,7 +139,7 @@ FILES = {
     "bare npy": (lambda path: path.write_bytes(member(np.zeros(3, np.float32))) and path, ""),
     "truncated": (truncated, ""),
     "no members": (lambda path: zipped(path, {}), "embedding/kernel"),
-    "foreign": (lambda path: write(path, {"a": np.zeros(3), "b": np.zeros(4)}), "a, b"),
+    "other arrays": (lambda path: write(path, {"a": np.zeros(3), "b": np.zeros(4)}), "a, b"),
     "flipped bit": (flipped, DENSE),
     "pickled objects": (pickled, "head/kernel"),
     "integers": (lambda path: with_array(path, "head/bias", np.zeros(5, np.int32)), "int32"),

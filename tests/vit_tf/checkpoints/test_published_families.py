@@ -193,7 +193,7 @@ DAMAGE = {
         without("resnet/block2/unit01/b/group_norm/beta"),
         "has no array resnet/block2/unit01/b/group_norm/beta",
     ),
-    "a foreign root": ("BiT", with_shape(ROOT, (3, 3, 3, 32)), r"must be \(7, 7, 3, 64 w\)"),
+    "another root": ("BiT", with_shape(ROOT, (3, 3, 3, 32)), r"must be \(7, 7, 3, 64 w\)"),
     "an odd width": ("BiT", with_shape(ROOT, (7, 7, 3, 33)), "multiple of 0.5"),
     "a huge width": ("BiT", with_shape(ROOT, (7, 7, 3, 64)), "has shape"),
     "another kernel": (

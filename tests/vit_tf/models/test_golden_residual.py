@@ -7,7 +7,7 @@ import tensorflow as tf
 import vit_tf
 from tests.tolerances import assert_golden, golden_excess
 from tests.vit_tf.checkpoints.npz_files import infer_config
-from tests.vit_tf.test_golden import canonical, read_description
+from tests.vit_tf.models.test_golden import canonical, read_description
 from vit_tf.layers import GroupNorm, StandardizedConv
 from vit_tf.weights import published_entries
 

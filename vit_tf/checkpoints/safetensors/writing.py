@@ -36,8 +36,8 @@ def write_checkpoint(path, layout, modules, config, preprocessing, weights) -> l
         raise ValueError(f"layout={layout!r} is unknown. Expected one of {', '.join(LAYOUTS)}.")
     if layout not in modules:
         raise ValueError(
-            f"This model cannot be written in the {layout} layout, which has no models of its "
-            f"family; write the {' or '.join(modules)} layout."
+            f"This model cannot be written in the {layout} layout: it has no models of the family "
+            f"{config.family!r}; write the {' or '.join(modules)} layout."
         )
     if preprocessing.image_size != config.image_size:
         raise ValueError(
