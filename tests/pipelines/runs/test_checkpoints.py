@@ -67,7 +67,7 @@ DAMAGE = {
     "truncated": lambda folder: os.truncate(folder / "state.data-00000-of-00001", 3),
     "missing": lambda folder: (folder / "state.index").unlink(),
     "no checksums": lambda folder: (folder / "checksums.json").unlink(),
-    "foreign checksums": lambda folder: (folder / "checksums.json").write_text("[1]"),
+    "checksums of another kind": lambda folder: (folder / "checksums.json").write_text("[1]"),
     "empty checksums": lambda folder: (folder / "checksums.json").write_text("{}"),
 }
 

@@ -241,7 +241,7 @@ def test_models_that_are_no_classifiers(tmp_path, folder, predict):
         assert_refused(predict("--model", tmp_path / f"{name}.npz", image), text)
 
 
-def test_foreign_saved_models(tmp_path, folder, predict):
+def test_saved_models_of_something_else(tmp_path, folder, predict):
     image = folder[0] / "a.png"
     module = tf.Module()
     module.double = tf.function(lambda x: 2 * x, [tf.TensorSpec([None])], autograph=False)

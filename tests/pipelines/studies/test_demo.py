@@ -113,7 +113,7 @@ class TestDirectory:
         with open(marker, encoding="utf-8") as file:
             assert json.load(file) == {"command": "pipelines.demo", "finished": False}
 
-    def test_foreign_directories_are_refused_untouched(self, tmp_path):
+    def test_other_directories_are_refused_untouched(self, tmp_path):
         (tmp_path / "pretrain").mkdir()
         (tmp_path / "file").write_text("mine")
         with pytest.raises(errors.UserError, match="not made by the demo"):
