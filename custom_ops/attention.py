@@ -35,7 +35,7 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
     """
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale)
-    if ops is None or _beyond_attributes(scale):
+    if ops is None or not _has_kernels(scale, qkv.dtype):
         from custom_ops import reference
 
         return reference.attention(qkv, bias=bias, **options)
@@ -69,7 +69,7 @@ def attention_with_taps(
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale)
     taps, grid = _check_taps(taps, grid, qkv)
-    if ops is None or _beyond_attributes(scale):
+    if ops is None or not _has_kernels(scale, qkv.dtype):
         from custom_ops import reference
 
         return reference.attention_with_taps(qkv, taps=taps, grid=grid, bias=bias, **options)
@@ -112,7 +112,7 @@ def axial_attention(qkv, num_heads, axis, *, bias=None, scale=None, implementati
         )
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale, axis)
-    if ops is None or _beyond_attributes(scale):
+    if ops is None or not _has_kernels(scale, qkv.dtype):
         from custom_ops import reference
 
         return reference.axial_attention(qkv, bias=bias, axis=axis, **options)
@@ -149,9 +149,13 @@ def _attribute(scale):
     return [] if scale is None else exact_floats(scale)
 
 
-def _beyond_attributes(scale):
-    """Whether a scale is no sum of float32 numbers, which is what attributes can hold."""
-    return scale is not None and exact_floats(scale) is None
+def _has_kernels(scale, dtype):
+    """Whether the kernels take a scale: attributes hold sums of float32 numbers, and products with
+    logits are formed in the softmax's dtype, which must not run out of range there."""
+    if scale is None:
+        return True
+    is_normal = dtype.name == "float64" or 2.0**-126 <= scale <= 2.0**126
+    return is_normal and exact_floats(scale) is not None
 
 
 def _check(qkv, num_heads, bias, scale, axis=None):

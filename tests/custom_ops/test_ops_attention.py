@@ -179,14 +179,20 @@ def test_taps_follow_the_scale():
     assert_close(taps["class_row"], weights[:, :, 0], "float64", "taps")
 
 
-def test_a_scale_beyond_float32_is_applied():
-    """Attributes of ops hold float32; the reference takes what they cannot."""
+def test_a_scale_beyond_the_kernels_is_applied():
+    """The reference takes what attributes and kernels in float32 cannot."""
     qkv = draw([1, 4, 12])
     out = custom_ops.attention(1e30 * qkv, 1, scale=1e-60, implementation="reference")
     expected, _, _ = oracle.attention(exact(qkv), 1, None, 1.0)
     # q and k are 1e30 times as large, and so is v.
     assert_close(out / 1e30, expected, "float64", "attention")
     np.testing.assert_array_equal(custom_ops.attention(1e30 * qkv, 1, scale=1e-60), out)
+    single = tf.cast(qkv, "float32")
+    for scale in (1e-40, 3e38):
+        np.testing.assert_array_equal(
+            custom_ops.attention(single, 1, scale=scale),
+            custom_ops.attention(single, 1, scale=scale, implementation="reference"),
+        )
 
 
 def test_large_logits_do_not_overflow():
