@@ -72,7 +72,7 @@ def is_run(path) -> bool:
     return os.path.exists(Workdir(path).config) and not _is_safetensors_folder(path)
 
 
-def open_model(source, dtype=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
+def open_model(source, dtype=None, log=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
     """Builds the model of a source, with its weights and preprocessing.
 
     A file without a sidecar gets the reference's preprocessing (direct resize) and no labels.
@@ -80,13 +80,17 @@ def open_model(source, dtype=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
     Args:
         source: from `find`.
         dtype: Keras dtype policy; None is the source's own, or the global one.
+        log: called with what had to be assumed of a file of another project, a sentence each.
 
     Raises:
         UserError: if the source is damaged or holds no model of `vit_tf`.
     """
-    read = {"checkpoint": _open_checkpoint, "keras": _open_keras}.get(source.kind, _open_arrays)
     try:
-        return read(source, dtype)
+        if source.kind == "checkpoint":
+            return _open_checkpoint(source, dtype)
+        if source.kind == "keras":
+            return _open_keras(source, dtype)
+        return _open_arrays(source, dtype, log)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
 
@@ -109,14 +113,6 @@ def load(model, source, head="reset"):
         return load_checkpoint(model, arrays, head)
     except ValueError as error:
         raise UserError(str(error)) from None
-
-
-def notes(source) -> list[str]:
-    """What had to be assumed to read a safetensors source, one sentence each."""
-    if source.kind != "safetensors":
-        return []
-    with open_checkpoint(source.path) as file:
-        return file.notes
 
 
 def _is_safetensors_folder(path):
@@ -197,7 +193,7 @@ def _checkpoint_source(name, run, step, weights, ema=False):
     return ModelSource(name, "checkpoint", prefix, weights, run, ema)
 
 
-def _open_arrays(source, dtype):
+def _open_arrays(source, dtype, log):
     """A `.npz` file or safetensors."""
     with open_checkpoint(source.path) as file:
         config = file.config
@@ -207,6 +203,8 @@ def _open_arrays(source, dtype):
         preprocessing = file.preprocessing or vit_tf.Preprocessing(image_size=config.image_size)
         model = vit_tf.create_model(config, dtype=dtype)
         load_checkpoint(model, file, head="keep")
+        for note in file.notes if log else ():
+            log(note)
         return model, preprocessing
 
 

@@ -78,9 +78,7 @@ def _summarize(path, weights, dtype):
 
 def _open_and_write(path, weights, dtype, written, layout, destination, log):
     source = model_source.find(path, weights)
-    model, preprocessing = model_source.open_model(source, dtype)
-    for note in model_source.notes(source):
-        log(f"note: {note}")
+    model, preprocessing = model_source.open_model(source, dtype, lambda note: log(f"note: {note}"))
     _write(model, preprocessing, written, layout, destination, log)
     return parity.summarize_model(os.fspath(path), model, preprocessing)
 
