@@ -209,13 +209,13 @@ def _learned(results):
     kernel = model.patch_embedding.kernel.numpy().sum(axis=2, keepdims=True)
     components, values = inspection.filter_components(kernel, _MAX_COMPONENTS)
     share = float((values[:4] ** 2).sum() / (values**2).sum())
-    pictures = inspection.to_unit_range(components, axis=(1, 2, 3))[..., 0]
-    pictures = _opaque(inspection.colorize(pictures))
+    filters = inspection.to_unit_range(components, axis=(1, 2, 3))[..., 0]
+    filters = _opaque(inspection.colorize(filters))
     blocks = [
         html_page.figure(
             "Patch filters",
             pictures.picture(
-                inspection.tile(pictures, columns=4, fill=0),
+                inspection.tile(filters, columns=4, fill=0),
                 _MAP_WIDTH,
                 "principal components of the patch filters",
             ),

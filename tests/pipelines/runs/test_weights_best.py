@@ -115,7 +115,11 @@ def test_a_kill_after_an_evaluation_loses_no_score(tmp_path, monkeypatch, place)
     """The scored checkpoint is written first; what is missing then is evaluated again."""
     owner, name, killed_at = {
         "before the score": (CheckpointStore, "save", lambda step, score=None: score and step),
-        "before the metrics": (progress.Progress, "evaluated", lambda step, means, seconds: step),
+        "before the metrics": (
+            progress.Progress,
+            "log_evaluation",
+            lambda step, means, seconds: step,
+        ),
     }[place]
     original = getattr(owner, name)
 
