@@ -11,7 +11,6 @@ from pipelines.data import decoding
 from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import MAX_PIXELS
-from vit_tf.models import VisionTransformer
 
 
 def make_signatures(model, preprocessing) -> dict:
@@ -90,7 +89,7 @@ def make_signatures(model, preprocessing) -> dict:
         return tf.function(compute, [image_bytes], autograph=False)
 
     features = {"embed": on_images(embed)}
-    if isinstance(model, VisionTransformer):
+    if model.config.grid is not None:
         features["attend"] = on_images(attend)
     if model.head is None:
         return features
