@@ -1,11 +1,12 @@
 """Vision Transformers for TensorFlow and Keras 3 (Dosovitskiy et al., 2021).
 
 A name is imported when it is first used: reading a configuration or counting parameters loads
-neither TensorFlow nor Keras. `import vit_tf.models` registers the models with Keras, which
-`keras.models.load_model` needs.
+neither TensorFlow nor Keras. Where one of them is loaded already, `import vit_tf` registers the
+models with Keras, as `keras.models.load_model` needs; otherwise `import vit_tf.models` does.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,3 +58,7 @@ def __getattr__(name):
 
 def __dir__():
     return [*__all__, "__version__"]
+
+
+if not sys.modules.keys().isdisjoint({"keras", "tensorflow"}):
+    importlib.import_module("vit_tf.models")

@@ -7,6 +7,7 @@ import pytest
 
 import vit_tf
 from tests.checkout import ROOT
+from tests.vit_tf import tiny
 
 LIGHT = {
     "package": "import vit_tf; vit_tf.ViTConfig, vit_tf.ResNetConfig, vit_tf.StemConfig",
@@ -42,6 +43,15 @@ def test_every_public_name_is_found_after_the_import_alone():
     code = "import vit_tf; print(all(getattr(vit_tf, name) for name in vit_tf.__all__))"
     assert run(code).strip() == "True"
     assert run("from vit_tf import *; print(create_model.__name__)").strip() == "create_model"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("first", ["import keras, vit_tf", "import vit_tf.models, keras"])
+def test_keras_loads_models_after_the_import_alone(tmp_path, first):
+    path = tmp_path / "model.keras"
+    tiny.model().save(path)
+    print_name = f"print(type(keras.models.load_model({str(path)!r})).__name__)"
+    assert run(f"{first}\n{print_name}").strip() == "VisionTransformer"
 
 
 def test_only_public_names_are_listed():

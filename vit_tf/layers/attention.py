@@ -62,7 +62,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def call(self, tokens, training=False, taps=(), grid=None):
         qkv = self.qkv(tokens)
-        found = {}
+        tap_values = {}
         if training and self.dropout > 0:
             if taps:
                 raise ValueError(
@@ -71,10 +71,10 @@ class MultiHeadAttention(keras.layers.Layer):
                 )
             attended = self._attend_with_dropout(qkv)
         else:
-            attended, found = custom_ops.attention_with_taps(
+            attended, tap_values = custom_ops.attention_with_taps(
                 qkv, self.heads, tuple(taps), grid=grid, implementation=self.implementation
             )
-        return self.out(attended), found
+        return self.out(attended), tap_values
 
     def _attend_with_dropout(self, qkv):
         weights = reference.attention_weights(qkv, self.heads)
