@@ -136,7 +136,10 @@ assert (kernels.extract_patches(images.astype(">i4"), 4) == patches).all()
 for call, text in (
     (lambda: kernels.attention([[1.0]], 1), "qkv must be a NumPy array"),
     (lambda: kernels.attention(big_endian, 1), "byte order"),
-    (lambda: kernels.attention(big_endian.astype("f4"), 1, bias=big_endian[0, 0, :1]), "bias has dtype"),
+    (
+        lambda: kernels.attention(big_endian.astype("f4"), 1, bias=big_endian[0, 0, :1]),
+        "bias has dtype",
+    ),
     (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis="x"), "axis must be"),
     (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis=0), "axis must be"),
     (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale="x"), "scale must be"),

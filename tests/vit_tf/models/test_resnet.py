@@ -70,9 +70,9 @@ def test_each_epsilon_of_a_hybrid_counts(epsilons):
     model.stem.conv_root.kernel.assign(model.stem.conv_root.kernel * 1e-3)
     arrays = dict(published_arrays(model))
     features = model.stem(images)
-    units = model.config.stem.stage_depths
-    assert golden_excess(features, numpy_resnet.stem(arrays, images, units)) < 1
-    assert golden_excess(features, numpy_resnet.stem(arrays, images, units, *epsilons)) > 3
+    depths = model.config.stem.stage_depths
+    assert golden_excess(features, numpy_resnet.stem(arrays, images, depths)) < 1
+    assert golden_excess(features, numpy_resnet.stem(arrays, images, depths, *epsilons)) > 3
 
 
 @pytest.mark.parametrize("form", HYBRIDS)
