@@ -23,8 +23,8 @@ def projections(width, dtype):
 class MultiHeadAttention(keras.layers.Layer):
     """Self-attention with one packed q | k | v projection and an output projection.
 
-    The core is `custom_ops.attention_with_taps`, compiled where it can be. With `dropout` above 0, training takes the reference path and stores the
-    `[B, heads, N, N]` weights; inference does not.
+    The core is `custom_ops.attention_with_taps`, compiled where it can be. With `dropout` above 0,
+    training takes the reference path and stores the `[B, heads, N, N]` weights; inference does not.
 
     Args:
         heads: number of heads; must divide the width `D`.
