@@ -22,7 +22,9 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
         bias: optional floats to add to the logits, broadcastable to `[B, H, N, N]`. Differentiable.
             0 keeps and -inf hides a key. Finite numbers hide nothing, `dtype.min` included: a row
             of them is softmax all the same.
-        scale: finite number above 0 that multiplies `q k^T`; None is `1 / sqrt(D / H)`.
+        scale: finite number above 0 that multiplies `q k^T`; None is `1 / sqrt(D / H)`. The kernels
+            take what is a sum of at most three float32 numbers and, unless `qkv` is float64, in
+            [2^-126, 2^126]. Any other scale runs in the reference, whatever `implementation` says.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
             `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
             mode. It is not used under `jit_compile=True` and not on TPUs and GPUs.
@@ -35,11 +37,12 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
     """
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale)
-    if ops is None or not _has_kernels(scale, qkv.dtype):
+    kernel_scale = _kernel_scale(options["scale"], qkv.dtype)
+    if ops is None or kernel_scale is None:
         from custom_ops import reference
 
         return reference.attention(qkv, bias=bias, **options)
-    out, _ = _run_compiled(ops, qkv, bias, **options)
+    out, _ = _run_compiled(ops, qkv, bias, num_heads=options["num_heads"], scale=kernel_scale)
     return out
 
 
@@ -69,11 +72,13 @@ def attention_with_taps(
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale)
     taps, grid = _check_taps(taps, grid, qkv)
-    if ops is None or not _has_kernels(scale, qkv.dtype):
+    kernel_scale = _kernel_scale(options["scale"], qkv.dtype)
+    if ops is None or kernel_scale is None:
         from custom_ops import reference
 
         return reference.attention_with_taps(qkv, taps=taps, grid=grid, bias=bias, **options)
-    out, statistics = _run_compiled(ops, qkv, bias, **options)
+    heads = options["num_heads"]
+    out, statistics = _run_compiled(ops, qkv, bias, num_heads=heads, scale=kernel_scale)
     if not taps:
         return out, {}
     rows, columns = grid or (0, 0)
@@ -81,8 +86,8 @@ def attention_with_taps(
         qkv,
         _as_list(bias, qkv.dtype),
         statistics,
-        num_heads=options["num_heads"],
-        scale=_attribute(scale),
+        num_heads=heads,
+        scale=kernel_scale,
         taps=taps,
         grid_rows=rows,
         grid_columns=columns,
@@ -112,11 +117,13 @@ def axial_attention(qkv, num_heads, axis, *, bias=None, scale=None, implementati
         )
     ops = dispatch.ops_for(implementation)
     qkv, bias, options = _check(qkv, num_heads, bias, scale, axis)
-    if ops is None or not _has_kernels(scale, qkv.dtype):
+    kernel_scale = _kernel_scale(options["scale"], qkv.dtype)
+    if ops is None or kernel_scale is None:
         from custom_ops import reference
 
         return reference.axial_attention(qkv, bias=bias, axis=axis, **options)
-    out, _ = _run_compiled(ops, qkv, bias, axis=axis, **options)
+    heads = options["num_heads"]
+    out, _ = _run_compiled(ops, qkv, bias, num_heads=heads, scale=kernel_scale, axis=axis)
     return out
 
 
@@ -127,7 +134,7 @@ def _run_compiled(ops, qkv, bias, *, num_heads, scale, axis=0):
         _as_list(bias, qkv.dtype),
         num_heads=num_heads,
         axis=axis,
-        scale=_attribute(scale),
+        scale=scale,
         Tacc=_softmax_dtype(qkv.dtype),
     )
 
@@ -145,17 +152,16 @@ def _softmax_dtype(dtype):
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def _attribute(scale):
-    return [] if scale is None else exact_floats(scale)
+def _kernel_scale(scale, dtype):
+    """The scale as the registered ops take it, or None if the kernels do not take it.
 
-
-def _has_kernels(scale, dtype):
-    """Whether the kernels take a scale: attributes hold sums of float32 numbers, and products with
-    logits are formed in the softmax's dtype, which must not run out of range there."""
+    Attributes hold sums of float32 numbers, and products with logits are formed in the softmax's
+    dtype, which must not run out of range there.
+    """
     if scale is None:
-        return True
+        return []
     is_normal = dtype.name == "float64" or 2.0**-126 <= scale <= 2.0**126
-    return is_normal and exact_floats(scale) is not None
+    return exact_floats(scale) if is_normal else None
 
 
 def _check(qkv, num_heads, bias, scale, axis=None):

@@ -154,7 +154,7 @@ def load():
     Raises:
         ValueError: if there is no library that can be used.
     """
-    ops = loader.load()
+    ops = loader.compiled_ops()
     # Registers on import. Not before the library is there: TensorFlow is imported lazily.
     from custom_ops import gradients
 
@@ -169,7 +169,7 @@ def ops_for(implementation):
         implementation: the `implementation=` argument of the call.
 
     Raises:
-        ValueError: as `library.resolve`, and if the compiled library is asked for where it has no
+        ValueError: as `resolve`, and if the compiled library is asked for where it has no
             kernels.
     """
     if resolve(implementation) == "reference":

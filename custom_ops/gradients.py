@@ -19,7 +19,7 @@ def _wanted(op, index):
 def _attention(op, d_out, d_statistics):
     # Nothing outside reads the statistics, and the gradients that do have no gradient themselves.
     del d_statistics
-    ops = loader.load()
+    ops = loader.compiled_ops()
     qkv, *bias = op.inputs
     arguments = (qkv, bias, *op.outputs, d_out)
     attributes = {name: op.get_attr(name) for name in ("num_heads", "axis", "scale")}
@@ -31,7 +31,7 @@ def _attention(op, d_out, d_statistics):
 
 
 def _patch_embed(op, d_tokens):
-    ops = loader.load()
+    ops = loader.compiled_ops()
     images, kernel, _, *tables = op.inputs
     num_prefix = op.get_attr("num_prefix")
     prefix, position = tables[:num_prefix], tables[num_prefix:]
@@ -51,13 +51,13 @@ def _patch_embed(op, d_tokens):
 def _extract_patches(op, d_patches):
     shape = tf.shape(op.inputs[0], tf.int64)
     size = op.get_attr("patch_size")
-    return loader.load().vit_extract_patches_grad(d_patches, shape, patch_size=size)
+    return loader.compiled_ops().vit_extract_patches_grad(d_patches, shape, patch_size=size)
 
 
 def _extract_patches_grad(op, d_images):
     # Cutting is linear, so this one is simply the op again.
     size = op.get_attr("patch_size")
-    return [loader.load().vit_extract_patches(d_images, patch_size=size), None]
+    return [loader.compiled_ops().vit_extract_patches(d_images, patch_size=size), None]
 
 
 def _no_second_derivative(op, *gradients):

@@ -63,7 +63,7 @@ def read_stamp(path):
     return stamp if is_stamp else None
 
 
-def complaint(path, tensorflow_version):
+def why_unusable(path, tensorflow_version):
     """What is wrong with a file, as a sentence with its path; None if it can be loaded."""
     wrong = _wrong_with_elf(path)
     if wrong:

@@ -63,8 +63,10 @@ def is_compiled():
     return library().ops is not None
 
 
-def load():
-    """Returns the module of the compiled ops, such as `load().vit_attention`.
+def compiled_ops():
+    """Returns the module of the compiled ops, with functions such as `vit_attention`.
+
+    It does not register their gradients; `custom_ops.load` does.
 
     Raises:
         ValueError: if there is no library that can be used.
@@ -120,7 +122,7 @@ def _try_to_load():
         return loaded
     reasons = []
     for path in present:
-        reason = library_file.complaint(path, tf.__version__)
+        reason = library_file.why_unusable(path, tf.__version__)
         if reason is None:
             try:
                 ops = tf.load_op_library(path)

@@ -1,10 +1,10 @@
-"""Prints what the builds must know of the interpreter that runs this, as one line of JSON.
+"""Prints what a build needs to know about the Python interpreter that runs this, as a line of JSON.
 
-`build_plan.probe` and Bazel (third_party/local/python.bzl) start it by its path. Keys:
-`python_include` and `suffix` (of extension modules); `pybind11_include` and `pybind11_version` if
-it is there;
-`tensorflow`, with its `version` and the flags that it reports, `compile` and `link`; or `error`,
-why it cannot be imported.
+`build_plan.probe` and Bazel (third_party/local/python.bzl) run this file by its path. The keys are:
+
+- `python_include`: the folder of Python's headers; `suffix`: the file suffix of extension modules.
+- `pybind11_include`, `pybind11_version`: only if pybind11 is installed.
+- `tensorflow`: its `version` and its `compile` and `link` flags; or `error`, why its import failed.
 """
 
 import importlib.util

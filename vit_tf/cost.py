@@ -62,7 +62,7 @@ def weight_bytes(config: ModelConfig) -> int:
     return FLOAT32 * parameters(config)
 
 
-def training_bytes(config: ModelConfig, optimizer: str = "adamw", polyak: bool = False) -> int:
+def training_bytes(config: ModelConfig, optimizer: str = "adamw", ema: bool = False) -> int:
     """Memory of one replica's weights, gradients and optimizer, float32 (paper.md L.1).
 
     Activations come on top, see `activation_bytes`; second copies of the gradients, such as those
@@ -71,7 +71,7 @@ def training_bytes(config: ModelConfig, optimizer: str = "adamw", polyak: bool =
     Args:
         config: of the model.
         optimizer: "sgd" (with momentum) or "adamw".
-        polyak: whether an average of the weights is kept.
+        ema: whether an exponential moving average of the weights is kept.
 
     Raises:
         ValueError: for another optimizer.
@@ -80,7 +80,7 @@ def training_bytes(config: ModelConfig, optimizer: str = "adamw", polyak: bool =
         raise ValueError(
             f"optimizer must be one of {', '.join(_TRAINING_BYTES)}. Received: {optimizer!r}."
         )
-    return (_TRAINING_BYTES[optimizer] + FLOAT32 * bool(polyak)) * parameters(config)
+    return (_TRAINING_BYTES[optimizer] + FLOAT32 * bool(ema)) * parameters(config)
 
 
 def activation_bytes(

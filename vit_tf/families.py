@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 
 from vit_tf.config import ModelConfig, ResNetConfig, ViTConfig
+from vit_tf.config.model_config import family_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,33 +17,37 @@ class Family:
 
     Attributes:
         config: the class of its configurations, which says the name of the family.
+        model_path, cost_path: "module:name" of `model` and `cost`.
+        published_path: the module `published`.
+        safetensors_paths: layout -> its module, as in `safetensors`.
     """
 
     config: type[ModelConfig]
-    _model: str
-    _cost: str
-    _published: str
-    _safetensors: dict[str, str]
+    model_path: str
+    cost_path: str
+    published_path: str
+    safetensors_paths: dict[str, str]
 
     @property
     def model(self) -> type:
         """The Keras model."""
-        return _resolve(self._model)
+        return _resolve(self.model_path)
 
     @property
     def cost(self):
         """The function `parts(config, size, fused)`: costs of an image by part; see `cost.py`."""
-        return _resolve(self._cost)
+        return _resolve(self.cost_path)
 
     @property
     def published(self):
         """The module of the published layout, see `vit_tf.checkpoints.published`."""
-        return importlib.import_module(self._published)
+        return importlib.import_module(self.published_path)
 
     @property
     def safetensors(self) -> dict:
         """Layout -> its module, see `vit_tf.checkpoints.safetensors`; only layouts that have it."""
-        return {layout: importlib.import_module(name) for layout, name in self._safetensors.items()}
+        paths = self.safetensors_paths
+        return {layout: importlib.import_module(path) for layout, path in paths.items()}
 
 
 def _resolve(path):
@@ -53,20 +58,20 @@ def _resolve(path):
 FAMILIES = (
     Family(
         config=ViTConfig,
-        _model="vit_tf.models.vit:VisionTransformer",
-        _cost="vit_tf.analysis.vit_cost:parts",
-        _published="vit_tf.checkpoints.published.vit",
-        _safetensors={
+        model_path="vit_tf.models.vit:VisionTransformer",
+        cost_path="vit_tf.analysis.vit_cost:parts",
+        published_path="vit_tf.checkpoints.published.vit",
+        safetensors_paths={
             "huggingface": "vit_tf.checkpoints.safetensors.huggingface.vit",
             "timm": "vit_tf.checkpoints.safetensors.timm.vit",
         },
     ),
     Family(
         config=ResNetConfig,
-        _model="vit_tf.models.resnet:ResNet",
-        _cost="vit_tf.analysis.resnet_cost:parts",
-        _published="vit_tf.checkpoints.published.resnet",
-        _safetensors={"timm": "vit_tf.checkpoints.safetensors.timm.resnet"},
+        model_path="vit_tf.models.resnet:ResNet",
+        cost_path="vit_tf.analysis.resnet_cost:parts",
+        published_path="vit_tf.checkpoints.published.resnet",
+        safetensors_paths={"timm": "vit_tf.checkpoints.safetensors.timm.resnet"},
     ),
 )
 
@@ -83,13 +88,31 @@ def family_of(config: ModelConfig) -> Family:
     raise TypeError(f"Expected a configuration of a model. Received: {config!r}.")
 
 
+def layout_module(config: ModelConfig, layout: str):
+    """The module of a safetensors layout for the family of a configuration.
+
+    Raises:
+        ValueError: if there is no such layout, or it has no models of that family.
+    """
+    known = dict.fromkeys(name for family in FAMILIES for name in family.safetensors_paths)
+    if layout not in known:
+        raise ValueError(f"layout={layout!r} is unknown. Expected one of {', '.join(known)}.")
+    modules = family_of(config).safetensors
+    if layout not in modules:
+        raise ValueError(
+            f"This model cannot be written in the {layout} layout: it has no models of the family "
+            f"{config.family!r}; write the {' or '.join(modules)} layout."
+        )
+    return modules[layout]
+
+
 def config_from_dict(fields) -> ModelConfig:
     """The configuration that its `to_dict` wrote, of whatever family.
 
     Raises:
         ValueError, TypeError: as `from_dict` of the family.
     """
-    name = fields.get("family", "vit") if isinstance(fields, dict) else "vit"
+    name = family_name(fields)
     for family in FAMILIES:
         if family.config.family == name:
             return family.config.from_dict(fields)

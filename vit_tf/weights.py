@@ -16,7 +16,7 @@ from vit_tf.checkpoints.published.entries import Entry, ModelWeights
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
-from vit_tf.families import FAMILIES, config_from_dict, family_of
+from vit_tf.families import FAMILIES, config_from_dict, family_of, layout_module
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -40,8 +40,8 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
 
 def load_checkpoint(model, checkpoint, head="auto", source_grid=None) -> LoadReport:
     """Loads what `open_checkpoint` or `model_weights` returned; see `load_npz`."""
-    family = family_of(model.config).published
-    return loading.load_checkpoint(model, checkpoint, family, head, source_grid)
+    mapping = family_of(model.config).published
+    return loading.load_checkpoint(model, checkpoint, mapping, head, source_grid)
 
 
 def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
@@ -120,10 +120,8 @@ def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
         ValueError: if the layout has no place for such a model; the message says for what.
     """
     preprocessing = preprocessing or Preprocessing(image_size=model.config.image_size)
-    layouts = family_of(model.config).safetensors
-    return write_checkpoint(
-        path, layout, layouts, model.config, preprocessing, model_weights(model)
-    )
+    module = layout_module(model.config, layout)
+    return write_checkpoint(path, module, model.config, preprocessing, model_weights(model))
 
 
 def model_weights(model, name="") -> ModelWeights:

@@ -212,7 +212,7 @@ def test_the_product_is_stamped_and_whole(package):
         "isas": " ".join(build_plan.isas()),
         "sources": build_plan.source_hash(),
     }
-    assert library_file.complaint(path, "2.20.0") is None
+    assert library_file.why_unusable(path, "2.20.0") is None
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert sorted(p.name for p in folder.iterdir() if p.is_file()) == [
         "_vit_kernels.abi.so",

@@ -33,7 +33,7 @@ def test_what_was_never_built_is_no_news(no_library):
     assert "python -m custom_ops.build_ops" in report["reason"]
     assert dispatch.resolve() == "reference"
     with pytest.raises(ValueError, match="cannot be used: no compiled library"):
-        loader.load()
+        loader.compiled_ops()
 
 
 def test_these_tests_run_with_the_compiled_library():
@@ -52,8 +52,8 @@ def test_these_tests_run_with_the_compiled_library():
 
 
 def test_every_op_is_there():
-    ops = loader.load()
-    assert loader.load() is ops
+    ops = loader.compiled_ops()
+    assert loader.compiled_ops() is ops
     for name in loader.OPS:
         assert callable(getattr(ops, name))
     found = {n for n in dir(ops) if n.startswith("vit_") and not n.endswith("_eager_fallback")}

@@ -68,22 +68,22 @@ def test_what_must_not_be_loaded_is_told_before(built, tmp_path, name):
     change, expected = UNFIT[name]
     path = tmp_path / "_vit_ops.so"
     path.write_bytes(change(built))
-    complaint = library_file.complaint(path, tf.__version__)
-    assert expected in complaint and str(path) in complaint
+    reason = library_file.why_unusable(path, tf.__version__)
+    assert expected in reason and str(path) in reason
 
 
 def test_what_can_be_loaded(built, tmp_path):
     path = tmp_path / "_vit_ops.so"
     path.write_bytes(built)
-    assert library_file.complaint(path, tf.__version__) is None
+    assert library_file.why_unusable(path, tf.__version__) is None
     assert library_file.read_stamp(path)["tensorflow"] == tf.__version__
 
 
 def test_other_libraries_and_what_is_no_file(tmp_path):
-    foreign = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
-    assert "no build stamp" in library_file.complaint(foreign, tf.__version__)
-    assert "cannot be read" in library_file.complaint(tmp_path, tf.__version__)
-    assert "cannot be read" in library_file.complaint(tmp_path / "none", tf.__version__)
+    other_library = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
+    assert "no build stamp" in library_file.why_unusable(other_library, tf.__version__)
+    assert "cannot be read" in library_file.why_unusable(tmp_path, tf.__version__)
+    assert "cannot be read" in library_file.why_unusable(tmp_path / "none", tf.__version__)
     assert library_file.read_stamp(tmp_path / "none") is None
 
 
@@ -104,7 +104,7 @@ def test_a_library_fits_one_minor_version(built, tmp_path, monkeypatch, built_fo
     path.write_bytes(built)
     stamp = library_file.read_stamp(path) | {"tensorflow": built_for}
     monkeypatch.setattr(library_file, "read_stamp", lambda path: stamp)
-    assert (library_file.complaint(path, running) is None) == fits
+    assert (library_file.why_unusable(path, running) is None) == fits
 
 
 def test_places(monkeypatch, tmp_path):
@@ -242,12 +242,12 @@ def test_threads_wait_for_one_load(fresh, built, monkeypatch, tmp_path, fits):
         time.sleep(0.3)
         return original(path, version)
 
-    original = library_file.complaint
-    monkeypatch.setattr(library_file, "complaint", slow)
+    original = library_file.why_unusable
+    monkeypatch.setattr(library_file, "why_unusable", slow)
     messages = warned(lambda: checks.append(in_threads(custom_ops.is_compiled)))
     assert checks[1:] == [{fits}] and len(fresh) == fits and len(messages) == (not fits)
     if fits:
-        assert len(in_threads(lambda: id(loader.load()))) == 1
+        assert len(in_threads(lambda: id(loader.compiled_ops()))) == 1
 
 
 # Real processes.
@@ -279,7 +279,7 @@ PLACES = """
 import threading, custom_ops
 from custom_ops import loader
 answers = []
-threads = [threading.Thread(target=lambda: answers.append(loader.load())) for _ in range(4)]
+threads = [threading.Thread(target=lambda: answers.append(loader.compiled_ops())) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 assert len(answers) == 4 and len(set(map(id, answers))) == 1
@@ -312,18 +312,18 @@ def gradient(package):
     return tape.gradient(out, qkv).numpy()
 
 import custom_ops
-first, ops = gradient(custom_ops), custom_ops.loader.load()
+first, ops = gradient(custom_ops), custom_ops.loader.compiled_ops()
 assert first.any()
 
 importlib.reload(custom_ops.loader)
 importlib.reload(custom_ops)
-assert (gradient(custom_ops) == first).all() and custom_ops.loader.load() is ops
+assert (gradient(custom_ops) == first).all() and custom_ops.loader.compiled_ops() is ops
 
 for name in [name for name in sys.modules if name.split(".")[0] == "custom_ops"]:
     del sys.modules[name]
 import custom_ops as again
 assert again is not custom_ops
-assert (gradient(again) == first).all() and again.loader.load() is ops
+assert (gradient(again) == first).all() and again.loader.compiled_ops() is ops
 assert again.describe()["path"] == custom_ops.describe()["path"]
 assert again.describe()["isas"]["chosen"] is not None
 
@@ -359,7 +359,7 @@ def test_a_copy_that_somebody_loaded_before_is_used(checkout, built):
 
 REPLACED = """
 import pathlib, custom_ops
-path = pathlib.Path(custom_ops.loader.load().vit_ops_path)
+path = pathlib.Path(custom_ops.loader.compiled_ops().vit_ops_path)
 new = path.with_suffix(".new")
 new.write_bytes(path.read_bytes())
 new.replace(path)

@@ -391,6 +391,6 @@ def test_training_bytes_are_those_of_the_optimizers():
     for name, optimizer in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):
         expected = 4 * (2 + len(optimizer.slot_names)) * numbers
         assert cost.training_bytes(config, name) == expected
-        assert cost.training_bytes(config, name, polyak=True) == expected + 4 * numbers
+        assert cost.training_bytes(config, name, ema=True) == expected + 4 * numbers
     with pytest.raises(ValueError, match="sgd, adamw. Received: 'lion'"):
         cost.training_bytes(config, "lion")

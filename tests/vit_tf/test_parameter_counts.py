@@ -101,7 +101,7 @@ def by_formula(name, classes=1000, representation=False, image_size=224, token=T
 
 
 def residual_by_formula(stage_depths, root, pre_activation):
-    """Channels, and number of parameters of root and stage_depths."""
+    """Channels, and number of parameters of root and residual units."""
     channels = root
     count = 7 * 7 * 3 * root + (0 if pre_activation else 2 * root)
     for stage, number in enumerate(stage_depths):

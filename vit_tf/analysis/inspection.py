@@ -85,7 +85,8 @@ def attention_map(class_row, grid, num_prefix_tokens=1):
     the rest is not renormalised, so that a map sums to at most 1.
 
     Args:
-        class_row: float `[..., T + N]`, the tap "class_row" of `custom_ops.attention`.
+        class_row: float `[..., T + N]`, the tap "class_row" of
+            `custom_ops.attention_with_taps`.
         grid: `(rows, columns)` of the patches.
         num_prefix_tokens: `T` leading tokens that are not patches.
 

@@ -29,7 +29,7 @@ class JsonObject:
     def __iter__(self):
         return iter(self._values)
 
-    def wrong(self, name, expected) -> ValueError:
+    def error(self, name, expected) -> ValueError:
         """The error for a value that cannot be used."""
         value = reprlib.repr(self._values.get(name))
         return ValueError(
@@ -75,7 +75,7 @@ class JsonObject:
         if value is None:
             return default
         if not is_right(value):
-            raise self.wrong(name, expected)
+            raise self.error(name, expected)
         return value
 
     def _tuple(self, name, default, expected, count, is_right):

@@ -49,7 +49,9 @@ class Sidecar:
         try:
             return from_dict(fields) if fields else None
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.path}: {error} {_ADVICE}") from None
+            raise ValueError(
+                f"{self.path}: {error} Correct it in this file, or delete the file."
+            ) from None
 
 
 def read_sidecar(path) -> Sidecar:

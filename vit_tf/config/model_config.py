@@ -7,6 +7,14 @@ from vit_tf.config.near_names import did_you_mean
 
 # Fields that had another name in earlier versions, whose files may still exist: old -> new.
 RENAMED_FIELDS = {"units": "stage_depths"}
+# The family of dictionaries that do not name one; its own dictionaries leave it out.
+_DEFAULT_FAMILY = "vit"
+
+
+def family_name(fields) -> str:
+    """The name of the family whose `to_dict` gave these fields."""
+    is_dict = isinstance(fields, dict)
+    return fields.get("family", _DEFAULT_FAMILY) if is_dict else _DEFAULT_FAMILY
 
 
 class Config:
@@ -67,7 +75,7 @@ class ModelConfig(Config):
     Every family has the fields `image_size`, `num_classes` and `head_bias`, and a `summary`.
     """
 
-    # Which family it is, as "family" in the dictionary; where there is none, it is a ViT.
+    # The name of the family, "family" in the dictionary.
     family: ClassVar[str]
 
     @property
@@ -81,8 +89,8 @@ class ModelConfig(Config):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able fields, and "family" unless it is a ViT; `from_dict` reads them back."""
-        family = {} if self.family == "vit" else {"family": self.family}
+        """JSON-able fields and the name of the family; `from_dict` reads them back."""
+        family = {} if self.family == _DEFAULT_FAMILY else {"family": self.family}
         return family | super().to_dict()
 
     @classmethod

@@ -10,7 +10,7 @@ from vit_tf.config.model_config import Config, ModelConfig
 GROUPS = 32
 
 
-class _Residual:
+class _ResNetFields:
     """What `StemConfig` and `ResNetConfig` share: `stage_depths`, `width` and three epsilons."""
 
     @property
@@ -30,7 +30,7 @@ class _Residual:
         units = " + ".join(map(str, self.stage_depths)) or "no"
         return f"{units} residual units, width factor {self.width:g}"
 
-    def _check_residual_fields(self):
+    def _check_resnet_fields(self):
         """`stage_depths` becomes a tuple."""
         if not isinstance(self.stage_depths, tuple | list):
             raise TypeError(
@@ -56,7 +56,7 @@ class _Residual:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StemConfig(_Residual, Config):
+class StemConfig(_ResNetFields, Config):
     """The ResNet of a hybrid (paper, section 3.1): a root that divides the sides by 4, then stages.
 
     Raises:
@@ -75,7 +75,7 @@ class StemConfig(_Residual, Config):
     deviation_epsilon: float = 1e-5
 
     def __post_init__(self):
-        self._check_residual_fields()
+        self._check_resnet_fields()
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """(height, width) of the feature map of images of `image_size`; every step rounds up."""
@@ -88,7 +88,7 @@ class StemConfig(_Residual, Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResNetConfig(_Residual, ModelConfig):
+class ResNetConfig(_ResNetFields, ModelConfig):
     """The paper's "ResNet (BiT)" (section 4.1): pre-activation, GroupNorm, standardised kernels.
 
     Raises:
@@ -115,7 +115,7 @@ class ResNetConfig(_Residual, ModelConfig):
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
-        self._check_residual_fields()
+        self._check_resnet_fields()
         if not self.stage_depths:
             raise ValueError("stage_depths must name at least one stage. Received: ().")
         check_int("num_classes", self.num_classes, minimum=0)

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
+from custom_ops import dispatch
 from vit_tf.config.checks import check_choice, check_float, check_int, height_width
 from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
@@ -10,7 +11,6 @@ from vit_tf.config.resnet import StemConfig
 CLASSIFIERS = ("token", "gap", "map", "unpooled")
 POSITION_EMBEDDINGS = ("learned_1d", "sincos_2d", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
-IMPLEMENTATIONS = ("auto", "compiled", "reference")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class ViTConfig(ModelConfig):
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("activation", self.activation, ACTIVATIONS)
-        check_choice("implementation", self.implementation, IMPLEMENTATIONS)
+        check_choice("implementation", self.implementation, dispatch.CHOICES)
         if self.hidden_size % self.heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of heads={self.heads}."

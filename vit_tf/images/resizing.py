@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from vit_tf.images.value_range import HALF_RANGE, SCALE
+
 
 def resize(images, size):
     """Stretches images `[..., H, W, C]` to `size`, (height, width): bilinear, no antialiasing.
@@ -52,4 +54,4 @@ def _taps(length, resized, crop):
 def to_model_range(images):
     """Maps values 0 .. 255 to float32 in [-1, 1]; computed after every resize, in float."""
     # Graphs turn a division by a constant into this product; written so, eager results are equal.
-    return (tf.cast(images, tf.float32) - 127.5) * (1 / 127.5)
+    return (tf.cast(images, tf.float32) - HALF_RANGE) * SCALE

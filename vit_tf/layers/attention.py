@@ -23,9 +23,8 @@ def projections(width, dtype):
 class MultiHeadAttention(keras.layers.Layer):
     """Self-attention with one packed q | k | v projection and an output projection.
 
-    The core is `custom_ops.attention`, compiled where it can be, which can also report what it
-    attended to. With `dropout` above 0, training takes the reference path and stores the
-    `[B, heads, N, N]` weights; inference does not.
+    The core is `custom_ops.attention_with_taps`, compiled where it can be. With `dropout` above 0,
+    training takes the reference path and stores the `[B, heads, N, N]` weights; inference does not.
 
     Args:
         heads: number of heads; must divide the width `D`.
@@ -36,7 +35,8 @@ class MultiHeadAttention(keras.layers.Layer):
     Call arguments:
         tokens: `[B, N, D]`.
         training: bool.
-        taps: names of what to report: "class_row", "distance", "entropy".
+        taps: names of what to report: "class_row", "distance", "entropy"; see
+            `custom_ops.attention_with_taps`.
         grid: `(rows, columns)` of the patches, needed by "distance".
 
     Returns:

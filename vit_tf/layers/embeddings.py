@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch
+from vit_tf.images.value_range import OFFSET, SCALE
 
 PATCH_FORMS = ("dense", "convolution")
 
@@ -59,7 +60,7 @@ class PatchEmbedding(keras.layers.Layer):
             in_dtype(x, self.compute_dtype) for x in (self.kernel, self.bias, prefix, position)
         )
         whole_range = images.dtype == tf.uint8
-        scale, offset = (1 / 127.5, -1.0) if whole_range else (1.0, 0.0)
+        scale, offset = (SCALE, OFFSET) if whole_range else (1.0, 0.0)
         if self.form == "dense":
             return custom_ops.patch_embed(
                 images,

@@ -46,7 +46,7 @@ class MlpBlock(keras.layers.Layer):
         `[B, N, D]`.
     """
 
-    def __init__(self, mlp_size, activation="gelu_tanh", dropout=0.0, stream=0, **kwargs):
+    def __init__(self, mlp_size, activation, dropout=0.0, stream=0, **kwargs):
         super().__init__(**kwargs)
         if activation not in _ACTIVATIONS:
             raise ValueError(
@@ -96,11 +96,11 @@ class EncoderBlock(keras.layers.Layer):
         heads: attention heads.
         mlp_size: hidden width of the MLP.
         activation: "gelu_tanh" or "gelu_erf".
+        epsilon: of both LayerNorms.
         dropout: drop rate after the attention's output projection and in the MLP.
         attention_dropout: drop rate of the attention weights.
         stochastic_depth: probability that an example loses a residual branch; the two branches are
             drawn independently.
-        epsilon: of both LayerNorms.
         stream: first of `STREAMS_PER_BLOCK` ints that tell this block's draws from others.
         implementation: see `custom_ops.attention`.
 
@@ -117,11 +117,11 @@ class EncoderBlock(keras.layers.Layer):
         self,
         heads,
         mlp_size,
-        activation="gelu_tanh",
+        activation,
+        epsilon,
         dropout=0.0,
         attention_dropout=0.0,
         stochastic_depth=0.0,
-        epsilon=1e-6,
         stream=0,
         implementation="auto",
         **kwargs,

@@ -11,8 +11,8 @@ class GroupNorm(keras.layers.Layer):
     """Normalises groups of channels of each example (Wu and He, 2018), in float32.
 
     Args:
-        groups: number of groups; must divide `C`.
         epsilon: is added to the variance.
+        groups: number of groups; must divide `C`.
         scale: initial value of the scale `gamma`.
 
     Call arguments:
@@ -22,7 +22,7 @@ class GroupNorm(keras.layers.Layer):
         `[B, H, W, C]` of the same dtype.
     """
 
-    def __init__(self, groups=GROUPS, epsilon=1e-6, scale=1.0, **kwargs):
+    def __init__(self, epsilon, groups=GROUPS, scale=1.0, **kwargs):
         super().__init__(**kwargs)
         self.groups = groups
         self.epsilon = epsilon

@@ -24,7 +24,7 @@ class MapPooling(keras.layers.Layer):
         `[B, D]`.
     """
 
-    def __init__(self, heads, mlp_size, activation="gelu_tanh", epsilon=1e-6, **kwargs):
+    def __init__(self, heads, mlp_size, activation, epsilon, **kwargs):
         super().__init__(**kwargs)
         self.heads = heads
         self.mlp_size = mlp_size

@@ -8,20 +8,24 @@ import keras
 import tensorflow as tf
 
 from vit_tf.config import StemConfig
+from vit_tf.images.value_range import OFFSET, SCALE
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.standardized_conv import StandardizedConv
 
 
-class _Residual(keras.layers.Layer):
-    """What both kinds of units have in common: how their convolutions and norms are made."""
+class _ResidualUnit(keras.layers.Layer):
+    """Base of both kinds of units: makes their convolutions and norms.
+
+    Args: see `BottleneckUnit`.
+    """
 
     def __init__(
         self,
         filters,
-        strides=1,
-        group_norm_epsilon=1e-6,
-        variance_epsilon=0.0,
-        deviation_epsilon=1e-5,
+        strides,
+        group_norm_epsilon,
+        variance_epsilon,
+        deviation_epsilon,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -62,7 +66,7 @@ class _Residual(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class BottleneckUnit(_Residual):
+class BottleneckUnit(_ResidualUnit):
     """The post-activation unit of hybrids: convolution, norm, ReLU, three times.
 
     The shortcut is projected, and normalised, where the channels or the sides change. The last norm
@@ -115,7 +119,7 @@ class BottleneckUnit(_Residual):
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class PreActivationUnit(_Residual):
+class PreActivationUnit(_ResidualUnit):
     """BiT's unit: norm, ReLU, convolution, three times (Kolesnikov et al., 2020).
 
     Where the channels or the sides change, the shortcut is a projection of what the first ReLU
@@ -178,6 +182,7 @@ class ResNetStem(keras.layers.Layer):
             config.root_channels,
             kernel_size=7,
             strides=2,
+            padding="same",
             name="conv_root",
             **standardization(config),
             **policy,
@@ -201,7 +206,7 @@ class ResNetStem(keras.layers.Layer):
         ]
 
     def call(self, images):
-        x = tf.nn.relu(self.gn_root(self.conv_root(in_model_range(images, self.compute_dtype))))
+        x = tf.nn.relu(self.gn_root(self.conv_root(rescale_uint8(images, self.compute_dtype))))
         x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         for unit in self.unit_layers:
             x = unit(x)
@@ -241,8 +246,8 @@ def standardization(config):
     }
 
 
-def in_model_range(images, dtype):
-    """Images as the first convolution wants them; uint8 is mapped to [-1, 1]."""
+def rescale_uint8(images, dtype):
+    """Images in the dtype that the first convolution reads; uint8 is mapped to [-1, 1]."""
     if images.dtype == tf.uint8:
-        images = tf.cast(images, tf.float32) * (1 / 127.5) - 1.0
+        images = tf.cast(images, tf.float32) * SCALE + OFFSET
     return tf.cast(images, dtype)

@@ -33,10 +33,10 @@ class StandardizedConv(keras.layers.Layer):
         self,
         filters,
         kernel_size,
-        strides=1,
-        padding="same",
-        variance_epsilon=0.0,
-        deviation_epsilon=1e-5,
+        strides,
+        padding,
+        variance_epsilon,
+        deviation_epsilon,
         **kwargs,
     ):
         super().__init__(**kwargs)

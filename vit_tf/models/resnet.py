@@ -7,7 +7,7 @@ from vit_tf.config import ResNetConfig
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.resnet import (
     PreActivationUnit,
-    in_model_range,
+    rescale_uint8,
     residual_units,
     standardization,
 )
@@ -76,7 +76,7 @@ class ResNet(keras.Model):
         """The feature map after every stage, `[B, h, w, channels]`; norm and ReLU come later."""
         del training
         check_image_shape(images, self.config.image_size)
-        x = self.root(in_model_range(images, self.compute_dtype))
+        x = self.root(rescale_uint8(images, self.compute_dtype))
         # Zeros, not minus infinity: the published weights were trained with them.
         x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
         feature_maps, units = [], iter(self.unit_layers)

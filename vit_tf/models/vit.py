@@ -124,7 +124,7 @@ class VisionTransformer(keras.Model):
     def call(self, images, training=False):
         # The same as encode(embed(images)), with class token and positions fused into the op.
         tokens = self.patch_embedding(
-            self._map(images),
+            self._patch_source(images),
             prefix=None if self.class_token is None else self.class_token.token,
             position=self.position_embedding.table,
         )
@@ -138,9 +138,9 @@ class VisionTransformer(keras.Model):
         share one signature.
         """
         del training
-        return self.patch_embedding(self._map(images))
+        return self.patch_embedding(self._patch_source(images))
 
-    def _map(self, images):
+    def _patch_source(self, images):
         """What is cut into patches: the images, or the stem's feature map."""
         check_image_shape(images, self.config.image_size)
         return images if self.stem is None else self.stem(images)
@@ -152,7 +152,8 @@ class VisionTransformer(keras.Model):
             patches: `[B, N, D]` from `embed`.
             grid: `(rows, columns)` of the patches; None means the model's own.
             training: bool.
-            taps: names of what the attention of every block reports; see `custom_ops.attention`.
+            taps: names of what the attention of every block reports; see
+                `custom_ops.attention_with_taps`.
 
         Returns:
             `(features, taps)`: `[B, T, D]` after the final norm, and one dict per block.

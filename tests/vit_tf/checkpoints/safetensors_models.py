@@ -1,5 +1,6 @@
 """Models to and from folders of Hugging Face and timm, for the tests of safetensors."""
 
+import contextlib
 import json
 import types
 
@@ -8,7 +9,7 @@ import numpy as np
 import vit_tf
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
-from vit_tf.families import family_of
+from vit_tf.families import layout_module
 from vit_tf.weights import open_checkpoint, published_entries
 
 
@@ -44,15 +45,15 @@ def save(model, path, layout, preprocessing=None):
 
 def write(path, layout, config, preprocessing, read, shapes):
     """Writes what `read` gives for the keys of `shapes`."""
-    modules = family_of(config).safetensors
+    module = layout_module(config, layout)
     weights = types.SimpleNamespace(read=read, shapes=shapes)
-    return write_checkpoint(path, layout, modules, config, preprocessing, weights)
+    return write_checkpoint(path, module, config, preprocessing, weights)
 
 
 def rewrite(path, change):
     """Replaces the tensors of a folder by `change(name -> array)`."""
     file = path / "model.safetensors"
-    with SafetensorsFile(file) as opened:
+    with contextlib.closing(SafetensorsFile(file)) as opened:
         tensors = {name: opened.read(name) for name in opened.shapes}
     tensors = change(tensors)
     write_safetensors(file, {name: array.shape for name, array in tensors.items()}, tensors.get)

@@ -1,5 +1,6 @@
 """Safetensors that are damaged, hostile or of other models: one sentence, and nothing is built."""
 
+import contextlib
 import json
 import math
 import struct
@@ -125,7 +126,7 @@ def test_every_truncation_is_found(saved):
 
 def test_a_file_that_shrinks_while_it_is_open(saved):
     path = saved("timm") / "model.safetensors"
-    with SafetensorsFile(path) as file:
+    with contextlib.closing(SafetensorsFile(path)) as file:
         last = list(file.shapes)[-1]
         with open(path, "r+b") as shrunk:
             shrunk.truncate(path.stat().st_size - 1)
@@ -294,7 +295,7 @@ def test_each_missing_tensor_is_found(saved, kind):
     folder = saved(kind)
     file = folder / "model.safetensors"
     whole = file.read_bytes()
-    with SafetensorsFile(file) as opened:
+    with contextlib.closing(SafetensorsFile(file)) as opened:
         names = list(opened.shapes)
     for missing in names:
         safetensors_models.rewrite(
@@ -312,7 +313,7 @@ def test_each_misshapen_tensor_is_found(saved, kind):
     folder = saved(kind)
     file = folder / "model.safetensors"
     whole = file.read_bytes()
-    with SafetensorsFile(file) as opened:
+    with contextlib.closing(SafetensorsFile(file)) as opened:
         shapes = opened.shapes
     for name, shape in shapes.items():
         for other in ((), (0, *shape[1:]), (*shape[:-1], shape[-1] + 1), (*shape, 1)):

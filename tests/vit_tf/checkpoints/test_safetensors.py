@@ -1,5 +1,6 @@
 """Layouts of other projects: names, values in both directions, and what surrounds the weights."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -155,7 +156,7 @@ def test_names_and_shapes(tmp_path, layout, config, names):
             else {name: shape}
         )
         expected |= parts
-    with SafetensorsFile(tmp_path / "model.safetensors") as file:
+    with contextlib.closing(SafetensorsFile(tmp_path / "model.safetensors")) as file:
         assert file.shapes == expected
         assert set(file.dtypes.values()) == {"F32"}
 
@@ -201,7 +202,7 @@ def test_half_precision_is_read_exactly(tmp_path):
         "brain": values.astype(ml_dtypes.bfloat16),
     }
     safetensors.save_file(arrays, tmp_path / "a.safetensors")
-    with SafetensorsFile(tmp_path / "a.safetensors") as file:
+    with contextlib.closing(SafetensorsFile(tmp_path / "a.safetensors")) as file:
         for name, array in arrays.items():
             received = file.read(name)
             assert received.dtype == np.float32
@@ -217,7 +218,7 @@ def test_the_library_reads_what_is_written(tmp_path):
         np.testing.assert_array_equal(
             file.get_tensor("head.weight"), np.array(model.head.kernel.value).T
         )
-        with SafetensorsFile(tmp_path / "model.safetensors") as ours:
+        with contextlib.closing(SafetensorsFile(tmp_path / "model.safetensors")) as ours:
             assert set(file.keys()) == set(ours.shapes)
             for name in file.keys():  # noqa: SIM118 - it is no dictionary
                 np.testing.assert_array_equal(file.get_tensor(name), ours.read(name))

@@ -39,7 +39,7 @@ def test_residual_networks_out_of_range(fields, words):
         config_from_dict(known | fields)
 
 
-def test_a_stem_may_be_its_units():
+def test_a_stem_may_be_its_stage_depths():
     expected = StemConfig(stage_depths=(2, 1))
     for stem in (expected, (2, 1), [2, 1], {"stage_depths": [2, 1]}):
         assert tiny.config(stem=stem, image_size=64, patch_size=1).stem == expected

@@ -19,6 +19,7 @@ HYBRIDS = {
     "larger patches": {"stem": {"stage_depths": (1,), "width": 0.5}, "patch_size": 2},
 }
 SIZES = [(33, 50), (64, 64), (47, 31)]
+STANDARDIZATION = {"variance_epsilon": 0.0, "deviation_epsilon": 1e-5}
 
 
 def hybrid(form, size=(33, 50), **fields):
@@ -70,9 +71,9 @@ def test_each_epsilon_of_a_hybrid_counts(epsilons):
     model.stem.conv_root.kernel.assign(model.stem.conv_root.kernel * 1e-3)
     arrays = dict(published_arrays(model))
     features = model.stem(images)
-    units = model.config.stem.stage_depths
-    assert golden_excess(features, numpy_resnet.stem(arrays, images, units)) < 1
-    assert golden_excess(features, numpy_resnet.stem(arrays, images, units, *epsilons)) > 3
+    depths = model.config.stem.stage_depths
+    assert golden_excess(features, numpy_resnet.stem(arrays, images, depths)) < 1
+    assert golden_excess(features, numpy_resnet.stem(arrays, images, depths, *epsilons)) > 3
 
 
 @pytest.mark.parametrize("form", HYBRIDS)
@@ -164,7 +165,7 @@ def test_keras_fit_and_file(kind, tmp_path, monkeypatch):
 
 def test_a_new_unit_is_its_shortcut():
     """The last norm of a hybrid's unit starts at 0; BiT's head does."""
-    unit = layers.BottleneckUnit(32)
+    unit = layers.BottleneckUnit(32, strides=1, group_norm_epsilon=1e-6, **STANDARDIZATION)
     inputs = np.random.default_rng(0).normal(size=(2, 5, 5, 128)).astype(np.float32)
     np.testing.assert_array_equal(unit(inputs), np.maximum(inputs, 0))
     model = vit_tf.create_model(
@@ -215,7 +216,7 @@ def test_no_standardized_convolution_is_left_out(kind):
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
     """Standardised within a call or before, kernels are read as float32; so are norms."""
-    conv = layers.StandardizedConv(32, 3, dtype=dtype)
+    conv = layers.StandardizedConv(32, 3, strides=1, padding="same", dtype=dtype, **STANDARDIZATION)
     conv.build((None, None, None, 16))
     rng = np.random.default_rng(0)
     conv.kernel.assign(rng.normal(0.5, 0.002, conv.kernel.shape))
@@ -229,10 +230,10 @@ def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
     conv.standardized = lambda: watch(conv)
     conv(inputs)
     np.testing.assert_array_equal(seen[0], standardized(conv))
-    norm = layers.GroupNorm(4, dtype=dtype)
+    norm = layers.GroupNorm(1e-6, groups=4, dtype=dtype)
     norm.build((None, None, None, 16))
     norm.gamma.assign(np.full(16, 1.0004))  # 1 in both half-width types
-    one, other = norm(inputs), layers.GroupNorm(4, dtype=dtype)(inputs)
+    one, other = norm(inputs), layers.GroupNorm(1e-6, groups=4, dtype=dtype)(inputs)
     assert np.any(tf.cast(one, tf.float32) != tf.cast(other, tf.float32))
 
 

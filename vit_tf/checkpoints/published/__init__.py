@@ -9,5 +9,9 @@ each family of models with the same functions (`vit.py`, `resnet.py`):
 - `array_fields(config)`: the fields that the arrays decide.
 - `trained_fields(config)`: the fields that no array shows and the weights depend on.
 - `entries(model)`: the list of `Entry` between variables and arrays, used in both directions.
-- `HEAD_PREFIXES`, `OPTIONAL_KEYS`: what fine-tuning replaces, and what a model may do without.
+- `HEAD_PREFIXES`: starts of the keys of the layers that fine-tuning replaces, the classifier last;
+  `head_layer(model, key)`: the layer that such a key belongs to.
+- `POSITIONS`: the key of the position table, None where models have none;
+  `read_positions(checkpoint, model, grid)`: that table on the grid of a model.
+- `OPTIONAL_KEYS`: arrays of a file that a model may do without.
 """

@@ -34,7 +34,7 @@ class PublishedCheckpoint:
 
     Args:
         path: file name; the sidecar `<path>.json` is read with it.
-        families: the modules of the published layout of each family, such as `published.vit`.
+        mappings: the modules of the published layout of each family, such as `published.vit`.
         config_from_dict: makes a configuration of what its `to_dict` wrote into the sidecar.
 
     Attributes:
@@ -48,13 +48,13 @@ class PublishedCheckpoint:
 
     layout = "published"
 
-    def __init__(self, path, families, config_from_dict):
+    def __init__(self, path, mappings, config_from_dict):
         self.path, self.notes = os.fspath(path), []
         self._config_from_dict = config_from_dict
         self._sidecar = read_sidecar(path)
         self._archive = NpzArchive(path)
         try:
-            self._family, names = _canonical_names(self._archive.shapes, families, self.path)
+            self._mapping, names = _canonical_names(self._archive.shapes, mappings, self.path)
         except ValueError:
             self._archive.close()
             raise
@@ -121,7 +121,7 @@ class PublishedCheckpoint:
         Raises:
             ValueError: if they are not those of a model of ours.
         """
-        return self._family.config_from_shapes(self.shapes, self.path, self.grid)
+        return self._mapping.config_from_shapes(self.shapes, self.path, self.grid)
 
     @functools.cached_property
     def config(self) -> ModelConfig:
@@ -138,7 +138,7 @@ class PublishedCheckpoint:
                 f"{self._sidecar.path} describes a model of the family {claimed.family!r}, the "
                 f"arrays of {self.path} are of {found.family!r}. Restore or delete the sidecar."
             )
-        stated, real = map(self._family.array_fields, (claimed, found))
+        stated, real = map(self._mapping.array_fields, (claimed, found))
         for name in stated | real:
             if stated.get(name) != real.get(name):
                 raise ValueError(
@@ -163,13 +163,13 @@ class PublishedCheckpoint:
         return preprocessing
 
 
-def _canonical_names(shapes, families, path):
-    """The family of a file's model, and canonical key -> name in the file."""
+def _canonical_names(shapes, mappings, path):
+    """The module of a file's model, and canonical key -> name in the file."""
     for prefix in _PREFIXES:
         names = [name[len(prefix) :] for name in shapes if name.startswith(prefix)]
-        for family in families:
-            if (keys := family.canonical_names(names)) is not None:
-                return family, _inverted(keys, prefix, path)
+        for mapping in mappings:
+            if (keys := mapping.canonical_names(names)) is not None:
+                return mapping, _inverted(keys, prefix, path)
     raise ValueError(
         f"{path} is no Vision Transformer or BiT ResNet checkpoint in the published layout: it "
         f"has no embedding/kernel. It holds {summarize(sorted(shapes)) or 'no arrays'}."

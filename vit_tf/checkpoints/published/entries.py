@@ -66,7 +66,7 @@ def reshaped(variable, key, shape) -> Entry:
     )
 
 
-def same(layer, prefix, names=("kernel", "bias")) -> list[Entry]:
+def layer_entries(layer, prefix, names=("kernel", "bias")) -> list[Entry]:
     """The variables `names` of a layer, which are called so in the file too."""
     variables = [(name, getattr(layer, name)) for name in names]
     return [reshaped(variable, f"{prefix}/{name}", variable.shape) for name, variable in variables]
@@ -74,4 +74,4 @@ def same(layer, prefix, names=("kernel", "bias")) -> list[Entry]:
 
 def kernel(layer, prefix) -> Entry:
     """The kernel of a layer without bias."""
-    return same(layer, prefix, ("kernel",))[0]
+    return layer_entries(layer, prefix, ("kernel",))[0]

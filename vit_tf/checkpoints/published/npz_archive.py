@@ -11,9 +11,9 @@ from numpy.lib import format as npy_format
 _READABLE = (np.float16, np.float32, np.float64)
 # Longer headers are not read: a version 2 header may claim 4 GB.
 _MOST_HEADER = 16 * 1024
-# What deflate can reach; an archive whose directory claims more lies.
+# The largest ratio that deflate reaches; a directory that claims more is wrong.
 _MOST_RATIO = 1032
-# What NumPy writes. Others have failures and a hunger for memory of their own.
+# What NumPy writes. Other methods raise other errors, and can take much memory to decompress.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 

@@ -2,13 +2,14 @@
 
 import re
 
-from vit_tf.checkpoints.messages import build_config
-from vit_tf.checkpoints.published.entries import Entry, kernel, reshaped, same
+from vit_tf.checkpoints.configs import build_config
+from vit_tf.checkpoints.published.entries import Entry, kernel, layer_entries, reshaped
 from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
 from vit_tf.config import ResNetConfig
 
 HEAD_PREFIXES = ("resnet/head/",)
 OPTIONAL_KEYS = ()
+POSITIONS = None
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 _HEAD = "resnet/head/conv2d"
 
@@ -57,13 +58,19 @@ def entries(model) -> list[Entry]:
         prefix = f"resnet/{block}/unit{int(index):02}"
         for part in "abc":
             conv, norm = getattr(unit, f"conv_{part}"), getattr(unit, f"gn_{part}")
-            found += same(norm, f"{prefix}/{part}/group_norm", names)
+            found += layer_entries(norm, f"{prefix}/{part}/group_norm", names)
             found.append(kernel(conv, f"{prefix}/{part}/standardized_conv2d"))
         if unit.proj is not None:
             found.append(kernel(unit.proj, f"{prefix}/a/proj/standardized_conv2d"))
-    found += same(model.norm, "resnet/group_norm", names)
+    found += layer_entries(model.norm, "resnet/group_norm", names)
     if model.head is not None:
         shape = (1, 1, *model.head.kernel.shape)
         found.append(reshaped(model.head.kernel, f"{_HEAD}/kernel", shape))
-        found += same(model.head, _HEAD, ("bias",))
+        found += layer_entries(model.head, _HEAD, ("bias",))
     return found
+
+
+def head_layer(model, key):
+    """The layer of a model that a key with one of `HEAD_PREFIXES` belongs to."""
+    del key
+    return model.head

@@ -7,17 +7,21 @@ import re
 
 import numpy as np
 
+from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.grids import square_grid
-from vit_tf.checkpoints.messages import build_config, summarize
+from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published import resnet
-from vit_tf.checkpoints.published.entries import Entry, kernel, reshaped, same
+from vit_tf.checkpoints.published.entries import Entry, kernel, layer_entries, reshaped
 from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
 from vit_tf.config import StemConfig, ViTConfig
+from vit_tf.layers.positions import resize_position_table
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 MAP_HEAD = "MAPHead_0"
 HEAD_PREFIXES = ("pre_logits/", "head/")
 OPTIONAL_KEYS = ("cls", POSITIONS)
+# A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot ask for more memory.
+_MOST_POSITIONS = 512 * 512
 # The names that newer files, written with Flax's Linen interface, have in a block.
 _LINEN_NAMES = {
     "LayerNorm_1": "LayerNorm_2",
@@ -137,7 +141,7 @@ def entries(model) -> list[Entry]:
         found.append(reshaped(model.class_token.token, "cls", (1, 1, width)))
     if model.stem is not None:
         found += _stem(model.stem)
-    found += same(model.patch_embedding, "embedding")
+    found += layer_entries(model.patch_embedding, "embedding")
     if model.position_embedding.is_learned:
         table = model.position_embedding.table
         found.append(reshaped(table, POSITIONS, (1, *table.shape)))
@@ -157,8 +161,67 @@ def entries(model) -> list[Entry]:
         found += _mlp(pooling.mlp, f"{MAP_HEAD}/MlpBlock_0")
     for name in ("pre_logits", "head"):
         if (layer := getattr(model, name)) is not None:
-            found += same(layer, name)
+            found += layer_entries(layer, name)
     return found
+
+
+def head_layer(model, key):
+    """The layer of a model that a key with one of `HEAD_PREFIXES` belongs to."""
+    return model.pre_logits if key.startswith("pre_logits/") else model.head
+
+
+def read_positions(checkpoint, model, grid):
+    """The position table of a file on the grid of a model.
+
+    Args:
+        checkpoint: open, see `vit_tf.checkpoints`.
+        model: the `VisionTransformer`.
+        grid: (rows, columns) of the file's table; None takes it as square.
+
+    Returns:
+        The table, float32 `[T + N, D]`, and the (source, target) grids if they differ, else None.
+
+    Raises:
+        ValueError: if the file has no table of this width, or one that does not fill the grid.
+    """
+    path, shapes, width = checkpoint.path, checkpoint.shapes, model.config.hidden_size
+    if POSITIONS not in shapes:
+        raise ValueError(
+            f"{path} has no {POSITIONS}. Create the model with the position_embedding that it was "
+            "trained with: 'sincos_2d' (big_vision) or 'none'."
+        )
+    shape = shapes[POSITIONS]
+    if len(shape) != 3 or shape[0] != 1 or shape[2] != width:
+        raise ValueError(
+            f"{path}: {POSITIONS} has shape {tuple(shape)}, the model needs (1, tokens, {width})."
+        )
+    prefix = int("cls" in shapes)
+    rows = shape[1] - prefix
+    if not 1 <= rows <= _MOST_POSITIONS:
+        raise ValueError(
+            f"{path}: {POSITIONS} claims {rows} patch positions. Expected 1 to {_MOST_POSITIONS}."
+        )
+    grid = _source_grid(path, grid, rows)
+    table = checkpoint.read(POSITIONS)[0]
+    if grid != model.grid:
+        table = resize_position_table(table, grid, model.grid, prefix)
+    table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
+    return table, (None if grid == model.grid else (grid, model.grid))
+
+
+def _source_grid(path, grid, rows):
+    grid = square_grid(rows) if grid is None else grid
+    if grid is None:
+        raise ValueError(
+            f"{path} has {rows} patch positions, which is not a square. "
+            "Pass source_grid=(rows, columns)."
+        )
+    if grid[0] * grid[1] != rows:
+        raise ValueError(
+            f"{path} has {rows} patch positions, which do not fill {grid[0]} x {grid[1]}. "
+            "Pass source_grid=(rows, columns) as it was trained with."
+        )
+    return grid
 
 
 def _patch_grid(shapes, path, grid, has_token):
@@ -205,7 +268,8 @@ def _norm(layer, prefix):
 
 
 def _mlp(mlp, prefix):
-    return same(mlp.dense_0, f"{prefix}/Dense_0") + same(mlp.dense_1, f"{prefix}/Dense_1")
+    first = layer_entries(mlp.dense_0, f"{prefix}/Dense_0")
+    return first + layer_entries(mlp.dense_1, f"{prefix}/Dense_1")
 
 
 def _attention(layer, prefix, width, heads):

@@ -21,7 +21,7 @@ class SafetensorsCheckpoint:
         path: a `.safetensors` file, or a folder that holds `model.safetensors`. `config.json` and
             `preprocessor_config.json` are read where they lie beside it; what they do not tell is
             assumed and noted.
-        families: for each family of models a mapping from layout to its module.
+        layouts: for each family of models a dictionary from layout to its module.
 
     Attributes:
         layout: "huggingface" or "timm".
@@ -38,13 +38,13 @@ class SafetensorsCheckpoint:
             message says which.
     """
 
-    def __init__(self, path, families):
+    def __init__(self, path, layouts):
         self.path = os.fspath(path)
         folder, file = _locate(pathlib.Path(path))
         self._file = SafetensorsFile(file)
         try:
             file, shapes = self._file.path, self._file.shapes
-            self.layout, module = _recognize(shapes, families, file)
+            self.layout, module = _recognize(shapes, layouts, file)
             plan = module.read(file, shapes, folder)
             self._aliases = {
                 name: plan.aliases.get(name, name) for rule in plan.rules for name in rule.names
@@ -110,10 +110,10 @@ def _locate(path):
     return path, path / WEIGHTS_NAME
 
 
-def _recognize(shapes, families, path):
+def _recognize(shapes, layouts, path):
     """The name of the layout, and its module for the family of the model."""
-    for layouts in families:
-        for layout, module in layouts.items():
+    for modules in layouts:
+        for layout, module in modules.items():
             if module.recognizes(shapes):
                 return layout, module
     raise ValueError(

@@ -95,7 +95,7 @@ class WritePlan:
     extra: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
-def same(name, key, shape):
+def renamed(name, key, shape):
     """One tensor under another name."""
     return Rule({name: shape}, {key: shape}, list, list)
 
@@ -103,8 +103,8 @@ def same(name, key, shape):
 def norm(name, key, size, scale="scale", bias="bias"):
     """Scale and bias of a norm."""
     return [
-        same(f"{name}.weight", f"{key}/{scale}", (size,)),
-        same(f"{name}.bias", f"{key}/{bias}", (size,)),
+        renamed(f"{name}.weight", f"{key}/{scale}", (size,)),
+        renamed(f"{name}.bias", f"{key}/{bias}", (size,)),
     ]
 
 

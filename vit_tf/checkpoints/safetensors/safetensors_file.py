@@ -54,12 +54,6 @@ class SafetensorsFile:
             self._file.close()
             raise
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
-
     def close(self):
         """Closes the file."""
         self._file.close()

@@ -4,6 +4,7 @@ import re
 
 from vit_tf.checkpoints.grids import square_grid
 from vit_tf.checkpoints.safetensors.rules import InputMap
+from vit_tf.images.value_range import HALF_RANGE
 from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing
 
@@ -47,7 +48,7 @@ def check_stated(settings, name, value):
     """Raises unless what the settings state, if they do, is what the tensors have."""
     stated = settings.integer(name) if settings else None
     if stated is not None and stated != value:
-        raise settings.wrong(name, f"{value}, as the tensors beside it have")
+        raise settings.error(name, f"{value}, as the tensors beside it have")
 
 
 def check_image_size(size, path):
@@ -93,7 +94,7 @@ def image_size(rows, patch, reduction, stated, path, notes) -> tuple[int, int]:
     return size
 
 
-def check_expressible(path, names, reasons):
+def check_tensor_names(path, names, reasons):
     """Raises `ValueError` if a name matches a pattern of `reasons`, pairs of one and the reason."""
     for name in names:
         for pattern, reason in reasons:
@@ -108,8 +109,8 @@ def input_map(settings, mean, std, rescale=1 / 255) -> InputMap | None:
     """
     if min(std) <= 0:
         raise ValueError(f"{settings.path}: a standard deviation is {min(std)}. Expected above 0.")
-    scale = tuple(127.5 * rescale / deviation for deviation in std)
-    offset = tuple((127.5 * rescale - m) / s for m, s in zip(mean, std, strict=True))
+    scale = tuple(HALF_RANGE * rescale / deviation for deviation in std)
+    offset = tuple((HALF_RANGE * rescale - m) / s for m, s in zip(mean, std, strict=True))
     # 1 / 255 and 0.5 are usually written with some ten digits.
     if all(abs(a - 1) < 1e-6 and abs(b) < 1e-6 for a, b in zip(scale, offset, strict=True)):
         return None

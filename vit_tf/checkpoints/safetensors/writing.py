@@ -9,18 +9,15 @@ from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, write_safetensors
 
-LAYOUTS = ("huggingface", "timm")
 
-
-def write_checkpoint(path, layout, modules, config, preprocessing, weights) -> list[str]:
+def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
     """Writes a model as a folder that Hugging Face transformers or timm loads.
 
     Each file is written whole or not at all, the weights first; arrays are asked for one at a time.
 
     Args:
         path: the folder; it is created if need be.
-        layout: one of `LAYOUTS`.
-        modules: layout -> its module for the family of the model.
+        module: of the layout for the family of the model, see `vit_tf.checkpoints.safetensors`.
         config: `ViTConfig` or `ResNetConfig` of the model.
         preprocessing: its `Preprocessing`.
         weights: has `shapes`, canonical published key -> shape, and `read(key)`.
@@ -32,19 +29,12 @@ def write_checkpoint(path, layout, modules, config, preprocessing, weights) -> l
         ValueError: if the layout cannot express the model (the message says why), or the arrays
             are not those of `config`. Nothing is written then.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r} is unknown. Expected one of {', '.join(LAYOUTS)}.")
-    if layout not in modules:
-        raise ValueError(
-            f"This model cannot be written in the {layout} layout: it has no models of the family "
-            f"{config.family!r}; write the {' or '.join(modules)} layout."
-        )
     if preprocessing.image_size != config.image_size:
         raise ValueError(
             f"The preprocessing gives images of {preprocessing.image_size}, the model reads "
             f"{config.image_size}. They must be equal."
         )
-    plan = modules[layout].write(config, preprocessing)
+    plan = module.write(config, preprocessing)
     _check_arrays(plan, weights.shapes)
     contents = _encoded(plan.files)
     folder = pathlib.Path(path)

@@ -19,19 +19,19 @@ _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box"
 def read_fields(settings, width, representation_size):
     """Heads, activation, epsilon and image size; what is absent has the layout's default."""
     if not settings.flag("qkv_bias", True):
-        raise settings.wrong("qkv_bias", "true: vit_tf's projections have biases")
+        raise settings.error("qkv_bias", "true: vit_tf's projections have biases")
     if settings.integer("num_channels", 3) != 3:
-        raise settings.wrong("num_channels", "3")
+        raise settings.error("num_channels", "3")
     heads = settings.integer("num_attention_heads", 12)
     if not heads or width % heads:
-        raise settings.wrong("num_attention_heads", f"a divisor of the width {width}")
+        raise settings.error("num_attention_heads", f"a divisor of the width {width}")
     if settings.integer("head_dim", width // heads) * heads != width:
-        raise settings.wrong("head_dim", f"the width {width} divided by {heads} heads")
+        raise settings.error("head_dim", f"the width {width} divided by {heads} heads")
     activation = _ACTIVATIONS.get(settings.text("hidden_act", "gelu"))
     if activation is None:
-        raise settings.wrong("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
+        raise settings.error("hidden_act", f"one of {', '.join(_ACTIVATIONS)}")
     if representation_size and settings.text("pooler_act", "tanh") != "tanh":
-        raise settings.wrong("pooler_act", "'tanh'")
+        raise settings.error("pooler_act", "'tanh'")
     epsilon = settings.number("layer_norm_eps", 1e-12)
     return heads, activation, epsilon, settings.sides("image_size", (224, 224))
 
@@ -47,7 +47,7 @@ def read_labels(settings, num_classes, notes):
         return ()
     labels = tuple(names[key] for key in keys)
     if not all(isinstance(label, str) for label in labels):
-        raise settings.wrong("id2label", "a string for every class")
+        raise settings.error("id2label", "a string for every class")
     return () if labels == tuple(f"LABEL_{key}" for key in keys) else labels
 
 

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
+from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.json_object import read_json_object
-from vit_tf.checkpoints.messages import build_config
 from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.huggingface import config_json
@@ -15,7 +15,7 @@ from vit_tf.checkpoints.safetensors.rules import (
     convolution,
     linear,
     norm,
-    same,
+    renamed,
 )
 from vit_tf.config import ViTConfig
 
@@ -32,7 +32,7 @@ _NEW_NAMES = [
     (r"\.mlp\.fc1\.", ".intermediate.dense."),
     (r"\.mlp\.fc2\.", ".output.dense."),
 ]
-_REASONS = [
+_INEXPRESSIBLE_TENSORS = [
     (r"(layer_scale1|lambda_1)", "it has layer scale"),
     (r"embeddings\.distillation_token$", "it has a distillation token (DeiT)"),
     (r"embeddings\.register_tokens$", "it has register tokens"),
@@ -59,10 +59,10 @@ def read(path, shapes, folder) -> ReadPlan:
     """
     notes, settings = [], read_json_object(folder / "config.json")
     if settings and settings.text("model_type", "vit") != "vit":
-        raise settings.wrong("model_type", "'vit', the only one that vit_tf reads")
+        raise settings.error("model_type", "'vit', the only one that vit_tf reads")
     aliases = _file_names(shapes, path)
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
-    structure.check_expressible(path, shapes, _REASONS)
+    structure.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
     if settings is None:
         notes.append("there is no config.json: erf GELU and epsilon 1e-12, the layout's defaults")
     config = _config(path, shapes, settings, notes)
@@ -131,10 +131,10 @@ def _rules(config, prefix=""):
     kernel = (patch, patch, 3, config.hidden_size)
     tokens = 1 + config.grid[0] * config.grid[1]
     rules = [
-        same(f"{prefix}embeddings.cls_token", "cls", (1, 1, *width)),
-        same(f"{prefix}{_TABLE}", POSITIONS, (1, tokens, *width)),
+        renamed(f"{prefix}embeddings.cls_token", "cls", (1, 1, *width)),
+        renamed(f"{prefix}{_TABLE}", POSITIONS, (1, tokens, *width)),
         convolution(f"{prefix}{_PATCHES}.weight", "embedding/kernel", kernel),
-        same(f"{prefix}{_PATCHES}.bias", "embedding/bias", width),
+        renamed(f"{prefix}{_PATCHES}.bias", "embedding/bias", width),
     ]
     for index in range(config.layers):
         name, key = f"{prefix}encoder.layer.{index}", f"Transformer/encoderblock_{index}"

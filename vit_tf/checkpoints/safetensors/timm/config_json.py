@@ -7,7 +7,7 @@ from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.checkpoints.safetensors import structure
 
 # Names of tensors of models that vit_tf cannot express, and why.
-REASONS = [
+INEXPRESSIBLE_TENSORS = [
     (r"\.(ls[12]\.gamma|gamma_[12])$", "it has layer scale"),
     (r"\.[qk]_norm\.", "it normalises queries and keys"),
     (r"^reg_token$", "it has register tokens"),
@@ -33,7 +33,7 @@ _HARMLESS = set(
     "attn_drop_rate drop_path_rate".split()
 )
 # Arguments that no tensor shows, and the value that vit_tf computes.
-_ONLY = {
+_REQUIRED_VALUES = {
     "padding_same": True,
     "dynamic_img_pad": False,
     "output_stride": 32,
@@ -87,7 +87,7 @@ class ConfigJson:
             return None
         name = architecture.split(".")[0]
         if not re.fullmatch(pattern, name):
-            raise self.settings.wrong(
+            raise self.settings.error(
                 "architecture",
                 "one whose activation, epsilons and padding are known here; if they are those of "
                 f"{example}, write that",
@@ -115,7 +115,7 @@ class ConfigJson:
         mode = self.pretrained.text("crop_mode", "center")
         if share is not None:
             if not 0 < share <= 1:
-                raise self.pretrained.wrong("crop_pct", "a share above 0, up to 1")
+                raise self.pretrained.error("crop_pct", "a share above 0, up to 1")
             if mode == "center" and size[0] == size[1]:
                 resize_to = min(math.floor(size[0] / share), structure.MAX_SIDE + 1)
             elif mode != "squash" or share != 1:
@@ -183,12 +183,12 @@ def cannot(reason) -> ValueError:
 
 def _check_arguments(arguments):
     for name in arguments:
-        if arguments.raw(name) == _ONLY.get(name):
+        if arguments.raw(name) == _REQUIRED_VALUES.get(name):
             continue  # among them null, which is timm's own value
-        if name in _ONLY:
-            raise arguments.wrong(name, f"{_ONLY[name]}, which vit_tf computes")
+        if name in _REQUIRED_VALUES:
+            raise arguments.error(name, f"{_REQUIRED_VALUES[name]}, which vit_tf computes")
         if name not in _HARMLESS:
-            raise arguments.wrong(name, "no such argument: vit_tf does not know its effect")
+            raise arguments.error(name, "no such argument: vit_tf does not know its effect")
 
 
 def _image_size(arguments, pretrained):
@@ -199,5 +199,5 @@ def _image_size(arguments, pretrained):
         return None
     channels, *sides = pretrained.numbers("input_size", 3)
     if channels != 3 or not all(type(side) is int for side in sides):
-        raise pretrained.wrong("input_size", "[3, height, width]")
+        raise pretrained.error("input_size", "[3, height, width]")
     return tuple(sides)

@@ -75,7 +75,7 @@ def rescaled(kernel, variance_epsilon, deviation_epsilon):
     return (kernel * np.sqrt(EPSILONS["variance_epsilon"] / excess)).astype(np.float32)
 
 
-def check_expressible(config):
+def check_writable(config):
     """Raises `ValueError` unless timm computes what a stem or ResNet does."""
     wanted = EPSILONS["group_norm_epsilon"]
     if config.group_norm_epsilon != wanted:
@@ -100,7 +100,7 @@ def note_unknown(config, name, notes):
 def check_input_map(stated):
     """Raises `ValueError` unless the model reads pixels in [-1, 1]; `stated` is a `ConfigJson`."""
     if stated.input_map():
-        raise stated.pretrained.wrong(
+        raise stated.pretrained.error(
             "mean",
             "0.5, and std 0.5: the padded and standardised convolutions of a ResNet cannot take "
             "over another range of pixels",

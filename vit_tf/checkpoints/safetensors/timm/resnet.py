@@ -1,12 +1,12 @@
 """Tensors of timm's BiT ResNets <-> published arrays."""
 
-from vit_tf.checkpoints.messages import build_config
+from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.published.resnet import ROOT
 from vit_tf.checkpoints.safetensors import structure
-from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan, convolution, norm, same
+from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan, convolution, norm, renamed
 from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
-    REASONS,
+    INEXPRESSIBLE_TENSORS,
     pretrained_json,
     read_config_json,
 )
@@ -48,11 +48,11 @@ def read(path, shapes, folder) -> ReadPlan:
     Raises:
         ValueError: if it is not a model that vit_tf has; the message says why.
     """
-    structure.check_expressible(path, shapes, REASONS)
+    structure.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
     notes, stated = [], read_config_json(folder)
     stated.architecture(*_ARCHITECTURES, notes)
     if "act_layer" in stated.arguments:
-        raise stated.arguments.wrong("act_layer", "none: vit_tf's ResNets have ReLU")
+        raise stated.arguments.error("act_layer", "none: vit_tf's ResNets have ReLU")
     if stated.global_pool not in (None, "", "avg"):
         raise ValueError(
             f"{path} cannot be expressed in vit_tf: its global_pool is {stated.global_pool!r}. "
@@ -72,7 +72,7 @@ def write(config, preprocessing) -> WritePlan:
         ValueError: if the layout cannot express it; the message says why.
     """
     notes, custom = [], "resnetv2_custom_bit"
-    residual.check_expressible(config)
+    residual.check_writable(config)
     architecture = _RESNETS.get((config.stage_depths, config.width), custom)
     if architecture == custom:
         residual.note_unknown(config, custom, notes)
@@ -112,7 +112,7 @@ def _rules(config):
     if config.num_classes:
         shape = (1, 1, config.channels, config.num_classes)
         found.append(convolution("head.fc.weight", "resnet/head/conv2d/kernel", shape))
-        found.append(same("head.fc.bias", "resnet/head/conv2d/bias", shape[-1:]))
+        found.append(renamed("head.fc.bias", "resnet/head/conv2d/bias", shape[-1:]))
     return found
 
 

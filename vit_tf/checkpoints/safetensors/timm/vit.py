@@ -3,14 +3,14 @@
 import math
 import re
 
+from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.grids import square_grid
-from vit_tf.checkpoints.messages import build_config
 from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan
 from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
-    REASONS,
+    INEXPRESSIBLE_TENSORS,
     cannot,
     pretrained_json,
     read_config_json,
@@ -66,7 +66,7 @@ def read(path, shapes, folder) -> ReadPlan:
     Raises:
         ValueError: if it is not a model that vit_tf has; the message says why.
     """
-    structure.check_expressible(path, shapes, REASONS)
+    structure.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
     is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in shapes)
     notes, stated = [], read_config_json(folder)
     width = structure.sizes(shapes, "patch_embed.proj.weight", 4, path)[0]
@@ -92,13 +92,13 @@ def write(config, preprocessing) -> WritePlan:
         ValueError: if the layout cannot express it; the message says why.
     """
     notes, extra, stem = [], {}, config.stem
-    _check_expressible(config)
+    _check_vit_writable(config)
     architecture, arguments = _PLAIN[1], _arguments(config)
     if config.position_embedding == "sincos_2d":
         extra[POSITIONS] = structure.sincos_table(config)
         notes.append("sincos_2d positions: written as a table")
     if stem:
-        residual.check_expressible(stem)
+        residual.check_writable(stem)
         custom = "vit_custom_hybrid"
         architecture = _HYBRIDS.get(stem.stage_depths if stem.width == 1 else None, custom)
         if architecture == custom:
@@ -158,7 +158,7 @@ def _activation(arguments, architecture):
     if "act_layer" in arguments:
         activation = _ACTIVATIONS.get(arguments.text("act_layer"))
         if activation is None:
-            raise arguments.wrong("act_layer", f"one of {', '.join(_ACTIVATIONS)}")
+            raise arguments.error("act_layer", f"one of {', '.join(_ACTIVATIONS)}")
         return activation
     return "gelu_tanh" if _TANH.match(architecture) else "gelu_erf"
 
@@ -246,7 +246,7 @@ def _stem(path, shapes):
     return build_config(StemConfig, path, stage_depths=depths, width=width, **EPSILONS)
 
 
-def _check_expressible(config):
+def _check_vit_writable(config):
     if config.layer_norm_epsilon != LAYER_NORM_EPSILON:
         raise cannot(
             f"its layer_norm_epsilon is {LAYER_NORM_EPSILON}, here {config.layer_norm_epsilon}; "

@@ -6,7 +6,7 @@ from vit_tf.checkpoints.safetensors.rules import (
     convolution,
     linear,
     norm,
-    same,
+    renamed,
     without_class_slot,
 )
 from vit_tf.checkpoints.safetensors.timm.residual import kernel_shapes, standardized, units
@@ -24,16 +24,16 @@ def rules(config, class_slot=True) -> list[Rule]:
     width, channels = (config.hidden_size,), config.stem.channels if config.stem else 3
     found = []
     if config.num_prefix_tokens:
-        found.append(same("cls_token", "cls", (1, 1, *width)))
+        found.append(renamed("cls_token", "cls", (1, 1, *width)))
     if config.position_embedding != "none":
         tokens = config.num_prefix_tokens + config.grid[0] * config.grid[1]
-        rule = same if class_slot or not config.num_prefix_tokens else without_class_slot
+        rule = renamed if class_slot or not config.num_prefix_tokens else without_class_slot
         found.append(rule("pos_embed", POSITIONS, (1, tokens, *width)))
     if config.stem:
         found += _stem(config.stem)
     kernel = (config.patch_size, config.patch_size, channels, *width)
     found.append(convolution("patch_embed.proj.weight", "embedding/kernel", kernel))
-    found.append(same("patch_embed.proj.bias", "embedding/bias", width))
+    found.append(renamed("patch_embed.proj.bias", "embedding/bias", width))
     for index in range(config.layers):
         name, key = f"blocks.{index}", f"Transformer/encoderblock_{index}"
         found += norm(f"{name}.norm1", f"{key}/LayerNorm_0", *width)
@@ -43,7 +43,7 @@ def rules(config, class_slot=True) -> list[Rule]:
         found += _mlp(config, f"{name}.mlp", f"{key}/MlpBlock_3")
     found += norm("norm", "Transformer/encoder_norm", *width)
     if config.classifier == "map":
-        found.append(same("attn_pool.latent", f"{MAP_HEAD}/probe", (1, 1, *width)))
+        found.append(renamed("attn_pool.latent", f"{MAP_HEAD}/probe", (1, 1, *width)))
         attention = f"{MAP_HEAD}/MultiHeadDotProductAttention_0"
         parts = {"q": "q", "kv": "kv"}
         found += _attention(config, attention, "attn_pool.proj", parts, "attn_pool")
