@@ -1,5 +1,5 @@
-// NumPy arrays as the kernels take them: checked, dense, with a DType. Everything that a caller can
-// do wrong ends in a ValueError that says what was expected.
+// NumPy arrays as the kernels take them: checked, dense, with a DType. Wrong arguments raise a
+// ValueError that says what was expected.
 #ifndef CUSTOM_OPS_PYTHON_ARRAYS_H_
 #define CUSTOM_OPS_PYTHON_ARRAYS_H_
 

@@ -55,9 +55,9 @@ __attribute__((format(printf, 3, 4))) inline void fail(const char* file, int lin
 }
 
 // EXPECT(condition, "format", values...): the text says what was found instead.
-#define EXPECT(condition, ...)                                       \
-  do {                                                               \
-    ++vit_test::state().checks;                                      \
+#define EXPECT(condition, ...)                                         \
+  do {                                                                 \
+    ++vit_test::state().checks;                                        \
     if (!(condition)) vit_test::fail(__FILE__, __LINE__, __VA_ARGS__); \
   } while (false)
 
