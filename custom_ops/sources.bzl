@@ -1,4 +1,4 @@
-"""What the compiled ops are made of: the one list for Bazel and for build_ops.py.
+"""Sources and flags of the compiled ops: the one list for Bazel and for build_ops.py.
 
 Constants only, since build_ops.py reads this file as Python literals. Paths are below custom_ops/,
 which also is how files are included: "custom_ops/cc/execution.h".
@@ -67,7 +67,7 @@ ISA_KERNELS = [
     "cpu/patch_embed/kernels.cc",
 ]
 
-# TensorFlow's side of it; in _vit_ops.so only.
+# The TensorFlow ops; in _vit_ops.so only.
 OPS = [
     "tf/attention_ops.cc",
     "tf/extract_patches_ops.cc",
@@ -138,12 +138,12 @@ KERNEL_COPTS = [
     # With -std=c++17 GCC would not make an FMA of a product and a sum.
     "-ffp-contract=fast",
     "-fno-math-errno",
-    # Bazel's own flags, which come first, say the opposite.
+    # Bazel's own flags, which come first, enable both.
     "-fomit-frame-pointer",
     "-fno-stack-protector",
     "-Wall",
     "-Wextra",
-    # GCC 12 means its own headers: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105593
+    # GCC 12 warns about its own headers: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105593
     "-Wno-maybe-uninitialized",
 ]
 
@@ -178,7 +178,7 @@ LINKOPTS = [
     "-Wl,--exclude-libs,ALL",
 ]
 
-# Nothing may be missing. What a Python module needs of the interpreter is never there.
+# Undefined symbols are errors. A Python module gets its own at run time.
 OP_LINKOPTS = [
     "-Wl,-z,defs",
 ]

@@ -28,14 +28,15 @@ AttentionShape sequence_shape(int64_t batch, int64_t tokens, int64_t heads, int6
 AttentionShape grid_shape(int64_t batch, int64_t rows, int64_t columns, int64_t heads,
                           int64_t head_size, int axis);
 
-// Added to the scaled logits. float, or double with kFloat64. Strides count elements and are 0 along
-// what the bias is broadcast over. A row that is -inf for all keys has zero output and gradients.
+// Added to the scaled logits. float, or double with kFloat64. Strides count elements and are 0
+// along what the bias is broadcast over. A row that is -inf for all keys has zero output and
+// gradients.
 struct AttentionBias {
   const void* data;  // null: no bias
   int64_t batch_stride, line_stride, head_stride, query_stride, key_stride;
 };
 
-// What q k^T is multiplied by unless something else is asked for: 1 / sqrt(head_size).
+// The factor of q k^T where no other is given: 1 / sqrt(head_size).
 double default_attention_scale(int64_t head_size);
 
 // Whether `scale` can be that of a problem: finite and above 0, because the running maximum is that
@@ -57,8 +58,8 @@ struct AttentionProblem {
 // statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the
 // largest logit (without a bias the largest q k, before its scale) and log2 of the sum of
 // exp(logit - largest); 0 and +inf for a row without keys. Kept for the problems below. One number,
-// the logarithm of the sum of exp(logit), would not do: its rounding becomes a factor of all weights
-// that are computed from it, some percent for logits of 1e6.
+// the logarithm of the sum of exp(logit), is not enough: its rounding becomes a factor of all
+// weights that are computed from it, some percent for logits of 1e6.
 struct AttentionForwardProblem : AttentionProblem {
   // Written.
   void *out, *statistics;
@@ -73,7 +74,7 @@ struct AttentionGradientProblem : AttentionProblem {
   void* gradient;
 };
 
-// What the weights say, without storing them: any output may be null. Lines must be 1.
+// Summaries of the weights, which are not stored: any output may be null. Lines must be 1.
 struct AttentionTapsProblem : AttentionProblem {
   const void* statistics;
   // For distance: it is over the last rows * columns tokens; rows * columns <= tokens.

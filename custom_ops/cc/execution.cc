@@ -12,7 +12,7 @@ ParallelFor serial() {
 }
 
 Allocator heap() {
-  // aligned_alloc wants whole multiples of the alignment.
+  // aligned_alloc requires whole multiples of the alignment.
   return {[](int64_t bytes) {
             return aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64));
           },

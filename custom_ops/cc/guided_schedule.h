@@ -6,9 +6,9 @@
 
 namespace vit {
 
-// Chunks of [0, total) for threads that ask for them, in order: large ones first, since a kernel
-// keeps what it has packed from one unit to its neighbour, and ever smaller ones, so that all
-// threads end together (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+// Chunks of [0, total) that threads take in order: large ones first, since a kernel keeps what it
+// has packed from one unit to its neighbour, then ever smaller ones, so that all threads end
+// together (guided self-scheduling; Polychronopoulos and Kuck, 1987).
 class GuidedSchedule {
  public:
   // No chunk but the last has fewer than `min_chunk` units.

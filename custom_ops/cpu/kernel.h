@@ -1,4 +1,4 @@
-// What a kernel is to the code that runs it.
+// The interface of kernels to the code that runs them.
 #ifndef CUSTOM_OPS_CPU_KERNEL_H_
 #define CUSTOM_OPS_CPU_KERNEL_H_
 

@@ -31,7 +31,9 @@ static void pack_columns(const S* from, int64_t step, int64_t rows, int64_t size
         block[r] = i + r < rows ? load_first(from + (i + r) * step + j, size - j) : Vector<T>{};
       }
       transpose<T>(block);
-      for (int r = 0; r < kCount && j + r < size; ++r) store<T>(to + (j + r) * columns + i, block[r]);
+      for (int r = 0; r < kCount && j + r < size; ++r) {
+        store<T>(to + (j + r) * columns + i, block[r]);
+      }
     }
   }
 }
@@ -49,8 +51,9 @@ static void pack_elements(const S* from, int64_t step, int64_t rows, int64_t siz
   }
 }
 
-// Rows of numbers as rows of elements for the right side of a product, [rows / kPackSize<E>, padded]:
-// the numbers of neighbouring rows make up an element, and `padded`, whole vectors, is filled with 0.
+// Rows of numbers as rows of elements for the right side of a product, [rows / kPackSize<E>,
+// padded]: the numbers of neighbouring rows make up an element, and `padded`, whole vectors, is
+// filled with 0.
 template <class E, class S>
 static void pack_right(const S* from, int64_t step, int64_t rows, int64_t size, E* to,
                        int64_t padded) {

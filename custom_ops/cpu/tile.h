@@ -1,4 +1,4 @@
-// Matrix products of small blocks: what attention and the patch embedding spend their time in.
+// Matrix products of small blocks, which take most of the time of attention and patch embedding.
 //
 // c[i, :] (+)= sum over k of a[i, k] * b[k, :], where the columns are whole vectors. b and c are
 // rows of vectors; a is read one number at a time, so any strides do.
@@ -38,8 +38,8 @@ struct Product<Pair> {
 };
 #endif
 
-// Vectors in a row of a tile, at most, and rows of a tile by the number of its vectors: as many sums
-// as there are registers for, beside one row of b and one number of a.
+// Vectors in a row of a tile, at most, and rows of a tile by the number of its vectors: as many
+// sums as there are registers for, beside one row of b and one number of a.
 #if defined(__AVX512F__)
 constexpr int kMaxVectors = 4;
 constexpr int kTileRows[] = {0, 14, 12, 8, 6};
@@ -51,8 +51,9 @@ constexpr int kMaxVectors = 2;
 constexpr int kTileRows[] = {0, 8, 4};
 #endif
 
-// Products added up in one go, at most; sums of longer rows are sums of such sums. The rounding error
-// of a sum grows with its length: with 3072 products in one go it was 4 times that of TensorFlow.
+// Products added up in one run, at most; sums of longer rows are sums of such sums. The rounding
+// error of a sum grows with its length: with 3072 products in one run it was 4 times that of
+// TensorFlow.
 constexpr int64_t kMaxRun = 256;
 
 // `count` tiles of the same height, one below the other.

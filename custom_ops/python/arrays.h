@@ -1,5 +1,5 @@
-// NumPy arrays as the kernels take them: checked, dense, with a DType. Everything that a caller can
-// do wrong ends in a ValueError that says what was expected.
+// NumPy arrays as the kernels take them: checked, dense, with a DType. Wrong arguments raise a
+// ValueError that says what was expected.
 #ifndef CUSTOM_OPS_PYTHON_ARRAYS_H_
 #define CUSTOM_OPS_PYTHON_ARRAYS_H_
 
@@ -29,13 +29,14 @@ inline std::string shape_text(const std::vector<int64_t>& shape) {
 }
 inline std::string shape_text(const py::array& array) { return shape_text(shape_of(array)); }
 
-// A NumPy array of anything that is one or speaks DLPack; dense and in row-major order.
+// A NumPy array of one, or of anything that supports DLPack; dense and in row-major order.
 inline py::array dense(const char* name, py::handle object) {
   py::object array = py::reinterpret_borrow<py::object>(object);
   const py::module_ numpy = py::module_::import("numpy");
   if (!py::isinstance<py::array>(array)) {
     if (!py::hasattr(array, "__dlpack__")) {
-      throw py::value_error(std::string(name) + " must be a NumPy array or speak DLPack. Received: " +
+      throw py::value_error(std::string(name) +
+                            " must be a NumPy array or support DLPack. Received: " +
                             py::str(py::type::of(array)).cast<std::string>() + ".");
     }
     array = numpy.attr("from_dlpack")(array);
@@ -81,7 +82,7 @@ inline py::dtype accumulator(DType type) {
   return type == DType::kFloat64 ? py::dtype::of<double>() : py::dtype::of<float>();
 }
 
-// Kernels ignore a name that they do not know.
+// Raises for a VIT_ISA that the kernels would ignore.
 inline void check_isa() {
   if (const char* error = isa_error()) throw py::value_error(error);
 }

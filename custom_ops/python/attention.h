@@ -106,8 +106,8 @@ struct Projection {
   }
 };
 
-// A bias, broadcastable to [batch, (lines,) heads, tokens, tokens], which becomes that
-// of the problem.
+// A bias, broadcastable to [batch, (lines,) heads, tokens, tokens], which becomes that of the
+// problem.
 struct Bias {
   py::object array = py::none();
 

@@ -32,9 +32,10 @@ PYBIND11_MODULE(_vit_kernels, m) {
   using py::arg;
   m.doc() =
       "The kernels of custom_ops without TensorFlow.\n\n"
-      "Arrays are NumPy's, or anything that speaks DLPack: float16, bfloat16 (ml_dtypes), float32 or\n"
-      "float64. `threads` of 0 takes one per processor. Results do not depend on it. Wrong input\n"
-      "raises ValueError. What is computed: see custom_ops.attention and custom_ops.patch_embed.";
+      "Arrays are NumPy's, or anything that supports DLPack: float16, bfloat16 (ml_dtypes),\n"
+      "float32 or float64. `threads` of 0 takes one per processor. Results do not depend on it.\n"
+      "Wrong input raises ValueError. What is computed: see custom_ops.attention and\n"
+      "custom_ops.patch_embed.";
   m.def("attention", &vit::attention, arg("qkv"), arg("num_heads"), py::kw_only(),
         arg("bias") = py::none(), arg("axis") = py::none(), arg("scale") = py::none(),
         arg("threads") = 0,
@@ -67,5 +68,6 @@ PYBIND11_MODULE(_vit_kernels, m) {
   m.def("extract_patches", &vit::extract, arg("images"), arg("patch_size"), py::kw_only(),
         arg("threads") = 0, "Returns the patches [B, N, P * P * C] of images [B, H, W, C].");
   m.def("isa", &vit::isa, "Returns the instruction set in use; VIT_ISA forces one.");
-  m.def("available_isas", &vit::available_isas, "Returns the names of those that can be used here.");
+  m.def("available_isas", &vit::available_isas,
+        "Returns the names of the instruction sets that can be used here.");
 }

@@ -42,7 +42,7 @@ class Threads {
     try {
       for (int64_t i = 1; i < count; ++i) threads.emplace_back(run_chunks);
     } catch (const std::exception&) {
-      // No more threads to be had: those that started, and this one, do it all.
+      // No further thread could be started: the others and this one do all units.
     }
     run_chunks();
     for (std::thread& thread : threads) thread.join();

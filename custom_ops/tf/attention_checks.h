@@ -1,4 +1,4 @@
-// What the attention ops check, for shapes known in full or in part.
+// Checks of the attention ops, for shapes known in full or in part.
 #ifndef CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 #define CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 
@@ -22,6 +22,15 @@ inline absl::Status check_qkv(const Dims& qkv, int64_t heads, int64_t axis) {
 inline Dims logits_dims(const Dims& qkv, int64_t heads, int64_t axis) {
   if (axis == 0) return {qkv[0], heads, qkv[1], qkv[1]};
   return {qkv[0], qkv[3 - axis], heads, qkv[axis], qkv[axis]};
+}
+
+// [B, H, 2, N], or [B, lines, H, 2, n] with an axis. Size: int64_t, or DimensionHandle in a shape
+// function, where dimensions that are not known stay those of qkv.
+template <class Size>
+std::vector<Size> statistics_dims(const std::vector<Size>& qkv, Size heads, Size two,
+                                  int64_t axis) {
+  if (axis == 0) return {qkv[0], heads, two, qkv[1]};
+  return {qkv[0], qkv[3 - axis], heads, two, qkv[axis]};
 }
 
 inline absl::Status check_bias(const Dims& bias, const Dims& logits) {
@@ -81,7 +90,7 @@ inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) 
   return absl::OkStatus();
 }
 
-// What VitAttentionBiasGrad answers without one.
+// The error of VitAttentionBiasGrad without a bias.
 inline absl::Status needs_bias() { return invalid("There is no bias to give the gradient of."); }
 
 inline absl::Status check_taps_axis(int64_t axis) {

@@ -1,5 +1,5 @@
 // Attention as TensorFlow ops. The names and attributes are an interface of saved models: extend
-// them only by attributes with defaults. custom_ops/attention.py is what people call.
+// them only by attributes with defaults. The public functions are in custom_ops/attention.py.
 
 #include "custom_ops/cpu/attention/attention.h"
 
@@ -45,12 +45,10 @@ absl::Status infer(InferenceContext* c, Inferred* inferred) {
   DimensionHandle width;
   TF_RETURN_IF_ERROR(c->Divide(c->Dim(inferred->qkv, -1), 3, /*evenly_divisible=*/true, &width));
   TF_RETURN_IF_ERROR(c->ReplaceDim(inferred->qkv, -1, width, &inferred->out));
-  auto dim = [&](int i) { return c->Dim(inferred->qkv, i); };
-  const DimensionHandle all_heads = c->MakeDim(heads);
-  const DimensionHandle two = c->MakeDim(2);
-  inferred->statistics = axis == 0 ? c->MakeShape({dim(0), all_heads, two, dim(1)})
-                                   : c->MakeShape({dim(0), dim(3 - axis), all_heads, two,
-                                                   dim(axis)});
+  std::vector<DimensionHandle> sizes;
+  for (int i = 0; i < c->Rank(inferred->qkv); ++i) sizes.push_back(c->Dim(inferred->qkv, i));
+  inferred->statistics =
+      c->MakeShape(statistics_dims(sizes, c->MakeDim(heads), c->MakeDim(2), axis));
   return absl::OkStatus();
 }
 
@@ -126,11 +124,11 @@ absl::Status infer_taps(InferenceContext* c) {
 }
 
 // The scale is the sum of its list; without any it is 1 / sqrt(head_size).
-#define VIT_ATTENTION_ATTRIBUTES(op)               \
-  op.Attr("num_heads: int >= 1")                   \
-      .Attr("axis: int = 0")                       \
-      .Attr("T: {" VIT_FLOATS "}")                 \
-      .Attr("Tacc: {float, double} = DT_FLOAT")    \
+#define VIT_ATTENTION_ATTRIBUTES(op)                  \
+  op.Attr("num_heads: int >= 1")                      \
+      .Attr("axis: int = 0")                          \
+      .Attr("T: {" VIT_FLOATS "}")                    \
+      .Attr("Tacc: {float, double} = DT_FLOAT")       \
       .Attr("Tbias: list({float, double}) >= 0 = []") \
       .Attr("scale: list(float) = []")
 
@@ -180,7 +178,7 @@ class AttentionOpKernel : public OpKernel {
   }
 
  protected:
-  // What the attributes and the inputs qkv and bias say.
+  // From the attributes and the inputs qkv and bias.
   struct Inputs {
     const Tensor* qkv;
     const Tensor* bias;  // null without a bias
@@ -197,17 +195,16 @@ class AttentionOpKernel : public OpKernel {
     const int64_t width = qkv.back() / 3, size = width / heads;
     inputs->out = qkv;
     inputs->out.back() = width;
+    inputs->statistics = statistics_dims<int64_t>(qkv, heads, 2, axis);
     inputs->problem = {};
     inputs->problem.type = dtype_of(attributes_.type);
     inputs->problem.scale = attributes_.scale.value_or(default_attention_scale(size));
     inputs->problem.qkv = inputs->qkv->data();
     if (axis == 0) {
       inputs->problem.shape = sequence_shape(qkv[0], qkv[1], heads, size);
-      inputs->statistics = {qkv[0], heads, 2, qkv[1]};
     } else {
       inputs->problem.shape =
           grid_shape(qkv[0], qkv[1], qkv[2], heads, size, static_cast<int>(axis));
-      inputs->statistics = {qkv[0], qkv[3 - axis], heads, 2, qkv[axis]};
     }
     if (inputs->bias) {
       const Dims logits = logits_dims(qkv, heads, axis);

@@ -1,5 +1,6 @@
-// The cutting of patches as TensorFlow ops. The names and attributes are an interface of saved
-// models: extend them only by attributes with defaults. People call custom_ops/patch_embed.py.
+// Extraction of patches as TensorFlow ops. The names and attributes are an interface of saved
+// models: extend them only by attributes with defaults. The public functions are in
+// custom_ops/patch_embed.py.
 
 #include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/tf/patch_checks.h"
@@ -43,8 +44,8 @@ absl::Status infer_restored(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-#define VIT_FIXED_SIZE_TYPES                                                              \
-  "T: {" VIT_FLOATS ", uint8, uint16, uint32, uint64, int8, int16, int32, int64, bool, "  \
+#define VIT_FIXED_SIZE_TYPES                                                             \
+  "T: {" VIT_FLOATS ", uint8, uint16, uint32, uint64, int8, int16, int32, int64, bool, " \
   "complex64, complex128}"
 
 REGISTER_OP("VitExtractPatches")

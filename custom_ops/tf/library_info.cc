@@ -1,4 +1,4 @@
-// What the library says about itself. custom_ops/loader.py reads the stamp from the file before it
+// Build information of the library. custom_ops/loader.py reads the stamp from the file before it
 // loads the library, because one that was built for another TensorFlow may not load at all.
 #include <string>
 

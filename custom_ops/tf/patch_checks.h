@@ -1,4 +1,4 @@
-// What the patch ops check, for shapes known in full or in part.
+// Checks of the patch ops, for shapes known in full or in part.
 #ifndef CUSTOM_OPS_TF_PATCH_CHECKS_H_
 #define CUSTOM_OPS_TF_PATCH_CHECKS_H_
 

@@ -1,5 +1,6 @@
 // Patch embedding as TensorFlow ops. The names and attributes are an interface of saved models:
-// extend them only by attributes with defaults. custom_ops/patch_embed.py is what people call.
+// extend them only by attributes with defaults. The public functions are in
+// custom_ops/patch_embed.py.
 
 #include <vector>
 
@@ -45,7 +46,7 @@ absl::Status infer_tokens(InferenceContext* c) {
   TF_RETURN_IF_ERROR(check_kernel(kernel));
   TF_RETURN_IF_ERROR(check_images(images, kernel));
 
-  // Every table says how many features there are; the first that knows it decides.
+  // The number of features comes from the first table where it is known.
   DimensionHandle features = c->Dim(kernel_shape, 3);
   const int inputs = 3 + num_prefix + num_position;
   const char* names[] = {"bias", num_prefix ? "prefix" : "position", "position"};
@@ -134,7 +135,7 @@ REGISTER_OP("VitPatchEmbed")
     .Attr(VIT_OFFSET)
     .SetShapeFn(infer_tokens);
 
-// The kernel's values are not read: it tells the shape of its gradient.
+// The kernel's values are not read: it gives the shape of its gradient.
 REGISTER_OP("VitPatchEmbedKernelGrad")
     .Input("kernel: T")
     .Input("images: I")
@@ -146,7 +147,7 @@ REGISTER_OP("VitPatchEmbedKernelGrad")
     .Attr(VIT_OFFSET)
     .SetShapeFn(infer_kernel_gradient);
 
-// The images' values are not read: they tell the shape of their gradient.
+// The images' values are not read: they give the shape of their gradient.
 REGISTER_OP("VitPatchEmbedImagesGrad")
     .Input("images: I")
     .Input("kernel: T")
@@ -158,7 +159,7 @@ REGISTER_OP("VitPatchEmbedImagesGrad")
     .Attr(VIT_OFFSET)
     .SetShapeFn(infer_images_gradient);
 
-// Of all that is added: bias, prefix and position, which tell the shapes.
+// Of all that is added: bias, prefix and position, which give the shapes.
 REGISTER_OP("VitPatchEmbedTablesGrad")
     .Input("d_tokens: T")
     .Input("prefix: num_prefix * T")

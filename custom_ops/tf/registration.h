@@ -1,8 +1,9 @@
-// Registration of kernels that a second copy of this library leaves alone.
+// Registration of kernels by the first copy of this library only.
 //
-// A process can meet our library twice: in the package and beside an exported SavedModel. TensorFlow
-// accepts the same op again, but after REGISTER_KERNEL_BUILDER from both copies every call of the op
-// fails ("Multiple OpKernel registrations match NodeDef"). The first copy loaded serves them all.
+// A process can load this library twice: from the package and from an exported SavedModel.
+// TensorFlow accepts the same op again, but after REGISTER_KERNEL_BUILDER from both copies every
+// call of the op fails ("Multiple OpKernel registrations match NodeDef"). The kernels of the first
+// copy loaded run in all calls.
 #ifndef CUSTOM_OPS_TF_REGISTRATION_H_
 #define CUSTOM_OPS_TF_REGISTRATION_H_
 
@@ -37,8 +38,9 @@ bool register_kernel(const tensorflow::KernelDef* definition) {
 
 #define VIT_REGISTER_KERNEL(builder, ...) VIT_REGISTER_KERNEL_1(__COUNTER__, builder, __VA_ARGS__)
 #define VIT_REGISTER_KERNEL_1(id, builder, ...) VIT_REGISTER_KERNEL_2(id, builder, __VA_ARGS__)
-// VIT_REGISTER_KERNEL(Name("VitAttention").Device(DEVICE_CPU), AttentionOp); as REGISTER_KERNEL_BUILDER.
-#define VIT_REGISTER_KERNEL_2(id, builder, ...)                    \
+// As REGISTER_KERNEL_BUILDER:
+//   VIT_REGISTER_KERNEL(Name("VitAttention").Device(DEVICE_CPU), AttentionOp);
+#define VIT_REGISTER_KERNEL_2(id, builder, ...)                   \
   [[maybe_unused]] static const bool vit_registered_kernel_##id = \
       ::vit::register_kernel<__VA_ARGS__>((::tensorflow::register_kernel::builder).Build());
 

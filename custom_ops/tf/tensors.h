@@ -20,7 +20,7 @@ inline Dims dims_of(const tensorflow::Tensor& tensor) {
   return dims;
 }
 
-// Allocates an output, or says that no machine, or not this one, could.
+// Allocates an output. Fails if its bytes overflow or exceed the memory of this machine.
 inline absl::Status allocate(tensorflow::OpKernelContext* context, int index, const char* name,
                              const Dims& dims, tensorflow::Tensor** output) {
   int64_t elements, bytes;

@@ -50,8 +50,8 @@ class SharedWork {
 };
 
 // On the calling thread and as many of the pool's as are useful. Each takes chunks until none is
-// left, so a thread that is busy with another op does not hold up this one: it comes to find
-// nothing, maybe after all is over, when there is nothing left of the call but SharedWork.
+// left, so a thread that is busy with another op does not delay this one: it finds no chunk when it
+// starts, possibly after the call has returned. SharedWork lives until then.
 inline void run_on_workers(void* pool, int64_t total, int64_t cost, RangeBody body,
                            void* argument) {
   const auto* workers = static_cast<const tensorflow::DeviceBase::CpuWorkerThreads*>(pool);

@@ -16,15 +16,15 @@ struct AttentionCase {
   vit::DType type;
   vit::AttentionShape shape;
   int64_t rows = 0, columns = 0;  // of the grid that distances are measured on
-  // What lies in memory. The strides say how the bias does; without a bias it is empty.
+  // Contents of the tensors. `strides` are those of the bias, which is empty where there is none.
   std::vector<double> qkv, d_out, bias;
   vit::AttentionBias strides = {};
-  double asked_scale = 0;  // 0: that of the head size
+  double explicit_scale = 0;  // 0: that of the head size
 
   int64_t positions() const { return shape.batch * shape.lines * shape.tokens; }
   int64_t width() const { return shape.heads * shape.head_size; }
   double scale() const {
-    return asked_scale > 0 ? asked_scale : vit::default_attention_scale(shape.head_size);
+    return explicit_scale > 0 ? explicit_scale : vit::default_attention_scale(shape.head_size);
   }
   bool has_taps() const { return shape.lines == 1; }
 };
@@ -73,7 +73,7 @@ inline void fill_bias(Random& random, AttentionCase& problem) {
 }
 
 inline AttentionCase make(Random& random, vit::DType type, const vit::AttentionShape& shape,
-                      double scale = 1) {
+                          double scale = 1) {
   AttentionCase problem = {type, shape, 0, 0, {}, {}, {}, {}};
   const int64_t count = problem.positions() * problem.width();
   problem.qkv = normals(random, type, 3 * count, scale);

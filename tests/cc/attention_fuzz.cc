@@ -1,6 +1,6 @@
 // libFuzzer on the interface of cpu/attention/attention.h: shapes, strides, types and contents.
-// Everything must stay inside of its memory and come out the same in any order of the units; results
-// for plain numbers are those of the oracle, so finite.
+// Everything must stay inside of its memory and come out the same in any order of the units;
+// results for plain numbers are those of the oracle, so finite.
 #include <algorithm>
 
 #include "tests/cc/attention_run.h"

@@ -30,7 +30,8 @@ class AttentionOracle {
     result_.class_row = Expected(heads * s_.tokens);
     result_.distance = Expected(heads);
     result_.entropy = Expected(heads);
-    scale_ = p_.asked_scale > 0 ? p_.asked_scale : 1 / sqrt(static_cast<double>(s_.head_size));
+    const double default_scale = 1 / sqrt(static_cast<double>(s_.head_size));
+    scale_ = p_.explicit_scale > 0 ? p_.explicit_scale : default_scale;
     // Pairs of bfloat16 are products of rounded weights.
     const bool pairs = p_.type == vit::DType::kBfloat16 && s_.head_size % 2 == 0 &&
                        vit::isa_available(vit::Isa::kAvx512Bf16);

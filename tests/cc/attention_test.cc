@@ -64,7 +64,7 @@ void test_scale() {
         Random random(static_cast<uint64_t>(++turn));
         AttentionCase problem =
             make(random, type, shape_of(turn % 3, 2, tokens, 2, turn % 2 ? 20 : 5));
-        problem.asked_scale = scale;
+        problem.explicit_scale = scale;
         if (turn % 5 % 2) {
           shape_bias(problem, 3);
           fill_bias(random, problem);
@@ -128,7 +128,7 @@ void test_closed_rows() {
         for (int64_t i = 0; i < run.out.count(); ++i) EXPECT(run.out.at(i) == 0, "out is not 0");
       });
     }
-    // Some rows of one head: what their q and d_out hold goes nowhere.
+    // Some rows of one head, whose q and d_out must have no effect.
     for (int64_t size : {5, 20}) {
       Random random(6);
       AttentionCase problem = make(random, type, vit::sequence_shape(1, 37, 1, size));

@@ -1,4 +1,4 @@
-// Attention of numbers that are hard: large ones, NaN and infinities, a single key.
+// Attention of special values: large numbers, NaN and infinities, a single key.
 #include <algorithm>
 
 #include "tests/cc/attention_run.h"
@@ -61,7 +61,7 @@ void test_large_logits() {
         compare(make(random, type, vit::sequence_shape(1, 37, 2, size), scale), "large logits", 2);
       }
     }
-    // One key takes all, and exponentials of anything else are far below the smallest number.
+    // One key has all of the weight: the exponentials of all others underflow.
     Random random(10);
     AttentionCase problem = make(random, type, vit::sequence_shape(1, 23, 1, 4));
     shape_bias(problem, 1);
@@ -143,8 +143,8 @@ void expect_reached(const char* what, const Tensor& before, const Tensor& after,
   }
 }
 
-// NaN and Inf go where the formula takes them and nowhere else: not along the lanes of a vector,
-// not into another head, not into the other number of a pair.
+// NaN and Inf reach what depends on them and nothing else: not the other lanes of a vector,
+// not another head, not the other number of a pair.
 void test_not_finite() {
   const int64_t tokens = 37, heads = 2, token = 20, head = 1, column = 3;
   enum Part { kQuery, kKey, kValue, kDOut };

@@ -39,7 +39,7 @@ __attribute__((format(printf, 1, 2))) inline void testing(const char* text, ...)
   va_end(arguments);
 }
 
-// Enough failures to see a pattern end the program.
+// The program ends after this many failures.
 constexpr int kMaxFailures = 20;
 
 __attribute__((format(printf, 3, 4))) inline void fail(const char* file, int line,
@@ -50,14 +50,14 @@ __attribute__((format(printf, 3, 4))) inline void fail(const char* file, int lin
           state().now.c_str());
   va_end(arguments);
   if (++state().failures < kMaxFailures) return;
-  fprintf(stderr, "%d failures: enough\n", kMaxFailures);
+  fprintf(stderr, "%d failures: the rest is not run\n", kMaxFailures);
   exit(1);
 }
 
 // EXPECT(condition, "format", values...): the text says what was found instead.
-#define EXPECT(condition, ...)                                       \
-  do {                                                               \
-    ++vit_test::state().checks;                                      \
+#define EXPECT(condition, ...)                                         \
+  do {                                                                 \
+    ++vit_test::state().checks;                                        \
     if (!(condition)) vit_test::fail(__FILE__, __LINE__, __VA_ARGS__); \
   } while (false)
 

@@ -1,4 +1,4 @@
-// What libFuzzer's bytes are made into.
+// Shapes and numbers from libFuzzer's bytes.
 #ifndef TESTS_CC_FUZZ_H_
 #define TESTS_CC_FUZZ_H_
 
@@ -65,7 +65,7 @@ class Input {
   size_t size_, at_ = 0;
 };
 
-// What failed becomes a crash, which libFuzzer keeps.
+// Crashes after a failed check, so that libFuzzer keeps the input.
 inline int end_of_run() {
   if (state().failures) abort();
   return 0;

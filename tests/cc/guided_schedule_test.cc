@@ -30,7 +30,7 @@ void check_chunks(int64_t total, int64_t threads, int64_t min_chunk) {
     expect(size >= min_chunk || end == total, "only the last is small", total, threads, min_chunk);
     expect(size <= before, "chunks get no larger", total, threads, min_chunk);
     if (count == 0) {
-      // So nobody waits for one thread with all the rest.
+      // So that the thread that takes it is not the last to end.
       expect(size <= std::max(min_chunk, total / threads), "the first is at most the average",
              total, threads, min_chunk);
     }

@@ -28,12 +28,12 @@ namespace vit_test {
 
 // All bits set: NaN in every float type, 255 as uint8.
 constexpr int kNan = 0xff;
-// Nothing that a computation gives.
+// A byte that fills guards of outputs.
 constexpr int kCanary = 0xa5;
 
-// What the kernels ask for as scratch.
+// The scratch that kernels allocate.
 struct ScratchUse {
-  std::atomic<bool> refuse{false};   // there is no more memory
+  std::atomic<bool> refuse{false};   // allocations fail
   std::atomic<int64_t> largest{0};   // bytes of the largest piece
 };
 inline ScratchUse& scratch_use() {
@@ -42,9 +42,8 @@ inline ScratchUse& scratch_use() {
 }
 
 // Elements of one type in memory of their own, aligned as an element has to be and no better if
-// `shift` is odd. Before and behind them lie NaN where they are read, so that a kernel that takes
-// them along gives itself away, and a canary where they are written. With AddressSanitizer none of
-// it may be touched.
+// `shift` is odd. Inputs have NaN before and behind them, so that results show if a kernel reads
+// there; outputs have a canary. With AddressSanitizer neither may be touched.
 class Tensor {
  public:
   enum Use { kInput, kOutput };
@@ -164,7 +163,7 @@ inline void expect_near(const char* what, const Tensor& got, const Expected& exp
   ++state().checks;
 }
 
-// Scratch is full of NaN, and there is none where a test wants to see that.
+// Scratch filled with NaN, or null while `refuse` is set.
 inline void* allocate_scratch(int64_t bytes) {
   ScratchUse& use = scratch_use();
   if (use.refuse) return nullptr;

@@ -1,5 +1,5 @@
-// Element types as the standard defines them, by arithmetic instead of by the bit tricks of the
-// kernels: slow, and easy to see to be right.
+// Element types as the standard defines them, by arithmetic instead of by the bit operations of the
+// kernels: slow, but simple.
 #ifndef TESTS_CC_NUMBERS_H_
 #define TESTS_CC_NUMBERS_H_
 

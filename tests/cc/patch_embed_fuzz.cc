@@ -1,6 +1,6 @@
-// libFuzzer on the interface of cpu/patch_embed/patch_embed.h: shapes, types and contents. Everything
-// must stay inside of its memory and come out the same in any order of the units; results for plain
-// numbers are those of the oracle, so finite.
+// libFuzzer on the interface of cpu/patch_embed/patch_embed.h: shapes, types and contents.
+// Everything must stay inside of its memory and come out the same in any order of the units;
+// results for plain numbers are those of the oracle, so finite.
 #include <algorithm>
 
 #include "tests/cc/fuzz.h"
@@ -15,7 +15,7 @@ using vit::DType;
 // Products in one run of the oracle, at most.
 constexpr int64_t kMostProducts = 200000;
 
-// What is cut out and put back are the bytes of the images.
+// Extracts patches and restores images: the bytes of patches come back, all others are 0.
 void cut(const PatchCase& problem, const PatchRun& run) {
   const vit::PatchShape& s = problem.shape;
   const int64_t size = vit::size_of(problem.image_type);

@@ -1,6 +1,6 @@
-// The patch embedding against loops over doubles, the cutting of patches against its definition,
-// and what holds besides: nothing outside of the outputs is written, nothing outside of the inputs
-// matters, and threads change no bit.
+// The patch embedding against loops over doubles, and the extraction of patches against its
+// definition. Nothing outside of the outputs is written, nothing outside of the inputs has an
+// effect, and threads change no bit.
 #include <algorithm>
 
 #include "tests/cc/patch_oracle.h"
@@ -21,7 +21,7 @@ std::vector<double> normals(Random& random, DType type, int64_t count) {
 }
 
 PatchCase make(Random& random, DType image_type, DType type, const vit::PatchShape& shape,
-                  bool has_position = true) {
+               bool has_position = true) {
   PatchCase p = {image_type, type, shape, 1, 0, has_position, {}, {}, {}, {}, {}, {}};
   if (image_type == DType::kUint8) {
     p.scale = static_cast<double>(1 / 127.5f);
@@ -114,7 +114,7 @@ void test_no_elements() {
   }
 }
 
-// What is not asked for is not written, and does not change the rest.
+// Gradients that are not wanted are not written, and do not change the others.
 void test_wanted() {
   for (DType type : kFloatTypes) {
     Random random(7);
@@ -250,15 +250,7 @@ void test_threads() {
       PatchRun one(problem, 1), many(problem, 1);
       for_each_isa([&] {
         say("threads", problem);
-        one.all(vit::serial());
-        many.all(backwards());
-        many.expect_same(one);
-        for (int threads : {2, 3, 5}) {
-          Shuffled shuffled(++seed, threads);
-          many.all(shuffled.parallel_for());
-          many.expect_same(one);
-        }
-        many.expect_intact();
+        expect_same_on_threads(one, many, seed);
       });
     }
   }

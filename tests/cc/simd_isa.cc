@@ -1,7 +1,7 @@
 // Compiled once for every instruction set, with -DVIT_ISA=<name>: see simd/vectors.h.
 #include "tests/cc/simd_isa.h"
 
-// GCC 12 means its own headers: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105593
+// GCC 12 warns about its own headers: https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105593
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 #include "custom_ops/cpu/simd/conversions.h"

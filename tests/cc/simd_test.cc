@@ -1,4 +1,4 @@
-// The functions that the kernels are made of, for every instruction set: conversions bit by bit,
+// The functions that the kernels use, for every instruction set: conversions bit by bit,
 // exponentials and logarithms against those of the C library in a higher precision.
 #include <limits>
 #include <vector>
@@ -149,7 +149,7 @@ void test_exp2(void (*exp2_of)(const T*, T*, int64_t), Wide (*exact)(Wide), T lo
     x.push_back(static_cast<T>(random.normal()));
     x.push_back(static_cast<T>(random.normal() * 1e-6));
   }
-  // Where the rounding to a whole number changes its mind.
+  // Around integers and half-way between them, where the rounding changes.
   for (T i = lowest; i < highest; i += T(0.5)) {
     for (T y : {std::nextafter(i, lowest), i, std::nextafter(i, highest)}) {
       if (y >= lowest) x.push_back(y);

@@ -55,6 +55,22 @@ inline vit::ParallelFor backwards() {
           nullptr};
 }
 
+// Expects that unit after unit from the last one on, and ranges in random order on several threads,
+// give `many` the bits that one thread gives `one`. Runs are AttentionRun or PatchRun of one case;
+// `seed` changes.
+template <class Run>
+void expect_same_on_threads(Run& one, Run& many, uint64_t& seed) {
+  one.all(vit::serial());
+  many.all(backwards());
+  many.expect_same(one);
+  for (int threads : {2, 3, 5}) {
+    Shuffled shuffled(++seed, threads);
+    many.all(shuffled.parallel_for());
+    many.expect_same(one);
+  }
+  many.expect_intact();
+}
+
 }  // namespace vit_test
 
 #endif  // TESTS_CC_THREADS_H_

@@ -1,5 +1,5 @@
-// Attention on the CPU: what is computed stands with the problems. Everything is deterministic: the
-// same bits for any number of threads.
+// Attention on the CPU: cc/attention.h defines the problems. Everything is deterministic: the same
+// bits for any number of threads.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
 #define CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
 

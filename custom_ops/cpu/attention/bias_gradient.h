@@ -55,7 +55,7 @@ struct AttentionBiasGradient {
       T* result = static_cast<T*>(problem.gradient) + batch * bias.batch_stride +
                   line * bias.line_stride + head * bias.head_stride;
       const Blocking vectors(ceil_divide(shape.tokens, kLanes<T>), kMaxVectors);
-      // Without tokens there are no blocks, of which `vectors` could say where they begin.
+      // Without tokens `vectors` has no blocks, and so no begin().
       clear(problem, result, blocks ? vectors.begin(block) * kLanes<T> : 0,
             blocks ? vectors.begin(block_end) * kLanes<T> : 0);
       for (int64_t b = batch; b < batch_end; ++b) {

@@ -1,4 +1,4 @@
-// Attention forward: see cc/attention.h for what, logits.h for how blocks lie.
+// Attention forward: cc/attention.h defines the problem, logits.h the layout of blocks.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_FORWARD_H_
 #define CUSTOM_OPS_CPU_ATTENTION_FORWARD_H_
 
@@ -161,7 +161,7 @@ struct AttentionForward {
     Vector<T> inverse[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       inverse[v] = T(1) / totals[v];
-      // Without one finite logit the total is 0, and the result NaN, as softmax has it.
+      // Without one finite logit the total is 0, and the result NaN, as that of softmax is.
       const Vector<T> nan = broadcast<T>(static_cast<T>(__builtin_nan("")));
       Vector<T> log2_total = totals[v] > T(0) ? log2<T>(totals[v]) : nan;
       if (bias.data) {
@@ -208,7 +208,7 @@ struct AttentionForward {
       rescale[v] = exp2((before - shift[v]) * factor);
       totals[v] *= rescale[v];
     }
-    if (keys % kPack) {  // the last element is a pair of a key and of nothing
+    if (keys % kPack) {  // the last pair holds one key only
       for (int v = 0; v < kVectors; ++v) {
         store<T>(logits + keys * kColumns + v * kLanes<T>, lowest);
       }

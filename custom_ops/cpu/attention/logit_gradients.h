@@ -137,7 +137,7 @@ struct LogitGradients {
     constexpr int64_t kStep = kUnpacked ? 1 : kPack;
     const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
     const LineBias<T> line_bias(problem.bias, line.batch, line.line, line.head);
-    Integers<T> open[kVectors] = {};  // forward knows better
+    Integers<T> open[kVectors] = {};  // not read: per_query.open is from forward's statistics
     const T factor = compute_logits<E, kVectors>(line, problem.scale, line_bias, keys, key_step,
                                                  queries, key, count, query, weights, bias, open);
     multiply<E>(count, kVectors, line.size / kPack, values + key * value_step, value_step, 1, d_out,
@@ -150,7 +150,7 @@ struct LogitGradients {
         store<T>(d_logits + at, per_query.open[v] ? load(d_logits + at) : Vector<T>{});
       }
     }
-    if (count % kStep) {  // the last element is a pair of a key and of nothing
+    if (count % kStep) {  // the last pair holds one key only
       for (int v = 0; v < kVectors; ++v) {
         store<T>(weights + count * kColumns + v * kLanes<T>, lowest);
         store<T>(d_logits + count * kColumns + v * kLanes<T>, Vector<T>{});

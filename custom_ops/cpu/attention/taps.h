@@ -1,4 +1,5 @@
-// What attention looks at, from logits that are computed again block by block.
+// Class row, distance and entropy of the attention weights, from logits that are computed again
+// block by block.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_TAPS_H_
 #define CUSTOM_OPS_CPU_ATTENTION_TAPS_H_
 
@@ -77,7 +78,7 @@ struct AttentionTaps {
     const Vector<T> largest = load_first(kept, count);
     const Vector<T> log2_total = load_first(kept + line.tokens, count);
 
-    // 1 where a query counts, which those without a key do not, and its place on the grid.
+    // 1 where a query counts, 0 where it has no key; and its place on the grid.
     Vector<T> counts = {}, on_grid = {}, row = {}, column = {};
     for (int64_t i = 0; i < count; ++i) {
       if (log2_total[i] == static_cast<T>(__builtin_inf())) continue;
@@ -92,7 +93,7 @@ struct AttentionTaps {
     const Blocking key_blocks(line.tokens, kMaxKeys<T>);
     for (int64_t i = 0; i < key_blocks.count; ++i) {
       const int64_t key = key_blocks.begin(i), rows = key_blocks.size(i);
-      Integers<T> open[1] = {};  // forward knows better
+      Integers<T> open[1] = {};  // not read: `counts` is from forward's statistics
       const T factor = compute_logits<E, 1>(line, problem.scale, bias, keys, key_step, queries, key,
                                             rows, query, logits, packed_bias, open);
       for (int64_t j = 0; j < rows; ++j) {

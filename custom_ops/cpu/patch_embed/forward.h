@@ -1,4 +1,4 @@
-// Patch embedding forward: see cc/patch_embed.h for what, panels.h for how blocks lie.
+// Patch embedding forward: cc/patch_embed.h defines the problem, panels.h the blocks.
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_FORWARD_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_FORWARD_H_
 
@@ -8,63 +8,31 @@ namespace vit {
 namespace VIT_ISA {
 
 template <class S>
-struct PatchEmbedForward {
+struct ForwardOperands {
   using T = Accumulator<S>;
 
-  static MatrixBlocking blocks_of(const PatchEmbedForwardProblem& problem) {
-    return MatrixBlocking(patch_rows(problem.shape), row_bytes<S>(problem.shape.patch_elements()),
-                  problem.shape.features, kLanes<T>);
+  static int64_t depth(const PatchShape& shape) { return shape.patch_elements(); }
+  static int64_t columns(const PatchShape& shape) { return shape.features; }
+
+  static void pack_rows(const PatchEmbedForwardProblem& problem, int64_t row, int64_t rows,
+                        Number<S>* to) {
+    pack_patches<S>(problem, row, rows, 0, depth(problem.shape), to);
   }
 
-  static int64_t units(const PatchEmbedForwardProblem& problem) {
-    return blocks_of(problem).units();
-  }
-
-  static double unit_cycles(const PatchEmbedForwardProblem& problem) {
-    return product_cycles(problem.shape, units(problem));
-  }
-
-  static int64_t scratch_bytes(const PatchEmbedForwardProblem& problem) {
-    const int64_t rows = blocks_of(problem).most_rows();
-    return Scratch::bytes<Number<S>>(rows * row_step<S>(problem.shape.patch_elements())) +
-           Scratch::bytes<Element<S>>(kMaxDepth * kMaxVectors * kLanes<T>) +
-           Scratch::bytes<T>(rows * kMaxVectors * kLanes<T>);
-  }
-
-  static void run(const PatchEmbedForwardProblem& problem, int64_t begin, int64_t end,
-                  void* memory) {
-    const PatchShape& shape = problem.shape;
-    const MatrixBlocking blocks = blocks_of(problem);
-    const int64_t depth = shape.patch_elements(), features = shape.features;
+  static void pack_kernel(const PatchEmbedForwardProblem& problem, const Panel& panel,
+                          int64_t first, int64_t count, Element<S>* to) {
     const S* kernel = static_cast<const S*>(problem.kernel);
-    Scratch scratch(memory);
-    Number<S>* patches = scratch.take<Number<S>>(blocks.most_rows() * row_step<S>(depth));
-    Element<S>* panel = scratch.take<Element<S>>(kMaxDepth * kMaxVectors * kLanes<T>);
-    T* sums = scratch.take<T>(blocks.most_rows() * kMaxVectors * kLanes<T>);
-
-    int64_t packed = -1;
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t block = unit / blocks.vectors.count, panel_index = unit % blocks.vectors.count;
-      const int64_t row = blocks.rows.begin(block), rows = blocks.rows.size(block);
-      if (packed != block) {
-        pack_patches<S>(problem, row, rows, 0, depth, patches);
-        packed = block;
-      }
-      const int64_t column = blocks.vectors.begin(panel_index) * kLanes<T>;
-      const int vectors = static_cast<int>(blocks.vectors.size(panel_index));
-      const auto pack = [&](int64_t first, int64_t count, Element<S>* to) {
-        pack_panel<S>(equal_rows(kernel + first * features, features), count, column, vectors,
-                      kernel + depth * features, to);
-      };
-      multiply_panel<S>(rows, vectors, depth, patches, row_step<S>(depth), pack, panel, sums);
-      write_tokens(problem, row, rows, column, vectors, sums);
-    }
+    const int64_t features = problem.shape.features;
+    pack_panel<S>(equal_rows(kernel + first * features, features), count, panel.column,
+                  panel.vectors, kernel + depth(problem.shape) * features, to);
   }
 
   // tokens = sums + bias + position.
-  static void write_tokens(const PatchEmbedForwardProblem& problem, int64_t row, int64_t rows,
-                           int64_t column, int vectors, const T* sums) {
+  static void write(const PatchEmbedForwardProblem& problem, int64_t row, int64_t rows,
+                    const Panel& panel, const T* sums) {
     const PatchShape& shape = problem.shape;
+    const int64_t column = panel.column;
+    const int vectors = panel.vectors;
     Vector<T> bias[kMaxVectors];
     for (int v = 0; v < vectors; ++v) {
       const int64_t at = column + v * kLanes<T>;
@@ -86,6 +54,9 @@ struct PatchEmbedForward {
     }
   }
 };
+
+template <class S>
+using PatchEmbedForward = PanelKernel<S, PatchEmbedForwardProblem, ForwardOperands<S>>;
 
 // The tokens before the patches; a unit is an image.
 template <class S>

@@ -8,64 +8,15 @@
 namespace vit {
 namespace VIT_ISA {
 
-// The gradient of the images, where patches read them. A unit owns some elements of some patches.
 template <class S>
-struct PatchEmbedImagesGradient {
+struct ImagesGradientOperands {
   using T = Accumulator<S>;
 
-  static MatrixBlocking blocks_of(const PatchEmbedGradientProblem& problem) {
-    return MatrixBlocking(patch_rows(problem.shape), row_bytes<S>(problem.shape.features),
-                  problem.shape.patch_elements(), kLanes<T>);
-  }
+  static int64_t depth(const PatchShape& shape) { return shape.features; }
+  static int64_t columns(const PatchShape& shape) { return shape.patch_elements(); }
 
-  static int64_t units(const PatchEmbedGradientProblem& problem) {
-    return blocks_of(problem).units();
-  }
-
-  static double unit_cycles(const PatchEmbedGradientProblem& problem) {
-    return product_cycles(problem.shape, units(problem));
-  }
-
-  static int64_t scratch_bytes(const PatchEmbedGradientProblem& problem) {
-    const int64_t rows = blocks_of(problem).most_rows();
-    return Scratch::bytes<Number<S>>(rows * row_step<S>(problem.shape.features)) +
-           Scratch::bytes<Element<S>>(kMaxDepth * kMaxVectors * kLanes<T>) +
-           Scratch::bytes<T>(rows * kMaxVectors * kLanes<T>);
-  }
-
-  static void run(const PatchEmbedGradientProblem& problem, int64_t begin, int64_t end,
-                  void* memory) {
-    const PatchShape& shape = problem.shape;
-    const MatrixBlocking blocks = blocks_of(problem);
-    const int64_t depth = shape.features, elements = shape.patch_elements();
-    const S* kernel = static_cast<const S*>(problem.kernel);
-    Scratch scratch(memory);
-    Number<S>* tokens = scratch.take<Number<S>>(blocks.most_rows() * row_step<S>(depth));
-    Element<S>* panel = scratch.take<Element<S>>(kMaxDepth * kMaxVectors * kLanes<T>);
-    T* sums = scratch.take<T>(blocks.most_rows() * kMaxVectors * kLanes<T>);
-
-    int64_t packed = -1;
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t block = unit / blocks.vectors.count, panel_index = unit % blocks.vectors.count;
-      const int64_t row = blocks.rows.begin(block), rows = blocks.rows.size(block);
-      if (packed != block) {
-        pack_tokens(problem, row, rows, tokens);
-        packed = block;
-      }
-      const int64_t column = blocks.vectors.begin(panel_index) * kLanes<T>;
-      const int vectors = static_cast<int>(blocks.vectors.size(panel_index));
-      const int64_t columns = vectors * kLanes<T>;
-      const int64_t used = elements - column < columns ? elements - column : columns;
-      const auto pack = [&](int64_t first, int64_t count, Element<S>* to) {
-        pack_transposed(kernel + column * depth + first, depth, used, count, to, columns);
-      };
-      multiply_panel<S>(rows, vectors, depth, tokens, row_step<S>(depth), pack, panel, sums);
-      unpack_patches(problem, row, rows, column, column + used, sums, columns);
-    }
-  }
-
-  static void pack_tokens(const PatchEmbedGradientProblem& problem, int64_t row, int64_t rows,
-                          Number<S>* to) {
+  static void pack_rows(const PatchEmbedGradientProblem& problem, int64_t row, int64_t rows,
+                        Number<S>* to) {
     const PatchShape& shape = problem.shape;
     Rows<const S> from = token_rows(shape, static_cast<const S*>(problem.d_tokens), row);
     for (int64_t i = 0; i < rows; ++i, from.next(), to += row_step<S>(shape.features)) {
@@ -73,6 +24,38 @@ struct PatchEmbedImagesGradient {
         put_numbers<S>(load_first(from.at + j, shape.features - j), to + j);
       }
     }
+  }
+
+  static void pack_kernel(const PatchEmbedGradientProblem& problem, const Panel& panel,
+                          int64_t first, int64_t count, Element<S>* to) {
+    const S* kernel = static_cast<const S*>(problem.kernel);
+    const int64_t features = problem.shape.features;
+    pack_transposed(kernel + panel.column * features + first, features,
+                    used_columns(problem.shape, panel), count, to, panel.vectors * kLanes<T>);
+  }
+
+  // d_images = sums * scale, where patches read images.
+  static void write(const PatchEmbedGradientProblem& problem, int64_t row, int64_t rows,
+                    const Panel& panel, const T* sums) {
+    const int64_t column = panel.column, columns = panel.vectors * kLanes<T>;
+    const int64_t column_end = column + used_columns(problem.shape, panel);
+    switch (problem.image_type) {
+      case DType::kBfloat16:
+        return unpack<Bfloat16>(problem, row, rows, column, column_end, sums, columns);
+      case DType::kFloat16:
+        return unpack<Float16>(problem, row, rows, column, column_end, sums, columns);
+      case DType::kFloat64:
+        return unpack<double>(problem, row, rows, column, column_end, sums, columns);
+      case DType::kUint8:  // has no gradient
+      case DType::kFloat32:
+        return unpack<float>(problem, row, rows, column, column_end, sums, columns);
+    }
+  }
+
+  // How many columns of the panel are elements of a patch.
+  static int64_t used_columns(const PatchShape& shape, const Panel& panel) {
+    const int64_t columns = panel.vectors * kLanes<T>, left = shape.patch_elements() - panel.column;
+    return left < columns ? left : columns;
   }
 
   // `rows` rows of the kernel that lie `step` apart, `count` numbers of each, as columns; further
@@ -127,23 +110,12 @@ struct PatchEmbedImagesGradient {
                  }
                });
   }
-
-  // d_images = sums * scale.
-  static void unpack_patches(const PatchEmbedGradientProblem& problem, int64_t row, int64_t rows,
-                             int64_t column, int64_t column_end, const T* sums, int64_t columns) {
-    switch (problem.image_type) {
-      case DType::kBfloat16:
-        return unpack<Bfloat16>(problem, row, rows, column, column_end, sums, columns);
-      case DType::kFloat16:
-        return unpack<Float16>(problem, row, rows, column, column_end, sums, columns);
-      case DType::kFloat64:
-        return unpack<double>(problem, row, rows, column, column_end, sums, columns);
-      case DType::kUint8:  // has no gradient
-      case DType::kFloat32:
-        return unpack<float>(problem, row, rows, column, column_end, sums, columns);
-    }
-  }
 };
+
+// The gradient of the images, where patches read them. A unit owns some elements of some patches.
+template <class S>
+using PatchEmbedImagesGradient =
+    PanelKernel<S, PatchEmbedGradientProblem, ImagesGradientOperands<S>>;
 
 }  // namespace VIT_ISA
 }  // namespace vit

@@ -42,6 +42,12 @@ struct MatrixBlocking {
   int64_t most_rows() const { return rows.count ? ceil_divide(rows.total, rows.count) : 0; }
 };
 
+// Columns of one panel.
+struct Panel {
+  int64_t column;
+  int vectors;
+};
+
 // About the cycles of one of `units` units of a product of all patches with the kernel, at 16
 // multiplications and additions a cycle, and something for every unit.
 inline double product_cycles(const PatchShape& shape, int64_t units) {
@@ -51,13 +57,13 @@ inline double product_cycles(const PatchShape& shape, int64_t units) {
          500;
 }
 
-// Elements along the sum in one panel, at most: 256 KiB with AVX-512, which stay in the second
-// cache while the first one streams them. Panels that fit the first cache were slower, 250 against
-// 266 GFLOP/s with 128 elements (one thread of a Zen 5): each loads and stores all sums.
+// Elements along the sum in one panel, at most: 256 KiB with AVX-512, which stay in the L2
+// cache while they stream through the L1 cache. Panels that fit the L1 cache were slower, 250
+// against 266 GFLOP/s with 128 elements (one thread of a Zen 5): each loads and stores all sums.
 constexpr int64_t kMaxDepth = 1024;
 
-// c [rows, vectors * kLanes] = a [rows, depth] b, where pack(first, count, to) brings `count`
-// numbers along the sum of b, from `first` on, to `to` as a panel. Rows of a are `step` numbers
+// c [rows, vectors * kLanes] = a [rows, depth] b, where pack(first, count, to) packs `count`
+// numbers along the sum of b, from `first` on, into `to` as a panel. Rows of a are `step` numbers
 // apart.
 template <class S, class Pack>
 static void multiply_panel(int64_t rows, int vectors, int64_t depth, const Number<S>* a,
@@ -75,6 +81,62 @@ static void multiply_panel(int64_t rows, int vectors, int64_t depth, const Numbe
                          columns, i > 0);
   }
 }
+
+// A kernel (cpu/kernel.h) for the product of the matrix of patches, or of its gradient, with the
+// weights or their transpose. A unit is a block of rows and a panel of columns. `Operands` has
+//   depth(shape), columns(shape): numbers along the sum, and columns of the result;
+//   pack_rows(problem, row, rows, to): a block of the left-hand side;
+//   pack_kernel(problem, panel, first, count, to): `pack` of multiply_panel for a panel;
+//   write(problem, row, rows, panel, sums): the result of a unit, [rows, panel.vectors * kLanes].
+template <class S, class Problem, class Operands>
+struct PanelKernel {
+  using T = Accumulator<S>;
+
+  static MatrixBlocking blocks_of(const Problem& problem) {
+    const PatchShape& shape = problem.shape;
+    return MatrixBlocking(patch_rows(shape), row_bytes<S>(Operands::depth(shape)),
+                          Operands::columns(shape), kLanes<T>);
+  }
+
+  static int64_t units(const Problem& problem) { return blocks_of(problem).units(); }
+
+  static double unit_cycles(const Problem& problem) {
+    return product_cycles(problem.shape, units(problem));
+  }
+
+  static int64_t scratch_bytes(const Problem& problem) {
+    const int64_t rows = blocks_of(problem).most_rows();
+    return Scratch::bytes<Number<S>>(rows * row_step<S>(Operands::depth(problem.shape))) +
+           Scratch::bytes<Element<S>>(kMaxDepth * kMaxVectors * kLanes<T>) +
+           Scratch::bytes<T>(rows * kMaxVectors * kLanes<T>);
+  }
+
+  static void run(const Problem& problem, int64_t begin, int64_t end, void* memory) {
+    const MatrixBlocking blocks = blocks_of(problem);
+    const int64_t depth = Operands::depth(problem.shape);
+    Scratch scratch(memory);
+    Number<S>* left = scratch.take<Number<S>>(blocks.most_rows() * row_step<S>(depth));
+    Element<S>* right = scratch.take<Element<S>>(kMaxDepth * kMaxVectors * kLanes<T>);
+    T* sums = scratch.take<T>(blocks.most_rows() * kMaxVectors * kLanes<T>);
+
+    int64_t packed = -1;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t block = unit / blocks.vectors.count, index = unit % blocks.vectors.count;
+      const int64_t row = blocks.rows.begin(block), rows = blocks.rows.size(block);
+      if (packed != block) {
+        Operands::pack_rows(problem, row, rows, left);
+        packed = block;
+      }
+      const Panel panel = {blocks.vectors.begin(index) * kLanes<T>,
+                           static_cast<int>(blocks.vectors.size(index))};
+      const auto pack = [&](int64_t first, int64_t count, Element<S>* to) {
+        Operands::pack_kernel(problem, panel, first, count, to);
+      };
+      multiply_panel<S>(rows, panel.vectors, depth, left, row_step<S>(depth), pack, right, sums);
+      Operands::write(problem, row, rows, panel, sums);
+    }
+  }
+};
 
 }  // namespace VIT_ISA
 }  // namespace vit

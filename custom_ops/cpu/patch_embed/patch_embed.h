@@ -1,4 +1,4 @@
-// The patch embedding on the CPU: what is computed stands with the problems. The same bits for any
+// The patch embedding on the CPU: cc/patch_embed.h defines the problems. The same bits for any
 // number of threads.
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_

@@ -106,7 +106,8 @@ VIT_INLINE Vector<float> load_converted(const Float16* p) {
   return (Vector<float>)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 }
 VIT_INLINE Vector<float> load_converted(const uint8_t* p) {
-  return (Vector<float>)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return (Vector<float>)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
 }
 VIT_INLINE void store_converted(Bfloat16* p, Vector<float> x) {
   const __m512i bits = (__m512i)x;
@@ -133,7 +134,7 @@ VIT_INLINE void store_converted(S* p, Vector<float> x) {
 }
 #endif
 
-// The first `count` lanes; the others are 0 and what lies behind is not read.
+// The first `count` lanes; the others are 0, and nothing beyond `count` is read.
 template <class S>
 VIT_INLINE Vector<Accumulator<S>> load_first(const S* p, int64_t count) {
   using T = Accumulator<S>;
@@ -157,7 +158,7 @@ VIT_INLINE void store_first(S* p, Vector<Accumulator<S>> x, int64_t count) {
 }
 
 #if defined(__AVX512BF16__)
-// The numbers rounded, with the quick instruction: it takes numbers below the normal ones as 0.
+// The numbers rounded, by the instruction of AVX-512 BF16, which takes subnormal numbers as 0.
 VIT_INLINE void store_rounded(Bfloat16* p, Vector<float> x) {
   const __m256bh rounded = _mm512_cvtneps_pbh((__m512)x);
   __builtin_memcpy(p, &rounded, 32);

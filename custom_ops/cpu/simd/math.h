@@ -37,13 +37,14 @@ constexpr double kExp2Double[] = {1.0,
                                   7.07257039454079943e-9,
                                   4.07807178609287042e-10};
 
-// 2^x for x <= 127 (1023): within 1 unit in the last place of a normal result (0.51 measured for the
-// reduced argument; the rest is the rounding of the sums); 0 for -inf and below the normal numbers at
-// the latest at their half; NaN for NaN.
+// 2^x for x <= 127 (1023): within 1 unit in the last place of a normal result (0.51 measured for
+// the reduced argument; the rest is the rounding of the sums); 0 for -inf and below the normal
+// numbers at the latest at their half; NaN for NaN.
 #if defined(__AVX512F__)
 VIT_INLINE Vector<float> exp2(Vector<float> x) {
   x = maximum<float>(broadcast<float>(-150.0f), x);  // -inf - -inf would be NaN below
-  const __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 whole =
+      _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const Vector<float> result = polynomial<float>(x - (Vector<float>)whole, kExp2Float);
   return (Vector<float>)_mm512_scalef_ps((__m512)result, whole);
 }

@@ -101,8 +101,8 @@ VIT_INLINE Vector<T> broadcast(T x) {
   return x - Vector<T>{};
 }
 
-// a * b + c, with one rounding where there is an instruction for it. Compilers make one of a product
-// and a sum too, but not everywhere: this is for what has to get the same bits in several places.
+// a * b + c, with one rounding where there is an instruction for it. Compilers fuse a product and a
+// sum too, but not everywhere: this is for what has to get the same bits in several places.
 template <class T>
 VIT_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   return a * b + c;
@@ -190,7 +190,8 @@ VIT_INLINE V zip_high(V a, V b) {
   }
 }
 
-// Transposes the square of kLanes vectors: log2(kLanes) rounds that zip row i with row i + kLanes / 2.
+// Transposes the square of kLanes vectors, in log2(kLanes) rounds that zip row i with row
+// i + kLanes / 2.
 template <class T>
 VIT_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
   constexpr int kCount = kLanes<T>;
