@@ -69,6 +69,8 @@ class ModelConfig(Config):
 
     # Which family it is, as "family" in the dictionary; where there is none, it is a ViT.
     family: ClassVar[str]
+    # Fields that make a variant: another variant brings its own values of them.
+    size_fields: ClassVar[tuple[str, ...]]
 
     @property
     def pooled(self) -> bool:
