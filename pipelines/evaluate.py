@@ -22,7 +22,7 @@ def main(values, arguments):
     from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
 
-    source = model_source.find(*cli.model_source(values))
+    source = model_source.find(*cli.model_path_and_weights(values))
     means = evaluate(
         source,
         experiment.data,

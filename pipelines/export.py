@@ -48,7 +48,7 @@ def main(values, arguments):
     from pipelines.serving import saved_model
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
-    source = model_source.find(*cli.model_source(values))
+    source = model_source.find(*cli.model_path_and_weights(values))
     forms = list(saved_model.FORMS) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)

@@ -129,6 +129,7 @@ def start_complaints(source, module):
     names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     names += [target.id for node in body if isinstance(node, ast.Assign) for target in node.targets]
     given = [name for name in ("main", "DESCRIPTION", "define", "POSITIONAL") if name in names]
+    given += ["check_ops=CHECK_OPS"] if "CHECK_OPS" in names else []
     expected = f"if __name__ == '__main__':\n    cli.run({', '.join(given)})"
     if ast.unparse(body[-1]) == expected:
         return []
