@@ -116,7 +116,7 @@ def test_flip_mirrors_half_of_the_images(plane):
 def test_flip_and_crop_are_independent(plane):
     encoded = _encode(plane, "PNG")
     flipped = [augmentation.random_flip(plane, seed)[0, 0, 0] > 0 for seed in _seeds(400)]
-    row, column, height, width = _boxes(encoded, _seeds(400)).T
+    row, column, height, width = _boxes(encoded, _seeds(400), AREA).T
     for choice in (height * width, width / height, row, column):
         assert abs(np.corrcoef(flipped, choice)[0, 1]) < 0.2  # four standard deviations
 
