@@ -115,7 +115,7 @@ def _try_to_load():
         return Library(reason=f"no compiled library has been built. Build it with `{REBUILD}`")
     try:
         import tensorflow as tf
-    except ImportError as error:
+    except Exception as error:  # What a broken installation raises need not be an ImportError.
         return Library(reason=f"TensorFlow cannot be imported: {error}", path=present[0])
     loaded = _loaded_before()
     if loaded is not None:

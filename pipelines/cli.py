@@ -18,7 +18,7 @@ EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
 _OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
 
 
-def run(main, description, define=None, positional=None):
+def run(main, description, define=None, positional=None, check_ops=True):
     """Parses the command line and calls `main(values, arguments)`; never returns.
 
     Args:
@@ -26,6 +26,7 @@ def run(main, description, define=None, positional=None):
         description: first lines of `--help`.
         define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
         positional: what positional arguments mean, for `--help`; None refuses them.
+        check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
     """
     values = _shared_flags()
     if define is not None:
@@ -44,13 +45,14 @@ def run(main, description, define=None, positional=None):
             "repeated for each assignment. See --help.",
         )
     _quiet_tensorflow()
-    _run(main, values, arguments)
+    _run(main, values, arguments, check_ops)
 
 
-def _run(main, values, arguments):
+def _run(main, values, arguments, check_ops):
     # TensorFlow is imported by what needs it, so that `doctor` can say why it cannot be.
     try:
-        _check_implementation()
+        if check_ops:
+            check_implementation()
         main(values, arguments)
     except UserError as error:
         _fail(EXIT_USAGE, error)
@@ -74,8 +76,12 @@ def _run(main, values, arguments):
     sys.exit(0)
 
 
-def _check_implementation():
-    """Refuses a wrong VIT_OPS or VIT_ISA; where neither is set there is nothing to load yet."""
+def check_implementation():
+    """Refuses a wrong VIT_OPS or VIT_ISA; where neither is set there is nothing to load yet.
+
+    Raises:
+        UserError: if what they ask for cannot run here.
+    """
     if os.environ.get(dispatch.ENVIRONMENT_VARIABLE) or os.environ.get(dispatch.ISA_VARIABLE):
         try:
             dispatch.resolve()
@@ -157,7 +163,7 @@ def define_output(values, text):
     flags.DEFINE_string("output", None, text, flag_values=values)
 
 
-def model_source(values):
+def model_path_and_weights(values):
     """`(path, weights)` for `model_source.find`: of `--model`, `--workdir` or the shipped model."""
     from pipelines.runs import model_source
 

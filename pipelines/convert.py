@@ -3,6 +3,7 @@
 from absl import flags
 
 from pipelines import cli
+from pipelines.config.names import LAYOUTS
 
 DESCRIPTION = """Converts a model between formats, opens the result again and compares: number of
 arrays and weights, norms, checksums, and the results on two fixed images. Exit code 1 if they
@@ -24,7 +25,7 @@ def define(values):
     flags.DEFINE_enum(
         "layout",
         None,
-        ["huggingface", "timm"],
+        LAYOUTS,
         "Write DST as a folder that these read: model.safetensors and its configuration.",
         flag_values=values,
     )

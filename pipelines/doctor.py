@@ -13,6 +13,9 @@ written, by default runs.
 example: python -m pipelines.doctor --json
 """
 
+# A wrong variable ends the command after the report, which says more about it.
+CHECK_OPS = False
+
 
 def define(values):
     cli.define_json(values)
@@ -28,9 +31,11 @@ def main(values, arguments):
         print(json.dumps(report.facts | {"broken": report.broken, "hints": report.hints}))
     else:
         print(installation.format_report(report))
+    if report.facts["imports"]["tensorflow"] is True:
+        cli.check_implementation()
     if report.broken:
         raise RunError(report.broken[0])
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    cli.run(main, DESCRIPTION, define, check_ops=CHECK_OPS)

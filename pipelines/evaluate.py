@@ -18,17 +18,23 @@ def define(values):
 def main(values, arguments):
     del arguments
     experiment = cli.experiment(values)
+    data = experiment.data
     strategy = cli.strategy(values)
+    from pipelines.data.sources.open import open_source
+    from pipelines.errors import UserError
     from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
 
-    source = model_source.find(*cli.model_source(values))
+    source = model_source.find(*cli.model_path_and_weights(values))
+    if data.eval_split is None:
+        raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     means = evaluate(
         source,
-        experiment.data,
+        open_source(data.name, data.eval_split, data.data_dir),
         strategy,
         batch_size=experiment.train.batch_size,
         loss=experiment.train.loss,
+        bad_images=data.bad_images,
     )
     if values.json:
         print(json.dumps(means))

@@ -5,6 +5,7 @@ import os
 from absl import flags
 
 from pipelines import cli
+from pipelines.config.names import EXPORT_FORMS
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
 names inside. OUTPUT/fused is the same with the compiled ops, which it carries. Each is compared
@@ -33,7 +34,7 @@ def define(values):
     flags.DEFINE_enum(
         "format",
         "portable",
-        ["portable", "fused", "both"],
+        [*EXPORT_FORMS, "both"],
         "portable: TensorFlow's own ops; fused: the compiled ops, faster, for this minor version "
         "of TensorFlow; both.",
         flag_values=values,
@@ -48,8 +49,8 @@ def main(values, arguments):
     from pipelines.serving import saved_model
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
-    source = model_source.find(*cli.model_source(values))
-    forms = list(saved_model.FORMS) if values.format == "both" else [values.format]
+    source = model_source.find(*cli.model_path_and_weights(values))
+    forms = EXPORT_FORMS if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
     model, preprocessing = model_source.open_model(source)

@@ -26,7 +26,7 @@ def main(values, arguments):
     from pipelines.serving import prediction
 
     cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
-    path, weights = cli.model_source(values)
+    path, weights = cli.model_path_and_weights(values)
     for result in prediction.predict(path, arguments, values.top, weights):
         print(json.dumps(result) if values.json else _block(result))
 

@@ -9,9 +9,13 @@ import re
 import sys
 import tomllib
 
+from tests.source_text import dotted, functions, imports
+
 ROOT = pathlib.Path(__file__).parent.parent
 MAX_LINES = 400
 MAX_FILES = 15
+MAX_FUNCTION_LINES = 80
+MAX_PARAMETERS = 8
 
 # What each package may import of ours; tests may import everything, and nothing imports tests.
 LEVELS = {
@@ -22,6 +26,17 @@ LEVELS = {
 # The floors of each package, from top to bottom: imports go down the list and never up. A name is a
 # folder or a module of the package; a module that is not named here stands on the top floor.
 FLOORS = {
+    "custom_ops": (
+        "attention",
+        "patch_embed",
+        "dispatch",
+        "gradients",
+        "loader",
+        "reference",
+        "library_file",
+        "arguments",
+        "build_plan",
+    ),
     "vit_tf": (
         "families",
         "analysis",
@@ -34,7 +49,6 @@ FLOORS = {
     ),
     "pipelines": (
         "studies",
-        "cluster",
         "serving",
         "training",
         "evaluation",
@@ -48,6 +62,11 @@ FLOORS = {
 }
 # Beside the commands, the top of `pipelines` holds the frame that they share and the exceptions.
 NOT_COMMANDS = {"pipelines.__init__", "pipelines.cli", "pipelines.errors"}
+# What the C++ of a folder may include beside the standard library.
+INCLUDES = {
+    "custom_ops/cc": ("custom_ops/cc/",),
+    "custom_ops/cpu": ("custom_ops/cc/", "custom_ops/cpu/"),
+}
 # Import names, where a distribution is not called like what it contains.
 IMPORT_NAMES = {
     "absl-py": "absl",
@@ -81,54 +100,13 @@ def third_party(package):
     return {IMPORT_NAMES.get(name, name) for name in names}
 
 
-def imports(source, module):
-    """Dotted names that a module imports, as (name, line); `from a import b` gives a and a.b.
-
-    Args:
-        source: text of the module.
-        module: its dotted name, which relative imports start from; ends in ".__init__" for the
-            `__init__.py` of a package.
-    """
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            parents = module.split(".")[: -node.level] if node.level else []
-            base = ".".join(parents + ([node.module] if node.module else []))
-            found += [(base, node.lineno)]
-            found += [(f"{base}.{alias.name}", node.lineno) for alias in node.names]
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            if called_name(node) in ("import_module", "__import__"):
-                found.append((node.args[0].value, node.lineno))
-    return found
-
-
-def called_name(call):
-    """`f` of `f(...)` and of `a.b.f(...)`; None where what is called has no name."""
-    return getattr(call.func, "id", getattr(call.func, "attr", None))
-
-
-def dotted(node):
-    """`"a.b.c"` of the expression `a.b.c`, else an empty string."""
-    if isinstance(node, ast.Attribute):
-        base = dotted(node.value)
-        return f"{base}.{node.attr}" if base else ""
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def has_main_block(source):
-    """Whether a module does something when it is started: `if __name__ == "__main__"`."""
-    tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]
-    return any(isinstance(t, ast.Compare) and dotted(t.left) == "__name__" for t in tests)
-
-
 def start_complaints(source, module):
     """A command whose last lines are not `cli.run` with everything that the module defines."""
     body = ast.parse(source).body
     names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     names += [target.id for node in body if isinstance(node, ast.Assign) for target in node.targets]
     given = [name for name in ("main", "DESCRIPTION", "define", "POSITIONAL") if name in names]
+    given += ["check_ops=CHECK_OPS"] if "CHECK_OPS" in names else []
     expected = f"if __name__ == '__main__':\n    cli.run({', '.join(given)})"
     if ast.unparse(body[-1]) == expected:
         return []
@@ -207,6 +185,44 @@ def floor_complaints(edges):
     ]
 
 
+def floor_list_complaints(modules):
+    """Folders without a floor, and floors that do not exist.
+
+    Args:
+        modules: dotted names of all modules, packages as "<package>.__init__".
+    """
+    places = {name.partition(".")[0]: set() for name in modules}
+    folders = {package: set() for package in places}
+    for name in modules:
+        package, place, *inside = name.split(".")
+        places[package].add(place)
+        if inside:
+            folders[package].add(place)
+    missing, gone = [], []
+    for package in sorted(places.keys() & FLOORS.keys()):
+        missing += [f"{package}.{name}" for name in folders[package] - set(FLOORS[package])]
+        gone += [f"{package}.{name}" for name in set(FLOORS[package]) - places[package]]
+    return [f"{name} has no floor: name it in FLOORS" for name in sorted(missing)] + [
+        f"{name} has a floor and is not there" for name in sorted(gone)
+    ]
+
+
+def include_complaints(source, path):
+    """Includes of a C++ file that its folder may not have.
+
+    Args:
+        source: text of the file.
+        path: below the checkout, such as "custom_ops/cpu/pack.h".
+    """
+    allowed = next((INCLUDES[folder] for folder in INCLUDES if path.startswith(f"{folder}/")), None)
+    if allowed is None:
+        return []
+    names = re.findall(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]""", source, re.MULTILINE)
+    return [
+        f"{path} includes {name}" for name in names if "/" in name and not name.startswith(allowed)
+    ]
+
+
 def top_complaints(modules, commands):
     """Modules at the top of `pipelines` that are neither commands nor shared by all of them."""
     top = [name for name in modules if name.startswith("pipelines.") and name.count(".") == 1]
@@ -271,7 +287,7 @@ def private_complaints(source, module):
 
 
 def unsafe_complaints(source, module):
-    """Ways in which a file of a stranger could run code: pickle, eval, exec, a shell."""
+    """Ways in which an untrusted file could run code: pickle, eval, exec, a shell."""
     found = [(n, line) for n, line in imports(source, module) if n.split(".")[0] in UNSAFE_MODULES]
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
@@ -287,10 +303,28 @@ def unsafe_complaints(source, module):
 
 
 def missing_paths(document):
-    """Paths of the packages and tests that a document names and that do not exist."""
+    """Paths and dotted names of ours that a document names and that do not exist."""
     folders = "|".join([*LEVELS, "tests", "docs"])
     named = re.findall(rf"(?<![\w/.])((?:{folders})/[\w./]*\w)(?=[`)\s,;:]|\.\s|\.$|/`)", document)
-    return sorted({path for path in named if not (ROOT / path).exists()})
+    missing = {path for path in named if not (ROOT / path).exists()}
+    dotted_names = re.findall(rf"(?<![\w/.-])((?:{'|'.join(LEVELS)})(?:\.[A-Za-z_]\w*)+)", document)
+    return sorted(missing | {name for name in dotted_names if not _is_defined(name)})
+
+
+def _is_defined(name):
+    """Whether a dotted name is a module of ours, or seems to be defined in one."""
+    place, names = ROOT, name.split(".")
+    while names and (place / names[0]).is_dir():
+        place /= names.pop(0)
+    if names and (place / f"{names[0]}.py").exists():
+        module = place / f"{names.pop(0)}.py"
+    else:
+        module = place / "__init__.py"
+    if not names:
+        return True
+    name = names[0]
+    definition = rf"(?m)(def|class) {name}\b|import .*\b{name}\b|^\s*{name}\b|[\"']{name}[\"']"
+    return module.exists() and bool(re.search(definition, module.read_text()))
 
 
 def size_complaints(source, module):
@@ -301,68 +335,19 @@ def size_complaints(source, module):
     return [f"{module} has {lines} lines: split it; at most {MAX_LINES}, better 100 to 300"]
 
 
-def idle_tests(sources):
-    """Tests without a check in them or in the functions of the tests that they call.
+def function_complaints(source, module):
+    """Functions above `MAX_FUNCTION_LINES` or with more than `MAX_PARAMETERS`.
 
-    Args:
-        sources: text of each test module by its name.
-
-    Returns:
-        Names `module::test`.
+    A Keras layer may have more: its parameters are its configuration.
     """
-    functions = [
-        (module, node)
-        for module, source in sources.items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef)
-    ]
-    checking, known = set(), None
-    while known != checking:
-        known = set(checking)
-        checking |= {node.name for _, node in functions if _checks(node, known)}
-    return [
-        f"{module}::{node.name}"
-        for module, node in functions
-        if node.name.startswith("test") and not _checks(node, checking)
-    ]
-
-
-def _checks(function, checking):
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assert):
-            return True
-        if isinstance(node, ast.Call):
-            name = called_name(node) or ""
-            if name in ("raises", "warns", "fail") or name.startswith("assert") or name in checking:
-                return True
-            # `subprocess.run(..., check=True)`: the assertions are in the other process.
-            if any(k.arg == "check" and ast.unparse(k.value) == "True" for k in node.keywords):
-                return True
-    return False
-
-
-def dataclass_fields(source):
-    """The fields of each dataclass in a module: class name -> list of names."""
-    return {
-        node.name: [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef)
-        and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
-    }
-
-
-def attributes_read(source):
-    """Names `x` of every `something.x` that a module reads, in `__post_init__` excepted.
-
-    There a dataclass checks its own fields, which is no use of them.
-    """
-
-    def walk(node):
-        if isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
-            return
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield node.attr
-        for child in ast.iter_child_nodes(node):
-            yield from walk(child)
-
-    return set(walk(ast.parse(source)))
+    complaints = []
+    for name, node, is_layer in functions(ast.parse(source)):
+        lines = node.end_lineno - node.lineno + 1
+        if lines > MAX_FUNCTION_LINES:
+            complaints.append(f"{module}.{name} has {lines} lines: at most {MAX_FUNCTION_LINES}")
+        arguments = node.args
+        names = [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
+        count = len([name for name in names if name not in ("self", "cls")])
+        if count > MAX_PARAMETERS and not (is_layer and node.name == "__init__"):
+            complaints.append(f"{module}.{name} has {count} parameters: at most {MAX_PARAMETERS}")
+    return complaints

@@ -1,22 +1,27 @@
 """Do the packages keep the rules of `tests/architecture.py`, and can the rules tell?"""
 
+import dataclasses
+import typing
+
 import pytest
 
 from tests.architecture import (
+    FLOORS,
     MAX_FILES,
+    MAX_FUNCTION_LINES,
     MAX_LINES,
+    MAX_PARAMETERS,
     ROOT,
-    attributes_read,
     circles,
     command_complaints,
     crowding_complaints,
-    dataclass_fields,
     direction_complaints,
     flag_complaints,
     floor_complaints,
+    floor_list_complaints,
+    function_complaints,
     graph,
-    has_main_block,
-    idle_tests,
+    include_complaints,
     missing_paths,
     private_complaints,
     size_complaints,
@@ -25,6 +30,8 @@ from tests.architecture import (
     top_complaints,
     unsafe_complaints,
 )
+from tests.source_text import attributes_read, dataclass_fields, has_main_block, idle_tests
+from vit_tf.families import FAMILIES
 
 PACKAGES = ("custom_ops", "vit_tf", "pipelines")
 # What a user starts. A new command is added here; flags and the frame of `cli.run` come with it.
@@ -75,6 +82,21 @@ def test_imports_go_down_the_floors_and_never_in_a_circle():
     assert circles(edges) == []
 
 
+def test_every_folder_has_a_floor():
+    assert floor_list_complaints(_sources(*PACKAGES)) == []
+
+
+def test_kernels_include_what_is_below_them():
+    files = [path for end in ("h", "cc") for path in (ROOT / "custom_ops").rglob(f"*.{end}")]
+    assert files
+    found = [
+        line
+        for path in files
+        for line in include_complaints(path.read_text(), path.relative_to(ROOT).as_posix())
+    ]
+    assert found == []
+
+
 def test_the_top_of_pipelines_holds_commands_only():
     assert top_complaints(_sources("pipelines"), COMMANDS) == []
 
@@ -115,6 +137,10 @@ def test_modules_are_short(package):
     assert _complaints(size_complaints, package) == []
 
 
+def test_functions_are_short(package):
+    assert _complaints(function_complaints, package) == []
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/extending.md"])
 def test_documents_name_paths_that_exist(name):
     assert missing_paths((ROOT / name).read_text()) == []
@@ -135,7 +161,7 @@ def test_every_configuration_field_is_read():
     """A field that nothing reads is a switch that does nothing."""
     pipelines, models = _sources("pipelines"), _sources("vit_tf")
     classes = _dataclasses_below("vit_tf.config.", models)
-    assert classes.keys() == {"ViTConfig", "StemConfig", "ResNetConfig"}
+    assert classes.keys() == _config_classes()
     read = set().union(*map(attributes_read, models.values()))
     unread = [f"{name}.{field}" for name in classes for field in classes[name] if field not in read]
 
@@ -147,6 +173,17 @@ def test_every_configuration_field_is_read():
         f"{name}.{field}" for name in classes for field in classes[name] if field not in read
     ]
     assert unread == []
+
+
+def _config_classes():
+    """Names of the configuration classes of all families, and of those that their fields hold."""
+    found = {family.config for family in FAMILIES}
+    for config in list(found):
+        for kind in typing.get_type_hints(config).values():
+            found |= {
+                option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)
+            }
+    return {config.__name__ for config in found}
 
 
 def _dataclasses_below(package, sources):
@@ -217,6 +254,30 @@ def test_floor_rule_finds():
     assert floor_complaints({"pipelines.runs.strategies": {"pipelines.cli"}})
     assert floor_complaints({"pipelines.data.order": {"pipelines.training.loop"}})
     assert floor_complaints({"pipelines.errors": {"pipelines.config.names"}})
+    assert floor_complaints({"custom_ops.loader": {"custom_ops.dispatch"}})
+
+
+def test_floor_list_rule_finds():
+    modules = [f"vit_tf.{name}.a" for name in FLOORS["vit_tf"]] + ["vit_tf.create"]
+    assert floor_list_complaints(modules) == []
+    assert floor_list_complaints([*modules, "vit_tf.extra.a"]) == [
+        "vit_tf.extra has no floor: name it in FLOORS"
+    ]
+    assert floor_list_complaints(modules[1:]) == [
+        f"vit_tf.{FLOORS['vit_tf'][0]} has a floor and is not there"
+    ]
+
+
+def test_include_rule_finds():
+    allowed = '#include <stdint.h>\n#include "custom_ops/cc/dtype.h"\n'
+    assert include_complaints(allowed, "custom_ops/cc/a.h") == []
+    own = '#include "custom_ops/cpu/tile.h"\n'
+    assert include_complaints(allowed + own, "custom_ops/cpu/simd/a.h") == []
+    assert include_complaints(own, "custom_ops/cc/a.h")
+    for name in ('"custom_ops/tf/a.h"', '"custom_ops/python/a.h"', "<tensorflow/core/a.h>"):
+        assert include_complaints(f"#include {name}", "custom_ops/cpu/a.cc")
+        assert include_complaints(f"  # include {name}", "custom_ops/cc/a.cc")
+        assert include_complaints(f"#include {name}", "custom_ops/tf/a.cc") == []
 
 
 def test_circle_rule_finds():
@@ -315,12 +376,39 @@ def test_size_rule_finds():
     assert "vit_tf.config" in complaint and str(MAX_LINES + 1) in complaint
 
 
+def test_function_rule_finds():
+    body = "".join(f"    x = {index}\n" for index in range(MAX_FUNCTION_LINES - 1))
+    assert function_complaints(f"def f():\n{body}", "vit_tf.cost") == []
+    [complaint] = function_complaints(f"class A:\n  def f(self):\n{body}    x = 1", "vit_tf.cost")
+    assert complaint == "vit_tf.cost.A.f has 81 lines: at most 80"
+    names = ", ".join(f"a{index}" for index in range(MAX_PARAMETERS))
+    method = "class A({}):\n    def {}(self, " + names + "{}): pass"
+    assert function_complaints(method.format("B", "f", ""), "vit_tf.cost") == []
+    for base, name in (("B", "__init__"), ("keras.layers.Layer", "call")):
+        [complaint] = function_complaints(method.format(base, name, ", *, b"), "vit_tf.cost")
+        assert complaint == f"vit_tf.cost.A.{name} has 9 parameters: at most 8"
+    layer = method.format("keras.layers.Layer", "__init__", ", b")
+    assert function_complaints(layer, "vit_tf.cost") == []
+    nested = f"def f():\n    if x:\n        def g({names}, b): pass"
+    assert function_complaints(nested, "vit_tf.cost") == [
+        "vit_tf.cost.f.g has 9 parameters: at most 8"
+    ]
+
+
 def test_path_rule_finds():
     there = "`vit_tf/cost.py`, [docs](docs/extending.md) and `pipelines/config/recipes/`, tests/cc."
     assert missing_paths(there) == []
     assert missing_paths("see `vit_tf/costs.py` and pipelines/none.") == [
         "pipelines/none",
         "vit_tf/costs.py",
+    ]
+    there = "`python -m pipelines.export`, vit_tf.create_model(x), pipelines.data.sources.arrays."
+    assert missing_paths(there + " `pipelines.data.sources.arrays.ArraySource.read`") == []
+    gone = "python -m pipelines.exports, `vit_tf.cost.Costs`, vit_tf.none.at.all"
+    assert missing_paths(gone) == [
+        "pipelines.exports",
+        "vit_tf.cost.Costs",
+        "vit_tf.none.at.all",
     ]
 
 
@@ -338,5 +426,6 @@ def test_idle_test_rule_finds():
 def test_field_rule_finds():
     source = "@dataclass(frozen=True)\nclass Data:\n    name: str = 'a'\n    flip: bool = True"
     assert dataclass_fields(source) == {"Data": ["name", "flip"]}
+    assert dataclass_fields(source + "\n    kind: ClassVar[str]") == {"Data": ["name", "flip"]}
     check = "class Data:\n    def __post_init__(self):\n        assert self.flip\n"
     assert attributes_read(check + "print(data.name)\ndata.flip = True") == {"name"}

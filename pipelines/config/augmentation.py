@@ -8,6 +8,20 @@ from pipelines.config.names import CROPS, RANDOM_ERASING_FILLS
 # Twice what AugReg uses; rotations would come round again.
 MAX_MAGNITUDE = 40
 
+# Steiner et al., 2022: the seven levels, weakest first, as fields of `Augmentation`.
+AUGREG_LEVELS = {
+    name: {"randaugment_layers": layers, "randaugment_magnitude": magnitude, "mixup": mixup}
+    for name, layers, magnitude, mixup in (
+        ("none", 0, 0.0, 0.0),
+        ("light1", 2, 0.0, 0.0),
+        ("light2", 2, 10.0, 0.2),
+        ("medium1", 2, 15.0, 0.2),
+        ("medium2", 2, 15.0, 0.5),
+        ("strong1", 2, 20.0, 0.5),
+        ("strong2", 2, 20.0, 0.8),
+    )
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:

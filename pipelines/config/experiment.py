@@ -9,7 +9,12 @@ import json
 from typing import Any
 
 from pipelines.config.fields import check_choice, field_types, from_json, parse
-from pipelines.config.model import Model, model_field_types, unknown_field
+from pipelines.config.model import (
+    Model,
+    model_field_types,
+    unknown_field,
+    without_null_fields,
+)
 from pipelines.config.names import WEIGHTS
 from pipelines.config.renamed import refuse_old_names
 from pipelines.config.sampling import Sampling
@@ -88,6 +93,8 @@ class Experiment:
             UserError: for unknown fields, those of an earlier version, and wrong types.
         """
         sections = {name: value for name, value in values.items() if isinstance(value, dict)}
+        if "model" in sections:
+            sections["model"] = without_null_fields(sections["model"])
         paths = [f"{section}.{name}" for section in sections for name in sections[section]]
         known = config_paths(sections.get("model", {}).get("name", Model.name))
         refuse_old_names(paths, known, "config.json")

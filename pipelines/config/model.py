@@ -1,33 +1,30 @@
 """The model section: a variant, and the fields of its configuration that differ from it."""
 
 import dataclasses
-import types
 from collections.abc import Mapping
 from typing import Any
 
 from pipelines.config.fields import check_choice, field_types, from_json
+from pipelines.config.frozen_dict import FrozenDict
 from pipelines.config.names import DTYPES
+from pipelines.config.renamed import OLD_MODEL_FIELDS
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig, StemConfig
 from vit_tf.config.near_names import did_you_mean
 from vit_tf.config.variants import get_variant
+from vit_tf.families import FAMILIES
 
 # Fields of a configuration that have another place: `image_size` stands beside them, the data set
 # has the number of classes, and which implementation of the ops runs is no property of a run.
 _SET_ELSEWHERE = ("image_size", "num_classes", "implementation")
 
-# Fields that make a variant; another variant brings its own, see `Model.for_variant`.
-_SIZES = (
-    "patch_size",
-    "hidden_size",
-    "mlp_size",
-    "layers",
-    "heads",
-    "representation_size",
-    "stem",
-    "stage_depths",
-    "width",
-)
+# What an earlier version wrote into every configuration, null where a model has no such field.
+_FIELDS_OF_ALL_FAMILIES = OLD_MODEL_FIELDS | {
+    field.name
+    for family in FAMILIES
+    for field in dataclasses.fields(family.config)
+    if field.name not in _SET_ELSEWHERE
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +62,7 @@ class Model:
             for path, kind in known.items()
             if self.fields.get(path) is not None
         }
-        object.__setattr__(self, "fields", types.MappingProxyType(checked))
+        object.__setattr__(self, "fields", FrozenDict(checked))
         try:
             self.config(num_classes=1)
         except (TypeError, ValueError) as error:
@@ -91,8 +88,8 @@ class Model:
 
         The sizes are those of the variant, and what it has no field for is left out.
         """
-        known = {path.partition(".")[0] for path in model_field_types(name)} - set(_SIZES)
-        kept = known | _OWN_TYPES.keys()
+        known = {path.partition(".")[0] for path in model_field_types(name)}
+        kept = (known | _OWN_TYPES.keys()).difference(type(get_variant(name)).size_fields)
         return {key: value for key, value in self.to_dict().items() if key in kept} | {"name": name}
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +106,7 @@ class Model:
         if not isinstance(values, dict):
             raise UserError(f"model must be an object. Received: {values!r}.")
         own, fields = {}, {}
-        for name, value in values.items():
+        for name, value in without_null_fields(values).items():
             if name in _OWN_TYPES:
                 own[name] = from_json(_OWN_TYPES[name], value, f"model.{name}")
             elif isinstance(value, dict):
@@ -120,6 +117,15 @@ class Model:
 
 
 _OWN_TYPES = {name: kind for name, kind in field_types(Model).items() if name != "fields"}
+
+
+def without_null_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """A model section without null entries, which an earlier version wrote for every family."""
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None or name not in _FIELDS_OF_ALL_FAMILIES
+    }
 
 
 def model_field_types(name: str) -> dict[str, Any]:

@@ -22,5 +22,9 @@ WEIGHT_DECAY_MASKS = ("kernels", "all")
 # How the learning rate goes on after the warm-up.
 DECAYS = ("linear", "cosine", "constant")
 LOSSES = ("softmax", "sigmoid")
+# SavedModels: with TensorFlow's own ops, or with the compiled ones.
+EXPORT_FORMS = ("portable", "fused")
+# Folders with `model.safetensors` and a configuration; which families have which: vit_tf.families.
+LAYOUTS = ("huggingface", "timm")
 # What happens after a loss or gradient that is not finite.
 NON_FINITE_MODES = ("stop", "skip", "rewind")

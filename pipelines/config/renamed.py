@@ -20,6 +20,7 @@ _RENAMED = {
     "model.variance_epsilon": ("model.stem.variance_epsilon",),
     "model.deviation_epsilon": ("model.stem.deviation_epsilon",),
 }
+OLD_MODEL_FIELDS = {path.removeprefix("model.") for path in _RENAMED if path.startswith("model.")}
 # The same of `--weights`.
 RENAMED_WEIGHTS = {"average": "ema"}
 

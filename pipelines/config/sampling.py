@@ -24,7 +24,7 @@ class Sampling:
     batch_size: int
     shuffle_window: int
     seed: int
-    sharding: str = "global"
+    sharding: str
 
     def __post_init__(self):
         if self.sharding not in SHARDINGS:

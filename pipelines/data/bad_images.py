@@ -51,7 +51,8 @@ class BadImages:
         self._final_path = final_path or path
         self._lock = threading.Lock()
         self._black = {}  # step -> positions in its batch
-        self._failure = None
+        # What has ended an input pipeline; TensorFlow passes on no more than its text.
+        self.failure = None
         self._names, self._cut_off = _read_names(path)
         self._num_logged = len(self._names)
 
@@ -79,6 +80,11 @@ class BadImages:
                     reason = decode_error(image) or "a part of it cannot be decoded"
                     self._write({"id": int(example_id), "name": name, "reason": reason})
                     self._log(f"left out {name} (id {example_id}): {reason}")
+
+    def record_evaluation(self, source, ids, images, steps, positions):
+        """As `record`, of images of an evaluation, which counts them in no batch."""
+        del steps, positions
+        self.record(source, ids, images)
 
     def record_training(self, source, batch_size, ids, images, steps, positions):
         """As `record`, of images that stay black in training batches.
@@ -111,11 +117,6 @@ class BadImages:
                     )
                 )
 
-    def check(self):
-        """Raises what ended an input pipeline, in place of TensorFlow's words for it."""
-        if self._failure:
-            raise self._failure from None
-
     def summary(self):
         """Returns a line for the end of a run, None if all images could be read."""
         if not self._names:
@@ -125,7 +126,7 @@ class BadImages:
 
     def _fail(self, error):
         # A pipeline that has failed may be asked again, and fail for something later.
-        self._failure = self._failure or error
+        self.failure = self.failure or error
         raise error from None
 
     def _log(self, line):
@@ -176,19 +177,19 @@ def bad_image_error(source, example_id, reason):
 
 
 def explain_input_error(error, source, indices, bad_images=None):
-    """Raises what a failed dataset has stopped for, with the name of the bad image.
+    """The error to raise for a failed dataset, which names the bad image.
 
     Args:
         error: one of `INPUT_ERRORS`, as the dataset raised it.
         source, indices, bad_images: see `find_bad_image`.
 
-    Raises:
-        RunError, DataError: what `bad_images` has stopped the dataset for, or `find_bad_image`
-            finds. Otherwise `error` itself.
+    Returns:
+        `RunError` or `DataError`: what `bad_images` has stopped the dataset for, or
+        `find_bad_image` finds. Otherwise `error` itself.
     """
-    if bad_images is not None:
-        bad_images.check()
-    raise find_bad_image(source, indices, bad_images) or error from None
+    if bad_images is not None and bad_images.failure:
+        return bad_images.failure
+    return find_bad_image(source, indices, bad_images) or error
 
 
 def find_bad_image(source, indices, bad_images=None):

@@ -75,7 +75,12 @@ def train_dataset(
         image_size=preprocessing.image_size,
         num_classes=source.num_classes,
     )
-    host_slice = slice_of_host(sampling.batch_size, input_context, bool(mixing), sampling.sharding)
+    host_slice = slice_of_host(
+        sampling.batch_size,
+        input_context,
+        with_partners=bool(mixing),
+        mixes_alone=sampling.sharding == "files",
+    )
     hosts = input_context.num_input_pipelines if input_context else 1
     samplers = batch_samplers(source, sampling, hosts)
     # The global order is one for all hosts.
@@ -152,10 +157,7 @@ def eval_dataset(source, *, batch_size, preprocessing, bad_images=None, input_co
 
     on_bad_images = None
     if bad_images is not None:
-
-        def on_bad_images(ids, images, steps, positions):
-            bad_images.record(source, ids, images)
-
+        on_bad_images = functools.partial(bad_images.record_evaluation, source)
     examples = _encoded_examples(
         source, windows, batch_size, seed=0, with_steps=on_bad_images is not None
     )

@@ -141,14 +141,14 @@ class HostSlice(NamedTuple):
         return self.own(tf.roll(column, 1, axis=0))
 
 
-def slice_of_host(batch_size, input_context=None, with_partners=False, sharding="global"):
+def slice_of_host(batch_size, input_context=None, with_partners=False, mixes_alone=False):
     """Returns the `HostSlice` of a host.
 
     Args:
         batch_size: examples in a global batch.
         input_context: `tf.distribute.InputContext`; None for a single replica.
         with_partners: whether batches are mixed.
-        sharding: with "files", a host mixes its slice by itself.
+        mixes_alone: whether a host mixes its slice by itself, as with sharding="files".
 
     Raises:
         ValueError: if the replicas do not divide the batch, or the hosts the replicas.
@@ -165,5 +165,5 @@ def slice_of_host(batch_size, input_context=None, with_partners=False, sharding=
     length = batch_size // hosts
     begin = context.input_pipeline_id * length
     return HostSlice(
-        batch_size, begin, begin + length, replicas // hosts, with_partners, sharding == "files"
+        batch_size, begin, begin + length, replicas // hosts, with_partners, mixes_alone
     )

@@ -58,7 +58,7 @@ class Evaluator(orbit.StandardEvaluator):
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
         self.loss, self.signals = loss, signals
-        self.steps = math.ceil(data.source.num_examples / batch_size)
+        self.steps = pipeline.eval_steps(data.source, batch_size)
 
     def eval_begin(self):
         return {}
@@ -96,4 +96,4 @@ class Evaluator(orbit.StandardEvaluator):
             return self.evaluate(tf.constant(self.steps))
         except INPUT_ERRORS as error:
             indices = range(source.num_examples)
-            explain_input_error(error, source, indices, self.data.bad_images)
+            raise explain_input_error(error, source, indices, self.data.bad_images) from None

@@ -28,7 +28,7 @@ def line_chart(series, x_label, y_label, percent=False):
         series: up to `MAX_SERIES` `Series`.
         x_label: name of the horizontal axis.
         y_label: name of the vertical axis.
-        percent: whether `y` are shares, written as percentages.
+        percent: whether `y` are fractions, written as percentages.
 
     Raises:
         ValueError: if there is nothing to draw, too much, or a value is not finite.
@@ -45,9 +45,9 @@ def line_chart(series, x_label, y_label, percent=False):
         end=CHART["top"],
     )
     curves = [
-        part
+        element
         for number, one in enumerate(series, 1)
-        for part in _curve(number, one, x_axis, y_axis, x_label, percent)
+        for element in _curve(number, one, x_axis, y_axis, x_label, percent)
     ]
     legend = "".join(
         f'<span><svg width="26" height="8" aria-hidden="true"><line class="curve c{number}" x1="1" '
@@ -70,8 +70,8 @@ class _Axis:
     end: int
 
     def pixel(self, value):
-        share = (self.end - self.begin) * (value - self.ticks[0])
-        return self.begin + share / (self.ticks[-1] - self.ticks[0])
+        offset = (self.end - self.begin) * (value - self.ticks[0])
+        return self.begin + offset / (self.ticks[-1] - self.ticks[0])
 
 
 def _axes(x_axis, y_axis, x_label, percent):

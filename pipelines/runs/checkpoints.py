@@ -35,7 +35,7 @@ class CheckpointStore:
         keep_every: keeps every checkpoint whose step is a multiple; 0 keeps none for that reason.
     """
 
-    def __init__(self, directory, state, keep_last=3, keep_every=0):
+    def __init__(self, directory, state, *, keep_last, keep_every):
         self._directory, self._state = directory, state
         self._keep_last, self._keep_every = keep_last, keep_every
 

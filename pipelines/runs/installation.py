@@ -95,7 +95,7 @@ def examine(directory) -> Report:
             continue
         try:
             add(report)
-        except Exception as error:  # Whatever a package in disorder raises.
+        except Exception as error:  # A broken package may raise anything.
             facts = report.facts.setdefault(name, {})
             if cause := _cause(error, failed):
                 facts["examined"] = f"no: {cause} cannot be imported"
@@ -146,7 +146,7 @@ def _imports(report, requirements) -> set[str]:
     for name, module in _MODULES.items():
         try:
             importlib.import_module(module)
-        except Exception as error:  # A package in disorder may raise anything.
+        except Exception as error:  # A broken package may raise anything.
             cause = _cause(error, failed)
             failed.add(name)
             facts[name] = f"fails: {_one_line(error)}"

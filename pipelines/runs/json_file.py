@@ -1,27 +1,26 @@
 """JSON objects on disk, which may be missing or damaged."""
 
 import json
+import os
 
 from pipelines.errors import UserError
 from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.checkpoints.json_object import read_json_object
 
 
 def read_json(path) -> dict:
     """The JSON object in a file.
 
     Raises:
-        UserError: if the file cannot be read or holds anything else.
+        UserError: if the file cannot be read, is too large or holds anything else.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}). Restore or delete it.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} must hold a JSON object. Restore or delete it.")
-    return value
+        values = read_json_object(path, "Restore or delete it.")
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if values is None:
+        raise UserError(f"Cannot read {os.fspath(path)}: there is no such file.")
+    return {name: values.raw(name) for name in values}
 
 
 def write_json(path, value):

@@ -62,8 +62,7 @@ def read_labels(path) -> tuple[str, ...]:
     Raises:
         UserError: if there are none.
     """
-    data = read_json(path).get("data")
-    labels = data.get("labels") if isinstance(data, dict) else None
+    labels = read_data(path).get("labels")
     if not isinstance(labels, list):
         raise UserError(f"{path} names no labels. Restore it.")
     return tuple(labels)

@@ -25,9 +25,8 @@ class ModelSource:
     Attributes:
         name: for messages: the path that the user gave, and the step of a checkpoint.
         kind: "npz", "keras", "safetensors", "checkpoint" (of TensorFlow, in a workdir), or
-            "saved_model" (which `prediction.find_model` finds, and only `predict` reads).
+            "saved_model", which `find` does not return and `open_model` does not read.
         path: the file or folder to read; the prefix of a checkpoint's files.
-        weights: which weights of a workdir: "final", "ema" or "best".
         workdir: the run it belongs to, or None.
         ema: of a checkpoint: the moving average instead of the weights.
     """
@@ -35,7 +34,6 @@ class ModelSource:
     name: str
     kind: str
     path: str
-    weights: str = "final"
     workdir: Workdir | None = None
     ema: bool = False
 
@@ -157,12 +155,12 @@ def _find_final(run):
             f"{run.path} holds no trained model: expected config.json with final.npz or "
             "checkpoints."
         )
-    return _checkpoint_source(run.path, run, step, "final")
+    return _checkpoint_source(run.path, run, step)
 
 
 def _find_ema(run):
     if os.path.exists(run.ema):
-        return dataclasses.replace(_find_file(run.ema), weights="ema", workdir=run)
+        return dataclasses.replace(_find_file(run.ema), workdir=run)
     step = checkpoints.newest(run.checkpoints)
     if step is None:
         raise UserError(f"There is no model at {run.ema}.")
@@ -172,7 +170,7 @@ def _find_ema(run):
             "--weights=final, or train with --set train.ema_decay=0.9999."
         )
     name = f"{run.path} (average at step {step})"
-    return _checkpoint_source(name, run, step, "ema", ema=True)
+    return _checkpoint_source(name, run, step, ema=True)
 
 
 def _find_best(run):
@@ -185,12 +183,12 @@ def _find_best(run):
     # Evaluations, and so the scores, are of the average where there is one.
     ema = run.read_experiment().train.ema_decay is not None
     name = f"{run.path} (best, {'average at ' if ema else ''}step {step})"
-    return _checkpoint_source(name, run, step, "best", ema)
+    return _checkpoint_source(name, run, step, ema)
 
 
-def _checkpoint_source(name, run, step, weights, ema=False):
+def _checkpoint_source(name, run, step, ema=False):
     prefix = checkpoints.prefix(run.checkpoints, step)
-    return ModelSource(name, "checkpoint", prefix, weights, run, ema)
+    return ModelSource(name, "checkpoint", prefix, run, ema)
 
 
 def _open_arrays(source, dtype, log):

@@ -115,7 +115,7 @@ def _within(seconds, function):
 
 
 def num_hosts(strategy) -> int:
-    """How many hosts read data, each a part of every global batch."""
+    """How many hosts read data, each its slice of every global batch."""
     contexts = []
 
     def note(context):

@@ -22,7 +22,7 @@ def convert(
     Args:
         source: path, see `model_source.find`.
         destination: `.npz` or `.keras` file, or with a layout a directory.
-        layout: None, "huggingface" or "timm".
+        layout: None, or one of `config.names.LAYOUTS`.
         weights: which weights of a workdir, see `model_source.find`.
         overwrite: whether to replace what is there.
         log: called with each line for the user.

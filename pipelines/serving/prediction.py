@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import custom_ops
+from pipelines.config.names import EXPORT_FORMS
 from pipelines.errors import UserError
 from pipelines.runs import model_source
 from pipelines.runs.model_source import ModelSource
@@ -25,7 +26,7 @@ _SIGNATURE = "serving_bytes_lenient"
 _OUTPUTS = {"probabilities", "classes", "valid"}
 
 
-def predict(model_path, paths, top=5, weights="final"):
+def predict(model_path, paths, top, weights="final"):
     """Classifies images and yields a result for each, in order.
 
     Everything the user named is looked up and every image decoded before the model is read.
@@ -99,7 +100,7 @@ def find_model(path, weights="final") -> ModelSource:
         UserError: if there is no model.
     """
     if weights == "final" and not os.path.exists(os.path.join(path, "config.json")):
-        for directory in (path, *(os.path.join(path, form) for form in saved_model.FORMS)):
+        for directory in (path, *(os.path.join(path, form) for form in EXPORT_FORMS)):
             if saved_model.is_saved_model(directory):
                 return ModelSource(os.fspath(path), "saved_model", os.fspath(directory))
     return model_source.find(path, weights)
@@ -166,7 +167,9 @@ def _load_saved_model(path):
     try:
         loaded = tf.saved_model.load(path)
         outputs = loaded.signatures[_SIGNATURE].structured_outputs.keys()
-    except Exception as error:  # TensorFlow raises many unrelated types for a foreign directory.
+    except (
+        Exception
+    ) as error:  # TensorFlow raises many unrelated types for a directory of something else.
         reason = str(error).partition("\n")[0]
         raise UserError(
             f"{path} is not a SavedModel written by pipelines.export with classes to predict "

@@ -7,16 +7,17 @@ import shutil
 import tensorflow as tf
 
 import custom_ops
+from pipelines.config.names import EXPORT_FORMS
 from pipelines.errors import RunError, UserError
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
 from vit_tf.layers import StandardizedKernels
 
-# Forms of an export, which are also the names of their directories, and the implementation of the
-# ops that each is traced with.
-PORTABLE, FUSED = "portable", "fused"
-FORMS = {PORTABLE: "reference", FUSED: "compiled"}
+# The forms are also the names of their directories.
+PORTABLE, FUSED = EXPORT_FORMS
+# The implementation of the ops that each is traced with.
+_IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 
 # What a fused export carries: the library, and two lines that load it into TensorFlow.
 LOADER = os.path.join("assets.extra", "load_ops.py")
@@ -82,7 +83,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     check_output(output, overwrite, form)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
-    with atomic_directory(path) as temporary, custom_ops.implementation(FORMS[form]):
+    with atomic_directory(path) as temporary, custom_ops.implementation(_IMPLEMENTATIONS[form]):
         # The weights are constant from here on, so kernels are stored standardised.
         with StandardizedKernels(model, constant=True) as kernels:
             _write(model, signatures, temporary, kernels)

@@ -62,43 +62,55 @@ def make_signatures(model, preprocessing) -> dict:
     def attend(inputs):
         return {"attention": attention_maps(model, inputs)}
 
-    def strict(image_bytes):
-        inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
-        message = (
-            "image_bytes must be whole JPEG, PNG, GIF or BMP files of at most "
-            f"{MAX_PIXELS} pixels. Cannot decode the elements at index"
-        )
-        bad = tf.where(tf.logical_not(valid))[:, 0]
-        all_valid = tf.debugging.Assert(tf.reduce_all(valid), [message, bad], summarize=100)
-        with tf.control_dependencies([all_valid]):
-            return classify(tf.identity(inputs))
-
-    def lenient(image_bytes):
-        inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
-        outputs = classify(inputs)
-        for name in ("logits", "probabilities"):
-            outputs[name] = tf.where(valid[:, None], outputs[name], float("nan"))
-        return outputs | {"valid": valid}
-
-    def on_images(compute, dtype=tf.float32):
-        images = tf.TensorSpec([None, None, None, 3], dtype, name="images")
-        return tf.function(lambda images: compute(preprocessing(images)), [images], autograph=False)
-
-    def on_bytes(compute):
-        image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
-        return tf.function(compute, [image_bytes], autograph=False)
-
-    features = {"embed": on_images(embed)}
+    features = {"embed": _on_images(embed, preprocessing)}
     if model.config.grid is not None:
-        features["attend"] = on_images(attend)
+        features["attend"] = _on_images(attend, preprocessing)
     if model.head is None:
         return features
     return {
-        "serving_default": on_images(classify),
-        "serving_uint8": on_images(classify, tf.uint8),
-        "serving_bytes": on_bytes(strict),
-        "serving_bytes_lenient": on_bytes(lenient),
+        "serving_default": _on_images(classify, preprocessing),
+        "serving_uint8": _on_images(classify, preprocessing, tf.uint8),
+        "serving_bytes": _on_bytes(_classify_all, classify, preprocessing),
+        "serving_bytes_lenient": _on_bytes(_classify_valid, classify, preprocessing),
     } | features
+
+
+def _on_images(compute, preprocessing, dtype=tf.float32):
+    """A signature that takes images of values 0 .. 255; `compute` gets the model's input."""
+    images = tf.TensorSpec([None, None, None, 3], dtype, name="images")
+    return tf.function(lambda images: compute(preprocessing(images)), [images], autograph=False)
+
+
+def _on_bytes(classify_bytes, classify, preprocessing):
+    """A signature that takes encoded images."""
+    image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
+    return tf.function(
+        lambda image_bytes: classify_bytes(image_bytes, classify, preprocessing),
+        [image_bytes],
+        autograph=False,
+    )
+
+
+def _classify_all(image_bytes, classify, preprocessing):
+    """The outputs of `classify`; fails if an image cannot be decoded."""
+    inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
+    message = (
+        "image_bytes must be whole JPEG, PNG, GIF or BMP files of at most "
+        f"{MAX_PIXELS} pixels. Cannot decode the elements at index"
+    )
+    bad = tf.where(tf.logical_not(valid))[:, 0]
+    all_valid = tf.debugging.Assert(tf.reduce_all(valid), [message, bad], summarize=100)
+    with tf.control_dependencies([all_valid]):
+        return classify(tf.identity(inputs))
+
+
+def _classify_valid(image_bytes, classify, preprocessing):
+    """The outputs of `classify`, NaN where an image cannot be decoded, and `valid`."""
+    inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
+    outputs = classify(inputs)
+    for name in ("logits", "probabilities"):
+        outputs[name] = tf.where(valid[:, None], outputs[name], float("nan"))
+    return outputs | {"valid": valid}
 
 
 def _check(model, preprocessing):

@@ -118,10 +118,11 @@ def _what_was_done(results):
     pre, fine, seconds = results.pretraining, results.finetuning, results.seconds
     rows, columns = results.model.grid
     old_rows, old_columns = pre.model.config(num_classes=0).grid
+    old_size, size = describe_image_size(pre), describe_image_size(fine)
     steps = [
-        f"Pre-training on the digits 0 to 4 at {_size(pre)}: {pre.train.steps:,} steps of "
+        f"Pre-training on the digits 0 to 4 at {old_size}: {pre.train.steps:,} steps of "
         f"{pre.train.batch_size} images ({seconds['pre-training']:.0f} s).",
-        f"Fine-tuning on all ten digits at {_size(fine)}: the head is replaced by zeros, the "
+        f"Fine-tuning on all ten digits at {size}: the head is replaced by zeros, the "
         f"position embeddings are stretched from {old_rows} x {old_columns} to {rows} x {columns} "
         f"patches; {fine.train.steps:,} steps ({seconds['fine-tuning']:.0f} s).",
         f"Evaluation on {len(results.probabilities)} test images that no training step and no "
@@ -274,7 +275,8 @@ def _opaque(images):
     return np.concatenate([images, np.ones((*images.shape[:3], 1))], axis=-1)
 
 
-def _size(experiment):
+def describe_image_size(experiment):
+    """Height and width of a model's images, for a person."""
     height, width = experiment.model.image_size
     return f"{height} x {width} pixels"
 

@@ -86,9 +86,15 @@ def run(path, strategy, assignments=()):
     pretraining, finetuning = recipes(path, assignments)
     marker = prepare_directory(path)
 
-    timer.start("pre-training", f"on the digits 0 to 4, images of {_size(pretraining)}")
+    timer.start(
+        "pre-training",
+        f"on the digits 0 to 4, images of {demo_page.describe_image_size(pretraining)}",
+    )
     loop.train(pretraining, os.path.join(path, "pretrain"), strategy)
-    timer.start("fine-tuning", f"on all ten digits, images of {_size(finetuning)}, new head")
+    timer.start(
+        "fine-tuning",
+        f"on all ten digits, images of {demo_page.describe_image_size(finetuning)}, new head",
+    )
     loop.train(finetuning, os.path.join(path, "finetune"), strategy)
 
     results = _examine(path, pretraining, finetuning, strategy, timer)
@@ -105,14 +111,15 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
     pretrain, finetune = (Workdir(os.path.join(path, name)) for name in ("pretrain", "finetune"))
 
     timer.start("evaluating", "on the held-out test images")
-    testing = override(finetuning, ["data.eval_split=test"])
+    test = open_source(finetuning.data.name, "test", finetuning.data.data_dir)
     source = model_source.find(finetune.path)
     means = evaluate(
         source,
-        testing.data,
+        test,
         strategy,
-        batch_size=testing.train.batch_size,
-        loss=testing.train.loss,
+        batch_size=finetuning.train.batch_size,
+        loss=finetuning.train.loss,
+        bad_images=finetuning.data.bad_images,
     )
     say(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
 
@@ -122,7 +129,6 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
     say(export)
 
     timer.start("serving", "the test images from a process that has only TensorFlow")
-    test = open_source(testing.data.name, "test", testing.data.data_dir)
     examples = test.read([(0, test.num_examples)])
     served = _serve(export.path, list(examples.images))
     right = int((served.argmax(axis=1) == examples.labels).sum())
@@ -229,11 +235,6 @@ def _conclude(path, report, checks):
     failed = [check.name for check in checks if check.passed is False]
     if failed:
         raise RunError(f"Not as expected: {', '.join(failed)}. See {report}.")
-
-
-def _size(experiment):
-    height, width = experiment.model.image_size
-    return f"{height} x {width} pixels"
 
 
 def _marker(finished=False):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def cross_entropy(labels, logits, loss="softmax", label_smoothing=0.0):
+def cross_entropy(labels, logits, loss, label_smoothing=0.0):
     """Cross-entropy of each example.
 
     Args:

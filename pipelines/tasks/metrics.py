@@ -1,4 +1,4 @@
-"""Metrics of classification, as sums over examples of which padding is no part."""
+"""Metrics of classification, as sums over examples; padding does not count."""
 
 import tensorflow as tf
 

@@ -289,7 +289,8 @@ class TrainingLoop:
         except INPUT_ERRORS as error:
             # The step counter may have run ahead of the failing input, so all of them are searched.
             batches = range(first, first + steps)
-            self.data.explain_input_error(error, batches, num_hosts(trainer.strategy))
+            hosts = num_hosts(trainer.strategy)
+            raise self.data.explain_input_error(error, batches, hosts) from None
         return step
 
     def _is_non_finite(self, step):

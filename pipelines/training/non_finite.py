@@ -126,7 +126,7 @@ class NonFinitePolicy:
             return f"{_ADVICE} train.non_finite=skip or rewind goes on without asking."
         if self._action == "skip":
             if finding.what == "weight":
-                return f"Skipping steps mends no weights; see train.non_finite=rewind. {_ADVICE}"
+                return f"Skipping cannot repair weights; see train.non_finite=rewind. {_ADVICE}"
             if self._skips == LIMIT and self._last_skipped == step - 1:
                 return f"It is not skipped, because {LIMIT} steps before it were. {_ADVICE}"
         if self._action == "rewind":

@@ -45,9 +45,10 @@ class Optimizer:
         self,
         variables,
         learning_rate,
-        clip_norm=None,
-        weight_decay=0.0,
-        weight_decay_mask="kernels",
+        *,
+        clip_norm,
+        weight_decay,
+        weight_decay_mask,
     ):
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
         self._variables = [variable.value for variable in variables]
@@ -110,7 +111,7 @@ class SGD(Optimizer):
 
     slot_names = ("velocity",)
 
-    def __init__(self, variables, learning_rate, momentum=0.9, **kwargs):
+    def __init__(self, variables, learning_rate, *, momentum, **kwargs):
         super().__init__(variables, learning_rate, **kwargs)
         self.momentum = momentum
 
@@ -129,7 +130,7 @@ class AdamW(Optimizer):
 
     slot_names = ("momentum", "variance")
 
-    def __init__(self, variables, learning_rate, beta_1=0.9, beta_2=0.999, epsilon=1e-8, **kwargs):
+    def __init__(self, variables, learning_rate, *, beta_1, beta_2, epsilon, **kwargs):
         super().__init__(variables, learning_rate, **kwargs)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 

@@ -49,17 +49,17 @@ class TrainData:
         )
 
     def explain_input_error(self, error, batches, hosts):
-        """Raises what a failure of the dataset in one of some batches means to a user.
+        """The error to raise for a failure of the dataset in one of some batches.
 
         Args:
             error: one of `bad_images.INPUT_ERRORS`.
             batches: indices of global batches.
             hosts: number of hosts that read data.
 
-        Raises:
-            See `bad_images.explain_input_error`.
+        Returns:
+            As `bad_images.explain_input_error`.
         """
         indices = itertools.chain.from_iterable(
             pipeline.train_indices(self.source, self.sampling, batch, hosts) for batch in batches
         )
-        explain_input_error(error, self.source, indices, self.bad_images)
+        return explain_input_error(error, self.source, indices, self.bad_images)

@@ -26,8 +26,8 @@ class StepSettings:
 
     loss: Callable
     batch_size: int
-    accumulate_steps: int = 1
-    seed: int = 0
+    accumulate_steps: int
+    seed: int
 
 
 class Trainer(orbit.StandardTrainer):
@@ -134,7 +134,7 @@ class Trainer(orbit.StandardTrainer):
         context = tf.distribute.get_replica_context()
         # The loss too, so that all replicas decide alike whether the update is applied.
         loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))
-        # Clipped after the sum: clipping each replica's part would not clip the gradient.
+        # Clipped after the sum: clipping each replica's gradient would not clip the gradient.
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         applied = finite & ~tf.convert_to_tensor(self.halted)

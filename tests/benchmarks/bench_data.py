@@ -115,7 +115,7 @@ def contestants(images):
         return lambda image_bytes: parser.parse_train_image({"image/encoded": image_bytes})
 
     def batches(**options):
-        sampling = Sampling(batch_size=32, shuffle_window=COUNT, seed=0)
+        sampling = Sampling(batch_size=32, shuffle_window=COUNT, seed=0, sharding="global")
         dataset = pipeline.train_dataset(
             Memory(images), sampling, Augmentation(**options), preprocessing
         )

@@ -15,17 +15,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TIMEOUT = 600  # Seconds; generous, because the machine may be busy.
 
 
-def run_command(module, *arguments, cwd):
+def run_command(module, *arguments, cwd, **variables):
     """Runs `python -m pipelines.<module>` to its end; returns the completed process."""
-    return run_module(f"pipelines.{module}", *arguments, cwd=cwd)
+    return run_module(f"pipelines.{module}", *arguments, cwd=cwd, **variables)
 
 
-def run_module(module, *arguments, cwd):
-    """Runs `python -m <module>` to its end; returns the completed process."""
+def run_module(module, *arguments, cwd, **variables):
+    """Runs `python -m <module>` to its end, with these environment variables too."""
     return subprocess.run(
         _command(module, arguments),
         cwd=cwd,
-        env=_environment(),
+        env=_environment() | variables,
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
@@ -72,8 +72,13 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     monkeypatch.setattr(sys, "argv", [module, "--strategy=one_device", *map(str, arguments)])
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
-        define = getattr(command, "define", None)
-        cli.run(command.main, command.DESCRIPTION, define, getattr(command, "POSITIONAL", None))
+        cli.run(
+            command.main,
+            command.DESCRIPTION,
+            getattr(command, "define", None),
+            getattr(command, "POSITIONAL", None),
+            getattr(command, "CHECK_OPS", True),
+        )
     printed = capsys.readouterr()
     return subprocess.CompletedProcess(sys.argv, exit_.value.code, printed.out, printed.err)
 

@@ -90,7 +90,9 @@ def test_experiment_of_a_run(batch_command, tmp_path, trained_on):
 def records(tmp_path_factory):
     """A folder of TFRecord files: 150 digits in six files."""
     path = tmp_path_factory.mktemp("batch") / "records"
-    record_writer.write_records({"train": open_source("digits", "train[:150]")}, path, shards=6)
+    record_writer.write_records(
+        {"train": open_source("digits", "train[:150]")}, path, shards=6, bad_images="stop"
+    )
     return path
 
 

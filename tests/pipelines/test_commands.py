@@ -17,12 +17,7 @@ from tests.pipelines.process import (
     run_module,
     run_until,
 )
-from tests.pipelines.tiny import as_flags
-
-
-def load(path):
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+from tests.pipelines.tiny import arrays, as_flags
 
 
 @pytest.mark.parametrize(
@@ -177,7 +172,7 @@ def test_a_signal_saves_and_the_restart_is_bitwise_the_same(trained, number):
     result = run_command(*arguments, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "resuming from step" in result.stdout
-    whole, parts = load(folder / "whole/final.npz"), load(folder / workdir / "final.npz")
+    whole, parts = arrays(folder / "whole"), arrays(folder / workdir)
     assert whole.keys() == parts.keys()
     for key, value in whole.items():
         np.testing.assert_array_equal(parts[key], value)
@@ -220,13 +215,13 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, monkeypatch, capsys, content)
     assert os.listdir(tmp_path) == ["bad.npz"]
 
 
-def test_a_foreign_checkpoint_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_file_of_other_arrays_is_refused(tmp_path, monkeypatch, capsys):
     here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    np.savez(tmp_path / "foreign.npz", weights=np.zeros([3, 3], np.float32))
+    np.savez(tmp_path / "other.npz", weights=np.zeros([3, 3], np.float32))
     for module, flag in (("finetune", "--init_from"), ("evaluate", "--model")):
-        result = run_here(module, f"{flag}=foreign.npz", **here)
-        assert_user_error(result, "foreign.npz", "embedding/kernel")
-    assert os.listdir(tmp_path) == ["foreign.npz"]
+        result = run_here(module, f"{flag}=other.npz", **here)
+        assert_user_error(result, "other.npz", "embedding/kernel")
+    assert os.listdir(tmp_path) == ["other.npz"]
 
 
 @pytest.mark.process
@@ -245,7 +240,7 @@ def test_twenty_kills_change_nothing(tmp_path):
     ]
     for name, kills in (("whole", 0), ("killed", 20)):
         result = run_module(
-            "tests.pipelines.training.survivor",
+            "tests.pipelines.training.killed_run",
             tmp_path / name,
             kills,
             1,
@@ -255,16 +250,16 @@ def test_twenty_kills_change_nothing(tmp_path):
         assert result.returncode == 0, result.stderr
         outcome = json.loads(result.stdout)
         assert outcome["exit"] == 0, (tmp_path / f"{name}.log").read_text() + result.stderr
-        assert len(outcome["lives"]) == kills
-    lives = outcome["lives"]
-    for life, following in itertools.pairwise(lives):
-        assert following["resumed"] in (None, life["newest"])
-    # They got on, and died where it matters.
-    assert len({life["resumed"] for life in lives if life["resumed"]}) >= 5, lives
-    assert any(life["saving"] for life in lives), lives
-    assert any(life["evaluating"] for life in lives), lives
+        assert len(outcome["killed"]) == kills
+    attempts = outcome["killed"]
+    for attempt, following in itertools.pairwise(attempts):
+        assert following["resumed"] in (None, attempt["newest"])
+    # Attempts made progress, and some were killed while saving and while evaluating.
+    assert len({attempt["resumed"] for attempt in attempts if attempt["resumed"]}) >= 5, attempts
+    assert any(attempt["saving"] for attempt in attempts), attempts
+    assert any(attempt["evaluating"] for attempt in attempts), attempts
     for file in ("final.npz", "ema.npz"):
-        whole, killed = load(tmp_path / "whole" / file), load(tmp_path / "killed" / file)
+        whole, killed = arrays(tmp_path / "whole", file), arrays(tmp_path / "killed", file)
         assert whole.keys() == killed.keys()
         for key, value in whole.items():
             np.testing.assert_array_equal(killed[key], value)

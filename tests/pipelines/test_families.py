@@ -8,12 +8,11 @@ import tensorflow as tf
 
 from pipelines.config import override, recipes
 from pipelines.runs import model_source
-from pipelines.runs.strategies import make_strategy
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import conversion, saved_model
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.tiny import tiny_experiment
+from tests.pipelines.tiny import arrays, one_device, tiny_experiment, two_replicas
 
 SHARED = (
     "data.shuffle_window=64",
@@ -42,14 +41,6 @@ def bit(*assignments):
 FAMILIES = {"hybrid": hybrid, "BiT": bit}
 
 
-def one_device():
-    return tf.distribute.OneDeviceStrategy("CPU:0")
-
-
-def two_replicas():
-    return make_strategy("mirrored")
-
-
 @pytest.fixture(scope="module", params=FAMILIES)
 def run(request, tmp_path_factory):
     """`(function that makes the experiment, workdir of a run on one device)`."""
@@ -57,11 +48,6 @@ def run(request, tmp_path_factory):
     make = FAMILIES[request.param]
     loop.train(make(), folder, one_device())
     return make, folder
-
-
-def final(workdir):
-    with np.load(Workdir(workdir).final, allow_pickle=False) as file:
-        return dict(file)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +59,7 @@ def test_splits_train_the_same_model(run, tmp_path, strategy, parts):
     """With parts, kernels are standardised once and their gradients summed before."""
     make, folder = run
     loop.train(make(f"train.accumulate_steps={parts}"), tmp_path / "run", strategy())
-    expected, received = final(folder), final(tmp_path / "run")
+    expected, received = arrays(folder), arrays(tmp_path / "run")
     largest = max(np.abs(value).max() for value in expected.values())
     for key, value in expected.items():
         if not key.endswith("key/bias"):
@@ -86,7 +72,7 @@ def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
     """Checkpoints carry no strategy: what two replicas saved is one model anywhere."""
     make, _ = run
     loop.train(make(), tmp_path / "run", two_replicas())
-    expected = final(tmp_path / "run")
+    expected = arrays(tmp_path / "run")
     (tmp_path / "run" / "final.npz").unlink()
     report = conversion.convert(str(tmp_path / "run"), str(tmp_path / "a.npz"), log=str)
     assert report.passed and report.difference == 0
@@ -101,9 +87,9 @@ def test_resumes_bitwise(run, tmp_path, capsys):
     loop.train(make("schedule.decay=constant"), tmp_path / "a", one_device())
     assert "resuming from step 2" in capsys.readouterr().out
     loop.train(make("schedule.decay=constant"), tmp_path / "b", one_device())
-    a, b = final(tmp_path / "a"), final(tmp_path / "b")
+    a, b = arrays(tmp_path / "a"), arrays(tmp_path / "b")
     assert all(a[key].tobytes() == b[key].tobytes() for key in b)
-    assert any(a[key].tobytes() != value.tobytes() for key, value in final(folder).items())
+    assert any(a[key].tobytes() != value.tobytes() for key, value in arrays(folder).items())
 
 
 def test_mixed_precision_and_average(run, tmp_path):

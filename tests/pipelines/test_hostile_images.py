@@ -99,7 +99,8 @@ def test_training(everything, rule, crop):
 def test_a_random_crop_of_a_huge_jpeg_is_not_even_drawn():
     """Only a part would be decoded, but it may be a large one."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="claims more than"):
-        augmentation.inception_crop(tf.constant(UNREADABLE["huge JPEG"][1]), tf.constant([0, 0]))
+        huge = tf.constant(UNREADABLE["huge JPEG"][1])
+        augmentation.inception_crop(huge, tf.constant([0, 0]), (0.05, 1.0))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["direct", "resize_small"])
@@ -136,7 +137,9 @@ def test_each_bad_file_is_named_and_never_written(name, tmp_path):
     assert f"The image b/{name}.{suffix} of folder:{root} (id 3) cannot be decoded: " in problem
     assert "\n" not in problem and len(problem) < 1000
     with pytest.raises(DataError) as refused:
-        record_writer.write_records({"train": source}, tmp_path / "records", shards=2)
+        record_writer.write_records(
+            {"train": source}, tmp_path / "records", shards=2, bad_images="stop"
+        )
     assert str(refused.value) == problem
     assert os.listdir(tmp_path) == ["folder"]
 

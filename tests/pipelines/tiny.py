@@ -1,6 +1,12 @@
-"""A run that takes a second: what the tests of training share."""
+"""A run that takes a second, and what its tests have in common."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
 
 from pipelines.config import override, recipes
+from pipelines.runs.strategies import make_strategy
 
 # Dropout of every kind and augmentation are on, so that a draw that depends on the split shows.
 TINY = [
@@ -30,3 +36,17 @@ def tiny_experiment(*assignments):
 def as_flags(*assignments):
     """The same for a command line."""
     return [part for text in [*TINY, *assignments] for part in ("--set", text)]
+
+
+def one_device():
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def two_replicas():
+    return make_strategy("mirrored")
+
+
+def arrays(workdir, name="final.npz"):
+    """The weights that a run has written, by name."""
+    with np.load(os.path.join(workdir, name), allow_pickle=False) as file:
+        return dict(file)

@@ -77,6 +77,8 @@ class ModelConfig(Config):
 
     # The name of the family, "family" in the dictionary.
     family: ClassVar[str]
+    # Fields that make a variant: another variant brings its own values of them.
+    size_fields: ClassVar[tuple[str, ...]]
 
     @property
     def pooled(self) -> bool:

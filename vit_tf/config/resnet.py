@@ -97,6 +97,7 @@ class ResNetConfig(_ResNetFields, ModelConfig):
     """
 
     family: ClassVar[str] = "resnet"
+    size_fields: ClassVar[tuple[str, ...]] = ("stage_depths", "width")
 
     # Residual units of each stage. All stages but the first halve the sides.
     stage_depths: tuple[int, ...]

@@ -23,6 +23,15 @@ class ViTConfig(ModelConfig):
     """
 
     family: ClassVar[str] = "vit"
+    size_fields: ClassVar[tuple[str, ...]] = (
+        "patch_size",
+        "hidden_size",
+        "mlp_size",
+        "layers",
+        "heads",
+        "representation_size",
+        "stem",
+    )
 
     # Width D of every token.
     hidden_size: int

@@ -27,7 +27,8 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
     651 / 100 / 150 images)."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [  # noqa: RUF012, the name and type that TFDS reads
+    # A list under this name is what TFDS reads.
+    BUILDER_CONFIGS = [
         tfds.core.BuilderConfig(name="all", description="All ten digits."),
         tfds.core.BuilderConfig(name="low", description="Digits 0 to 4, same splits."),
     ]

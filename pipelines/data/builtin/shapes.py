@@ -75,7 +75,8 @@ class Shapes(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
     """Builder of `shapes/<configuration>`."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [ShapesConfig.parse(label) for label in _LABELS]  # noqa: RUF012
+    # A list under this name is what TFDS reads.
+    BUILDER_CONFIGS = [ShapesConfig.parse(label) for label in _LABELS]
 
     def __init__(self, *, config=None, **kwargs):
         if isinstance(config, str):

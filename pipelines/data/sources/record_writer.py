@@ -28,7 +28,7 @@ class WriteSummary(NamedTuple):
     left_out: int  # images, named in `BAD_FILE`
 
 
-def write_records(sources, output, shards, bad_images="stop", log=print):
+def write_records(sources, output, shards, bad_images, log=print):
     """Writes sources as the splits of one folder: all of it, or nothing.
 
     The files are written to a folder beside it, which is renamed at the end. Every image is decoded

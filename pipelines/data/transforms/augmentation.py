@@ -77,7 +77,7 @@ def augment(image_bytes, seed, preprocessing, options):
     return image
 
 
-def inception_crop(image_bytes, seed, area=(0.05, 1.0)):
+def inception_crop(image_bytes, seed, area):
     """Decodes a random part of an image: area and aspect drawn at random (Szegedy et al., 2015).
 
     The whole image if 100 attempts find no such part. Of a JPEG only the part is decoded, which
@@ -146,7 +146,7 @@ def jitter_colors(image, seed, strengths):
     return image
 
 
-def erase(image, seed, probability, area=(0.02, 0.4), aspect=(0.3, 1 / 0.3), fill="noise"):
+def erase(image, seed, probability, area, aspect, fill):
     """Erases a random rectangle (Zhong et al., 2020, algorithm 1).
 
     Share of the area and aspect are uniform; the first of 100 attempts that fits into the image is

@@ -14,20 +14,6 @@ import tensorflow as tf
 # What empty places get: grey, which operations on contrast hardly notice.
 FILL = 128
 
-# Steiner et al., 2022: the seven levels, weakest first, as options of a training pipeline.
-AUGREG_LEVELS = {
-    name: {"randaugment_layers": layers, "randaugment_magnitude": magnitude, "mixup": mixup}
-    for name, layers, magnitude, mixup in (
-        ("none", 0, 0.0, 0.0),
-        ("light1", 2, 0.0, 0.0),
-        ("light2", 2, 10.0, 0.2),
-        ("medium1", 2, 15.0, 0.2),
-        ("medium2", 2, 15.0, 0.5),
-        ("strong1", 2, 20.0, 0.5),
-        ("strong2", 2, 20.0, 0.8),
-    )
-}
-
 
 def rand_augment(image, seed, layers, magnitude):
     """Applies `layers` operations of the pool, each drawn uniformly and always applied.
@@ -38,7 +24,7 @@ def rand_augment(image, seed, layers, magnitude):
         image: uint8 `[h, w, 3]` of static shape.
         seed: int64 tensor `[2]`.
         layers: number of operations; the same one may be drawn again.
-        magnitude: `m`, from 0 to `MAX_MAGNITUDE`.
+        magnitude: `m`, from 0 to `config.augmentation.MAX_MAGNITUDE`.
 
     Returns:
         uint8 `[h, w, 3]`.

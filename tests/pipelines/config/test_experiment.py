@@ -1,7 +1,9 @@
 """Overrides, JSON and validation of experiments."""
 
+import copy
 import dataclasses
 import json
+import pickle
 
 import pytest
 
@@ -325,6 +327,21 @@ def test_unknown_experiment_names_near_ones():
 def test_experiments_cannot_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Experiment().seed = 3
+
+
+def test_experiments_can_be_copied():
+    recipe = recipes.get_recipe("digits")
+    for copied in (copy.copy(recipe), copy.deepcopy(recipe), pickle.loads(pickle.dumps(recipe))):
+        assert copied == recipe and hash(copied) == hash(recipe)
+        with pytest.raises(TypeError, match="cannot be changed"):
+            copied.model.fields["layers"] = 3
+    assert dataclasses.asdict(recipe)["model"]["fields"] == dict(recipe.model.fields)
+    for change in ("update", "setdefault", "pop", "__delitem__", "__ior__"):
+        with pytest.raises(TypeError, match="cannot be changed"):
+            getattr(recipe.model.fields, change)("layers")
+    for change in ("clear", "popitem"):
+        with pytest.raises(TypeError, match="cannot be changed"):
+            getattr(recipe.model.fields, change)()
 
 
 def test_differences_are_readable():

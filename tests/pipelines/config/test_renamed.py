@@ -39,18 +39,104 @@ def test_set_with_an_old_name(old):
     )
 
 
-def test_all_of_a_config_are_listed():
-    """Also where a field of this name held nothing, as in every configuration of a ViT."""
-    old = {}
-    for path in RENAMED:
-        section, name = path.split(".")
-        old.setdefault(section, {})[name] = None
-    old["model"] |= {"name": "ViT-Ti/16", "heads": None}
+# What every configuration of the version before had in these sections.
+OLD_SECTIONS = {
+    "data": {
+        "name": "digits",
+        "train_split": "train",
+        "window": 8192,
+        "erasing": 0.0,
+        "erasing_area": [0.02, 0.4],
+        "erasing_aspect": [0.3, 1 / 0.3],
+        "erasing_fill": "noise",
+        "colour_jitter": [0.0, 0.0, 0.0, 0.0],
+    },
+    "optimizer": {"name": "adamw", "decay": "kernels", "clip_norm": None},
+    "train": {"steps": 1000, "accumulation": 1, "average": None},
+}
+# It listed the fields of all models, with null for the value of the variant.
+OLD_MODEL = {
+    "name": "ViT-B/16",
+    "image_size": [224, 224],
+    "patch_size": None,
+    "hidden_size": None,
+    "mlp_size": None,
+    "layers": None,
+    "heads": None,
+    "units": None,
+    "width": None,
+    "group_norm_epsilon": None,
+    "variance_epsilon": None,
+    "deviation_epsilon": None,
+    "classifier": None,
+    "representation_size": None,
+    "position_embedding": None,
+    "activation": None,
+    "dropout": None,
+    "attention_dropout": None,
+    "stochastic_depth": None,
+    "layer_norm_epsilon": None,
+    "head_bias": None,
+    "dtype": "float32",
+}
+OLD_STEM = {
+    "units": [1, 2],
+    "width": 0.5,
+    "group_norm_epsilon": 1e-4,
+    "variance_epsilon": 1e-8,
+    "deviation_epsilon": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "renamed"),
+    [
+        ({"name": "ViT-Ti/16", "heads": 3}, {}),
+        ({"name": "R50+ViT-B/16"}, {}),
+        (
+            {"name": "ViT-B/16"} | OLD_STEM,
+            {path: new for path, new in RENAMED.items() if path.startswith("model.")},
+        ),
+        ({"name": "BiT-R50x1"}, {}),
+        ({"name": "BiT-R50x1"} | OLD_STEM, {"model.units": "model.stage_depths"}),
+    ],
+    ids=["vit", "hybrid", "own hybrid", "resnet", "own resnet"],
+)
+def test_all_of_a_config_are_listed(model, renamed):
+    """All that must be renamed, and nothing else; then the configuration can be read."""
+    old = {"seed": 3, "init_from": None, "model": OLD_MODEL | model} | OLD_SECTIONS
+    renamed = renamed | {path: new for path, new in RENAMED.items() if "model." not in path}
     with pytest.raises(UserError) as error:
-        Experiment.from_dict(old | {"seed": 3})
-    assert str(error.value).startswith("config.json has names of an earlier version")
-    for path, new in RENAMED.items():
-        assert f"{path} -> {new}" in str(error.value)
+        Experiment.from_dict(old)
+    start, end = "config.json has names of an earlier version. Rename them: ", "."
+    text = str(error.value)
+    assert text.startswith(start) and text.endswith(end)
+    listed = text.removeprefix(start).removesuffix(end).split(", ")
+    assert sorted(listed) == sorted(f"{path} -> {new}" for path, new in renamed.items())
+
+    for path, new in renamed.items():
+        section, name = path.split(".")
+        old[section] = dict(old[section])
+        value = old[section].pop(name)
+        *sections, name = new.split(".")
+        inner = old
+        for key in sections:
+            inner = inner.setdefault(key, {})
+        inner[name] = value
+    read = Experiment.from_dict(old).model
+    own = {name: value for name, value in model.items() if name != "name"}
+    assert list(read.fields.values()) == [_as_read(value) for value in own.values()]
+
+
+def _as_read(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+def test_null_is_no_excuse_for_an_unknown_field():
+    with pytest.raises(UserError, match="Unknown model field 'layer' of ViT-B/16"):
+        Experiment.from_dict({"model": {"layer": None}})
+    with pytest.raises(UserError, match="model.image_size is of type"):
+        Experiment.from_dict({"model": {"image_size": None}})
 
 
 def test_a_resnet_has_fields_of_its_own():

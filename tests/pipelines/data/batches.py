@@ -13,6 +13,7 @@ KEYS = ("image", "label", "id", "position", "weight")
 
 def train_dataset(source, **options):
     """`pipeline.train_dataset`; fields of `Sampling` and `Augmentation` stand among the options."""
+    options = {"sharding": "global"} | options
     sampling, augmentation = (_pop(cls, options) for cls in (Sampling, Augmentation))
     return pipeline.train_dataset(source, sampling, augmentation, **options)
 

@@ -234,19 +234,19 @@ def test_nothing_bad_leaves_no_file(digits, tmp_path):
 
 def test_a_batch_without_a_single_image_stops(examples):
     """One image is enough to go on."""
-    sampling = Sampling(batch_size=32, seed=5, shuffle_window=70)
+    sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
     order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
     almost = BadImages(None, lambda line: None)
     batches = _train(Spoilt(examples, order[1:]), 4, skip=almost)
     assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
-    almost.check()
+    assert almost.failure is None
 
     for options in ({}, {"replicas": 2}, {"mixup": 0.2}):
         bad = BadImages(None, lambda line: None)
         with pytest.raises(bad_images.INPUT_ERRORS):
             _train(Spoilt(examples, order), 4, skip=bad, **options)
         with pytest.raises(DataError, match="Not one of the 32 images of training batch 2 can be"):
-            bad.check()
+            raise bad.failure
 
 
 def test_a_file_that_cannot_be_written_stops(source, tmp_path):
@@ -254,7 +254,7 @@ def test_a_file_that_cannot_be_written_stops(source, tmp_path):
     with pytest.raises(bad_images.INPUT_ERRORS):
         _train(source, 7, skip=bad)
     with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
-        bad.check()
+        raise bad.failure
 
 
 def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
@@ -280,7 +280,7 @@ def test_files_that_cannot_be_read_still_stop(tmp_path, monkeypatch):
     file.unlink()
     with pytest.raises(bad_images.INPUT_ERRORS):
         _train(source, 1, skip=bad)
-    bad.check()
+    assert bad.failure is None
     assert "cannot be read" in str(bad_images.find_bad_image(source, [5], bad))
 
 
@@ -296,17 +296,17 @@ def test_a_failure_of_the_input_becomes_the_name_of_the_image(source, tmp_path):
     error = tf.errors.InvalidArgumentError(None, None, "no image")
     for indices, bad in (([199, 78, 77], 78), (iter(range(41)), 3)):
         with pytest.raises(DataError, match=f"image digit {bad} "):
-            bad_images.explain_input_error(error, source, indices)
+            raise bad_images.explain_input_error(error, source, indices)
     with pytest.raises(tf.errors.InvalidArgumentError) as same:
-        bad_images.explain_input_error(error, source, [0, 199, 5])
+        raise bad_images.explain_input_error(error, source, [0, 199, 5])
     assert same.value is error
     skipped = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        bad_images.explain_input_error(error, source, BAD, skipped)
+        raise bad_images.explain_input_error(error, source, BAD, skipped)
     with pytest.raises(RunError):
         skipped.record(source, [3], [b""])
     with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
-        bad_images.explain_input_error(error, source, BAD, skipped)
+        raise bad_images.explain_input_error(error, source, BAD, skipped)
 
 
 def test_images_to_show_leave_out_bad_ones(source, examples):

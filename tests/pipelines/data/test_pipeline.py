@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pipelines.config.augmentation import Augmentation
+from pipelines.config.augmentation import AUGREG_LEVELS, Augmentation
 from pipelines.config.sampling import Sampling
 from pipelines.data import bad_images, pipeline, stateless_random
 from pipelines.data.order import TrainOrder
@@ -15,7 +15,6 @@ from pipelines.data.sources import tfds_source
 from pipelines.data.sources.open import open_source
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
-from pipelines.data.transforms.randaugment import AUGREG_LEVELS
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
@@ -69,7 +68,7 @@ def test_train_batches_follow_their_definition(digits):
     """Order, seeds and augmentation put together by hand, across the end of an epoch."""
     everything = digits.read([(0, 200)])
     order = TrainOrder((200,), 70, 5)
-    sampling = Sampling(batch_size=32, shuffle_window=70, seed=5)
+    sampling = Sampling(batch_size=32, shuffle_window=70, seed=5, sharding="global")
     for step, batch in enumerate(_train(digits, 8)):
         indices = order.stream(step * 32, step * 32 + 32)
         np.testing.assert_array_equal(batch["id"], everything.ids[indices])
@@ -341,7 +340,7 @@ def test_unreadable_image_stops_and_is_named(digits):
     source = _Damaged(digits, damaged=9)
     options = {"batch_size": 4, "preprocessing": PREPROCESSING}
     train = iter(train_dataset(source, **options, seed=0, shuffle_window=12))
-    sampling = Sampling(batch_size=4, seed=0, shuffle_window=12)
+    sampling = Sampling(batch_size=4, seed=0, shuffle_window=12, sharding="global")
     steps = [pipeline.train_indices(source, sampling, step) for step in range(3)]
     (bad_step,) = [k for k in range(3) if 9 in steps[k]]
     for step in range(3):

@@ -89,7 +89,7 @@ def test_one_window_is_held():
 
 
 def test_padding_and_unwanted_rows():
-    """A host keeps its share of a window, and pads where there are no examples."""
+    """A host keeps its rows of a window, and pads where there are no examples."""
     window = Window([(10, 20)], np.array([17, -1, 12, -1]), np.array([4, 5, 6, 7]))
     ((images, labels, ids, positions),) = read_ahead(Store(), [window])
     assert [image and image.index for image in images] == [17, None, 12, None]

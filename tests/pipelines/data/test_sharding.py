@@ -36,7 +36,9 @@ OWN[2] = [*range(60, 90), *range(150, 180)]
 def records(tmp_path_factory):
     """A folder of TFRecord files; ids are positions."""
     path = tmp_path_factory.mktemp("sharding") / "records"
-    record_writer.write_records({"train": open_source("digits", f"train[:{COUNT}]")}, path, SHARDS)
+    record_writer.write_records(
+        {"train": open_source("digits", f"train[:{COUNT}]")}, path, SHARDS, "stop"
+    )
     return path
 
 
@@ -299,6 +301,6 @@ def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch
     )
     error = tf.errors.InvalidArgumentError(None, None, "no image")
     with pytest.raises(DataError, match=rf"record {bad % 30} of .*\(id {bad}\)"):
-        data.explain_input_error(error, [1], hosts=3)
+        raise data.explain_input_error(error, [1], hosts=3)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        data.explain_input_error(error, [2], hosts=3)
+        raise data.explain_input_error(error, [2], hosts=3)

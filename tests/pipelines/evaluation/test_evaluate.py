@@ -5,25 +5,25 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
+from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import model_source
 from pipelines.runs.strategies import make_strategy
 from pipelines.training import loop
-from tests.pipelines.tiny import tiny_experiment
-
-
-def one_device():
-    return tf.distribute.OneDeviceStrategy("CPU:0")
+from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.tiny import one_device, tiny_experiment
 
 
 def evaluated(source, experiment, strategy):
+    data = experiment.data
     return evaluate(
         source,
-        experiment.data,
+        open_source(data.name, data.eval_split, data.data_dir),
         strategy,
         batch_size=experiment.train.batch_size,
         loss=experiment.train.loss,
+        bad_images=data.bad_images,
     )
 
 
@@ -68,11 +68,10 @@ def test_evaluating_on_other_classes_is_refused(finished):
         evaluated(model_source.find(workdir), tiny_experiment("data.name=digits/low"), one_device())
 
 
-def test_nothing_to_evaluate():
-    with pytest.raises(UserError, match="data.eval_split is none"):
-        evaluated(
-            model_source.find("shipped"), tiny_experiment("data.eval_split=none"), one_device()
-        )
+def test_nothing_to_evaluate(monkeypatch, capsys, tmp_path):
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here("evaluate", "--set=data.eval_split=none", **here)
+    assert_user_error(result, "data.eval_split is none")
 
 
 def test_unpooled_models_are_refused(tmp_path):

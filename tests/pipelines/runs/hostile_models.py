@@ -185,7 +185,7 @@ def unfinished_run(**fields):
         run.create(experiment)
         model = vit_tf.create_model(experiment.model.config(10))
         state = tf.train.Checkpoint(model=checkpoints.weights_by_path(model.weights))
-        checkpoints.CheckpointStore(run.checkpoints, state).save(1)
+        checkpoints.CheckpointStore(run.checkpoints, state, keep_last=1, keep_every=0).save(1)
         write_json(run.manifest, {"data": {"labels": list("0123456789")}})
         top = experiment.to_dict()
         top["model"] |= fields

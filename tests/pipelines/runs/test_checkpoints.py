@@ -19,6 +19,10 @@ def state():
     return variable, tf.train.Checkpoint(variable=variable)
 
 
+def open_store(directory, state, keep_last=3, keep_every=0):
+    return CheckpointStore(directory, state, keep_last=keep_last, keep_every=keep_every)
+
+
 def save(store, variable, step, score=None):
     variable.assign(float(step))
     store.save(step, score)
@@ -26,7 +30,7 @@ def save(store, variable, step, score=None):
 
 def test_the_newest_is_restored(tmp_path, state):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path / "c", checkpoint)
+    store = open_store(tmp_path / "c", checkpoint)
     assert store.restore_newest() is None
     for step in (5, 10):
         save(store, variable, step)
@@ -37,7 +41,7 @@ def test_the_newest_is_restored(tmp_path, state):
 
 def test_rules_of_keeping(tmp_path, state):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint, keep_last=2, keep_every=30)
+    store = open_store(tmp_path, checkpoint, keep_last=2, keep_every=30)
     scores = {10: 0.5, 20: 0.9, 30: 0.7, 40: 0.9, 50: 0.1}
     for step in range(10, 101, 10):
         save(store, variable, step, scores.get(step))
@@ -47,7 +51,7 @@ def test_rules_of_keeping(tmp_path, state):
 
 def test_a_later_score_is_added_without_writing_the_state_again(tmp_path, state):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint, keep_last=1)
+    store = open_store(tmp_path, checkpoint, keep_last=1)
     save(store, variable, 1)
     before = os.stat(checkpoints.prefix(tmp_path, 1) + ".index").st_mtime_ns
     store.save(1, score=0.9)
@@ -75,7 +79,7 @@ DAMAGE = {
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_one_is_named_and_skipped(tmp_path, state, capsys, kind):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint)
+    store = open_store(tmp_path, checkpoint)
     for step in (1, 2):
         save(store, variable, step)
     DAMAGE[kind](tmp_path / "step-2")
@@ -91,11 +95,11 @@ def test_a_damaged_one_is_named_and_skipped(tmp_path, state, capsys, kind):
 def test_a_damaged_newer_one_does_not_push_out_what_is_saved(tmp_path, state, monkeypatch):
     """It counts for nothing, neither among the last nor as the best, until it is replaced."""
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint)
+    store = open_store(tmp_path, checkpoint)
     for step, score in ((10, 0.2), (20, 0.1), (30, 0.9)):
         save(store, variable, step, score)
     DAMAGE["flipped byte"](tmp_path / "step-30")
-    store = CheckpointStore(tmp_path, checkpoint, keep_last=1)
+    store = open_store(tmp_path, checkpoint, keep_last=1)
     assert store.restore_newest() == 20
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.os, "rename", full)
@@ -112,7 +116,7 @@ def test_a_damaged_newer_one_does_not_push_out_what_is_saved(tmp_path, state, mo
 def test_the_best_is_whole_and_the_first_of_equals(tmp_path, state):
     variable, checkpoint = state
     assert checkpoints.best(tmp_path) is None
-    store = CheckpointStore(tmp_path, checkpoint, keep_last=9)
+    store = open_store(tmp_path, checkpoint, keep_last=9)
     save(store, variable, 1)
     assert checkpoints.best(tmp_path) is None
     for step, score in ((2, 0.5), (3, 0.9), (4, 0.9), (5, 0.7)):
@@ -132,7 +136,7 @@ def full(*arguments, **keywords):
 
 def test_a_full_disk_while_a_score_is_added(tmp_path, state, monkeypatch):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint)
+    store = open_store(tmp_path, checkpoint)
     save(store, variable, 1)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_json", full)
@@ -144,7 +148,7 @@ def test_a_full_disk_while_a_score_is_added(tmp_path, state, monkeypatch):
 
 def test_only_damaged_ones_are_an_error_not_a_fresh_start(tmp_path, state):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint)
+    store = open_store(tmp_path, checkpoint)
     save(store, variable, 1)
     DAMAGE["truncated"](tmp_path / "step-1")
     with pytest.raises(RunError, match="None of the checkpoints"):
@@ -153,7 +157,7 @@ def test_only_damaged_ones_are_an_error_not_a_fresh_start(tmp_path, state):
 
 def test_what_a_crash_left_is_ignored_and_swept(tmp_path, state):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint)
+    store = open_store(tmp_path, checkpoint)
     (tmp_path / "unfinished-7").mkdir()
     (tmp_path / "unfinished-7" / "state.index").write_text("half")
     assert store.restore_newest() is None
@@ -166,7 +170,7 @@ def test_a_full_disk_is_one_sentence_and_the_previous_one_stays(
     tmp_path, state, monkeypatch, place
 ):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint)
+    store = open_store(tmp_path, checkpoint)
     save(store, variable, 1)
 
     def full_in_tensorflow(*arguments, **keywords):
@@ -191,7 +195,7 @@ def test_a_full_disk_is_one_sentence_and_the_previous_one_stays(
 
 def test_an_older_damaged_one_does_not_stop_a_run(tmp_path, state):
     variable, checkpoint = state
-    store = CheckpointStore(tmp_path, checkpoint, keep_last=2)
+    store = open_store(tmp_path, checkpoint, keep_last=2)
     for step in (1, 2):
         save(store, variable, step)
     DAMAGE["no checksums"](tmp_path / "step-1")
@@ -203,7 +207,7 @@ def test_an_older_damaged_one_does_not_stop_a_run(tmp_path, state):
 
 def test_a_checkpoint_of_another_program_is_one_sentence(tmp_path, state):
     variable, checkpoint = state
-    save(CheckpointStore(tmp_path, checkpoint), variable, 1)
+    save(open_store(tmp_path, checkpoint), variable, 1)
     other = tf.train.Checkpoint(variable=tf.Variable(0.0), more=tf.Variable([1.0]))
     with pytest.raises(RunError, match="step 1 .* is of another program"):
-        CheckpointStore(tmp_path, other).restore_newest()
+        open_store(tmp_path, other).restore_newest()

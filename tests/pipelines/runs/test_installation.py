@@ -175,26 +175,39 @@ def test_a_missing_package_has_one_sentence(examine, monkeypatch, name):
     ]
 
 
+_NO_TENSORFLOW = "ModuleNotFoundError(\"No module named 'tensorflow'\", name='tensorflow')"
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("name", "error"),
+    ("name", "error", "variables"),
     [
-        ("tensorflow", "ModuleNotFoundError(\"No module named 'tensorflow'\", name='tensorflow')"),
-        ("tensorflow", "ImportError('libtensorflow_cc.so.2: cannot open')"),
-        ("tensorflow", "ValueError('numpy.dtype size changed')"),
-        ("keras", "ImportError('Keras needs another NumPy')"),
-        ("h5py", "ImportError('libhdf5.so: cannot open')"),
-        ("packaging", "ModuleNotFoundError(\"No module named 'packaging'\", name='packaging')"),
-        ("tensorflow-datasets", "TypeError('Descriptors cannot be created directly')"),
-        ("tf-models-official", "ModuleNotFoundError(\"No module named 'orbit'\", name='orbit')"),
+        ("tensorflow", _NO_TENSORFLOW, {}),
+        ("tensorflow", _NO_TENSORFLOW, {"VIT_OPS": "compiled"}),
+        ("tensorflow", "ImportError('libtensorflow_cc.so.2: cannot open')", {}),
+        ("tensorflow", "ValueError('numpy.dtype size changed')", {}),
+        ("tensorflow", "ValueError('numpy.dtype size changed')", {"VIT_ISA": "avx2"}),
+        ("keras", "ImportError('Keras needs another NumPy')", {}),
+        ("h5py", "ImportError('libhdf5.so: cannot open')", {}),
+        (
+            "packaging",
+            "ModuleNotFoundError(\"No module named 'packaging'\", name='packaging')",
+            {},
+        ),
+        ("tensorflow-datasets", "TypeError('Descriptors cannot be created directly')", {}),
+        (
+            "tf-models-official",
+            "ModuleNotFoundError(\"No module named 'orbit'\", name='orbit')",
+            {},
+        ),
     ],
 )
-def test_a_package_that_cannot_be_imported_is_named(tmp_path, name, error):
+def test_a_package_that_cannot_be_imported_is_named(tmp_path, name, error, variables):
     """In a process that finds another package of this name first."""
     module = installation._MODULES[name]
     (tmp_path / module).mkdir()
     (tmp_path / module / "__init__.py").write_text(f"raise {error}\n")
-    result = run_command("doctor", "--json", cwd=tmp_path)
+    result = run_command("doctor", "--json", cwd=tmp_path, **variables)
     assert result.returncode == 1, result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     version = importlib.metadata.version(name)
@@ -272,8 +285,18 @@ def test_variables(examine, doctor, monkeypatch):
     code, found, err = examine()
     assert code == 1 and "VIT_ISA is unknown" in err
     monkeypatch.delenv("VIT_OPS")
-    code, _, err = doctor()
+    code, out, err = doctor()
     assert code == 2 and err.startswith("error: VIT_ISA=avx1024: ")
+    assert "VIT_ISA is unknown" in out
+
+
+def test_what_vit_ops_asks_for_is_judged_after_the_report(doctor, monkeypatch):
+    reason = "no compiled library has been built"
+    monkeypatch.setattr(loader, "_library", loader.Library(reason=reason))
+    monkeypatch.setenv("VIT_OPS", "compiled")
+    code, out, err = doctor()
+    assert code == 2 and err.startswith("error: VIT_OPS=compiled asks for the compiled library")
+    assert f"The compiled ops are not used: {reason}." in out
 
 
 def test_no_arguments(doctor):

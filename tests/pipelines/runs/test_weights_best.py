@@ -5,7 +5,6 @@ import os
 import shutil
 
 import pytest
-import tensorflow as tf
 
 from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.checkpoints import CheckpointStore
@@ -14,7 +13,7 @@ from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
-from tests.pipelines.tiny import tiny_experiment
+from tests.pipelines.tiny import one_device, tiny_experiment
 
 BEST = 4
 EVERY = (
@@ -23,10 +22,6 @@ EVERY = (
     "train.checkpoint_every=4",
     "optimizer.learning_rate=0.05",
 )
-
-
-def one_device():
-    return tf.distribute.OneDeviceStrategy("CPU:0")
 
 
 def checksums(run, step):

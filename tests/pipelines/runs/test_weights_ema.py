@@ -47,11 +47,6 @@ def command(runs, monkeypatch, capsys):
     return run
 
 
-def arrays(path):
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
-
-
 def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
     logged = evaluations(runs / "ended")
     losses = {}

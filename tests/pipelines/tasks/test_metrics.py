@@ -10,7 +10,7 @@ from tests.pipelines.tasks.formulas import softmax_loss
 
 
 def sums_of(labels, logits, weights):
-    return metric_sums(labels, logits, weights, cross_entropy(labels, logits))
+    return metric_sums(labels, logits, weights, cross_entropy(labels, logits, "softmax"))
 
 
 def test_sums_leave_padding_out_even_if_it_is_not_finite():

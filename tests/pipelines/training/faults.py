@@ -14,7 +14,7 @@ from pipelines.runs import checkpoints
 from pipelines.runs.strategies import make_strategy
 from pipelines.training import loop
 from pipelines.training.train_data import TrainData
-from tests.pipelines.tiny import tiny_experiment
+from tests.pipelines.tiny import arrays, tiny_experiment
 from vit_tf.layers import dropout, encoder
 
 # Deterministic, because runs are compared bit for bit; a log line after 4 steps, so that several
@@ -100,14 +100,9 @@ def records(run):
         return [json.loads(line) for line in file]
 
 
-def arrays(path):
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
-
-
 def assert_same_results(run, expected):
     for name in ("final.npz", "ema.npz"):
-        received, wanted = arrays(run / name), arrays(expected / name)
+        received, wanted = arrays(run, name), arrays(expected, name)
         assert received.keys() == wanted.keys()
         for key, value in wanted.items():
             np.testing.assert_array_equal(received[key], value, err_msg=key)

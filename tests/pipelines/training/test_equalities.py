@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import checkpoints, model_source
-from pipelines.runs.strategies import make_strategy
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.process import run_command
-from tests.pipelines.tiny import as_flags, tiny_experiment
+from tests.pipelines.tiny import arrays, as_flags, one_device, tiny_experiment, two_replicas
 
 # Over 12 steps in float32: relative for losses, for weights a part of the largest.
 TOLERANCE = {"sgd": 1e-6, "adamw": 1e-5}
@@ -32,14 +32,6 @@ EVERYTHING = (
 )
 
 
-def one_device():
-    return tf.distribute.OneDeviceStrategy("CPU:0")
-
-
-def two_replicas():
-    return make_strategy("mirrored")
-
-
 def everything(optimizer):
     chosen = {"optimizer.name": optimizer, "optimizer.learning_rate": RATE[optimizer]}
     return [*EVERYTHING, *(f"{path}={value}" for path, value in chosen.items())]
@@ -48,11 +40,6 @@ def everything(optimizer):
 def train(workdir, strategy, optimizer, *assignments):
     loop.train(tiny_experiment(*everything(optimizer), *assignments), workdir, strategy)
     return workdir
-
-
-def arrays(workdir, name="final.npz"):
-    with np.load(os.path.join(workdir, name), allow_pickle=False) as file:
-        return dict(file)
 
 
 def losses(workdir):
@@ -177,10 +164,11 @@ def test_the_average_is_its_closed_form(tmp_path, strategy):
     source = model_source.find(tmp_path / "run/ema.npz")
     means = evaluate(
         source,
-        experiment.data,
+        open_source(experiment.data.name, experiment.data.eval_split),
         one_device(),
         batch_size=experiment.train.batch_size,
         loss=experiment.train.loss,
+        bad_images="stop",
     )
     assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
 

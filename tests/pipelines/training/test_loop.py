@@ -12,23 +12,9 @@ import tensorflow as tf
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.signals import Signals
-from pipelines.runs.strategies import make_strategy
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
-from tests.pipelines.tiny import tiny_experiment
-
-
-def one_device():
-    return tf.distribute.OneDeviceStrategy("CPU:0")
-
-
-def two_replicas():
-    return make_strategy("mirrored")
-
-
-def arrays(workdir, name="final.npz"):
-    with np.load(os.path.join(workdir, name), allow_pickle=False) as file:
-        return dict(file)
+from tests.pipelines.tiny import arrays, one_device, tiny_experiment, two_replicas
 
 
 def losses(workdir):

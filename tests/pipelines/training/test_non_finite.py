@@ -157,7 +157,7 @@ def test_what_the_data_bring_with_them(tmp_path, monkeypatch, value, key, what, 
 
 
 def test_weights_that_explode_in_a_process(tmp_path):
-    """They are named, and no skipping mends them."""
+    """They are named; skipping steps cannot repair them."""
     result = run_command(
         "pretrain",
         *as_flags(*EXPLODING, "data.eval_split=none", "train.non_finite=skip"),
@@ -169,7 +169,7 @@ def test_weights_that_explode_in_a_process(tmp_path):
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and "Traceback" not in result.stderr
     assert "is not finite at step 1, first in the weight patch_embedding/kernel." in lines[0]
-    assert "Skipping steps mends no weights" in lines[0]
+    assert "Skipping cannot repair weights" in lines[0]
     (record,) = records(tmp_path / "run")
     assert record["layer"] == "patch_embedding" and record["action"] == "stop"
     assert record["shown_by"] == []
@@ -327,7 +327,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     )
     run = Workdir(tmp_path / "run")
     run.create(experiment)
-    CheckpointStore(run.checkpoints, state).save(4)
+    CheckpointStore(run.checkpoints, state, keep_last=1, keep_every=0).save(4)
     with pytest.raises(
         RunError, match="of another program: .* not bound to .* Choose another --workdir"
     ):

@@ -25,7 +25,9 @@ def digits():
 @pytest.fixture(scope="module")
 def written(digits, tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "digits"
-    record_writer.write_records({"train": digits[0], "test": digits[1]}, path, shards=4)
+    record_writer.write_records(
+        {"train": digits[0], "test": digits[1]}, path, shards=4, bad_images="stop"
+    )
     return path
 
 
@@ -33,7 +35,7 @@ def written(digits, tmp_path_factory):
 def copy(written, tmp_path):
     """A folder to damage; three records in two files."""
     source = open_source(f"tfrecord:{written}", "train[:3]")
-    record_writer.write_records({"train": source}, tmp_path / "copy", shards=2)
+    record_writer.write_records({"train": source}, tmp_path / "copy", shards=2, bad_images="stop")
     return tmp_path / "copy"
 
 
@@ -276,7 +278,9 @@ class _Unreadable(DataSource):
 def test_nothing_is_left_of_what_fails(digits, tmp_path, failure, expected):
     source = _Unreadable(digits[0], failure)
     with pytest.raises(expected) as error:
-        record_writer.write_records({"train": digits[1], "b": source}, tmp_path / "out", shards=2)
+        record_writer.write_records(
+            {"train": digits[1], "b": source}, tmp_path / "out", shards=2, bad_images="stop"
+        )
     assert list(tmp_path.iterdir()) == []
     if failure is None:
         assert "number 0 (id 0) cannot be decoded: it is empty" in str(error.value)

@@ -39,7 +39,10 @@ def sources(originals, tmp_path_factory):
     with open(root / "list.csv", "w", newline="") as file:
         csv.writer(file).writerows(rows)
     record_writer.write_records(
-        {"train": open_source("digits", f"train[:{COUNT}]")}, root / "tfrecord", shards=3
+        {"train": open_source("digits", f"train[:{COUNT}]")},
+        root / "tfrecord",
+        shards=3,
+        bad_images="stop",
     )
     pixels = [decode_image(image) for image in originals.images]
     names = {"folder": "folder:folder", "list": "list:list.csv", "tfrecord": "tfrecord:tfrecord"}
@@ -133,7 +136,9 @@ def test_bad_image_is_named(kind, sources, originals, tmp_path, monkeypatch):
         rows.append(f"{path},{i % 2}")
     (tmp_path / "list.csv").write_text("\n".join(rows))
     source = open_source(f"folder:{tmp_path}/root", "train")
-    record_writer.write_records({"train": source}, tmp_path / "records", shards=1)
+    record_writer.write_records(
+        {"train": source}, tmp_path / "records", shards=1, bad_images="stop"
+    )
     names = {
         "folder": (f"folder:{tmp_path}/root", "c1/07.jpg of folder"),
         "list": (f"list:{tmp_path}/list.csv", "(line 9)"),

@@ -40,6 +40,11 @@ def photograph():
     return np.asarray(Image.fromarray(image).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC))
 
 
+# The defaults of data.crop_area and data.random_erasing_*.
+AREA = (0.05, 1.0)
+ERASING = {"area": (0.02, 0.4), "aspect": (0.3, 1 / 0.3), "fill": "noise"}
+
+
 def _seeds(count, step=0):
     return stateless_random.example_seeds(1, step, np.arange(count))
 
@@ -48,11 +53,11 @@ def _augment(encoded, seed, *, preprocessing, **options):
     return augmentation.augment(encoded, seed, preprocessing, Augmentation(**options))
 
 
-def _boxes(encoded, seeds, **options):
+def _boxes(encoded, seeds, area):
     """WindowPosition and size (row, column, height, width) of the crop that each seed gives."""
     boxes = []
     for seed in seeds:
-        crop = augmentation.inception_crop(encoded, seed, **options).numpy()
+        crop = augmentation.inception_crop(encoded, seed, area).numpy()
         boxes.append((crop[0, 0, 1], crop[0, 0, 0], *crop.shape[:2]))
     return np.array(boxes, int)
 
@@ -60,7 +65,7 @@ def _boxes(encoded, seeds, **options):
 def test_crop_is_a_part_of_the_image(plane):
     encoded = _encode(plane, "PNG")
     for seed in _seeds(20):
-        crop = augmentation.inception_crop(encoded, seed).numpy()
+        crop = augmentation.inception_crop(encoded, seed, AREA).numpy()
         row, column = crop[0, 0, 1], crop[0, 0, 0]
         part = plane[row : row + crop.shape[0], column : column + crop.shape[1]]
         np.testing.assert_array_equal(crop, part)
@@ -90,9 +95,9 @@ def test_jpeg_gives_the_same_crop_as_decoding_first(photograph):
         jpeg = _encode(photograph, "JPEG", quality=95, subsampling=subsampling)
         whole = _encode(decode_image(jpeg).numpy(), "PNG")
         for seed in _seeds(20):
-            crop = augmentation.inception_crop(jpeg, seed).numpy().astype(int)
-            expected = augmentation.inception_crop(whole, seed).numpy()
-            assert crop.shape == augmentation.inception_crop(png, seed).shape
+            crop = augmentation.inception_crop(jpeg, seed, AREA).numpy().astype(int)
+            expected = augmentation.inception_crop(whole, seed, AREA).numpy()
+            assert crop.shape == augmentation.inception_crop(png, seed, AREA).shape
             assert np.abs(crop - expected).max() <= tolerance
             # With colour at half resolution only the border of the crop differs.
             np.testing.assert_array_equal(crop[2:-2, 2:-2], expected[2:-2, 2:-2])
@@ -111,7 +116,7 @@ def test_flip_mirrors_half_of_the_images(plane):
 def test_flip_and_crop_are_independent(plane):
     encoded = _encode(plane, "PNG")
     flipped = [augmentation.random_flip(plane, seed)[0, 0, 0] > 0 for seed in _seeds(400)]
-    row, column, height, width = _boxes(encoded, _seeds(400)).T
+    row, column, height, width = _boxes(encoded, _seeds(400), AREA).T
     for choice in (height * width, width / height, row, column):
         assert abs(np.corrcoef(flipped, choice)[0, 1]) < 0.2  # four standard deviations
 
@@ -154,7 +159,7 @@ def test_eager_equals_tf_data(photograph, file_format, options):
 def test_augmentation_is_crop_resize_range_flip(photograph):
     encoded = _encode(photograph, "PNG")
     for seed in _seeds(8):
-        crop = augmentation.inception_crop(encoded, seed)
+        crop = augmentation.inception_crop(encoded, seed, AREA)
         expected = (tf.image.resize(crop, (24, 32)) - 127.5) / 127.5
         result = _augment(encoded, seed, **OPTIONS[0])
         np.testing.assert_allclose(
@@ -244,7 +249,7 @@ def _erased(seeds, shape=(60, 80), **options):
     """Which pixels of an image of 2s each seed erases, bool `[n, h, w]`, and the images."""
     image = tf.fill([*shape, 3], 2.0)
     dataset = tf.data.Dataset.from_tensor_slices(seeds).map(
-        lambda seed: augmentation.erase(image, seed, **options)
+        lambda seed: augmentation.erase(image, seed, **(ERASING | options))
     )
     images = np.stack(list(dataset.as_numpy_iterator()))
     return (images != 2).all(axis=-1), images
@@ -308,12 +313,12 @@ def test_all_changes_in_their_order(photograph):
     """Crop, resize, mirror, jitter, RandAugment, value range, erasing."""
     encoded, options = _encode(photograph, "PNG"), OPTIONS[3]
     for seed in _seeds(12):
-        image = tf.image.resize(augmentation.inception_crop(encoded, seed), (24, 32))
+        image = tf.image.resize(augmentation.inception_crop(encoded, seed, AREA), (24, 32))
         image = augmentation.random_flip(image, seed)
         image = tf.cast(tf.floor(image + 0.5), tf.uint8)
         image = augmentation.jitter_colors(image, seed, options["color_jitter"])
         image = rand_augment(image, seed + tf.constant([0, 4], tf.int64), 2, 10.0)
-        image = augmentation.erase(to_model_range(image), seed, 0.8)
+        image = augmentation.erase(to_model_range(image), seed, 0.8, **ERASING)
         np.testing.assert_array_equal(_augment(encoded, seed, **options), image)
 
 

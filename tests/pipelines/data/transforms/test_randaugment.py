@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 
-from pipelines.config.augmentation import Augmentation
+from pipelines.config.augmentation import AUGREG_LEVELS, Augmentation
 from pipelines.data import stateless_random
 from pipelines.data.transforms import randaugment
 
@@ -171,7 +171,7 @@ def test_cutout_greys_a_square(magnitude):
 def test_levels_are_the_published_ones():
     table = {
         name: tuple(level[key] for key in ("randaugment_layers", "randaugment_magnitude", "mixup"))
-        for name, level in randaugment.AUGREG_LEVELS.items()
+        for name, level in AUGREG_LEVELS.items()
     }
     assert table == {
         "none": (0, 0, 0),

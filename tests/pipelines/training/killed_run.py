@@ -1,16 +1,16 @@
 """Runs a training again and again, killing it at chosen moments, until it is done.
 
-usage: python -m tests.pipelines.training.survivor WORKDIR KILLS SEED [assignment ...]
+usage: python -m tests.pipelines.training.killed_run WORKDIR KILLS SEED [assignment ...]
 
-The program is loaded once; each life is a process of its own, forked before TensorFlow starts, and
-ends by SIGKILL at one of the `MOMENTS`. After KILLS kills the last life ends by itself.
+The program is loaded once; each attempt is a process of its own, forked before TensorFlow starts,
+and ends by SIGKILL at one of the `MOMENTS`. After KILLS kills the last attempt ends by itself.
 
-Prints one JSON object: "exit", its exit code, and "lives", for each killed life
+Prints one JSON object: "exit", its exit code, and "killed", for each killed attempt
 
     resumed: the step it went on from, None if it did not get that far or began anew
     newest: the newest whole checkpoint that it left, None without one
     saving: whether it left a folder of its own with a checkpoint that is not finished
-    evaluating: whether it died in an evaluation
+    evaluating: whether it was killed in an evaluation
 """
 
 import contextlib
@@ -32,14 +32,14 @@ from pipelines.training import loop
 from tests.pipelines.tiny import tiny_experiment
 
 # One after the other: while a checkpoint is written, in an evaluation, at some time during the
-# start, and three times soon after the first evaluation. Before it things are compiled, which takes
-# most of a life, so that those who die then get nowhere.
+# start, and three times soon after the first evaluation. Compiling, which comes before it, takes
+# most of an attempt, so that one that is killed then makes no progress.
 MOMENTS = ("save", "later", "evaluation", "later", "start", "later")
 _EVALUATING, _EVALUATED = "evaluating", "evaluated"
 
 
-def live(workdir, assignments, log):
-    """One life: trains in this process, with what it prints in a file."""
+def attempt(workdir, assignments, log):
+    """Trains in this process, with what it prints in a file."""
     with open(log, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
     run = Evaluator.run
@@ -56,7 +56,7 @@ def live(workdir, assignments, log):
 
 
 def wait_for(moment, child, workdir, log, begin, moments):
-    """Waits until a life that began at `begin` is where it is to end, or has ended by itself."""
+    """Waits until an attempt that began at `begin` is to be killed, or has ended by itself."""
 
     def wait_until(condition):
         # Without reaping it: that is for the caller.
@@ -77,7 +77,7 @@ def wait_for(moment, child, workdir, log, begin, moments):
 
 
 def is_saving(workdir, begin):
-    """Whether there is a checkpoint that is not finished, and not of an earlier life."""
+    """Whether there is a checkpoint that is not finished, and not of an earlier attempt."""
     folder = Workdir(workdir).checkpoints
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         if name.startswith("unfinished-"):
@@ -88,7 +88,7 @@ def is_saving(workdir, begin):
 
 
 def read(log):
-    """What a life has printed so far."""
+    """What an attempt has printed so far."""
     with open(log, encoding="utf-8") as file:
         return file.read()
 
@@ -99,7 +99,7 @@ def last_line(log):
 
 def main(workdir, kills, seed, *assignments):
     moments = random.Random(int(seed))
-    log, lives = workdir + ".log", []
+    log, killed = workdir + ".log", []
     while True:
         open(log, "w").close()
         begin = time.time()
@@ -107,19 +107,19 @@ def main(workdir, kills, seed, *assignments):
         if child == 0:
             status = 1
             try:
-                live(workdir, assignments, log)
+                attempt(workdir, assignments, log)
                 status = 0
             finally:
                 os._exit(status)
-        if len(lives) < int(kills):
-            wait_for(MOMENTS[len(lives) % len(MOMENTS)], child, workdir, log, begin, moments)
+        if len(killed) < int(kills):
+            wait_for(MOMENTS[len(killed) % len(MOMENTS)], child, workdir, log, begin, moments)
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
-            print(json.dumps({"exit": os.WEXITSTATUS(status), "lives": lives}))
+            print(json.dumps({"exit": os.WEXITSTATUS(status), "killed": killed}))
             return
         resumed = re.search(r"resuming from step (\d+)", read(log))
-        lives.append(
+        killed.append(
             {
                 "resumed": resumed and int(resumed[1]),
                 "newest": checkpoints.newest(Workdir(workdir).checkpoints),

@@ -1,0 +1,14 @@
+"""A dictionary that cannot be changed, for fields of frozen dataclasses."""
+
+
+class FrozenDict(dict):
+    """A read-only `dict`. `copy`, `pickle` and `dataclasses.asdict` work as for a `dict`."""
+
+    def _refuse(self, *args, **kwargs):
+        raise TypeError("This dictionary cannot be changed. Make a new one: {**old, key: value}.")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self):
+        return type(self), (dict(self),)

@@ -1,0 +1,8 @@
+"""Lists of names that stand for what code elsewhere knows."""
+
+from pipelines.config.names import LAYOUTS
+from vit_tf.families import FAMILIES
+
+
+def test_layouts_are_those_of_the_families():
+    assert set(LAYOUTS) == {layout for family in FAMILIES for layout in family.safetensors}

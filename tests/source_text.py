@@ -1,0 +1,130 @@
+"""What the text of Python modules says: imports, functions, fields, the checks of tests."""
+
+import ast
+
+
+def imports(source, module):
+    """Dotted names that a module imports, as (name, line); `from a import b` gives a and a.b.
+
+    Args:
+        source: text of the module.
+        module: its dotted name, which relative imports start from; ends in ".__init__" for the
+            `__init__.py` of a package.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")[: -node.level] if node.level else []
+            base = ".".join(parents + ([node.module] if node.module else []))
+            found += [(base, node.lineno)]
+            found += [(f"{base}.{alias.name}", node.lineno) for alias in node.names]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            if called_name(node) in ("import_module", "__import__"):
+                found.append((node.args[0].value, node.lineno))
+    return found
+
+
+def called_name(call):
+    """`f` of `f(...)` and of `a.b.f(...)`; None where what is called has no name."""
+    return getattr(call.func, "id", getattr(call.func, "attr", None))
+
+
+def dotted(node):
+    """`"a.b.c"` of the expression `a.b.c`, else an empty string."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def has_main_block(source):
+    """Whether a module does something when it is started: `if __name__ == "__main__"`."""
+    tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]
+    return any(isinstance(t, ast.Compare) and dotted(t.left) == "__name__" for t in tests)
+
+
+def idle_tests(sources):
+    """Tests without a check in them or in the functions of the tests that they call.
+
+    Args:
+        sources: text of each test module by its name.
+
+    Returns:
+        Names `module::test`.
+    """
+    functions = [
+        (module, node)
+        for module, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    checking, known = set(), None
+    while known != checking:
+        known = set(checking)
+        checking |= {node.name for _, node in functions if _checks(node, known)}
+    return [
+        f"{module}::{node.name}"
+        for module, node in functions
+        if node.name.startswith("test") and not _checks(node, checking)
+    ]
+
+
+def _checks(function, checking):
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = called_name(node) or ""
+            if name in ("raises", "warns", "fail") or name.startswith("assert") or name in checking:
+                return True
+            # `subprocess.run(..., check=True)`: the assertions are in the other process.
+            if any(k.arg == "check" and ast.unparse(k.value) == "True" for k in node.keywords):
+                return True
+    return False
+
+
+def dataclass_fields(source):
+    """The fields of each dataclass in a module: class name -> list of names."""
+    return {
+        node.name: [
+            item.target.id
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and "ClassVar" not in ast.unparse(item.annotation)
+        ]
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+
+
+def attributes_read(source):
+    """Names `x` of every `something.x` that a module reads, in `__post_init__` excepted.
+
+    There a dataclass checks its own fields, which is no use of them.
+    """
+
+    def walk(node):
+        if isinstance(node, ast.FunctionDef) and node.name == "__post_init__":
+            return
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    return set(walk(ast.parse(source)))
+
+
+def functions(tree, prefix="", is_layer=False):
+    """Yields `(dotted name, node, whether its class is a Keras layer)` of every function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{node.name}", node, is_layer
+            yield from functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.ClassDef):
+            bases = [dotted(base) for base in node.bases]
+            is_keras = any(base.startswith("keras.layers.") for base in bases)
+            yield from functions(node, f"{prefix}{node.name}.", is_keras)
+        else:
+            yield from functions(node, prefix, is_layer)
