@@ -39,6 +39,12 @@ def test_no_framework_is_loaded(name):
 
 
 @pytest.mark.process
+def test_configurations_load_no_numpy():
+    loaded = "\nimport sys; print('numpy' in sys.modules)"
+    assert run(LIGHT["configurations"] + loaded).strip() == "False"
+
+
+@pytest.mark.process
 def test_every_public_name_is_found_after_the_import_alone():
     code = "import vit_tf; print(all(getattr(vit_tf, name) for name in vit_tf.__all__))"
     assert run(code).strip() == "True"

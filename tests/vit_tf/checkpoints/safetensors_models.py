@@ -8,9 +8,16 @@ import numpy as np
 
 import vit_tf
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
+from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.families import layout_module
 from vit_tf.weights import open_checkpoint, published_entries
+
+HUGGINGFACE = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-12}
+TIMM = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-6}
+BIT = vit_tf.ResNetConfig(
+    stage_depths=(1, 2), width=0.5, image_size=(40, 33), num_classes=5, **EPSILONS
+)
 
 
 def load(path):

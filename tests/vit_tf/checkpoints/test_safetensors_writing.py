@@ -1,0 +1,83 @@
+"""What a safetensors layout cannot express, and that a failure to write leaves the old files."""
+
+import pytest
+
+import vit_tf
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import safetensors_models
+from tests.vit_tf.checkpoints.safetensors_models import BIT
+from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS
+
+CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
+
+
+@pytest.mark.parametrize(
+    ("layout", "config", "reason"),
+    [
+        ("huggingface", BIT, "write the timm layout"),
+        ("huggingface", tiny.config(stem=(), image_size=32), "write the timm layout"),
+        ("huggingface", tiny.config(classifier="gap"), "class token"),
+        ("huggingface", tiny.config(representation_size=7), "either a tanh layer"),
+        ("timm", tiny.config(representation_size=7), "no tanh layer"),
+        ("timm", tiny.config(layer_norm_epsilon=1e-5), "layer_norm_epsilon is 1e-06"),
+        ("timm", tiny.config(stem=(), image_size=32), "group_norm_epsilon is 1e-05"),
+        (
+            "timm",
+            tiny.config(stem=CUSTOM_STEM | {"variance_epsilon": 0.0}, image_size=16),
+            "this model without",
+        ),
+        ("timm", tiny.config(stem=CUSTOM_STEM, image_size=20), "fill the feature map"),
+        ("timm", BIT.replace(stage_depths=(1,) * 5), "at most 4 stages"),
+        ("torch", tiny.config(), "layout='torch' is unknown"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path, layout, config, reason):
+    preprocessing = vit_tf.Preprocessing(image_size=config.image_size)
+    with pytest.raises(ValueError, match=reason):
+        safetensors_models.write(tmp_path / "new", layout, config, preprocessing, None, {})
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "shapes", "reason"),
+    [
+        ({"image_size": (11, 15)}, {}, "the model reads"),
+        ({"labels": ("a", "b")}, {}, "2 labels for 5 classes"),
+        ({}, {"cls": (1, 1, 13)}, r"cls has shape \(1, 1, 13\), expected \(1, 1, 12\)"),
+        ({}, {"more": (3,)}, "more"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_arguments_that_do_not_fit(tmp_path, layout, fields, shapes, reason):
+    model = tiny.model()
+    values = safetensors_models.arrays(model)
+    preprocessing = vit_tf.Preprocessing(**{"image_size": (11, 14)} | fields)
+    shapes = {key: value.shape for key, value in values.items()} | shapes
+    with pytest.raises(ValueError, match=reason):
+        safetensors_models.write(
+            tmp_path / "new", layout, model.config, preprocessing, values.get, shapes
+        )
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failure_leaves_the_old_file(tmp_path):
+    model = tiny.model()
+    safetensors_models.save(model, tmp_path, "timm")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    values = safetensors_models.arrays(model)
+
+    def read(key):
+        if key.startswith("head"):
+            raise OSError("disk on fire")
+        return values[key]
+
+    shapes = {key: value.shape for key, value in values.items()}
+    preprocessing = vit_tf.Preprocessing(image_size=(11, 14))
+    with pytest.raises(OSError, match="fire"):
+        safetensors_models.write(tmp_path, "timm", model.config, preprocessing, read, shapes)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        safetensors_models.write(
+            tmp_path / "file", "timm", model.config, preprocessing, values.get, shapes
+        )
