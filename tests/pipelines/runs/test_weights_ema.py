@@ -1,4 +1,4 @@
-"""Where weights come from, and which of a run: the newest or their average, in every command."""
+"""`--weights=ema`: the average of a run's weights, in every command."""
 
 import json
 import os
@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import vit_tf
 from pipelines.runs import model_source
 from pipelines.serving import clean_process
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
 from tests.pipelines.serving.exports import call_here
-from tests.pipelines.tiny import tiny_experiment
+from tests.pipelines.tiny import one_device, tiny_experiment
 
 WARM_UP = "schedule.warmup_steps=1"
 RESULTS = ("final.npz", "final.npz.json", "ema.npz", "ema.npz.json")
@@ -26,10 +25,9 @@ def runs(tmp_path_factory):
     """`ended`: 6 steps; `unfinished`: the same stopped after 3; `plain`: without an average."""
     folder = tmp_path_factory.mktemp("runs")
     every = ("train.steps=6", "train.eval_every=3", "train.checkpoint_every=3", WARM_UP)
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     average = ("train.ema_decay=0.9", "optimizer.learning_rate=0.05")
-    loop.train(tiny_experiment(*every, *average), folder / "ended", strategy)
-    loop.train(tiny_experiment("train.steps=4"), folder / "plain", strategy)
+    loop.train(tiny_experiment(*every, *average), folder / "ended", one_device())
+    loop.train(tiny_experiment("train.steps=4"), folder / "plain", one_device())
     shutil.copytree(folder / "ended", folder / "unfinished")
     for name in RESULTS:
         (folder / "unfinished" / name).unlink()
@@ -79,34 +77,6 @@ def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
         for a, b in zip(ours.weights, theirs.weights, strict=True):
             np.testing.assert_array_equal(a, b)
         assert preprocessing == model_source.open_model(from_checkpoint)[1]
-
-
-@pytest.mark.parametrize("kind", ["workdir", "checkpoint", "npz", "keras"])
-def test_models_open_from_every_source(runs, tmp_path, kind):
-    model, _ = model_source.open_model(model_source.find(runs / "ended"))
-    path = {
-        "workdir": runs / "ended",
-        "checkpoint": tmp_path / "run",
-        "npz": runs / "ended" / "final.npz",
-        "keras": tmp_path / "model.keras",
-    }[kind]
-    if kind == "keras":
-        model.save(path)
-    if kind == "checkpoint":
-        shutil.copytree(runs / "ended", path)
-        for name in RESULTS:
-            (path / name).unlink()
-    source = model_source.find(path)
-    assert source.kind == {"workdir": "npz"}.get(kind, kind)
-    opened, preprocessing = model_source.open_model(source)
-    images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
-    np.testing.assert_array_equal(opened(images), model(images))
-    assert preprocessing.image_size == (12, 12)
-    assert preprocessing.labels == (() if kind == "keras" else tuple("0123456789"))
-    fresh = vit_tf.create_model(model.config)
-    report = model_source.load(fresh, source, head="keep")
-    assert not report.reset
-    np.testing.assert_array_equal(fresh(images), model(images))
 
 
 def test_predict(runs, command):
