@@ -27,7 +27,7 @@ for dtype in ("float32", "bfloat16", "float16", "float64"):
         count = shape[axis or 1]
         qkv, bias = draw([*shape, 9 * size], dtype), draw([3, count, count], dtype)
         cotangent = draw([*shape, 3 * size], dtype, seed=1)
-        note(f"attention {dtype} {shape}", attend("compiled", qkv, 3, bias, axis, cotangent))
+        note(f"attention {dtype} {shape}", attend("compiled", qkv, 3, cotangent, bias, axis))
     for shape, patch_size, width in (([16, 224, 224, 3], 16, 192), ([9, 230, 225, 3], 4, 48)):
         weights = tables(shape, patch_size, dtype, width)
         for images in (draw(shape, dtype), draw_uint8(shape)):

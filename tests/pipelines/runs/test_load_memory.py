@@ -18,7 +18,7 @@ SOURCES = {"model.npz": None, "model.keras": None, "folder": "huggingface"}
 
 # What the first small model takes is TensorFlow's own, and paid before.
 PROGRAM = """
-import json, sys
+import gc, json, sys
 import vit_tf
 from pipelines.runs import model_source
 
@@ -30,6 +30,7 @@ action, path, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 small = vit_tf.create_model(vit_tf.ViTConfig(**fields | {"layers": 1}))
 vit_tf.save_npz(small, sys.argv[4])
 model_source.open_model(model_source.find(sys.argv[4]))
+gc.collect()  # Keras models are circles, which stay until then.
 before = peak()
 if action == "open":
     model, _ = model_source.open_model(model_source.find(path))

@@ -90,7 +90,7 @@ def test_wrong_results_of_the_compiled_ops_fail(tmp_path, no_process, monkeypatc
 
 def test_no_compiled_ops(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(library_file, "candidates", lambda: [])
-    monkeypatch.setattr(loader, "_state", None)
+    monkeypatch.setattr(loader, "_library", None)
     with pytest.raises(UserError, match="compiled ops, but no compiled library .*build_ops"):
         saved_model.export(*make(), tmp_path, form="fused")
     for form in ("fused", "both"):
