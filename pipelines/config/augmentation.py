@@ -28,7 +28,7 @@ class Augmentation:
     """What happens to training images; the defaults are the rule of the paper's own code.
 
     Attributes:
-        crop: "inception": a random part of the image, of random area and aspect, resized; "none":
+        crop: "inception": a random window of the image, of random area and aspect, resized; "none":
             the resize of evaluation.
         crop_area: range of the crop's share of the image area.
         flip: whether to mirror left to right with probability 0.5.

@@ -86,8 +86,12 @@ class Experiment:
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Experiment":
+    def from_dict(cls, values: dict[str, Any], source="config.json") -> "Experiment":
         """Inverse of `to_dict`.
+
+        Args:
+            values: what `to_dict` returned.
+            source: where they were read, for the message about names of an earlier version.
 
         Raises:
             UserError: for unknown fields, those of an earlier version, and wrong types.
@@ -97,7 +101,7 @@ class Experiment:
             sections["model"] = without_null_fields(sections["model"])
         paths = [f"{section}.{name}" for section in sections for name in sections[section]]
         known = config_paths(sections.get("model", {}).get("name", Model.name))
-        refuse_old_names(paths, known, "config.json")
+        refuse_old_names(paths, known, source)
         model = Model.from_dict(values.get("model", {}))
         return from_json(cls, values | {"model": model}, "")
 

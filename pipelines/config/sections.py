@@ -118,7 +118,7 @@ class Train:
     steps: int = 1000
     # Images per step over all replicas and hosts.
     batch_size: int = 64
-    # Parts a replica's images are processed in, one after another, to save memory.
+    # Micro-batches that a replica's images are processed in, one after another, to save memory.
     accumulate_steps: int = 1
     # Decay of the Polyak average of the weights, 0.9999 in the paper; none keeps no average.
     # Evaluations during training then use the average, and the run also writes ema.npz.

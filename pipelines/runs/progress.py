@@ -7,7 +7,7 @@ import time
 
 import tensorflow as tf
 
-# Parts of the time spent waiting for data from which a log line says so, and a hint follows it.
+# Fractions of the time spent waiting for data from which a log line says so, and a hint follows it.
 _SHOWN_WAIT, _HINTED_WAIT = 0.05, 0.2
 
 

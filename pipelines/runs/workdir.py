@@ -110,7 +110,7 @@ class Workdir:
         Raises:
             UserError: if `config.json` is missing, damaged or of another program.
         """
-        return Experiment.from_dict(read_json(self.config))
+        return Experiment.from_dict(read_json(self.config), source=self.config)
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, numbers in full precision."""

@@ -19,7 +19,7 @@ class Finding:
         text: the same as the end of a sentence.
         layer, variable: paths in the model, where there is one. Beside a layer, the variable is the
             first one in backward order whose gradient is not finite.
-        ids: of the images that show it, or, if that cannot be told, of the part they are in.
+        ids: of the images that show it, or, if that cannot be told, of their micro-batch.
     """
 
     what: str
@@ -29,17 +29,18 @@ class Finding:
     ids: tuple[int, ...] = ()
 
 
-def find_non_finite(model, gradients, parts, step) -> Finding:
+def find_non_finite(model, gradients, micro_batches, step) -> Finding:
     """Repeats a step in eager mode, up to the first value that is not finite.
 
-    Looks in the order of the computation: at the weights; for each part at images, layers, loss and
-    gradients, these from the head down; at the sums over the parts. The model stays as it was.
+    Looks in the order of the computation: at the weights; for each micro-batch at images, layers,
+    loss and gradients, these from the head down; at the sums over the batch. The model stays as it
+    was.
 
     Args:
         model: with the weights that the step began with.
-        gradients: function of a part and the step, returns the loss and the list of gradients with
-            respect to `model.trainable_variables`; calls the model.
-        parts: the consecutive parts of its batch, as large as a replica would process them.
+        gradients: function of a micro-batch and the step, returns the loss and the list of
+            gradients with respect to `model.trainable_variables`; calls the model.
+        micro_batches: those of its batch in order, as large as a replica processes them.
         step: index of the step.
     """
     if finding := find_non_finite_weight(model):
@@ -47,7 +48,7 @@ def find_non_finite(model, gradients, parts, step) -> Finding:
     # Statistics that a forward pass may move.
     kept = [(variable, variable.numpy()) for variable in model.non_trainable_weights]
     try:
-        return _find_in_parts(model, gradients, parts, step)
+        return _find_in_micro_batches(model, gradients, micro_batches, step)
     except tf.errors.OpError as error:
         return Finding("error", f"and it could not be repeated: {first_line(error)}")
     finally:
@@ -64,37 +65,37 @@ def find_non_finite_weight(model) -> Finding | None:
     return None
 
 
-def _find_in_parts(model, gradients, parts, step):
+def _find_in_micro_batches(model, gradients, micro_batches, step):
     loss_sum, gradient_sums = tf.zeros([]), None
-    for part in parts:
-        if not _is_finite(part["image"]):
-            return Finding("image", "first in the input images", ids=_ids(part, part["image"]))
+    for batch in micro_batches:
+        if not _is_finite(batch["image"]):
+            return Finding("image", "first in the input images", ids=_ids(batch, batch["image"]))
         with _CallWatcher(model) as calls:
-            loss, part_gradients = gradients(part, tf.constant(step, tf.int64))
-        by_variable = calls.last_first(model.trainable_variables, part_gradients)
+            loss, batch_gradients = gradients(batch, tf.constant(step, tf.int64))
+        by_variable = calls.last_first(model.trainable_variables, batch_gradients)
         variable = next((path for path, value in by_variable if not _is_finite(value)), None)
         if calls.layer is not None:
             text = f"first in the output of layer {calls.layer}"
             text += f" and in the gradient of {variable}" if variable else ""
-            return Finding("layer", text, calls.layer, variable, _ids(part, calls.value))
+            return Finding("layer", text, calls.layer, variable, _ids(batch, calls.value))
         if not _is_finite(loss):
             text = "first in the loss itself: the logits are finite"
-            return Finding("loss", text, variable=variable, ids=_ids(part))
+            return Finding("loss", text, variable=variable, ids=_ids(batch))
         if variable is not None:
             text = f"first in the gradient of {variable}"
-            return Finding("gradient", text, _owner(variable), variable, _ids(part))
+            return Finding("gradient", text, _owner(variable), variable, _ids(batch))
         loss_sum += loss
         if gradient_sums is None:
-            gradient_sums = part_gradients
+            gradient_sums = batch_gradients
         else:
-            pairs = zip(gradient_sums, part_gradients, strict=True)
+            pairs = zip(gradient_sums, batch_gradients, strict=True)
             gradient_sums = [sum_ + gradient for sum_, gradient in pairs]
     by_variable = calls.last_first(model.trainable_variables, gradient_sums)
     return _find_in_sums(loss_sum, gradient_sums, by_variable)
 
 
 def _find_in_sums(loss_sum, gradient_sums, by_variable):
-    """What is not finite over the whole batch though every part is.
+    """What is not finite over the whole batch though every micro-batch is.
 
     Args:
         loss_sum: scalar tensor.
@@ -216,9 +217,9 @@ def _is_finite(value):
     return not value.dtype.is_floating or bool(tf.reduce_all(tf.math.is_finite(value)))
 
 
-def _ids(part, value=None):
+def _ids(batch, value=None):
     """Ids of the images whose rows of `value` are not finite; of all images if it has no rows."""
-    ids = part["id"].numpy()
+    ids = batch["id"].numpy()
     if value is not None and value.shape.rank and value.shape[0] == len(ids):
         rows = tf.reshape(value, [len(ids), -1])
         ids = ids[~tf.reduce_all(tf.math.is_finite(rows), axis=1).numpy()]

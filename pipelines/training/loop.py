@@ -134,10 +134,10 @@ def _open_data(experiment, run):
 
 
 def _check_input(settings, model_config, replicas):
-    parts = replicas * settings.accumulate_steps
-    if settings.batch_size % parts:
+    micro_batches = replicas * settings.accumulate_steps
+    if settings.batch_size % micro_batches:
         raise UserError(
-            f"train.batch_size={settings.batch_size} is not a multiple of {parts}: "
+            f"train.batch_size={settings.batch_size} is not a multiple of {micro_batches}: "
             f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
         )
     if not model_config.pooled:

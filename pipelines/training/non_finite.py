@@ -97,24 +97,24 @@ class NonFinitePolicy:
         )
 
     def _examine(self, step, batch, halted):
-        """`(Finding, ids of the whole batch)`; only a part of the batch is in memory at a time."""
+        """`(Finding, ids of the whole batch)`; one micro-batch at a time is in memory."""
         trainer = self._trainer
         count = trainer.strategy.num_replicas_in_sync * trainer.settings.accumulate_steps
         context = tf.distribute.InputContext(num_replicas_in_sync=count)
         ids = []
 
         def read():
-            for part in self._data.dataset(batch, context).take(count):
-                ids.extend(part["id"].numpy().tolist())
-                yield part
+            for micro_batch in self._data.dataset(batch, context).take(count):
+                ids.extend(micro_batch["id"].numpy().tolist())
+                yield micro_batch
 
-        parts = read()
+        micro_batches = read()
         if halted:
-            finding = find_non_finite(trainer.model, trainer.gradients, parts, step)
+            finding = find_non_finite(trainer.model, trainer.gradients, micro_batches, step)
         else:
             finding = find_non_finite_weight(trainer.model)
             finding = finding or Finding("weight", "because they have grown too large")
-        for _ in parts:  # For the ids of the rest.
+        for _ in micro_batches:  # For the ids of the rest.
             pass
         return finding, ids
 

@@ -20,7 +20,7 @@ class StepSettings:
     Attributes:
         loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
         batch_size: images per step over all replicas and hosts.
-        accumulate_steps: parts a replica's images are processed in, one after another.
+        accumulate_steps: micro-batches that a replica's images are processed in, one after another.
         seed: of dropout and stochastic depth.
     """
 
@@ -144,41 +144,46 @@ class Trainer(orbit.StandardTrainer):
         return loss, norm, applied
 
     def _accumulated_gradients(self, batch, step):
-        """Sums loss and gradients over `accumulate_steps` consecutive parts of the slice.
+        """Sums loss and gradients over `accumulate_steps` consecutive micro-batches of the slice.
 
-        Only one part's activations exist at a time. The parts draw as the whole would, because
-        draws depend on positions, so the sum is that of the whole batch.
+        Only one micro-batch's activations exist at a time. Draws depend on positions in the global
+        batch, so the sum is that of the whole batch.
         """
-        parts, variables = self.settings.accumulate_steps, self.model.trainable_variables
-        if parts == 1:
+        micro_batches, variables = self.settings.accumulate_steps, self.model.trainable_variables
+        if micro_batches == 1:
             return self.gradients(batch, step)
         stacked = {
-            key: tf.reshape(value, [parts, value.shape[0] // parts, *value.shape[1:]])
+            key: tf.reshape(
+                value, [micro_batches, value.shape[0] // micro_batches, *value.shape[1:]]
+            )
             for key, value in batch.items()
         }
 
-        def add_part(index, loss, gradients):
-            part = {key: value[index] for key, value in stacked.items()}
-            part_loss, part_gradients = self.gradients(part, step, values)
-            sums = [a + b for a, b in zip(gradients, part_gradients, strict=True)]
-            return index + 1, loss + part_loss, sums
+        def add_micro_batch(index, loss, gradients):
+            micro_batch = {key: value[index] for key, value in stacked.items()}
+            one_loss, one_gradients = self.gradients(micro_batch, step, values)
+            sums = [a + b for a, b in zip(gradients, one_gradients, strict=True)]
+            return index + 1, loss + one_loss, sums
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
-        # Kernels are standardised once for all parts, and so is the sum of their gradients.
+        # Kernels are standardised once for all micro-batches, and so is the sum of their gradients.
         with tf.GradientTape() as tape:
             kernels = StandardizedKernels(self.model)
         values = kernels.substitute(variables)
         with kernels:
             _, loss, gradients = tf.while_loop(
-                lambda index, *_: index < parts, add_part, (0, 0.0, zeros), maximum_iterations=parts
+                lambda index, *_: index < micro_batches,
+                add_micro_batch,
+                (0, 0.0, zeros),
+                maximum_iterations=micro_batches,
             )
         return loss, kernels.raw_gradients(tape, variables, gradients)
 
     def gradients(self, batch, step, values=None):
-        """`(loss, gradients)` of a part of the global batch; summed over all parts, its mean.
+        """`(loss, gradients)` of a micro-batch; summed over a global batch, its mean.
 
         Args:
-            batch: the part.
+            batch: the micro-batch.
             step: index of the training step.
             values: what the gradients are with respect to, a list; None means the variables.
         """
@@ -190,7 +195,7 @@ class Trainer(orbit.StandardTrainer):
                 tape.watch(values)
                 logits = self.model(batch["image"], training=True)
                 losses = settings.loss(batch["label"], logits)
-                # Divided by the global batch, not by this part.
+                # Divided by the global batch, not by this micro-batch.
                 loss = tf.reduce_sum(losses * batch["weight"]) / settings.batch_size
         return loss, tape.gradient(loss, values)
 

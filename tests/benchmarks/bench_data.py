@@ -1,7 +1,7 @@
 """Images per second and core: JPEG to model input, beside tf-models-official and the floor.
 
-The floor is `tf.io.decode_and_crop_jpeg` of the same random parts and `tf.image.resize`. The claims
-are at least 85 % of the floor without RandAugment, and more than tf-models-official with it. JPEGs
+The floor is `tf.io.decode_and_crop_jpeg` of the same windows and `tf.image.resize`. The claims are
+at least 85 % of the floor without RandAugment, and more than tf-models-official with it. JPEGs
 are generated, with the sizes of ImageNet (median 500 x 375), and stay in memory. Everything runs on
 one thread, the contestants take turns, and CPU time counts, so that other load disturbs little.
 
@@ -96,8 +96,8 @@ def contestants(images):
         windows.append([*begin[:2].numpy(), *size[:2].numpy()])
 
     def floor(image_bytes, window):
-        part = tf.io.decode_and_crop_jpeg(image_bytes, window, channels=3)
-        return tf.ensure_shape(tf.image.resize(part, (SIZE, SIZE)), [SIZE, SIZE, 3])
+        pixels = tf.io.decode_and_crop_jpeg(image_bytes, window, channels=3)
+        return tf.ensure_shape(tf.image.resize(pixels, (SIZE, SIZE)), [SIZE, SIZE, 3])
 
     def ours(**options):
         changes = Augmentation(**options)

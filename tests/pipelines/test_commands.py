@@ -90,7 +90,7 @@ def test_old_names_are_answered_with_the_new_ones(tmp_path, monkeypatch, capsys)
     old = {"train": {"average": None, "steps": 3}, "data": {"window": 9}, "seed": 0}
     (tmp_path / "run/config.json").write_text(json.dumps(old))
     result = run_here("pretrain", "--workdir=run", **here)
-    assert_user_error(result, "config.json has names of an earlier version", renamed)
+    assert_user_error(result, "run/config.json has names of an earlier version", renamed)
     for module in ("finetune", "evaluate", "predict", "export"):
         result = run_here(module, "--weights=average", **here)
         assert_user_error(result, "--weights=average", "it is called ema now")

@@ -134,7 +134,7 @@ class Dropout(_RandomLayer):
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class StochasticDepth(_RandomLayer):
-    """Drops a whole residual branch for a random part of the examples (Huang et al., 2016).
+    """Drops a whole residual branch for a random subset of the examples (Huang et al., 2016).
 
     Args:
         rate: probability that an example loses the branch, in [0, 1).

@@ -79,7 +79,7 @@ def open_list(path, split, data_dir=None):
         for name, rows in splits.items()
     }
     source = FileSource(f"list:{path}", root, files, split, labels)
-    used = {part["split"] for part in source.manifest()["parts"]}
+    used = {range_["split"] for range_ in source.manifest()["ranges"]}
     _check_files_exist(path, root, [row for name in used for row in splits[name]])
     return source
 

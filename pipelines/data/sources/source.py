@@ -49,7 +49,7 @@ class DataSource:
 
     failure = None
     # What an id is, for the manifest of a run.
-    id_rule = "first_id of its part plus the position in the stored order of the whole split"
+    id_rule = "first_id of its range plus the position in the stored order of the whole split"
 
     def __init__(self, *, name, version, split, split_ranges, labels, shard_lengths):
         self.name, self.version, self.split = name, version, split
@@ -94,7 +94,7 @@ class DataSource:
             "num_examples": self.num_examples,
             "labels": list(self.labels),
             "id": self.id_rule,
-            "parts": [split_range._asdict() for split_range in self._split_ranges],
+            "ranges": [split_range._asdict() for split_range in self._split_ranges],
         }
 
     def _locate(self, ranges):
@@ -125,7 +125,7 @@ def resolve_split(splits, split, name):
     except (ValueError, AssertionError, NotImplementedError):
         known = ", ".join(f"{key} ({info.num_examples:,})" for key, info in splits.items())
         raise DataError(
-            f"{name} has no split {split!r}. It has: {known}. Parts are written "
+            f"{name} has no split {split!r}. It has: {known}. Ranges are written "
             f"train[:90%], train[100:], train+test."
         ) from None
 
@@ -139,7 +139,7 @@ def resolve_split(splits, split, name):
             first_id = first_ids[piece.splitname]
             split_ranges.append(SplitRange(piece.splitname, start, stop, first_id))
     if not split_ranges:
-        raise DataError(f"The split {split!r} of {name} is empty. Choose a larger part.")
+        raise DataError(f"The split {split!r} of {name} is empty. Choose a larger range.")
     return tuple(split_ranges)
 
 

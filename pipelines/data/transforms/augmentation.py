@@ -78,11 +78,11 @@ def augment(image_bytes, seed, preprocessing, options):
 
 
 def inception_crop(image_bytes, seed, area):
-    """Decodes a random part of an image: area and aspect drawn at random (Szegedy et al., 2015).
+    """Decodes a random window of an image: area and aspect drawn at random (Szegedy et al., 2015).
 
-    The whole image if 100 attempts find no such part. Of a JPEG only the part is decoded, which
+    The whole image if 100 attempts find no such window. Of a JPEG only the window is decoded, which
     costs about a third less; where colour is stored at half resolution, values at the border of the
-    part can then differ by a few levels from those of the fully decoded image.
+    window can then differ by a few levels from those of the fully decoded image.
 
     Args:
         image_bytes: scalar string tensor, an encoded image.
@@ -194,7 +194,7 @@ def _to_uint8(image):
 
 
 def _crop_box(shape, seed, area):
-    """Returns begin `[3]` and size `[3]` of a random part of an image of this shape, int32."""
+    """Returns begin `[3]` and size `[3]` of a random window of an image of this shape, int32."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         bounding_boxes=tf.zeros([1, 0, 4]),

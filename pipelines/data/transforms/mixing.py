@@ -104,7 +104,7 @@ def cut_box(image_size, share, row, column):
     Args:
         image_size: (height, width).
         share: lambda, in [0, 1].
-        row, column: centre of the box as parts of the height and the width, in [0, 1).
+        row, column: centre of the box as fractions of the height and the width, in [0, 1).
 
     Returns:
         top, left, bottom, right: integers; bottom and right are exclusive.

@@ -134,7 +134,7 @@ def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
         "block_0/mlp/dense_1",
         "block_0/mlp/dense_1/bias",
     )
-    # Which image it is cannot be told, but which of the two parts of the batch.
+    # Which image it is cannot be told, but which of the two micro-batches.
     assert record["shown_by"] == ids_of(experiment_with(), BAD)[:8]
 
 
