@@ -141,7 +141,7 @@ def _run_compiled(ops, qkv, bias, *, num_heads, scale, axis=0):
 
 
 def _as_list(bias, dtype):
-    """The bias as the registered ops take it: a list of at most one tensor, in the softmax dtype."""
+    """The bias as the registered ops take it: a list of at most one of the softmax dtype."""
     import tensorflow as tf
 
     return [] if bias is None else [tf.cast(bias, _softmax_dtype(dtype))]
