@@ -8,7 +8,7 @@ from pipelines.config.names import CROPS, RANDOM_ERASING_FILLS
 # Twice what AugReg uses; rotations would come round again.
 MAX_MAGNITUDE = 40
 
-# Steiner et al., 2022: the seven levels, weakest first, as fields of `Augmentation`.
+# The seven levels of AugReg, weakest first, as fields of `Augmentation` (docs/paper.md F.7).
 AUGREG_LEVELS = {
     name: {"randaugment_layers": layers, "randaugment_magnitude": magnitude, "mixup": mixup}
     for name, layers, magnitude, mixup in (
