@@ -14,6 +14,8 @@ on the number of hosts. With --workdir it is the experiment of that run, and --s
 example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
 """
 
+SHARED_FLAGS = ("experiment", "workdir", "set")
+
 
 def define(values):
     flags.DEFINE_integer(
@@ -46,7 +48,7 @@ def main(values, arguments):
         raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
     if values.workdir:
         run = Workdir(values.workdir)
-        experiment, hosts = run.read_experiment(), manifest.read_hosts(run.manifest)
+        experiment, hosts = cli.experiment(values, run=run), manifest.read_hosts(run.manifest)
     else:
         experiment, hosts = cli.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
@@ -58,4 +60,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)
