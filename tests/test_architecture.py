@@ -314,6 +314,10 @@ def test_start_rule_finds():
     assert not start_complaints(f"{command}{start}, define)", "pipelines.export")
     for end in (f"{start})", f"{start}, define)\nprint()", "cli.run(main, DESCRIPTION, define)"):
         assert start_complaints(command + end, "pipelines.export")
+    command += "SHARED_FLAGS = ()\n"
+    assert start_complaints(f"{command}{start}, define)", "pipelines.export")
+    handed = f"{start}, define, shared_flags=SHARED_FLAGS)"
+    assert not start_complaints(command + handed, "pipelines.export")
 
 
 @pytest.mark.parametrize(
