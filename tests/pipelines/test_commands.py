@@ -100,9 +100,9 @@ def test_flags_that_a_command_cannot_use_are_refused(tmp_path, monkeypatch, caps
         "zone": ("a", "it computes on one device"),
         "project": ("b", "it computes on one device"),
     }
-    listed = run_here(module, "--help", **here).stdout
+    listed = re.findall("^  --([a-z_]+)", run_here(module, "--help", **here).stdout, re.MULTILINE)
     for flag, (value, reason) in reasons.items():
-        assert (f"--{flag}:" in listed) == (flag in TAKEN[module])
+        assert (flag in listed) == (flag in TAKEN[module])
         if flag not in TAKEN[module]:
             result = run_here(module, f"--{flag}", value, **here)
             assert_user_error(result, f"This command does not take --{flag}: ", reason)
@@ -195,8 +195,9 @@ def test_help_shows_own_flags_first_and_what_can_be_chosen(
         "flags of this command|flags of several commands|experiments:|model names", result.stdout
     )
     assert set(own) <= set(re.findall("^  (--[a-z_]+)", first, re.MULTILINE))
-    shared = {"--experiment", "--config", "--list", "--workdir", "--set", "--strategy", "--tpu"}
-    assert shared <= set(re.findall("^  (--[a-z_]+)", then, re.MULTILINE))
+    assert {"--experiment", "--config", "--list", "--workdir", "--set"} <= set(
+        re.findall("^  (--[a-z_]+)", then, re.MULTILINE)
+    )
     assert re.findall(r"^  (\w+) +\w", recipes_, re.MULTILINE) == list(recipes.RECIPES)
     assert "vit_tf.list_models()" in rest and "docs/configuration.md" in rest
 
