@@ -54,7 +54,7 @@ def sources():
     return {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
 
 
