@@ -181,6 +181,7 @@ def _ask(python, environment):
 
 
 def last_line(text):
+    """The last line of a text, without what surrounds the text; "" if there is none."""
     return (text.strip().splitlines() or [""])[-1]
 
 

@@ -104,6 +104,7 @@ class ModelConfig(Config):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]):
+        """Inverse of `to_dict`, for the fields of this family."""
         if isinstance(fields, dict) and fields.get("family") == cls.family:
             fields = {key: value for key, value in fields.items() if key != "family"}
         return super().from_dict(fields)
