@@ -15,6 +15,8 @@ place beside it.
 example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
 """
 
+SHARED_FLAGS = ("experiment", "workdir", "set")
+
 
 def define(values):
     flags.DEFINE_integer(
@@ -49,7 +51,7 @@ def main(values, arguments):
         )
     if values.workdir:
         run = Workdir(values.workdir)
-        experiment, hosts = run.read_experiment(), manifest.read_hosts(run.manifest)
+        experiment, hosts = cli.experiment(values, run=run), manifest.read_hosts(run.manifest)
     else:
         experiment, hosts = cli.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
@@ -61,4 +63,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)

@@ -20,8 +20,19 @@ from pipelines.errors import Interrupted, RunError, UserError, first_line
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
 _OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
 
+# Each command says which of these it takes.
+DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
+SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
+# Why a command does not take one.
+_WHY_NOT_TAKEN = {
+    "experiment": "it has no recipe to choose",
+    "workdir": "it has no run of its own",
+    "set": "it has no recipe to change, and a model keeps what it was trained with",
+    **dict.fromkeys(DEVICE_FLAGS, "it computes on one device"),
+}
 
-def run(main, description, define=None, positional=None, check_ops=True):
+
+def run(main, description, define=None, positional=None, check_ops=True, shared_flags=SHARED_FLAGS):
     """Parses the command line and calls `main(values, arguments)`; never returns.
 
     Args:
@@ -30,8 +41,9 @@ def run(main, description, define=None, positional=None, check_ops=True):
         define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
         positional: what positional arguments mean, for `--help`; None refuses them.
         check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
+        shared_flags: those of `SHARED_FLAGS` that the command uses; the others are refused.
     """
-    values = _shared_flags()
+    values = _shared_flags(shared_flags)
     if "experiment" in values:
         _define_config(values)
     shared = set(values)
@@ -105,13 +117,17 @@ def _is_op_error(error):
     return tf is not None and isinstance(error, tf.errors.OpError)
 
 
-def experiment(values, init_from=None, init_weights=None):
+def experiment(values, init_from=None, init_weights=None, run=None):
     """The experiment that the shared flags describe.
 
     Args:
         values: parsed flags.
         init_from, init_weights: the first weights, for commands that have flags for them; None
             leaves what the recipe or `--set` says.
+        run: the `Workdir` whose experiment takes the place of a recipe; None takes --experiment.
+
+    Raises:
+        UserError: if an assignment is wrong, or --experiment is given beside a run.
     """
     from pipelines.config.experiment import override
 
@@ -120,14 +136,22 @@ def experiment(values, init_from=None, init_weights=None):
         assignments.append(f"init_from={init_from}")
     if init_weights is not None:
         assignments.append(f"init_weights={init_weights}")
-    return override(_start(values), assignments)
+    return override(_start(values, run), assignments)
 
 
-def _start(values):
-    """The experiment that --config or --experiment names."""
+def _start(values, run):
+    """The experiment that `run` holds, or that --config or --experiment names."""
     from pipelines.config.experiment import Experiment
     from pipelines.config.recipes import get_recipe
 
+    if run is not None:
+        for name in ("experiment", "config"):
+            if values[name].present:
+                raise UserError(
+                    f"{run.path} is a run with an experiment of its own. Leave out "
+                    f"--{name} {values[name].value}."
+                )
+        return run.read_experiment()
     if values.config is None:
         return get_recipe(values.experiment)
     if values["experiment"].present:
@@ -142,6 +166,28 @@ def _start(values):
     from pipelines.runs.json_file import read_json
 
     return Experiment.from_dict(read_json(values.config), source=values.config)
+
+
+def check_settings(values, effective, reason):
+    """Refuses `--set` for fields of an experiment that the command does not use.
+
+    Args:
+        values: parsed flags.
+        effective: dotted paths of the fields that it does use.
+        reason: why others have no effect, for the message.
+
+    Raises:
+        UserError: if there are others. Paths that no experiment has are left to `experiment`.
+    """
+    from pipelines.config.experiment import config_paths
+
+    paths, known = [text.partition("=")[0] for text in values.set], config_paths()
+    idle = [path for path in paths if path in known or path.startswith("model.")]
+    if idle := [path for path in idle if path not in effective]:
+        raise UserError(
+            f"--set {', '.join(idle)} has no effect: {reason}. Fields with an effect: "
+            f"{', '.join(effective)}."
+        )
 
 
 def strategy(values):
@@ -226,7 +272,7 @@ def workdir(values, command):
     return values.workdir or os.path.join("runs", f"{command}-{values.experiment}")
 
 
-def _shared_flags():
+def _shared_flags(names):
     values = flags.FlagValues()
     shared = {"flag_values": values}
     flags.DEFINE_string("experiment", "digits", "The recipe to start from.", **shared)
@@ -245,6 +291,8 @@ def _shared_flags():
     flags.DEFINE_string("tpu", "", "Name or address of the TPU; local on a TPU VM.", **shared)
     flags.DEFINE_string("zone", None, "Cloud zone of the TPU.", **shared)
     flags.DEFINE_string("project", None, "Cloud project of the TPU.", **shared)
+    for name in set(SHARED_FLAGS).difference(names):
+        delattr(values, name)
     return values
 
 
@@ -261,6 +309,11 @@ def _define_config(values):
 
 def _unknown_flag(error, values):
     """The message about a flag that the command does not have."""
+    if error.flagname in SHARED_FLAGS:
+        return (
+            f"This command does not take --{error.flagname}: {_WHY_NOT_TAKEN[error.flagname]}. "
+            "Leave it out; --help lists the flags."
+        )
     value = str(error.flagvalue or "").partition("=")[2]
     paths = config_paths() if "set" in values else ()
     hint = flag_hint(error.flagname, value, list(values), paths)

@@ -20,6 +20,8 @@ example: python -m pipelines.convert shipped /tmp/digits.npz
 
 POSITIONAL = "SRC DST"
 
+SHARED_FLAGS = ()
+
 
 def define(values):
     flags.DEFINE_enum(
@@ -57,4 +59,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, POSITIONAL)
+    cli.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)

@@ -13,16 +13,11 @@ code is 1 if a number is not as expected.
 example: python -m pipelines.demo --workdir runs/demo
 """
 
+SHARED_FLAGS = ("workdir", "set", *cli.DEVICE_FLAGS)
+
 
 def main(values, arguments):
     del arguments
-    from pipelines.errors import UserError
-
-    if values.experiment != "digits":
-        raise UserError(
-            f"The demo has its own recipes. Received: --experiment {values.experiment}. Leave the "
-            "flag out, or run that recipe with pipelines.pretrain."
-        )
     strategy = cli.strategy(values)
     from pipelines.studies import demo_stages
 
@@ -30,4 +25,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION)
+    cli.run(main, DESCRIPTION, shared_flags=SHARED_FLAGS)

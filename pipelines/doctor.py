@@ -13,6 +13,8 @@ written, by default runs.
 example: python -m pipelines.doctor --json
 """
 
+SHARED_FLAGS = ("workdir",)
+
 # A wrong variable ends the command after the report, which says more about it.
 CHECK_OPS = False
 
@@ -38,4 +40,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, check_ops=CHECK_OPS)
+    cli.run(main, DESCRIPTION, define, check_ops=CHECK_OPS, shared_flags=SHARED_FLAGS)

@@ -4,10 +4,25 @@ import json
 
 from pipelines import cli
 
-DESCRIPTION = """Evaluates a model on data.eval_split of the experiment; every example counts once.
+DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
+
+A run is evaluated on its own data, other models on those of --experiment; --set changes them. The
+architecture, the preprocessing, the loss and the dtype are those of the training. Where a file says
+nothing of its preprocessing, data.resize, data.resize_to and train.loss may be set.
 
 example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.eval_split=validation
 """
+
+# The fields of an experiment that an evaluation uses.
+_FIELDS = (
+    "data.name",
+    "data.data_dir",
+    "data.eval_split",
+    "data.bad_images",
+    "train.batch_size",
+)
+# And those that only count where the model is stored without its preprocessing.
+_PREPROCESSING_FIELDS = ("data.resize", "data.resize_to", "train.loss")
 
 
 def define(values):
@@ -17,15 +32,19 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    experiment = cli.experiment(values)
-    data = experiment.data
-    strategy = cli.strategy(values)
     from pipelines.data.sources.open import open_source
     from pipelines.errors import UserError
     from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
 
     source = model_source.find(*cli.model_path_and_weights(values))
+    fields = _FIELDS
+    if not model_source.has_preprocessing(source):
+        fields += _PREPROCESSING_FIELDS
+    cli.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
+    experiment = cli.experiment(values, run=source.workdir)
+    strategy = cli.strategy(values)
+    data = experiment.data
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     means = evaluate(
@@ -33,8 +52,12 @@ def main(values, arguments):
         open_source(data.name, data.eval_split, data.data_dir),
         strategy,
         batch_size=experiment.train.batch_size,
-        loss=experiment.train.loss,
         bad_images=data.bad_images,
+        assumed={
+            "resize": data.resize,
+            "resize_to": data.resize_to,
+            "probabilities": experiment.train.loss,
+        },
     )
     if values.json:
         print(json.dumps(means))

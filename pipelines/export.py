@@ -5,7 +5,7 @@ import os
 from absl import flags
 
 from pipelines import cli
-from pipelines.config.names import EXPORT_FORMS
+from pipelines.config.names import DTYPES, EXPORT_FORMS
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
 names inside. OUTPUT/fused is the same with the compiled ops, which it carries. Each is compared
@@ -13,6 +13,8 @@ with the model in a process that has only TensorFlow before success is reported.
 
 example: python -m pipelines.export --model runs/pretrain-digits --output runs/digits-serving
 """
+
+SHARED_FLAGS = ("workdir",)
 
 _USAGE = """
 use it, with TensorFlow only:
@@ -28,9 +30,7 @@ _LOADER_USAGE = """\
 
 def define(values):
     cli.define_model(values)
-    cli.define_output(
-        values, "Directory for `portable` and `fused`; by default runs/export-<experiment>."
-    )
+    cli.define_output(values, "Directory for `portable` and `fused`; by default runs/export.")
     flags.DEFINE_enum(
         "format",
         "portable",
@@ -39,21 +39,27 @@ def define(values):
         "of TensorFlow; both.",
         flag_values=values,
     )
+    flags.DEFINE_enum(
+        "precision",
+        None,
+        DTYPES,
+        "Dtype policy that the export computes in; by default the one the model was trained in.",
+        flag_values=values,
+    )
     flags.DEFINE_bool("overwrite", False, "Replace an export that is there.", flag_values=values)
 
 
 def main(values, arguments):
     del arguments
-    output = values.output or os.path.join("runs", f"export-{values.experiment}")
+    output = values.output or os.path.join("runs", "export")
     from pipelines.runs import model_source
     from pipelines.serving import saved_model
 
-    cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
     source = model_source.find(*cli.model_path_and_weights(values))
     forms = EXPORT_FORMS if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
-    model, preprocessing = model_source.open_model(source)
+    model, preprocessing = model_source.open_model(source, values.precision)
     for form in forms:
         report = saved_model.export(model, preprocessing, output, values.overwrite, form)
         print(report)
@@ -74,4 +80,4 @@ def _usage(report):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)

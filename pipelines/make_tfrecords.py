@@ -17,6 +17,17 @@ example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --
          --split "train=train[:90%]" --split "test=train[90%:]"
 """
 
+SHARED_FLAGS = ("experiment", "set")
+
+# The fields of an experiment that decide what is written.
+_FIELDS = (
+    "data.name",
+    "data.data_dir",
+    "data.train_split",
+    "data.eval_split",
+    "data.bad_images",
+)
+
 
 def define(values):
     cli.define_output(values, "Folder to make; required.")
@@ -35,6 +46,7 @@ def main(values, arguments):
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError
 
+    cli.check_settings(values, _FIELDS, "it does not change what is written")
     data = cli.experiment(values).data
     if not values.output:
         raise UserError("--output is missing: the folder to make.")
@@ -68,4 +80,4 @@ def _splits_of(data):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)

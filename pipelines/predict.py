@@ -15,6 +15,8 @@ example: python -m pipelines.predict --model runs/pretrain-digits --json photo.j
 
 POSITIONAL = "IMAGE_OR_FOLDER ..."
 
+SHARED_FLAGS = ("workdir",)
+
 
 def define(values):
     cli.define_model(values, "Workdir, .npz or .keras file, or SavedModel of pipelines.export")
@@ -25,7 +27,6 @@ def define(values):
 def main(values, arguments):
     from pipelines.serving import prediction
 
-    cli.experiment(values)  # Refuses what it does not know, though only the model counts here.
     path, weights = cli.model_path_and_weights(values)
     for result in prediction.predict(path, arguments, values.top, weights):
         print(json.dumps(result) if values.json else _block(result))
@@ -44,4 +45,4 @@ def _block(result):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, POSITIONAL)
+    cli.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)

@@ -141,7 +141,14 @@ def test_functions_are_short(package):
     assert _complaints(function_complaints, package) == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/extending.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
+    ],
+)
 def test_documents_name_paths_that_exist(name):
     assert missing_paths((ROOT / name).read_text()) == []
 
@@ -307,6 +314,10 @@ def test_start_rule_finds():
     assert not start_complaints(f"{command}{start}, define)", "pipelines.export")
     for end in (f"{start})", f"{start}, define)\nprint()", "cli.run(main, DESCRIPTION, define)"):
         assert start_complaints(command + end, "pipelines.export")
+    command += "SHARED_FLAGS = ()\n"
+    assert start_complaints(f"{command}{start}, define)", "pipelines.export")
+    handed = f"{start}, define, shared_flags=SHARED_FLAGS)"
+    assert not start_complaints(command + handed, "pipelines.export")
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def save_npz(model, path, preprocessing=None) -> None:
     """Writes a model in the published layout, with a sidecar `<path>.json`.
 
     The file loads in the reference JAX code. The sidecar holds what the layout has no place for:
-    the patch grid, the configuration, and the preprocessing with the class names. Both are written
-    beside their place and renamed, so a reader never sees half a file.
+    the patch grid, the configuration, the dtype policy, and the preprocessing with the class names.
+    Both are written beside their place and renamed, so a reader never sees half a file.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
@@ -85,7 +85,8 @@ def save_npz(model, path, preprocessing=None) -> None:
         key: as_released(key, value) for key, value in published_arrays(model)
     }
     write_atomically(path, lambda file: np.savez(file, **arrays))
-    write_sidecar(path, preprocessing, model.config, model.config.grid)
+    policy = model.dtype_policy.name
+    write_sidecar(path, preprocessing, model.config, model.config.grid, policy)
 
 
 def load_safetensors(model, path, head="auto") -> LoadReport:

@@ -10,16 +10,19 @@ from pipelines.runs import model_source
 from pipelines.tasks import losses
 
 
-def evaluate(source, examples, strategy, *, batch_size, loss, bad_images) -> dict:
-    """Evaluates a model from disk on a data set; images are prepared as it was trained with.
+def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None) -> dict:
+    """Evaluates a model from disk on a data set, as training did.
+
+    Images are prepared by the model's stored preprocessing, which also names the loss: that of
+    training, without label smoothing.
 
     Args:
         source: a `model_source.ModelSource`.
         examples: a `DataSource`.
         strategy: where to run.
         batch_size: images per step over all replicas.
-        loss: "softmax" or "sigmoid", see `losses.cross_entropy`.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
+        assumed: preprocessing of a file that stores none, see `model_source.open_model`.
 
     Returns:
         Dict with examples, loss, accuracy and top_5_accuracy.
@@ -28,7 +31,7 @@ def evaluate(source, examples, strategy, *, batch_size, loss, bad_images) -> dic
         UserError: if the data set has other classes than the model, or the model is unpooled.
     """
     with strategy.scope():
-        model, preprocessing = model_source.open_model(source)
+        model, preprocessing = model_source.open_model(source, assumed=assumed)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     classes = model.config.num_classes
@@ -50,7 +53,7 @@ def evaluate(source, examples, strategy, *, batch_size, loss, bad_images) -> dic
             batch_size=batch_size,
             bad_images=left_out,
         )
-        loss = functools.partial(losses.cross_entropy, loss=loss)
+        loss = functools.partial(losses.cross_entropy, loss=preprocessing.probabilities)
         return Evaluator(model, strategy, evaluation_data, loss).run()
 
 

@@ -18,10 +18,10 @@ import keras
 
 import vit_tf
 from pipelines.runs.size_checks import MAX_COMPRESSION, check_size
+from vit_tf.checkpoints.sidecar import DTYPES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
-_DTYPES = ("float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16")
 # What `vit_tf` models write has 1 kB.
 _MAX_CONFIG_BYTES = 2**20
 _ZIP_ERRORS = (
@@ -103,10 +103,10 @@ def _read_config(text, path):
     policy = fields.get("dtype", "float32")
     if isinstance(policy, dict):
         policy = policy["config"].get("name") if isinstance(policy.get("config"), dict) else None
-    if policy not in _DTYPES:
+    if policy not in DTYPES:
         raise ValueError(
             f"{path} has the dtype policy {str(policy)[:40]!r}. Expected one of "
-            f"{', '.join(_DTYPES)}."
+            f"{', '.join(DTYPES)}."
         )
     try:
         config = config_from_dict(fields.get("config"))

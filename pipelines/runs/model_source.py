@@ -70,15 +70,33 @@ def is_run(path) -> bool:
     return os.path.exists(Workdir(path).config) and not _is_safetensors_folder(path)
 
 
-def open_model(source, dtype=None, log=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
+def has_preprocessing(source) -> bool:
+    """Whether a source stores its preprocessing; if not, `open_model` has to assume it.
+
+    Raises:
+        UserError: if the file beside it is damaged.
+    """
+    if source.kind not in ("npz", "keras"):
+        return True
+    try:
+        return read_sidecar(source.path).preprocessing is not None
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def open_model(
+    source, dtype=None, log=None, assumed=None
+) -> tuple[keras.Model, vit_tf.Preprocessing]:
     """Builds the model of a source, with its weights and preprocessing.
 
-    A file without a sidecar gets the reference's preprocessing (direct resize) and no labels.
+    A file that stores no preprocessing gets the reference's (direct resize) and no labels.
 
     Args:
         source: from `find`.
-        dtype: Keras dtype policy; None is the source's own, or the global one.
+        dtype: Keras dtype policy; None is the one the model was trained in, or the global one if
+            the source does not tell.
         log: called with what had to be assumed of a file of another project, a sentence each.
+        assumed: fields of `vit_tf.Preprocessing` by name, for a file that stores none.
 
     Raises:
         UserError: if the source is damaged or holds no model of `vit_tf`.
@@ -87,8 +105,8 @@ def open_model(source, dtype=None, log=None) -> tuple[keras.Model, vit_tf.Prepro
         if source.kind == "checkpoint":
             return _open_checkpoint(source, dtype)
         if source.kind == "keras":
-            return _open_keras(source, dtype)
-        return _open_arrays(source, dtype, log)
+            return _open_keras(source, dtype, assumed)
+        return _open_arrays(source, dtype, log, assumed)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
 
@@ -191,27 +209,41 @@ def _checkpoint_source(name, run, step, ema=False):
     return ModelSource(name, "checkpoint", prefix, run, ema)
 
 
-def _open_arrays(source, dtype, log):
+def _open_arrays(source, dtype, log, assumed):
     """A `.npz` file or safetensors."""
     with open_checkpoint(source.path) as file:
         config = file.config
         if source.kind == "npz":  # Safetensors cannot be compressed.
             size_checks.check_compression(config, source.path)
         size_checks.check_input(config, source.name)
-        preprocessing = file.preprocessing or vit_tf.Preprocessing(image_size=config.image_size)
-        model = vit_tf.create_model(config, dtype=dtype)
+        preprocessing = file.preprocessing or _assume(config, assumed)
+        model = vit_tf.create_model(config, dtype=dtype or _trained_dtype(source))
         load_checkpoint(model, file, head="keep")
         for note in file.notes if log else ():
             log(note)
         return model, preprocessing
 
 
-def _open_keras(source, dtype):
+def _trained_dtype(source):
+    """The dtype policy that the arrays of a source were trained in; None if nothing tells."""
+    if source.kind != "npz":
+        return None
+    dtype = read_sidecar(source.path).dtype
+    if dtype is None and source.workdir is not None:
+        return source.workdir.read_experiment().model.dtype
+    return dtype
+
+
+def _assume(config, fields):
+    return vit_tf.Preprocessing(image_size=config.image_size, **(fields or {}))
+
+
+def _open_keras(source, dtype, assumed):
     preprocessing = read_sidecar(source.path).preprocessing
     model = keras_archive.open_keras(source.path, dtype)
     image_size = model.config.image_size
     if preprocessing is None:
-        return model, vit_tf.Preprocessing(image_size=image_size)
+        return model, _assume(model.config, assumed)
     if preprocessing.image_size != image_size:
         raise ValueError(
             f"{source.path}.json prepares images of {preprocessing.image_size}, the model reads "

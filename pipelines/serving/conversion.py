@@ -36,8 +36,8 @@ def convert(
         RunError: if writing fails. Nothing is left behind, as where the report says FAIL.
     """
     _check_destination(destination, layout, overwrite)
-    # A Keras file keeps the dtype policy; the others hold float32.
-    dtype = None if destination.endswith(".keras") else "float32"
+    # Folders of other projects have no place for a dtype policy.
+    dtype = None if layout is None else "float32"
     parent, name = os.path.split(os.path.abspath(destination))
     # Moved into place only when it has been read again and holds the same model.
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as folder:

@@ -24,6 +24,8 @@ _MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
 _SIGNATURE = "serving_bytes_lenient"
 _OUTPUTS = {"probabilities", "classes", "valid"}
+# What TensorFlow says of a fused export where the compiled ops are not loaded.
+_UNKNOWN_OP = "Op type not registered 'Vit"
 
 
 def predict(model_path, paths, top, weights="final"):
@@ -171,6 +173,12 @@ def _load_saved_model(path):
         Exception
     ) as error:  # TensorFlow raises many unrelated types for a directory of something else.
         reason = str(error).partition("\n")[0]
+        if _UNKNOWN_OP in reason and not custom_ops.is_compiled():
+            why = custom_ops.describe()["reason"]
+            raise UserError(
+                f"{path} is a fused export, which needs the compiled ops, but {why}. A portable "
+                "export needs none."
+            ) from None
         raise UserError(
             f"{path} is not a SavedModel written by pipelines.export with classes to predict "
             f"({type(error).__name__}: {reason})."

@@ -118,7 +118,6 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
         test,
         strategy,
         batch_size=finetuning.train.batch_size,
-        loss=finetuning.train.loss,
         bad_images=finetuning.data.bad_images,
     )
     say(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")

@@ -69,7 +69,9 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     """
     command = importlib.import_module(f"pipelines.{module}")
     monkeypatch.chdir(cwd)
-    monkeypatch.setattr(sys, "argv", [module, "--strategy=one_device", *map(str, arguments)])
+    shared_flags = getattr(command, "SHARED_FLAGS", cli.SHARED_FLAGS)
+    one_device = ["--strategy=one_device"] if "strategy" in shared_flags else []
+    monkeypatch.setattr(sys, "argv", [module, *one_device, *map(str, arguments)])
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
         cli.run(
@@ -78,6 +80,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
             getattr(command, "define", None),
             getattr(command, "POSITIONAL", None),
             getattr(command, "CHECK_OPS", True),
+            shared_flags,
         )
     printed = capsys.readouterr()
     return subprocess.CompletedProcess(sys.argv, exit_.value.code, printed.out, printed.err)

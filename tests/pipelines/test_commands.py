@@ -58,7 +58,7 @@ def test_wrong_input_is_one_sentence_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("module", ["pretrain", "finetune", "evaluate", "predict", "export"])
+@pytest.mark.parametrize("module", ["pretrain", "finetune", "evaluate"])
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -72,6 +72,48 @@ def test_every_command_refuses_what_it_does_not_know(
 ):
     result = run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
     assert_user_error(result, text)
+    assert os.listdir(tmp_path) == []
+
+
+# The commands that lack some of the shared flags, with those that they take.
+TAKEN = {
+    "predict": {"workdir"},
+    "export": {"workdir"},
+    "doctor": {"workdir"},
+    "convert": set(),
+    "batch": {"experiment", "workdir", "set"},
+    "make_tfrecords": {"experiment", "set"},
+    "demo": {"workdir", "set", "strategy", "logical_cpus", "tpu", "zone", "project"},
+}
+
+
+@pytest.mark.parametrize("module", TAKEN)
+def test_flags_that_a_command_cannot_use_are_refused(tmp_path, monkeypatch, capsys, module):
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    reasons = {
+        "experiment": ("digits", "no recipe to choose"),
+        "workdir": ("run", "no run of its own"),
+        "set": ("train.steps=3", "a model keeps what it was trained with"),
+        "strategy": ("one_device", "it computes on one device"),
+        "logical_cpus": ("2", "it computes on one device"),
+        "tpu": ("local", "it computes on one device"),
+        "zone": ("a", "it computes on one device"),
+        "project": ("b", "it computes on one device"),
+    }
+    listed = run_here(module, "--help", **here).stdout
+    for flag, (value, reason) in reasons.items():
+        assert (f"--{flag}:" in listed) == (flag in TAKEN[module])
+        if flag not in TAKEN[module]:
+            result = run_here(module, f"--{flag}", value, **here)
+            assert_user_error(result, f"This command does not take --{flag}: ", reason)
+    assert os.listdir(tmp_path) == []
+
+
+def test_fields_without_an_effect_are_refused(tmp_path, monkeypatch, capsys):
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    flags = ["--set=model.layers=2", "--set=data.name=digits", "--set=train.batch_size=3"]
+    result = run_here("make_tfrecords", "--output=x", *flags, **here)
+    assert_user_error(result, "--set model.layers, train.batch_size has no effect", "data.name")
     assert os.listdir(tmp_path) == []
 
 
@@ -156,7 +198,7 @@ def test_help_shows_own_flags_first_and_what_can_be_chosen(
     shared = {"--experiment", "--config", "--list", "--workdir", "--set", "--strategy", "--tpu"}
     assert shared <= set(re.findall("^  (--[a-z_]+)", then, re.MULTILINE))
     assert re.findall(r"^  (\w+) +\w", recipes_, re.MULTILINE) == list(recipes.RECIPES)
-    assert "vit_tf.list_models()" in rest and "pipelines/config/sections.py" in rest
+    assert "vit_tf.list_models()" in rest and "docs/configuration.md" in rest
 
 
 def test_list_prints_the_recipes(tmp_path, monkeypatch, capsys):
@@ -253,7 +295,7 @@ def test_a_signal_saves_and_the_restart_is_bitwise_the_same(trained, number):
 @pytest.mark.process
 def test_evaluate_prints_what_training_measured(trained):
     folder, _ = trained
-    result = run_command("evaluate", *LONG, "--model", "whole", "--json", cwd=folder)
+    result = run_command("evaluate", "--model", "whole", "--json", cwd=folder)
     assert result.returncode == 0, result.stderr
     means = json.loads(result.stdout)
     lines = [json.loads(line) for line in (folder / "whole/metrics.jsonl").read_text().splitlines()]
@@ -276,6 +318,11 @@ def test_mirrored_on_two_logical_cpus(trained):
     assert result.returncode == 0, result.stderr
     assert "2 replicas on CPU" in result.stdout
     assert (folder / "two/final.npz").exists()
+    devices = ("--strategy=mirrored", "--logical_cpus=2")
+    result = run_command("evaluate", "--model=two", *devices, "--json", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    last = json.loads((folder / "two/metrics.jsonl").read_text().splitlines()[-1])
+    assert json.loads(result.stdout)["accuracy"] == last["eval_accuracy"]
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 broken"])

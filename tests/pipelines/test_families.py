@@ -127,7 +127,7 @@ def command(monkeypatch, capsys, cwd, *arguments):
 def test_commands_take_the_run(run, monkeypatch, capsys, tmp_path):
     _, folder = run
     for arguments in (
-        ["evaluate", "--json", f"--model={folder}"],
+        ["evaluate", "--json", f"--model={folder}", "--set=data.eval_split=test"],
         ["predict", "--json", f"--model={folder}"],
     ):
         result = command(monkeypatch, capsys, tmp_path, *arguments)

@@ -9,6 +9,9 @@ from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.config import ModelConfig
 from vit_tf.preprocessing import Preprocessing
 
+# Keras dtype policies that a model can be stored with.
+DTYPES = ("float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16")
+
 _ADVICE = "Delete or restore it."
 
 
@@ -34,6 +37,17 @@ class Sidecar:
         """(rows, columns) of the position table."""
         grid = self._values.raw("grid")
         return None if grid is None else check_grid(grid, self.path)
+
+    @property
+    def dtype(self) -> str | None:
+        """Name of the Keras dtype policy that the weights were trained in."""
+        dtype = self._values.raw("dtype")
+        if dtype is not None and dtype not in DTYPES:
+            raise ValueError(
+                f"{self.path} says dtype={dtype!r:.40}. Expected one of {', '.join(DTYPES)}. "
+                f"{_ADVICE}"
+            )
+        return dtype
 
     @property
     def preprocessing(self) -> Preprocessing | None:
@@ -64,7 +78,7 @@ def read_sidecar(path) -> Sidecar:
     return Sidecar(read_json_object(path, _ADVICE) or JsonObject(path, {}))
 
 
-def write_sidecar(path, preprocessing, config=None, grid=None) -> None:
+def write_sidecar(path, preprocessing, config=None, grid=None, dtype=None) -> None:
     """Writes the sidecar of the checkpoint at `path`, whole or not at all.
 
     Args:
@@ -72,10 +86,12 @@ def write_sidecar(path, preprocessing, config=None, grid=None) -> None:
         preprocessing: `Preprocessing`, or None.
         config: `ViTConfig` or `ResNetConfig`, where the checkpoint does not hold it.
         grid: (rows, columns) of the position table, if the model has patches.
+        dtype: name of the model's dtype policy, where the checkpoint does not hold it.
     """
     values = {
         **({} if grid is None else {"grid": list(grid)}),
         **({} if config is None else {"config": config.to_dict()}),
+        **({} if dtype is None else {"dtype": dtype}),
         "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
     }
     text = json.dumps(values, indent=1) + "\n"

@@ -1,4 +1,7 @@
-"""Evaluation of a model from disk counts every example once, on every strategy."""
+"""Evaluation of a model from disk: as in training, every example once, on every strategy."""
+
+import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from pipelines.runs.strategies import make_strategy
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import one_device, tiny_experiment
+from vit_tf.images.decoding import decode_image
 
 
 def evaluated(source, experiment, strategy):
@@ -22,9 +26,19 @@ def evaluated(source, experiment, strategy):
         open_source(data.name, data.eval_split, data.data_dir),
         strategy,
         batch_size=experiment.train.batch_size,
-        loss=experiment.train.loss,
         bad_images=data.bad_images,
     )
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """`command(*arguments)`: the completed `evaluate`."""
+
+    def run(*arguments):
+        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+        return run_here("evaluate", *arguments, **here)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +82,106 @@ def test_evaluating_on_other_classes_is_refused(finished):
         evaluated(model_source.find(workdir), tiny_experiment("data.name=digits/low"), one_device())
 
 
-def test_nothing_to_evaluate(monkeypatch, capsys, tmp_path):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here("evaluate", "--set=data.eval_split=none", **here)
-    assert_user_error(result, "data.eval_split is none")
+@pytest.fixture(scope="module")
+def unusual(tmp_path_factory):
+    """A finished run in which all that an evaluation depends on is not the default."""
+    workdir = tmp_path_factory.mktemp("unusual") / "run"
+    experiment = tiny_experiment(
+        "data.name=digits/low",
+        "data.eval_split=validation",
+        "data.resize=resize_small",
+        "data.resize_to=14",
+        "model.dtype=mixed_bfloat16",
+        "train.loss=sigmoid",
+        "train.label_smoothing=0.2",
+        "train.steps=4",
+    )
+    return workdir, loop.train(experiment, workdir, one_device())
+
+
+@pytest.mark.parametrize("flag", ["--model", "--workdir"])
+def test_a_run_is_evaluated_as_it_was_in_training(unusual, command, flag):
+    """Its data, its preprocessing, its loss, its dtype."""
+    workdir, last = unusual
+    result = command(f"{flag}={workdir}", "--json")
+    assert result.returncode == 0, result.stderr
+    means = json.loads(result.stdout)
+    for name in ("accuracy", "top_5_accuracy"):
+        assert means[name] == last[f"eval_{name}"]
+    # In float32 it differs by more than 1e-4.
+    assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
+
+
+def test_settings_change_the_data_of_a_run(unusual, command):
+    workdir, last = unusual
+    own, test = (
+        json.loads(command(f"--model={workdir}", *flags, "--json").stdout)
+        for flags in (["--set=train.batch_size=7"], ["--set=data.eval_split=test[:31]"])
+    )
+    assert own["loss"] == pytest.approx(last["eval_loss"], rel=1e-2)
+    assert test["examples"] == 31 != own["examples"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "texts"),
+    [
+        (["--experiment=digits"], ["run is a run with an experiment of its own. Leave out"]),
+        (
+            ["--set=data.resize=direct", "--set=train.batch_size=3", "--set=data.resize_to=none"],
+            ["--set data.resize, data.resize_to has no effect", "train.batch_size"],
+        ),
+        (["--set=train.loss=softmax"], ["--set train.loss has no effect", "as it was trained"]),
+        (["--set=model.name=BiT-R50x1"], ["--set model.name has no effect"]),
+        (["--set=model.stem.width=2"], ["--set model.stem.width has no effect"]),
+        (["--set=data.crop=none"], ["--set data.crop has no effect"]),
+        (["--set=train.steps=3"], ["--set train.steps has no effect"]),
+        (["--set=train.step=3"], ["Unknown config path 'train.step'"]),
+    ],
+)
+def test_settings_without_an_effect_are_refused(unusual, command, flags, texts):
+    workdir, _ = unusual
+    assert_user_error(command(f"--model={workdir}", *flags), *texts)
+
+
+def test_only_the_data_of_another_model_are_those_of_the_recipe(command):
+    assert_user_error(command("--set=data.resize=direct"), "shipped is evaluated as it was trained")
+    assert command("--experiment=digits", "--set=data.eval_split=test[:20]").returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["npz", "keras", "workdir"])
+def test_a_model_without_stored_preprocessing(finished, command, tmp_path, kind):
+    """The settings are those it gets: here a central crop, and the loss of several labels."""
+    model, _ = model_source.open_model(model_source.find(finished[0]))
+    path = tmp_path / ("run" if kind == "workdir" else f"model.{kind}")
+    if kind == "workdir":
+        shutil.copytree(finished[0], path)
+        (path / "final.npz.json").unlink()
+    elif kind == "npz":
+        shutil.copy(finished[0] / "final.npz", path)
+    else:
+        model.save(path)
+    crop = ["--set=data.resize=resize_small", "--set=data.resize_to=18"]
+    means = {}
+    for loss in ("softmax", "sigmoid"):
+        flags = [*crop, f"--set=train.loss={loss}", "--set=data.eval_split=test[:50]"]
+        result = command(f"--model={path}", *flags, "--json")
+        assert result.returncode == 0, result.stderr
+        means[loss] = json.loads(result.stdout)
+    examples = open_source("digits", "test[:50]").read([(0, 50)])
+    prepare = vit_tf.Preprocessing(image_size=(12, 12), resize="resize_small", resize_to=18)
+    images = tf.stack([prepare(decode_image(data)) for data in examples.images])
+    logits = model(images).numpy().astype(np.float64)
+    targets = np.eye(10)[examples.labels]
+    softmax = np.log(np.exp(logits).sum(axis=1)) - (logits * targets).sum(axis=1)
+    sigmoid = (np.log1p(np.exp(logits)) - logits * targets).sum(axis=1)
+    assert means["softmax"]["loss"] == pytest.approx(softmax.mean(), rel=1e-5)
+    assert means["sigmoid"]["loss"] == pytest.approx(sigmoid.mean(), rel=1e-5)
+    accuracy = np.mean(logits.argmax(axis=1) == examples.labels)
+    assert means["softmax"]["accuracy"] == means["sigmoid"]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_nothing_to_evaluate(command):
+    assert_user_error(command("--set=data.eval_split=none"), "data.eval_split is none")
 
 
 def test_unpooled_models_are_refused(tmp_path):

@@ -331,9 +331,16 @@ def call(command, path):
     }
     sys.argv, stderr = [command, f"--model={path}", *more.get(command, [])], io.StringIO()
     positional = getattr(module, "POSITIONAL", None)
+    shared_flags = getattr(module, "SHARED_FLAGS", cli.SHARED_FLAGS)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         try:
-            cli.run(module.main, module.DESCRIPTION, module.define, positional)
+            cli.run(
+                module.main,
+                module.DESCRIPTION,
+                module.define,
+                positional,
+                shared_flags=shared_flags,
+            )
         except SystemExit as end:
             return end.code, stderr.getvalue()
 

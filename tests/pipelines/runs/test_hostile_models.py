@@ -158,6 +158,15 @@ def test_a_sidecar_that_does_not_fit_its_file(tmp_path, section, field, value, m
         model_source.open_model(model_source.find(tmp_path / "model.npz"))
 
 
+@pytest.mark.parametrize("dtype", ["int4", "float32 ", 3, ["float32"], {"module": "os"}])
+def test_a_sidecar_with_another_dtype(tmp_path, dtype):
+    vit_tf.save_npz(tiny.model(), tmp_path / "model.npz")
+    sidecar = json.loads((tmp_path / "model.npz.json").read_text())
+    (tmp_path / "model.npz.json").write_text(json.dumps(sidecar | {"dtype": dtype}))
+    with pytest.raises(UserError, match="model.npz.json says dtype=.*Expected one of float16"):
+        model_source.open_model(model_source.find(tmp_path / "model.npz"))
+
+
 def test_a_folder_that_is_no_workdir(tmp_path):
     (tmp_path / "thing").mkdir()
     (tmp_path / "thing.txt").write_text("hello")

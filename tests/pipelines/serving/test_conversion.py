@@ -1,5 +1,6 @@
 """`pipelines.convert`: formats both ways, the report, and what is refused."""
 
+import itertools
 import json
 import os
 import shutil
@@ -149,14 +150,15 @@ def test_nothing_is_replaced_before_the_result_is_known(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_keras_file_keeps_its_policy(tmp_path):
-    first, second = str(tmp_path / "a.keras"), str(tmp_path / "b.keras")
-    model = tiny.model(dtype="mixed_bfloat16")
-    model.save(first)
-    assert conversion.convert(first, second, log=str).passed
-    assert (
-        model_source.open_model(model_source.find(second))[0].dtype_policy.name == "mixed_bfloat16"
-    )
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
+def test_files_keep_the_policy(tmp_path, policy):
+    names = [str(tmp_path / name) for name in ("a.keras", "b.npz", "c.npz", "d.keras")]
+    tiny.model(dtype=policy).save(names[0])
+    for source, destination in itertools.pairwise(names):
+        report = conversion.convert(source, destination, log=str)
+        assert report.passed, str(report)
+        opened, _ = model_source.open_model(model_source.find(destination))
+        assert opened.dtype_policy.name == policy
 
 
 def test_report_tells_what_differs():

@@ -2,12 +2,16 @@
 
 import json
 import os
+import pathlib
+import re
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn import datasets
 
+import custom_ops
 import vit_tf
 from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
@@ -239,6 +243,32 @@ def test_models_that_are_no_classifiers(tmp_path, folder, predict):
         model, preprocessing = make(fields)
         vit_tf.save_npz(model, tmp_path / f"{name}.npz", preprocessing)
         assert_refused(predict("--model", tmp_path / f"{name}.npz", image), text)
+
+
+def test_what_lies_beside_a_model_is_not_run(models, tmp_path, folder, monkeypatch, capsys):
+    """Python files and libraries in the folder of a model; the library is one that would load."""
+    model, preprocessing, paths = models
+    context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    image = folder[0] / "a.png"
+    bad = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
+    shutil.copytree(paths["saved_model"], tmp_path / "saved")
+    shutil.copytree(paths["workdir"], tmp_path / "run")
+    vit_tf.save_safetensors(model, tmp_path / "hf", "huggingface", preprocessing)
+    for name in ("saved", "run", "hf"):
+        root = tmp_path / name
+        for place in (root, root / "assets.extra"):
+            place.mkdir(exist_ok=True)
+            for file in ("load_ops.py", "__init__.py", "sitecustomize.py", "modeling_vit.py"):
+                (place / file).write_text(bad)
+            shutil.copy(custom_ops.describe()["path"], place / "_vit_ops.so")
+        result = run_here("predict", f"--model={root}", image, **context)
+        assert result.returncode == 0, result.stderr
+        result = run_here("evaluate", f"--model={root}", **context)
+        refused = "is a SavedModel, whose weights only serve" if name == "saved" else "5 classes"
+        assert_user_error(result, refused)
+    assert not (tmp_path / "ran").exists()
+    loaded = pathlib.Path("/proc/self/maps").read_text()
+    assert "_vit_ops.so" in loaded and not re.search(rf"{tmp_path}.*\.so", loaded)
 
 
 def test_saved_models_of_something_else(tmp_path, folder, predict):

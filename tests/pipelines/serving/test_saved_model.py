@@ -291,6 +291,28 @@ def test_clean_process_reports_failure(tmp_path):
         clean_process.call_signatures(tmp_path, [])
 
 
+def test_command_keeps_the_dtype_unless_told_otherwise(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(clean_process, "call_signatures", call_here)
+    context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    for policy in ("float32", "mixed_bfloat16"):
+        model, preprocessing = make({"dtype": policy}, {"labels": LABELS})
+        vit_tf.save_npz(model, tmp_path / f"{policy}.npz", preprocessing)
+        for precision in (None, "float32", "mixed_bfloat16"):
+            flags = [f"--precision={precision}"] if precision else ["--overwrite"]
+            arguments = [f"--model={policy}.npz", f"--output={policy}/{precision}", *flags]
+            result = run_here("export", *arguments, **context)
+            assert result.returncode == 0, result.stderr
+            loaded = tf.saved_model.load(tmp_path / policy / str(precision) / "portable")
+            graph = loaded.signatures["serving_default"].graph.as_graph_def()
+            nodes = [node for function in graph.library.function for node in function.node_def]
+            products = {node.attr["T"].type for node in nodes if "MatMul" in node.op}
+            computed_in = tf.bfloat16 if "bfloat16" in (precision or policy) else tf.float32
+            assert computed_in.as_datatype_enum in products
+            assert (tf.bfloat16.as_datatype_enum in products) == (computed_in == tf.bfloat16)
+    result = run_here("export", "--precision=float8", **context)
+    assert_user_error(result, "--precision", "float32|mixed_bfloat16")
+
+
 def test_command_errors(tmp_path, monkeypatch, capsys):
     context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
 

@@ -2,6 +2,7 @@
 
 import filecmp
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -116,10 +117,12 @@ def test_prediction_reads_it(tmp_path, no_process):
     assert (found.kind, found.path) == ("saved_model", str(tmp_path / "fused"))
     # Our own library serves it: what lies in a file of others is not run.
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
+    library = tmp_path / "fused" / "assets.extra" / "_vit_ops.so"
     data, image = encoded.every_format()[0]
     outputs = prediction.load_classifier(found)(tf.constant([data]))
     expected = preprocessing.to_probabilities(model(preprocessing(image)[None]))
     np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
+    assert str(library) not in pathlib.Path("/proc/self/maps").read_text()
 
 
 # A service that has TensorFlow and none of us.
@@ -172,6 +175,10 @@ def test_command_and_service(tmp_path):
     output.rename(moved)
     done = run_command("predict", "--model", moved / "fused", "image", cwd=tmp_path)
     assert done.returncode == 0 and any(name in done.stdout for name in LABELS), done.stderr
+    # Without our own library there is no answer: that of the export is not opened.
+    without = {"VIT_OPS_LIBRARY": str(tmp_path / "none.so")}
+    done = run_command("predict", "--model", moved / "fused", "image", cwd=tmp_path, **without)
+    assert_user_error(done, "fused is a fused export, which needs the compiled ops, but", "none.so")
     done = subprocess.run(
         [sys.executable, "-I", "-c", SERVICE, moved, tmp_path / "image"],
         cwd="/",

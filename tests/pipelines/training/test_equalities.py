@@ -167,7 +167,6 @@ def test_the_average_is_its_closed_form(tmp_path, strategy):
         open_source(experiment.data.name, experiment.data.eval_split),
         one_device(),
         batch_size=experiment.train.batch_size,
-        loss=experiment.train.loss,
         bad_images="stop",
     )
     assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)

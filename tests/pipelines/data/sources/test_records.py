@@ -168,15 +168,14 @@ def test_a_damaged_record_ends_a_command_wherever_it_is_in_a_window(
     contents[-60] ^= 1
     file.write_bytes(contents)
     assignments = [f"data.name=tfrecord:{tmp_path / 'copy'}", "train.batch_size=2"]
-    assignments += [f"data.bad_images={bad_images}", "train.steps=4", "data.shuffle_window=8192"]
+    assignments.append(f"data.bad_images={bad_images}")
     if command == "pretrain":
-        assignments.append("data.eval_split=none")
-        flags = ["--workdir", tmp_path / "run"]
+        assignments += ["data.eval_split=none", "train.steps=4", "data.shuffle_window=8192"]
+        flags = ["--workdir", tmp_path / "run", *as_flags(*assignments)]
     else:
-        assignments.append("data.eval_split=train")
-        flags = []
+        flags = [f"--set={assignment}" for assignment in [*assignments, "data.eval_split=train"]]
     here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here(command, *as_flags(*assignments), *flags, **here)
+    result = run_here(command, *flags, **here)
     assert_user_error(result, "split 'train' cannot be read", f". {file} is damaged")
 
 
