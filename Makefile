@@ -6,9 +6,10 @@ FUZZ_SECONDS ?= 600
 
 RUN := .venv/bin/python
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile
+CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages demo test test-quick test-slow test-peers lint format bench fuzz soak peers clean
+.PHONY: help setup ops packages demo check test test-slow test-peers lint format bench fuzz soak peers clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -23,6 +24,11 @@ ops:  ## compile the ops again, for the TensorFlow in .venv
 demo: setup  ## pre-train, fine-tune, export and serve a small model; writes runs/demo/report.html
 	@$(RUN) -m pipelines.demo
 
+# One commit or branch in BASE takes the place of the merge base with main.
+check: lint  ## lint, architecture, and the fast tests of the modules that changed, in 3 minutes
+	@tests=$$($(RUN) -m tests.changed $(BASE)) && \
+	  $(PYTEST) -m "not slow and not process and not peers" tests/test_architecture.py $$tests
+
 # What the tests need beside .venv. As root it is installed.
 packages:
 	@.ci/packages bazel clang++ libclang_rt
@@ -30,22 +36,22 @@ packages:
 test: packages setup  ## all tests but the slow ones
 	@$(PYTEST) -m "not slow and not peers" --durations 10
 
-test-quick: setup  ## the tests that start no other processes, in less than 5 minutes
-	@$(PYTEST) -m "not slow and not process and not peers"
-
 test-slow: packages setup  ## the slow tests
 	@$(PYTEST) -m "slow and not peers" --durations 10
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
 
-lint: setup  ## check style and formatting
+lint: setup  ## check style, formatting and types
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
+	@.venv/bin/clang-format --dry-run --Werror $(CXX_FILES)
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
 format: setup  ## repair what `make lint` can repair
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
+	@.venv/bin/clang-format -i $(CXX_FILES)
 
 bench: setup  ## run every benchmark of tests/benchmarks but the long one
 	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard tests/benchmarks/bench_*.py)); do \

@@ -175,7 +175,9 @@ def _check(qkv, num_heads, bias, scale, axis=None):
         bias = tf.convert_to_tensor(bias)
         _check_bias(bias, qkv, num_heads, axis)
     if scale is not None:
-        if not isinstance(scale, numbers.Real) or not 0 < scale < math.inf:
+        # The stubs give numbers.Real no comparison with int.
+        in_range = isinstance(scale, numbers.Real) and 0 < scale < math.inf  # pyright: ignore[reportOperatorIssue]
+        if not in_range:
             raise ValueError(
                 f"scale={scale!r} must be a finite number above 0, or None for 1 / sqrt(D / H)."
             )

@@ -234,6 +234,7 @@ def _replace(path, write):
 
 
 def main():
+    """Builds where the environment variable says, or into this package."""
     try:
         build(os.environ.get(library_file.VARIABLE))
     except BuildError as error:

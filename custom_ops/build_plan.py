@@ -54,7 +54,7 @@ def sources():
     return {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
 
 
@@ -182,6 +182,7 @@ def _ask(python, environment):
 
 
 def last_line(text):
+    """The last line of a text, without what surrounds the text; "" if there is none."""
     return (text.strip().splitlines() or [""])[-1]
 
 

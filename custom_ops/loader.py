@@ -84,16 +84,15 @@ def library() -> Library:
         return _library
     with _lock:
         first = _library is None
-        if first:
-            _library = _without_autograph(_try_to_load)()
-    if first and _library.broken:
+        found = _library = _library or _without_autograph(_try_to_load)()
+    if first and found.broken:
         warnings.warn(
-            f"The compiled ops of custom_ops are not used: {_library.reason}. The slower "
+            f"The compiled ops of custom_ops are not used: {found.reason}. The slower "
             "TensorFlow reference takes their place.",
             RuntimeWarning,
             stacklevel=2,
         )
-    return _library
+    return found
 
 
 def _without_autograph(function):

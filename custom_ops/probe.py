@@ -14,6 +14,7 @@ import sysconfig
 
 
 def main():
+    """Prints what this interpreter has to offer a build, as JSON."""
     answer = {
         "python_include": sysconfig.get_paths()["include"],
         "suffix": sysconfig.get_config_var("EXT_SUFFIX"),

@@ -7,6 +7,7 @@ may be unknown when a function is traced, or zero.
 """
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -226,7 +227,7 @@ def _compute_dtype(dtype):
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def _dims(tensor):
+def _dims(tensor) -> list[Any]:
     """The shape as a list: ints where they are known, scalar tensors elsewhere."""
     if tensor.shape.is_fully_defined():
         return tensor.shape.as_list()

@@ -11,6 +11,8 @@ import tempfile
 import numpy as np
 import pytest
 
+from tests.durations import Durations
+
 # Only what raises is worth reading; without a GPU TensorFlow logs an error about that.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Several test processes share the machine, and results must not depend on its number of cores.
@@ -22,6 +24,13 @@ os.environ["TFDS_DATA_DIR"] = _DATA_DIR
 
 NUM_CPU_DEVICES = 2
 GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+def pytest_configure(config):
+    """Records durations, in the process that collects the reports of all."""
+    if not hasattr(config, "workerinput"):
+        path = pathlib.Path(__file__).parent.parent / "build" / "test-durations.json"
+        config.pluginmanager.register(Durations(path))
 
 
 def pytest_unconfigure():

@@ -60,7 +60,7 @@ def test_wheel_has_every_module_and_asset(tmp_path):
         path.relative_to(source).as_posix()
         for package in PACKAGES
         for path in (source / package).rglob("*")
-        if path.is_file() and (path.suffix in (".py", ".css") or "assets" in path.parts)
+        if path.is_file() and (path.suffix in (".py", ".css", ".typed") or "assets" in path.parts)
     }
     # The sources of the ops, for a rebuild; what is built of them: tests/custom_ops.
     lists = ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS", "MODULE", "MODULE_HEADERS")

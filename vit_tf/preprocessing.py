@@ -7,6 +7,7 @@ light: TensorFlow is imported when it is applied, so that configurations can hol
 
 import dataclasses
 import numbers
+from typing import TypeGuard
 
 RESIZE_RULES = ("direct", "resize_small")
 # Far above any model; keeps a damaged or hostile file from asking for terabytes.
@@ -149,10 +150,10 @@ class Preprocessing:
         return cls(**fields)
 
 
-def _is_side(value):
+def _is_side(value) -> TypeGuard[int]:
     """Whether `value` is a usable length in pixels; True counts as no integer."""
     return (
         isinstance(value, numbers.Integral)
         and not isinstance(value, bool)
-        and 1 <= value <= MAX_SIDE
+        and 1 <= int(value) <= MAX_SIDE
     )

@@ -5,6 +5,7 @@ not at all. Here the family of a model is looked up; `vit_tf/checkpoints` gets i
 """
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,9 @@ def save_npz(model, path, preprocessing=None) -> None:
         path: file name; its directory must exist.
         preprocessing: optional `vit_tf.Preprocessing`.
     """
-    arrays = {key: as_released(key, value) for key, value in published_arrays(model)}
+    arrays: dict[str, Any] = {
+        key: as_released(key, value) for key, value in published_arrays(model)
+    }
     write_atomically(path, lambda file: np.savez(file, **arrays))
     policy = model.dtype_policy.name
     write_sidecar(path, preprocessing, model.config, model.config.grid, policy)

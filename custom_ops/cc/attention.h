@@ -81,8 +81,8 @@ struct AttentionTapsProblem : AttentionProblem {
   int64_t rows, columns;
   // Written.
   void* class_row;  // [batch, heads, tokens]: weights of query 0
-  void* distance;   // [batch, heads]: see custom_ops/attention.py
-  void* entropy;    // [batch, heads]: nats, mean over queries
+  void* distance;  // [batch, heads]: see custom_ops/attention.py
+  void* entropy;  // [batch, heads]: nats, mean over queries
 };
 
 }  // namespace vit

@@ -13,10 +13,9 @@ ParallelFor serial() {
 
 Allocator heap() {
   // aligned_alloc requires whole multiples of the alignment.
-  return {[](int64_t bytes) {
-            return aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64));
-          },
-          free};
+  return {
+      [](int64_t bytes) { return aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64)); },
+      free};
 }
 
 }  // namespace vit

@@ -48,8 +48,10 @@ inline double scale_of(const py::object& scale, DType type, int64_t head_size) {
   } catch (const py::cast_error&) {
   }
   if (!is_attention_scale(type, value)) {
-    throw py::value_error("scale must be None or a number, finite and above 0 in the precision of "
-                          "the softmax. Received: " + repr(scale) + ".");
+    throw py::value_error(
+        "scale must be None or a number, finite and above 0 in the precision of "
+        "the softmax. Received: " +
+        repr(scale) + ".");
   }
   return value;
 }
@@ -126,11 +128,11 @@ struct Bias {
       if (cast.shape(i) != 1) strides[at] = cast.strides(i) / cast.itemsize();
     }
     if (!fits) {
-      throw py::value_error("bias must broadcast to " + shape_text(full) + ". Received shape: " +
-                            shape_text(given) + ".");
+      throw py::value_error("bias must broadcast to " + shape_text(full) +
+                            ". Received shape: " + shape_text(given) + ".");
     }
     const size_t heads = full.size() - 3;
-    p.problem.bias = {cast.data(), strides[0], heads == 2 ? strides[1] : 0,
+    p.problem.bias = {cast.data(),    strides[0],         heads == 2 ? strides[1] : 0,
                       strides[heads], strides[heads + 1], strides[heads + 2]};
     array = cast;
   }
@@ -173,10 +175,10 @@ struct GradientInputs {
   }
 };
 
-inline py::array attention_gradient(const py::object& qkv, int64_t num_heads,
-                                    const py::object& out, const py::object& statistics,
-                                    const py::object& d_out, const py::object& bias,
-                                    const py::object& axis, const py::object& scale, int threads) {
+inline py::array attention_gradient(const py::object& qkv, int64_t num_heads, const py::object& out,
+                                    const py::object& statistics, const py::object& d_out,
+                                    const py::object& bias, const py::object& axis,
+                                    const py::object& scale, int threads) {
   const GradientInputs inputs(qkv, num_heads, out, statistics, d_out, bias, axis, scale);
   const py::array& like = inputs.projection.qkv;
   py::array d_qkv = empty(shape_of(like), like.dtype());
@@ -208,8 +210,8 @@ inline py::dict taps(const py::object& qkv, int64_t num_heads, const py::object&
   py::array class_row = empty({shape.batch, shape.heads, shape.tokens}, type);
   py::array entropy = empty({shape.batch, shape.heads}, type);
   py::array distance = empty({shape.batch, shape.heads}, type);
-  AttentionTapsProblem problem = {p.problem, kept.data(), 0, 0, class_row.mutable_data(), nullptr,
-                                  entropy.mutable_data()};
+  AttentionTapsProblem problem = {p.problem, kept.data(),           0, 0, class_row.mutable_data(),
+                                  nullptr,   entropy.mutable_data()};
   if (!grid.is_none()) {
     std::tie(problem.rows, problem.columns) = grid_of(grid, shape.tokens);
     problem.distance = distance.mutable_data();

@@ -61,8 +61,8 @@ PYBIND11_MODULE(_vit_kernels, m) {
         arg("position") = py::none(), arg("threads") = 0,
         "Returns the tokens [B, T + N, D] of images [B, H, W, C], uint8 or float.");
   m.def("patch_embed_gradient", &vit::patch_embed_gradient, arg("images"), arg("kernel"),
-        arg("d_tokens"), py::kw_only(), arg("scale") = 1.0, arg("offset") = 0.0,
-        arg("prefix") = 0, arg("threads") = 0,
+        arg("d_tokens"), py::kw_only(), arg("scale") = 1.0, arg("offset") = 0.0, arg("prefix") = 0,
+        arg("threads") = 0,
         "Returns a dict of the gradients of images (if float), kernel, bias, prefix and position;\n"
         "`prefix` is the number of prefix tokens.");
   m.def("extract_patches", &vit::extract, arg("images"), arg("patch_size"), py::kw_only(),

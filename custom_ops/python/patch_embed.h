@@ -18,8 +18,7 @@ struct Patches {
 
   Patches(const py::object& image_object, const py::object& kernel_object, double scale,
           double offset, int64_t prefix)
-      : images(dense("images", image_object)),
-        kernel(dense("kernel", kernel_object)) {
+      : images(dense("images", image_object)), kernel(dense("kernel", kernel_object)) {
     problem.image_type = type_of("images", images, true);
     problem.type = type_of("kernel", kernel);
     check_isa();
@@ -30,8 +29,8 @@ struct Patches {
     if (kernel.ndim() != 4 || kernel.shape(0) != kernel.shape(1) || kernel.shape(0) < 1 ||
         kernel.shape(2) != images.shape(3)) {
       throw py::value_error("kernel must be [P, P, C, D] with the channels of images, " +
-                            std::to_string(images.shape(3)) + ". Received shape: " +
-                            shape_text(kernel) + ".");
+                            std::to_string(images.shape(3)) +
+                            ". Received shape: " + shape_text(kernel) + ".");
     }
     PatchShape& shape = problem.shape;
     shape = {images.shape(0), images.shape(1), images.shape(2), images.shape(3),
@@ -90,8 +89,8 @@ inline py::dict patch_embed_gradient(const py::object& images, const py::object&
                                      const py::object& d_tokens, double scale, double offset,
                                      int64_t prefix, int threads) {
   if (prefix < 0) {
-    throw py::value_error("prefix must be a number of tokens. Received: " +
-                          std::to_string(prefix) + ".");
+    throw py::value_error("prefix must be a number of tokens. Received: " + std::to_string(prefix) +
+                          ".");
   }
   const Patches p(images, kernel, scale, offset, prefix);
   const PatchShape& shape = p.problem.shape;
@@ -131,11 +130,11 @@ inline py::array extract(const py::object& object, int64_t patch_size, int threa
   if (images.ndim() != 4 || patch_size < 1 || images.shape(1) < patch_size ||
       images.shape(2) < patch_size) {
     throw py::value_error("images must be [B, H, W, C] with sides of at least patch_size=" +
-                          std::to_string(patch_size) + ", which is at least 1. Received shape: " +
-                          shape_text(images) + ".");
+                          std::to_string(patch_size) +
+                          ", which is at least 1. Received shape: " + shape_text(images) + ".");
   }
-  const PatchShape shape{images.shape(0), images.shape(1), images.shape(2), images.shape(3),
-                         patch_size,      0,               0};
+  const PatchShape shape{
+      images.shape(0), images.shape(1), images.shape(2), images.shape(3), patch_size, 0, 0};
   py::array patches = empty({shape.batch, shape.patches(), shape.patch_elements()}, images.dtype());
   const PatchCopyProblem problem = {shape, images.itemsize(), images.data(),
                                     patches.mutable_data()};

@@ -28,7 +28,8 @@ class Threads {
     // A thread takes about 20 microseconds to start: not worth it below this many cycles.
     constexpr int64_t kCyclesPerThread = 200000;
     const int64_t useful = static_cast<int64_t>(static_cast<double>(total) *
-                                                static_cast<double>(cost) / kCyclesPerThread) + 1;
+                                                static_cast<double>(cost) / kCyclesPerThread) +
+                           1;
     const int64_t count = std::min<int64_t>({static_cast<Threads*>(pool)->count_, useful, total});
     if (count <= 1) {
       if (total > 0) body(argument, 0, total);

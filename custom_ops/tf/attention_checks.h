@@ -82,8 +82,7 @@ inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) 
   attributes->scale.reset();
   if (!scale.empty()) attributes->scale = sum_of(scale);
   if (attributes->scale && !is_attention_scale(dtype_of(attributes->type), *attributes->scale)) {
-    return invalid("scale must be finite and above 0 as ",
-                   tensorflow::DataTypeString(accumulator),
+    return invalid("scale must be finite and above 0 as ", tensorflow::DataTypeString(accumulator),
                    ", or an empty list for 1 / sqrt(head_size). Received: ", *attributes->scale,
                    ".");
   }

@@ -316,8 +316,8 @@ class AttentionTapsOp : public AttentionOpKernel {
     const Tensor* statistics;
     OP_REQUIRES_OK(c, read(c, &inputs));
     OP_REQUIRES_OK(c, c->input("statistics", &statistics));
-    OP_REQUIRES_OK(c, check_shape("statistics", dims_of(*statistics), "[B, H, 2, N]",
-                                  inputs.statistics));
+    OP_REQUIRES_OK(
+        c, check_shape("statistics", dims_of(*statistics), "[B, H, 2, N]", inputs.statistics));
     const AttentionShape& shape = inputs.problem.shape;
     if (contains(taps_, "distance")) {
       OP_REQUIRES_OK(c, check_grid(rows_, columns_, shape.tokens));

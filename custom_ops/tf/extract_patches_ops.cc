@@ -44,8 +44,9 @@ absl::Status infer_restored(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-#define VIT_FIXED_SIZE_TYPES                                                             \
-  "T: {" VIT_FLOATS ", uint8, uint16, uint32, uint64, int8, int16, int32, int64, bool, " \
+#define VIT_FIXED_SIZE_TYPES                                           \
+  "T: {" VIT_FLOATS                                                    \
+  ", uint8, uint16, uint32, uint64, int8, int16, int32, int64, bool, " \
   "complex64, complex128}"
 
 REGISTER_OP("VitExtractPatches")

@@ -56,8 +56,7 @@ absl::Status infer_tokens(InferenceContext* c) {
     TF_RETURN_IF_ERROR(check_rank(names[i - 2], *table, i == 2 ? "[D]" : "[rows, D]"));
     Dims expected = *table;
     expected.back() = c->Value(features);
-    TF_RETURN_IF_ERROR(
-        check_shape(names[i - 2], *table, i == 2 ? "[D]" : "[rows, D]", expected));
+    TF_RETURN_IF_ERROR(check_shape(names[i - 2], *table, i == 2 ? "[D]" : "[rows, D]", expected));
     if (!c->ValueKnown(features)) features = c->Dim(c->input(i), -1);
   }
 
@@ -227,8 +226,7 @@ class PatchEmbedOp : public PatchEmbedOpKernel {
     const int64_t features = shape.features;
     OP_REQUIRES_OK(c, check_shape("bias", dims_of(bias), "[D]", {features}));
     if (prefix) {
-      OP_REQUIRES_OK(
-          c, check_shape("prefix", dims_of(*prefix), "[T, D]", {prefix_size, features}));
+      OP_REQUIRES_OK(c, check_shape("prefix", dims_of(*prefix), "[T, D]", {prefix_size, features}));
     }
     if (position) {
       OP_REQUIRES_OK(c, check_position(dims_of(*position), shape.tokens(), features));
@@ -247,7 +245,7 @@ class PatchEmbedOp : public PatchEmbedOpKernel {
 class PatchEmbedGradOpKernel : public PatchEmbedOpKernel {
  public:
   PatchEmbedGradOpKernel(OpKernelConstruction* c, int images, int kernel,
-                         void* PatchEmbedGradientProblem::*output, const char* name)
+                         void* PatchEmbedGradientProblem::* output, const char* name)
       : PatchEmbedOpKernel(c), images_(images), kernel_(kernel), output_(output), name_(name) {}
 
   void Compute(OpKernelContext* c) override {
@@ -267,13 +265,13 @@ class PatchEmbedGradOpKernel : public PatchEmbedOpKernel {
     }
     PatchEmbedGradientProblem gradient = {problem(shape, images, kernel), d_tokens.data()};
     gradient.*output_ = output->data();
-    OP_REQUIRES_OK(c, status_of(patch_embed_backward(gradient, execution_of(c)),
-                                type_string().c_str()));
+    OP_REQUIRES_OK(
+        c, status_of(patch_embed_backward(gradient, execution_of(c)), type_string().c_str()));
   }
 
  private:
   const int images_, kernel_;
-  void* PatchEmbedGradientProblem::*output_;
+  void* PatchEmbedGradientProblem::* output_;
   const char* name_;
 };
 
@@ -333,8 +331,8 @@ class PatchEmbedTablesGradOp : public OpKernel {
     gradient.d_bias = data(outputs[0]);
     gradient.d_prefix = prefix_size ? data(outputs[1]) : nullptr;
     gradient.d_position = data(outputs[2]);
-    OP_REQUIRES_OK(c, status_of(patch_embed_backward(gradient, execution_of(c)),
-                                "VitPatchEmbedTablesGrad"));
+    OP_REQUIRES_OK(
+        c, status_of(patch_embed_backward(gradient, execution_of(c)), "VitPatchEmbedTablesGrad"));
   }
 
  private:

@@ -80,8 +80,8 @@ inline DType dtype_of(tensorflow::DataType type) {
 
 inline absl::Status status_of(Result result, const char* op) {
   if (result == Result::kOk) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      op, " found no memory for its scratch. Use a smaller batch, or fewer threads."));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(op, " found no memory for its scratch. Use a smaller batch, or fewer threads."));
 }
 
 }  // namespace vit

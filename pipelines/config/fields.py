@@ -77,7 +77,7 @@ def _parse_tuple(text, kind):
     return values
 
 
-def from_json(kind, value, path):
+def from_json(kind: Any, value: Any, path: str) -> Any:
     """`value` from JSON checked and built as `kind`.
 
     Args:
@@ -88,7 +88,7 @@ def from_json(kind, value, path):
     Raises:
         UserError: for an unknown field or a value of another type.
     """
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if isinstance(value, kind):
             return value
         if not isinstance(value, dict):
@@ -108,11 +108,11 @@ def from_json(kind, value, path):
             if isinstance(value, list | tuple) and len(value) == len(elements):
                 pairs = zip(elements, value, strict=True)
                 return tuple(from_json(element, part, path) for element, part in pairs)
-        elif option is float and type(value) in (int, float):
+        elif option is float and isinstance(value, int | float) and type(value) is not bool:
             if abs(value) <= sys.float_info.max:  # Finite, also as a float.
                 return float(value)
         elif type(value) is option:
-            if option is int and abs(value) > _MAX_INT:
+            if isinstance(value, int) and abs(value) > _MAX_INT:
                 raise UserError(f"{path} is out of range. Expected at most 2^40 in size.")
             return value
     raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")

@@ -73,14 +73,16 @@ class Model:
         variant, changed = get_variant(self.name), dict(self.fields)
         stem = {path: changed.pop(path) for path in self.fields if path.startswith("stem.")}
         if stem:
-            if variant.stem is None and "stem.stage_depths" not in stem:
+            # A path into the stem is known only where the variant has this field.
+            present = getattr(variant, "stem", None)
+            if present is None and "stem.stage_depths" not in stem:
                 left_out = ", ".join(f"model.{path}" for path in stem)
                 raise ValueError(
                     f"{self.name} has no stem. Set model.stem.stage_depths too, or leave out "
                     f"{left_out}."
                 )
             values = {path.removeprefix("stem."): value for path, value in stem.items()}
-            changed["stem"] = (variant.stem or StemConfig()).replace(**values)
+            changed["stem"] = (present or StemConfig()).replace(**values)
         return variant.replace(image_size=self.image_size, num_classes=num_classes, **changed)
 
     def for_variant(self, name: str) -> dict[str, Any]:

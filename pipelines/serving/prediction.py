@@ -183,7 +183,7 @@ def _load_saved_model(path):
             f"{path} is not a SavedModel written by pipelines.export with classes to predict "
             f"({type(error).__name__}: {reason})."
         ) from None
-    if not _OUTPUTS <= outputs:
+    if not outputs >= _OUTPUTS:
         raise UserError(
             f"{path}: expected {sorted(_OUTPUTS)} from {_SIGNATURE}. It gives {sorted(outputs)}."
         )

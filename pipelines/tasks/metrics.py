@@ -39,4 +39,4 @@ def metric_means(sums):
     """`{"examples": n, "loss": ..., ...}`: sums divided by the number of examples."""
     examples = float(sums["examples"])
     means = {name: float(value) / examples for name, value in sums.items() if name != "examples"}
-    return {"examples": int(round(examples))} | means
+    return {"examples": round(examples)} | means

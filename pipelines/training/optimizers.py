@@ -116,6 +116,7 @@ class SGD(Optimizer):
         self.momentum = momentum
 
     def direction(self, gradient, velocity):
+        """The new velocity."""
         new = self.momentum * velocity + gradient
         velocity.assign(new)
         return new
@@ -135,6 +136,7 @@ class AdamW(Optimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def scalars(self, step):
+        """The corrections of both moments."""
         # 1 - beta^t without the cancellation of 1 - 0.999; a beta of 0 needs no correction.
         return tuple(
             -tf.math.expm1((step + 1) * math.log(beta)) if beta else tf.ones([])
@@ -142,6 +144,7 @@ class AdamW(Optimizer):
         )
 
     def direction(self, gradient, correction_1, correction_2, momentum, variance):
+        """The corrected first moment, over the root of the corrected second one."""
         first = self.beta_1 * momentum + (1 - self.beta_1) * gradient
         second = self.beta_2 * variance + (1 - self.beta_2) * gradient**2
         momentum.assign(first)

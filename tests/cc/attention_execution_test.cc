@@ -11,11 +11,9 @@ void test_threads() {
     vit::AttentionShape shape;
     int mask;
   } cases[] = {
-      {vit::sequence_shape(3, 50, 12, 20), 0},
-      {vit::sequence_shape(2, 35, 3, 6), 15},
+      {vit::sequence_shape(3, 50, 12, 20), 0}, {vit::sequence_shape(2, 35, 3, 6), 15},
       {vit::sequence_shape(1, 1030, 2, 4), 1},  // groups of queries
-      {vit::grid_shape(2, 9, 17, 2, 5, 1), 3},
-      {vit::grid_shape(2, 9, 17, 2, 6, 2), 29},
+      {vit::grid_shape(2, 9, 17, 2, 5, 1), 3}, {vit::grid_shape(2, 9, 17, 2, 6, 2), 29},
       {vit::sequence_shape(2, 70, 2, 3), 2},
   };
   uint64_t seed = 0;

@@ -70,10 +70,9 @@ struct AttentionRun {
   }
   void all(vit::ParallelFor parallel_for) {
     for (Tensor* tensor : results()) tensor->forget();
-    const bool ok = forward(parallel_for) == vit::Result::kOk &&
-                    backward(parallel_for) == vit::Result::kOk &&
-                    bias_gradient(parallel_for) == vit::Result::kOk &&
-                    taps(parallel_for) == vit::Result::kOk;
+    const bool ok =
+        forward(parallel_for) == vit::Result::kOk && backward(parallel_for) == vit::Result::kOk &&
+        bias_gradient(parallel_for) == vit::Result::kOk && taps(parallel_for) == vit::Result::kOk;
     EXPECT(ok, "a kernel reports that it failed");
   }
 

@@ -96,8 +96,7 @@ void test_bias() {
     for (int mask = 0; mask < 32; ++mask) {
       for (DType type : kFloatTypes) {
         Random random(static_cast<uint64_t>(100 * axis + mask));
-        AttentionCase problem =
-            make(random, type, shape_of(axis, 2, 19, 2, mask % 3 ? 6 : 5));
+        AttentionCase problem = make(random, type, shape_of(axis, 2, 19, 2, mask % 3 ? 6 : 5));
         std::vector<int> order = {0, 1, 2, 3, 4};
         if (mask % 4 == 3) std::swap(order[0], order[1 + static_cast<size_t>(axis)]);
         shape_bias(problem, mask, order);

@@ -26,8 +26,8 @@ void test_one_key() {
           AttentionRun run(problem, 1);
           for_each_isa([&] {
             testing("one key of %lld: %s %s, heads of %lld, times %g",
-                    static_cast<long long>(tokens), isa(), name(type),
-                    static_cast<long long>(size), scale);
+                    static_cast<long long>(tokens), isa(), name(type), static_cast<long long>(size),
+                    scale);
             run.all(vit::serial());
             for (int64_t i = 0; i < tokens * width; ++i) {
               const int64_t at = i / width * 3 * width + i % width;
@@ -110,8 +110,8 @@ void test_large_bias() {
           for (int64_t i : {0, 3, 36}) {
             for (int64_t c = 2 * size * i; c < 2 * size * (i + 1); ++c) {
               const double want = expected.out.value[static_cast<size_t>(c)];
-              const double most = expected.out.tolerance[static_cast<size_t>(c)] +
-                                  2 * unit(type) * fabs(want);
+              const double most =
+                  expected.out.tolerance[static_cast<size_t>(c)] + 2 * unit(type) * fabs(want);
               EXPECT(fabs(run.out.at(c) - want) <= most, "out[%lld] is %.9g, not %.9g +- %.3g",
                      static_cast<long long>(c), run.out.at(c), want, most);
             }
@@ -153,8 +153,7 @@ void test_not_finite() {
   for (int64_t size : {5, 20}) {
     for (DType type : kFloatTypes) {
       Random random(11);
-      const AttentionCase problem =
-          make(random, type, vit::sequence_shape(1, tokens, heads, size));
+      const AttentionCase problem = make(random, type, vit::sequence_shape(1, tokens, heads, size));
       for_each_isa([&] {
         AttentionRun before(problem, 1);
         before.all(vit::serial());

@@ -42,8 +42,8 @@ __attribute__((format(printf, 1, 2))) inline void testing(const char* text, ...)
 // The program ends after this many failures.
 constexpr int kMaxFailures = 20;
 
-__attribute__((format(printf, 3, 4))) inline void fail(const char* file, int line,
-                                                       const char* text, ...) {
+__attribute__((format(printf, 3, 4))) inline void fail(const char* file, int line, const char* text,
+                                                       ...) {
   va_list arguments;
   va_start(arguments, text);
   fprintf(stderr, "%s:%d: %s\n  while testing %s\n", file, line, format(text, arguments).c_str(),
@@ -103,9 +103,7 @@ class Random {
     return static_cast<int64_t>(bits() % static_cast<uint64_t>(count));
   }
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
-  double normal() {
-    return sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform());
-  }
+  double normal() { return sqrt(-2 * log(1 - uniform())) * cos(6.283185307179586 * uniform()); }
 
  private:
   uint64_t state_;

@@ -69,7 +69,7 @@ inline double load_number(vit::DType type, const void* from) {
 }
 
 inline void store_number(vit::DType type, double x, void* to) {
-  const uint16_t bits = type == vit::DType::kBfloat16 ? encode(kBfloat, x)
+  const uint16_t bits = type == vit::DType::kBfloat16  ? encode(kBfloat, x)
                         : type == vit::DType::kFloat16 ? encode(kHalf, x)
                                                        : uint16_t{0};
   const float single = static_cast<float>(x);

@@ -11,8 +11,8 @@ namespace {
 using namespace vit_test;
 using vit::DType;
 
-constexpr DType kImageTypes[] = {DType::kUint8, DType::kFloat32, DType::kBfloat16,
-                                 DType::kFloat16, DType::kFloat64};
+constexpr DType kImageTypes[] = {DType::kUint8, DType::kFloat32, DType::kBfloat16, DType::kFloat16,
+                                 DType::kFloat64};
 
 std::vector<double> normals(Random& random, DType type, int64_t count) {
   std::vector<double> result(static_cast<size_t>(count));
@@ -43,12 +43,13 @@ PatchCase make(Random& random, DType image_type, DType type, const vit::PatchSha
 
 void say(const char* what, const PatchCase& p) {
   const vit::PatchShape& s = p.shape;
-  testing("%s: %s, %s images, %s kernel, %lld x %lld x %lld x %lld, patches of %lld, "
-          "%lld features, prefix %lld, position %d",
-          what, isa(), name(p.image_type), name(p.type), static_cast<long long>(s.batch),
-          static_cast<long long>(s.height), static_cast<long long>(s.width),
-          static_cast<long long>(s.channels), static_cast<long long>(s.patch_size),
-          static_cast<long long>(s.features), static_cast<long long>(s.prefix), p.has_position);
+  testing(
+      "%s: %s, %s images, %s kernel, %lld x %lld x %lld x %lld, patches of %lld, "
+      "%lld features, prefix %lld, position %d",
+      what, isa(), name(p.image_type), name(p.type), static_cast<long long>(s.batch),
+      static_cast<long long>(s.height), static_cast<long long>(s.width),
+      static_cast<long long>(s.channels), static_cast<long long>(s.patch_size),
+      static_cast<long long>(s.features), static_cast<long long>(s.prefix), p.has_position);
 }
 
 void compare(const PatchCase& problem, const char* what, int shift) {
@@ -65,7 +66,7 @@ void compare(const PatchCase& problem, const char* what, int shift) {
 void test_sizes() {
   const vit::PatchShape shapes[] = {
       // batch, height, width, channels, patch_size, features, prefix
-      {1, 1, 1, 1, 1, 1, 0},   {2, 7, 9, 3, 2, 5, 1},     {3, 16, 8, 1, 8, 16, 0},
+      {1, 1, 1, 1, 1, 1, 0},    {2, 7, 9, 3, 2, 5, 1},     {3, 16, 8, 1, 8, 16, 0},
       {1, 13, 17, 3, 4, 33, 2}, {2, 6, 34, 5, 3, 64, 1},   {1, 32, 33, 3, 16, 65, 1},
       {1, 8, 130, 2, 2, 17, 3}, {2, 14, 14, 3, 7, 130, 1}, {5, 4, 4, 4, 4, 15, 1},
   };
@@ -230,9 +231,8 @@ void test_not_finite() {
         expect_reached("d_bias", before.d_bias, pull.d_bias,
                        [&](int64_t i) { return i == feature; });
         expect_reached("d_prefix", before.d_prefix, pull.d_prefix, never);
-        expect_reached("d_position", before.d_position, pull.d_position, [&](int64_t i) {
-          return i == (s.prefix + patch) * f + feature;
-        });
+        expect_reached("d_position", before.d_position, pull.d_position,
+                       [&](int64_t i) { return i == (s.prefix + patch) * f + feature; });
       });
     }
   }
@@ -276,8 +276,8 @@ void test_out_of_memory() {
 
 void test_cutting() {
   const vit::PatchShape shapes[] = {
-      {1, 1, 1, 1, 1, 0, 0}, {2, 7, 9, 3, 2, 0, 0}, {3, 16, 8, 1, 8, 0, 0},
-      {0, 8, 8, 3, 4, 0, 0}, {2, 3, 8, 3, 4, 0, 0}, {2, 8, 3, 3, 4, 0, 0},
+      {1, 1, 1, 1, 1, 0, 0}, {2, 7, 9, 3, 2, 0, 0},    {3, 16, 8, 1, 8, 0, 0},
+      {0, 8, 8, 3, 4, 0, 0}, {2, 3, 8, 3, 4, 0, 0},    {2, 8, 3, 3, 4, 0, 0},
       {2, 8, 8, 0, 4, 0, 0}, {2, 17, 33, 4, 16, 0, 0},
   };
   Random random(15);
@@ -304,8 +304,8 @@ void test_cutting() {
       int64_t differences = 0;
       for (int64_t i = 0; i < elements; ++i) {
         const int64_t patch = i / s.patch_elements();
-        const int64_t pixel = pixel_place(s, patch / s.patches(), patch % s.patches(),
-                                          i % s.patch_elements());
+        const int64_t pixel =
+            pixel_place(s, patch / s.patches(), patch % s.patches(), i % s.patch_elements());
         for (int64_t j = 0; j < size; ++j) {
           const double want = bytes[static_cast<size_t>(pixel * size + j)];
           expected[static_cast<size_t>(pixel * size + j)] = want;

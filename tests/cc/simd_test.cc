@@ -135,8 +135,7 @@ double units_off(T got, Wide want) {
   const int digits = sizeof(T) == 4 ? 24 : 53;
   int exponent;
   frexp(static_cast<double>(want), &exponent);
-  return fabs(static_cast<double>((static_cast<Wide>(got) - want))) /
-         ldexp(1.0, exponent - digits);
+  return fabs(static_cast<double>((static_cast<Wide>(got) - want))) / ldexp(1.0, exponent - digits);
 }
 
 template <class T, class Wide>
@@ -169,8 +168,12 @@ void test_exp2(void (*exp2_of)(const T*, T*, int64_t), Wide (*exact)(Wide), T lo
   printf("%s: at most %.3f units of the last place off\n", state().now.c_str(), worst);
 
   const T infinity = static_cast<T>(HUGE_VAL);
-  T low[16] = {-infinity, lowest - T(0.25), lowest - 1, lowest - T(1.5), lowest - 10, lowest - 25,
-               lowest - 60, -T(1e4), -T(1e9), -std::numeric_limits<T>::max(), -T(0), T(0)};
+  T low[16] = {-infinity,   lowest - T(0.25),
+               lowest - 1,  lowest - T(1.5),
+               lowest - 10, lowest - 25,
+               lowest - 60, -T(1e4),
+               -T(1e9),     -std::numeric_limits<T>::max(),
+               -T(0),       T(0)};
   T of_low[16];
   for (int i = 12; i < 16; ++i) low[i] = static_cast<T>(i % 2 ? NAN : -NAN);
   exp2_of(low, of_low, 16);
@@ -178,8 +181,8 @@ void test_exp2(void (*exp2_of)(const T*, T*, int64_t), Wide (*exact)(Wide), T lo
   for (int i = 1; i < 10; ++i) {
     const T least = std::numeric_limits<T>::denorm_min();
     const T most = fmax(static_cast<T>(exact(static_cast<Wide>(low[i]))) * T(1.001), least);
-    EXPECT(of_low[i] >= 0 && of_low[i] <= most,
-           "2^%g is %g", static_cast<double>(low[i]), static_cast<double>(of_low[i]));
+    EXPECT(of_low[i] >= 0 && of_low[i] <= most, "2^%g is %g", static_cast<double>(low[i]),
+           static_cast<double>(of_low[i]));
   }
   EXPECT(of_low[10] == 1 && of_low[11] == 1, "2^0 is not 1");
   for (int i = 12; i < 16; ++i) EXPECT(isnan(of_low[i]), "2^NaN is a number");
@@ -213,8 +216,8 @@ void test_log2(void (*log2_of)(const T*, T*, int64_t), Wide (*exact)(Wide)) {
     const double error = fabs(static_cast<double>(static_cast<Wide>(result[i]) - want));
     // Two units of the last place, where that is more than the unit of 1.
     EXPECT(error <= fmax(unit, 4 * unit * fabs(static_cast<double>(want))),
-           "log2(%a) = %a is off by %g", static_cast<double>(x[i]),
-           static_cast<double>(result[i]), error);
+           "log2(%a) = %a is off by %g", static_cast<double>(x[i]), static_cast<double>(result[i]),
+           error);
   }
 }
 

@@ -344,7 +344,7 @@ def test_the_command_writes_where_the_variable_says(package, monkeypatch, tmp_pa
 
 @pytest.mark.process
 def test_probe_reaches_through_the_isolation_of_pip(tmp_path, monkeypatch):
-    """pip hides the packages of the environment behind PYTHONPATH while it builds."""
+    """Pip hides the packages of the environment behind PYTHONPATH while it builds."""
     (tmp_path / "tensorflow.py").write_text("raise ImportError('hidden')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     answer = build_plan.probe()

@@ -161,8 +161,10 @@ def test_our_models_there(loaded, name):
 
 
 def test_architectures_of_timm(tmp_path):
-    """Every architecture of timm's is refused, or read with the heads, activation and epsilon that
-    timm gives it: its own files state none of them."""
+    """Every architecture of timm's is refused, or read with timm's heads, activation and epsilon.
+
+    Its own files state none of them.
+    """
     run("architectures", tmp_path)
     architectures = json.loads((tmp_path / "architectures.json").read_text())
     assert len(architectures) > 100

@@ -162,7 +162,7 @@ def resize_positions(table, source_grid, target_grid, prefix):
 
     def neighbours(index, old, new):
         at = 0.0 if new == 1 else index * (old - 1) / (new - 1)
-        lower = min(int(math.floor(at)), old - 1)
+        lower = min(math.floor(at), old - 1)
         return lower, min(lower + 1, old - 1), at - lower
 
     resized = []

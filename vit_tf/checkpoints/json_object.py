@@ -38,15 +38,19 @@ class JsonObject:
         )
 
     def integer(self, name, default=None):
+        """An integer from 0 on, or the default where the name is missing."""
         return self._get(name, default, "an integer from 0 on", _is_count)
 
     def number(self, name, default=None):
+        """A finite number, or the default where the name is missing."""
         return self._get(name, default, "a finite number", _is_number)
 
     def flag(self, name, default=None):
+        """True or False, or the default where the name is missing."""
         return self._get(name, default, "true or false", lambda value: isinstance(value, bool))
 
     def text(self, name, default=None):
+        """A string, or the default where the name is missing."""
         return self._get(name, default, "a string", lambda value: isinstance(value, str))
 
     def numbers(self, name, count, default=None):

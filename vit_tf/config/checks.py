@@ -15,7 +15,8 @@ def height_width(image_size) -> tuple[int, int]:
         )
     for side in size:
         check_int("image_size", side, minimum=1)
-    return tuple(size)
+    height, width = size
+    return height, width
 
 
 def check_int(name, value, minimum):

@@ -1,7 +1,7 @@
 """What the configurations of all families have in common."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vit_tf.config.near_names import did_you_mean
 
@@ -19,6 +19,9 @@ def family_name(fields) -> str:
 
 class Config:
     """Checked names, and dictionaries for JSON; a base of frozen dataclasses."""
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
 
     def replace(self, **fields):
         """Returns a copy with other values in `fields`."""
@@ -72,8 +75,12 @@ class Config:
 class ModelConfig(Config):
     """A model of any family: what can be asked without knowing which.
 
-    Every family has the fields `image_size`, `num_classes` and `head_bias`, and a `summary`.
+    Every family has these fields, and a `summary`.
     """
+
+    image_size: tuple[int, int]
+    num_classes: int
+    head_bias: float
 
     # The name of the family, "family" in the dictionary.
     family: ClassVar[str]
@@ -97,6 +104,7 @@ class ModelConfig(Config):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]):
+        """Inverse of `to_dict`, for the fields of this family."""
         if isinstance(fields, dict) and fields.get("family") == cls.family:
             fields = {key: value for key, value in fields.items() if key != "family"}
         return super().from_dict(fields)

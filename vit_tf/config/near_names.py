@@ -17,7 +17,7 @@ def near_names(name, known, cutoff=0.6, synonyms=None) -> list[str]:
     name = str(name).lower()
     meant = (synonyms or {}).get(name)
     lowered = {str(candidate).lower(): str(candidate) for candidate in known}
-    if meant in lowered.values():
+    if meant is not None and meant in lowered.values():
         return [meant]
     name = meant or name
     return [lowered[match] for match in difflib.get_close_matches(name, lowered, 3, cutoff)]

@@ -13,6 +13,9 @@ GROUPS = 32
 class _ResNetFields:
     """What `StemConfig` and `ResNetConfig` share: `stage_depths`, `width` and three epsilons."""
 
+    stage_depths: tuple[int, ...]
+    width: float
+
     @property
     def root_channels(self) -> int:
         """Channels after the first convolution."""
@@ -86,7 +89,8 @@ class StemConfig(_ResNetFields, Config):
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """(height, width) of the feature map of images of `image_size`; every step rounds up."""
-        return tuple(-(-side // self.reduction) for side in image_size)
+        height, width = (-(-side // self.reduction) for side in image_size)
+        return height, width
 
     @property
     def reduction(self) -> int:

@@ -1,5 +1,7 @@
 """Names of published models and their configurations."""
 
+from collections.abc import Mapping
+
 from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
 from vit_tf.config.near_names import as_question, did_you_mean
 from vit_tf.config.other_spellings import other_spelling
@@ -46,7 +48,7 @@ _RESNETS = {
     200: ((3, 24, 36, 3), (3,)),
 }
 
-VARIANTS: dict[str, ModelConfig] = (
+VARIANTS: Mapping[str, ModelConfig] = (
     {f"ViT-{size}/{patch}": _vit(size, patch) for size in _SIZES for patch in (8, 14, 16, 32)}
     | {
         name: _vit(size, patch, StemConfig(stage_depths=depths))

@@ -158,7 +158,7 @@ class ViTConfig(ModelConfig):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "ViTConfig":
-        # A file does not decide which implementation of the ops runs here.
+        """Inverse of `to_dict`; no file decides which implementation of the ops runs here."""
         return super().from_dict(fields).replace(implementation="auto")
 
 

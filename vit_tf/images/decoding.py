@@ -49,7 +49,6 @@ def decode_image(image_bytes):
         tf.errors.InvalidArgumentError: when it runs on bytes that are no such image, are cut off,
             or claim more pixels.
     """
-
     # Every operation of a branch that is not taken costs a little, so the usual formats come first
     # and the rest is out of sight.
     image = tf.cond(

@@ -65,11 +65,19 @@ struct AttentionBackward {
       for (int64_t i = 0; i < vectors.count; ++i) {
         const int64_t query = vectors.begin(i) * kLanes<T>;
         switch (vectors.size(i)) {
-          case 1: run_block<1>(problem, line, query, gradients, sums); break;
-          case 2: run_block<2>(problem, line, query, gradients, sums); break;
+          case 1:
+            run_block<1>(problem, line, query, gradients, sums);
+            break;
+          case 2:
+            run_block<2>(problem, line, query, gradients, sums);
+            break;
 #if defined(__AVX512F__)
-          case 3: run_block<3>(problem, line, query, gradients, sums); break;
-          case 4: run_block<4>(problem, line, query, gradients, sums); break;
+          case 3:
+            run_block<3>(problem, line, query, gradients, sums);
+            break;
+          case 4:
+            run_block<4>(problem, line, query, gradients, sums);
+            break;
 #endif
         }
       }

@@ -66,11 +66,19 @@ struct AttentionBiasGradient {
             for (int64_t i = block; i < block_end; ++i) {
               const int64_t query = vectors.begin(i) * kLanes<T>;
               switch (vectors.size(i)) {
-                case 1: add_block<1>(problem, at, query, gradients, result); break;
-                case 2: add_block<2>(problem, at, query, gradients, result); break;
+                case 1:
+                  add_block<1>(problem, at, query, gradients, result);
+                  break;
+                case 2:
+                  add_block<2>(problem, at, query, gradients, result);
+                  break;
 #if defined(__AVX512F__)
-                case 3: add_block<3>(problem, at, query, gradients, result); break;
-                case 4: add_block<4>(problem, at, query, gradients, result); break;
+                case 3:
+                  add_block<3>(problem, at, query, gradients, result);
+                  break;
+                case 4:
+                  add_block<4>(problem, at, query, gradients, result);
+                  break;
 #endif
               }
             }

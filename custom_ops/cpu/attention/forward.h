@@ -89,11 +89,19 @@ struct AttentionForward {
       for (int64_t i = first; i < first + count; ++i) {
         const int64_t query = vectors.begin(i) * kLanes<T>;
         switch (vectors.size(i)) {
-          case 1: run_block<1>(problem, line, query, block); break;
-          case 2: run_block<2>(problem, line, query, block); break;
+          case 1:
+            run_block<1>(problem, line, query, block);
+            break;
+          case 2:
+            run_block<2>(problem, line, query, block);
+            break;
 #if defined(__AVX512F__)
-          case 3: run_block<3>(problem, line, query, block); break;
-          case 4: run_block<4>(problem, line, query, block); break;
+          case 3:
+            run_block<3>(problem, line, query, block);
+            break;
+          case 4:
+            run_block<4>(problem, line, query, block);
+            break;
 #endif
         }
       }
@@ -146,18 +154,16 @@ struct AttentionForward {
       const int64_t key = key_blocks.begin(i) * kPack;
       const int64_t rest = line.tokens - key, most = key_blocks.size(i) * kPack;
       const int64_t keys = rest < most ? rest : most;
-      const T factor =
-          compute_logits<E, kVectors>(line, problem.scale, bias, block.keys, block.key_step,
-                                      block.queries, key, keys, query, block.logits, block.bias,
-                                      open);
+      const T factor = compute_logits<E, kVectors>(line, problem.scale, bias, block.keys,
+                                                   block.key_step, block.queries, key, keys, query,
+                                                   block.logits, block.bias, open);
       exponentials<kVectors>(block, keys, factor, maxima, totals, i ? block.sums : nullptr, size);
-      multiply<E>(size, kVectors, key_blocks.size(i),
-                  block.values + key / kPack * block.value_step, 1, block.value_step,
-                  reinterpret_cast<const E*>(block.logits), kColumns, block.sums, kColumns, i > 0);
+      multiply<E>(size, kVectors, key_blocks.size(i), block.values + key / kPack * block.value_step,
+                  1, block.value_step, reinterpret_cast<const E*>(block.logits), kColumns,
+                  block.sums, kColumns, i > 0);
     }
 
-    T* largest =
-        static_cast<T*>(problem.statistics) + 2 * line.first_query(problem.shape) + query;
+    T* largest = static_cast<T*>(problem.statistics) + 2 * line.first_query(problem.shape) + query;
     Vector<T> inverse[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       inverse[v] = T(1) / totals[v];

@@ -27,7 +27,7 @@ struct Line {
   int64_t tokens, size;        // of the line, and of the head
   int64_t step, out_step;      // elements between tokens of qkv and of out
   int64_t offset, out_offset;  // of q of token 0 in qkv, and of token 0 in out
-  int64_t width;               // heads * head_size: k follows q at this distance, and v follows k
+  int64_t width;  // heads * head_size: k follows q at this distance, and v follows k
 
   Line(const AttentionShape& shape, int64_t index) {
     head = index % shape.heads;

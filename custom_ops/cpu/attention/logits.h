@@ -93,8 +93,7 @@ VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T scale,
 template <class E, int kVectors, class S, class T = Accumulator<S>>
 static T compute_logits(const Line<S>& line, double scale, const LineBias<T>& bias, const E* keys,
                         int64_t key_step, const E* queries, int64_t key, int64_t count,
-                        int64_t query, T* logits, T* packed_bias,
-                        Integers<T> (&open)[kVectors]) {
+                        int64_t query, T* logits, T* packed_bias, Integers<T> (&open)[kVectors]) {
   constexpr int64_t kColumns = kVectors * kLanes<T>;
   multiply<E>(count, kVectors, line.size / kPackSize<E>, keys + key * key_step, key_step, 1,
               queries, kColumns, logits, kColumns, false);

@@ -65,8 +65,8 @@ struct AttentionTaps {
 
   // One vector of queries against all keys.
   static void add_queries(const AttentionTapsProblem& problem, const Line<S>& line, int64_t query,
-                          const E* keys, int64_t key_step, E* queries, T* logits,
-                          T* packed_bias, Sums& sums) {
+                          const E* keys, int64_t key_step, E* queries, T* logits, T* packed_bias,
+                          Sums& sums) {
     constexpr int64_t kColumns = kLanes<T>;
     const int64_t prefix = line.tokens - problem.rows * problem.columns;
     const int64_t count = line.tokens - query < kColumns ? line.tokens - query : kColumns;

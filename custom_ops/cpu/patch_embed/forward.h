@@ -68,8 +68,8 @@ struct PatchEmbedPrefix {
   }
 
   static double unit_cycles(const PatchEmbedForwardProblem& problem) {
-    return static_cast<double>(problem.shape.prefix) *
-               static_cast<double>(problem.shape.features) / 4 +
+    return static_cast<double>(problem.shape.prefix) * static_cast<double>(problem.shape.features) /
+               4 +
            500;
   }
 

@@ -92,9 +92,9 @@ VIT_INLINE Vector<T> log2(Vector<T> x) {
   const Vector<T> z2 = z * z;
   constexpr T kScale = T(2.88539008177792681472);  // 2 / log(2)
   constexpr T kFloat[] = {kScale, kScale / 3, kScale / 5, kScale / 7, kScale / 9};
-  constexpr T kDouble[] = {kScale,      kScale / 3,  kScale / 5,  kScale / 7,  kScale / 9,
-                           kScale / 11, kScale / 13, kScale / 15, kScale / 17, kScale / 19,
-                           kScale / 21};
+  constexpr T kDouble[] = {kScale,      kScale / 3,  kScale / 5,  kScale / 7,
+                           kScale / 9,  kScale / 11, kScale / 13, kScale / 15,
+                           kScale / 17, kScale / 19, kScale / 21};
   Vector<T> sum;
   if constexpr (kIsFloat) {
     sum = polynomial<T>(z2, kFloat);

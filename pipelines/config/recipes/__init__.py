@@ -10,7 +10,7 @@ RECIPES = {"digits": digits}
 
 def summaries() -> dict[str, str]:
     """What each recipe is, by name: the first line of its docstring."""
-    return {name: recipe.__doc__.partition("\n")[0] for name, recipe in RECIPES.items()}
+    return {name: (recipe.__doc__ or "").partition("\n")[0] for name, recipe in RECIPES.items()}
 
 
 def get_recipe(name) -> Experiment:

@@ -5,6 +5,8 @@ this module is imported, `tfds.load("digits")` works like any other data set; `d
 same splits without the digits 5 to 9. Prepared files are written to the TFDS data directory.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -23,12 +25,14 @@ every digit appears 20 times in validation and 30 times in test.
 
 
 class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
-    """Builder of `digits/all` (default; 1,297 / 200 / 300 images) and `digits/low` (digits 0 to 4;
-    651 / 100 / 150 images)."""
+    """Builder of `digits/all`, the default, and of `digits/low` with the digits 0 to 4.
+
+    They have 1,297 / 200 / 300 and 651 / 100 / 150 images.
+    """
 
     VERSION = tfds.core.Version("1.0.0")
     # A list under this name is what TFDS reads.
-    BUILDER_CONFIGS = [
+    BUILDER_CONFIGS: ClassVar = [
         tfds.core.BuilderConfig(name="all", description="All ten digits."),
         tfds.core.BuilderConfig(name="low", description="Digits 0 to 4, same splits."),
     ]

@@ -13,6 +13,7 @@ have a tenth of the training split each. With more training images, the first on
 
 import dataclasses
 import re
+from typing import ClassVar
 
 import tensorflow_datasets as tfds
 
@@ -76,7 +77,7 @@ class Shapes(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version("1.0.0")
     # A list under this name is what TFDS reads.
-    BUILDER_CONFIGS = [ShapesConfig.parse(label) for label in _LABELS]
+    BUILDER_CONFIGS: ClassVar = [ShapesConfig.parse(label) for label in _LABELS]
 
     def __init__(self, *, config=None, **kwargs):
         if isinstance(config, str):

@@ -1,5 +1,6 @@
 """Writes any source as TFRecord files, in the form that `records.py` describes and reads."""
 
+import itertools
 import json
 import os
 import shutil
@@ -94,7 +95,7 @@ def _write_split(source, split, folder, shards, left_out):
     shards = min(shards, source.num_examples)
     limits = np.linspace(0, source.num_examples, shards + 1).round().astype(int)
     files = {}
-    for shard, (start, stop) in enumerate(zip(limits, limits[1:], strict=False)):
+    for shard, (start, stop) in enumerate(itertools.pairwise(limits)):
         name = f"{split}-{shard:05}-of-{shards:05}.tfrecord"
         path = os.path.join(folder, name)
         files[name] = 0

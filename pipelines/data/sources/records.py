@@ -169,7 +169,9 @@ class RecordSource(DataSource):
                 tf.constant(columns[2], tf.int64),
             )
         )
-        dataset = dataset.flat_map(records).batch(_ROWS_PER_BATCH)
+        # The stubs know functions of one argument only.
+        dataset = dataset.flat_map(records)  # pyright: ignore[reportArgumentType]
+        dataset = dataset.batch(_ROWS_PER_BATCH)
         dataset = dataset.map(lambda batch: tf.io.parse_example(batch, features))
         options = tf.data.Options()
         # Reading happens while other pipelines wait for it; they must not hold all the threads.

@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+from typing import Any
 
 import tensorflow_datasets as tfds
 
@@ -45,7 +46,8 @@ def find_builder(name, data_dir=None):
     if builtin:
         importlib.import_module(BUILTIN[parsed["name"]])
         if parsed["config"]:
-            tfds.builder_cls(parsed["name"]).make_config(parsed["config"])
+            builder_class: Any = tfds.builder_cls(parsed["name"])
+            builder_class.make_config(parsed["config"])
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)
 

@@ -29,16 +29,17 @@ class TfdsSource(DataSource):
     def __init__(self, builder, split, split_ranges, examples=None):
         self._builder = builder
         feature = builder.info.features[_image_and_label(builder)[1]]
+        count = 0 if examples is None else len(examples.ids)
         super().__init__(
             name="/".join(filter(None, [builder.name, builder.builder_config_name])),
             version=str(builder.version),
             split=split,
-            split_ranges=split_ranges or (SplitRange(split, 0, len(examples.ids), 0),),
+            split_ranges=split_ranges or (SplitRange(split, 0, count, 0),),
             labels=feature.names,
             shard_lengths=(
                 shard_lengths_within(builder.info.splits, split_ranges)
                 if split_ranges
-                else (len(examples.ids),)
+                else (count,)
             ),
         )
         self._examples = examples
@@ -52,11 +53,10 @@ class TfdsSource(DataSource):
         if self._examples is None and self._num_bytes() > MAX_CACHED_BYTES:
             return self._read_files(ranges)
         positions = np.concatenate([np.arange(*limits) for limits in ranges])
-        self._cache(positions)
-        return Examples(*(column[positions] for column in self._examples))
+        return Examples(*(column[positions] for column in self._cached(positions)))
 
-    def _cache(self, positions):
-        """Reads the shards of some positions into memory, unless they are there."""
+    def _cached(self, positions) -> Examples:
+        """The columns in memory, where the shards of some positions are read if need be."""
         if self._examples is None:
             count = self.num_examples
             columns = np.empty(count, object), np.zeros(count, np.int32), np.zeros(count, np.int64)
@@ -70,6 +70,7 @@ class TfdsSource(DataSource):
             for column, values in zip(self._examples, self._read_files(limits), strict=True):
                 column[rows] = values
             self._in_memory[shards] = True
+        return self._examples
 
     def _num_bytes(self):
         """Size of the stored examples, estimated from the size of their splits."""
@@ -105,7 +106,7 @@ def open_tfds(name, split, data_dir=None):
 
     try:
         whole = tfds.core.ReadInstruction(split_ranges[0].split) if split_ranges else split
-        stored = int(builder.as_dataset(split=whole).cardinality())
+        stored = int(builder.as_dataset(split=whole).cardinality())  # pyright: ignore[reportCallIssue]
     except (AssertionError, KeyError, ValueError):  # no folder; a folder without its information
         raise tfds_catalog.not_prepared_error(name, builder) from None
     if split_ranges and stored == builder.info.splits[split_ranges[0].split].num_examples:
@@ -141,7 +142,8 @@ class _SelectedFeatures(tfds.decode.PartialDecoding):
         self._keys = keys
 
     def extract_features(self, features):
-        return tfds.features.FeaturesDict({key: features[key] for key in self._keys})
+        selected = {key: features[key] for key in self._keys}  # pyright: ignore[reportIndexIssue]
+        return tfds.features.FeaturesDict(selected)
 
 
 def _fetch(builder, split, title):

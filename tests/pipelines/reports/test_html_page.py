@@ -165,7 +165,7 @@ def test_examples_are_marked_right_or_wrong():
     assert "wrong" in wrong and "right" not in wrong and "is 3" in wrong
     bars = [attributes["style"] for attributes in _Page(wrong).all("u")]
     assert bars == ["width:60.0%", "width:40.0%"]
-    assert [text for text in _Page(wrong).text("em")] == ["60.0%", "40.0%"]
+    assert list(_Page(wrong).text("em")) == ["60.0%", "40.0%"]
 
 
 def test_verdict_counts_only_what_is_judged():

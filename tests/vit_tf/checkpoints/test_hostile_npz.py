@@ -131,7 +131,7 @@ def lzma(path):
 SECOND = {"Transformer/encoderblock_0/LayerNorm_2/scale": np.zeros(12, np.float32)}
 HUGE_SHAPE = {"shape": (1, 2**40, 12)}
 FILES = {
-    "empty file": (lambda path: path.write_bytes(b"") and path or path, ""),
+    "empty file": (lambda path: (path.write_bytes(b"") and path) or path, ""),
     "text": (lambda path: path.write_text("hello" * 100) and path, ""),
     "pickle": (lambda path: path.write_bytes(b"\x80\x04N.") and path, ""),
     "bare npy": (lambda path: path.write_bytes(member(np.zeros(3, np.float32))) and path, ""),

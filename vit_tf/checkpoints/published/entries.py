@@ -1,9 +1,15 @@
 """One variable of ours and the published arrays it is made of; used to load and to save."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import keras
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -17,7 +23,7 @@ class Entry:
         unpack: our array -> list of published arrays.
     """
 
-    variable: object
+    variable: keras.Variable
     shapes: dict[str, tuple[int, ...]]
     pack: Callable
     unpack: Callable

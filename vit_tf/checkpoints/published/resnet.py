@@ -57,7 +57,7 @@ def entries(model) -> list[Entry]:
     names = ("gamma", "beta")
     found = [reshaped(model.root.kernel, ROOT, model.root.kernel.shape)]
     for unit in model.unit_layers:
-        block, index = re.fullmatch(r"(block\d+)_unit(\d+)", unit.name).groups()
+        block, index = unit.name.split("_unit")
         prefix = f"resnet/{block}/unit{int(index):02}"
         for part in "abc":
             conv, norm = getattr(unit, f"conv_{part}"), getattr(unit, f"gn_{part}")

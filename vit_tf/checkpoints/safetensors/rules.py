@@ -151,8 +151,10 @@ def linear(name, keys, inputs, outputs):
 
 
 def without_class_slot(name, key, shape):
-    """A position table without a row for the class token, whose own vector holds it; `shape` has
-    the row."""
+    """A position table without a row for the class token, whose own vector holds it.
+
+    `shape` has the row.
+    """
     batch, tokens, width = shape
     return Rule(
         {name: (batch, tokens - 1, width)},

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import reprlib
+from typing import Any
 
 import numpy as np
 
@@ -148,7 +149,8 @@ def write_safetensors(path, shapes, read):
     Raises:
         ValueError: if an array does not have the promised shape.
     """
-    header, start = {"__metadata__": {"format": "pt"}}, 0
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    start = 0
     for name, shape in shapes.items():
         end = start + 4 * math.prod(shape)
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}

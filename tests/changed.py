@@ -1,0 +1,152 @@
+"""Prints the test modules for the files that changed since the merge base with main.
+
+`make check` runs them. A test module that changed stands for itself. For another Python module
+these are the test modules that mirror it, such as `tests/vit_tf/test_cost*.py` for
+`vit_tf/cost.py`, or else its folder. If there are none, the search goes up the imports, level by
+level, and ends where it meets test modules that import, or else modules that test modules mirror.
+Files that are not Python lead to the tests that `FOLDERS` says, or else to those that name them.
+
+Usage: `python -m tests.changed [commit]`; the commit takes the place of the merge base.
+"""
+
+import ast
+import subprocess
+import sys
+
+from tests.architecture import ROOT, graph
+
+PACKAGES = ("custom_ops", "vit_tf", "pipelines", "tests")
+# What always runs, and what needs another environment.
+NOT_CHOSEN = ("tests/test_architecture.py", "tests/peers/")
+# Files that are not Python, by the start of their path -> the start of the paths of their tests.
+FOLDERS = {
+    "custom_ops/": "tests/custom_ops/test_",
+    "tests/golden/": "tests/vit_tf/models/test_golden",
+}
+
+
+def tests_for(path, sources):
+    """The test modules for one changed file.
+
+    Args:
+        path: of the file, below the checkout; it may be deleted.
+        sources: text of each module of the packages and of the tests, by its path.
+
+    Returns:
+        Sorted paths of test modules; empty if no rule finds one.
+    """
+    if _is_test(path):
+        return [path] if path in sources else []
+    if path.endswith(".py"):
+        found = _mirrors(path, sources) or _nearest(path, sources)
+    else:
+        start = next((FOLDERS[folder] for folder in FOLDERS if path.startswith(folder)), None)
+        found = {test for test in sources if start and test.startswith(start)}
+    return sorted(found or _naming(path, sources))
+
+
+def _is_test(path):
+    return path.startswith("tests/") and path.rpartition("/")[2].startswith("test_")
+
+
+def _mirrors(path, sources):
+    """Test modules named after a module or the folder that it is in, and more words after that."""
+    place = path.removesuffix(".py").replace("/__init__", "/import")
+    while "/" in place:
+        folder, _, name = place.rpartition("/")
+        # Test modules of the ops say so in their names.
+        stems = [f"tests/{folder}/test_{name}", f"tests/{folder}/test_ops_{name}"]
+        starts = tuple(f"{stem}{end}" for stem in stems for end in (".py", "_"))
+        if found := {test for test in sources if test.startswith(starts)}:
+            return found
+        place = folder
+    return set()
+
+
+def _nearest(path, sources):
+    """Test modules that the fewest imports separate from a module."""
+    importers = _importers({_module(name): text for name, text in sources.items()})
+    paths = {_module(name): name for name in sources}
+    seen = level = {_module(path)}
+    while level:
+        level = set().union(*(importers.get(name, ()) for name in level)) - seen
+        seen = seen | level
+        found = {paths[name] for name in level if _is_test(paths[name])}
+        found = found or set().union(*(_mirrors(paths[name], sources) for name in level))
+        if found:
+            return found
+    return set()
+
+
+def _importers(sources):
+    """Module -> the modules that import it, or name it in a string as `vit_tf/families.py` does."""
+    found = {}
+    for name, targets in graph(sources).items():
+        for target in targets:
+            found.setdefault(target, set()).add(name)
+        for string in () if name.startswith("tests.") else _strings(sources[name]):
+            found.setdefault(string.partition(":")[0], set()).add(name)
+    return found
+
+
+def _module(path):
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def _strings(text):
+    constants = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return {node.value for node in constants if isinstance(node.value, str)}
+
+
+def _naming(path, sources):
+    """Test modules with a string that is the name of a file; of a command it is "export"."""
+    name = path.rpartition("/")[2]
+    if "." not in name:
+        return set()
+    names = {_module(path), name.removesuffix(".py")}
+    return {test for test, text in sources.items() if _is_test(test) and names & _strings(text)}
+
+
+def changed_files(base):
+    """Paths that differ from a commit in the working tree, files that git does not know included.
+
+    Raises:
+        SystemExit: if this is no git checkout, or there is no such commit.
+    """
+    differing = _git("diff", "--name-only", "--no-renames", base, "--")
+    if differing is None:
+        sys.exit(f"git finds no commit {base!r} in {ROOT}. Name another one, or run make test.")
+    return sorted({*differing, *_git("ls-files", "--others", "--exclude-standard")})
+
+
+def merge_base():
+    """The commit where this branch left main; the last commit on main, or without a main."""
+    for main in ("main", "origin/main"):
+        if found := _git("merge-base", "HEAD", main):
+            return found[0]
+    return "HEAD"
+
+
+def _git(*arguments):
+    """The lines that git prints, or None if it fails."""
+    command = ["git", "-C", str(ROOT), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.splitlines() if done.returncode == 0 else None
+
+
+def main():
+    """Prints the test modules on one line; on standard error, what each of them is for."""
+    base = sys.argv[1] if len(sys.argv) > 1 else merge_base()
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
+    sources = {path: text for path, text in sources.items() if not path.startswith(NOT_CHOSEN)}
+    found = {path: tests_for(path, sources) for path in changed_files(base)}
+    if not found:
+        print(f"Nothing has changed since {base}.", file=sys.stderr)
+    for path, tests in found.items():
+        print(f"{path}: {' '.join(tests) or 'no test module but make test'}", file=sys.stderr)
+    print(*sorted(set().union(*found.values())))
+
+
+if __name__ == "__main__":
+    main()
