@@ -22,6 +22,7 @@ def define(values):
         flag_values=values,
     )
     cli.define_weights(values, default=None)
+    cli.define_extend(values)
 
 
 def main(values, arguments):
@@ -33,7 +34,7 @@ def main(values, arguments):
 
     if experiment.init_from is None:
         experiment = dataclasses.replace(experiment, init_from=SHIPPED)
-    loop.train(experiment, cli.workdir(values, "finetune"), strategy)
+    loop.train(experiment, cli.workdir(values, "finetune"), strategy, values.extend)
 
 
 if __name__ == "__main__":

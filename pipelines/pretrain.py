@@ -8,14 +8,18 @@ example: python -m pipelines.pretrain --experiment digits --set train.steps=500
 """
 
 
+def define(values):
+    cli.define_extend(values)
+
+
 def main(values, arguments):
     del arguments
     experiment = cli.experiment(values)
     strategy = cli.strategy(values)
     from pipelines.training import loop
 
-    loop.train(experiment, cli.workdir(values, "pretrain"), strategy)
+    loop.train(experiment, cli.workdir(values, "pretrain"), strategy, values.extend)
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION)
+    cli.run(main, DESCRIPTION, define)
