@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json
-from pipelines.runs.progress import say
 
 _NAME = "lock"
 # File systems without locks, such as Lustre mounted without `flock`, answer with these.
@@ -22,11 +21,12 @@ _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
-def only_writer(workdir):
+def only_writer(workdir, log):
     """Makes a workdir and holds its lock; a workdir that is left empty is removed again.
 
     Args:
         workdir: its path.
+        log: called with a warning where the file system has no locks.
 
     Raises:
         UserError: if another process holds the lock, which is named, or the directory cannot be
@@ -38,7 +38,7 @@ def only_writer(workdir):
     try:
         made = [folder for folder in (workdir, *workdir.parents) if not folder.exists()]
         workdir.mkdir(parents=True, exist_ok=True)
-        lock = _acquire(path)
+        lock = _acquire(path, log)
     except OSError as error:
         raise cannot_write(workdir, error) from None
     try:
@@ -59,7 +59,7 @@ def cannot_write(workdir, error):
     return RunError(problem) if error.errno == errno.ENOSPC else UserError(problem)
 
 
-def _acquire(path):
+def _acquire(path, log):
     """Locks a file, with what names this process in it; returns its descriptor."""
     holder = {
         "pid": os.getpid(),
@@ -69,7 +69,7 @@ def _acquire(path):
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(lock, path)
+            _lock(lock, path, log)
             if _is_at(lock, path):
                 os.ftruncate(lock, 0)
                 os.write(lock, json.dumps(holder).encode())
@@ -80,7 +80,7 @@ def _acquire(path):
         os.close(lock)  # The process that held it has just removed it.
 
 
-def _lock(lock, path):
+def _lock(lock, path, log):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -91,7 +91,7 @@ def _lock(lock, path):
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        say(
+        log(
             f"{path.parent} cannot be locked ({error.strerror}): a second process that trains "
             "there at the same time would damage the run"
         )

@@ -59,7 +59,7 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
-    with only_writer(run.path):
+    with only_writer(run.path, say):
         return _train(experiment, run, strategy, extend)
 
 
@@ -110,7 +110,7 @@ def _train(experiment, run, strategy, extend):
         evaluator = None
         if evaluation_data is not None:
             loss = functools.partial(cross_entropy, loss=settings.loss)
-            evaluator = Evaluator(trainer.model, strategy, evaluation_data, loss, signals)
+            evaluator = Evaluator(trainer.model, strategy, evaluation_data, loss, say, signals)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
@@ -193,6 +193,7 @@ def build_trainer(experiment, model_config, strategy):
         batch_size=settings.batch_size,
         accumulate_steps=settings.accumulate_steps,
         seed=experiment.seed,
+        break_at_non_finite=settings.non_finite != "stop",
     )
     return Trainer(model, optimizer, strategy, step_settings, ema)
 
@@ -303,12 +304,14 @@ class TrainingLoop:
     def _train(self, step):
         """Trains until something is due, or for a while; returns the steps done."""
         trainer = self.trainer
+        begin = step
         steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
         first = trainer.next_batch
         try:
             with self.progress.timed(steps) as timing:
                 trainer.train(tf.constant(steps))
                 step = int(trainer.step.numpy())  # Waits for the device.
+                timing.steps = max(step - begin, 1)  # Fewer than asked for if one was not finite.
                 timing.waited = float(trainer.data_wait.numpy())
         except INPUT_ERRORS as error:
             # The step counter may have run ahead of the failing input, so all of them are searched.
