@@ -1,5 +1,6 @@
 """The commands as processes: exit codes, one clear sentence, nothing half written."""
 
+import importlib
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from custom_ops import loader
+from pipelines import cli
 from tests.pipelines.process import (
     assert_user_error,
     run_command,
@@ -18,6 +20,7 @@ from tests.pipelines.process import (
     run_until,
 )
 from tests.pipelines.tiny import arrays, as_flags
+from tests.test_architecture import COMMANDS
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,29 @@ def test_every_command_refuses_what_it_does_not_know(
 def test_an_empty_name_is_not_a_default(tmp_path, monkeypatch, capsys, module, flag):
     result = run_here(module, flag, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
     assert_user_error(result, "is empty")
+
+
+URL = "gs://bucket/data"
+
+
+@pytest.mark.parametrize("module", sorted(COMMANDS))
+def test_urls_are_refused_wherever_a_path_goes(tmp_path, monkeypatch, capsys, module):
+    """Python's file functions would take them for local folders."""
+    command, module = importlib.import_module(module), module.removeprefix("pipelines.")
+    values = cli._shared_flags()
+    getattr(command, "define", lambda values: None)(values)
+    paths = {"workdir", "model", "init_from", "output"} & set(values)
+    cases = [[f"--{name}={URL}"] for name in sorted(paths)]
+    if hasattr(command, "POSITIONAL"):
+        cases += [[URL, "b.npz"], ["a.npz", URL]]
+    if module in ("pretrain", "finetune", "evaluate", "make_tfrecords", "batch"):
+        cases += [[f"--set=data.data_dir={URL}"], ["--set=init_from=s3://bucket/data"]]
+        cases += [[f"--set=data.name={kind}:{URL}"] for kind in ("folder", "list", "tfrecord")]
+    assert len(cases) >= 1
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    for arguments in cases:
+        assert_user_error(run_here(module, *arguments, **here), "URLs", "://bucket/data'")
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("choice", ["compiled", "bogus"])

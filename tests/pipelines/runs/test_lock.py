@@ -42,7 +42,9 @@ def start_holder(workdir):
 def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
     run = tmp_path / "runs" / "a"
     with start_holder(run) as holder:
-        text = rf"a is in use by process {holder.pid} on {socket.gethostname()} since 20.* --workdir"
+        text = (
+            rf"a is in use by process {holder.pid} on {socket.gethostname()} since 20.* --workdir"
+        )
         with pytest.raises(UserError, match=text):
             loop.train(tiny_experiment(), run, one_device())
         # Who was refused has removed nothing.
@@ -96,7 +98,8 @@ def test_file_systems_without_locks_are_named_and_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(errno.ENOSPC, RunError), (errno.EACCES, UserError), (errno.EIO, UserError)]
+    ("number", "kind"),
+    [(errno.ENOSPC, RunError), (errno.EACCES, UserError), (errno.EIO, UserError)],
 )
 def test_a_workdir_that_cannot_be_written_is_named(tmp_path, monkeypatch, number, kind):
     def open_(path, flags, mode=0o777):
