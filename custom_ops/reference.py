@@ -36,7 +36,7 @@ def axial_attention(qkv, num_heads, axis, bias=None, scale=None):
 
 
 def attention_weights(qkv, num_heads, bias=None, scale=None, axis=None):
-    """Returns the softmax weights of `attention`, for what needs them explicitly (dropout).
+    """Returns the softmax weights of `attention`, for code that needs them (attention dropout).
 
     With `split_heads` and `apply_weights` this is `attention` in three steps.
 
@@ -73,8 +73,8 @@ def split_heads(qkv, num_heads, axis=None):
     Args:
         qkv: `[B, N, 3 D]` (`[B, R, C, 3 D]` with an axis), q | k | v, each `[H, d]`.
         num_heads: number of heads `H`.
-        axis: None, or the axis of `qkv` along which attention goes, 1 or 2. The other one is then
-            an outer axis of lines.
+        axis: None, or the axis of `qkv` along which tokens attend, 1 or 2. The other one then
+            counts the lines.
 
     Returns:
         Query, key and value, each `[B, H, N, d]` (`[B, lines, H, n, d]` with an axis).
@@ -88,7 +88,7 @@ def split_heads(qkv, num_heads, axis=None):
 
 
 def merge_heads(heads, axis=None):
-    """The inverse of `split_heads` for one part: `[B, H, N, d]` to `[B, N, D]`."""
+    """The inverse of `split_heads` for one of q, k and v: `[B, H, N, d]` to `[B, N, D]`."""
     merged = tf.transpose(heads, _MERGE[axis])
     *outer, num_heads, size = _dims(merged)
     return tf.reshape(merged, [*outer, num_heads * size])
@@ -128,7 +128,7 @@ def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, positi
         prefix_size = 0 if prefix is None else _dims(prefix)[0]
         table = position[prefix_size:]
         if None in (table.shape[0], patches.shape[1]):
-            # Sizes unknown at tracing. A table of one row would broadcast.
+            # Sizes are unknown at tracing. Without the check a table of one row would broadcast.
             message = "position has another number of rows than there are tokens"
             tf.debugging.assert_equal(_dims(table)[0], count, message)
         tokens = tf.reshape(tokens, [batch, count, width]) + (table + bias)
@@ -141,7 +141,7 @@ def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, positi
 
 
 def _attend(qkv, num_heads, bias, scale, axis=None):
-    """Returns the output, and what `_softmax` returns."""
+    """Returns `(output, weights, empty)`; see `_softmax` for the last two."""
     query, key, value = split_heads(qkv, num_heads, axis)
     weights, empty = _softmax(_logits(query, key, scale), bias)
     attended = tf.matmul(tf.cast(weights, value.dtype), value)
@@ -166,8 +166,8 @@ def _softmax(logits, bias):
     """Returns `(softmax(logits + bias), empty)`.
 
     `empty` is None without a bias, else bool and broadcastable to `[..., N, 1]`: rows whose bias
-    is all -inf. Their weights here are arbitrary but finite. Zeroing is left to the caller, since
-    it costs less on the output than on the weights.
+    is all -inf. Their weights here are arbitrary but finite. The caller sets them to zero,
+    because that costs less on the output than on the weights.
     """
     if bias is None:
         return tf.nn.softmax(logits), None
@@ -186,7 +186,7 @@ def _zero_empty(weights, empty):
 def _class_row(weights, grid):
     """Weights from token 0 to all tokens, `[B, H, N]`."""
     del grid
-    # A sum over one row or, without tokens, none: indexing would fail there.
+    # Indexing would fail without tokens; a sum over at most one row does not.
     return tf.reduce_sum(weights[:, :, :1], axis=2)
 
 
@@ -198,7 +198,7 @@ def _distance(weights, grid):
     row, column = index // columns, index % columns
     squared = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
     distance = tf.sqrt(tf.cast(squared, weights.dtype))
-    # Zeros for the prefix tokens drop their rows and columns without copying the weights.
+    # Zero distances for the prefix tokens leave them out without copying the weights.
     prefix = count - rows * columns
     distance = tf.pad(distance, [[prefix, 0], [prefix, 0]])
     return tf.einsum("bhqk,qk->bh", weights, distance) / (rows * columns)
@@ -215,7 +215,7 @@ _TAPS = {"class_row": _class_row, "distance": _distance, "entropy": _entropy}
 
 
 def _rescale(images, scale, offset, dtype):
-    """Returns `images * scale + offset` in `dtype`, computed in float32 at least."""
+    """Returns `images * scale + offset` in `dtype`, computed in float32 or wider."""
     if scale != 1 or offset != 0:
         wide = tf.float64 if tf.float64 in (images.dtype, dtype) else tf.float32
         images = tf.cast(images, wide) * scale + offset

@@ -16,11 +16,11 @@ from pipelines.config.model import (
     without_null_fields,
 )
 from pipelines.config.names import WEIGHTS
+from pipelines.config.near_paths import path_hint
 from pipelines.config.renamed import refuse_old_names
 from pipelines.config.sampling import Sampling
 from pipelines.config.sections import Data, Optimizer, Schedule, Train
 from pipelines.errors import UserError
-from vit_tf.config.near_names import did_you_mean
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -129,7 +129,7 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
         if path not in known and path.startswith("model."):
             raise unknown_field(path.removeprefix("model."), name)
         if path not in known:
-            hint = did_you_mean(path, known)
+            hint = path_hint(path, known)
             raise UserError(f"Unknown config path {path!r} in --set {path}={text}.{hint}")
         *sections, field = path.split(".")
         section = values
