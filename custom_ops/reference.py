@@ -108,7 +108,7 @@ def extract_patches(images, patch_size):
 
 def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, position=None):
     """Patch embedding; `custom_ops.patch_embed` documents it."""
-    # Flatten and multiply is the strided convolution (paper, A.3) and measured faster than
+    # Flatten and multiply is the strided convolution (docs/paper.md A.3) and measured faster than
     # `tf.nn.conv2d` with its gradients (2 threads of a Zen 5, 8 images of 224 x 224, P = 16,
     # D = 768, forward + backward: 9.0 + 8.9 against 9.8 + 12.9 ms in float32, 5.4 + 3.9 against
     # 7.7 + 28.3 ms in bfloat16; the gradient of the images costs 8.5 against 71 ms more).
@@ -191,7 +191,7 @@ def _class_row(weights, grid):
 
 
 def _distance(weights, grid):
-    """Mean attention distance in grid units, `[B, H]` (paper, J.3)."""
+    """Mean attention distance in grid units, `[B, H]` (docs/paper.md J.3)."""
     rows, columns = grid
     count = _dims(weights)[-1]
     index = tf.range(rows * columns)

@@ -141,7 +141,14 @@ def test_functions_are_short(package):
     assert _complaints(function_complaints, package) == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/extending.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
+    ],
+)
 def test_documents_name_paths_that_exist(name):
     assert missing_paths((ROOT / name).read_text()) == []
 

@@ -26,14 +26,19 @@ from vit_tf.preprocessing import Preprocessing
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that decides what a run computes, except the hardware."""
+    """Everything that decides what a run computes, except the hardware.
 
-    # Of weights, data order, augmentation and dropout.
+    Attributes:
+        seed: of initial weights, data order, augmentation and dropout.
+        init_from: where the first weights come from: a workdir, a file or folder of weights,
+            "shipped" (the digits model of the package), or none. The head is replaced by zeros and
+            positions are resized, as for fine-tuning.
+        init_weights: if init_from is a workdir, which of its weights: "final", "ema" or "best".
+        model, data, optimizer, schedule, train: the sections.
+    """
+
     seed: int = 0
-    # Where the first weights come from: a workdir, .npz or .keras file, "shipped", or none. The
-    # head is replaced by zeros and positions are resized, as for fine-tuning.
     init_from: str | None = None
-    # If init_from is a workdir, which of its weights: final, ema or best.
     init_weights: str = "final"
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)

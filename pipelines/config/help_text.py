@@ -7,8 +7,8 @@ from pipelines.config.recipes import summaries
 _WIDTH, _INDENT = 100, 20
 _SETTINGS = """\
 model names: python -c "import vit_tf; print(*vit_tf.list_models())"
-fields of --set: `python -m pipelines.pretrain --dry_run` prints those of a run with their values;
-  pipelines/config/sections.py, pipelines/config/augmentation.py and vit_tf/config describe all."""
+fields of --set: docs/configuration.md describes all of them;
+  `python -m pipelines.pretrain --dry_run` prints those of a run with their values."""
 # What absl appends to the text of a flag that repeats; ours say it themselves.
 _REPEATS = "repeat this option to specify a list of values"
 

@@ -36,8 +36,8 @@ class Model:
 
     Attributes:
         name: one of `vit_tf.list_models()`.
-        image_size: (height, width) in pixels; as text, one number means a square.
-        dtype: Keras dtype policy, float32 or mixed_bfloat16.
+        image_size: (height, width) in pixels; in `--set`, one number means a square.
+        dtype: Keras dtype policy, "float32" or "mixed_bfloat16".
         fields: fields of the variant's configuration class, such as `vit_tf.ViTConfig`, by dotted
             path: `{"layers": 4, "stem.stage_depths": (1, 2)}`. `None` is the same as no entry: the
             variant's own value. A stem makes a hybrid of a ViT.

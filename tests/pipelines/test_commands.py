@@ -184,7 +184,7 @@ def test_help_shows_own_flags_first_and_what_can_be_chosen(
     shared = {"--experiment", "--config", "--list", "--workdir", "--set", "--strategy", "--tpu"}
     assert shared <= set(re.findall("^  (--[a-z_]+)", then, re.MULTILINE))
     assert re.findall(r"^  (\w+) +\w", recipes_, re.MULTILINE) == list(recipes.RECIPES)
-    assert "vit_tf.list_models()" in rest and "pipelines/config/sections.py" in rest
+    assert "vit_tf.list_models()" in rest and "docs/configuration.md" in rest
 
 
 def test_list_prints_the_recipes(tmp_path, monkeypatch, capsys):

@@ -4,7 +4,7 @@ from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
 from vit_tf.config.near_names import as_question, did_you_mean
 from vit_tf.config.other_spellings import other_spelling
 
-# name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg.
+# name -> (hidden_size, mlp_size, layers, heads). See docs/paper.md A.1.
 _SIZES = {
     "Ti": (192, 768, 12, 3),
     "S": (384, 1536, 12, 6),

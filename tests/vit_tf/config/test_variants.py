@@ -36,7 +36,7 @@ def test_names_are_the_papers():
     ],
 )
 def test_hybrids_are_the_papers(name, grid, grid_at_384, channels):
-    """paper.md C.3: sides are halved as often as the total reduction says, rounding up."""
+    """docs/paper.md C.3: sides are halved as often as the total reduction says, rounding up."""
     config = get_variant(name)
     assert (config.grid, config.replace(image_size=384).grid) == (grid, grid_at_384)
     assert config.stem.channels == channels
