@@ -11,6 +11,7 @@ from absl import flags
 
 from custom_ops import dispatch
 from pipelines.config.experiment import config_paths
+from pipelines.config.fields import check_local
 from pipelines.config.help_text import help_text, recipe_list
 from pipelines.config.names import STRATEGIES, WEIGHTS
 from pipelines.config.near_paths import flag_hint
@@ -74,6 +75,7 @@ def run(main, description, define=None, positional=None, check_ops=True, shared_
 def _run(main, values, arguments, check_ops):
     # TensorFlow is imported by what needs it, so that `doctor` can say why it cannot be.
     try:
+        _check_paths(values, arguments)
         if check_ops:
             check_implementation()
         main(values, arguments)
@@ -110,6 +112,15 @@ def check_implementation():
             dispatch.resolve()
         except ValueError as error:
             raise UserError(str(error)) from None
+
+
+def _check_paths(values, arguments):
+    """Refuses URLs, which the file functions of Python would take for local names."""
+    for name, value in values.flag_values_dict().items():
+        if isinstance(value, str) and name != "tpu":
+            check_local(f"--{name}", value)
+    for argument in arguments:
+        check_local("A path", argument)
 
 
 def _is_op_error(error):
@@ -233,6 +244,17 @@ class _WeightsParser(flags.EnumParser):
 def define_json(values, text="Print one JSON object instead of text."):
     """Adds `--json`, for commands that print results."""
     flags.DEFINE_bool("json", False, text, flag_values=values)
+
+
+def define_extend(values):
+    """Adds `--extend`, for commands that train."""
+    flags.DEFINE_bool(
+        "extend",
+        False,
+        "Go on with the run in --workdir up to another train.steps, with the schedule of that "
+        "number.",
+        flag_values=values,
+    )
 
 
 def define_output(values, text):

@@ -22,6 +22,7 @@ def define(values):
         flag_values=values,
     )
     cli.define_weights(values, default=None)
+    cli.define_extend(values)
     cli.define_dry_run(values)
 
 
@@ -39,7 +40,7 @@ def main(values, arguments):
     if values.dry_run:
         print(dry_run(experiment, workdir, strategy))
     else:
-        train(experiment, workdir, strategy)
+        train(experiment, workdir, strategy, values.extend)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ example: python -m pipelines.pretrain --experiment digits --set train.steps=500
 
 
 def define(values):
+    cli.define_extend(values)
     cli.define_dry_run(values)
 
 
@@ -22,7 +23,7 @@ def main(values, arguments):
     if values.dry_run:
         print(dry_run(experiment, workdir, strategy))
     else:
-        train(experiment, workdir, strategy)
+        train(experiment, workdir, strategy, values.extend)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from typing import Any
 
-from pipelines.config.fields import check_choice, field_types, from_json, parse
+from pipelines.config.fields import check_choice, check_local, field_types, from_json, parse
 from pipelines.config.model import (
     Model,
     model_field_types,
@@ -51,6 +51,7 @@ class Experiment:
             raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
         if self.init_from == "":
             raise UserError("init_from is empty. Name a model, or use none.")
+        check_local("init_from", self.init_from or "")
         check_choice("init_weights", self.init_weights, WEIGHTS)
         try:
             self.preprocessing(())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import sys
 import types
 import typing
@@ -123,6 +124,14 @@ def check_choice(path, value, choices, synonyms=None):
     if value not in choices:
         hint = did_you_mean(value, choices, synonyms=synonyms)
         raise UserError(f"{path} must be one of {', '.join(choices)}. Received: {value!r}.{hint}")
+
+
+def check_local(name, path):
+    """Raises `UserError` if `path`, the value of `name`, is a URL or contains one."""
+    if re.search(r"\w://", path):
+        raise UserError(
+            f"{name} must be on a local disk; URLs are not supported. Received: {path!r}."
+        )
 
 
 def check_at_least(path, value, minimum):

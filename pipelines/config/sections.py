@@ -3,7 +3,7 @@
 import dataclasses
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.fields import check_at_least, check_choice
+from pipelines.config.fields import check_at_least, check_choice, check_local
 from pipelines.config.names import (
     BAD_IMAGES,
     DECAYS,
@@ -58,6 +58,8 @@ class Data(Augmentation):
             super().__post_init__()
         except ValueError as error:
             raise UserError(f"data.{error}") from None
+        check_local("data.name", self.name)
+        check_local("data.data_dir", self.data_dir or "")
         check_choice("data.resize", self.resize, RESIZE_RULES)
         check_choice("data.sharding", self.sharding, SHARDINGS)
         check_choice("data.bad_images", self.bad_images, BAD_IMAGES)

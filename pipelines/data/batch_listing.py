@@ -10,8 +10,7 @@ _MOST_EXAMPLES = 2**60  # Positions are int64, and so are those of the windows a
 def list_batch(source, sampling, step, hosts=1):
     """Lists the examples that fill one training batch.
 
-    Reads what a resumed run would read first: the images of at most one window of each host, or of
-    those that the batch spans.
+    Reads the images of the batch and some that are stored between them.
 
     Args:
         source: the `DataSource` that is trained on.

@@ -41,10 +41,11 @@ def train_dataset(
     preprocessing,
     *,
     start_step=0,
+    stop_step=None,
     bad_images=None,
     input_context=None,
 ):
-    """Returns the endless dataset of training batches, from `start_step` on.
+    """Returns the dataset of training batches from `start_step` on, endless without `stop_step`.
 
     Epochs follow one another without a gap (see `order.TrainOrder`), so no example is dropped.
 
@@ -54,6 +55,8 @@ def train_dataset(
         augmentation: `config.augmentation.Augmentation`.
         preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none".
         start_step: index of the first global batch; batches are those of a run from step 0.
+        stop_step: index of the first global batch that is left out; None for no end. Stored ranges
+            that only other batches need are then not read.
         bad_images: `BadImages` of the run, to leave out what cannot be decoded; None stops there.
         input_context: `tf.distribute.InputContext` of this host; None for a single replica.
 
@@ -94,7 +97,7 @@ def train_dataset(
         on_bad_images = functools.partial(bad_images.record_training, source, sampling.batch_size)
     examples = _encoded_examples(
         source,
-        lambda: map(host_slice.select, sampler.windows(start_step)),
+        lambda: map(host_slice.select, sampler.windows(start_step, stop_step)),
         sampling.batch_size,
         sampling.seed,
         mixing=mixing or None,

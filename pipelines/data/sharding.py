@@ -21,6 +21,9 @@ from pipelines.data.order import TrainOrder
 from pipelines.data.prefetch import Window
 from pipelines.errors import DataError
 
+# Rows that are no farther apart are read in one range: a range costs as much as several rows.
+_ROWS_READ_ALONG = 16
+
 
 @dataclasses.dataclass(frozen=True)
 class BatchSampler:
@@ -42,7 +45,11 @@ class BatchSampler:
         return self.order.stream(step * self.length, (step + 1) * self.length)
 
     def windows(self, step, stop=None):
-        """Yields the `Window`s from the batch of a step on; before the batch of step `stop`."""
+        """Yields the `Window`s from the batch of a step on.
+
+        With `stop`, only those before the batch of that step, without stored ranges far from the
+        rows that are left.
+        """
         first = step * self.length
         last = math.inf if stop is None else stop * self.length
         for epoch, number in self.order.windows_from(first):
@@ -51,15 +58,23 @@ class BatchSampler:
                 return
             own = np.arange(max(start, first), min(end, last))
             steps, places = np.divmod(own, self.length)
+            indices = self.order.indices(epoch, number)[own - start]
             yield Window(
-                self.order.ranges(epoch, number),
-                self.order.indices(epoch, number)[own - start],
+                self.order.ranges(epoch, number) if stop is None else _ranges_around(indices),
+                indices,
                 steps * self.batch_size + self.begin + places,
             )
 
     def epoch(self, step):
         """Returns the epoch of its first example in the batch of a step."""
         return self.order.locate(step * self.length).epoch
+
+
+def _ranges_around(indices):
+    """Returns stored ranges `[(start, stop), ...]` that hold some rows and few others."""
+    stored = np.unique(indices)
+    runs = np.split(stored, np.flatnonzero(np.diff(stored) > _ROWS_READ_ALONG) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs]
 
 
 def batch_samplers(source, sampling, hosts=1):

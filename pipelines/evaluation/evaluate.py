@@ -42,10 +42,9 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
             f"({_first_labels(examples.labels)}). Choose the data set with --set data.name=..., or "
             "fine-tune the model on this one."
         )
-    left_out = None
-    if bad_images == "skip":
-        # The result alone goes to stdout.
-        left_out = BadImages(None, functools.partial(print, file=sys.stderr, flush=True))
+    # The result alone goes to stdout.
+    log = functools.partial(print, file=sys.stderr, flush=True)
+    left_out = BadImages(None, log) if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(
             source=examples,
@@ -54,7 +53,7 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
             bad_images=left_out,
         )
         loss = functools.partial(losses.cross_entropy, loss=preprocessing.probabilities)
-        return Evaluator(model, strategy, evaluation_data, loss).run()
+        return Evaluator(model, strategy, evaluation_data, loss, log).run()
 
 
 def _first_labels(labels):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 from collections.abc import Callable
 
 import orbit
@@ -11,6 +12,7 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import UserError
+from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
 from vit_tf import Preprocessing
 
@@ -40,10 +42,11 @@ class Evaluator(orbit.StandardEvaluator):
         strategy: where it runs.
         data: `EvaluationData`.
         loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
+        log: called with a line every 10 s while the step compiles.
         signals: optional `Signals`, looked at after every batch.
     """
 
-    def __init__(self, model, strategy, data, loss: Callable, signals=None):
+    def __init__(self, model, strategy, data, loss: Callable, log: Callable, signals=None):
         replicas = strategy.num_replicas_in_sync
         batch_size = math.ceil(data.batch_size / replicas) * replicas
         dataset = strategy.distribute_datasets_from_function(
@@ -57,7 +60,8 @@ class Evaluator(orbit.StandardEvaluator):
         )
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
-        self.loss, self.signals = loss, signals
+        self.loss, self.log, self.signals = loss, log, signals
+        self._compiled = threading.Event()
         self.steps = pipeline.eval_steps(data.source, batch_size)
 
     def eval_begin(self):
@@ -72,6 +76,7 @@ class Evaluator(orbit.StandardEvaluator):
         return metrics.metric_sums(labels, logits, batch["weight"], self.loss(labels, logits))
 
     def eval_reduce(self, state, step_outputs):
+        self._compiled.set()
         if self.signals is not None:
             self.signals.check()
         # Python floats: float32 would lose single examples after 16 million.
@@ -93,7 +98,8 @@ class Evaluator(orbit.StandardEvaluator):
         """
         source = self.data.source
         try:
-            return self.evaluate(tf.constant(self.steps))
+            with compiling("the evaluation step", self._compiled, self.log):
+                return self.evaluate(tf.constant(self.steps))
         except INPUT_ERRORS as error:
             indices = range(source.num_examples)
             raise explain_input_error(error, source, indices, self.data.bad_images) from None

@@ -3,17 +3,46 @@
 import contextlib
 import dataclasses
 import datetime
+import threading
 import time
 
 import tensorflow as tf
 
 # Fractions of the time spent waiting for data from which a log line says so, and a hint follows it.
 _SHOWN_WAIT, _HINTED_WAIT = 0.05, 0.2
+# Seconds of training that the hint judges by.
+_JUDGED_SECONDS = 5.0
+# Seconds between two signs of life while something compiles.
+_SIGN_EVERY = 10.0
 
 
 def say(message):
     """Prints at once, also into a pipe."""
     print(message, flush=True)
+
+
+@contextlib.contextmanager
+def compiling(what, done, log):
+    """Logs every 10 s how long `what` has been compiling.
+
+    Args:
+        what: as it is called in the log.
+        done: `threading.Event`; ends the log lines, as the end of the block does, which sets it.
+        log: called with each line.
+    """
+    begin = time.perf_counter()
+
+    def report():
+        while not done.wait(_SIGN_EVERY):
+            log(f"compiling {what}: {time.perf_counter() - begin:.0f} s")
+
+    thread = threading.Thread(target=report, name="compiling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @dataclasses.dataclass
@@ -30,6 +59,16 @@ class _Timing:
     seconds: float = 0.0
     waited: float = 0.0
 
+    def add(self, other):
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.waited += other.waited
+
+    @property
+    def data_wait(self):
+        """The share of the time in which they waited for data; 0 without any steps."""
+        return min(self.waited / self.seconds, 1.0) if self.steps else 0.0
+
 
 class Progress:
     """Progress lines, `metrics.jsonl` and TensorBoard scalars of one run.
@@ -45,7 +84,7 @@ class Progress:
         self._run = run
         self._total_steps, self._batch_size = total_steps, batch_size
         self.restart()
-        self._compiled = self._hinted = False
+        self._compiled, self._hinted = threading.Event(), False
         self._seconds_per_step = None
         self._writer = tf.summary.create_file_writer(run.tensorboard)
         self._start = step
@@ -56,6 +95,7 @@ class Progress:
         self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
         self._logged_step = max([0] + [x["step"] for x in lines if "learning_rate" in x])
         self._timing = _Timing()
+        self._judged = None  # Timings for the hint; None in the first interval, which fills queues.
 
     def __enter__(self):
         return self
@@ -67,22 +107,22 @@ class Progress:
     def timed(self, steps):
         """Times `steps` training steps; the first call, which compiles, does not count.
 
-        Yields an object whose attribute `waited` takes the seconds that the steps waited for data.
+        Yields an object whose attribute `waited` takes the seconds that the steps waited for data,
+        and `steps` their number if they were fewer.
         """
-        if not self._compiled:
+        is_first = not self._compiled.is_set()
+        if is_first:
             say("compiling the training step ...")
         timing = _Timing(steps)
         begin = time.perf_counter()
-        yield timing
+        with compiling("the training step", self._compiled, say):
+            yield timing
         timing.seconds = time.perf_counter() - begin
-        if self._compiled:
-            self._timing.steps += steps
-            self._timing.seconds += timing.seconds
-            self._timing.waited += timing.waited
-            self._seconds_per_step = timing.seconds / steps
-        else:
+        if is_first:
             say(f"first step took {timing.seconds:.1f} s")
-            self._compiled = True
+        else:
+            self._timing.add(timing)
+            self._seconds_per_step = timing.seconds / timing.steps
 
     def steps_within(self, seconds):
         """About how many steps fit into `seconds`; 1 until a step has been timed."""
@@ -114,22 +154,33 @@ class Progress:
         if self._timing.steps:
             per_step = self._timing.seconds / self._timing.steps
             values["images_per_second"] = self._batch_size / per_step
-            values["data_wait"] = min(self._timing.waited / self._timing.seconds, 1.0)
+            values["data_wait"] = self._timing.data_wait
             eta = datetime.timedelta(seconds=round((self._total_steps - step) * per_step))
             line += f"  {values['images_per_second']:,.0f} img/s  ETA {eta}"
             if values["data_wait"] >= _SHOWN_WAIT:
                 line += f"  waited for data {100 * values['data_wait']:.0f} % of the time"
         self._logged_step = step
-        self._timing = _Timing()
         say(line)
-        if not self._hinted and (values["data_wait"] or 0) >= _HINTED_WAIT:
+        self._hint()
+        self._timing = _Timing()
+        self._record(values)
+
+    def _hint(self):
+        """Says once that the images come too slowly, as soon as enough steps tell so."""
+        if self._judged is None:
+            self._judged = _Timing()
+            return
+        self._judged.add(self._timing)
+        if self._judged.seconds < _JUDGED_SECONDS:
+            return
+        if self._judged.data_wait >= _HINTED_WAIT and not self._hinted:
             self._hinted = True
             say(
                 "hint: the images come too slowly. More CPU cores, smaller stored images, fewer "
                 "augmentations, a larger data.shuffle_window (longer reads) or, instead of many "
                 "small files, records (pipelines.make_tfrecords) help"
             )
-        self._record(values)
+        self._judged = _Timing()
 
     def log_evaluation(self, step, means, seconds):
         """Logs an evaluation: the dict of `Evaluator.run`."""

@@ -1,19 +1,18 @@
 """The directory of a run: names of its files, its configuration, its metrics."""
 
-import errno
 import json
 import os
 
 from pipelines.config import Experiment
-from pipelines.config.fields import differences
-from pipelines.errors import RunError, UserError
-from pipelines.runs import manifest
+from pipelines.config.fields import check_local, differences
+from pipelines.errors import UserError
+from pipelines.runs import checkpoints, manifest
 from pipelines.runs.json_file import read_json, write_json
+from pipelines.runs.lock import cannot_write
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 # These may change between two starts of one run: they do not change what a step computes.
 _MAY_CHANGE = (
-    "train.steps",
     "train.log_every",
     "train.eval_every",
     "train.checkpoint_every",
@@ -24,6 +23,7 @@ _MAY_CHANGE = (
     "data.bad_images",
     "train.non_finite",
 )
+_OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
 
 class Workdir:
@@ -31,10 +31,14 @@ class Workdir:
 
     Args:
         path: directory; `create` makes it.
+
+    Raises:
+        UserError: if the path is a URL.
     """
 
     def __init__(self, path):
         self.path = os.fspath(path)
+        check_local("The workdir", self.path)
         self.config = os.path.join(self.path, "config.json")
         self.manifest = os.path.join(self.path, "manifest.json")
         self.metrics = os.path.join(self.path, "metrics.jsonl")
@@ -45,25 +49,24 @@ class Workdir:
         self.final = os.path.join(self.path, "final.npz")
         self.ema = os.path.join(self.path, "ema.npz")
 
-    def check(self, experiment: Experiment, data: dict):
+    def check(self, experiment: Experiment, data: dict, extend=False) -> int | None:
         """Checks that `experiment` may run here; writes nothing.
 
         Args:
             experiment: what is to run.
             data: `manifest()` of the training data.
+            extend: whether `train.steps` may differ.
+
+        Returns:
+            `train.steps` of the run that is here; None without one.
 
         Raises:
-            UserError: if the directory holds another experiment, cannot be one, or was trained on
-                data that have changed since.
+            UserError: if the directory holds another experiment or more steps, cannot be one, was
+                trained on data that have changed since, or holds nothing to extend.
         """
+        steps = None
         if os.path.exists(self.config):
-            changed = differences(self.read_experiment().to_dict(), experiment.to_dict())
-            changed = [line for line in changed if line.split(":")[0] not in _MAY_CHANGE]
-            if changed:
-                raise UserError(
-                    f"{self.path} holds a run with another configuration ({'; '.join(changed)}). "
-                    "Choose another --workdir, or delete this one."
-                )
+            steps = self._check_experiment(experiment, extend)
             if os.path.exists(self.manifest):
                 changed = differences(manifest.read_data(self.manifest), data)
                 if changed:
@@ -80,22 +83,47 @@ class Workdir:
             raise UserError(
                 f"{self.path} holds checkpoints but no config.json. Choose another --workdir."
             )
+        elif extend:
+            raise UserError(
+                f"--extend goes on with a run, and {self.path} holds none. Leave the flag out, or "
+                "name the --workdir of a run."
+            )
+        return steps
+
+    def _check_experiment(self, experiment, extend):
+        """Compares with the experiment that is here; returns its `train.steps`."""
+        before, steps = self.read_experiment(), experiment.train.steps
+        may_change = (*_MAY_CHANGE, "train.steps") if extend else _MAY_CHANGE
+        changed = differences(before.to_dict(), experiment.to_dict())
+        changed = [line for line in changed if line.split(":")[0] not in may_change]
+        if changed:
+            is_longer = steps > before.train.steps
+            only_steps = [line.split(":")[0] for line in changed] == ["train.steps"]
+            hint = f"Add --extend to train on to step {steps}, or choose another --workdir."
+            raise UserError(
+                f"{self.path} holds a run with another configuration ({'; '.join(changed)}). "
+                + (hint if only_steps and is_longer else _OTHER_WORKDIR)
+            )
+        if (newest := max([0, *checkpoints.steps(self.checkpoints)])) > steps:
+            raise UserError(
+                f"{self.path} holds a checkpoint of step {newest}, more than train.steps={steps}. "
+                f"Set train.steps to at least {newest}, or choose another --workdir."
+            )
+        return before.train.steps
 
     def create(self, experiment: Experiment):
         """Makes the directory and writes the configuration.
 
         Raises:
             UserError: if that is not possible.
+            RunError: if the disk is full.
         """
         try:
             os.makedirs(self.path, exist_ok=True)
             write_json(self.config, experiment.to_dict())
             os.makedirs(self.checkpoints, exist_ok=True)
         except OSError as error:
-            problem = f"Cannot write to --workdir {self.path}: {error.strerror}."
-            if error.errno == errno.ENOSPC:
-                raise RunError(problem) from None
-            raise UserError(problem) from None
+            raise cannot_write(self.path, error) from None
 
     def remove_results(self):
         """Deletes what an earlier, shorter run ended with; its weights are in a checkpoint."""

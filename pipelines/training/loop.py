@@ -22,6 +22,7 @@ from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
+from pipelines.runs.lock import only_writer
 from pipelines.runs.progress import Progress, say
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, num_hosts
@@ -30,37 +31,45 @@ from pipelines.tasks.losses import cross_entropy
 from pipelines.training.ema import ExponentialMovingAverage
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimizers import make_optimizer
-from pipelines.training.schedules import make_schedule
+from pipelines.training.schedules import LINEAR_END, make_schedule
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import StepSettings, Trainer
 
 _LONGEST_LOOP = 10.0  # Seconds between two looks at signals.
 
 
-def train(experiment, workdir, strategy) -> dict:
+def train(experiment, workdir, strategy, extend=False) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
         experiment: what to run.
         workdir: directory of the run; a run found there with the same configuration goes on.
         strategy: `tf.distribute.Strategy`.
+        extend: whether a run found there goes on with another `train.steps`, and with the schedule
+            of that number.
 
     Returns:
         The last line of metrics.
 
     Raises:
-        UserError: for input that does not fit.
+        UserError: for input that does not fit, and if another process trains in `workdir`.
         RunError: if a loss or gradient is not finite and `train.non_finite` says no way on.
         Interrupted: after a signal, once everything is saved.
     """
-    settings = experiment.train
-    if settings.deterministic:
+    if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
+    with only_writer(run.path, say):
+        return _train(experiment, run, strategy, extend)
+
+
+def _train(experiment, run, strategy, extend):
+    """`train` in a workdir that is locked."""
+    settings = experiment.train
     data, evaluation_data = open_data(experiment, run)
     model_config = experiment.model.config(data.source.num_classes)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
-    run.check(experiment, data.source.manifest())
+    steps_before = run.check(experiment, data.source.manifest(), extend)
     # A run that goes on does not need what it came from.
     is_new = not checkpoints.steps(run.checkpoints)
     initial = None
@@ -76,6 +85,8 @@ def train(experiment, workdir, strategy) -> dict:
     )
     step = _restore(trainer, store, run, initial)
     trainer.open_dataset(data.dataset)
+    if steps_before not in (None, settings.steps):
+        _report_rate(experiment, steps_before, step)
 
     hosts = num_hosts(strategy)
     _report_sharding(data.sampling.sharding, hosts, run)
@@ -99,7 +110,7 @@ def train(experiment, workdir, strategy) -> dict:
         evaluator = None
         if evaluation_data is not None:
             loss = functools.partial(cross_entropy, loss=settings.loss)
-            evaluator = Evaluator(trainer.model, strategy, evaluation_data, loss, signals)
+            evaluator = Evaluator(trainer.model, strategy, evaluation_data, loss, say, signals)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
@@ -163,9 +174,13 @@ def build_trainer(experiment, model_config, strategy):
     settings = experiment.train
     # Right before the first draw: what came before, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
-    schedule = make_schedule(
-        experiment.schedule, experiment.optimizer.learning_rate, settings.steps
-    )
+    peak = experiment.optimizer.learning_rate
+    if experiment.schedule.decay == "linear" and peak < LINEAR_END:
+        say(
+            f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
+            "rate stays at its peak"
+        )
+    schedule = make_schedule(experiment.schedule, peak, settings.steps)
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
         variables, ema = model.trainable_variables, None
@@ -183,6 +198,7 @@ def build_trainer(experiment, model_config, strategy):
         batch_size=settings.batch_size,
         accumulate_steps=settings.accumulate_steps,
         seed=experiment.seed,
+        break_at_non_finite=settings.non_finite != "stop",
     )
     return Trainer(model, optimizer, strategy, step_settings, ema)
 
@@ -200,6 +216,15 @@ def _restore(trainer, store, run, initial):
     if trainer.ema:
         trainer.ema.initialize()
     return 0
+
+
+def _report_rate(experiment, steps_before, step):
+    """Says how the rate of the next update changes with the schedule of another `train.steps`."""
+    before, now = (
+        make_schedule(experiment.schedule, experiment.optimizer.learning_rate, steps)(step)
+        for steps in (steps_before, experiment.train.steps)
+    )
+    say(f"rate at step {step}: {float(before):.2e} -> {float(now):.2e}")
 
 
 def _report_sharding(sharding, hosts, run):
@@ -284,12 +309,14 @@ class TrainingLoop:
     def _train(self, step):
         """Trains until something is due, or for a while; returns the steps done."""
         trainer = self.trainer
+        begin = step
         steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
         first = trainer.next_batch
         try:
             with self.progress.timed(steps) as timing:
                 trainer.train(tf.constant(steps))
                 step = int(trainer.step.numpy())  # Waits for the device.
+                timing.steps = max(step - begin, 1)  # Fewer than asked for if one was not finite.
                 timing.waited = float(trainer.data_wait.numpy())
         except INPUT_ERRORS as error:
             # The step counter may have run ahead of the failing input, so all of them are searched.

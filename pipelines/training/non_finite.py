@@ -2,7 +2,7 @@
 
 Such a step has changed nothing (see `train_step.Trainer`), so the weights are still those that
 produced it. It is repeated to find where the first such value lies, and what was found is written
-to `non_finite.jsonl`.
+to `non_finite.jsonl`. A run that goes on takes the next batch, which its open dataset gives next.
 """
 
 import math
@@ -104,7 +104,7 @@ class NonFinitePolicy:
         ids = []
 
         def read():
-            for micro_batch in self._data.dataset(batch, context).take(count):
+            for micro_batch in self._data.batch(batch, context):
                 ids.extend(micro_batch["id"].numpy().tolist())
                 yield micro_batch
 
@@ -140,7 +140,6 @@ class NonFinitePolicy:
         self._last_skipped = step
         self._trainer.step.assign(step + 1)
         self._trainer.skipped.assign_add(1)
-        self._trainer.open_dataset(self._data.dataset)
         say(f"skipping step {step}")
         return step + 1
 
@@ -149,7 +148,6 @@ class NonFinitePolicy:
         self._rewinds = self._rewinds + 1 if self._rewound_to == step else 1
         self._rewound_to = step
         self._trainer.batch_offset.assign(batch + 1 - step)
-        self._trainer.open_dataset(self._data.dataset)
         self._run.drop_metrics_after(step)
         say(f"rewinding to step {step}, which goes on with batch {batch + 1}")
         return step

@@ -4,15 +4,15 @@ import math
 
 import tensorflow as tf
 
-LINEAR_END = 1e-5  # Where linear decay ends, as in the reference code.
+LINEAR_END = 1e-5  # Where linear decay ends, as in the reference code; a lower peak stays.
 
 
 def make_schedule(config, peak, total_steps):
     """Returns the learning rate as a function of the step.
 
     Args:
-        config: `pipelines.config.Schedule`: warm-up, and decay "linear" to 1e-5, "cosine" to 0, or
-            "constant".
+        config: `pipelines.config.Schedule`: warm-up, and decay "linear" to 1e-5 (or the peak, if
+            that is lower), "cosine" to 0, or "constant".
         peak: rate at the end of the warm-up.
         total_steps: updates of the whole run.
 
@@ -36,7 +36,8 @@ def make_schedule(config, peak, total_steps):
 
 
 def _linear(peak, progress):
-    return LINEAR_END + (peak - LINEAR_END) * (1.0 - progress)
+    end = min(peak, LINEAR_END)
+    return end + (peak - end) * (1.0 - progress)
 
 
 def _cosine(peak, progress):

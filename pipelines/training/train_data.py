@@ -32,12 +32,20 @@ class TrainData:
 
     def dataset(self, start_batch, input_context=None):
         """The endless dataset of replica batches from a global batch on; see `pipeline`."""
+        return self._dataset(start_batch, None, input_context)
+
+    def batch(self, index, input_context=None):
+        """The dataset of the replica batches of one global batch; reads no whole window."""
+        return self._dataset(index, index + 1, input_context)
+
+    def _dataset(self, start, stop, input_context):
         return pipeline.train_dataset(
             self.source,
             self.sampling,
             self.augmentation,
             self.preprocessing,
-            start_step=start_batch,
+            start_step=start,
+            stop_step=stop,
             bad_images=self.bad_images,
             input_context=input_context,
         )

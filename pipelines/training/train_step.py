@@ -22,12 +22,15 @@ class StepSettings:
         batch_size: images per step over all replicas and hosts.
         accumulate_steps: micro-batches that a replica's images are processed in, one after another.
         seed: of dropout and stochastic depth.
+        break_at_non_finite: whether a loop on the device ends at a step that is not finite, so that
+            the next batch is the one behind it.
     """
 
     loss: Callable
     batch_size: int
     accumulate_steps: int
     seed: int
+    break_at_non_finite: bool
 
 
 class Trainer(orbit.StandardTrainer):
@@ -94,6 +97,29 @@ class Trainer(orbit.StandardTrainer):
     def train_loop_begin(self):
         self.halted.assign(False)
         self.data_wait.assign(0.0)
+
+    def create_train_loop_fn(self):
+        """Orbit's loop, or one that ends at a step that is not finite.
+
+        To look at `halted`, the host waits for every step, so that an accelerator may idle between
+        two; runs that end there anyway do without.
+        """
+        if not self.settings.break_at_non_finite:
+            return super().create_train_loop_fn()
+
+        def goes_on(done, num_steps):
+            return (done < num_steps) & ~tf.convert_to_tensor(self.halted)
+
+        @tf.function
+        def loop(iterator, num_steps):
+            def step(done):
+                with tf.name_scope(""):  # As in Orbit's loop: no "while/" before names.
+                    self.train_step(iterator)
+                return done + 1
+
+            tf.while_loop(lambda done: goes_on(done, num_steps), step, [0])
+
+        return loop
 
     def train_step(self, iterator):
         batch = self._next(iterator)

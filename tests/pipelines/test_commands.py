@@ -1,5 +1,6 @@
 """The commands as processes: exit codes, one clear sentence, nothing half written."""
 
+import importlib
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 
 import vit_tf
 from custom_ops import loader
+from pipelines import cli
 from pipelines.config import recipes
 from tests.pipelines.process import (
     assert_user_error,
@@ -21,6 +23,7 @@ from tests.pipelines.process import (
     run_until,
 )
 from tests.pipelines.tiny import arrays, as_flags, tiny_experiment
+from tests.test_architecture import COMMANDS
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,31 @@ def test_fields_without_an_effect_are_refused(tmp_path, monkeypatch, capsys):
 def test_an_empty_name_is_not_a_default(tmp_path, monkeypatch, capsys, module, flag):
     result = run_here(module, flag, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
     assert_user_error(result, "is empty")
+
+
+URL = "gs://bucket/data"
+
+
+@pytest.mark.parametrize("module", sorted(COMMANDS))
+def test_urls_are_refused_wherever_a_path_goes(tmp_path, monkeypatch, capsys, module):
+    """Python's file functions would take them for local folders."""
+    command, module = importlib.import_module(module), module.removeprefix("pipelines.")
+    values = cli._shared_flags()
+    if "experiment" in values:
+        cli._define_config(values)
+    getattr(command, "define", lambda values: None)(values)
+    paths = {"workdir", "config", "model", "init_from", "output"} & set(values)
+    cases = [[f"--{name}={URL}"] for name in sorted(paths)]
+    if hasattr(command, "POSITIONAL"):
+        cases += [[URL, "b.npz"], ["a.npz", URL]]
+    if module in ("pretrain", "finetune", "evaluate", "make_tfrecords", "batch"):
+        cases += [[f"--set=data.data_dir={URL}"], ["--set=init_from=s3://bucket/data"]]
+        cases += [[f"--set=data.name={kind}:{URL}"] for kind in ("folder", "list", "tfrecord")]
+    assert len(cases) >= 1
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    for arguments in cases:
+        assert_user_error(run_here(module, *arguments, **here), "URLs", "://bucket/data'")
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("choice", ["compiled", "bogus"])

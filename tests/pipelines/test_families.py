@@ -84,7 +84,7 @@ def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
 def test_resumes_bitwise(run, tmp_path, capsys):
     make, folder = run
     loop.train(make("train.steps=2", "schedule.decay=constant"), tmp_path / "a", one_device())
-    loop.train(make("schedule.decay=constant"), tmp_path / "a", one_device())
+    loop.train(make("schedule.decay=constant"), tmp_path / "a", one_device(), extend=True)
     assert "resuming from step 2" in capsys.readouterr().out
     loop.train(make("schedule.decay=constant"), tmp_path / "b", one_device())
     a, b = arrays(tmp_path / "a"), arrays(tmp_path / "b")

@@ -267,7 +267,7 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
         loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "parts", strategy)
     for steps in (4, 8):
         experiment = tiny_experiment(*skip, f"train.steps={steps}")
-        loop.train(experiment, tmp_path / "parts", strategy)
+        loop.train(experiment, tmp_path / "parts", strategy, extend=steps == 8)
     finals = [dict(np.load(tmp_path / run / "final.npz")) for run in ("whole", "parts")]
     assert finals[0].keys() == finals[1].keys()
     for name, value in finals[0].items():

@@ -277,7 +277,7 @@ def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records)
     content["starts"][0]["hosts"] = 4
     manifest.write_text(json.dumps(content))
     longer = tiny_experiment(*data, "data.sharding=files", "train.steps=5")
-    loop.train(longer, tmp_path / "files", strategy)
+    loop.train(longer, tmp_path / "files", strategy, extend=True)
     line = "is reproducible for 1 host, and from here on another than before, with 4\n"
     assert line in capsys.readouterr().out
 

@@ -1,5 +1,8 @@
 """Log lines: means over the steps that were not skipped, rates, and hints about slow data."""
 
+import itertools
+import threading
+import time
 import types
 
 import pytest
@@ -46,6 +49,87 @@ def test_what_is_worth_a_word_or_a_hint(tmp_path, monkeypatch, capsys):
     output = [line for line in output if not line.startswith("hint: ")]
     texts = [line.partition("waited")[2] for line in output]
     assert texts == ["", *(f" for data {share} % of the time" for share in (5, 37, 90)), ""]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shares", "hinted_at"),
+    [
+        # The first interval after a start says nothing: queues fill, files are opened.
+        (10.0, [1.0, 0.0, 0.0], []),
+        (10.0, [1.0, 1.0, 0.0], [2]),
+        # Short intervals count together until they make up 5 s.
+        (1.0, [1.0] * 5, []),
+        (1.0, [0.0, 1.0, 1.0, 0.0, 0.0, 0.0], [6]),
+        (1.0, [0.0, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0], []),
+        # What was judged does not count again.
+        (5.0, [0.0] + [0.1] * 8 + [0.2, 0.9], [10]),
+    ],
+)
+def test_the_hint_waits_until_it_means_something(
+    tmp_path, monkeypatch, capsys, seconds, shares, hinted_at
+):
+    clock = types.SimpleNamespace(now=0.0)
+    with new_progress(Workdir(tmp_path)) as log, monkeypatch.context() as patch:
+        patch.setattr(progress.time, "perf_counter", lambda: clock.now)
+        hints = []
+        for step, share in enumerate([1.0, *shares]):
+            with log.timed(1) as timing:
+                clock.now += seconds
+                timing.waited = seconds * share
+            if step:
+                log.log_training(step, 1.0, 0.1, 1.0)
+                if "hint: " in capsys.readouterr().out:
+                    hints.append(step)
+    assert hints == hinted_at
+
+
+def test_a_rewind_starts_the_hint_anew(tmp_path, monkeypatch, capsys):
+    clock = types.SimpleNamespace(now=0.0)
+    with new_progress(Workdir(tmp_path)) as log, monkeypatch.context() as patch:
+        patch.setattr(progress.time, "perf_counter", lambda: clock.now)
+        for step in range(3):
+            log.restart()
+            with log.timed(1) as timing:
+                clock.now += 10.0
+                timing.waited = 10.0
+            log.log_training(step, 1.0, 0.1, 1.0)
+    assert "hint: " not in capsys.readouterr().out
+
+
+def test_a_step_that_was_left_out_is_not_timed(tmp_path, monkeypatch):
+    """Else one step that ended a long loop would make the next loop far too long."""
+    clock = types.SimpleNamespace(now=0.0)
+    with new_progress(Workdir(tmp_path)) as log, monkeypatch.context() as patch:
+        patch.setattr(progress.time, "perf_counter", lambda: clock.now)
+        for _ in range(2):
+            with log.timed(100) as timing:
+                clock.now += 2.0
+                timing.steps = 1
+        assert log.steps_within(10.0) == 5
+
+
+def test_compiling_shows_signs_of_life(monkeypatch):
+    """With the seconds since it began; nothing where it was quick, or once it is done."""
+    clock, lines = itertools.count(100.0, 10.0), []
+    twice, done = threading.Event(), threading.Event()
+
+    def log(line):
+        lines.append(line)
+        if len(lines) == 2:
+            twice.set()
+
+    monkeypatch.setattr(progress.time, "perf_counter", clock.__next__)
+    with progress.compiling("the training step", done, log):
+        pass
+    assert lines == [] and done.is_set()
+    monkeypatch.setattr(progress, "_SIGN_EVERY", 0.001)
+    with progress.compiling("the training step", threading.Event(), log):
+        assert twice.wait(60)
+    assert lines[:2] == ["compiling the training step: 10 s", "compiling the training step: 20 s"]
+    count = len(lines)
+    with progress.compiling("the training step", done, log):
+        time.sleep(0.02)
+    assert len(lines) == count
 
 
 def test_a_line_without_a_rate_has_no_share(tmp_path, capsys):

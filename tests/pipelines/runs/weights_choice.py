@@ -27,8 +27,8 @@ def assert_finetunes_from(command, run, source, choice, said):
         said: what the command prints of them.
     """
 
-    def finetune(steps):
-        flags = [*as_flags(*UNCHANGED, f"train.steps={steps}"), f"--workdir={run}"]
+    def finetune(steps, *more):
+        flags = [*as_flags(*UNCHANGED, f"train.steps={steps}"), f"--workdir={run}", *more]
         result = command("finetune", *flags, f"--init_from={source}", f"--weights={choice}")
         assert result.returncode == 0, result.stderr
         return result.stdout
@@ -43,4 +43,4 @@ def assert_finetunes_from(command, run, source, choice, said):
             np.testing.assert_array_equal(a, b)
     # The same command goes on, also when what it came from is gone.
     shutil.rmtree(source)
-    assert "resuming from step 1" in finetune(2)
+    assert "resuming from step 1" in finetune(2, "--extend")

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.data.sources.open import open_source
+from pipelines.runs import progress
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.tiny import tiny_experiment
@@ -91,6 +92,7 @@ def test_what_computing_does_not_hide_is_waiting():
 def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, deterministic):
     """End to end, with op determinism too, under which TensorFlow has no clock."""
     slow_down_reading(monkeypatch, 0.5)
+    monkeypatch.setattr(progress, "_JUDGED_SECONDS", 0.5)
     experiment = tiny_experiment(
         "data.eval_split=none",
         "data.shuffle_window=16",

@@ -121,11 +121,78 @@ def test_another_configuration_in_the_workdir_is_refused(finished):
         loop.train(other, workdir, one_device())
 
 
-def test_a_run_may_be_made_longer(finished, tmp_path):
-    experiment = tiny_experiment("train.steps=4", "schedule.decay=constant")
-    loop.train(experiment, tmp_path / "run", one_device())
-    longer = tiny_experiment("train.steps=6", "train.log_every=2", "schedule.decay=constant")
-    assert loop.train(longer, tmp_path / "run", one_device())["step"] == 6
+def test_a_run_is_made_longer_by_extend_only(tmp_path, capsys):
+    common = ("data.eval_split=none", "optimizer.learning_rate=0.1", "schedule.warmup_steps=0")
+    run = tmp_path / "run"
+    loop.train(tiny_experiment(*common, "train.steps=4"), run, one_device())
+    before = arrays(run)
+    longer = tiny_experiment(*common, "train.steps=8", "train.log_every=2")
+    with pytest.raises(UserError, match=r"train.steps: 4 -> 8\). Add --extend to train on to step"):
+        loop.train(longer, run, one_device())
+    other = tiny_experiment(*common, "train.steps=8", "seed=5")
+    with pytest.raises(UserError, match=r"seed: 0 -> 5; train.steps: 4 -> 8\). Choose another"):
+        loop.train(other, run, one_device())
+    with pytest.raises(UserError, match="seed: 0 -> 5.*Choose another"):
+        loop.train(other, run, one_device(), extend=True)
+    shorter = tiny_experiment(*common, "train.steps=2")
+    with pytest.raises(UserError, match=r"train.steps: 4 -> 2\). Choose another"):
+        loop.train(shorter, run, one_device())
+    with pytest.raises(UserError, match="a checkpoint of step 4, more than train.steps=2"):
+        loop.train(shorter, run, one_device(), extend=True)
+    assert all(np.array_equal(before[key], value) for key, value in arrays(run).items())
+    assert Workdir(run).read_experiment().train.steps == 4
+
+    capsys.readouterr()
+    assert loop.train(longer, run, one_device(), extend=True)["step"] == 8
+    # Cosine: at its end before, and in the middle now.
+    assert "rate at step 4: 0.00e+00 -> 5.00e-02\n" in capsys.readouterr().out
+    rates = {line["step"]: line["learning_rate"] for line in Workdir(run).read_metrics()}
+    assert rates[8] == pytest.approx(0.05 * (1 + np.cos(np.pi * 7 / 8)), rel=1e-5)
+    # The same command again: nothing changes, and nothing is said.
+    loop.train(longer, run, one_device(), extend=True)
+    assert "rate at" not in capsys.readouterr().out
+
+
+def test_a_run_that_stopped_early_may_be_shortened(tmp_path, monkeypatch, capsys):
+    common = ("data.eval_split=none", "train.checkpoint_every=3")
+    stop_after(monkeypatch, 6)
+    with pytest.raises(Interrupted, match="saved step 6"):
+        loop.train(tiny_experiment(*common), tmp_path / "run", one_device())
+    monkeypatch.undo()
+    shorter = tiny_experiment(*common, "train.steps=8")
+    assert loop.train(shorter, tmp_path / "run", one_device(), extend=True)["step"] == 8
+
+
+def test_there_must_be_a_run_to_extend(tmp_path):
+    with pytest.raises(UserError, match="--extend goes on with a run, and .*/run holds none"):
+        loop.train(tiny_experiment(), tmp_path / "run", one_device(), extend=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_linear_decay_never_raises_the_rate(tmp_path, capsys):
+    assignments = ("schedule.decay=linear", "train.steps=4", "data.eval_split=none")
+    low = tiny_experiment(*assignments, "optimizer.learning_rate=1e-6")
+    loop.train(low, tmp_path / "low", one_device())
+    note = "optimizer.learning_rate=1e-06 is below 1e-05, where linear decay ends"
+    assert capsys.readouterr().out.count(note) == 1
+    last = Workdir(tmp_path / "low").read_metrics()[-1]
+    assert last["learning_rate"] == pytest.approx(1e-6)
+    loop.train(tiny_experiment(*assignments), tmp_path / "high", one_device())
+    assert "is below" not in capsys.readouterr().out
+
+
+def stop_after(monkeypatch, step):
+    """A signal seems to come once `step` steps are done."""
+    check = Signals.check
+    seen = []
+
+    def interrupted(self):
+        seen.append(self)
+        if len(seen) == step:
+            raise Interrupted("SIGTERM")
+        check(self)
+
+    monkeypatch.setattr(Signals, "check", interrupted)
 
 
 def test_fine_tuning_resets_the_head_and_resizes_positions(finished, tmp_path, capsys):
@@ -154,7 +221,7 @@ def test_a_longer_run_drops_the_results_of_the_shorter_one(tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(Signals, "check", interrupted)
         with pytest.raises(Interrupted, match="saved step 5"):
-            loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device())
+            loop.train(tiny_experiment(*common, "train.steps=6"), run, one_device(), extend=True)
     assert not (run / "final.npz").exists() and not (run / "ema.npz.json").exists()
     assert model_source.find(run).kind == "checkpoint"
 
@@ -252,7 +319,8 @@ def test_a_run_that_goes_on_does_not_need_where_it_came_from(finished, tmp_path)
     common = (f"init_from={tmp_path / 'source'}", "schedule.decay=constant")
     loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "run", one_device())
     shutil.rmtree(tmp_path / "source")
-    last = loop.train(tiny_experiment(*common, "train.steps=6"), tmp_path / "run", one_device())
+    longer = tiny_experiment(*common, "train.steps=6")
+    last = loop.train(longer, tmp_path / "run", one_device(), extend=True)
     assert last["step"] == 6
 
 

@@ -207,6 +207,29 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, cap
     assert all(2.0 < line["loss"] < 2.6 for line in lines)
 
 
+@pytest.mark.parametrize("action", ["skip", "rewind"])
+def test_a_run_that_goes_on_reads_no_window_again(tmp_path, monkeypatch, action):
+    """Three bad steps: beside their own rows, no more is read than without them."""
+    experiment = experiment_with(f"train.non_finite={action}", "data.shuffle_window=8192")
+    source = open_source(experiment.data.name, experiment.data.train_split)
+    rows = []
+    read = type(source).read
+
+    def counted(self, ranges):
+        rows.append(sum(stop - start for start, stop in ranges))
+        return read(self, ranges)
+
+    bad = [2, BAD, 9]
+    spoil(monkeypatch, [ids_of(experiment, batch)[3] for batch in bad])
+    monkeypatch.setattr(type(source), "read", counted)
+    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+    assert [x["batch"] for x in records(tmp_path / "run")] == bad
+    # A window is the whole split; the next one is read ahead. Of each bad batch, its rows and up to
+    # 16 between two of them; and the 16 images that TensorBoard shows.
+    batch_size = experiment.train.batch_size
+    assert sum(rows) <= 2 * source.num_examples + len(bad) * 17 * batch_size + 16, rows
+
+
 def test_a_skip_survives_a_restart_between_two_log_lines(tmp_path, monkeypatch):
     """Saved after the skip and before the log line that counts it."""
     spoil(monkeypatch, ids_of(experiment_with(), 4))

@@ -1,0 +1,125 @@
+"""One process trains in a workdir: others are told which, and a killed one leaves no lock."""
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.errors import RunError, UserError
+from pipelines.runs.lock import only_writer
+from pipelines.training import loop
+from tests.pipelines.process import ROOT
+from tests.pipelines.tiny import one_device, tiny_experiment
+
+HOLD = """
+import sys
+from pipelines.runs.lock import only_writer
+with only_writer(sys.argv[1], print):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_holder(workdir):
+    """A process that holds the lock of a workdir until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(workdir)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "locked\n"
+    return process
+
+
+@pytest.mark.process
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
+    run = tmp_path / "runs" / "a"
+    with start_holder(run) as holder:
+        text = (
+            rf"a is in use by process {holder.pid} on {socket.gethostname()} since 20.* --workdir"
+        )
+        with pytest.raises(UserError, match=text):
+            loop.train(tiny_experiment(), run, one_device())
+        # Who was refused has removed nothing.
+        with pytest.raises(UserError, match=text), only_writer(run, print):
+            pass
+        holder.stdin.close()
+        assert holder.wait() == 0
+    # It has left nothing behind, so the folders that it had made are gone.
+    assert os.listdir(tmp_path) == []
+
+    with start_holder(run) as holder:
+        holder.send_signal(signal.SIGKILL)
+        assert holder.wait() == -signal.SIGKILL
+    assert os.listdir(run) == ["lock"]
+    with only_writer(run, print):
+        with pytest.raises(UserError, match=f"process {os.getpid()} on"), only_writer(run, print):
+            pass
+        (run / "result").write_text("")
+    assert os.listdir(run) == ["result"]
+
+
+def test_a_lock_whose_file_has_just_been_removed_is_taken_again(tmp_path, monkeypatch):
+    """Its holder ended between the opening and the locking: the file that is there counts."""
+    flock, taken = fcntl.flock, []
+
+    def slow_flock(descriptor, operation):
+        if not taken:
+            (tmp_path / "lock").unlink()
+        taken.append(descriptor)
+        flock(descriptor, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", slow_flock)
+        with only_writer(tmp_path, print):
+            assert len(taken) == 2
+            with pytest.raises(UserError, match="is in use"), only_writer(tmp_path, print):
+                pass
+
+
+def test_the_file_of_another_holder_is_left(tmp_path):
+    with only_writer(tmp_path, print):
+        (tmp_path / "lock").unlink()
+        (tmp_path / "lock").write_text("of another process")
+    assert (tmp_path / "lock").read_text() == "of another process"
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{}", "x" * 1000])
+def test_a_lock_without_a_name_is_a_lock(tmp_path, content):
+    with only_writer(tmp_path, print):
+        (tmp_path / "lock").write_text(content)
+        with pytest.raises(UserError, match="is in use by "), only_writer(tmp_path, print):
+            pass
+
+
+def test_file_systems_without_locks_are_named_and_used(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lines = []
+    with only_writer(tmp_path, lines.append):
+        pass
+    assert len(lines) == 1 and "cannot be locked (Function not implemented)" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOSPC, RunError), (errno.EACCES, UserError)],
+)
+def test_a_workdir_that_cannot_be_written_is_named(tmp_path, monkeypatch, number, kind):
+    def open_(path, flags, mode=0o777):
+        raise OSError(number, "no way")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_)
+        with pytest.raises(kind, match="Cannot write to --workdir .*: no way"):
+            with only_writer(tmp_path, print):
+                pass
