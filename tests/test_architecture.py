@@ -141,7 +141,9 @@ def test_functions_are_short(package):
     assert _complaints(function_complaints, package) == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/extending.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/extending.md", "docs/serving.md"]
+)
 def test_documents_name_paths_that_exist(name):
     assert missing_paths((ROOT / name).read_text()) == []
 

@@ -117,7 +117,9 @@ def test_prediction_reads_it(tmp_path, no_process):
     # Our own library serves it: what lies in a file of others is not run.
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     data, image = encoded.every_format()[0]
-    outputs = prediction.load_classifier(found)(tf.constant([data]))
+    classify, labels = prediction.load_classifier(found)
+    outputs = classify(tf.constant([data]))
+    assert labels == list(LABELS)
     expected = preprocessing.to_probabilities(model(preprocessing(image)[None]))
     np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
 
@@ -147,7 +149,7 @@ except Exception as error:
 import runpy; runpy.run_path(path + "/fused/assets.extra/load_ops.py")
 fused = tf.saved_model.load(path + "/fused").signatures["serving_bytes"](data)
 np.testing.assert_allclose(fused["probabilities"], portable["probabilities"], rtol=1e-4)
-assert (fused["classes"] == portable["classes"]).numpy().all()
+assert (fused["top_classes"] == portable["top_classes"]).numpy().all()
 print("served")
 """
 
