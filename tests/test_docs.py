@@ -1,5 +1,7 @@
 """Does every code block of the pages for people do what the page says?"""
 
+import subprocess
+
 import pytest
 
 from tests import documents
@@ -74,9 +76,9 @@ def test_blocks_share_names_and_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     python, shell = "```python\n{}\n```\n", "```sh\n{}\n```\n"
     page = python.format("a = 3") + shell.format("echo 4 > b; cat b")
-    page += "```text\n4\n```\n" + python.format("assert a == int(open('b').read()) - 1")
-    documents.run(page, "page.md")
-    with pytest.raises(documents.subprocess.CalledProcessError):
+    page += "```text\n4\n```\n" + python.format("import pathlib\nb = pathlib.Path('b').read_text()")
+    documents.run(page + python.format("assert a == int(b) - 1"), "page.md")
+    with pytest.raises(subprocess.CalledProcessError):
         documents.run(shell.format("false\ntrue"), "page.md")
     with pytest.raises(NameError):
         documents.run(python.format("c"), "page.md")

@@ -106,20 +106,24 @@ def _on_images(compute, preprocessing, dtype=tf.float32):
 
 def _on_bytes(classify_bytes, classify, preprocessing):
     """A signature that takes encoded images."""
+
+    # Not a lambda, whose name TensorFlow would leave in the text of errors.
+    def compute(image_bytes):
+        return classify_bytes(image_bytes, classify, preprocessing)
+
     image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
-    return tf.function(
-        lambda image_bytes: classify_bytes(image_bytes, classify, preprocessing),
-        [image_bytes],
-        autograph=False,
-    )
+    return tf.function(compute, [image_bytes], autograph=False)
 
 
 def _classify_all(image_bytes, classify, preprocessing):
     """The outputs of `classify`; fails if an image cannot be decoded."""
     inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
     bad = tf.where(tf.logical_not(valid))[:, 0]
-    # TensorFlow has no error of a free text; that of Assert adds the least to it.
-    all_valid = tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[_undecodable(bad)])
+    # Of TensorFlow's errors that can hold a text, the one with the fewest words of its own. Python
+    # puts two lines about the operation before it, unless ">" is in its name (2.20).
+    all_valid = tf.raw_ops.Assert(
+        condition=tf.reduce_all(valid), data=[_undecodable(bad)], name="images>decoded"
+    )
     with tf.control_dependencies([all_valid]):
         return classify(tf.identity(inputs))
 
