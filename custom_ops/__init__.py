@@ -3,9 +3,10 @@
 `attention`, `attention_with_taps`, `axial_attention`, `patch_embed` and `extract_patches` are
 ordinary differentiable functions on tensors: eager, in `tf.function`, in `tf.data`, under
 `jit_compile=True`. `custom_ops.reference` defines what they compute, in plain TensorFlow; a
-compiled library does it faster on CPUs. Which of the two runs is chosen per call, by
-`with implementation(...)`, or by the environment variable `VIT_OPS`; `describe()` says what is
-there and why. `load()` is for SavedModels that contain the compiled ops.
+compiled library computes the same faster on CPUs. An argument of each call, a block
+`with implementation(...)` or the environment variable `VIT_OPS` chooses between them. `describe()`
+reports which library is loaded, or why none is. Call `load()` before you load a SavedModel that
+contains the compiled ops.
 
 Importing this package does not import TensorFlow; the first call does.
 """

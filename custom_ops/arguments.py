@@ -5,7 +5,7 @@ import operator
 
 
 def positive_int(value, name):
-    """Returns `value` as an int; `ValueError` with `name` if it is none or below 1."""
+    """Returns `value` as an int; raises a `ValueError` with `name` if it is not an int above 0."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -16,9 +16,10 @@ def positive_int(value, name):
 
 
 def exact_floats(number):
-    """Returns float32 values whose sum is the number, as attributes of ops hold no doubles.
+    """Returns at most three float32 values whose sum is exactly the number.
 
-    None if there are none, for what is not finite or beyond the range of float32.
+    Op attributes hold float32, not float64. Returns None if there are no such values: the number is
+    not finite, or beyond the range of float32.
     """
     parts, rest = [], float(number)
     while rest or not parts:

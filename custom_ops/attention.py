@@ -20,11 +20,12 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
         qkv: `[B, N, 3 D]` float16, bfloat16, float32 or float64: q | k | v, each `[H, D / H]`.
         num_heads: number of heads `H`; divides `D`.
         bias: optional floats to add to the logits, broadcastable to `[B, H, N, N]`. Differentiable.
-            0 keeps and -inf hides a key. Finite numbers hide nothing, `dtype.min` included: a row
-            of them is softmax all the same.
-        scale: finite number above 0 that multiplies `q k^T`; None is `1 / sqrt(D / H)`. The kernels
-            take what is a sum of at most three float32 numbers and, unless `qkv` is float64, in
-            [2^-126, 2^126]. Any other scale runs in the reference, whatever `implementation` says.
+            0 keeps a key and -inf hides it. Finite numbers hide nothing, not even `dtype.min`: a
+            row of them still gets softmax weights.
+        scale: finite number above 0 that multiplies `q k^T`; None means `1 / sqrt(D / H)`. The
+            kernels take a scale that is a sum of at most three float32 numbers and, unless `qkv`
+            is float64, in [2^-126, 2^126]. Any other scale runs in the reference, even with
+            `implementation="compiled"`.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
             `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
             mode. It is not used under `jit_compile=True` and not on TPUs and GPUs.
@@ -49,22 +50,22 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
 def attention_with_taps(
     qkv, num_heads, taps, *, bias=None, scale=None, grid=None, implementation=None
 ):
-    """As `attention`, and reports what it attended to, without storing `[N, N]` weights.
+    """Like `attention`, and also returns statistics of the weights without storing them.
 
     Args:
         qkv, num_heads, bias, scale, implementation: as for `attention`.
-        taps: names of what to report. All are float32 (float64 for float64 input) and computed
-            without a gradient:
+        taps: names of the statistics. They are float32 (float64 for float64 input) and have no
+            gradient:
             "class_row", `[B, H, N]`: weights from token 0 to all tokens;
             "distance", `[B, H]`: distance between query and key in grid units, weighted by
-            attention, summed over keys and averaged over queries. Tokens before the last
-            `rows * columns` have no place on the grid and are left out, both as queries and as
-            keys; the weights that remain are not normalised again;
+            attention, summed over keys and averaged over queries. Only the last `rows * columns`
+            tokens are on the grid; the tokens before them are left out as queries and as keys, and
+            the remaining weights are not normalised again;
             "entropy", `[B, H]`: entropy of the weights in nats, averaged over queries.
         grid: `(rows, columns)` of the patches; "distance" needs it.
 
     Returns:
-        The pair of the output, `[B, N, D]`, and a dict from tap name to tensor.
+        The output, `[B, N, D]`, and a dict from tap name to tensor.
 
     Raises:
         ValueError: if an argument is illegal or shapes known at tracing do not fit.
@@ -96,7 +97,7 @@ def attention_with_taps(
 
 
 def axial_attention(qkv, num_heads, axis, *, bias=None, scale=None, implementation=None):
-    """As `attention`, along one axis of a grid of tokens (Ho et al., 2019; Wang et al., 2020).
+    """Like `attention`, along one axis of a grid of tokens (Ho et al., 2019; Wang et al., 2020).
 
     Args:
         qkv: `[B, R, C, 3 D]`: q | k | v at every place of the grid.
@@ -140,7 +141,7 @@ def _run_compiled(ops, qkv, bias, *, num_heads, scale, axis=0):
 
 
 def _as_list(bias, dtype):
-    """The bias as the registered ops take it: a list of none or one, in the softmax's dtype."""
+    """The bias as the registered ops take it: a list of at most one of the softmax dtype."""
     import tensorflow as tf
 
     return [] if bias is None else [tf.cast(bias, _softmax_dtype(dtype))]
@@ -153,10 +154,10 @@ def _softmax_dtype(dtype):
 
 
 def _kernel_scale(scale, dtype):
-    """The scale as the registered ops take it, or None if the kernels do not take it.
+    """The scale as the registered ops take it, or None if the kernels cannot use it.
 
-    Attributes hold sums of float32 numbers, and products with logits are formed in the softmax's
-    dtype, which must not run out of range there.
+    The attribute holds float32 numbers that are summed. The kernels multiply logits by the scale in
+    the softmax dtype, so the scale must be a normal number there.
     """
     if scale is None:
         return []

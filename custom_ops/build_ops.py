@@ -1,11 +1,11 @@
-"""Compiles the op library, and the Python module of the kernels: `python -m custom_ops.build_ops`.
+"""Compiles the op library and the Python module of the kernels: `python -m custom_ops.build_ops`.
 
-The command builds what the interpreter that runs it needs, for the TensorFlow installed there, and
-puts it where `custom_ops.loader` looks: into this package, or to the file that the environment
-variable `VIT_OPS_LIBRARY` names. Run it again after every change of TensorFlow's version; there is
-no binary compatibility between them. `CXX` names another compiler than g++. What and with which
-flags is in `sources.bzl`, which Bazel reads too. Only what changed is compiled again: objects are
-kept in `build/ops` of a checkout, else in the user's cache folder.
+The command builds for the interpreter that runs it and the TensorFlow installed there. It writes to
+the place where `custom_ops.loader` looks: this package, or the file that the environment variable
+`VIT_OPS_LIBRARY` names. Run it again after every change of TensorFlow's version, because binaries
+of one version do not fit another. `CXX` names a compiler other than g++. Sources and flags are
+listed in `sources.bzl`, which Bazel reads too. Only changed sources are compiled again: object
+files are kept in `build/ops` of a checkout, else in the user's cache folder.
 """
 
 import concurrent.futures
@@ -41,21 +41,20 @@ _OBJECTS_KEPT = 4  # Versions of each object in the cache.
 
 
 def build(library=None, modules=None, say=print):
-    """Compiles and links what can be built for the interpreter that runs this.
+    """Compiles and links the op library and the Python module for the interpreter that runs this.
 
     Args:
-        library: file to write the op library to, None for the one in this package; it appears
-            whole or not at all.
-        modules: folder for the Python module, None for this package; the module has the name that
-            the interpreter expects.
+        library: file to write the op library to, None for the one in this package. It is written
+            atomically.
+        modules: folder for the Python module, None for this package.
         say: called with lines of progress.
 
     Returns:
         List of the paths written.
 
     Raises:
-        BuildError: if there is no compiler, the compiler fails, or there is no TensorFlow; of the
-            latter the Python module has no need, and is built.
+        BuildError: if there is no compiler, the compiler fails, or there is no TensorFlow. Without
+            TensorFlow the Python module is still built.
     """
     start = time.monotonic()
     compiler = find_compiler()
@@ -90,9 +89,9 @@ def build(library=None, modules=None, say=print):
 
 
 def is_current():
-    """Whether the products in this package fit the sources and the TensorFlow beside them.
+    """Whether the binaries in this package fit its sources and the installed TensorFlow.
 
-    Quicker than `build`: nothing is imported or started.
+    Fast: it imports nothing and starts no process.
     """
     stamp = library_file.read_stamp(PACKAGE / library_file.NAME)
     try:
@@ -139,7 +138,7 @@ def _compile(compiler, units, stamp, say):
     objects = {}
     for unit in units:
         text = (PACKAGE / unit.source).read_text()
-        # Not the places of headers, which pip's isolated builds change every time.
+        # Include folders are not part of the key: pip's isolated builds change them every time.
         parts = [*compiler.command, compiler.version, *unit.flags, text]
         parts += [unit.package, headers["HEADERS"]]
         if unit.source in sources()["OPS"]:
@@ -187,7 +186,7 @@ def _compile(compiler, units, stamp, say):
 
 
 def _prune(cache, name):
-    """Keeps the object files of a name that were used last."""
+    """Deletes all but the most recently used object files of a name."""
     found = cache.glob(f"{name}-{'?' * 16}.o")
     for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-_OBJECTS_KEPT]:
         path.unlink(missing_ok=True)
@@ -208,7 +207,7 @@ def _link(compiler, objects, flags, path, cache):
 def _run(command, what, log):
     done = subprocess.run(
         command,
-        env=os.environ | {"LC_ALL": "C"},  # What follows looks for English words.
+        env=os.environ | {"LC_ALL": "C"},  # The messages are searched for English words below.
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -222,7 +221,7 @@ def _run(command, what, log):
 
 
 def _replace(path, write):
-    """Calls `write(temporary path)` and gives the result its name, so that it is never partial."""
+    """Calls `write(temporary path)`, then renames the file, so that it is never incomplete."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     try:

@@ -21,12 +21,12 @@ PACKAGE = pathlib.Path(__file__).resolve().parent
 # The lists of `sources.bzl` that name headers.
 HEADER_LISTS = ("HEADERS", "OP_HEADERS", "MODULE_HEADERS")
 
-# What hides the packages of an interpreter, as pip does while it builds in isolation.
+# pip sets these while it builds in isolation; they hide the packages of the interpreter.
 _ISOLATING = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
 
 
 class BuildError(RuntimeError):
-    """Something that the user can mend keeps the ops from being compiled."""
+    """The ops cannot be compiled, for a reason that the user can fix."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Unit:
         source: the file, below `custom_ops/`.
         name: of the object file, without its suffix.
         flags: options and definitions from `sources.bzl`, then those that TensorFlow reports.
-        includes: options that say where headers of others are.
-        package: name and version of what these headers belong to.
+        includes: options with the include folders of third-party headers.
+        package: name and version of the package of these headers.
     """
 
     source: str
@@ -59,7 +59,7 @@ def sources():
 
 
 def source_files():
-    """Paths below `custom_ops/` of all that is compiled and is ours, in the order of the stamp."""
+    """Paths below `custom_ops/` of all sources and headers, in the order of the hash."""
     lists = sources()
     names = (*HEADER_LISTS, "KERNELS", "ISA_KERNELS", "OPS", "MODULE")
     return [file for name in names for file in lists[name]]
@@ -79,14 +79,15 @@ def isas():
 
 
 def plan(target):
-    """What is to be compiled for an interpreter.
+    """Lists what to compile for an interpreter.
 
     Args:
         target: the answer of `probe`.
 
     Returns:
-        Dict from "kernels", "ops" and "module" to lists of `Unit`. Both products consist of the
-        kernels and one of the others, of which one that cannot be built is empty.
+        Dict from "kernels", "ops" and "module" to lists of `Unit`. The op library links "kernels"
+        and "ops", the Python module "kernels" and "module". A product that cannot be built here
+        has an empty list.
     """
     lists = sources()
     kernels = [
@@ -95,7 +96,7 @@ def plan(target):
             f"{_object_name(source)}-{isa}",
             (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}"),
         )
-        # The widest vectors take longest to compile, and what takes longest comes first.
+        # The widest vectors take longest to compile, so they start first.
         for isa in reversed(isas())
         for source in lists["ISA_KERNELS"]
     ]
@@ -108,7 +109,7 @@ def plan(target):
         package = f"tensorflow {target['tensorflow']['version']}"
         reported = target["tensorflow"]["compile"]
         others = tuple(flag for flag in reported if not flag.startswith("-I"))
-        # As system headers they are quiet about their warnings.
+        # -isystem suppresses warnings in these headers.
         includes = tuple(f"-isystem{flag[2:]}" for flag in reported if flag.startswith("-I"))
         flags = (*lists["OP_COPTS"], *others)
         ops = [
@@ -130,7 +131,7 @@ def plan(target):
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """A command that compiles C++, and what it says of its version."""
+    """A C++ compiler: its command line and the first line of `--version`."""
 
     command: tuple[str, ...]
     version: str
@@ -155,7 +156,7 @@ def find_compiler():
 
 
 def probe(python=sys.executable):
-    """Asks an interpreter what it has: the answer of `probe.py`.
+    """Runs `probe.py` with an interpreter and returns its answer.
 
     Raises:
         BuildError: if the interpreter does not answer.
@@ -168,7 +169,7 @@ def probe(python=sys.executable):
 
 
 def _ask(python, environment):
-    # -P: what lies beside the script must not be taken for a package.
+    # -P keeps the script's folder off sys.path, so that its files do not shadow packages.
     done = subprocess.run(
         [python, "-P", str(PACKAGE / "probe.py")],
         env=environment,
@@ -185,5 +186,5 @@ def last_line(text):
 
 
 def _object_name(source):
-    # Folders have files of the same name.
+    # Files in different folders may have the same name.
     return str(pathlib.PurePath(source).with_suffix("")).replace("/", "_")

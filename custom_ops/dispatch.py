@@ -1,12 +1,12 @@
 """Which implementation of an op runs: the compiled library or the reference.
 
-Three things can ask for an implementation, and the first that names anything but "auto" decides:
+Three settings choose the implementation. The first of them that is not "auto" decides:
 
 1.  the `implementation=` argument of a call;
-2.  the innermost `with custom_ops.implementation(...)`, whose "auto" hides what is outside it;
+2.  the innermost `with custom_ops.implementation(...)`; an "auto" there overrides outer blocks;
 3.  the environment variable `VIT_OPS`.
 
-"auto" is the compiled library where there is one and its kernels can run, and the reference
+"auto" takes the compiled library if it is there and has kernels for the device, and the reference
 otherwise; it never fails. The kernels are for CPUs. Under `jit_compile=True`, on TPUs and, unless
 the surrounding `tf.device` names a CPU, on machines with a GPU, "auto" takes the reference, which
 runs everywhere.
@@ -31,7 +31,7 @@ def implementation(name):
 
     Blocks nest, and the choice ends with the block even after an exception. It belongs to the
     current thread (it is a context variable): a thread started inside does not inherit it. In a
-    `tf.function` the choice that counts is the one at tracing.
+    `tf.function` the choice is made at tracing.
 
     Args:
         name: "auto", "compiled" or "reference".
@@ -52,12 +52,11 @@ def resolve(name=None):
     """Returns what a call runs, "compiled" or "reference".
 
     Args:
-        name: the call's own `implementation=` argument; None is the same as "auto".
+        name: the `implementation=` argument of the call; None is the same as "auto".
 
     Raises:
-        ValueError: if the name or `VIT_OPS` is unknown, or asks for a compiled library that is
-            not there; if the compiled library would run and `VIT_ISA` names no instruction set
-            of this processor.
+        ValueError: if the name or `VIT_OPS` is unknown or asks for a compiled library that is not
+            there, or if `VIT_ISA` names an instruction set that this processor does not have.
     """
     return _choose(*requested(name))
 
@@ -68,7 +67,7 @@ def requested(name):
         return name, f"implementation={name!r}"
     if _scoped.get() is not None:
         return _scoped.get(), f"implementation({_scoped.get()!r})"
-    # An empty value is how a shell unsets a variable for one command.
+    # A shell unsets a variable for one command by an empty value.
     value = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     source = f"{ENVIRONMENT_VARIABLE}={value}"
     return _check_known(value, source), source
@@ -99,20 +98,20 @@ def _choose(choice, source):
 
 
 def describe():
-    """Describes the state of the compiled library, for reports and bug reports.
+    """Describes the state of the compiled library, for bug reports and `pipelines.doctor`.
 
     Returns:
         Dict with
         `compiled`: bool, as `is_compiled()`;
-        `implementation`: what a call without an `implementation=` argument is asked to use here:
-            "auto", "compiled" or "reference";
-        `path`: of the library, also of one that cannot be used; None without one;
-        `reason`: why the library is not used, and what to do; None if it is;
-        `broken`: whether there is a library that cannot be used, or that could not be built;
-        `tensorflow`, `compiler`: what it was built for and with;
-        `outdated`: whether it was built from other sources than those in this package;
-        `isas`: dict of `built`, `available` (on this processor), `chosen` and `error` (what is
-            wrong with `VIT_ISA`);
+        `implementation`: the choice for a call without an `implementation=` argument: "auto",
+            "compiled" or "reference";
+        `path`: of the library, even if it cannot be used; None without one;
+        `reason`: why the library is not used, and the fix; None if it is used;
+        `broken`: whether the library cannot be loaded or could not be built;
+        `tensorflow`, `compiler`: the TensorFlow it was built for, the compiler that built it;
+        `outdated`: whether the sources in this package have changed since it was built;
+        `isas`: dict of instruction sets: `built`, `available` (on this processor), `chosen`, and
+            `error`, the problem with `VIT_ISA`;
         `cuda_archs`: list, empty without CUDA; `xla_library`: its path, None without one.
 
     Raises:
@@ -144,7 +143,7 @@ def describe():
 
 
 def load():
-    """Loads the compiled library with its gradients, as the first call of an op does.
+    """Loads the compiled library and its gradients. The first call of an op does this too.
 
     Call it before `tf.saved_model.load` of a model that contains the compiled ops.
 
@@ -155,7 +154,7 @@ def load():
         ValueError: if there is no library that can be used.
     """
     ops = loader.compiled_ops()
-    # Registers on import. Not before the library is there: TensorFlow is imported lazily.
+    # Importing registers the gradients. It also imports TensorFlow, so it happens here.
     from custom_ops import gradients
 
     del gradients
@@ -163,14 +162,13 @@ def load():
 
 
 def ops_for(implementation):
-    """Returns the module of compiled ops if a call that is made here runs in them, else None.
+    """Returns the module of compiled ops, or None if a call made here must run the reference.
 
     Args:
         implementation: the `implementation=` argument of the call.
 
     Raises:
-        ValueError: as `resolve`, and if the compiled library is asked for where it has no
-            kernels.
+        ValueError: as `resolve`, and if "compiled" is requested where it has no kernels.
     """
     if resolve(implementation) == "reference":
         return None
@@ -189,15 +187,15 @@ def ops_for(implementation):
 
 
 def supports_jit(implementation=None):
-    """Returns whether calls work under `jit_compile=True`, which Keras asks its layers.
+    """Returns whether calls work under `jit_compile=True`; Keras layers report it.
 
-    They do unless the compiled library is demanded, since anything else takes the reference there.
+    Only `implementation="compiled"` does not: "auto" takes the reference under XLA.
     """
     return requested(implementation)[0] != "compiled"
 
 
 def _obstacle():
-    """Returns what makes the kernels unusable here, None if nothing does."""
+    """Returns the reason why the kernels cannot run here, or None."""
     import tensorflow as tf
 
     tpu = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
@@ -209,14 +207,14 @@ def _obstacle():
 
 
 def _traced_for_xla():
-    """Whether the function that is being traced is for XLA.
+    """Whether the function that is being traced will be compiled by XLA.
 
-    TensorFlow has no public question for this, but it asks itself: it marks conditionals to be
-    replaced by switches, except where XLA, which wants them whole, will see them.
+    TensorFlow has no public function for this. But it marks conditionals for lowering to switches
+    only when XLA will not compile them, so tracing a conditional shows the answer.
     """
     import tensorflow as tf
 
-    # In a function of its own, so that nothing is added to the one being traced.
+    # A separate function, so that nothing is added to the graph being traced.
     probe = tf.function(lambda: tf.cond(tf.constant(True), lambda: 1, lambda: 2), autograph=False)
     operations = probe.get_concrete_function().graph.get_operations()
     conditionals = [op for op in operations if op.type in ("If", "StatelessIf")]
@@ -224,7 +222,7 @@ def _traced_for_xla():
 
 
 def _on_cpu():
-    """Whether TensorFlow would run an op that has kernels for every device on a CPU here."""
+    """Whether TensorFlow would place an op on a CPU here if it had kernels for every device."""
     import tensorflow as tf
 
     if not tf.config.list_logical_devices("GPU"):

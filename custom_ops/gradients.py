@@ -1,7 +1,7 @@
 """Gradients of the compiled ops, registered with TensorFlow when this module is imported.
 
-Each part is an op of its own, so that what nobody asks for is not computed: graphs leave it out,
-and eager execution says which inputs are of no interest.
+Each gradient is an op of its own, so that only the requested ones are computed: graphs prune the
+others, and eager execution lists the inputs whose gradients are not needed.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ from custom_ops import loader
 
 
 def _wanted(op, index):
-    # Operations of graphs do not have the attribute.
+    # Only eager operations have this attribute.
     return index not in (getattr(op, "skip_input_indices", None) or ())
 
 
 def _attention(op, d_out, d_statistics):
-    # Nothing outside reads the statistics, and the gradients that do have no gradient themselves.
+    # No code outside reads the statistics, and the gradient ops that read them have no gradient.
     del d_statistics
     ops = loader.compiled_ops()
     qkv, *bias = op.inputs
@@ -55,7 +55,7 @@ def _extract_patches(op, d_patches):
 
 
 def _extract_patches_grad(op, d_images):
-    # Cutting is linear, so this one is simply the op again.
+    # Cutting patches is linear, so the gradient of its gradient is the op itself.
     size = op.get_attr("patch_size")
     return [loader.compiled_ops().vit_extract_patches(d_images, patch_size=size), None]
 
@@ -63,8 +63,8 @@ def _extract_patches_grad(op, d_images):
 def _no_second_derivative(op, *gradients):
     del gradients
     raise NotImplementedError(
-        f"The compiled ops have no second derivatives: {op.type} was asked for its gradient, which "
-        "forward mode (tf.autodiff.ForwardAccumulator) does too. Use the reference, by "
+        f"The compiled ops have no second derivatives: {op.type} was asked for its gradient, as "
+        "forward mode (tf.autodiff.ForwardAccumulator) does too. Use the reference: "
         "VIT_OPS=reference or custom_ops.implementation('reference')."
     )
 
@@ -84,7 +84,7 @@ _GRADIENTS = {
 
 def _register():
     for name, function in _GRADIENTS.items():
-        # TensorFlow keeps what an earlier import of this package registered.
+        # After a second import of this package the gradient is already registered.
         with contextlib.suppress(KeyError):
             tf.RegisterGradient(name)(function)
     with contextlib.suppress(KeyError):

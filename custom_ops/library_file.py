@@ -1,9 +1,9 @@
-"""The file of the op library: where it is looked for, and whether it can be loaded at all.
+"""The file of the op library: where to look for it, and whether it is safe to load.
 
-TensorFlow has no binary interface that outlives a minor version, and loading a file that is cut
-short ends the process. So everything is checked that can be before the file is loaded: that it is
-whole, for this processor, ours, and built for this TensorFlow. The last two are in the *stamp*, a
-text inside the library (custom_ops/tf/library_info.cc).
+TensorFlow's binary interface changes with every minor version, and loading a truncated file crashes
+the process. So the file is checked before it is loaded: it must be complete, for this processor, of
+this project, and built for this TensorFlow. The last two are read from the *stamp*, a text inside
+the library (custom_ops/tf/library_info.cc).
 """
 
 import json
@@ -14,9 +14,9 @@ import platform
 import struct
 
 NAME = "_vit_ops.so"
-# Path of the library to use instead of those that `candidates` finds; also where to build it.
+# Path of the library to load instead of those in `candidates`; `build_ops` writes there too.
 VARIABLE = "VIT_OPS_LIBRARY"
-# Why there is no library, where `pip install` could not build one: pip itself hides it.
+# Holds the reason why `pip install` could not build the library: pip hides build output.
 NOT_BUILT = "_vit_ops_not_built.txt"
 REBUILD = "python -m custom_ops.build_ops"
 
@@ -45,7 +45,7 @@ def why_not_built():
 
 
 def read_stamp(path):
-    """What a library says about itself.
+    """Reads the stamp of a library.
 
     Returns:
         Dict of texts: `tensorflow` it was built for, `compiler`, `isas` (names with spaces
@@ -53,7 +53,7 @@ def read_stamp(path):
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # The last one: the loader of another product may hold the first word, too.
+            # The last match is the stamp: code that searches for stamps contains the marker too.
             start = data.rfind(_STAMP)
             text = data[start + len(_STAMP) : start + _STAMP_BYTES] if start >= 0 else b""
         stamp = json.loads(text.split(b"\0")[0])
@@ -64,7 +64,7 @@ def read_stamp(path):
 
 
 def why_unusable(path, tensorflow_version):
-    """What is wrong with a file, as a sentence with its path; None if it can be loaded."""
+    """The problem with a file, as a sentence with its path; None if it can be loaded."""
     wrong = _wrong_with_elf(path)
     if wrong:
         return f"{path} {wrong}"
@@ -87,18 +87,18 @@ def _wrong_with_elf(path):
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
-        return "is no shared library of 64 bits"
+        return "is not a 64-bit shared library"
     machine, table, entry, count = struct.unpack("<18xH20xQ10xHH2x", header)
     if machine != _ELF_MACHINES.get(platform.machine(), machine):
-        return f"is for another kind of processor than {platform.machine()}"
+        return f"is not for this kind of processor ({platform.machine()})"
     # The linker writes the table of sections last.
     if table + entry * count > size:
-        return f"is cut short at {size} bytes"
+        return f"is truncated at {size} bytes"
     return None
 
 
 def _same_interface(built, running):
-    """Releases of one minor version fit; anything else must be equal."""
+    """Releases of one minor version are compatible; development versions must be equal."""
     if all(part.isdecimal() for version in (built, running) for part in version.split(".")):
         return built.split(".")[:2] == running.split(".")[:2]
     return built == running

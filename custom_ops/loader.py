@@ -1,4 +1,4 @@
-"""The compiled library: found, checked, loaded once; and if it is not used, why.
+"""Finds, checks and loads the compiled library once per process, and records why it is not used.
 
 Nothing is loaded when this module is imported. A library that cannot be loaded, or that an
 installation failed to build, causes one warning. A library that was never built causes none.
@@ -33,14 +33,14 @@ OPS = (
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """The outcome of the one attempt to load the library.
+    """The result of loading the library.
 
     Attributes:
         ops: module with a function for each op, or None.
-        reason: why there is none.
-        broken: whether there should be a library, but not one that can be loaded.
-        path: of the library, or of the one that is broken.
-        handle: for the functions of `library_info.cc`.
+        reason: why `ops` is None.
+        broken: whether a library exists and cannot be loaded, or could not be built.
+        path: of the library, broken or not.
+        handle: ctypes handle, to call the functions of `library_info.cc`.
     """
 
     ops: types.ModuleType | None = None
@@ -59,7 +59,7 @@ _library = None
 
 
 def is_compiled():
-    """Returns whether calls can run in the compiled library; loads it if that was not tried yet."""
+    """Returns whether the compiled library can be used; the first call loads it."""
     return library().ops is not None
 
 
@@ -97,7 +97,7 @@ def library() -> Library:
 
 
 def _without_autograph(function):
-    """Keeps AutoGraph, which converts what a `tf.function` calls, from complaints about this."""
+    """Keeps AutoGraph from converting the function, which would log warnings."""
     tf = sys.modules.get("tensorflow")
     return tf.autograph.experimental.do_not_convert(function) if tf else function
 
@@ -115,7 +115,7 @@ def _try_to_load():
         return Library(reason=f"no compiled library has been built. Build it with `{REBUILD}`")
     try:
         import tensorflow as tf
-    except Exception as error:  # What a broken installation raises need not be an ImportError.
+    except Exception as error:  # A broken installation can raise any exception.
         return Library(reason=f"TensorFlow cannot be imported: {error}", path=present[0])
     loaded = _loaded_before()
     if loaded is not None:
@@ -143,13 +143,13 @@ def _try_to_load():
 
 
 def _loaded_before():
-    """The state if this process has our ops already, from before this module was imported.
+    """The library if this process loaded the ops before this module was imported.
 
-    That is this package after a second import, or whoever loaded the copy of a SavedModel. To load
-    another copy would be of no use: TensorFlow gives its functions to the first one only.
+    That happens after a second import of this package, or when a program loaded the copy inside a
+    SavedModel. A second copy cannot be loaded: TensorFlow registers each op once.
     """
     for module in list(sys.modules.values()):
-        # Not `hasattr`, which would import what some packages import lazily.
+        # `hasattr` would trigger the lazy imports of some packages.
         found = vars(module) if isinstance(module, types.ModuleType) else {}
         if found.get("_IS_TENSORFLOW_PLUGIN") and all(name in found for name in OPS):
             path = found.get("vit_ops_path")
@@ -158,8 +158,8 @@ def _loaded_before():
 
 
 def _open(path):
-    # By the name under which it is loaded and only if it is: a new file at that path is another
-    # library, and its ops would be registered twice.
+    # RTLD_NOLOAD returns only a library that is loaded already. A new file at the same path is
+    # another library, and would register the ops twice.
     handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
     handle.vit_ops_isa_report.restype = ctypes.c_char_p
     return handle

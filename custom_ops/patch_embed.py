@@ -6,7 +6,7 @@ from custom_ops import dispatch
 from custom_ops.arguments import exact_floats, positive_int
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-# What can be moved without a look at it.
+# Dtypes of fixed size: the kernel that cuts patches copies bytes.
 _FIXED_SIZE = (
     *_FLOATS,
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -34,8 +34,8 @@ def patch_embed(
     that do not fill a patch are not read. `N = (H // P) * (W // P)`.
 
     Args:
-        images: `[B, H, W, C]`, uint8 or float. The rescaling runs in float32 at least; what
-            follows, in the dtype of the kernel.
+        images: `[B, H, W, C]`, uint8 or float. The rescaling runs in float32 or wider, everything
+            after it in the dtype of the kernel.
         kernel: `[P, P, C, D]` float; `P` is the patch size in pixels.
         bias: `[D]`.
         scale, offset: numbers that map pixel values to what the kernel expects, such as 2 / 255
@@ -44,8 +44,8 @@ def patch_embed(
         position: optional `[T + N, D]` table to add, rows of the prefix first.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
             `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
-            mode. It is not used under `jit_compile=True`, on TPUs and GPUs, and for kernels and
-            images of other types than uint8 and floats of 16, 32 and 64 bits.
+            mode. It is not used under `jit_compile=True`, on TPUs and GPUs, or for dtypes other
+            than floats of 16, 32 and 64 bits (and uint8 for images).
 
     Returns:
         Tokens `[B, T + N, D]` in the dtype of the kernel (`T = 0` without a prefix). Gradients
@@ -97,8 +97,8 @@ def patch_embed(
 def extract_patches(images, patch_size):
     """Cuts images into non-overlapping square patches and flattens them.
 
-    Times the kernel of `patch_embed` reshaped to `[P * P * C, D]`, the result is the patch
-    convolution.
+    Multiplied by the kernel of `patch_embed`, reshaped to `[P * P * C, D]`, the result equals the
+    patch convolution.
 
     Args:
         images: `[B, H, W, C]` of any dtype; differentiable if that is a float.

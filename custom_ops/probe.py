@@ -26,7 +26,7 @@ def main():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     try:
         import tensorflow as tf
-    # A broken installation can raise anything, and the builds are to say what.
+    # A broken installation can raise any exception; the build reports it.
     except Exception as error:
         answer["error"] = " ".join(f"{type(error).__name__}: {error}".split())
     else:

@@ -36,7 +36,7 @@ def axial_attention(qkv, num_heads, axis, bias=None, scale=None):
 
 
 def attention_weights(qkv, num_heads, bias=None, scale=None, axis=None):
-    """Returns the softmax weights of `attention`, for what needs them explicitly (dropout).
+    """Returns the softmax weights of `attention`, for code that needs them (attention dropout).
 
     With `split_heads` and `apply_weights` this is `attention` in three steps.
 
@@ -73,8 +73,8 @@ def split_heads(qkv, num_heads, axis=None):
     Args:
         qkv: `[B, N, 3 D]` (`[B, R, C, 3 D]` with an axis), q | k | v, each `[H, d]`.
         num_heads: number of heads `H`.
-        axis: None, or the axis of `qkv` along which attention goes, 1 or 2. The other one is then
-            an outer axis of lines.
+        axis: None, or the axis of `qkv` along which tokens attend, 1 or 2. The other one then
+            counts the lines.
 
     Returns:
         Query, key and value, each `[B, H, N, d]` (`[B, lines, H, n, d]` with an axis).
@@ -88,7 +88,7 @@ def split_heads(qkv, num_heads, axis=None):
 
 
 def merge_heads(heads, axis=None):
-    """The inverse of `split_heads` for one part: `[B, H, N, d]` to `[B, N, D]`."""
+    """The inverse of `split_heads` for one of q, k and v: `[B, H, N, d]` to `[B, N, D]`."""
     merged = tf.transpose(heads, _MERGE[axis])
     *outer, num_heads, size = _dims(merged)
     return tf.reshape(merged, [*outer, num_heads * size])
@@ -108,7 +108,7 @@ def extract_patches(images, patch_size):
 
 def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, position=None):
     """Patch embedding; `custom_ops.patch_embed` documents it."""
-    # Flatten and multiply is the strided convolution (paper, A.3) and measured faster than
+    # Flatten and multiply is the strided convolution (docs/paper.md A.3) and measured faster than
     # `tf.nn.conv2d` with its gradients (2 threads of a Zen 5, 8 images of 224 x 224, P = 16,
     # D = 768, forward + backward: 9.0 + 8.9 against 9.8 + 12.9 ms in float32, 5.4 + 3.9 against
     # 7.7 + 28.3 ms in bfloat16; the gradient of the images costs 8.5 against 71 ms more).
@@ -128,7 +128,7 @@ def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, positi
         prefix_size = 0 if prefix is None else _dims(prefix)[0]
         table = position[prefix_size:]
         if None in (table.shape[0], patches.shape[1]):
-            # Sizes unknown at tracing. A table of one row would broadcast.
+            # Sizes are unknown at tracing. Without the check a table of one row would broadcast.
             message = "position has another number of rows than there are tokens"
             tf.debugging.assert_equal(_dims(table)[0], count, message)
         tokens = tf.reshape(tokens, [batch, count, width]) + (table + bias)
@@ -141,7 +141,7 @@ def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, positi
 
 
 def _attend(qkv, num_heads, bias, scale, axis=None):
-    """Returns the output, and what `_softmax` returns."""
+    """Returns `(output, weights, empty)`; see `_softmax` for the last two."""
     query, key, value = split_heads(qkv, num_heads, axis)
     weights, empty = _softmax(_logits(query, key, scale), bias)
     attended = tf.matmul(tf.cast(weights, value.dtype), value)
@@ -166,8 +166,8 @@ def _softmax(logits, bias):
     """Returns `(softmax(logits + bias), empty)`.
 
     `empty` is None without a bias, else bool and broadcastable to `[..., N, 1]`: rows whose bias
-    is all -inf. Their weights here are arbitrary but finite. Zeroing is left to the caller, since
-    it costs less on the output than on the weights.
+    is all -inf. Their weights here are arbitrary but finite. The caller sets them to zero,
+    because that costs less on the output than on the weights.
     """
     if bias is None:
         return tf.nn.softmax(logits), None
@@ -186,19 +186,19 @@ def _zero_empty(weights, empty):
 def _class_row(weights, grid):
     """Weights from token 0 to all tokens, `[B, H, N]`."""
     del grid
-    # A sum over one row or, without tokens, none: indexing would fail there.
+    # Indexing would fail without tokens; a sum over at most one row does not.
     return tf.reduce_sum(weights[:, :, :1], axis=2)
 
 
 def _distance(weights, grid):
-    """Mean attention distance in grid units, `[B, H]` (paper, J.3)."""
+    """Mean attention distance in grid units, `[B, H]` (docs/paper.md J.3)."""
     rows, columns = grid
     count = _dims(weights)[-1]
     index = tf.range(rows * columns)
     row, column = index // columns, index % columns
     squared = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
     distance = tf.sqrt(tf.cast(squared, weights.dtype))
-    # Zeros for the prefix tokens drop their rows and columns without copying the weights.
+    # Zero distances for the prefix tokens leave them out without copying the weights.
     prefix = count - rows * columns
     distance = tf.pad(distance, [[prefix, 0], [prefix, 0]])
     return tf.einsum("bhqk,qk->bh", weights, distance) / (rows * columns)
@@ -215,7 +215,7 @@ _TAPS = {"class_row": _class_row, "distance": _distance, "entropy": _entropy}
 
 
 def _rescale(images, scale, offset, dtype):
-    """Returns `images * scale + offset` in `dtype`, computed in float32 at least."""
+    """Returns `images * scale + offset` in `dtype`, computed in float32 or wider."""
     if scale != 1 or offset != 0:
         wide = tf.float64 if tf.float64 in (images.dtype, dtype) else tf.float32
         images = tf.cast(images, wide) * scale + offset

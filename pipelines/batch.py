@@ -9,7 +9,8 @@ from pipelines import cli
 DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
 
 It depends on the experiment alone, not on devices, restarts or time; with data.sharding=files also
-on the number of hosts. With --workdir it is the experiment of that run, and --set has no place.
+on the number of hosts. With --workdir it is the experiment of that run; --set and --config have no
+place beside it.
 
 example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
 """
@@ -42,8 +43,10 @@ def main(values, arguments):
     from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
 
-    if values.workdir and values.set:
-        raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
+    if values.workdir and (values.set or values.config):
+        raise UserError(
+            "--workdir names the experiment of a run. Leave out --set and --config, or --workdir."
+        )
     if values.workdir:
         run = Workdir(values.workdir)
         experiment, hosts = run.read_experiment(), manifest.read_hosts(run.manifest)

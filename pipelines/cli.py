@@ -10,7 +10,10 @@ import sys
 from absl import flags
 
 from custom_ops import dispatch
+from pipelines.config.experiment import config_paths
+from pipelines.config.help_text import help_text, recipe_list
 from pipelines.config.names import STRATEGIES, WEIGHTS
+from pipelines.config.near_paths import flag_hint
 from pipelines.config.renamed import RENAMED_WEIGHTS
 from pipelines.errors import Interrupted, RunError, UserError, first_line
 
@@ -29,15 +32,23 @@ def run(main, description, define=None, positional=None, check_ops=True):
         check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
     """
     values = _shared_flags()
+    if "experiment" in values:
+        _define_config(values)
+    shared = set(values)
     if define is not None:
         define(values)
     if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(sys.argv[1:]):
-        _print_help(values, description, positional)
+        _print_help(values, shared, description, positional)
         sys.exit(0)
     try:
         arguments = values(sys.argv)[1:]
+    except flags.UnrecognizedFlagError as error:
+        _fail(EXIT_USAGE, _unknown_flag(error, values))
     except flags.Error as error:
         _fail(EXIT_USAGE, error)
+    if "list" in values and values.list:
+        print(recipe_list())
+        sys.exit(0)
     if arguments and positional is None:
         _fail(
             EXIT_USAGE,
@@ -103,14 +114,34 @@ def experiment(values, init_from=None, init_weights=None):
             leaves what the recipe or `--set` says.
     """
     from pipelines.config.experiment import override
-    from pipelines.config.recipes import get_recipe
 
     assignments = list(values.set)
     if init_from is not None:
         assignments.append(f"init_from={init_from}")
     if init_weights is not None:
         assignments.append(f"init_weights={init_weights}")
-    return override(get_recipe(values.experiment), assignments)
+    return override(_start(values), assignments)
+
+
+def _start(values):
+    """The experiment that --config or --experiment names."""
+    from pipelines.config.experiment import Experiment
+    from pipelines.config.recipes import get_recipe
+
+    if values.config is None:
+        return get_recipe(values.experiment)
+    if values["experiment"].present:
+        raise UserError(
+            "--config and --experiment both name an experiment to start from. Leave one out."
+        )
+    if os.path.isdir(values.config):
+        raise UserError(
+            f"--config {values.config} is a directory. Name a file, such as the config.json of a "
+            "run."
+        )
+    from pipelines.runs.json_file import read_json
+
+    return Experiment.from_dict(read_json(values.config), source=values.config)
 
 
 def strategy(values):
@@ -173,18 +204,39 @@ def model_path_and_weights(values):
     return values.model or values.workdir or model_source.SHIPPED, values.weights
 
 
+def define_dry_run(values):
+    """Adds `--dry_run`, for commands that train."""
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Print the configuration, the size and cost of the model and the shapes of the first "
+        "batch, and end.",
+        flag_values=values,
+    )
+
+
 def workdir(values, command):
-    """`--workdir`, by default `runs/<command>-<experiment>`."""
+    """`--workdir`, by default `runs/<command>-<experiment>`.
+
+    Raises:
+        UserError: if it is missing beside --config, which has no such name.
+    """
+    if values.config is not None and not values.workdir:
+        raise UserError("--workdir is missing. With --config it has no default: name a directory.")
     return values.workdir or os.path.join("runs", f"{command}-{values.experiment}")
 
 
 def _shared_flags():
     values = flags.FlagValues()
     shared = {"flag_values": values}
-    flags.DEFINE_string("experiment", "digits", "Recipe from pipelines/config/recipes.", **shared)
+    flags.DEFINE_string("experiment", "digits", "The recipe to start from.", **shared)
     flags.DEFINE_string("workdir", None, "Directory of the run.", **shared)
     flags.DEFINE_multi_string(
-        "set", [], "path.to.field=value; changes one field of the experiment. Repeat it.", **shared
+        "set",
+        [],
+        "<path.to.field=value>: Change one field of the experiment, as in --set train.steps=100. "
+        "Repeat it.",
+        **shared,
     )
     flags.DEFINE_enum("strategy", "auto", STRATEGIES, "Where to run.", **shared)
     flags.DEFINE_integer(
@@ -196,20 +248,29 @@ def _shared_flags():
     return values
 
 
-def _print_help(values, description, positional):
-    print(description.strip())
-    print(f"\nusage: python -m {_module()} [flags]" + (f" [{positional}]" if positional else ""))
-    for flag in sorted(values.get_flags_for_module(__name__), key=lambda flag: flag.name):
-        _print_flag(flag)
-    for module, own in sorted(values.flags_by_module_dict().items()):
-        if module != __name__:
-            for flag in sorted(own, key=lambda flag: flag.name):
-                _print_flag(flag)
+def _define_config(values):
+    """Adds what goes with `--experiment`."""
+    flags.DEFINE_string(
+        "config",
+        None,
+        "A config.json to start from instead of a recipe, such as that of a run.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
 
 
-def _print_flag(flag):
-    default = "" if flag.default in (None, "", []) else f" (default: {flag.default})"
-    print(f"  --{flag.name}: {flag.help}{default}")
+def _unknown_flag(error, values):
+    """The message about a flag that the command does not have."""
+    value = str(error.flagvalue or "").partition("=")[2]
+    paths = config_paths() if "set" in values else ()
+    hint = flag_hint(error.flagname, value, list(values), paths)
+    return f"Unknown flag --{error.flagname}.{hint}"
+
+
+def _print_help(values, shared, description, positional):
+    usage = f"python -m {_module()} [flags]" + (f" [{positional}]" if positional else "")
+    own = [values[name] for name in values if name not in shared]
+    print(help_text(description, usage, own, [values[name] for name in shared]))
 
 
 def _module():

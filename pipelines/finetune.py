@@ -22,18 +22,24 @@ def define(values):
         flag_values=values,
     )
     cli.define_weights(values, default=None)
+    cli.define_dry_run(values)
 
 
 def main(values, arguments):
     del arguments
     experiment = cli.experiment(values, values.init_from, values.weights)
+    workdir = cli.workdir(values, "finetune")
     strategy = cli.strategy(values)
     from pipelines.runs.model_source import SHIPPED
-    from pipelines.training import loop
+    from pipelines.training.dry_run import dry_run
+    from pipelines.training.loop import train
 
     if experiment.init_from is None:
         experiment = dataclasses.replace(experiment, init_from=SHIPPED)
-    loop.train(experiment, cli.workdir(values, "finetune"), strategy)
+    if values.dry_run:
+        print(dry_run(experiment, workdir, strategy))
+    else:
+        train(experiment, workdir, strategy)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,22 @@ example: python -m pipelines.pretrain --experiment digits --set train.steps=500
 """
 
 
+def define(values):
+    cli.define_dry_run(values)
+
+
 def main(values, arguments):
     del arguments
-    experiment = cli.experiment(values)
+    experiment, workdir = cli.experiment(values), cli.workdir(values, "pretrain")
     strategy = cli.strategy(values)
-    from pipelines.training import loop
+    from pipelines.training.dry_run import dry_run
+    from pipelines.training.loop import train
 
-    loop.train(experiment, cli.workdir(values, "pretrain"), strategy)
+    if values.dry_run:
+        print(dry_run(experiment, workdir, strategy))
+    else:
+        train(experiment, workdir, strategy)
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION)
+    cli.run(main, DESCRIPTION, define)

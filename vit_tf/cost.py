@@ -24,7 +24,7 @@ def arrays(config: ModelConfig) -> int:
 
 
 def macs(config: ModelConfig) -> int:
-    """Multiply-accumulates of one image, forward (paper.md L.1).
+    """Multiply-accumulates of one image, forward (docs/paper.md L.1).
 
     Counts convolutions (with the zeros they pad), dense layers and both products of attention.
     Norms, softmax, GELU, pooling by mean or maximum, biases and the standardisation of kernels are
@@ -44,7 +44,7 @@ def macs_by_part(config: ModelConfig) -> dict[str, int]:
 
 
 def exaflops(config: ModelConfig, epochs: float, images: int) -> float:
-    """Compute of training, in 1e18 floating-point operations (paper.md L.3; table 6).
+    """Compute of training, in 1e18 floating-point operations (docs/paper.md L.3; table 6).
 
     Two FLOPs per MAC, and a training step as three forward passes. The paper's JFT has 303e6
     images. Nothing else is counted, evaluation and augmentation for example.
@@ -63,7 +63,7 @@ def weight_bytes(config: ModelConfig) -> int:
 
 
 def training_bytes(config: ModelConfig, optimizer: str = "adamw", ema: bool = False) -> int:
-    """Memory of one replica's weights, gradients and optimizer, float32 (paper.md L.1).
+    """Memory of one replica's weights, gradients and optimizer, float32 (docs/paper.md L.1).
 
     Activations come on top, see `activation_bytes`; second copies of the gradients, such as those
     of accumulation or of an all-reduce, do too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vit_tf.config import ModelConfig
+from vit_tf.config.dtypes import check_dtype
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.families import family_of
 
@@ -25,13 +26,14 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
         A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-...".
 
     Raises:
-        ValueError: for an unknown name or field, or values that do not fit together.
+        ValueError: for an unknown name, field or dtype policy, or values that do not fit together.
 
     Example:
         >>> model = create_model("ViT-Ti/16", num_classes=10, image_size=(64, 48))
         >>> model.grid
         (4, 3)
     """
+    check_dtype(dtype)
     config = name if isinstance(name, ModelConfig) else get_variant(name)
     config = config.replace(**{key: value for key, value in fields.items() if value is not None})
     return family_of(config).model(config, dtype=dtype)

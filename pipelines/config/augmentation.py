@@ -8,7 +8,7 @@ from pipelines.config.names import CROPS, RANDOM_ERASING_FILLS
 # Twice what AugReg uses; rotations would come round again.
 MAX_MAGNITUDE = 40
 
-# Steiner et al., 2022: the seven levels, weakest first, as fields of `Augmentation`.
+# The seven levels of AugReg, weakest first, as fields of `Augmentation` (docs/paper.md F.7).
 AUGREG_LEVELS = {
     name: {"randaugment_layers": layers, "randaugment_magnitude": magnitude, "mixup": mixup}
     for name, layers, magnitude, mixup in (
@@ -32,16 +32,16 @@ class Augmentation:
             the resize of evaluation.
         crop_area: range of the crop's share of the image area.
         flip: whether to mirror left to right with probability 0.5.
-        color_jitter: strength of brightness, contrast, saturation (0 .. 1) and hue (0 .. 0.5); see
-            `jitter_colors`.
+        color_jitter: strength of brightness, contrast, saturation (0 to 1) and hue (0 to 0.5).
         randaugment_layers: operations of RandAugment per image; 0 is none, AugReg uses 2.
-        randaugment_magnitude: their magnitude, 0 .. 20 in AugReg; see `randaugment.py`.
-        random_erasing: probability of erasing a rectangle; see `erase`.
+        randaugment_magnitude: their magnitude, 0 to 20 in AugReg (docs/paper.md F.7).
+        random_erasing: probability of erasing a rectangle.
         random_erasing_area: range of its share of the area.
         random_erasing_aspect: range of its height over width.
         random_erasing_fill: "noise" or "grey".
-        mixup, cutmix: `a` of Beta(a, a), for whole batches; 0 turns it off. With both on, each
-            batch takes one of them; see `mixing.Mixing`.
+        mixup: `a` of Beta(a, a), from which the share of an image in its mixture with another is
+            drawn, once per batch; 0 turns it off. With cutmix on too, each batch takes one of them.
+        cutmix: `a` of the same for a rectangle pasted from another image; 0 turns it off.
 
     Raises:
         ValueError: if a field is out of range.

@@ -16,24 +16,29 @@ from pipelines.config.model import (
     without_null_fields,
 )
 from pipelines.config.names import WEIGHTS
+from pipelines.config.near_paths import path_hint
 from pipelines.config.renamed import refuse_old_names
 from pipelines.config.sampling import Sampling
 from pipelines.config.sections import Data, Optimizer, Schedule, Train
 from pipelines.errors import UserError
-from vit_tf.config.near_names import did_you_mean
 from vit_tf.preprocessing import Preprocessing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that decides what a run computes, except the hardware."""
+    """Everything that decides what a run computes, except the hardware.
 
-    # Of weights, data order, augmentation and dropout.
+    Attributes:
+        seed: of initial weights, data order, augmentation and dropout.
+        init_from: where the first weights come from: a workdir, a file or folder of weights,
+            "shipped" (the digits model of the package), or none. The head is replaced by zeros and
+            positions are resized, as for fine-tuning.
+        init_weights: if init_from is a workdir, which of its weights: "final", "ema" or "best".
+        model, data, optimizer, schedule, train: the sections.
+    """
+
     seed: int = 0
-    # Where the first weights come from: a workdir, .npz or .keras file, "shipped", or none. The
-    # head is replaced by zeros and positions are resized, as for fine-tuning.
     init_from: str | None = None
-    # If init_from is a workdir, which of its weights: final, ema or best.
     init_weights: str = "final"
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
@@ -128,7 +133,7 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
         if path not in known and path.startswith("model."):
             raise unknown_field(path.removeprefix("model."), name)
         if path not in known:
-            hint = did_you_mean(path, known)
+            hint = path_hint(path, known)
             raise UserError(f"Unknown config path {path!r} in --set {path}={text}.{hint}")
         *sections, field = path.split(".")
         section = values

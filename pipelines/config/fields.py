@@ -118,10 +118,11 @@ def from_json(kind, value, path):
     raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")
 
 
-def check_choice(path, value, choices):
-    """Raises `UserError` unless `value` is one of `choices`."""
+def check_choice(path, value, choices, synonyms=None):
+    """Raises `UserError` unless `value` is one of `choices`; `synonyms` are as in `near_names`."""
     if value not in choices:
-        raise UserError(f"{path} must be one of {', '.join(choices)}. Received: {value!r}.")
+        hint = did_you_mean(value, choices, synonyms=synonyms)
+        raise UserError(f"{path} must be one of {', '.join(choices)}. Received: {value!r}.{hint}")
 
 
 def check_at_least(path, value, minimum):

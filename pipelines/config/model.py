@@ -9,7 +9,7 @@ from pipelines.config.frozen_dict import FrozenDict
 from pipelines.config.names import DTYPES
 from pipelines.config.renamed import OLD_MODEL_FIELDS
 from pipelines.errors import UserError
-from vit_tf.config import ModelConfig, StemConfig
+from vit_tf.config import ModelConfig, StemConfig, dtypes
 from vit_tf.config.near_names import did_you_mean
 from vit_tf.config.variants import get_variant
 from vit_tf.families import FAMILIES
@@ -36,8 +36,8 @@ class Model:
 
     Attributes:
         name: one of `vit_tf.list_models()`.
-        image_size: (height, width) in pixels; as text, one number means a square.
-        dtype: Keras dtype policy, float32 or mixed_bfloat16.
+        image_size: (height, width) in pixels; in `--set`, one number means a square.
+        dtype: Keras dtype policy, "float32" or "mixed_bfloat16".
         fields: fields of the variant's configuration class, such as `vit_tf.ViTConfig`, by dotted
             path: `{"layers": 4, "stem.stage_depths": (1, 2)}`. `None` is the same as no entry: the
             variant's own value. A stem makes a hybrid of a ViT.
@@ -52,7 +52,7 @@ class Model:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self):
-        check_choice("model.dtype", self.dtype, DTYPES)
+        check_choice("model.dtype", self.dtype, DTYPES, synonyms=dtypes.SYNONYMS)
         known = model_field_types(self.name)
         for path in self.fields:
             if path not in known:
@@ -135,7 +135,7 @@ def model_field_types(name: str) -> dict[str, Any]:
         UserError: for an unknown variant.
     """
     try:
-        config = type(get_variant(name))
+        config = type(get_variant(name, section="model."))
     except ValueError as error:
         raise UserError(f"model: {error}") from None
     return {

@@ -23,24 +23,34 @@ class Data(Augmentation):
 
     Its further fields, such as data.crop and data.randaugment_layers, are those of
     `Augmentation`.
+
+    Attributes:
+        name: the data set: digits, folder:PATH, list:FILE, tfrecord:PATH, shapes/CONFIG, or a TFDS
+            name such as imagenet2012:5.1.0.
+        data_dir: where TFDS keeps prepared data sets, none is TFDS' own default; relative paths of
+            the other kinds begin here.
+        train_split: what is trained on, in TFDS notation, such as train[:90%].
+        eval_split: what is evaluated during and after training; none evaluates nothing.
+        shuffle_window: examples that are shuffled together; about this many encoded images are held
+            in memory.
+        sharding: "global": batches are the same on any number of hosts; "files": each host reads
+            its own files.
+        bad_images: what follows an image that cannot be decoded. "stop": the run ends; "skip": the
+            image is left out. Both name it.
+        resize: how images are brought to the model's size outside training. "direct": bilinear,
+            aspect not kept; "resize_small": the shorter side to `resize_to`, then a central crop.
+        resize_to: length of the shorter side before the central crop, in pixels; only with
+            resize_small.
     """
 
-    # folder:PATH, list:FILE, tfrecord:PATH, or a TFDS name such as "imagenet2012:5.1.0".
     name: str = "digits"
-    # Where TFDS keeps prepared data sets; None is TFDS' own default.
     data_dir: str | None = None
     train_split: str = "train"
-    # Evaluated during and after training; None evaluates nothing.
     eval_split: str | None = "test"
-    # Examples that are shuffled together; about this many encoded images are held in memory.
     shuffle_window: int = 8192
-    # global: batches are the same on any number of hosts; files: each host reads its own files.
     sharding: str = "global"
-    # An image that cannot be decoded. stop: ends the run; skip: is left out; both name it.
     bad_images: str = "stop"
-    # Evaluation. direct: resize, aspect not kept; resize_small: shorter side, then central crop.
     resize: str = "direct"
-    # Length of the shorter side before the central crop, in pixels.
     resize_to: int | None = None
 
     def __post_init__(self):
@@ -66,20 +76,30 @@ class Data(Augmentation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """How a gradient changes the weights; the equations are in `training/optimizers.py`."""
+    """How a gradient changes the weights (docs/paper.md F.4, M.5).
+
+    Attributes:
+        name: "sgd" with momentum, or "adamw".
+        learning_rate: peak of the schedule.
+        weight_decay: decoupled decay, multiplied by the current learning rate.
+        weight_decay_mask: "kernels" decays matrices and convolutions only; "all" decays every
+            variable, as the paper's own code does.
+        momentum: of sgd.
+        beta_1: decay of adamw's mean of the gradients.
+        beta_2: decay of adamw's mean of the squared gradients.
+        epsilon: of adamw, added to the root of the corrected mean of squares.
+        clip_norm: largest global norm of the gradient, after the sum over replicas; none does not
+            clip.
+    """
 
     name: str = "adamw"
-    # Peak of the schedule.
     learning_rate: float = 1e-3
-    # Decoupled, multiplied by the current learning rate.
     weight_decay: float = 0.0
-    # kernels: matrices and convolutions only; all: every variable, as in the paper's own code.
     weight_decay_mask: str = "kernels"
     momentum: float = 0.9
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
-    # Largest global norm of the gradient, summed over replicas; None does not clip.
     clip_norm: float | None = 1.0
 
     def __post_init__(self):
@@ -99,10 +119,15 @@ class Optimizer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Linear warm-up, then decay to the last step (paper, table 3 and 4)."""
+    """Linear warm-up, then decay to the last step (docs/paper.md F.3).
+
+    Attributes:
+        warmup_steps: steps in which the rate rises from 0 to optimizer.learning_rate.
+        decay: what follows: "linear" (to 1e-5, or the peak if that is lower), "cosine" (to 0) or
+            "constant".
+    """
 
     warmup_steps: int = 0
-    # linear (to 1e-5), cosine (to 0) or constant.
     decay: str = "cosine"
 
     def __post_init__(self):
@@ -112,37 +137,44 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """How long and how often."""
+    """How long and how often.
 
-    # Optimizer steps of the whole run.
+    Attributes:
+        steps: optimizer steps of the whole run.
+        batch_size: images per step over all replicas and hosts.
+        accumulate_steps: micro-batches that a replica's images are processed in, one after another,
+            to save memory.
+        ema_decay: decay of the Polyak average of the weights, 0.9999 in the paper; none keeps no
+            average. Evaluations during training then use the average, and the run also writes
+            ema.npz.
+        loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss).
+        label_smoothing: mass moved from the true class to the uniform distribution.
+        log_every: steps between progress lines.
+        eval_every: steps between evaluations; 0 evaluates at the end only.
+        checkpoint_every: steps between checkpoints; 0 saves at the end only.
+        keep_last: how many of the newest checkpoints are kept.
+        keep_every: also keeps every checkpoint whose step is a multiple of this; 0 keeps none for
+            that reason.
+        keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best.
+        non_finite: what follows a loss or gradient that is not finite. "stop": the run ends;
+            "skip": the step changes nothing, at most 10 in a row; "rewind": back to the newest
+            checkpoint, then on with the data after that step, at most 10 times.
+        deterministic: op determinism: the same run gives the same bits, on GPUs at some cost.
+    """
+
     steps: int = 1000
-    # Images per step over all replicas and hosts.
     batch_size: int = 64
-    # Micro-batches that a replica's images are processed in, one after another, to save memory.
     accumulate_steps: int = 1
-    # Decay of the Polyak average of the weights, 0.9999 in the paper; none keeps no average.
-    # Evaluations during training then use the average, and the run also writes ema.npz.
     ema_decay: float | None = None
-    # softmax, or sigmoid summed over classes (the paper's pre-training loss).
     loss: str = "softmax"
-    # Mass moved from the true class to the uniform distribution.
     label_smoothing: float = 0.0
-    # Steps between progress lines.
     log_every: int = 50
-    # Steps between evaluations; 0 evaluates at the end only.
     eval_every: int = 0
-    # Steps between checkpoints; 0 saves at the end only.
     checkpoint_every: int = 500
-    # Newest checkpoints that are kept.
     keep_last: int = 3
-    # Keeps every checkpoint whose step is a multiple; 0 keeps none for that reason.
     keep_every: int = 0
-    # Saves after every evaluation and keeps the best checkpoint, for --weights=best.
     keep_best: bool = False
-    # After a loss or gradient that is not finite. stop; skip: the step changes nothing, at most 10
-    # in a row; rewind: the newest checkpoint, then the data after that step, at most 10 times.
     non_finite: str = "stop"
-    # Op determinism: the same run gives the same bits, on GPUs at some cost.
     deterministic: bool = False
 
     def __post_init__(self):

@@ -113,5 +113,8 @@ def check_table(checks):
 
 
 def escape(value):
-    """`str(value)` with the special characters of HTML escaped."""
-    return html.escape(str(value))
+    """`str(value)` with the special characters of HTML escaped.
+
+    A file name need not be valid text; "?" stands for what is not.
+    """
+    return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"))

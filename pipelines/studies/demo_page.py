@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import os
 import platform
+import shlex
 
 import numpy as np
 import tensorflow as tf
@@ -91,13 +92,14 @@ def write(path, results):
 
 
 def next_commands(path):
-    """Commands that go on from a demo in the directory `path`, one per line."""
-    finetune, export = os.path.join(path, "finetune"), os.path.join(path, "export")
+    """Commands that go on from a demo in the directory `path`, one per line, for a shell."""
+    finetune = shlex.quote(os.path.join(path, "finetune"))
+    portable = shlex.quote(os.path.join(path, "export", "portable"))
     return "\n".join(
         [
-            f"python -m pipelines.predict --model {os.path.join(export, 'portable')}",
+            f"python -m pipelines.predict --model {portable}",
             f"python -m pipelines.evaluate --model {finetune} --set data.eval_split=test",
-            f"tensorboard --logdir {path}",
+            f"tensorboard --logdir {shlex.quote(os.fspath(path))}",
             "python -m pipelines.pretrain --set model.layers=6 --set train.steps=3000",
         ]
     )

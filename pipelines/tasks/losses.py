@@ -1,4 +1,4 @@
-"""Losses of single-label and multi-label classification (paper.md F.2)."""
+"""Losses of single-label and multi-label classification (docs/paper.md F.2)."""
 
 import tensorflow as tf
 

@@ -57,9 +57,9 @@ def train(experiment, workdir, strategy) -> dict:
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
-    data, evaluation_data = _open_data(experiment, run)
+    data, evaluation_data = open_data(experiment, run)
     model_config = experiment.model.config(data.source.num_classes)
-    _check_input(settings, model_config, strategy.num_replicas_in_sync)
+    check_input(settings, model_config, strategy.num_replicas_in_sync)
     run.check(experiment, data.source.manifest())
     # A run that goes on does not need what it came from.
     is_new = not checkpoints.steps(run.checkpoints)
@@ -114,8 +114,12 @@ def train(experiment, workdir, strategy) -> dict:
     return run.read_metrics()[-1]
 
 
-def _open_data(experiment, run):
-    """`(TrainData, EvaluationData or None)`."""
+def open_data(experiment, run):
+    """`(TrainData, EvaluationData or None)` of an experiment in a `Workdir`.
+
+    Raises:
+        DataError: if the data are not there, or cannot be used.
+    """
     settings = experiment.data
     source = open_source(settings.name, settings.train_split, settings.data_dir)
     preprocessing = experiment.preprocessing(source.labels)
@@ -133,7 +137,8 @@ def _open_data(experiment, run):
     return data, EvaluationData(source=source, batch_size=experiment.train.batch_size, **shared)
 
 
-def _check_input(settings, model_config, replicas):
+def check_input(settings, model_config, replicas):
+    """Raises `UserError` if the batch cannot be shared out, or the model is unpooled."""
     micro_batches = replicas * settings.accumulate_steps
     if settings.batch_size % micro_batches:
         raise UserError(

@@ -107,7 +107,7 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """Momentum with the learning rate outside: v <- beta v + g; p <- p - lr v (paper.md M.5)."""
+    """SGD with momentum (docs/paper.md M.5): v <- beta v + g; p <- p - lr v."""
 
     slot_names = ("velocity",)
 
@@ -122,7 +122,7 @@ class SGD(Optimizer):
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay; epsilon beside the corrected moment (paper.md F.4).
+    """Adam with decoupled weight decay; epsilon beside the corrected moment (docs/paper.md F.4).
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
     p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + wd p).

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: linear warm-up, then decay to the last step (paper, tables 3 and 4)."""
+"""Learning-rate schedules: linear warm-up, then decay to the last step (docs/paper.md F.3)."""
 
 import math
 

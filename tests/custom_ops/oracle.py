@@ -106,7 +106,7 @@ def axial_attention(qkv, num_heads, axis, bias=None, scale=None):
 
 
 def distance(weights, grid):
-    """Mean attention distance in grid units (paper, J.3), `[B, H]`."""
+    """Mean attention distance in grid units (docs/paper.md J.3), `[B, H]`."""
     rows, columns = grid
     prefix = weights.shape[-1] - rows * columns
     total = np.zeros(weights.shape[:2])
@@ -150,7 +150,7 @@ def extract_patches(images, patch_size):
 
 
 def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, position=None):
-    """Convolution sums written out (paper, A.3; equation 1).
+    """Convolution sums written out (docs/paper.md A.3; equation 1).
 
     Returns:
         `(tokens [B, T + N, D], backward)`, where `backward(g)` returns a dict of gradients of

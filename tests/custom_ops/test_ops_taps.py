@@ -54,7 +54,7 @@ def test_taps_do_not_change_the_output():
     np.testing.assert_array_equal(out, custom_ops.attention(qkv, 3))
 
 
-# Figures in pixels from paper.md, J.3, to four decimals.
+# Figures in pixels from docs/paper.md J.3, to four decimals.
 @pytest.mark.parametrize(
     ("grid", "patch_size", "over_patches", "with_class_token"),
     [

@@ -3,13 +3,16 @@
 import itertools
 import json
 import os
+import re
 import signal
 import time
 
 import numpy as np
 import pytest
 
+import vit_tf
 from custom_ops import loader
+from pipelines.config import recipes
 from tests.pipelines.process import (
     assert_user_error,
     run_command,
@@ -17,13 +20,22 @@ from tests.pipelines.process import (
     run_module,
     run_until,
 )
-from tests.pipelines.tiny import arrays, as_flags
+from tests.pipelines.tiny import arrays, as_flags, tiny_experiment
 
 
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
-        (["--experimnt=digits"], ["experimnt"]),
+        (["--experimnt=digits"], ["--experimnt", "Did you mean --experiment=digits?"]),
+        (["--lr=0.1"], ["--lr", "--set optimizer.learning_rate=0.1"]),
+        (["--steps", "5"], ["--steps", "--set train.steps="]),
+        (["--set", "steps=5"], ["'steps'", "train.steps"]),
+        (["--set", "model.dtype=bf16"], ["'bf16'", "mixed_bfloat16"]),
+        (["--set", "model.name=vit_base_patch16_224"], ["ViT-B/16 with model.image_size=224"]),
+        (["--set", "data.name=/data/pets"], ["'/data/pets'", "folder:/data/pets"]),
+        (["--config=config.json", "--workdir=a"], ["config.json: there is no such file"]),
+        (["--config=.", "--workdir=a"], ["--config . is a directory"]),
+        (["--config=a", "--experiment=digits"], ["--config and --experiment"]),
         (["--logical_cpus=many"], ["logical_cpus"]),
         (["--logical_cpus=0"], ["logical_cpus"]),
         (["train.steps=3"], ["'train.steps=3'", "--set"]),
@@ -127,11 +139,71 @@ def test_tpu_without_a_tpu_is_answered_soon(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_help_names_every_flag(tmp_path, monkeypatch, capsys):
-    result = run_here("finetune", "--help", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("module", "own"),
+    [("finetune", ["--dry_run", "--init_from", "--weights"]), ("batch", ["--hosts", "--step"])],
+)
+def test_help_shows_own_flags_first_and_what_can_be_chosen(
+    tmp_path, monkeypatch, capsys, module, own
+):
+    result = run_here(module, "--help", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
     assert result.returncode == 0
-    for flag in ("--experiment", "--workdir", "--set", "--strategy", "--init_from", "--tpu"):
-        assert flag in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    _, first, then, recipes_, rest = re.split(
+        "flags of this command|flags of several commands|experiments:|model names", result.stdout
+    )
+    assert set(own) <= set(re.findall("^  (--[a-z_]+)", first, re.MULTILINE))
+    shared = {"--experiment", "--config", "--list", "--workdir", "--set", "--strategy", "--tpu"}
+    assert shared <= set(re.findall("^  (--[a-z_]+)", then, re.MULTILINE))
+    assert re.findall(r"^  (\w+) +\w", recipes_, re.MULTILINE) == list(recipes.RECIPES)
+    assert "vit_tf.list_models()" in rest and "docs/configuration.md" in rest
+
+
+def test_list_prints_the_recipes(tmp_path, monkeypatch, capsys):
+    result = run_here("evaluate", "--list", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert [line.split()[0] for line in result.stdout.splitlines()] == list(recipes.RECIPES)
+
+
+@pytest.mark.parametrize("module", ["pretrain", "finetune"])
+def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, monkeypatch, capsys, module):
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here(module, "--dry_run", *as_flags("train.accumulate_steps=2"), **here)
+    assert result.returncode == 0, result.stderr
+    config, end = json.JSONDecoder().raw_decode(result.stdout)
+    expected = tiny_experiment("train.accumulate_steps=2").to_dict()
+    assert config == expected | {"init_from": None if module == "pretrain" else "shipped"}
+    text = result.stdout[end:]
+    count = vit_tf.cost.parameters(tiny_experiment().model.config(10))
+    assert f"{count:,} parameters" in text and "activations of 8 images" in text
+    assert "image float32 [16, 12, 12, 3]" in text and "label int32 [16]" in text
+    assert "1,297 examples of 10 classes" in text
+    assert os.listdir(tmp_path) == []
+
+    result = run_here(module, "--dry_run", *as_flags("data.name=folder:pets"), **here)
+    assert result.returncode == 0, result.stderr
+    assert "first batch: none: There is no folder" in result.stdout
+    assert "without a head" in result.stdout
+    result = run_here(module, "--dry_run", *as_flags("train.accumulate_steps=3"), **here)
+    assert_user_error(result, "train.batch_size=16 is not a multiple of 3")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_starts_from_a_config(tmp_path, monkeypatch, capsys):
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    config = tiny_experiment("seed=7").to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    arguments = ["--config=config.json", "--workdir=run", "--dry_run"]
+    result = run_here("pretrain", *arguments, "--set=train.log_every=9", **here)
+    assert result.returncode == 0, result.stderr
+    config["train"]["log_every"] = 9
+    assert json.JSONDecoder().raw_decode(result.stdout)[0] == config
+    result = run_here("pretrain", "--config=config.json", **here)
+    assert_user_error(result, "--workdir is missing. With --config it has no default")
+    (tmp_path / "config.json").write_text(json.dumps({"sed": 1}))
+    assert_user_error(run_here("pretrain", *arguments, **here), "sed", "Did you mean seed?")
+    result = run_here("batch", "--config=config.json", "--workdir=run", **here)
+    assert_user_error(result, "Leave out --set and --config")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Hybrid stems and BiT ResNets in NumPy and float64, from published arrays (paper.md C.1, C.2)."""
+"""Hybrid stems and BiT ResNets in float64 NumPy, from published arrays (docs/paper.md C.1, C.2)."""
 
 import numpy as np
 

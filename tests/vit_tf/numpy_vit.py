@@ -90,8 +90,9 @@ def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, 
         classifier: "token" puts the class token first.
         epsilon: of every LayerNorm.
         gelu: activation; None is the tanh form.
-        masks: what training multiplies with, by place (paper, A.7): "embedding" and, for block i,
-            "i/weights", "i/attention", "i/attention branch", "i/hidden", "i/mlp", "i/mlp branch".
+        masks: what training multiplies with, by place (docs/paper.md A.7): "embedding" and, for
+            block i, "i/weights", "i/attention", "i/attention branch", "i/hidden", "i/mlp",
+            "i/mlp branch".
 
     Returns:
         `(features [B, T, D], weights)`: the attention weights `[B, heads, T, T]` of each block.
@@ -145,17 +146,17 @@ def forward(params, images, heads, classifier="token", **options):
 
 
 def gelu_tanh(x):
-    """Paper A.6, left column."""
+    """docs/paper.md A.6, left column."""
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def gelu_erf(x):
-    """Paper A.6, right column."""
+    """docs/paper.md A.6, right column."""
     return 0.5 * x * (1 + np.vectorize(math.erf)(np.asarray(x) / math.sqrt(2)))
 
 
 def resize_positions(table, source_grid, target_grid, prefix):
-    """Endpoint-aligned bilinear resize of `[prefix + rows * columns, D]` (paper, B.6), in loops."""
+    """Resizes positions `[prefix + rows * columns, D]` in loops (docs/paper.md B.6)."""
     (old_rows, old_columns), (rows, columns) = source_grid, target_grid
     grid = np.asarray(table, np.float64)[prefix:].reshape(old_rows, old_columns, -1)
 

@@ -43,7 +43,7 @@ OTHERS = [
     vit_tf.ResNetConfig(stage_depths=(1, 1, 1, 1, 2), width=1.5, image_size=(1, 70)),
 ]
 
-# GMAC at 224 and 384, and what attention takes of them (paper.md L.2).
+# GMAC at 224 and 384, and what attention takes of them (docs/paper.md L.2).
 VITS = {
     "ViT-Ti/16": (1.254, 4.682, 0.179, 1.534),
     "ViT-S/32": (1.143, 3.443, 0.023, 0.194),
@@ -55,7 +55,7 @@ VITS = {
     "ViT-L/16": (61.555, 191.066, 1.908, 16.364),
     "ViT-H/14": (167.295, 503.481, 5.411, 43.655),
 }
-# GMAC at 224, 384 and, for BiT, 480 (paper.md L.2 and A.11).
+# GMAC at 224, 384 and, for BiT, 480 (docs/paper.md L.2).
 OTHER_GMACS = {
     "R+ViT-Ti/16": (0.434, 1.327),
     "R26+ViT-S/32": (3.464, 10.264),
@@ -74,7 +74,7 @@ OTHER_GMACS = {
     "BiT-R152x4": (182.777, 537.13, 839.25),
     "BiT-R200x3": (134.347, 394.8, 616.88),
 }
-# Name, epochs, exaFLOPs of table 6 of the paper.
+# Name, epochs, exaFLOPs of table 6 of the paper (docs/paper.md L.3).
 TABLE_6 = [
     ("ViT-B/32", 7, 55),
     ("ViT-B/16", 7, 224),
@@ -378,7 +378,7 @@ def test_activations_grow_with_the_batch():
 
 @pytest.mark.parametrize("name, gigabytes", [("B/16", 1.39), ("L/16", 4.87), ("H/14", 10.11)])
 def test_training_bytes(name, gigabytes):
-    """Published for AdamW (paper.md L.1)."""
+    """Published for AdamW (docs/paper.md L.1)."""
     config = get_variant(f"ViT-{name}")
     assert cost.training_bytes(config, "adamw") / 1e9 == pytest.approx(gigabytes, abs=0.006)
     assert cost.weight_bytes(config) == 4 * cost.parameters(config)

@@ -28,8 +28,8 @@ PUBLISHED_GAP = {
     "ViT-B/16": 86_566_120,
     "ViT-B/32": 88_222_696,
 }
-# The first five of these columns (paper.md A.11). The reference's own tests have the second one
-# for R+Ti/16, R26+S/32, R26+B/32, R50+B/16 and R50+L/32.
+# The first five of these columns (docs/paper.md A.11). The reference's own tests have the second
+# one for R+Ti/16, R26+S/32, R26+B/32, R50+B/16 and R50+L/32.
 PUBLISHED_HYBRIDS = {
     "R+ViT-Ti/16": (6_144_704, 6_337_704, 6_374_760, 10_360_403, 10_397_459),
     "R26+ViT-S/32": (36_046_912, 36_431_912, 36_579_752, 44_456_467, 44_604_307),
@@ -39,7 +39,7 @@ PUBLISHED_HYBRIDS = {
     "R50+ViT-L/32": (327_969_856, 328_994_856, 330_044_456, 350_358_931, 351_408_531),
     "R50+ViT-L/16": (315_458_624, 316_483_624, 317_533_224, 337_847_699, 338_897_299),
 }
-# Body, K=1000, K=21843 (paper.md A.11; the BiT paper prints 928M for the body of R152x4).
+# Body, K=1000, K=21843 (docs/paper.md A.11; the BiT paper prints 928M for the body of R152x4).
 PUBLISHED_BIT = {
     "BiT-R50x1": (23_500_352, 25_549_352, 68_256_659),
     "BiT-R50x2": (93_891_712, 97_988_712, 183_382_483),
@@ -51,7 +51,7 @@ PUBLISHED_BIT = {
     "BiT-R152x4": (928_340_224, 936_533_224, 1_107_299_923),
     "BiT-R200x3": (562_488_000, 568_633_000, 696_713_235),
 }
-# Units of each stage, and the stem alone (paper.md A.11, "backbone parts").
+# Units of each stage, and the stem alone (docs/paper.md A.11).
 STEMS = {
     (): 9_536,
     (2, 2, 2, 2): 13_946_176,

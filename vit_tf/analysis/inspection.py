@@ -28,7 +28,7 @@ _VIRIDIS = np.array(
 
 
 def filter_components(kernel, count=28):
-    """Principal components of the patch embedding filters (figure 7, left).
+    """Principal components of the patch embedding filters (figure 7, left; docs/paper.md J.1).
 
     Each of the `D` columns of the embedding is one filter; the mean filter is subtracted. The sign
     of a component is arbitrary.
@@ -56,7 +56,9 @@ def filter_components(kernel, count=28):
 
 
 def position_similarity(table, grid, num_prefix_tokens=1):
-    """Cosine similarity of every position embedding with every other (figure 7, centre).
+    """Cosine similarity of every position embedding with every other (docs/paper.md J.2).
+
+    Figure 7, centre.
 
     Args:
         table: float `[T + N, D]`.

@@ -1,4 +1,4 @@
-"""Costs of a Vision Transformer or hybrid, part by part (paper.md L.1); see `vit_tf/cost.py`.
+"""Costs of a Vision Transformer or hybrid, part by part (docs/paper.md L.1); see `vit_tf/cost.py`.
 
 `T` tokens, `D` width, `h` heads.
 """

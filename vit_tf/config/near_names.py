@@ -3,22 +3,38 @@
 import difflib
 
 
-def did_you_mean(name, known, cutoff=0.6) -> str:
-    """The end of an error message about an unknown name.
+def near_names(name, known, cutoff=0.6, synonyms=None) -> list[str]:
+    """Up to three known names that somebody who wrote `name` may have meant, nearest first.
 
     Args:
         name: what was received; upper and lower case are taken as equal.
         known: the names that exist.
         cutoff: how similar a name must be to be offered, from 0 to 1, as
             `difflib.get_close_matches` counts it.
+        synonyms: what other projects call things, in lower case -> their name here. If that is a
+            known name, it is the only answer.
+    """
+    name = str(name).lower()
+    meant = (synonyms or {}).get(name)
+    lowered = {str(candidate).lower(): str(candidate) for candidate in known}
+    if meant in lowered.values():
+        return [meant]
+    name = meant or name
+    return [lowered[match] for match in difflib.get_close_matches(name, lowered, 3, cutoff)]
+
+
+def did_you_mean(name, known, cutoff=0.6, synonyms=None) -> str:
+    """The end of an error message about an unknown name; the arguments are those of `near_names`.
 
     Returns:
-        " Did you mean a, b or c?" with up to three known names, nearest first and with a space in
-        front; "" if none is near.
+        " Did you mean a, b or c?" with a space in front; "" if no name is near.
     """
-    lowered = {str(candidate).lower(): str(candidate) for candidate in known}
-    near = difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=cutoff)
-    if not near:
+    return as_question(near_names(name, known, cutoff, synonyms))
+
+
+def as_question(names) -> str:
+    """The question " Did you mean a, b or c?" for a list of names; "" for an empty one."""
+    if not names:
         return ""
-    *others, last = (lowered[match] for match in near)
+    *others, last = names
     return f" Did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"

@@ -57,20 +57,27 @@ class _ResNetFields:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StemConfig(_ResNetFields, Config):
-    """The ResNet of a hybrid (paper, section 3.1): a root that divides the sides by 4, then stages.
+    """The ResNet of a hybrid (docs/paper.md C.1): a root that divides the sides by 4, then stages.
+
+    Kernels are standardised as (w - mean) / (sqrt(variance + variance_epsilon) +
+    deviation_epsilon); published codes differ in which of the two they use.
+
+    Attributes:
+        stage_depths: residual units of each stage, () is the root alone. All stages but the first
+            halve the sides.
+        width: multiplies the channels: 64 in the root, 256 * 2^i after stage i.
+        group_norm_epsilon: added to the variance in every GroupNorm.
+        variance_epsilon: added to the variance of a kernel that is standardised.
+        deviation_epsilon: added to the standard deviation of a kernel that is standardised.
 
     Raises:
         ValueError: for a value that is out of range.
         TypeError: for a value of the wrong type.
     """
 
-    # Residual units of each stage; () is the root alone. All stages but the first halve the sides.
     stage_depths: tuple[int, ...] = (3, 4, 9)
-    # Multiplies the channels: 64 in the root, 256 * 2^i after stage i.
     width: float = 1.0
     group_norm_epsilon: float = 1e-6
-    # Kernels are standardised as (w - mean) / (sqrt(variance + variance_epsilon) +
-    # deviation_epsilon); published codes differ in which of the two they use.
     variance_epsilon: float = 0.0
     deviation_epsilon: float = 1e-5
 
@@ -89,7 +96,17 @@ class StemConfig(_ResNetFields, Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResNetConfig(_ResNetFields, ModelConfig):
-    """The paper's "ResNet (BiT)" (section 4.1): pre-activation, GroupNorm, standardised kernels.
+    """The paper's "ResNet (BiT)" (docs/paper.md C.2): pre-activation, GroupNorm.
+
+    Attributes:
+        stage_depths: residual units of each stage. All stages but the first halve the sides.
+        width: multiplies the channels: 64 in the root, 256 * 2^i after stage i.
+        image_size: (height, width) in pixels; an int means a square.
+        num_classes: number of logits K; 0 builds no head and the model returns the pooled features.
+        head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
+        group_norm_epsilon: added to the variance in every GroupNorm.
+        variance_epsilon: added to the variance of a kernel that is standardised.
+        deviation_epsilon: added to the standard deviation of a kernel that is standardised.
 
     Raises:
         ValueError: for a value that is out of range.
@@ -99,18 +116,12 @@ class ResNetConfig(_ResNetFields, ModelConfig):
     family: ClassVar[str] = "resnet"
     size_fields: ClassVar[tuple[str, ...]] = ("stage_depths", "width")
 
-    # Residual units of each stage. All stages but the first halve the sides.
     stage_depths: tuple[int, ...]
-    # Multiplies the channels: 64 in the root, 256 * 2^i after stage i.
     width: float = 1.0
-    # (height, width) in pixels; an int means a square.
     image_size: tuple[int, int] = (224, 224)
-    # Number of logits K; 0 builds no head and the model returns the pooled features.
     num_classes: int = 1000
-    # Initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
     head_bias: float = 0.0
     group_norm_epsilon: float = 1e-5
-    # See `StemConfig`.
     variance_epsilon: float = 1e-10
     deviation_epsilon: float = 0.0
 

@@ -1,9 +1,10 @@
 """Names of published models and their configurations."""
 
 from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
-from vit_tf.config.near_names import did_you_mean
+from vit_tf.config.near_names import as_question, did_you_mean
+from vit_tf.config.other_spellings import other_spelling
 
-# name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg.
+# name -> (hidden_size, mlp_size, layers, heads). See docs/paper.md A.1.
 _SIZES = {
     "Ti": (192, 768, 12, 3),
     "S": (384, 1536, 12, 6),
@@ -59,11 +60,16 @@ VARIANTS: dict[str, ModelConfig] = (
 )
 
 
-def get_variant(name: str) -> ModelConfig:
+def get_variant(name: str, section="") -> ModelConfig:
     """Returns the configuration named `name`; `ViT-B_16` is read as `ViT-B/16`.
 
+    Args:
+        name: one of `VARIANTS`.
+        section: what stands before `image_size` where the caller's user sets it, for the message.
+
     Raises:
-        ValueError: for an unknown name; the message offers the nearest ones.
+        ValueError: for an unknown name; the message offers the variant that other projects call
+            so, with the image size that the name says, or else the nearest names.
     """
     if not isinstance(name, str):
         raise ValueError(
@@ -72,8 +78,14 @@ def get_variant(name: str) -> ModelConfig:
         )
     config = VARIANTS.get(name) or VARIANTS.get(name.replace("_", "/"))
     if config is None:
-        hint = did_you_mean(name.replace("_", "/"), VARIANTS, cutoff=0.3)
-        raise ValueError(
-            f"Unknown model {name!r}.{hint} vit_tf.list_models() returns all {len(VARIANTS)} names."
-        )
+        raise ValueError(f"Unknown model {name!r}.{_hint(name, section)}")
     return config
+
+
+def _hint(name, section):
+    variant, image_size = other_spelling(name) or (None, None)
+    if variant in VARIANTS:
+        size = f" with {section}image_size={image_size}" if image_size else ""
+        return as_question([f"{variant}{size}"])
+    near = did_you_mean(name.replace("_", "/"), VARIANTS, cutoff=0.3)
+    return f"{near} vit_tf.list_models() returns all {len(VARIANTS)} names."

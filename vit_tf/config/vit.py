@@ -17,6 +17,37 @@ ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 class ViTConfig(ModelConfig):
     """A Vision Transformer, or a hybrid (Dosovitskiy et al., 2021, section 3.1).
 
+    Attributes:
+        hidden_size: width D of every token.
+        mlp_size: width of the hidden layer of each MLP block.
+        layers: number of encoder blocks L.
+        heads: number of attention heads; divides `hidden_size`.
+        patch_size: side P of a square patch, in pixels or, with a stem, in pixels of its feature
+            map; what is right of and below the last patch is not read.
+        image_size: (height, width) in pixels; an int means a square.
+        num_classes: number of logits K; 0 builds no head and the model returns what the head would
+            read.
+        classifier: what the head reads. "token": the class token, which the others do not have;
+            "gap": the mean over the patches; "map": the attention of a learned query to the patches
+            (big_vision); "unpooled": every patch.
+        representation_size: width R of the tanh layer before the head ("pre-logits"); none builds
+            no such layer.
+        position_embedding: "learned_1d": one vector per token in raster order, class token
+            included; "sincos_2d": fixed sines and cosines of row and column (big_vision); "none":
+            a bag of patches.
+        activation: "gelu_tanh", which the published weights were trained with, or "gelu_erf".
+        dropout: drop rate after the position embedding and after every dense layer except the qkv
+            projection.
+        attention_dropout: drop rate of the attention weights. Above 0, training stores the N x N
+            weights.
+        stochastic_depth: drop rate of the last block's residual branches; rises linearly from 0 at
+            the first block.
+        layer_norm_epsilon: added to the variance in every LayerNorm.
+        head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
+        stem: the ResNet of a hybrid, whose feature map is cut into patches instead of the image.
+        implementation: which custom op implementation runs. A property of this process, never of a
+            saved model.
+
     Raises:
         ValueError: for a value that is out of range or does not fit another field.
         TypeError: for a value of the wrong type.
@@ -33,43 +64,23 @@ class ViTConfig(ModelConfig):
         "stem",
     )
 
-    # Width D of every token.
     hidden_size: int
-    # Width of the hidden layer of each MLP block.
     mlp_size: int
-    # Number of encoder blocks L.
     layers: int
-    # Number of attention heads; must divide `hidden_size`.
     heads: int
-    # Side P of a square patch, in pixels or, with a stem, in pixels of its feature map; what is
-    # right of and below the last patch is unread.
     patch_size: int
-    # (height, width) in pixels; an int means a square.
     image_size: tuple[int, int] = (224, 224)
-    # Number of logits K; 0 builds no head and the model returns what the head would read.
     num_classes: int = 1000
-    # token: the class token; the others have none. gap: mean over the patches; map: attention of
-    # a learned query to the patches (big_vision); unpooled: every patch.
     classifier: str = "token"
-    # Width R of the tanh layer before the head ("pre-logits"), or None for a linear head.
     representation_size: int | None = None
-    # learned_1d: one vector per token in raster order, class token included; sincos_2d: fixed
-    # sines and cosines of row and column (big_vision); none: bag of patches.
     position_embedding: str = "learned_1d"
-    # The published weights were trained with the tanh form of GELU.
     activation: str = "gelu_tanh"
-    # Drop rate after the position embedding and after every dense layer except the qkv projection.
     dropout: float = 0.0
-    # Drop rate of the attention weights. Above 0, training stores the N x N weights.
     attention_dropout: float = 0.0
-    # Drop rate of the last block's residual branches; rises linearly from 0 at the first block.
     stochastic_depth: float = 0.0
     layer_norm_epsilon: float = 1e-6
-    # Initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
     head_bias: float = 0.0
-    # The ResNet of a hybrid, whose feature map is cut into patches instead of the image.
     stem: StemConfig | None = None
-    # Which custom op implementation runs. A property of this process, never of a saved model.
     implementation: str = "auto"
 
     def __post_init__(self):

@@ -11,7 +11,7 @@ STREAMS_PER_BLOCK = 8
 
 
 def gelu_tanh(x):
-    """The tanh form of GELU, which the published weights were trained with.
+    """The tanh form of GELU, which the published weights were trained with (docs/paper.md A.6).
 
     `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, in an order in which few tensors are kept
     for the gradient, and x^2 alone, which float16 overflows at 256, is none of them.

@@ -116,7 +116,7 @@ POSITION_LAYERS = {
 
 
 def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
-    """Stretches a learned position table to another patch grid (paper, section 3.2).
+    """Stretches a learned position table to another patch grid (docs/paper.md B.6).
 
     Bilinear with the end points fixed, as the published JAX code does it; `tf.image.resize` samples
     at pixel centres instead and would shift every published table by up to half a patch.

@@ -161,7 +161,7 @@ class PreActivationUnit(_ResidualUnit):
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class ResNetStem(keras.layers.Layer):
-    """The ResNet of a hybrid: images to a feature map (paper.md C.1).
+    """The ResNet of a hybrid: images to a feature map (docs/paper.md C.1).
 
     Args:
         config: `StemConfig`, or the dictionary of its `to_dict`.

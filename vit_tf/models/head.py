@@ -6,8 +6,8 @@ import keras
 def classification_head(config):
     """Returns a dense layer to `config.num_classes` logits, None for 0 classes.
 
-    Its kernel is zero, so that training starts from the bias alone (`config.head_bias`), and it
-    computes in float32 under any dtype policy.
+    Its kernel is zero, so that training starts from the bias alone (`config.head_bias`;
+    docs/paper.md A.9), and it computes in float32 under any dtype policy.
     """
     if not config.num_classes:
         return None

@@ -8,6 +8,11 @@ from vit_tf.config.near_names import did_you_mean
 RECIPES = {"digits": digits}
 
 
+def summaries() -> dict[str, str]:
+    """What each recipe is, by name: the first line of its docstring."""
+    return {name: recipe.__doc__.partition("\n")[0] for name, recipe in RECIPES.items()}
+
+
 def get_recipe(name) -> Experiment:
     """The recipe `name`.
 

@@ -7,10 +7,17 @@ import re
 import tensorflow_datasets as tfds
 
 from pipelines.errors import DataError
-from vit_tf.config.near_names import did_you_mean
+from vit_tf.config.near_names import as_question, near_names
 
 # Data sets that this project can prepare by itself, and the module that registers each.
 BUILTIN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}
+# Kinds of data on disk, `data.name=<kind>:<path>`, and what else they are called.
+_KINDS = ("folder", "list", "tfrecord")
+_KIND_SYNONYMS = {
+    **dict.fromkeys(("dir", "directory", "imagefolder", "image_folder", "images"), "folder"),
+    **dict.fromkeys(("csv", "file", "jsonl"), "list"),
+    **dict.fromkeys(("records", "tfrecords"), "tfrecord"),
+}
 
 _NAME = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(/(?P<config>[\w.\-]+))?(:(?P<version>[\d*]+\.[\d*]+\.[\d*]+))?"
@@ -28,11 +35,12 @@ def find_builder(name, data_dir=None):
         DataError: if there is no such data set, or a built-in one cannot be written.
     """
     if not (parsed := _NAME.fullmatch(name)):
-        raise DataError(
-            f"{name!r} is not a data set name. Expected folder:<path>, list:<path>, "
-            f"tfrecord:<path>, or name[/config][:version] of TFDS, for example cifar10, digits/low "
-            f"or imagenet2012:5.1.0."
+        expected = (
+            "Expected folder:<path>, list:<path>, tfrecord:<path>, or name[/config][:version] of "
+            "TFDS, for example cifar10, digits/low or imagenet2012:5.1.0."
         )
+        hint = as_question(_as_files(name, data_dir)) or f" {expected}"
+        raise DataError(f"{name!r} is not a data set name.{hint}")
     builtin = parsed["name"] in BUILTIN
     if builtin:
         importlib.import_module(BUILTIN[parsed["name"]])
@@ -48,7 +56,8 @@ def find_builder(name, data_dir=None):
         return builder
     except tfds.core.DatasetNotFoundError:
         known = sorted({*tfds.list_builders(with_community_datasets=False), *BUILTIN})
-        hint = did_you_mean(parsed["name"], known) or " tfds.list_builders() lists them."
+        near = [*_as_files(name, data_dir), *near_names(parsed["name"], known)]
+        hint = as_question(near) or " tfds.list_builders() lists them."
         raise DataError(f"There is no data set named {parsed['name']!r}.{hint}") from None
     except (ValueError, AssertionError):  # TFDS knows the name
         code = tfds.builder_cls(parsed["name"])
@@ -62,6 +71,26 @@ def find_builder(name, data_dir=None):
             f"The data set {name!r} cannot be opened: {error}. With data.data_dir choose a folder "
             f"that can be read and written."
         ) from None
+
+
+def _as_files(name, data_dir):
+    """What to write instead of a path, or for a misspelt kind of data: a list of one, or none."""
+    kind, separator, path = name.partition(":")
+    if separator:
+        near = near_names(kind, _KINDS, synonyms=_KIND_SYNONYMS)
+        return [f"{near[0]}:{path}"] if near else []
+    if name.lower().endswith((".csv", ".jsonl")):
+        return [f"list:{name}"]
+    if name.startswith(("/", ".", "~")) or name.endswith("/") or _is_folder(name, data_dir):
+        written = _is_folder(name, data_dir, "dataset.json")
+        return [f"{'tfrecord' if written else 'folder'}:{name}"]
+    return []
+
+
+def _is_folder(name, data_dir, file=""):
+    """Whether `name` is a folder on disk, with a file in it."""
+    folder = os.path.join(os.path.expanduser(data_dir or ""), os.path.expanduser(name))
+    return bool(name) and os.path.isdir(folder) and os.path.exists(os.path.join(folder, file))
 
 
 def not_prepared_error(name, builder):

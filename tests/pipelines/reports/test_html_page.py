@@ -153,6 +153,11 @@ def test_text_is_escaped_everywhere(build):
     assert any(_HOSTILE in text for text in shown)
 
 
+def test_a_file_name_that_is_no_text_can_be_written():
+    name = b"caf\xe9 & <b>.jpg".decode("utf-8", "surrogateescape")
+    assert html_page.code(name).encode("utf-8") == b"<pre>caf? &amp; &lt;b&gt;.jpg</pre>"
+
+
 def test_examples_are_marked_right_or_wrong():
     right = pictures.example(_image(), "3", [("3", 0.9), ("8", 0.1)])
     wrong = pictures.example(_image(), "3", [("8", 0.6), ("3", 0.4)])

@@ -1,14 +1,19 @@
 """The demo: its checks can fail, it touches only what it made, and it runs from end to end."""
 
+import html
 import json
 import os
+import shlex
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import vit_tf
 from pipelines import errors
 from pipelines.config import recipes
+from pipelines.data.sources.source import Examples
 from pipelines.runs import strategies
 from pipelines.runs.workdir import Workdir
 from pipelines.studies import demo_checks, demo_page, demo_stages
@@ -105,6 +110,31 @@ class TestExamplesToShow:
 
     def test_a_model_that_is_always_wrong(self):
         assert len(self._choose((self.labels + 1) % 3)) == 4
+
+
+class TestHostileText:
+    """What a user's files are called reaches the page as text and a shell as one word."""
+
+    def test_labels(self):
+        images = [tf.io.encode_png(np.zeros([4, 4, 3], np.uint8)).numpy()] * 2
+        labels = ("<script>alert(1)</script>", "\"' onload='x' & <b>")
+        results = types.SimpleNamespace(
+            labels=labels,
+            examples=Examples(images, np.array([0, 1]), np.arange(2)),
+            probabilities=np.array([[0.9, 0.1], [0.8, 0.2]]),
+        )
+        page = demo_page._predictions(results)
+        assert "<script" not in page and "<b>" not in page
+        assert page.count(html.escape(labels[1])) >= 4  # Text, attribute, and two bars.
+
+    @pytest.mark.parametrize("name", ["my runs", "a'b", 'a"b & <c>', "$(touch x)"])
+    def test_paths_in_commands(self, name):
+        predict, evaluate, tensorboard, _ = map(
+            shlex.split, demo_page.next_commands(f"runs/{name}").splitlines()
+        )
+        assert predict[-1] == f"runs/{name}/export/portable"
+        assert evaluate[4] == f"runs/{name}/finetune"
+        assert tensorboard[-1] == f"runs/{name}"
 
 
 class TestDirectory:

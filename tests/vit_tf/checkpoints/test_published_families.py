@@ -64,7 +64,7 @@ def shapes_of(name, **fields):
     "name, arrays, values", [("R26+ViT-S/32", 287, 44_456_467), ("R50+ViT-L/32", 551, 350_358_931)]
 )
 def test_released_hybrids(name, arrays, values):
-    """paper.md B.3: names by the rule, counts as published."""
+    """docs/paper.md B.3: names by the rule, counts as published."""
     shapes = shapes_of(name, num_classes=21843)
     assert len(shapes) == arrays
     assert sum(math.prod(shape) for shape in shapes.values()) == values

@@ -1,7 +1,10 @@
 """Hints for misspelt names."""
 
+import keras
 import pytest
 
+import vit_tf
+from vit_tf.config.dtypes import POLICIES, SYNONYMS
 from vit_tf.config.near_names import did_you_mean
 
 KNOWN = ["hidden_size", "mlp_size", "image_size", "ViT-B/16"]
@@ -25,3 +28,23 @@ def test_cutoff():
     assert did_you_mean("B16", KNOWN) == ""
     assert did_you_mean("B16", KNOWN, cutoff=0.3) == " Did you mean ViT-B/16?"
     assert did_you_mean("a", []) == ""
+
+
+def test_a_synonym_is_the_only_answer():
+    synonyms = {"width": "hidden_size", "depth": "layers"}
+    assert did_you_mean("Width", KNOWN, synonyms=synonyms) == " Did you mean hidden_size?"
+    assert did_you_mean("depth", ["layer", "size"], synonyms=synonyms) == " Did you mean layer?"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "policy"),
+    [("bf16", "mixed_bfloat16"), ("FP16", "mixed_float16"), ("fp32", "float32")],
+)
+def test_dtypes_of_other_projects(dtype, policy):
+    with pytest.raises(ValueError, match=f"Unknown dtype policy '{dtype}'. Did you mean {policy}"):
+        vit_tf.create_model("ViT-Ti/16", dtype=dtype)
+
+
+def test_dtypes_are_policies_of_keras():
+    assert set(SYNONYMS.values()) <= set(POLICIES)
+    assert [keras.dtype_policies.get(name).name for name in POLICIES] == list(POLICIES)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 import vit_tf
+from vit_tf.config.other_spellings import other_spelling
 from vit_tf.config.variants import VARIANTS, get_variant
 
 
@@ -35,7 +36,7 @@ def test_names_are_the_papers():
     ],
 )
 def test_hybrids_are_the_papers(name, grid, grid_at_384, channels):
-    """paper.md C.3: sides are halved as often as the total reduction says, rounding up."""
+    """docs/paper.md C.3: sides are halved as often as the total reduction says, rounding up."""
     config = get_variant(name)
     assert (config.grid, config.replace(image_size=384).grid) == (grid, grid_at_384)
     assert config.stem.channels == channels
@@ -72,4 +73,47 @@ def test_sizes_are_the_papers(name, hidden_size, mlp_size, layers, heads):
 )
 def test_unknown_names_bring_the_near_ones(name, near):
     with pytest.raises(ValueError, match=f"Unknown model '{name}'. Did you mean .*{near}"):
+        get_variant(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("vit_base_patch16_224", "ViT-B/16 with image_size=224"),
+        ("google/vit-base-patch16-224", "ViT-B/16 with image_size=224"),
+        ("google/vit-huge-patch14-224-in21k", "ViT-H/14 with image_size=224"),
+        ("vit_tiny_patch16_384.augreg_in21k_ft_in1k", "ViT-Ti/16 with image_size=384"),
+        ("timm/vit_small_patch32_224.augreg_in21k", "ViT-S/32 with image_size=224"),
+        ("vit_base_patch16_224_imagenet21k", "ViT-B/16 with image_size=224"),
+        ("vit_base_patch16_sam_224", "ViT-B/16 with image_size=224"),
+        ("vit_b_16", "ViT-B/16"),
+        ("ViT-L-14", "ViT-L/14"),
+        ("VIT-b/16", "ViT-B/16"),
+        ("B/16", "ViT-B/16"),
+        ("vit_base_r50_s16_224", "R50+ViT-B/16 with image_size=224"),
+        ("vit_small_r26_s32_384", "R26+ViT-S/32 with image_size=384"),
+        ("vit_tiny_r_s16_p8_224", "R+ViT-Ti/16 with image_size=224"),
+        ("google/vit-hybrid-base-bit-384", "R50+ViT-B/16 with image_size=384"),
+        ("R50-ViT-L_32", "R50+ViT-L/32"),
+        ("resnetv2_50x1_bit", "BiT-R50x1"),
+        ("resnetv2_152x2_bit_teacher_384", "BiT-R152x2 with image_size=384"),
+        ("resnetv2_101x3_bitm_in21k", "BiT-R101x3"),
+        ("BiT-M-R50x3", "BiT-R50x3"),
+        ("google/bit-50", "BiT-R50x1"),
+    ],
+)
+def test_spellings_of_other_projects(name, variant):
+    with pytest.raises(ValueError) as error:
+        vit_tf.create_model(name)
+    assert str(error.value) == f"Unknown model {name!r}. Did you mean {variant}?"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_spelling_is_another_variant(name):
+    assert other_spelling(name.lower().replace("/", "_")) == (name, None)
+
+
+@pytest.mark.parametrize("name", ["vit_giant_patch14_224", "vit_base_patch15_224", "resnet50", ""])
+def test_other_models_have_no_spelling(name):
+    with pytest.raises(ValueError, match=r"Unknown model .* vit_tf.list_models\(\) returns all"):
         get_variant(name)

@@ -219,7 +219,7 @@ def test_a_context_ends_with_its_block():
 
 
 def random_layers(model):
-    """The Dropout and StochasticDepth layers by the places of paper A.7."""
+    """The Dropout and StochasticDepth layers by the places of docs/paper.md A.7."""
     places = {"embedding": model.embedding_dropout}
     for index, block in enumerate(model.blocks):
         places |= {

@@ -160,7 +160,7 @@ MISTAKES = {
     "mistake, name", [(title, name) for title, (names, _) in MISTAKES.items() for name in names]
 )
 def test_known_mistakes_are_beyond_the_tolerance(load, mistake, name):
-    """paper.md C.1 and C.2; smaller epsilons are told apart in `test_residual.py`."""
+    """docs/paper.md C.1 and C.2; smaller epsilons are told apart in `test_residual.py`."""
     file, model = load(name)
     MISTAKES[mistake][1](model)
     assert golden_excess(model(file["images"]), file["logits"]) > 1

@@ -1,8 +1,9 @@
 """A published `.npz` file with its sidecar, by canonical key, however its writer called the arrays.
 
 Newer (Linen) block names, numbered layers, the prefixes of training states and big_vision's files
-are read as well (paper.md B.3, B.8). In big_vision, positions are a top-level array without a class
-slot, since the class token holds its own, and the blocks may be stacked along a leading axis.
+are read as well (docs/paper.md B.1, B.2, B.8). In big_vision, positions are a top-level array
+without a class slot, since the class token holds its own, and the blocks may be stacked along a
+leading axis.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""The published layout of BiT ResNets (paper.md B.4); see the package for what each function is."""
+"""The published layout of BiT ResNets (docs/paper.md B.4).
+
+See the package for what each function is.
+"""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The published layout of Vision Transformers and hybrids (paper.md B.2, B.3, B.8).
+"""The published layout of Vision Transformers and hybrids (docs/paper.md B.2, B.3, B.8).
 
 See the package for what each function is.
 """

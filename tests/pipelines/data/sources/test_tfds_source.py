@@ -11,7 +11,8 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from pipelines.data.builtin import digits
-from pipelines.data.sources import tfds_source
+from pipelines.data.sources import open as open_module
+from pipelines.data.sources import tfds_catalog, tfds_source
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
 
@@ -208,7 +209,16 @@ def test_missing_version(sharded_dir):
         ("zzzzzzzz", "train", ["no data set named 'zzzzzzzz'"]),
         ("digits/lows", "train", ["'digits/lows'", "all, low"]),
         ("digits:7.0.0", "train", ["'digits:7.0.0'", "1.0.0"]),
-        ("../digits", "train", ["'../digits'", "name[/config][:version]"]),
+        ("digits-low", "train", ["'digits-low'", "name[/config][:version]"]),
+        ("gs://bucket/pets", "train", ["'gs://bucket/pets'", "name[/config][:version]"]),
+        ("../digits", "train", ["'../digits'", "Did you mean folder:../digits?"]),
+        ("/data/pets", "train", ["'/data/pets'", "Did you mean folder:/data/pets?"]),
+        ("pets/", "train", ["'pets/'", "Did you mean folder:pets/?"]),
+        ("labels.csv", "train", ["'labels.csv'", "Did you mean list:labels.csv?"]),
+        ("~/a/labels.JSONL", "train", ["Did you mean list:~/a/labels.JSONL?"]),
+        ("Folder:/data/pets", "train", ["Did you mean folder:/data/pets?"]),
+        ("imagefolder:pets", "train", ["Did you mean folder:pets?"]),
+        ("tfrecords:pets", "train", ["Did you mean tfrecord:pets?"]),
         ("huggingface:mnist", "train", ["name[/config][:version]"]),
         ("digits", "trian", ["'trian'", "train (1,297), validation (200), test (300)"]),
         ("digits", "train[", ["'train['"]),
@@ -222,6 +232,21 @@ def test_clear_errors(name, split, texts):
     message = _message(name, split)
     for text in texts:
         assert text in message
+
+
+def test_the_kinds_in_messages_are_those_there_are():
+    assert list(tfds_catalog._KINDS) == list(open_module._KINDS)
+    assert set(tfds_catalog._KIND_SYNONYMS.values()) == set(tfds_catalog._KINDS)
+
+
+def test_folders_on_disk(tmp_path):
+    (tmp_path / "pets" / "small").mkdir(parents=True)
+    (tmp_path / "pets" / "dataset.json").touch()
+    assert "Did you mean tfrecord:pets or" in _message("pets", "train", tmp_path)
+    assert "Did you mean folder:pets/small or" in _message("pets/small", "train", tmp_path)
+    assert "folder:" not in _message("pets/large", "train", tmp_path)
+    (tmp_path / "cifar10").mkdir()
+    assert "is not prepared" in _message("cifar10", "train", tmp_path)
 
 
 def test_unlabelled_split(sharded_dir):

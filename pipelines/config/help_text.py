@@ -1,0 +1,60 @@
+"""The text of `--help`."""
+
+import textwrap
+
+from pipelines.config.recipes import summaries
+
+_WIDTH, _INDENT = 100, 20
+_SETTINGS = """\
+model names: python -c "import vit_tf; print(*vit_tf.list_models())"
+fields of --set: docs/configuration.md describes all of them;
+  `python -m pipelines.pretrain --dry_run` prints those of a run with their values."""
+# What absl appends to the text of a flag that repeats; ours say it themselves.
+_REPEATS = "repeat this option to specify a list of values"
+
+
+def help_text(description, usage, own, shared):
+    """What `--help` prints.
+
+    Args:
+        description: first paragraphs; one that begins with "example:" keeps its lines.
+        usage: how the command is called.
+        own, shared: flags of this command and of several, as `absl.flags.Flag`s.
+    """
+    blocks = [
+        text if text.startswith("example:") else textwrap.fill(text, _WIDTH)
+        for text in description.strip().split("\n\n")
+    ]
+    blocks.append(f"usage: {usage}")
+    for heading, flags in (("flags of this command", own), ("flags of several commands", shared)):
+        if flags:
+            rows = [_flag(flag) for flag in sorted(flags, key=lambda flag: flag.name)]
+            blocks.append("\n".join([f"{heading}:", *rows]))
+    if any(flag.name == "experiment" for flag in shared):
+        blocks.append("\n".join(["experiments:", recipe_list()]))
+        blocks.append(_SETTINGS)
+    return "\n\n".join(blocks)
+
+
+def recipe_list():
+    """The recipes, a line each."""
+    return "\n".join(_entry(name, text) for name, text in summaries().items())
+
+
+def _flag(flag):
+    is_set = flag.default is not False and flag.default not in (None, "", [])
+    default = f" (default: {flag.default})" if is_set else ""
+    text = flag.help.removesuffix(_REPEATS).rstrip("; \n")
+    return _entry(f"--{flag.name}", f"{text}{default}")
+
+
+def _entry(name, text):
+    """A name and what it means, from column `_INDENT` on."""
+    start = f"  {name}"
+    lines = textwrap.wrap(
+        text, _WIDTH, initial_indent=" " * _INDENT, subsequent_indent=" " * _INDENT
+    )
+    if len(start) + 2 <= _INDENT:
+        lines[0] = start.ljust(_INDENT) + lines[0][_INDENT:]
+        return "\n".join(lines)
+    return "\n".join([start, *lines])

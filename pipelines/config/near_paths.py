@@ -1,0 +1,123 @@
+"""What somebody meant who wrote `--set lr=0.1`, `--steps=5` or `--output_dir=runs/a`."""
+
+import shlex
+
+from vit_tf.config.near_names import as_question, near_names
+
+# Names of other projects -> a config path. What a path ends with needs no entry.
+_PATHS = {
+    "accum_steps": "train.accumulate_steps",
+    "amp": "model.dtype",
+    "arch": "model.name",
+    "bs": "train.batch_size",
+    "clip_grad": "optimizer.clip_norm",
+    "data": "data.name",
+    "data_path": "data.name",
+    "dataset": "data.name",
+    "dataset_name": "data.name",
+    "drop_path": "model.stochastic_depth",
+    "drop_path_rate": "model.stochastic_depth",
+    "ema": "train.ema_decay",
+    "epochs": "train.steps",
+    "grad_clip": "optimizer.clip_norm",
+    "gradient_accumulation_steps": "train.accumulate_steps",
+    "img_size": "model.image_size",
+    "input_size": "model.image_size",
+    "iterations": "train.steps",
+    "lr": "optimizer.learning_rate",
+    "lr_scheduler": "schedule.decay",
+    "max_grad_norm": "optimizer.clip_norm",
+    "max_steps": "train.steps",
+    "mixed_precision": "model.dtype",
+    "model": "model.name",
+    "model_name": "model.name",
+    "num_epochs": "train.steps",
+    "num_steps": "train.steps",
+    "num_train_epochs": "train.steps",
+    "opt": "optimizer.name",
+    "optimizer": "optimizer.name",
+    "precision": "model.dtype",
+    "pretrained": "init_from",
+    "resolution": "model.image_size",
+    "save_steps": "train.checkpoint_every",
+    "scheduler": "schedule.decay",
+    "smoothing": "train.label_smoothing",
+    "val_split": "data.eval_split",
+    "warmup": "schedule.warmup_steps",
+    "wd": "optimizer.weight_decay",
+}
+# Names of other projects -> flags, of which the first that a command has is meant.
+_FLAGS = {
+    "checkpoint": ("init_from", "model", "workdir"),
+    "ckpt": ("init_from", "model", "workdir"),
+    "config_file": ("config",),
+    "log_dir": ("workdir",),
+    "logdir": ("workdir",),
+    "model_dir": ("model", "workdir"),
+    "model_path": ("model", "init_from"),
+    "output_dir": ("output", "workdir"),
+    "pretrained": ("init_from",),
+    "recipe": ("experiment",),
+    "resume": ("workdir",),
+    "save_dir": ("output", "workdir"),
+    "topk": ("top",),
+}
+# Their values are of another kind than those of the path.
+_EPOCHS = ("epochs", "num_epochs", "num_train_epochs")
+_SWITCHES = ("amp", "ema", "pretrained")
+
+
+def path_hint(name, known) -> str:
+    """The end of a message about an unknown config path: " Did you mean ...?", or ""."""
+    return as_question(_paths(name, known) or _near_paths(name, known)) + _note(name)
+
+
+def flag_hint(name, value, flags, paths) -> str:
+    """The end of a message about an unknown flag, with the flag or `--set` that does it.
+
+    Args:
+        name: of the flag, without dashes in front.
+        value: what was assigned to it, "" if nothing was.
+        flags: names of the flags that the command has.
+        paths: config paths that its `--set` takes; none if it has no `--set`.
+    """
+    is_told = value and _plain(name) not in _EPOCHS + _SWITCHES
+    value = shlex.quote(value) if is_told else ""
+    near_flags = [flag for flag in _FLAGS.get(_plain(name), ()) if flag in flags][:1]
+    settings = [] if near_flags else _paths(name, paths)
+    if not near_flags and not settings:
+        near_flags, settings = near_names(_plain(name), flags), _near_paths(name, paths)
+    found = [f"--{flag}" + f"={value}" * bool(value) for flag in near_flags]
+    found += [f"--set {path}={value or '...'}" for path in settings]
+    return (as_question(found[:3]) or " --help lists the flags.") + _note(name)
+
+
+def _plain(name):
+    return name.lower().replace("-", "_")
+
+
+def _paths(name, known):
+    """Up to three paths that `name`, or its end, is, ends or has another name for."""
+    name = _plain(name)
+    if name in known:
+        return [name]
+    name = name.rpartition(".")[2]
+    if found := [path for path in known if path.rpartition(".")[2] == name]:
+        return found[:3]
+    return [_PATHS[name]] if _PATHS.get(name) in known else []
+
+
+def _near_paths(name, known):
+    """Up to three paths that are spelt, or end, nearly as `name`."""
+    if "." in name:
+        return near_names(name, known)
+    ends = near_names(_plain(name), [path.rpartition(".")[2] for path in known], cutoff=0.7)
+    return [path for end in ends for path in known if path.rpartition(".")[2] == end][:3]
+
+
+def _note(name):
+    return (
+        " Training is counted in steps: epochs x images / train.batch_size."
+        if _plain(name) in _EPOCHS
+        else ""
+    )

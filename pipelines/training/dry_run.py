@@ -1,0 +1,99 @@
+"""What a run would be, without training: its configuration, model, cost and first batch."""
+
+import dataclasses
+import json
+import re
+
+from pipelines.data.bad_images import BadImages
+from pipelines.errors import DataError
+from pipelines.runs import model_source
+from pipelines.runs.strategies import describe
+from pipelines.runs.workdir import Workdir
+from pipelines.training.loop import check_input, open_data
+from vit_tf import cost
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
+
+
+def dry_run(experiment, workdir, strategy) -> str:
+    """Describes the run that `loop.train` would start; writes nothing to the workdir.
+
+    Data sets of the package are prepared if they are not there, as for training.
+
+    Args:
+        experiment, workdir, strategy: as for `loop.train`.
+
+    Returns:
+        The configuration as JSON, the size and cost of the model, and the shapes of the first
+        batch, or why there is none.
+
+    Raises:
+        UserError: for input that does not fit, as `loop.train`.
+    """
+    lines = [_readable(experiment.to_dict())]
+    if experiment.init_from:
+        lines.append(f"starts from: {model_source.find(experiment.init_from).name}")
+    try:
+        data, _ = open_data(experiment, Workdir(workdir))
+    except DataError as error:
+        classes, batch = None, f"none: {error}"
+    else:
+        classes, batch = data.source.num_classes, _first_batch(data)
+    config = experiment.model.config(classes or 0)
+    check_input(experiment.train, config, strategy.num_replicas_in_sync)
+    return "\n".join(
+        [
+            *lines,
+            f"model: {experiment.model.name} with {config.summary()}"
+            + ("" if classes else ", without a head: the data say how many classes there are"),
+            *_costs(experiment, config, strategy.num_replicas_in_sync),
+            f"devices: {describe(strategy)}",
+            f"first batch: {batch}",
+        ]
+    )
+
+
+def _costs(experiment, config, replicas):
+    train, precision = experiment.train, experiment.model.dtype
+    state = cost.training_bytes(config, experiment.optimizer.name, train.ema_decay is not None)
+    images = train.batch_size // (replicas * train.accumulate_steps)
+    activations = cost.activation_bytes(config, images, precision)
+    macs = cost.macs(config)
+    yield (
+        f"size: {cost.parameters(config):,} parameters in {cost.arrays(config)} arrays, "
+        f"{cost.weight_bytes(config) / 1e6:,.1f} MB"
+    )
+    step = 6 * macs * train.batch_size
+    yield (
+        f"cost: {_metric(macs, 'MACs')} per image forward, {_metric(step, 'FLOPs')} per step, "
+        f"{_metric(step * train.steps, 'FLOPs')} for all {train.steps:,} steps"
+    )
+    yield (
+        f"memory of each device: {state / 1e6:,.1f} MB for weights, gradients and optimizer, about "
+        f"{activations / 1e6:,.1f} MB for the activations of {images} images at a time"
+    )
+
+
+def _readable(values):
+    """JSON with a line for each field, lists included."""
+    text = json.dumps(values, indent=2)
+    return re.sub(r"\[\n[^\[\]]*\]", lambda found: json.dumps(json.loads(found[0])), text)
+
+
+def _metric(number, unit):
+    """A count with three digits and a prefix, such as "17.6 GMACs"."""
+    power = min(max(len(str(number)) - 1, 0) // 3, len(_PREFIXES) - 1)
+    return f"{number / 1000**power:,.3g} {_PREFIXES[power]}{unit}"
+
+
+def _first_batch(data):
+    """The source of the first batch, and the dtype and shape of each of its parts."""
+    if data.bad_images is not None:
+        data = dataclasses.replace(data, bad_images=BadImages(None))  # Names them in no file.
+    batch = next(iter(data.dataset(0)))
+    parts = [f"{name} {part.dtype.name} {list(part.shape)}" for name, part in batch.items()]
+    source = data.source
+    return (
+        f"{', '.join(parts)}, from {source} ({source.num_examples:,} examples of "
+        f"{source.num_classes} classes)"
+    )

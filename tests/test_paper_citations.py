@@ -1,0 +1,150 @@
+"""Does every citation of docs/paper.md lead to a heading, and are its numbers those of the code?"""
+
+import re
+
+import pytest
+
+from pipelines.config.augmentation import AUGREG_LEVELS
+from tests.checkout import ROOT
+from tests.vit_tf import test_cost, test_parameter_counts
+from vit_tf.config.variants import VARIANTS
+
+PAPER = (ROOT / "docs" / "paper.md").read_text()
+_SECTION = r"[A-O](?:\.\d+)?\b"
+_CITATION = re.compile(rf"docs/paper\.md ({_SECTION}(?:(?:,| and) {_SECTION})*)")
+
+
+def headings(text):
+    """The numbers of the headings of a page, such as "A" and "A.3"."""
+    return set(re.findall(rf"^#+ ({_SECTION})\.? ", text, re.MULTILINE))
+
+
+def citations(text):
+    """Sections that a text cites as docs/paper.md, in order."""
+    found = _CITATION.findall(text)
+    return [section for sections in found for section in re.findall(_SECTION, sections)]
+
+
+def stray_citations(text):
+    """Citations of a module in another form than `docs/paper.md F.2`, which nothing checks."""
+    cited = {match.start() + len("docs/") for match in _CITATION.finditer(text)}
+    stray = [match[0] for match in re.finditer(r"paper\.md", text) if match.start() not in cited]
+    return stray + re.findall(r"\b[Pp]aper,? [A-O]\.\d+", text)
+
+
+def tables(section):
+    """The tables below a heading, each as a dict: first cell of a row -> its other cells."""
+    (body,) = re.findall(
+        rf"^### {re.escape(section)} .*?$(.*?)(?=^##|\Z)", PAPER, re.MULTILINE | re.DOTALL
+    )
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", body, re.MULTILINE):
+        lines = [line.strip(" |").split(" | ") for line in block.splitlines()]
+        found.append([tuple(line) for line in lines[2:]])
+    return found
+
+
+def numbers(rows):
+    """Rows of a table with a name in front, as name -> numbers."""
+    found = {name: tuple(float(cell.replace(",", "")) for cell in rest) for name, *rest in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def _modules():
+    return [
+        path
+        for package in ("custom_ops", "vit_tf", "pipelines", "tests")
+        for end in ("py", "h", "cc")
+        for path in (ROOT / package).rglob(f"*.{end}")
+        if path.name != "test_paper_citations.py"
+    ]
+
+
+def _pages():
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+def test_citations_lead_somewhere():
+    known = headings(PAPER)
+    cited = {
+        section: path.relative_to(ROOT)
+        for path in _modules() + _pages()
+        for section in citations(path.read_text())
+    }
+    assert len(cited) > 15
+    assert {section: path for section, path in cited.items() if section not in known} == {}
+
+
+def test_citations_have_one_form():
+    found = {path.relative_to(ROOT): stray_citations(path.read_text()) for path in _modules()}
+    assert {path: stray for path, stray in found.items() if stray} == {}
+
+
+def test_sizes_are_those_of_the_variants():
+    (rows,) = tables("A.1")
+    sizes = numbers(rows)
+    for name, config in VARIANTS.items():
+        if "ViT-" in name:
+            size = "ViT-" + name.split("ViT-")[1].split("/")[0]
+            expected = (config.layers, config.hidden_size, config.mlp_size, config.heads)
+            assert sizes[size] == expected, name
+    assert len(sizes) == 5
+
+
+def test_parameter_counts_are_those_of_the_models():
+    vits, hybrids, resnets = map(numbers, tables("A.11"))
+    assert vits == test_parameter_counts.PUBLISHED
+    assert hybrids == test_parameter_counts.PUBLISHED_HYBRIDS
+    assert resnets == test_parameter_counts.PUBLISHED_BIT
+
+
+def test_hybrids_are_those_of_the_variants():
+    (rows,) = tables("C.3")
+    assert {name for name, *_ in rows} == {name for name, c in VARIANTS.items() if _stem(c)}
+    for name, units, grid, grid_at_384, reduction, channels in rows:
+        config = VARIANTS[name]
+        assert units == (", ".join(map(str, config.stem.stage_depths)) or "none")
+        assert grid == "{} x {}".format(*config.grid)
+        assert grid_at_384 == "{} x {}".format(*config.replace(image_size=384).grid)
+        assert int(reduction) == config.stem.reduction * config.patch_size
+        assert int(channels) == config.stem.channels
+
+
+def _stem(config):
+    return getattr(config, "stem", None)
+
+
+def test_costs_are_those_of_the_models():
+    vits, hybrids, resnets = map(numbers, tables("L.2"))
+    assert vits == test_cost.VITS
+    assert hybrids | resnets == test_cost.OTHER_GMACS
+    (rows,) = tables("L.3")
+    assert [(name, int(epochs), int(flops)) for name, epochs, flops in rows] == test_cost.TABLE_6
+
+
+def test_augreg_levels_are_those_of_the_configuration():
+    (rows,) = tables("F.7")
+    assert numbers(rows) == {
+        name: tuple(fields[key] for key in ("randaugment_layers", "randaugment_magnitude", "mixup"))
+        for name, fields in AUGREG_LEVELS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "cited", "stray"),
+    [
+        ("(docs/paper.md F.2)", ["F.2"], 0),
+        ("docs/paper.md B.2, B.3 and M; more", ["B.2", "B.3", "M"], 0),
+        ("see [the page](docs/paper.md)", [], 1),
+        ("paper.md F.2, and paper, A.3", [], 2),
+        ("the paper, section 3.1; Paper A.6", [], 1),
+    ],
+)
+def test_citations_are_found(text, cited, stray):
+    assert citations(text) == cited
+    assert len(stray_citations(text)) == stray
+
+
+def test_headings_are_found():
+    assert headings("# A page\n\n## A. One\n\n### A.3 Two\n\nB.1 no") == {"A", "A.3"}
