@@ -146,6 +146,7 @@ def test_functions_are_short(package):
     [
         "README.md",
         "CONTRIBUTING.md",
+        "SECURITY.md",
         *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
     ],
 )

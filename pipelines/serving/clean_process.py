@@ -23,7 +23,8 @@ def call_signatures(directory, calls, loader=None, timeout=600) -> list[dict]:
 
     Args:
         directory: the SavedModel.
-        calls: list of `(signature, input)`; an input is an array, or a list of bytes.
+        calls: list of `(signature, input)`; an input is an array, a list of bytes, or None for a
+            signature that takes nothing.
         loader: Python file to run before the model is loaded, or None.
         timeout: seconds until the process is ended.
 
@@ -65,13 +66,14 @@ def _write_calls(exchange, calls):
     """Writes each bytes input as a uint8 array: NumPy's string type drops trailing zeros."""
     arrays, table = {}, []
     for number, (signature, inputs) in enumerate(calls):
+        row = {"signature": signature, "strings": None}
         if isinstance(inputs, np.ndarray):
             arrays[str(number)] = inputs
-            table.append({"signature": signature, "strings": None})
-        else:
+        elif inputs is not None:
             for place, data in enumerate(inputs):
                 arrays[f"{number}/{place}"] = np.frombuffer(data, np.uint8)
-            table.append({"signature": signature, "strings": len(inputs)})
+            row["strings"] = len(inputs)
+        table.append(row)
     np.savez(os.path.join(exchange, "inputs.npz"), **arrays)
     with open(os.path.join(exchange, "calls.json"), "w", encoding="utf-8") as file:
         json.dump(table, file)

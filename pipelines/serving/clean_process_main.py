@@ -49,12 +49,13 @@ def _call_signatures(directory, exchange, loader=None):
     outputs = {}
     with np.load(os.path.join(exchange, "inputs.npz"), allow_pickle=False) as arrays:
         for number, row in enumerate(table):
-            if row["strings"] is None:
-                inputs = tf.constant(arrays[str(number)])
-            else:
+            inputs = []
+            if row["strings"] is not None:
                 parts = [arrays[f"{number}/{place}"].tobytes() for place in range(row["strings"])]
-                inputs = tf.constant(parts, tf.string, [len(parts)])
-            for name, value in loaded.signatures[row["signature"]](inputs).items():
+                inputs.append(tf.constant(parts, tf.string, [len(parts)]))
+            elif str(number) in arrays:
+                inputs.append(tf.constant(arrays[str(number)]))
+            for name, value in loaded.signatures[row["signature"]](*inputs).items():
                 value = value.numpy()
                 if value.dtype == object:  # TensorFlow's strings
                     value = np.char.decode(value.astype(bytes), "utf-8")

@@ -12,7 +12,7 @@ from pipelines.errors import UserError
 from pipelines.runs import model_source
 from pipelines.runs.model_source import ModelSource
 from pipelines.serving import saved_model
-from pipelines.serving.signatures import make_signatures
+from pipelines.serving.signatures import class_names, make_signatures
 from vit_tf.images.decoding import MAX_PIXELS, decode_image
 
 BATCH_SIZE = 32
@@ -23,7 +23,7 @@ _MAX_BYTES = 2**28
 _MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
 _SIGNATURE = "serving_bytes_lenient"
-_OUTPUTS = {"probabilities", "classes", "valid"}
+_OUTPUTS = {"probabilities", "valid"}
 # What TensorFlow says of a fused export where the compiled ops are not loaded.
 _UNKNOWN_OP = "Op type not registered 'Vit"
 
@@ -56,12 +56,13 @@ def predict(model_path, paths, top, weights="final"):
         _print_note(
             f"no image given: predicting {count} handwritten digits of the digits test split"
         )
-    classify = load_classifier(source)
+    classify, labels = load_classifier(source)
 
     done = 0
     for batch in _batches(images):
         names, contents = zip(*batch, strict=True)
-        yield from _results(classify, names, contents, top)
+        outputs = classify(tf.constant(contents))
+        yield from _results(outputs, labels, names, top)
         if count > _MAX_WITHOUT_PROGRESS and done * 10 // count < (done + len(batch)) * 10 // count:
             _print_note(f"predicted {done + len(batch)} of {count} images")
         done += len(batch)
@@ -112,8 +113,8 @@ def load_classifier(source):
     """Reads what `find_model` found.
 
     Returns:
-        A function from string `[B]`, encoded images, to a dict with `probabilities` float32
-        `[B, K]`, `classes` string `[B, K]` and `valid` bool `[B]`.
+        `(classify, labels)`: a function from string `[B]`, encoded images, to a dict with
+        `probabilities` float32 `[B, K]` and `valid` bool `[B]`; and the `K` names of the classes.
 
     Raises:
         UserError: if it is damaged, not one of ours, or a model without classes.
@@ -123,7 +124,7 @@ def load_classifier(source):
     model, preprocessing = model_source.open_model(source)
     if model.head is None:
         raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
-    return make_signatures(model, preprocessing)[_SIGNATURE]
+    return make_signatures(model, preprocessing)[_SIGNATURE], class_names(model, preprocessing)
 
 
 def example_images():
@@ -168,7 +169,8 @@ def _load_saved_model(path):
         custom_ops.load()  # For a fused export: ours, since what a file carries may be anything.
     try:
         loaded = tf.saved_model.load(path)
-        outputs = loaded.signatures[_SIGNATURE].structured_outputs.keys()
+        outputs = loaded.signatures[_SIGNATURE].structured_outputs
+        names = loaded.signatures["labels"]()["classes"].numpy()
     except (
         Exception
     ) as error:  # TensorFlow raises many unrelated types for a directory of something else.
@@ -181,18 +183,21 @@ def _load_saved_model(path):
             ) from None
         raise UserError(
             f"{path} is not a SavedModel written by pipelines.export with classes to predict "
-            f"({type(error).__name__}: {reason})."
+            f"({type(error).__name__}: {reason}). If an older version wrote it, export the model "
+            "again."
         ) from None
-    if not outputs >= _OUTPUTS:
+    if not outputs.keys() >= _OUTPUTS:
         raise UserError(
             f"{path}: expected {sorted(_OUTPUTS)} from {_SIGNATURE}. It gives {sorted(outputs)}."
         )
+    if (count := outputs["probabilities"].shape[-1]) != len(names):
+        raise UserError(f"{path} names {len(names)} classes and gives {count} probabilities.")
 
     def classify(image_bytes):
         # Through `loaded`, which owns the variables.
         return loaded.signatures[_SIGNATURE](image_bytes=image_bytes)
 
-    return classify
+    return classify, [name.decode("utf-8", "replace") for name in names]
 
 
 def _batches(items):
@@ -206,12 +211,9 @@ def _batches(items):
         yield batch
 
 
-def _results(classify, paths, contents, top):
-    outputs = classify(tf.constant(contents))
-    probabilities, classes, valid = (
-        outputs[name].numpy() for name in ("probabilities", "classes", "valid")
-    )
-    for path, row, labels, whole in zip(paths, probabilities, classes, valid, strict=True):
+def _results(outputs, labels, paths, top):
+    probabilities, valid = (outputs[name].numpy() for name in ("probabilities", "valid"))
+    for path, row, whole in zip(paths, probabilities, valid, strict=True):
         if not whole:
             raise _undecodable(path)
         # A stable sort, so that equal probabilities come in label order.
@@ -220,7 +222,7 @@ def _results(classify, paths, contents, top):
             "path": path,
             "top": [
                 {
-                    "label": labels[index].decode("utf-8", "replace"),
+                    "label": labels[index],
                     "index": int(index),
                     "probability": float(row[index]),
                 }

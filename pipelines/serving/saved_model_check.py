@@ -6,6 +6,7 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import RunError
 from pipelines.serving import clean_process
+from pipelines.serving.signatures import TOP_CLASSES, class_names
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.analysis.comparison import relative_difference
 from vit_tf.images.decoding import decode_image
@@ -14,6 +15,8 @@ from vit_tf.images.decoding import decode_image
 # optimisation fuses and reorders what rounds; measured up to 12 layers: 2e-6 in float32, 1e-3 in
 # float16, 2e-2 in bfloat16. A wrong resize or a lost weight is far outside.
 TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+# Outputs that follow from the probabilities.
+_TOP = ("top_classes", "top_probabilities")
 # Outputs whose largest value is smaller are compared as if it were this.
 _MIN_SCALE = 1e-3
 
@@ -35,6 +38,7 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
         RunError: if it does not load or run there, or an output differs by more than `TOLERANCE`.
     """
     calls, expected = [], []
+    labels = class_names(model, preprocessing)
     for name, images, inputs in _calls(preprocessing.image_size):
         if name in signatures:
             calls.append((name, inputs))
@@ -46,9 +50,12 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
         raise RunError(f"The export does not work with TensorFlow alone: {error}") from None
     tolerance, largest = TOLERANCE[model.compute_dtype], 0.0
     for (name, _), ours, theirs in zip(calls, expected, actual, strict=True):
-        if ours.keys() != theirs.keys():
-            raise RunError(f"The export's {name} returns {sorted(theirs)}, not {sorted(ours)}.")
-        for key, value in ours.items():
+        keys = [*ours, *_TOP] if "probabilities" in ours else list(ours)
+        if set(keys) != theirs.keys():
+            raise RunError(f"The export's {name} returns {sorted(theirs)}, not {sorted(keys)}.")
+        for key in keys:
+            # The top classes come last, when the probabilities they follow from were compared.
+            value = ours[key] if key in ours else _top(theirs["probabilities"], labels)[key]
             difference = _difference(theirs[key], value)
             if not difference <= tolerance:
                 raise RunError(
@@ -62,8 +69,9 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
 def _calls(image_size):
     """Yields `(signature, images, inputs)`: what to call, and the images that the inputs encode.
 
-    Images are uint8 arrays, None for one that cannot be decoded.
+    Images are uint8 arrays, None for one that cannot be decoded. `labels` takes no inputs.
     """
+    yield "labels", [], None
     height, width = image_size
     generator = np.random.default_rng(0)
     own, odd, tiny = (
@@ -82,7 +90,9 @@ def _calls(image_size):
 
 
 def _expected_outputs(name, model, preprocessing, images):
-    """What the model computes for `images` here, eagerly: dict of arrays."""
+    """What the model computes for `images` here, eagerly, without `_TOP`: dict of arrays."""
+    if name == "labels":
+        return {"classes": np.array(class_names(model, preprocessing))}
     height, width = preprocessing.image_size
     valid = np.array([image is not None for image in images])
     blank = np.zeros((height, width, 3), np.uint8)
@@ -100,14 +110,23 @@ def _expected_outputs(name, model, preprocessing, images):
     for key, value in outputs.items():
         if not np.isfinite(value).all():
             raise RunError(f"The model's {key} for ordinary images are not finite.")
-    if name in ("attend", "embed"):
-        return outputs
-    labels = preprocessing.labels or [str(i) for i in range(model.config.num_classes)]
-    outputs["classes"] = np.array([labels] * len(images))
     if name == "serving_bytes_lenient":
         outputs["logits"][~valid] = outputs["probabilities"][~valid] = np.nan
         outputs["valid"] = valid
     return outputs
+
+
+def _top(probabilities, labels):
+    """What `_TOP` must be beside `probabilities` of the export, float `[B, K]`; dict of arrays.
+
+    Not those of the model: rounding may swap classes whose probabilities are nearly equal.
+    """
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP_CLASSES]
+    invalid = np.isnan(probabilities).any(axis=1, keepdims=True)
+    return {
+        "top_classes": np.where(invalid, "", np.array(labels)[order]),
+        "top_probabilities": np.take_along_axis(probabilities, order, axis=1),
+    }
 
 
 def _difference(actual, expected):

@@ -12,6 +12,11 @@ from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import MAX_PIXELS
 
+# The most probable classes that an answer names.
+TOP_CLASSES = 5
+# The bad images of a batch that an error names.
+_MAX_NAMED = 10
+
 
 def make_signatures(model, preprocessing) -> dict:
     """Builds the signatures of a model.
@@ -19,11 +24,14 @@ def make_signatures(model, preprocessing) -> dict:
     All take images of any size with values 0 .. 255; `preprocessing` is part of the function.
 
     serving_default: `images` float32 `[B, H, W, 3]` to `logits` and `probabilities`, float32
-        `[B, K]`, and `classes`, string `[B, K]`: the class names in label order.
+        `[B, K]`, and `top_classes`, string, and `top_probabilities`, float32, both `[B, T]` with
+        `T = min(5, K)`: the most probable classes, of equal ones the one with the lower index.
     serving_uint8: the same for uint8 `images`.
-    serving_bytes: the same for `image_bytes`, string `[B]`: the contents of JPEG, PNG, GIF (the
-        first frame) or BMP files. A bad one fails the call; the message names its index.
-    serving_bytes_lenient: the same, with NaN for a bad one, and `valid`, bool `[B]`.
+    serving_bytes: the same for `image_bytes`, string `[B]`: the contents of JPEG, PNG, GIF or WebP
+        (the first frame) or BMP files. A bad one fails the call; the message begins with its index.
+    serving_bytes_lenient: the same, with NaN and empty `top_classes` for a bad one, and `valid`,
+        bool `[B]`.
+    labels: nothing to `classes`, string `[K]`: the class names in label order.
     embed: `images` float32 to `embedding`, float32 `[B, D or R]`: what the head reads.
     attend: `images` float32 to `attention`, float32 `[B, layers, heads, rows, columns]`; see
         `vit_tf.analysis.attention_maps`. A ResNet has none.
@@ -40,7 +48,11 @@ def make_signatures(model, preprocessing) -> dict:
         UserError: if the model is unpooled, or model and preprocessing do not fit together.
     """
     _check(model, preprocessing)
-    names = _class_names(model, preprocessing)
+    names = class_names(model, preprocessing)
+
+    @tf.function(input_signature=[], autograph=False)
+    def labels():
+        return {"classes": tf.constant(names, tf.string)}
 
     # Traced once for the four signatures that use it: a fourth of the time and of the file.
     @functools.partial(
@@ -50,10 +62,15 @@ def make_signatures(model, preprocessing) -> dict:
     )
     def classify(inputs):
         logits = tf.cast(model(inputs, training=False), tf.float32)
+        probabilities = preprocessing.to_probabilities(logits)
+        # Of equal values it takes the one with the lower index first.
+        top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
         return {
             "logits": logits,
-            "probabilities": preprocessing.to_probabilities(logits),
-            "classes": tf.tile(tf.constant([names], tf.string), [tf.shape(logits)[0], 1]),
+            "probabilities": probabilities,
+            # A call of `labels`, so that the file holds the names once.
+            "top_classes": tf.gather(labels()["classes"], indices),
+            "top_probabilities": top,
         }
 
     def embed(inputs):
@@ -72,7 +89,13 @@ def make_signatures(model, preprocessing) -> dict:
         "serving_uint8": _on_images(classify, preprocessing, tf.uint8),
         "serving_bytes": _on_bytes(_classify_all, classify, preprocessing),
         "serving_bytes_lenient": _on_bytes(_classify_valid, classify, preprocessing),
+        "labels": labels,
     } | features
+
+
+def class_names(model, preprocessing) -> list[str]:
+    """Names of the classes in label order; their decimal indices if they are unknown."""
+    return list(preprocessing.labels) or [str(i) for i in range(model.config.num_classes)]
 
 
 def _on_images(compute, preprocessing, dtype=tf.float32):
@@ -83,33 +106,50 @@ def _on_images(compute, preprocessing, dtype=tf.float32):
 
 def _on_bytes(classify_bytes, classify, preprocessing):
     """A signature that takes encoded images."""
+
+    # Not a lambda, whose name TensorFlow would leave in the text of errors.
+    def compute(image_bytes):
+        return classify_bytes(image_bytes, classify, preprocessing)
+
     image_bytes = tf.TensorSpec([None], tf.string, name="image_bytes")
-    return tf.function(
-        lambda image_bytes: classify_bytes(image_bytes, classify, preprocessing),
-        [image_bytes],
-        autograph=False,
-    )
+    return tf.function(compute, [image_bytes], autograph=False)
 
 
 def _classify_all(image_bytes, classify, preprocessing):
     """The outputs of `classify`; fails if an image cannot be decoded."""
     inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
-    message = (
-        "image_bytes must be whole JPEG, PNG, GIF or BMP files of at most "
-        f"{MAX_PIXELS} pixels. Cannot decode the elements at index"
-    )
     bad = tf.where(tf.logical_not(valid))[:, 0]
-    all_valid = tf.debugging.Assert(tf.reduce_all(valid), [message, bad], summarize=100)
+    # Of TensorFlow's errors that can hold a text, the one with the fewest words of its own. Python
+    # puts two lines about the operation before it, unless ">" is in its name (2.20).
+    all_valid = tf.raw_ops.Assert(
+        condition=tf.reduce_all(valid), data=[_undecodable(bad)], name="images>decoded"
+    )
     with tf.control_dependencies([all_valid]):
         return classify(tf.identity(inputs))
 
 
+def _undecodable(bad):
+    """The message about images at the indices `bad`, int64 `[n]`; a scalar string tensor."""
+    named = tf.strings.as_string(bad[:_MAX_NAMED])
+    return tf.strings.join(
+        [
+            tf.where(tf.size(bad) > 1, "images ", "image "),
+            tf.strings.reduce_join(named, separator=", "),
+            tf.where(tf.size(bad) > _MAX_NAMED, " and more", ""),
+            " of the batch, counted from 0, cannot be decoded: expected whole JPEG, PNG, GIF, BMP "
+            f"or WebP files of at most {MAX_PIXELS:,} pixels. The signature serving_bytes_lenient "
+            "answers the others",
+        ]
+    )
+
+
 def _classify_valid(image_bytes, classify, preprocessing):
-    """The outputs of `classify`, NaN where an image cannot be decoded, and `valid`."""
+    """The outputs of `classify`, NaN or "" where an image cannot be decoded, and `valid`."""
     inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
-    outputs = classify(inputs)
-    for name in ("logits", "probabilities"):
-        outputs[name] = tf.where(valid[:, None], outputs[name], float("nan"))
+    outputs = {
+        name: tf.where(valid[:, None], value, "" if value.dtype == tf.string else float("nan"))
+        for name, value in classify(inputs).items()
+    }
     return outputs | {"valid": valid}
 
 
@@ -135,8 +175,3 @@ def _check(model, preprocessing):
         "".join(preprocessing.labels).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"A class name is not valid Unicode text: {error}.") from None
-
-
-def _class_names(model, preprocessing):
-    """Names of the classes in label order; their decimal indices if they are unknown."""
-    return list(preprocessing.labels) or [str(i) for i in range(model.config.num_classes)]

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 
+import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override
@@ -130,8 +131,9 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
     timer.start("serving", "the test images from a process that has only TensorFlow")
     examples = test.read([(0, test.num_examples)])
     served = _serve(export.path, list(examples.images))
-    right = int((served.argmax(axis=1) == examples.labels).sum())
-    say(f"{right} of {len(served)} served answers are right")
+    names = np.array(test.labels)[examples.labels]
+    right = int((served["top_classes"][:, 0] == names).sum())
+    say(f"{right} of {len(names)} served answers are right")
 
     timer.start("reporting", "what was learned")
     inputs = tf.stack([preprocessing(decode_image(data)) for data in examples.images])
@@ -149,11 +151,11 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
         export=export,
         labels=test.labels,
         examples=examples,
-        probabilities=served,
+        probabilities=served["probabilities"],
         inputs=inputs.numpy(),
         attention=inspection.attention_map(rows.mean(axis=2), model.grid, model.num_prefix_tokens),
         checks=[
-            *accuracy_checks(means, test.num_examples, right, expected, served),
+            *accuracy_checks(means, test.num_examples, right, expected, served["probabilities"]),
             *model_checks(model, rows),
             *speed_checks(timer.total(), finetune.read_metrics()),
         ],
@@ -214,12 +216,12 @@ def prepare_directory(path):
 
 
 def _serve(path, images):
-    """Probabilities `[n, K]` of encoded images, from another process with TensorFlow only."""
+    """What another process with TensorFlow only says of encoded images; dict of arrays."""
     try:
         (answer,) = clean_process.call_signatures(path, [("serving_bytes", images)])
     except clean_process.CleanProcessError as error:
         raise RunError(f"The exported model cannot be served: {error}") from None
-    return answer["probabilities"]
+    return answer
 
 
 def _conclude(path, report, checks):

@@ -22,12 +22,18 @@ def call_here(directory, calls, loader=None):
     loaded = tf.saved_model.load(directory)
     answers = []
     for name, inputs in calls:
-        inputs = tf.constant(inputs, None if isinstance(inputs, np.ndarray) else tf.string)
-        outputs = {key: value.numpy() for key, value in loaded.signatures[name](inputs).items()}
-        if "classes" in outputs:
-            outputs["classes"] = np.char.decode(outputs["classes"].astype(bytes), "utf-8")
-        answers.append(outputs)
+        arguments = []
+        if inputs is not None:
+            dtype = None if isinstance(inputs, np.ndarray) else tf.string
+            arguments.append(tf.constant(inputs, dtype))
+        outputs = loaded.signatures[name](*arguments)
+        answers.append({key: _array(value) for key, value in outputs.items()})
     return answers
+
+
+def _array(tensor):
+    array = tensor.numpy()
+    return np.char.decode(array.astype(bytes), "utf-8") if tensor.dtype == tf.string else array
 
 
 def assert_close(model, actual, expected):

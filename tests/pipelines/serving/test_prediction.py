@@ -283,7 +283,23 @@ def test_saved_models_of_something_else(tmp_path, folder, predict):
     signatures = {"serving_bytes_lenient": module.same_name}
     tf.saved_model.save(module, str(tmp_path / "same"), signatures)
     refused = predict("--model", tmp_path / "same", image)
-    assert_refused(refused, tmp_path / "same", "['text']", "probabilities")
+    assert_refused(refused, tmp_path / "same", "KeyError: 'labels'", "export the model again")
+
+    module.labels = tf.function(lambda: {"classes": tf.constant(["a", "b"])}, [])
+    signatures["labels"] = module.labels
+    tf.saved_model.save(module, str(tmp_path / "text"), signatures)
+    refused = predict("--model", tmp_path / "text", image)
+    assert_refused(refused, tmp_path / "text", "['text']", "probabilities")
+
+    def three(image_bytes):
+        ones = tf.ones([tf.shape(image_bytes)[0], 3])
+        return {"probabilities": ones, "valid": ones[:, 0] > 0}
+
+    module.three = tf.function(three, [spec], autograph=False)
+    signatures["serving_bytes_lenient"] = module.three
+    tf.saved_model.save(module, str(tmp_path / "three"), signatures)
+    refused = predict("--model", tmp_path / "three", image)
+    assert_refused(refused, tmp_path / "three", "names 2 classes and gives 3 probabilities")
 
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "saved_model.pb").write_bytes(b"\xff" * 99)

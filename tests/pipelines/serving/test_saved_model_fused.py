@@ -119,7 +119,9 @@ def test_prediction_reads_it(tmp_path, no_process):
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     library = tmp_path / "fused" / "assets.extra" / "_vit_ops.so"
     data, image = encoded.every_format()[0]
-    outputs = prediction.load_classifier(found)(tf.constant([data]))
+    classify, labels = prediction.load_classifier(found)
+    outputs = classify(tf.constant([data]))
+    assert labels == list(LABELS)
     expected = preprocessing.to_probabilities(model(preprocessing(image)[None]))
     np.testing.assert_allclose(outputs["probabilities"], expected, rtol=1e-4)
     assert str(library) not in pathlib.Path("/proc/self/maps").read_text()
@@ -150,7 +152,7 @@ except Exception as error:
 import runpy; runpy.run_path(path + "/fused/assets.extra/load_ops.py")
 fused = tf.saved_model.load(path + "/fused").signatures["serving_bytes"](data)
 np.testing.assert_allclose(fused["probabilities"], portable["probabilities"], rtol=1e-4)
-assert (fused["classes"] == portable["classes"]).numpy().all()
+assert (fused["top_classes"] == portable["top_classes"]).numpy().all()
 print("served")
 """
 

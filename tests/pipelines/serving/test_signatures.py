@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from custom_ops import reference
-from pipelines.serving import clean_process, saved_model
+from pipelines.serving import clean_process, saved_model, signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from vit_tf.images.decoding import decode_image
@@ -39,8 +39,12 @@ def assert_classified(exported, outputs, images):
     assert_close(model, outputs["logits"], logits)
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     assert_close(model, outputs["probabilities"], exponents / exponents.sum(axis=1, keepdims=True))
-    labels = preprocessing.labels or ("0", "1", "2", "3", "4")
-    assert outputs["classes"].numpy().tolist() == [[x.encode() for x in labels]] * len(images)
+    labels = np.array([x.encode() for x in preprocessing.labels or ("0", "1", "2", "3", "4")])
+    probabilities = outputs["probabilities"].numpy()
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    assert outputs["top_classes"].numpy().tolist() == labels[order].tolist()
+    top = np.take_along_axis(probabilities, order, axis=1)
+    np.testing.assert_array_equal(outputs["top_probabilities"], top)
 
 
 def test_interface(exported):
@@ -52,7 +56,8 @@ def test_interface(exported):
     classified = {
         "logits": ([None, 5], tf.float32),
         "probabilities": ([None, 5], tf.float32),
-        "classes": ([None, 5], tf.string),
+        "top_classes": ([None, 5], tf.string),
+        "top_probabilities": ([None, 5], tf.float32),
     }
     width = model.config.representation_size or 12
     expected = {
@@ -60,6 +65,7 @@ def test_interface(exported):
         "serving_uint8": (pixels, classified),
         "serving_bytes": (image_bytes, classified),
         "serving_bytes_lenient": (image_bytes, classified | {"valid": ([None], tf.bool)}),
+        "labels": ({}, {"classes": ([5], tf.string)}),
         "embed": (images, {"embedding": ([None, width], tf.float32)}),
         "attend": (images, {"attention": ([None, 2, 3, 2, 3], tf.float32)}),
     }
@@ -84,9 +90,32 @@ def test_images(exported, size, batch):
     assert_classified(exported, loaded.signatures["serving_uint8"](images=images), images)
 
 
+def test_labels(exported):
+    _, preprocessing, loaded = exported
+    classes = loaded.signatures["labels"]()["classes"].numpy()
+    assert [x.decode() for x in classes] == list(preprocessing.labels or "01234")
+
+
+@pytest.mark.parametrize("num_classes", [1, 3, 8])
+def test_top_classes(num_classes):
+    """At most five, the most probable first; of equal ones the one with the lower index."""
+    model, preprocessing = make({"num_classes": num_classes}, {"probabilities": "sigmoid"})
+    model.head.kernel.assign(tf.zeros_like(model.head.kernel))
+    bias = np.arange(num_classes) % 3
+    model.head.bias.assign(bias)
+    compute = signatures.make_signatures(model, preprocessing)["serving_uint8"]
+    outputs = compute(encoded.pixels(20, 30)[None])
+    order = np.argsort(-bias, kind="stable")[:5]
+    assert outputs["top_classes"].numpy().tolist() == [[str(i).encode() for i in order]]
+    expected = 1 / (1 + np.exp(-bias[order].astype(np.float64)))
+    np.testing.assert_allclose(outputs["top_probabilities"][0], expected, rtol=1e-6)
+
+
 def test_empty_batch(exported):
     model, _, loaded = exported
     for name, signature in loaded.signatures.items():
+        if name == "labels":
+            continue
         if "bytes" in name:
             outputs = signature(image_bytes=tf.zeros([0], tf.string))
         else:
@@ -117,8 +146,9 @@ def test_bad_bytes_spoil_only_their_row(exported):
     valid = np.zeros(len(files), bool)
     valid[[1, -1]] = True
     assert outputs["valid"].numpy().tolist() == valid.tolist()
-    for name in ("logits", "probabilities"):
+    for name in ("logits", "probabilities", "top_probabilities"):
         assert np.isnan(outputs[name].numpy()[~valid]).all()
+    assert (outputs["top_classes"].numpy()[~valid] == b"").all()
     kept = {name: tf.boolean_mask(outputs[name], valid) for name in outputs}
     assert_classified(exported, kept, images)
     nothing = loaded.signatures["serving_bytes_lenient"](image_bytes=bad)
@@ -126,12 +156,20 @@ def test_bad_bytes_spoil_only_their_row(exported):
     assert np.isnan(nothing["logits"].numpy()).all()
 
 
-def test_strict_bytes_name_the_bad_elements(exported):
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ([3], "image 3 of the batch"),
+        ([1, 3], "images 1, 3 of the batch"),
+        (range(12), "images 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and more of the batch"),
+    ],
+)
+def test_strict_bytes_begin_with_the_bad_elements(exported, bad, said):
     _, _, loaded = exported
-    good = encoded.every_format()[0][0]
-    bad = encoded.broken()
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"at index\] \[1 3\]"):
-        loaded.signatures["serving_bytes"](image_bytes=[good, bad["cut JPEG"], good, bad["empty"]])
+    files = [b"" if i in bad else encoded.every_format()[0][0] for i in range(12)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"failed: .{said}, .*JPEG") as raised:
+        loaded.signatures["serving_bytes"](image_bytes=files)
+    assert raised.value.message.split()[:5] == "Graph execution error: assertion failed:".split()
 
 
 def test_embed(exported):

@@ -1,0 +1,123 @@
+"""The code blocks of the pages for people, run as a reader would.
+
+`python -m tests.documents docs/serving.md` runs those of a page, from top to bottom, in the current
+directory: `python` blocks in one namespace, `sh` blocks with bash. A `text` block that follows one
+of them is what it prints, where `...` stands for anything. A block that nothing can run here says
+why in the line before it: `<!-- not run: needs TensorFlow Serving -->`.
+"""
+
+import contextlib
+import dataclasses
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+
+_LANGUAGES = ("python", "sh", "text", "json")
+_BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<not_run>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A code block of a page.
+
+    Attributes:
+        language: one of python, sh, text, json.
+        code: what stands in it.
+        line: number of its first line in the page.
+        not_run: why it is not run; None if it is.
+    """
+
+    language: str
+    code: str
+    line: int
+    not_run: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is a program that the tests run."""
+        return self.language in ("python", "sh") and self.not_run is None
+
+
+def blocks(page) -> list[Block]:
+    """The code blocks of a page, in order.
+
+    Args:
+        page: its Markdown.
+
+    Raises:
+        ValueError: if a block does not say which language it is in, or has no end.
+    """
+    found = []
+    for match in _BLOCK.finditer(page):
+        line = page.count("\n", 0, match.start("code")) + 1
+        found.append(Block(match["language"], match["code"], line, match["not_run"]))
+        if match["language"] not in _LANGUAGES:
+            raise ValueError(f"line {line - 1}: ```{match['language']}, not {_LANGUAGES}.")
+    if len(re.findall("^```", page, re.MULTILINE)) != 2 * len(found):
+        raise ValueError("A code block has no end.")
+    return found
+
+
+def run(page, name):
+    """Runs the blocks of a page in this process and the current directory.
+
+    Args:
+        page: its Markdown.
+        name: what tracebacks call it.
+
+    Raises:
+        AssertionError: if a block prints something else than the `text` block after it.
+        Exception: what a block raises; CalledProcessError for one of bash.
+    """
+    namespace = {"__name__": "__main__"}
+    found = blocks(page)
+    for block, following in zip(found, [*found[1:], None], strict=True):
+        if not block.runs:
+            continue
+        if block.language == "python":
+            printed = _run_python(block, name, namespace)
+        else:
+            printed = _run_shell(block)
+        if following and following.language == "text" and not matches(following.code, printed):
+            raise AssertionError(
+                f"{name}, line {following.line}: expected\n{following.code}\nprinted:\n{printed}"
+            )
+
+
+def matches(expected, printed) -> bool:
+    """Whether a block printed what the page says, up to white space; `...` stands for anything."""
+    return doctest.OutputChecker().check_output(
+        expected, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    )
+
+
+def _run_python(block, name, namespace):
+    # So that a traceback has the line numbers of the page.
+    code = compile("\n" * (block.line - 1) + block.code, name, "exec")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, namespace)
+    return printed.getvalue()
+
+
+def _run_shell(block):
+    # `python` is the one that runs this.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.code],
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8") as file:
+        run(file.read(), sys.argv[1])
