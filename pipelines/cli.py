@@ -158,6 +158,11 @@ def define_json(values, text="Print one JSON object instead of text."):
     flags.DEFINE_bool("json", False, text, flag_values=values)
 
 
+def print_note(message):
+    """Prints to stderr: of a command that prints results, they alone go to stdout."""
+    print(message, file=sys.stderr, flush=True)
+
+
 def define_output(values, text):
     """Adds `--output`, for commands that write something else than a workdir."""
     flags.DEFINE_string("output", None, text, flag_values=values)

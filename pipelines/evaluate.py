@@ -18,14 +18,15 @@ def define(values):
 def main(values, arguments):
     del arguments
     experiment = cli.experiment(values)
-    data = experiment.data
     strategy = cli.strategy(values)
     from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.splits import choose_splits
     from pipelines.errors import UserError
     from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
 
     source = model_source.find(*cli.model_path_and_weights(values))
+    data = choose_splits(experiment.data, cli.print_note, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     means = evaluate(

@@ -5,6 +5,7 @@ import dataclasses
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check_at_least, check_choice
 from pipelines.config.names import (
+    AUTO_SPLIT,
     BAD_IMAGES,
     DECAYS,
     LOSSES,
@@ -29,9 +30,12 @@ class Data(Augmentation):
     name: str = "digits"
     # Where TFDS keeps prepared data sets; None is TFDS' own default.
     data_dir: str | None = None
-    train_split: str = "train"
-    # Evaluated during and after training; None evaluates nothing.
-    eval_split: str | None = "test"
+    # auto: train, or the first 90 % of a split that is there alone; see `data/sources/splits.py`.
+    # The config.json of a run holds what was chosen.
+    train_split: str = AUTO_SPLIT
+    # Evaluated during and after training; None evaluates nothing. auto: test, else a validation
+    # split, or the rest of a split that is there alone.
+    eval_split: str | None = AUTO_SPLIT
     # Examples that are shuffled together; about this many encoded images are held in memory.
     shuffle_window: int = 8192
     # global: batches are the same on any number of hosts; files: each host reads its own files.

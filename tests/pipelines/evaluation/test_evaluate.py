@@ -1,5 +1,7 @@
 """Evaluation of a model from disk counts every example once, on every strategy."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -66,6 +68,21 @@ def test_evaluating_on_other_classes_is_refused(finished):
     workdir, _ = finished
     with pytest.raises(UserError, match="10 classes.*digits/low has 5"):
         evaluated(model_source.find(workdir), tiny_experiment("data.name=digits/low"), one_device())
+
+
+def test_a_folder_without_a_test_split(monkeypatch, capsys, tmp_path):
+    for label in range(10):
+        (tmp_path / "images" / str(label)).mkdir(parents=True)
+        for i in range(2):
+            image = tf.fill([8, 8, 3], tf.constant(20 * label + i, tf.uint8))
+            (tmp_path / "images" / str(label) / f"{i}.png").write_bytes(
+                tf.io.encode_png(image).numpy()
+            )
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here("evaluate", "--set=data.name=folder:images", "--json", **here)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["examples"] == 2
+    assert "images has the split train: evaluation takes train[90%:]" in result.stderr
 
 
 def test_nothing_to_evaluate(monkeypatch, capsys, tmp_path):
