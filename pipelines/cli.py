@@ -257,6 +257,11 @@ def define_extend(values):
     )
 
 
+def print_note(message):
+    """Prints to stderr: of a command that prints results, they alone go to stdout."""
+    print(message, file=sys.stderr, flush=True)
+
+
 def define_output(values, text):
     """Adds `--output`, for commands that write something else than a workdir."""
     flags.DEFINE_string("output", None, text, flag_values=values)

@@ -33,6 +33,7 @@ def define(values):
 def main(values, arguments):
     del arguments
     from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.splits import choose_splits
     from pipelines.errors import UserError
     from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
@@ -44,7 +45,7 @@ def main(values, arguments):
     cli.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
     experiment = cli.experiment(values, run=source.workdir)
     strategy = cli.strategy(values)
-    data = experiment.data
+    data = choose_splits(experiment.data, cli.print_note, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     means = evaluate(

@@ -9,9 +9,10 @@ from pipelines import cli
 
 DESCRIPTION = """Writes splits of a data set as TFRecord files of tf.train.Example.
 
-Without --split these are data.train_split and data.eval_split of the experiment, each under the
-name that it begins with. Read them with --set data.name=tfrecord:<output>. Every image is decoded
-once; one that cannot be ends the command, or is left out with --set data.bad_images=skip.
+Without --split these are all splits of the data set; if data.train_split or data.eval_split is
+set, these two, each under the name that it begins with. Read them with
+--set data.name=tfrecord:<output>. Every image is decoded once; one that cannot be ends the command,
+or is left out with --set data.bad_images=skip.
 
 example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --output /data/records
          --split "train=train[:90%]" --split "test=train[90%:]"
@@ -74,7 +75,15 @@ def main(values, arguments):
 
 
 def _splits_of(data):
-    """Returns the splits of an experiment, each with the name that it begins with."""
+    """Returns what to write without --split: [(name, split), ...]."""
+    from pipelines.config.names import AUTO_SPLIT
+    from pipelines.data.sources.open import split_names
+    from pipelines.data.sources.splits import choose_splits
+
+    if data.train_split == data.eval_split == AUTO_SPLIT:
+        if names := split_names(data.name, data.data_dir):
+            return [(name, name) for name in names]
+    data = choose_splits(data, print)
     splits = filter(None, [data.train_split, data.eval_split])
     return [(re.match(r"\w*", split)[0], split) for split in splits]
 

@@ -7,8 +7,8 @@ from absl import flags
 from pipelines import cli
 
 DESCRIPTION = """Prints the most probable classes of images. Folders are searched for jpg, jpeg,
-png, gif and bmp. Without an image it takes a few handwritten digits from the test split of the
-digits data set.
+png, webp, bmp and gif, in any letter case. Without an image it takes a few handwritten digits from
+the test split of the digits data set.
 
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """

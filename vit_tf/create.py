@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from vit_tf.config import ModelConfig
 from vit_tf.config.dtypes import check_dtype
+from vit_tf.config.size_notes import one_patch
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.families import family_of
 
@@ -25,6 +27,9 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
     Returns:
         A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-...".
 
+    Warns:
+        UserWarning: if an image is a single patch.
+
     Raises:
         ValueError: for an unknown name, field or dtype policy, or values that do not fit together.
 
@@ -36,6 +41,8 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
     check_dtype(dtype)
     config = name if isinstance(name, ModelConfig) else get_variant(name)
     config = config.replace(**{key: value for key, value in fields.items() if value is not None})
+    if note := one_patch(config):
+        warnings.warn(note, stacklevel=2)
     return family_of(config).model(config, dtype=dtype)
 
 

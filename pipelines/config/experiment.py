@@ -15,13 +15,18 @@ from pipelines.config.model import (
     unknown_field,
     without_null_fields,
 )
-from pipelines.config.names import WEIGHTS
+from pipelines.config.names import AUTO_SPLIT, WEIGHTS
 from pipelines.config.near_paths import path_hint
 from pipelines.config.renamed import refuse_old_names
 from pipelines.config.sampling import Sampling
 from pipelines.config.sections import Data, Optimizer, Schedule, Train
 from pipelines.errors import UserError
+from vit_tf.config.size_notes import one_patch
 from vit_tf.preprocessing import Preprocessing
+
+_SPLITS = ("train_split", "eval_split")
+# Who sets one of these means the grid that they give.
+_GRID_PATHS = ("model.image_size", "model.patch_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,16 +122,19 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
 
     Values are read by the field's type: `none` for an optional field, `224` or `224,160` for sizes.
     Another `model.name` takes the sizes of that model, not those the recipe gave to its own, and
-    none of the fields that it does not have.
+    none of the fields that it does not have. Another `data.name` takes splits of that data set.
 
     Raises:
-        UserError: for an unknown path (with near names), an unreadable value or a value that
-            does not fit the rest.
+        UserError: for an unknown path (with near names), an unreadable value, a value that does
+            not fit the rest, or a grid of one patch that neither model.image_size nor
+            model.patch_size asks for.
     """
     pairs = [_split(assignment) for assignment in assignments]
-    values, name = experiment.to_dict(), dict(pairs).get("model.name")
-    if name is not None:
-        values["model"] = experiment.model.for_variant(name)
+    values, assigned = experiment.to_dict(), dict(pairs)
+    if "model.name" in assigned:
+        values["model"] = experiment.model.for_variant(assigned["model.name"])
+    if assigned.get("data.name", experiment.data.name) != experiment.data.name:
+        values["data"] = _with_own_splits(values["data"])
     name = values["model"]["name"]
     known = config_paths(name)
     refuse_old_names([path for path, _ in pairs], known, "--set")
@@ -141,7 +149,20 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
         for key in sections:
             section = section.setdefault(key, {})
         section[field] = parse(path, text, known[path])
-    return Experiment.from_dict(values)
+    changed = Experiment.from_dict(values)
+    if changed.model != experiment.model and assigned.keys().isdisjoint(_GRID_PATHS):
+        _refuse_one_patch(changed.model)
+    return changed
+
+
+def _with_own_splits(data):
+    """The data section as a dictionary, for another data set; no evaluation stays none."""
+    return data | {name: AUTO_SPLIT for name in _SPLITS if data[name] is not None}
+
+
+def _refuse_one_patch(model):
+    if note := one_patch(model.config(num_classes=1), "model."):
+        raise UserError(f"{model.name}: {note}")
 
 
 def _split(assignment):

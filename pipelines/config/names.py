@@ -10,6 +10,8 @@ WEIGHTS = ("final", "ema", "best")
 DTYPES = ("float32", "mixed_bfloat16")
 # global: batches are the same on any number of hosts; files: each host reads its own files.
 SHARDINGS = ("global", "files")
+# In place of the name of a split: what the data set has decides.
+AUTO_SPLIT = "auto"
 # What happens to an image that cannot be decoded.
 BAD_IMAGES = ("stop", "skip")
 # How an image is cropped for training.

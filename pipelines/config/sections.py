@@ -5,6 +5,7 @@ import dataclasses
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check_at_least, check_choice, check_local
 from pipelines.config.names import (
+    AUTO_SPLIT,
     BAD_IMAGES,
     DECAYS,
     LOSSES,
@@ -29,8 +30,10 @@ class Data(Augmentation):
             name such as imagenet2012:5.1.0.
         data_dir: where TFDS keeps prepared data sets, none is TFDS' own default; relative paths of
             the other kinds begin here.
-        train_split: what is trained on, in TFDS notation, such as train[:90%].
-        eval_split: what is evaluated during and after training; none evaluates nothing.
+        train_split: what is trained on, in TFDS notation, such as train[:90%]. "auto": train, or
+            the first 90 % of the only split. The config.json of a run holds the choice.
+        eval_split: what is evaluated during and after training; none evaluates nothing. "auto":
+            test, else a validation split, or the rest of the only split.
         shuffle_window: examples that are shuffled together; about this many encoded images are held
             in memory.
         sharding: "global": batches are the same on any number of hosts; "files": each host reads
@@ -45,8 +48,8 @@ class Data(Augmentation):
 
     name: str = "digits"
     data_dir: str | None = None
-    train_split: str = "train"
-    eval_split: str | None = "test"
+    train_split: str = AUTO_SPLIT
+    eval_split: str | None = AUTO_SPLIT
     shuffle_window: int = 8192
     sharding: str = "global"
     bad_images: str = "stop"

@@ -13,10 +13,9 @@ from pipelines.runs import model_source
 from pipelines.runs.model_source import ModelSource
 from pipelines.serving import saved_model
 from pipelines.serving.signatures import class_names, make_signatures
-from vit_tf.images.decoding import MAX_PIXELS, decode_image
+from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
 
 BATCH_SIZE = 32
-SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
 # No camera writes more, and a file is read whole.
 _MAX_BYTES = 2**28
 # For more images than this, progress is printed.
@@ -159,7 +158,7 @@ def _check_image(path):
 
 def _undecodable(path):
     return UserError(
-        f"Cannot decode {path}. Expected a whole JPEG, PNG, GIF or BMP file of at most "
+        f"Cannot decode {path}. Expected a whole {FORMATS} file of at most "
         f"{MAX_PIXELS // 10**6} megapixels."
     )
 

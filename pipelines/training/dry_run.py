@@ -5,6 +5,7 @@ import json
 import re
 
 from pipelines.data.bad_images import BadImages
+from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import DataError
 from pipelines.runs import model_source
 from pipelines.runs.strategies import describe
@@ -30,10 +31,12 @@ def dry_run(experiment, workdir, strategy) -> str:
     Raises:
         UserError: for input that does not fit, as `loop.train`.
     """
-    lines = [_readable(experiment.to_dict())]
+    lines = []
     if experiment.init_from:
         lines.append(f"starts from: {model_source.find(experiment.init_from).name}")
     try:
+        splits = choose_splits(experiment.data, lines.append)
+        experiment = dataclasses.replace(experiment, data=splits)
         data, _ = open_data(experiment, Workdir(workdir))
     except DataError as error:
         classes, batch = None, f"none: {error}"
@@ -43,6 +46,7 @@ def dry_run(experiment, workdir, strategy) -> str:
     check_input(experiment.train, config, strategy.num_replicas_in_sync)
     return "\n".join(
         [
+            _readable(experiment.to_dict()),
             *lines,
             f"model: {experiment.model.name} with {config.summary()}"
             + ("" if classes else ", without a head: the data say how many classes there are"),

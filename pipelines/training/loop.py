@@ -18,6 +18,7 @@ import vit_tf
 from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
+from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import checkpoints, manifest, model_source
@@ -34,6 +35,8 @@ from pipelines.training.optimizers import make_optimizer
 from pipelines.training.schedules import LINEAR_END, make_schedule
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import StepSettings, Trainer
+from vit_tf.config.size_notes import size_notes
+from vit_tf.models.inputs import range_note
 
 _LONGEST_LOOP = 10.0  # Seconds between two looks at signals.
 
@@ -59,6 +62,8 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
+    # From here on, and in config.json, with the splits themselves.
+    experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
     with only_writer(run.path, say):
         return _train(experiment, run, strategy, extend)
 
@@ -106,7 +111,7 @@ def _train(experiment, run, strategy, extend):
     progress = Progress(run, step=step, total_steps=settings.steps, batch_size=settings.batch_size)
     with Signals() as signals, progress, summary_at_end(data.bad_images):
         if step == 0:
-            progress.write_images("training images", data.sample_images())
+            _show_samples(progress, data.sample_images())
         evaluator = None
         if evaluation_data is not None:
             loss = functools.partial(cross_entropy, loss=settings.loss)
@@ -191,6 +196,8 @@ def build_trainer(experiment, model_config, strategy):
         f"{experiment.model.name} with {model_config.summary()}: {model.count_params():,} "
         f"parameters, {describe(strategy)}"
     )
+    for note in size_notes(model_config, "model."):
+        say(note)
     step_settings = StepSettings(
         loss=functools.partial(
             cross_entropy, loss=settings.loss, label_smoothing=settings.label_smoothing
@@ -237,6 +244,13 @@ def _report_sharding(sharding, hosts, run):
             + f", and from here on another than before, with {before}"
             * (before != hosts)
         )
+
+
+def _show_samples(progress, images):
+    """Writes training images to TensorBoard, and says so if they are in the wrong range."""
+    progress.write_images("training images", images)
+    if note := range_note(images):
+        say(note)
 
 
 def _write_results(trainer, run, preprocessing):

@@ -31,6 +31,7 @@ def every_format():
     gif = io.BytesIO()
     first.save(gif, "GIF", save_all=True, append_images=[second])
     jpeg_bytes = encode(jpeg, "JPEG")
+    webp = pixels(21, 15, seed=7)
     return [
         (encode(png, "PNG"), png),
         (encode(grey[..., 0], "PNG"), grey[..., :1].repeat(3, axis=-1)),
@@ -38,6 +39,7 @@ def every_format():
         (encode(bmp, "BMP"), bmp),
         (gif.getvalue(), np.array(first.convert("RGB"))),
         (jpeg_bytes, tf.io.decode_jpeg(jpeg_bytes).numpy()),
+        (encode(webp, "WEBP", lossless=True), webp),
     ]
 
 

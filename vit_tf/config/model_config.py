@@ -97,6 +97,16 @@ class ModelConfig(Config):
         """Rows and columns of whole patches in an image; None for a model without patches."""
         return None
 
+    @property
+    def patch_pixels(self) -> int | None:
+        """Side of a patch in pixels of the image; None for a model without patches."""
+        return None
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before the patches."""
+        return 0
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-able fields and the name of the family; `from_dict` reads them back."""
         family = {} if self.family == _DEFAULT_FAMILY else {"family": self.family}

@@ -134,6 +134,11 @@ class ViTConfig(ModelConfig):
         return height // self.patch_size, width // self.patch_size
 
     @property
+    def patch_pixels(self) -> int:
+        """Side of a patch in pixels of the image."""
+        return self.patch_size * (self.stem.reduction if self.stem else 1)
+
+    @property
     def pooled(self) -> bool:
         """Whether there is one result per image."""
         return self.classifier != "unpooled"

@@ -10,6 +10,10 @@ import tensorflow as tf
 # Decoded, this many take 400 MB; an animated WebP needs five times that on the way.
 MAX_PIXELS = 2**27
 
+# The formats for messages, and how the names of their files end, in any letter case.
+FORMATS = "JPEG, PNG, WebP, GIF or BMP"
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+
 # A GIF holds its data in blocks of at most 255 bytes, and the end of its first frame is found by
 # walking through them, several per turn of a loop. A file with more of them is refused: that takes
 # 0.004 ms each.
@@ -125,7 +129,7 @@ def _decode_rarer(image_bytes):
     return tf.switch_case(
         tf.gather(_BRANCHES, tf.cast(header[0], tf.int32)),
         [
-            lambda: _refused("It is no JPEG, PNG, GIF, BMP or WebP file"),
+            lambda: _refused(f"It is no {FORMATS} file"),
             gif,
             bmp,
             lambda: _decode_webp(image_bytes, header),

@@ -13,7 +13,7 @@ from vit_tf.layers.resnet import (
 )
 from vit_tf.layers.standardized_conv import StandardizedConv
 from vit_tf.models.head import classification_head
-from vit_tf.models.inputs import check_image_shape
+from vit_tf.models.inputs import check_images
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -75,7 +75,7 @@ class ResNet(keras.Model):
     def stages(self, images, training=False):
         """The feature map after every stage, `[B, h, w, channels]`; norm and ReLU come later."""
         del training
-        check_image_shape(images, self.config.image_size)
+        check_images(self, images)
         x = self.root(rescale_uint8(images, self.compute_dtype))
         # Zeros, not minus infinity: the published weights were trained with them.
         x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")

@@ -10,7 +10,7 @@ from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import POSITION_LAYERS
 from vit_tf.layers.resnet import ResNetStem
 from vit_tf.models.head import classification_head
-from vit_tf.models.inputs import check_image_shape
+from vit_tf.models.inputs import check_images
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -142,7 +142,7 @@ class VisionTransformer(keras.Model):
 
     def _patch_source(self, images):
         """What is cut into patches: the images, or the stem's feature map."""
-        check_image_shape(images, self.config.image_size)
+        check_images(self, images)
         return images if self.stem is None else self.stem(images)
 
     def encode(self, patches, grid=None, training=False, taps=()):

@@ -7,10 +7,12 @@
     /data/pets/val/cat/7.jpg           called train, training, val, valid, validation, dev, test or
     /data/pets/val/dog/8.webp          testing, in any letter case
 
-Without split folders take "train[:90%]" and "train[90%:]"; both hold all classes (`files.py`).
+Without split folders all of it is the split "train", of which training takes "train[:90%]" and
+evaluation "train[90%:]" (`splits.py`); both hold all classes (`files.py`).
 A class is a folder right below, its name is the label, and labels are numbered in the order of
-these names (by code point) over all splits. Images are the files with one of `SUFFIXES`, in any
-letter case and at any depth below the class. Their ids follow the sorted relative paths of a split.
+these names (by code point) over all splits. Images are the files with one of the `SUFFIXES` of
+`vit_tf/images/decoding.py`, in any letter case and at any depth below the class. Their ids follow
+the sorted relative paths of a split.
 Symbolic links are followed; below a class every directory counts once, so that links in a circle
 end. Names that begin with a dot, and __MACOSX, are ignored.
 """
@@ -25,9 +27,11 @@ from pipelines.data.sources.files import (
     make_files,
 )
 from pipelines.errors import DataError
+from vit_tf.images.decoding import SUFFIXES
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
-SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+TRAIN_NAMES = ("train", "training")
+# The first one that a data set has is evaluated on; see `splits.py`.
+EVAL_NAMES = ("test", "testing", "validation", "valid", "val", "dev")
 
 _EXPECTED = "Expected <class>/<image>, or train/<class>/<image> and others in place of train"
 
@@ -43,23 +47,7 @@ def open_folder(path, split, data_dir=None):
     Raises:
         DataError: if there is no such folder or split, it cannot be read, or has too few classes.
     """
-    root = absolute_path(path, data_dir, "folder")
-    if not os.path.isdir(root):
-        hint = "; for a .csv or .jsonl file write list:<path>" if os.path.isfile(root) else ""
-        raise DataError(f"There is no folder {root}. Set data.name=folder:<path> to one{hint}.")
-    folders, _ = _list_directory(root)
-    in_splits = [name for name in folders if name.lower() in SPLIT_NAMES]
-    if len(in_splits) > 1 and len(in_splits) < len(folders):
-        others = [name for name in folders if name not in in_splits]
-        raise DataError(
-            f"{root} mixes folders of splits ({', '.join(in_splits)}) with others "
-            f"({', '.join(others[:3])}). Move the others away, or name the folder of one split."
-        )
-    if folders and len(in_splits) == len(folders):
-        places = {name: os.path.join(root, name) for name in folders}
-    else:
-        places = {"train": root}
-
+    root, places = _find_splits(path, data_dir)
     labels = sorted({name for place in places.values() for name in _list_directory(place)[0]})
     if len(labels) < 2:
         found = f"one class, {labels[0]!r}" if labels else "no folder of a class"
@@ -70,6 +58,30 @@ def open_folder(path, split, data_dir=None):
     # Paths start from the folder of all splits, ids from each split.
     splits = LazyMapping(places, lambda key: _list_split(root, places[key], labels))
     return FileSource(f"folder:{root}", root, splits, split, labels)
+
+
+def folder_splits(path, data_dir=None):
+    """Returns the names of the splits of an image folder; arguments and errors: `open_folder`."""
+    return tuple(_find_splits(path, data_dir)[1])
+
+
+def _find_splits(path, data_dir):
+    """Returns the folder, absolute, and a mapping from each split to its own folder."""
+    root = absolute_path(path, data_dir, "folder")
+    if not os.path.isdir(root):
+        hint = "; for a .csv or .jsonl file write list:<path>" if os.path.isfile(root) else ""
+        raise DataError(f"There is no folder {root}. Set data.name=folder:<path> to one{hint}.")
+    folders, _ = _list_directory(root)
+    in_splits = [name for name in folders if name.lower() in TRAIN_NAMES + EVAL_NAMES]
+    if len(in_splits) > 1 and len(in_splits) < len(folders):
+        others = [name for name in folders if name not in in_splits]
+        raise DataError(
+            f"{root} mixes folders of splits ({', '.join(in_splits)}) with others "
+            f"({', '.join(others[:3])}). Move the others away, or name the folder of one split."
+        )
+    if folders and len(in_splits) == len(folders):
+        return root, {name: os.path.join(root, name) for name in folders}
+    return root, {"train": root}
 
 
 def _list_split(root, folder, labels):

@@ -45,22 +45,7 @@ def open_list(path, split, data_dir=None):
     Raises:
         DataError: if there is no such list or split, or something in it is wrong; names the line.
     """
-    path = absolute_path(path, data_dir, "list")
-    readers = {".csv": _read_csv, ".jsonl": _read_jsonl}
-    read = readers.get(os.path.splitext(path)[1].lower())
-    if read is None:
-        raise DataError(f"{path} is not a list of images. Expected a name in .csv or .jsonl.")
-    try:
-        rows = list(read(path))
-    except OSError as error:
-        raise DataError(f"The list {path} cannot be read: {error.strerror}.") from None
-    if not rows:
-        raise DataError(f"{path} lists no images. Expected one per line, with path and label.")
-    if len({bool(row.split) for row in rows}) > 1:
-        line = next(row.line for row in rows if not row.split)
-        raise _line_error(
-            path, line, "has no split, unlike others", "Give every row a split, or none"
-        )
+    path, rows = _read_rows(path, data_dir)
     labels = _in_label_order({row.label for row in rows})
     if len(labels) < 2:
         raise DataError(f"{path} has one class, {labels[0]!r}. Expected at least two.")
@@ -69,7 +54,7 @@ def open_list(path, split, data_dir=None):
     numbers = {label: number for number, label in enumerate(labels)}
     splits = {}
     for row in rows:
-        splits.setdefault(row.split or "train", []).append(row)
+        splits.setdefault(row.split, []).append(row)
     files = {
         name: make_files(
             [row.path for row in rows],
@@ -82,6 +67,31 @@ def open_list(path, split, data_dir=None):
     used = {range_["split"] for range_ in source.manifest()["ranges"]}
     _check_files_exist(path, root, [row for name in used for row in splits[name]])
     return source
+
+
+def list_splits(path, data_dir=None):
+    """Returns the names of the splits of a list of images; arguments and errors: `open_list`."""
+    return tuple(dict.fromkeys(row.split for row in _read_rows(path, data_dir)[1]))
+
+
+def _read_rows(path, data_dir):
+    """Returns the path of a list, absolute, and its rows; where none has a split it is "train"."""
+    path = absolute_path(path, data_dir, "list")
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl}
+    read = readers.get(os.path.splitext(path)[1].lower())
+    if read is None:
+        raise DataError(f"{path} is not a list of images. Expected a name in .csv or .jsonl.")
+    try:
+        rows = list(read(path))
+    except OSError as error:
+        raise DataError(f"The list {path} cannot be read: {error.strerror}.") from None
+    if not rows:
+        raise DataError(f"{path} lists no images. Expected one per line, with path and label.")
+    without = [row for row in rows if not row.split]
+    if without and len(without) < len(rows):
+        problem, fix = "has no split, unlike others", "Give every row a split, or none"
+        raise _line_error(path, without[0].line, problem, fix)
+    return path, [row._replace(split="train") for row in rows] if without else rows
 
 
 def _read_csv(path):

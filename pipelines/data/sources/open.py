@@ -3,13 +3,18 @@
 Nothing here uses the network.
 """
 
-from pipelines.data.sources.folders import open_folder
-from pipelines.data.sources.lists import open_list
-from pipelines.data.sources.records import open_records
-from pipelines.data.sources.tfds_source import open_tfds
+from pipelines.data.sources.folders import folder_splits, open_folder
+from pipelines.data.sources.lists import list_splits, open_list
+from pipelines.data.sources.records import open_records, record_splits
+from pipelines.data.sources.tfds_source import open_tfds, tfds_splits
 
-# `data.name=<kind>:<path>`; every other name is one of TFDS.
-_KINDS = {"folder": open_folder, "list": open_list, "tfrecord": open_records}
+# `data.name=<kind>:<path>`: what opens a split, and what lists the splits. Every other name is one
+# of TFDS.
+_KINDS = {
+    "folder": (open_folder, folder_splits),
+    "list": (open_list, list_splits),
+    "tfrecord": (open_records, record_splits),
+}
 
 
 def open_source(name, split, data_dir=None):
@@ -36,8 +41,24 @@ one must have been prepared before |
         DataError: if there is no such data set or split, its files are not there, or it holds no
             labelled images.
     """
+    (open_split, _), path = _find_kind(name)
+    return open_split(path, split, data_dir)
+
+
+def split_names(name, data_dir=None):
+    """Returns the names of all whole splits of a data set, a tuple of strings.
+
+    It is empty for a TFDS data set that is not prepared.
+
+    Args and raises: as `open_source`.
+    """
+    (_, list_names), path = _find_kind(name)
+    return list_names(path, data_dir)
+
+
+def _find_kind(name):
+    """Returns the functions of the kind of a data set, and the name or path that they take."""
     kind, separator, path = name.partition(":")
     if separator and kind in _KINDS:
-        return _KINDS[kind](path, split, data_dir)
-
-    return open_tfds(name, split, data_dir)
+        return _KINDS[kind], path
+    return (open_tfds, tfds_splits), name

@@ -64,6 +64,11 @@ def open_records(path, split, data_dir=None):
     return RecordSource(root, labels, splits, split)
 
 
+def record_splits(path, data_dir=None):
+    """Returns the names of the splits of TFRecord files; arguments and errors: `open_records`."""
+    return tuple(_read_info(absolute_path(path, data_dir, "tfrecord"))[1])
+
+
 class RecordSource(DataSource):
     """A split of a folder of TFRecord files.
 

@@ -117,6 +117,11 @@ def open_tfds(name, split, data_dir=None):
     return TfdsSource(builder, split, (), Examples(images, labels, np.arange(len(labels))))
 
 
+def tfds_splits(name, data_dir=None):
+    """Returns the names of the splits of a TFDS data set; none if it is not prepared."""
+    return tuple(tfds_catalog.find_builder(name, data_dir).info.splits)
+
+
 def _image_and_label(builder):
     """Returns the names of the image and the label feature."""
     features = builder.info.features

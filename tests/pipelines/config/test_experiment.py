@@ -168,6 +168,40 @@ def test_another_model_name_brings_its_own_sizes():
     assert override(recipe, ["seed=1"]).model == recipe.model
 
 
+def test_another_data_set_brings_its_own_splits():
+    own = ["data.train_split=train[:90%]", "data.eval_split=train[90%:]"]
+    experiment = override(Experiment(), ["data.name=cifar10", *own])
+    kept = override(experiment, ["data.name=cifar10", "seed=1"]).data
+    assert (kept.train_split, kept.eval_split) == ("train[:90%]", "train[90%:]")
+    changed = override(experiment, ["data.name=folder:pets", "data.eval_split=val"]).data
+    assert (changed.train_split, changed.eval_split) == ("auto", "val")
+    without = override(experiment, ["data.eval_split=none"])
+    assert override(without, ["data.name=folder:pets"]).data.eval_split is None
+
+
+@pytest.mark.parametrize(
+    ("assignments", "refused"),
+    [
+        (["model.name=ViT-S/16"], True),
+        (["model.name=ViT-S/16", "model.image_size=16"], False),
+        (["model.name=ViT-S/16", "model.patch_size=16"], False),
+        (["model.name=ViT-S/8"], False),
+        (["model.name=BiT-R50x1"], False),
+        (["model.stem.stage_depths=1"], True),
+        (["seed=1"], False),
+    ],
+)
+def test_a_grid_of_one_patch_is_refused_unless_its_sizes_are_set(assignments, refused):
+    recipe = recipes.get_recipe("digits")
+    if refused:
+        with pytest.raises(UserError, match=r"single patch \(16 x 16 .* Set a larger model"):
+            override(recipe, assignments)
+    else:
+        changed = override(recipe, assignments)
+        # What is set already stays.
+        assert override(changed, ["seed=2"]).model == changed.model
+
+
 def test_a_resnet_keeps_what_it_has_a_field_for():
     recipe = override(recipes.get_recipe("digits"), ["model.head_bias=-10"])
     changed = override(recipe, ["model.name=BiT-R50x1", "model.width=0.5"])

@@ -12,7 +12,8 @@ import sys
 import pipelines.cli, pipelines.config, pipelines.config.names, pipelines.config.recipes
 from pipelines.config import Experiment, override
 
-experiment = override(pipelines.config.recipes.get_recipe("digits"), ["model.name=R50+ViT-B/16"])
+recipe = pipelines.config.recipes.get_recipe("digits")
+experiment = override(recipe, ["model.name=R50+ViT-B/16", "model.image_size=224"])
 assert Experiment.from_dict(experiment.to_dict()) == experiment
 experiment.model.config(10).summary()
 experiment.preprocessing(["a", "b"])

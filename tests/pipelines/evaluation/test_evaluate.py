@@ -180,6 +180,20 @@ def test_a_model_without_stored_preprocessing(finished, command, tmp_path, kind)
     assert means["softmax"]["accuracy"] == means["sigmoid"]["accuracy"] == pytest.approx(accuracy)
 
 
+def test_a_folder_without_a_test_split(command, tmp_path):
+    for label in range(10):
+        (tmp_path / "images" / str(label)).mkdir(parents=True)
+        for i in range(2):
+            image = tf.fill([8, 8, 3], tf.constant(20 * label + i, tf.uint8))
+            (tmp_path / "images" / str(label) / f"{i}.png").write_bytes(
+                tf.io.encode_png(image).numpy()
+            )
+    result = command("--set=data.name=folder:images", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["examples"] == 2
+    assert "images has the split train: evaluation takes train[90%:]" in result.stderr
+
+
 def test_nothing_to_evaluate(command):
     assert_user_error(command("--set=data.eval_split=none"), "data.eval_split is none")
 

@@ -44,7 +44,7 @@ def models(tmp_path_factory):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with an image of each format below it, in any letter case, and other files."""
-    names = ("a.png", "b.PNG", "sub/c.PnG", "sub/deep/d.bmp", "e.gif", "sub/f.JPEG")
+    names = ("a.png", "b.PNG", "sub/c.PnG", "sub/deep/d.bmp", "e.gif", "sub/f.JPEG", "g.WebP")
     images = {}
     for name, (data, pixels) in zip(names, encoded.every_format(), strict=True):
         path = tmp_path / "images" / name
@@ -200,7 +200,7 @@ def test_unreadable_image(models, tmp_path, folder, predict, no_model, name):
     path = tmp_path / "broken.png"
     path.write_bytes(encoded.broken()[name])
     result = predict("--model", models[2]["npz"], folder[0], path)
-    assert_refused(result, f"Cannot decode {path}", "JPEG")
+    assert_refused(result, f"Cannot decode {path}", "JPEG, PNG, WebP")
 
 
 def test_image_that_claims_too_much(models, tmp_path, predict, no_model):

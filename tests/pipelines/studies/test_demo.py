@@ -177,7 +177,7 @@ class TestRecipes:
         assert min(finetuning.model.image_size) > max(pretraining.model.image_size)
         assert finetuning.init_from == str(tmp_path / "pretrain")
         for recipe in (pretraining, finetuning):
-            assert recipe.data.train_split == "train" and recipe.data.eval_split == "validation"
+            assert recipe.data.train_split == "auto" and recipe.data.eval_split == "validation"
             width = recipes.get_recipe("digits").model.fields["hidden_size"]
             assert recipe.model.fields["hidden_size"] == width
 

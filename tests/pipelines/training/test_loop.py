@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.data import pipeline
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.signals import Signals
@@ -294,6 +295,34 @@ def image_folder(path, classes="ab", count=20):
             image = rng.integers(0, 256, [8, 9, 3], np.uint8)
             (path / name / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
     return path
+
+
+def test_a_folder_without_a_test_split(tmp_path, capsys):
+    """A tenth of it is evaluated on; config.json says which, and the run goes on with it."""
+    folder = image_folder(tmp_path / "images")
+    splits = ("data.train_split=auto", "data.eval_split=auto")
+    common = (f"data.name=folder:{folder}", *splits, "schedule.decay=constant")
+    last = loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "run", one_device())
+    takes = "training takes train[:90%], evaluation takes train[90%:]"
+    assert capsys.readouterr().out.count(f"has the split train: {takes}\n") == 1
+    assert last["eval_examples"] == 4
+    data = Workdir(tmp_path / "run").read_experiment().data
+    assert (data.train_split, data.eval_split) == ("train[:90%]", "train[90%:]")
+    last = loop.train(tiny_experiment(*common, "train.steps=5"), tmp_path / "run", one_device())
+    assert last["step"] == 5
+
+
+def test_what_may_not_be_meant_is_said(tmp_path, capsys, monkeypatch):
+    """Pixels outside of all patches, and an augmentation that gives images in 0 .. 255."""
+    augment = pipeline.augment
+    monkeypatch.setattr(pipeline, "augment", lambda *args: 127.5 * augment(*args) + 127.5)
+    experiment = tiny_experiment(
+        "model.image_size=13,12", "data.eval_split=none", "train.steps=1", "schedule.warmup_steps=0"
+    )
+    loop.train(experiment, tmp_path / "run", one_device())
+    out = capsys.readouterr().out
+    assert "No patch reads 1 row of pixels at the bottom (13 x 12 pixels in patches of 4)." in out
+    assert "Float images are read as values in [-1, 1]. The largest one here is 255:" in out
 
 
 @pytest.mark.parametrize("checkpoint_every", [0, 1])

@@ -12,6 +12,9 @@ from tests.custom_ops import oracle
 from tests.tolerances import assert_close
 from tests.vit_tf import numpy_vit, tiny
 
+# A form below has one patch, which `create_model` warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:An image is a single patch")
+
 FORMS = {
     "token": {},
     "gap": {"classifier": "gap"},

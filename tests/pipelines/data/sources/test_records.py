@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.data.sources import record_writer
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_source, split_names
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import DataError
 from tests.pipelines.process import assert_user_error, run_here
@@ -313,6 +313,25 @@ def test_command(make_tfrecords, tmp_path, digits):
     code, out, err = make_tfrecords(*arguments, *splits)
     assert (code, out) == (2, "")
     assert "is already there" in err
+
+
+def test_command_writes_the_splits_that_there_are(make_tfrecords, tmp_path):
+    for name in ("train/a/1", "train/b/1", "train/b/2", "val/a/1"):
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(PNG)
+    arguments = ["--set", "data.name=folder:images"]
+    code, out, err = make_tfrecords("--output", "both", *arguments)
+    assert (code, err) == (0, "")
+    assert "wrote both (train 3, val 1 examples" in out
+    assert split_names(f"tfrecord:{tmp_path}/both") == ("train", "val")
+    # Of a folder without folders of splits, too, and without what was not asked for.
+    arguments = ["--set", "data.name=folder:images/train"]
+    code, out, err = make_tfrecords("--output", "one", *arguments)
+    assert (code, err) == (0, "")
+    assert "wrote one (train 3 examples" in out
+    arguments += ["--set", "data.eval_split=none"]
+    assert "wrote none (train 3 examples" in make_tfrecords("--output", "none", *arguments)[1]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.config import Data
 from pipelines.data import bad_images, pipeline
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.arrays import ArraySource
-from pipelines.data.sources.open import open_source
+from pipelines.data.sources.open import open_source, split_names
+from pipelines.data.sources.splits import choose_splits
 from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from tests.pipelines.encoded import encode, pixels
 from vit_tf.images.decoding import decode_image
@@ -117,6 +119,23 @@ def test_opened_again_it_is_the_same(kind, sources):
     assert again.manifest() == source.manifest()
     for column, other in zip(again.read([(0, 20)]), source.read([(0, 20)]), strict=True):
         np.testing.assert_array_equal(column, other)
+
+
+@pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])
+def test_a_split_that_is_there_alone_is_divided(kind, sources):
+    """Into two parts that have nothing in common, each with all classes; one line says so."""
+    source, lines = sources[kind], []
+    assert split_names(source.name) == ("train",)
+    data = choose_splits(Data(name=source.name), lines.append)
+    assert (data.train_split, data.eval_split) == ("train[:90%]", "train[90%:]")
+    takes = "training takes train[:90%], evaluation takes train[90%:]"
+    assert lines == [f"{source.name} has the split train: {takes}"]
+    counts, ids = (135, 15), []
+    for split, count in zip((data.train_split, data.eval_split), counts, strict=True):
+        part = open_source(source.name, split)
+        ids += part.read([(0, count)]).ids.tolist()
+        assert part.num_examples == count and part.num_classes == 10
+    assert sorted(ids) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])

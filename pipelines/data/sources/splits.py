@@ -1,0 +1,77 @@
+"""What `auto` stands for in `data.train_split` and `data.eval_split`.
+
+| the data set has | training takes | evaluation takes |
+| --- | --- | --- |
+| one split, such as train | train[:90%] | train[90%:] |
+| several | train or training | test, testing, validation, valid, val or dev: the first it has |
+
+Names count in any letter case. The only split is divided where both fields are `auto`, unless its
+name is one for evaluation.
+"""
+
+import dataclasses
+
+from pipelines.config.names import AUTO_SPLIT
+from pipelines.data.sources.folders import EVAL_NAMES, TRAIN_NAMES
+from pipelines.data.sources.open import split_names
+from pipelines.errors import DataError
+
+
+def choose_splits(data, log, training=True):
+    """Replaces `auto` in the data section of an experiment by splits of the data set.
+
+    Args:
+        data: `config.sections.Data`.
+        log: called with one line that says what was chosen, unless that is train and test.
+        training: False leaves `train_split` as it is, where a data set is only evaluated on.
+
+    Returns:
+        `config.sections.Data`.
+
+    Raises:
+        DataError: if there is no such data set, or no split of it is for training or evaluation.
+    """
+    fields = ["train_split", "eval_split"] if training else ["eval_split"]
+    fields = [field for field in fields if getattr(data, field) == AUTO_SPLIT]
+    if not fields:
+        return data
+    # A data set that is not there is refused with its name when it is opened.
+    names = split_names(data.name, data.data_dir) or ("train", "test")
+    chosen = _divided(data, names) or {
+        "train_split": _find(names, TRAIN_NAMES),
+        "eval_split": _find(names, EVAL_NAMES),
+    }
+    chosen = {field: chosen[field] for field in fields}
+    for field, split in chosen.items():
+        if split is None:
+            raise _no_split_error(data.name, names, field)
+    if not {"train", "test"}.issuperset(chosen.values()):
+        what = {"train_split": "training", "eval_split": "evaluation"}
+        takes = ", ".join(f"{what[field]} takes {split}" for field, split in chosen.items())
+        of = "split" if len(names) == 1 else "splits"
+        log(f"{data.name} has the {of} {', '.join(names)}: {takes}")
+    return dataclasses.replace(data, **chosen)
+
+
+def _divided(data, names):
+    """Both ranges of the only split; None if it is not to be divided."""
+    if len(names) > 1 or names[0].lower() in EVAL_NAMES:
+        return None
+    if not data.train_split == data.eval_split == AUTO_SPLIT:
+        return None
+    return {"train_split": f"{names[0]}[:90%]", "eval_split": f"{names[0]}[90%:]"}
+
+
+def _find(names, wanted):
+    """The name of a split that comes first in `wanted`, None if there is none."""
+    there = {name.lower(): name for name in names}
+    return next((there[name] for name in wanted if name in there), None)
+
+
+def _no_split_error(name, names, field):
+    wanted = TRAIN_NAMES if field == "train_split" else EVAL_NAMES
+    suffix, otherwise = ("[:90%]", "") if field == "train_split" else ("[90%:]", ", or to none")
+    return DataError(
+        f"{name} has no split called {' or '.join(wanted)}. It has: {', '.join(names)}. Set "
+        f"data.{field} to one of these or to a range such as {names[0]}{suffix}{otherwise}."
+    )

@@ -1,0 +1,70 @@
+"""Which splits `auto` stands for; division of real sources is in `test_source_kinds.py`."""
+
+import pytest
+
+from pipelines.config import Data
+from pipelines.data.sources import splits
+from pipelines.data.sources.open import split_names
+from pipelines.errors import DataError
+
+
+def _choose(monkeypatch, names, **chosen):
+    """(train split, evaluation split, lines) for a data set with splits of these names."""
+    monkeypatch.setattr(splits, "split_names", lambda name, data_dir: names)
+    lines = []
+    data = splits.choose_splits(Data(name="pets", **chosen), lines.append)
+    assert len(lines) <= 1
+    return data.train_split, data.eval_split, lines
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("test", "train", "validation"), ("train", "test")),
+        ((), ("train", "test")),  # a TFDS data set that is not prepared
+        (("val", "dev", "Train"), ("Train", "val")),
+        (("testing", "training"), ("training", "testing")),
+        (("all",), ("all[:90%]", "all[90%:]")),
+    ],
+)
+def test_by_name(monkeypatch, names, expected):
+    *found, lines = _choose(monkeypatch, names)
+    assert tuple(found) == expected
+    takes = "training takes {}, evaluation takes {}".format(*expected)
+    assert [line.endswith(takes) for line in lines] == [True] * (expected != ("train", "test"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"train_split": "train[:5]", "eval_split": None}, ("train[:5]", None)),
+        ({"eval_split": "train[:5]"}, ("train", "train[:5]")),
+        ({"eval_split": None}, ("train", None)),
+    ],
+)
+def test_what_is_set_stays(monkeypatch, chosen, expected):
+    assert _choose(monkeypatch, ("train",), **chosen) == (*expected, [])
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen", "text"),
+    [
+        (("a", "test"), {}, "no split called train or training. It has: a, test. Set data.train_"),
+        (("train", "b"), {}, "Set data.eval_split to one of these or to a part such as train[90%"),
+        (("train",), {"train_split": "train"}, "no split called test or .* It has: train. Set"),
+        (("test",), {}, "no split called train or training. It has: test"),
+    ],
+)
+def test_no_such_split(monkeypatch, names, chosen, text):
+    with pytest.raises(DataError, match=text.replace("[", r"\[")):
+        _choose(monkeypatch, names, **chosen)
+
+
+def test_evaluation_alone_needs_no_split_for_training(monkeypatch):
+    monkeypatch.setattr(splits, "split_names", lambda name, data_dir: ("test",))
+    data = splits.choose_splits(Data(name="pets"), pytest.fail, training=False)
+    assert (data.train_split, data.eval_split) == ("auto", "test")
+
+
+def test_names_of_a_tfds_data_set():
+    assert set(split_names("digits")) == {"train", "validation", "test"}

@@ -1,0 +1,72 @@
+"""What is said of sizes that may not be meant."""
+
+import warnings
+
+import pytest
+
+import vit_tf
+from tests.vit_tf import tiny
+from vit_tf.config.size_notes import MANY_TOKENS, one_patch, size_notes
+
+
+@pytest.mark.parametrize(
+    ("fields", "single"),
+    [
+        ({"image_size": (4, 7)}, True),
+        ({"image_size": (4, 8)}, False),
+        # The feature map of 32 x 32 pixels has one.
+        ({"image_size": 32, "patch_size": 1, "stem": (1, 1, 1, 1)}, True),
+        ({"image_size": 64, "patch_size": 1, "stem": (1, 1, 1, 1)}, False),
+    ],
+)
+def test_one_patch(fields, single):
+    config = tiny.config(**fields)
+    note = one_patch(config, "model.")
+    assert (note is not None) == single
+    if single:
+        height, width = config.image_size
+        side = 32 if config.stem else 4
+        assert f"single patch ({height} x {width} pixels in patches of {side})" in note
+        assert "larger model.image_size or a smaller model.patch_size" in note
+
+
+@pytest.mark.parametrize(
+    ("fields", "unread"),
+    [
+        ({"image_size": (8, 12)}, None),
+        ({"image_size": (11, 13)}, "3 rows of pixels at the bottom and 1 column of pixels at the"),
+        ({"image_size": (9, 12)}, "1 row of pixels at the bottom (9 x 12 pixels in patches of 4)"),
+        ({"image_size": (8, 14)}, "No patch reads 2 columns of pixels at the right"),
+        # The last of 5 x 5 feature pixels, each of 4 x 4; a stem rounds up, so 17 leave none over.
+        ({"image_size": 20, "patch_size": 2, "stem": (1,)}, "4 rows of pixels"),
+        ({"image_size": 15, "patch_size": 2, "stem": (1,)}, None),
+    ],
+)
+def test_pixels_that_no_patch_reads(fields, unread):
+    notes = size_notes(tiny.config(**fields))
+    assert len(notes) == (unread is not None)
+    if unread:
+        assert unread in notes[0] and "Set image_size to multiples of" in notes[0]
+
+
+def test_thousands_of_tokens():
+    config = tiny.config(image_size=(4 * 40, 4 * 50))
+    assert config.num_prefix_tokens == 1 and MANY_TOKENS == 2000
+    (note,) = size_notes(config, "model.")
+    assert note.startswith("2,001 tokens per image (160 x 200 pixels in patches of 4)")
+    assert "smaller model.image_size or a larger model.patch_size" in note
+    assert size_notes(config.replace(image_size=(4 * 40, 4 * 49))) == []
+
+
+def test_a_model_without_patches_has_no_notes():
+    config = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=33)
+    assert (one_patch(config), size_notes(config)) == (None, [])
+
+
+def test_create_model_warns_of_one_patch():
+    with pytest.warns(UserWarning, match="single patch .* Set a larger image_size") as caught:
+        vit_tf.create_model("ViT-Ti/16", image_size=16, layers=1, num_classes=2)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vit_tf.create_model("ViT-Ti/16", image_size=32, layers=1, num_classes=2)

@@ -1,0 +1,57 @@
+"""What the sizes of images and patches lead to and may not be meant, one sentence each."""
+
+from vit_tf.config.model_config import ModelConfig
+
+# ViT at 384 pixels has 577 tokens in patches of 16, and 2,305 in patches of 8.
+MANY_TOKENS = 2000
+
+
+def one_patch(config: ModelConfig, prefix="") -> str | None:
+    """What to say of a model whose images are a single patch; None for others.
+
+    Args:
+        config: of the model.
+        prefix: what stands before the names of fields in messages, such as "model.".
+    """
+    if config.grid != (1, 1):
+        return None
+    return (
+        f"An image is a single patch ({_sizes(config)}), so attention has nothing to compare. "
+        f"Set a larger {prefix}image_size or a smaller {prefix}patch_size."
+    )
+
+
+def size_notes(config: ModelConfig, prefix="") -> list[str]:
+    """What to say of pixels that no patch reads, and of thousands of tokens.
+
+    Args: as `one_patch`.
+    """
+    if config.grid is None:
+        return []
+    notes = []
+    read = [cells * config.patch_pixels for cells in config.grid]
+    rows, columns = (max(side - end, 0) for side, end in zip(config.image_size, read, strict=True))
+    if rows or columns:
+        lines = ((rows, "row", "bottom"), (columns, "column", "right"))
+        what = " and ".join(
+            f"{count} {line}{'s' * (count > 1)} of pixels at the {side}"
+            for count, line, side in lines
+            if count
+        )
+        notes.append(
+            f"No patch reads {what} ({_sizes(config)}). Set {prefix}image_size to multiples of "
+            f"{config.patch_pixels}, or another {prefix}patch_size."
+        )
+    tokens = config.grid[0] * config.grid[1] + config.num_prefix_tokens
+    if tokens >= MANY_TOKENS:
+        notes.append(
+            f"{tokens:,} tokens per image ({_sizes(config)}): the time of attention grows with the "
+            f"square of their number. A smaller {prefix}image_size or a larger {prefix}patch_size "
+            "gives fewer."
+        )
+    return notes
+
+
+def _sizes(config):
+    height, width = config.image_size
+    return f"{height} x {width} pixels in patches of {config.patch_pixels}"
