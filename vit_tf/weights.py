@@ -54,7 +54,8 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
             "auto": loaded if they fit, reset if not. "reset": both reset (the head to zeros, as for
             fine-tuning; the paper's choice). "reset_last": `pre_logits` loaded, `head` reset.
         source_grid: `(rows, columns)` of the file's position table. None reads it from the sidecar
-            `<path>.json`, else takes the table as square.
+            `<path>.json`; without one it is the model's own grid if that has as many cells, else a
+            square.
 
     Returns:
         A `LoadReport`.
