@@ -93,7 +93,9 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
         model: a `VisionTransformer` or `ResNet` with the configuration that
             `open_checkpoint(path)` finds; image size, head and dropout may be others.
         path: a `.safetensors` file, or a directory with `model.safetensors`; beside it
-            `config.json` and `preprocessor_config.json`, if there are any.
+            `config.json` and `preprocessor_config.json`, if there are any. Where they do not state
+            the image size, the position table has the model's own grid if that has as many cells,
+            else a square.
         head: as for `load_npz`.
 
     Raises:
@@ -101,7 +103,7 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
             gives the reason. The model is then unchanged.
         FileNotFoundError: if there is no such file.
     """
-    with _open_safetensors(path) as checkpoint:
+    with _open_safetensors(path, model.config.grid) as checkpoint:
         return load_checkpoint(model, checkpoint, head)
 
 
@@ -150,5 +152,5 @@ def _open_published(path):
     return PublishedCheckpoint(path, [family.published for family in FAMILIES], config_from_dict)
 
 
-def _open_safetensors(path):
-    return SafetensorsCheckpoint(path, [family.safetensors for family in FAMILIES])
+def _open_safetensors(path, own_grid=None):
+    return SafetensorsCheckpoint(path, [family.safetensors for family in FAMILIES], own_grid)
