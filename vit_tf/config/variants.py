@@ -1,7 +1,9 @@
 """Names of published models and their configurations."""
 
-from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
+from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.near_names import did_you_mean
+from vit_tf.config.resnet import ResNetConfig, StemConfig
+from vit_tf.config.vit import ViTConfig
 
 # name -> (hidden_size, mlp_size, layers, heads). B, L, H: table 1 of the paper; Ti, S: AugReg.
 _SIZES = {
