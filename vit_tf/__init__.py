@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vit_tf import cost
+    from vit_tf import analysis, config, cost, layers, models, weights
     from vit_tf.config import ResNetConfig, StemConfig, ViTConfig
     from vit_tf.create import create_model, list_models
     from vit_tf.preprocessing import Preprocessing
@@ -21,17 +21,22 @@ __all__ = [
     "ResNetConfig",
     "StemConfig",
     "ViTConfig",
+    "analysis",
+    "config",
     "cost",
     "create_model",
+    "layers",
     "list_models",
     "load_npz",
     "load_safetensors",
+    "models",
     "save_npz",
     "save_safetensors",
+    "weights",
 ]
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it.
+# Public name -> the module that defines it; the other names of `__all__` are modules.
 _MODULES = {
     "Preprocessing": "vit_tf.preprocessing",
     "ResNetConfig": "vit_tf.config",

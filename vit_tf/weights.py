@@ -55,7 +55,8 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
             "auto": loaded if they fit, reset if not. "reset": both reset (the head to zeros, as for
             fine-tuning; the paper's choice). "reset_last": `pre_logits` loaded, `head` reset.
         source_grid: `(rows, columns)` of the file's position table. None reads it from the sidecar
-            `<path>.json`, else takes the table as square.
+            `<path>.json`; without one it is the model's own grid if that has as many cells, else a
+            square.
 
     Returns:
         A `LoadReport`.
@@ -96,7 +97,9 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
         model: a `VisionTransformer` or `ResNet` with the configuration that
             `open_checkpoint(path)` finds; image size, head and dropout may be others.
         path: a `.safetensors` file, or a directory with `model.safetensors`; beside it
-            `config.json` and `preprocessor_config.json`, if there are any.
+            `config.json` and `preprocessor_config.json`, if there are any. Where they do not state
+            the image size, the position table has the model's own grid if that has as many cells,
+            else a square.
         head: as for `load_npz`.
 
     Raises:
@@ -104,7 +107,7 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
             gives the reason. The model is then unchanged.
         FileNotFoundError: if there is no such file.
     """
-    with _open_safetensors(path) as checkpoint:
+    with _open_safetensors(path, model.config.grid) as checkpoint:
         return load_checkpoint(model, checkpoint, head)
 
 
@@ -153,5 +156,5 @@ def _open_published(path):
     return PublishedCheckpoint(path, [family.published for family in FAMILIES], config_from_dict)
 
 
-def _open_safetensors(path):
-    return SafetensorsCheckpoint(path, [family.safetensors for family in FAMILIES])
+def _open_safetensors(path, own_grid=None):
+    return SafetensorsCheckpoint(path, [family.safetensors for family in FAMILIES], own_grid)

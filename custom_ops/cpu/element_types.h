@@ -8,7 +8,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Kernels<S>::table(), with S the elements of a float type.
+// Kernels<S>::table(), with S the elements of a float type; ends the process for any other type.
 template <template <class S> class Kernels>
 auto table_of_type(DType type) {
   switch (type) {
@@ -18,9 +18,12 @@ auto table_of_type(DType type) {
       return Kernels<Bfloat16>::table();
     case DType::kFloat16:
       return Kernels<Float16>::table();
-    default:
+    case DType::kFloat32:
       return Kernels<float>::table();
+    case DType::kUint8:
+      break;
   }
+  __builtin_trap();
 }
 
 }  // namespace VIT_ISA

@@ -62,9 +62,12 @@ inline double sum_of(const std::vector<float>& list) {
   return sum;
 }
 
-// Of the types that the ops are registered for.
+// Of the types that the ops are registered for. Another one ends the process: it means that an op
+// was registered for a type that it has no kernels for, and memory would be read as of that type.
 inline DType dtype_of(tensorflow::DataType type) {
   switch (type) {
+    case tensorflow::DT_FLOAT:
+      return DType::kFloat32;
     case tensorflow::DT_DOUBLE:
       return DType::kFloat64;
     case tensorflow::DT_BFLOAT16:
@@ -74,7 +77,8 @@ inline DType dtype_of(tensorflow::DataType type) {
     case tensorflow::DT_UINT8:
       return DType::kUint8;
     default:
-      return DType::kFloat32;
+      LOG(FATAL) << "The kernels do not know the dtype " << tensorflow::DataTypeString(type)
+                 << ". Register their op for float, double, bfloat16, half and uint8 only.";
   }
 }
 

@@ -171,6 +171,25 @@ for call, text in (
     else:
         raise AssertionError(text)
 
+# A dtype without kernels is named; it is not read as another one.
+floats = np.ones((1, 2, 6), np.float32)
+for dtype in ("int8", "int32", "uint8", "bool", "complex64", "float8_e4m3fn", "float8_e5m2"):
+    other = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    for name, call in (
+        ("qkv", lambda: kernels.attention(floats.astype(other), 1)),
+        ("bias", lambda: kernels.attention(floats, 1, bias=np.ones(2, other))),
+        ("kernel", lambda: kernels.patch_embed(images, kernel.astype(other), table[0])),
+        ("images", lambda: kernels.patch_embed(images.astype(other), kernel, table[0])),
+    ):
+        if (name, dtype) == ("images", "uint8"):
+            continue
+        try:
+            call()
+        except ValueError as error:
+            assert f"{name} has dtype {dtype}. Cast it to " in str(error), error
+        else:
+            raise AssertionError((name, dtype))
+
 # An instruction set that is not there is never replaced by another one in silence.
 os.environ["VIT_ISA"] = "avx999"
 for call in (

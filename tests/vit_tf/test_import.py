@@ -18,6 +18,10 @@ LIGHT = {
         "import vit_tf; from vit_tf.config.variants import VARIANTS\n"
         "assert all(vit_tf.cost.macs(config) for config in VARIANTS.values())"
     ),
+    "modules": (
+        "import vit_tf; assert vit_tf.analysis.__all__\n"
+        "assert 'ViT-B/16' in vit_tf.config.VARIANTS and vit_tf.config.variants.get_variant"
+    ),
     "preprocessing": (
         "import vit_tf; rule = vit_tf.Preprocessing(image_size=(8, 8), labels=('a', 'b'))\n"
         "assert vit_tf.Preprocessing.from_dict(rule.to_dict()) == rule"
@@ -46,8 +50,11 @@ def test_configurations_load_no_numpy():
 
 @pytest.mark.process
 def test_every_public_name_is_found_after_the_import_alone():
-    code = "import vit_tf; print(all(getattr(vit_tf, name) for name in vit_tf.__all__))"
-    assert run(code).strip() == "True"
+    code = (
+        "import vit_tf; print(all(getattr(vit_tf, name) for name in vit_tf.__all__))\n"
+        "print(all(getattr(vit_tf.analysis, name) for name in vit_tf.analysis.__all__))"
+    )
+    assert run(code).split() == ["True", "True"]
     assert run("from vit_tf import *; print(create_model.__name__)").strip() == "create_model"
 
 
@@ -64,3 +71,14 @@ def test_only_public_names_are_listed():
     assert dir(vit_tf) == sorted([*vit_tf.__all__, "__version__"])
     with pytest.raises(AttributeError, match="module 'vit_tf' has no attribute 'create_modell'"):
         vit_tf.create_modell  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'vit_tf.analysis' has no attribute 'costs'"):
+        vit_tf.analysis.costs  # noqa: B018
+
+
+def test_public_names_are_the_documented_ones():
+    """A name more or less is a decision: what is public cannot be renamed in silence."""
+    modules = {"analysis", "config", "cost", "layers", "models", "weights"}
+    functions = {"create_model", "list_models", "load_npz", "save_npz"}
+    functions |= {"load_safetensors", "save_safetensors"}
+    classes = {"Preprocessing", "ResNetConfig", "StemConfig", "ViTConfig"}
+    assert set(vit_tf.__all__) == modules | functions | classes

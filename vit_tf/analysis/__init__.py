@@ -1,1 +1,15 @@
-"""What a model costs and what it has learned, as pure functions."""
+"""What a model costs and what it has learned, as pure functions.
+
+`attention_maps`, `comparison` and `inspection` are imported when they are first used: costs need
+neither TensorFlow nor NumPy.
+"""
+
+import importlib
+
+__all__ = ["attention_maps", "comparison", "inspection"]
+
+
+def __getattr__(name):
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,13 +2,16 @@
 
 from vit_tf.config.model_config import RENAMED_FIELDS, ModelConfig
 from vit_tf.config.resnet import GROUPS, ResNetConfig, StemConfig
+from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.config.vit import ViTConfig
 
 __all__ = [
     "GROUPS",
     "RENAMED_FIELDS",
+    "VARIANTS",
     "ModelConfig",
     "ResNetConfig",
     "StemConfig",
     "ViTConfig",
+    "get_variant",
 ]

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
-from vit_tf.config import ModelConfig, ResNetConfig, StemConfig, ViTConfig
+from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.near_names import as_question, did_you_mean
 from vit_tf.config.other_spellings import other_spelling
+from vit_tf.config.resnet import ResNetConfig, StemConfig
+from vit_tf.config.vit import ViTConfig
 
 # name -> (hidden_size, mlp_size, layers, heads). See docs/paper.md A.1.
 _SIZES = {

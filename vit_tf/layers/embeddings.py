@@ -55,6 +55,15 @@ class PatchEmbedding(keras.layers.Layer):
         )
         self.bias = self.add_weight(name="bias", shape=(self.hidden_size,), initializer="zeros")
 
+    def compute_output_spec(self, images, prefix=None, position=None):
+        del position
+        batch, height, width, _ = images.shape
+        count = None
+        if None not in (height, width):
+            count = (height // self.patch_size) * (width // self.patch_size)
+            count += 0 if prefix is None else prefix.shape[0]
+        return keras.KerasTensor((batch, count, self.hidden_size), self.compute_dtype)
+
     def call(self, images, prefix=None, position=None):
         kernel, bias, prefix, position = (
             in_dtype(x, self.compute_dtype) for x in (self.kernel, self.bias, prefix, position)
@@ -102,6 +111,10 @@ class ClassToken(keras.layers.Layer):
 
     def build(self, input_shape):
         self.token = self.add_weight(name="token", shape=(1, input_shape[-1]), initializer="zeros")
+
+    def compute_output_shape(self, input_shape):
+        batch, count, width = input_shape
+        return (batch, None if count is None else count + 1, width)
 
     def call(self, patches):
         return _prepend(in_dtype(self.token, patches.dtype), patches)

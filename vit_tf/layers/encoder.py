@@ -154,6 +154,11 @@ class EncoderBlock(keras.layers.Layer):
         for layer in (self.norm_attention, self.attention, self.norm_mlp, self.mlp):
             layer.build(input_shape)
 
+    def compute_output_spec(self, tokens, training=False, taps=(), grid=None):
+        if taps:
+            return super().compute_output_spec(tokens, training=training, taps=taps, grid=grid)
+        return keras.KerasTensor(tokens.shape, self.compute_dtype), {}
+
     def call(self, tokens, training=False, taps=(), grid=None):
         branch, tap_values = self.attention(
             self.norm_attention(tokens), training=training, taps=taps, grid=grid
@@ -175,3 +180,34 @@ class EncoderBlock(keras.layers.Layer):
             "stream": self.stream,
             "implementation": "auto",
         }
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class TappedBlock(keras.layers.Wrapper):
+    """An encoder block with its taps, for symbolic calls.
+
+    Keras wants as many outputs of every symbolic call of a layer as of its first one, so a block
+    that was called without taps cannot be called with them.
+
+    Args:
+        layer: `EncoderBlock`.
+        taps, grid: see `MultiHeadAttention`.
+
+    Call arguments:
+        tokens: `[B, N, D]`.
+        training: bool.
+
+    Returns:
+        `(tokens [B, N, D], dict of taps)`.
+    """
+
+    def __init__(self, layer, taps, grid, **kwargs):
+        super().__init__(layer, **kwargs)
+        self.taps = tuple(taps)
+        self.grid = tuple(grid)
+
+    def call(self, tokens, training=False):
+        return self.layer(tokens, training=training, taps=self.taps, grid=self.grid)
+
+    def get_config(self):
+        return super().get_config() | {"taps": self.taps, "grid": self.grid}

@@ -48,6 +48,9 @@ class GroupNorm(keras.layers.Layer):
         gamma, beta = (tf.cast(v.value, tf.float32) for v in (self.gamma, self.beta))
         return tf.cast(x * (scale * gamma) + beta, inputs.dtype)
 
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
     def _group_means(self, x):
         """`[B, 1, 1, C]`: for each channel the mean of its group."""
         channels = x.shape[-1]

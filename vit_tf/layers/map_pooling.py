@@ -44,6 +44,9 @@ class MapPooling(keras.layers.Layer):
         for layer in (self.qkv, self.out, self.norm, self.mlp):
             layer.build((None, None, width))
 
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
     def call(self, tokens):
         width = tokens.shape[-1]
         kernel, bias, probe = (

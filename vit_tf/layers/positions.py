@@ -38,6 +38,9 @@ class _Positions(keras.layers.Layer):
         self.grid = tuple(grid)
         self.num_prefix_tokens = num_prefix_tokens
 
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
     def get_config(self):
         return super().get_config() | {
             "grid": self.grid,

@@ -198,6 +198,10 @@ class ResNetStem(keras.layers.Layer):
             unit.build(shape)
             shape = unit.compute_output_shape(shape)
 
+    def compute_output_shape(self, input_shape):
+        sides = (side and -(-side // self.config.reduction) for side in input_shape[1:3])
+        return (input_shape[0], *sides, self.config.channels)
+
     def standardized_convs(self):
         """Its `StandardizedConv` layers and those of its units."""
         return [
@@ -248,6 +252,6 @@ def standardization(config):
 
 def rescale_uint8(images, dtype):
     """Images in the dtype that the first convolution reads; uint8 is mapped to [-1, 1]."""
-    if images.dtype == tf.uint8:
-        images = tf.cast(images, tf.float32) * SCALE + OFFSET
-    return tf.cast(images, dtype)
+    if keras.backend.standardize_dtype(images.dtype) == "uint8":
+        images = keras.ops.cast(images, "float32") * SCALE + OFFSET
+    return keras.ops.cast(images, dtype)

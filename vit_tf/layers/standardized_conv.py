@@ -56,6 +56,16 @@ class StandardizedConv(keras.layers.Layer):
             autocast=False,
         )
 
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], *map(self._side, input_shape[1:3]), self.filters)
+
+    def _side(self, side):
+        if side is None:
+            return None
+        if self.padding != "same":
+            side += 2 * self.padding - self.kernel_size + 1
+        return -(-side // self.strides)
+
     def standardized(self):
         """The kernel that is convolved with, float32."""
         kernel = tf.cast(self.kernel.value, tf.float32)

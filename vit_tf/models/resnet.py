@@ -1,7 +1,6 @@
 """The paper's baseline as a Keras model: "ResNet (BiT)" (section 4.1; Kolesnikov et al., 2020)."""
 
 import keras
-import tensorflow as tf
 
 from vit_tf.config import ResNetConfig
 from vit_tf.layers.group_norm import GroupNorm
@@ -13,11 +12,12 @@ from vit_tf.layers.resnet import (
 )
 from vit_tf.layers.standardized_conv import StandardizedConv
 from vit_tf.models.head import classification_head
+from vit_tf.models.image_model import ImageModel
 from vit_tf.models.inputs import check_images
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class ResNet(keras.Model):
+class ResNet(ImageModel):
     """Images to logits: root, pre-activation units, norm, ReLU, mean over the pixels, head.
 
     `B` images, `C` channels of the last stage, `K` classes. All variables exist once the model is
@@ -51,6 +51,7 @@ class ResNet(keras.Model):
         self.norm = GroupNorm(epsilon=config.group_norm_epsilon, name="norm", **policy)
         self.head = classification_head(config)
         self.build((None, *config.image_size, 3))
+        self.record_graph()
 
     def build(self, input_shape):
         self.root.build(input_shape)
@@ -78,7 +79,8 @@ class ResNet(keras.Model):
         check_images(self, images)
         x = self.root(rescale_uint8(images, self.compute_dtype))
         # Zeros, not minus infinity: the published weights were trained with them.
-        x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
+        x = keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+        x = keras.ops.max_pool(x, 3, 2, data_format="channels_last")
         feature_maps, units = [], iter(self.unit_layers)
         for count in self.config.stage_depths:
             for _ in range(count):
@@ -88,8 +90,5 @@ class ResNet(keras.Model):
 
     def features(self, images, training=False):
         """What the head reads: `[B, C]`, float32."""
-        last = tf.nn.relu(self.norm(self.stages(images, training=training)[-1]))
-        return tf.reduce_mean(tf.cast(last, tf.float32), axis=[1, 2])
-
-    def get_config(self):
-        return super().get_config() | {"config": self.config.to_dict()}
+        last = keras.ops.relu(self.norm(self.stages(images, training=training)[-1]))
+        return keras.ops.mean(keras.ops.cast(last, "float32"), axis=[1, 2])

@@ -1,20 +1,20 @@
 """The Vision Transformer as a Keras model with three stages: embed, encode, classify."""
 
 import keras
-import tensorflow as tf
 
 from vit_tf.config import ViTConfig
 from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding
-from vit_tf.layers.encoder import STREAMS_PER_BLOCK
+from vit_tf.layers.encoder import STREAMS_PER_BLOCK, TappedBlock
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import POSITION_LAYERS
 from vit_tf.layers.resnet import ResNetStem
 from vit_tf.models.head import classification_head
+from vit_tf.models.image_model import ImageModel
 from vit_tf.models.inputs import check_images
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class VisionTransformer(keras.Model):
+class VisionTransformer(ImageModel):
     """Images to logits (Dosovitskiy et al., 2021, eq. 1-4); with a stem, the paper's hybrid.
 
     `B` images, `N` patches on a grid of `rows x columns`, `T` = prefix tokens + `N`, `D` width,
@@ -55,7 +55,9 @@ class VisionTransformer(keras.Model):
         self.position_embedding = POSITION_LAYERS[config.position_embedding](
             self.grid, self.num_prefix_tokens, name="position_embedding", **policy
         )
-        self.embedding_dropout = Dropout(config.dropout, stream=0, **policy)
+        self.embedding_dropout = Dropout(
+            config.dropout, stream=0, name="embedding_dropout", **policy
+        )
         self.blocks = [self._block(index, **policy) for index in range(config.layers)]
         self.norm = keras.layers.LayerNormalization(
             epsilon=config.layer_norm_epsilon, name="norm", **policy
@@ -79,6 +81,7 @@ class VisionTransformer(keras.Model):
             )
         self.head = classification_head(config)
         self.build((None, *config.image_size, 3))
+        self.record_graph()
 
     def _block(self, index, **policy):
         config = self.config
@@ -175,7 +178,11 @@ class VisionTransformer(keras.Model):
         tokens = self.embedding_dropout(tokens, training=training)
         tap_values = []
         for block in self.blocks:
-            tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
+            if taps and isinstance(tokens, keras.KerasTensor):
+                tapped = TappedBlock(block, taps, grid, dtype=block.dtype_policy)
+                tokens, block_taps = tapped(tokens, training=training)
+            else:
+                tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
             tap_values.append(block_taps)
         return self.norm(tokens), tap_values
 
@@ -186,8 +193,8 @@ class VisionTransformer(keras.Model):
         if self.config.classifier == "map":
             return self.map_pooling(features)
         if self.config.classifier == "gap":
-            mean = tf.reduce_mean(tf.cast(features, tf.float32), axis=1)
-            return tf.cast(mean, features.dtype)
+            mean = keras.ops.mean(keras.ops.cast(features, "float32"), axis=1)
+            return keras.ops.cast(mean, features.dtype)
         return features
 
     def head_inputs(self, features, training=False):
@@ -205,6 +212,3 @@ class VisionTransformer(keras.Model):
         """What the head reads, from the images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)
         return self.head_inputs(features, training=training)
-
-    def get_config(self):
-        return super().get_config() | {"config": self.config.to_dict()}

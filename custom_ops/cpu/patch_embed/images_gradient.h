@@ -46,9 +46,10 @@ struct ImagesGradientOperands {
         return unpack<Float16>(problem, row, rows, column, column_end, sums, columns);
       case DType::kFloat64:
         return unpack<double>(problem, row, rows, column, column_end, sums, columns);
-      case DType::kUint8:  // has no gradient
       case DType::kFloat32:
         return unpack<float>(problem, row, rows, column, column_end, sums, columns);
+      case DType::kUint8:  // has no gradient
+        __builtin_trap();
     }
   }
 

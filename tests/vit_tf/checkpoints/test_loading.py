@@ -8,7 +8,7 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import numpy_vit, tiny
-from tests.vit_tf.checkpoints.npz_files import params_of, refused, saved, write
+from tests.vit_tf.checkpoints.npz_files import assert_same_values, params_of, refused, saved, write
 
 POSITIONS = numpy_vit.POSITIONS
 HEADS = [*itertools.product((None, 7), (0, 5))]
@@ -122,7 +122,7 @@ def test_where_the_grid_comes_from(tmp_path):
 @pytest.mark.parametrize(
     "source_grid, words",
     [
-        (None, "6 patch positions, which is not a square. Pass source_grid="),
+        (None, "neither the 2 x 2 of the model nor a square. Pass source_grid="),
         ((2, 2), "6 patch positions, which do not fill .*2 x 2"),
         ((0, 6), "a grid is .rows, columns."),
         ((2.0, 3), "a grid is"),
@@ -133,7 +133,18 @@ def test_where_the_grid_comes_from(tmp_path):
 def test_grids_that_do_not_fit(source_grid, words, tmp_path):
     path = write(tmp_path / "model.npz", params_of(tiny.model(seed=1)))
     with pytest.raises(ValueError, match=words):
-        vit_tf.load_npz(tiny.model(), path, source_grid=source_grid)
+        vit_tf.load_npz(tiny.model(image_size=(8, 8)), path, source_grid=source_grid)
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+@pytest.mark.parametrize("image_size", [(11, 14), (8, 32)])
+def test_the_models_own_grid_is_tried_before_the_square(classifier, image_size, tmp_path):
+    """A file without sidecar that does not fill a square, 2 x 3, and one that would, 2 x 8."""
+    donor = tiny.model(seed=1, image_size=image_size, classifier=classifier)
+    model = tiny.model(seed=2, image_size=image_size, classifier=classifier)
+    report = vit_tf.load_npz(model, saved(donor, tmp_path / "model.npz", sidecar=False))
+    assert report.resized is None
+    assert_same_values(model, params_of(donor))
 
 
 @pytest.mark.parametrize("classifier", ["gap", "unpooled"])

@@ -44,6 +44,23 @@ EXPRESSIBLE = {
 }
 
 
+@pytest.mark.parametrize("image_size", [(11, 14), (8, 32)])
+@pytest.mark.parametrize(("layout", "fields"), [("huggingface", HUGGINGFACE), ("timm", TIMM)])
+def test_without_a_stated_size_the_models_own_grid_is_tried_first(
+    layout, fields, image_size, tmp_path
+):
+    """Tables of 2 x 3, no square, and of 2 x 8, which could be 4 x 4."""
+    donor = tiny.model(seed=1, heads=1, image_size=image_size, **fields)
+    model = tiny.model(seed=2, heads=1, image_size=image_size, **fields)
+    safetensors_models.save(donor, tmp_path, layout)
+    for path in tmp_path.glob("*.json"):
+        path.unlink()
+    report = vit_tf.load_safetensors(model, tmp_path, head="keep")
+    assert report.resized is None
+    for ours, theirs in zip(tiny.values(model), tiny.values(donor), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("name", EXPRESSIBLE)
 def test_round_trip_is_bitwise(tmp_path, name):
     layout, config = EXPRESSIBLE[name]

@@ -3,6 +3,7 @@
 See the package for what each function is.
 """
 
+import math
 import re
 
 import numpy as np
@@ -176,7 +177,8 @@ def read_positions(checkpoint, model, grid):
     Args:
         checkpoint: open, see `vit_tf.checkpoints`.
         model: the `VisionTransformer`.
-        grid: (rows, columns) of the file's table; None takes it as square.
+        grid: (rows, columns) of the file's table; None takes the model's own grid if it has as many
+            cells, else a square.
 
     Returns:
         The table, float32 `[T + N, D]`, and the (source, target) grids if they differ, else None.
@@ -201,7 +203,7 @@ def read_positions(checkpoint, model, grid):
         raise ValueError(
             f"{path}: {POSITIONS} claims {rows} patch positions. Expected 1 to {_MOST_POSITIONS}."
         )
-    grid = _source_grid(path, grid, rows)
+    grid = _source_grid(path, grid, rows, model.grid)
     table = checkpoint.read(POSITIONS)[0]
     if grid != model.grid:
         table = resize_position_table(table, grid, model.grid, prefix)
@@ -209,12 +211,13 @@ def read_positions(checkpoint, model, grid):
     return table, (None if grid == model.grid else (grid, model.grid))
 
 
-def _source_grid(path, grid, rows):
-    grid = square_grid(rows) if grid is None else grid
+def _source_grid(path, grid, rows, own_grid):
+    if grid is None:
+        grid = own_grid if math.prod(own_grid) == rows else square_grid(rows)
     if grid is None:
         raise ValueError(
-            f"{path} has {rows} patch positions, which is not a square. "
-            "Pass source_grid=(rows, columns)."
+            f"{path} has {rows} patch positions, which are neither the {own_grid[0]} x "
+            f"{own_grid[1]} of the model nor a square. Pass source_grid=(rows, columns)."
         )
     if grid[0] * grid[1] != rows:
         raise ValueError(

@@ -22,6 +22,8 @@ class SafetensorsCheckpoint:
             `preprocessor_config.json` are read where they lie beside it; what they do not tell is
             assumed and noted.
         layouts: for each family of models a dictionary from layout to its module.
+        own_grid: (rows, columns) of the model that is to be loaded, tried before a square where
+            the image size is not stated; None if there is no model yet.
 
     Attributes:
         layout: "huggingface" or "timm".
@@ -38,14 +40,14 @@ class SafetensorsCheckpoint:
             message says which.
     """
 
-    def __init__(self, path, layouts):
+    def __init__(self, path, layouts, own_grid=None):
         self.path = os.fspath(path)
         folder, file = _locate(pathlib.Path(path))
         self._file = SafetensorsFile(file)
         try:
             file, shapes = self._file.path, self._file.shapes
             self.layout, module = _recognize(shapes, layouts, file)
-            plan = module.read(file, shapes, folder)
+            plan = module.read(file, shapes, folder, own_grid)
             self._aliases = {
                 name: plan.aliases.get(name, name) for rule in plan.rules for name in rule.names
             }

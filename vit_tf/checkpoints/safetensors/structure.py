@@ -1,5 +1,6 @@
 """What both layouts read off shapes and settings: sizes, counts, image size, preprocessing."""
 
+import math
 import re
 
 from vit_tf.checkpoints.grids import square_grid
@@ -59,7 +60,7 @@ def check_image_size(size, path):
         )
 
 
-def image_size(rows, patch, reduction, stated, path, notes) -> tuple[int, int]:
+def image_size(rows, patch, reduction, stated, path, notes, own_grid) -> tuple[int, int]:
     """(height, width) of the images of a model with `rows` patch positions.
 
     Args:
@@ -69,6 +70,8 @@ def image_size(rows, patch, reduction, stated, path, notes) -> tuple[int, int]:
         stated: (height, width) from the settings, or None.
         path: for messages.
         notes: gets a sentence where the size was assumed.
+        own_grid: (rows, columns) that is tried before a square where the size is not stated, or
+            None.
     """
     if stated is not None:
         check_image_size(stated, path)
@@ -83,13 +86,17 @@ def image_size(rows, patch, reduction, stated, path, notes) -> tuple[int, int]:
         raise ValueError(
             f"{path} does not tell the image size: it has no positions. State it in config.json."
         )
-    if (grid := square_grid(rows)) is None:
+    if own_grid is not None and math.prod(own_grid) == rows:
+        grid = own_grid
+    elif (grid := square_grid(rows)) is None:
         raise ValueError(
             f"{path} has {rows} patch positions, which are not a square, so that the image size is "
             "unknown. State it in config.json."
         )
     size = tuple(side * patch * reduction for side in grid)
-    notes.append(f"the image size is not stated: {size[0]} x {size[1]}, for square positions")
+    notes.append(
+        f"the image size is not stated: {size[0]} x {size[1]}, {grid[0]} x {grid[1]} patches"
+    )
     check_image_size(size, path)
     return size
 

@@ -50,7 +50,7 @@ def test_what_is_set_stays(monkeypatch, chosen, expected):
     ("names", "chosen", "text"),
     [
         (("a", "test"), {}, "no split called train or training. It has: a, test. Set data.train_"),
-        (("train", "b"), {}, "Set data.eval_split to one of these or to a part such as train[90%"),
+        (("train", "b"), {}, "Set data.eval_split to one of these or to a range such as train[90%"),
         (("train",), {"train_split": "train"}, "no split called test or .* It has: train. Set"),
         (("test",), {}, "no split called train or training. It has: test"),
     ],

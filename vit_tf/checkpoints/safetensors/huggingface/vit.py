@@ -46,13 +46,14 @@ def recognizes(names) -> bool:
     return any(re.search(r"(^|\.)embeddings\.(patch_embeddings|cls_token)", name) for name in names)
 
 
-def read(path, shapes, folder) -> ReadPlan:
+def read(path, shapes, folder, own_grid) -> ReadPlan:
     """What a file holds.
 
     Args:
         path: the file, for messages.
         shapes: tensor name -> shape.
         folder: where its `config.json` and `preprocessor_config.json` are, if there are any.
+        own_grid: see `structure.image_size`.
 
     Raises:
         ValueError: if it is not a model that vit_tf has; the message says why.
@@ -65,7 +66,7 @@ def read(path, shapes, folder) -> ReadPlan:
     structure.check_tensor_names(path, shapes, _INEXPRESSIBLE_TENSORS)
     if settings is None:
         notes.append("there is no config.json: erf GELU and epsilon 1e-12, the layout's defaults")
-    config = _config(path, shapes, settings, notes)
+    config = _config(path, shapes, settings, notes, own_grid)
     labels = config_json.read_labels(settings, config.num_classes, notes) if settings else ()
     problem = settings.text("problem_type") if settings else None
     preprocessing, input_map = config_json.read_preprocessing(
@@ -173,7 +174,7 @@ def _is(name, start):
     return name.startswith(start) if start.endswith(".") else name == start
 
 
-def _config(path, shapes, settings, notes):
+def _config(path, shapes, settings, notes, own_grid):
     patch, width = structure.patch_kernel(shapes, f"{_PATCHES}.weight", path)
     layers = structure.how_many(shapes, r"encoder\.layer\.(\d+)\.")
     (mlp_size,) = structure.sizes(shapes, "encoder.layer.0.intermediate.dense.bias", 1, path)
@@ -201,7 +202,7 @@ def _config(path, shapes, settings, notes):
         layers=layers,
         heads=heads,
         patch_size=patch,
-        image_size=structure.image_size(tokens - 1, patch, 1, stated, path, notes),
+        image_size=structure.image_size(tokens - 1, patch, 1, stated, path, notes, own_grid),
         num_classes=num_classes,
         representation_size=representation_size,
         activation=activation,

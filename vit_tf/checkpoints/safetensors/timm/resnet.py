@@ -37,17 +37,19 @@ def recognizes(names) -> bool:
     return bool({"stem.conv.weight", "stem.conv1.weight"} & set(names))
 
 
-def read(path, shapes, folder) -> ReadPlan:
+def read(path, shapes, folder, own_grid) -> ReadPlan:
     """What a file holds.
 
     Args:
         path: the file, for messages.
         shapes: tensor name -> shape.
         folder: where its `config.json` is, if there is one.
+        own_grid: not used; a ResNet has no positions.
 
     Raises:
         ValueError: if it is not a model that vit_tf has; the message says why.
     """
+    del own_grid
     structure.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
     notes, stated = [], read_config_json(folder)
     stated.architecture(*_ARCHITECTURES, notes)

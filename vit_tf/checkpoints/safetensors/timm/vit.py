@@ -55,13 +55,14 @@ def recognizes(names) -> bool:
     return "patch_embed.proj.weight" in names
 
 
-def read(path, shapes, folder) -> ReadPlan:
+def read(path, shapes, folder, own_grid) -> ReadPlan:
     """What a file holds.
 
     Args:
         path: the file, for messages.
         shapes: tensor name -> shape.
         folder: where its `config.json` is, if there is one.
+        own_grid: see `structure.image_size`.
 
     Raises:
         ValueError: if it is not a model that vit_tf has; the message says why.
@@ -71,7 +72,7 @@ def read(path, shapes, folder) -> ReadPlan:
     notes, stated = [], read_config_json(folder)
     width = structure.sizes(shapes, "patch_embed.proj.weight", 4, path)[0]
     heads, activation = heads_and_activation(stated, width, is_hybrid, notes)
-    config, class_slot = _config(path, shapes, heads, activation, stated, notes)
+    config, class_slot = _config(path, shapes, heads, activation, stated, notes, own_grid)
     structure.check_stated(stated.settings, "num_classes", config.num_classes)
     preprocessing = stated.preprocessing(config, notes)
     if is_hybrid:
@@ -163,7 +164,7 @@ def _activation(arguments, architecture):
     return "gelu_tanh" if _TANH.match(architecture) else "gelu_erf"
 
 
-def _config(path, shapes, heads, activation, stated, notes):
+def _config(path, shapes, heads, activation, stated, notes, own_grid):
     """A Vision Transformer or hybrid, and whether its class token has a position."""
     stem = _stem(path, shapes)
     patch, width = structure.patch_kernel(
@@ -184,7 +185,10 @@ def _config(path, shapes, heads, activation, stated, notes):
     if "pos_embed" in shapes:
         rows = structure.sizes(shapes, "pos_embed", 3, path)[1]
         if has_token:
-            slot = _has_slot(rows, stated.image_size, patch, reduction, notes)
+            grid = own_grid
+            if stated.image_size is not None:
+                grid = tuple(-(-side // reduction) // patch for side in stated.image_size)
+            slot = _has_slot(rows, grid, stated.image_size is not None, notes)
             rows -= slot
     config = build_config(
         ViTConfig,
@@ -194,7 +198,9 @@ def _config(path, shapes, heads, activation, stated, notes):
         layers=structure.how_many(shapes, r"blocks\.(\d+)\."),
         heads=heads,
         patch_size=patch,
-        image_size=structure.image_size(rows, patch, reduction, stated.image_size, path, notes),
+        image_size=structure.image_size(
+            rows, patch, reduction, stated.image_size, path, notes, own_grid
+        ),
         num_classes=num_classes,
         classifier=_classifier(path, shapes, has_token, stated.global_pool),
         representation_size=representation_size,
@@ -206,10 +212,16 @@ def _config(path, shapes, heads, activation, stated, notes):
     return config, slot
 
 
-def _has_slot(rows, stated, patch, reduction, notes):
-    """Whether a table of `rows` has one for the class token; flexivit's have none."""
-    if stated is not None:
-        grid = [-(-side // reduction) // patch for side in stated]
+def _has_slot(rows, grid, is_stated, notes):
+    """Whether a table of `rows` has one for the class token; flexivit's have none.
+
+    Args:
+        rows: of the table.
+        grid: (rows, columns) of the patches, or None.
+        is_stated: whether the grid is known to be that of the table.
+        notes: gets a sentence where this was assumed.
+    """
+    if is_stated or (grid is not None and rows - math.prod(grid) in (0, 1)):
         return rows != math.prod(grid)
     slot = square_grid(rows) is None
     if not slot:

@@ -1,0 +1,165 @@
+"""Symbolic input and output of models and layers: summaries, intermediate features, saving them."""
+
+import io
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from tests.tolerances import assert_close
+from tests.vit_tf import tiny
+
+SIZE = (33, 50)
+STEM = {"stage_depths": (1,), "width": 0.5}
+CONFIGS = {
+    "ViT": tiny.config(representation_size=7, classifier="gap"),
+    "hybrid": tiny.config(stem=STEM, image_size=SIZE, classifier="map"),
+    "ResNet": vit_tf.ResNetConfig(stage_depths=(1, 1), width=0.5, image_size=SIZE, num_classes=5),
+}
+every_family = pytest.mark.parametrize("family", CONFIGS)
+# Block of each family -> what it gives for an image of the configuration.
+BLOCKS = {"ViT": ("block_0", (6, 12)), "hybrid": ("block_1", (6, 12))}
+BLOCKS |= {"ResNet": ("block2_unit1", (5, 7, 256))}
+
+
+def create(family, dtype=None, **fields):
+    model = vit_tf.create_model(CONFIGS[family], dtype=dtype, **fields)
+    tiny.randomize(model)
+    return model
+
+
+def images_of(model, **kwargs):
+    return tf.constant(tiny.images(2, model.config.image_size, **kwargs))
+
+
+def eager_outputs(model, images):
+    """Name of a layer -> what it returned in an eager call of all stages."""
+    found = {}
+
+    def watch(layer, call):
+        def run(*args, **kwargs):
+            outputs = call(*args, **kwargs)
+            found[layer.name] = outputs[0] if isinstance(outputs, tuple) else outputs
+            return outputs
+
+        return run
+
+    calls = [(layer, layer.call) for layer in model.layers]
+    for layer, call in calls:
+        layer.call = watch(layer, call)
+    features = model.features(images)
+    model.head(features)
+    for layer, call in calls:
+        layer.call = call
+    return found
+
+
+@every_family
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_output_of_every_layer_is_what_it_computes(family, policy):
+    model = create(family, policy)
+    images = images_of(model)
+    expected = eager_outputs(model, images)
+    assert expected.keys() == {layer.name for layer in model.layers}
+    symbolic = {name: model.get_layer(name).output for name in expected}
+    for name, value in keras.Model(model.input, symbolic)(images).items():
+        assert symbolic[name].shape == (None, *expected[name].shape[1:])
+        assert symbolic[name].dtype == expected[name].dtype.name
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    name, shape = BLOCKS[family]
+    assert symbolic[name].shape == (None, *shape)
+
+
+@every_family
+def test_input_and_output_are_those_of_the_model(family):
+    model = create(family)
+    images = images_of(model)
+    expected = np.asarray(model(images), np.float64)
+    model(keras.Input((*model.config.image_size, 3)))
+    again = keras.Model(model.inputs, model.outputs)
+    assert_close(again(images), expected, "float32", "model")
+    assert model.input_shape == (None, *model.config.image_size, 3)
+    assert model.output_shape == (None, 5)
+    assert model.compute_output_shape((4, *model.config.image_size, 3)) == (4, 5)
+    with pytest.raises(ValueError, match="This model reads images of"):
+        model(keras.Input((8, 8, 3)))
+
+
+@pytest.mark.parametrize("family", ["ViT", "hybrid"])
+def test_symbolic_stages_and_taps(family):
+    model = create(family)
+    images = images_of(model)
+    features, taps = model.encode(model.embed(model.input), taps=("class_row", "entropy"))
+    expected, expected_taps = model.encode(model.embed(images), taps=("class_row", "entropy"))
+    outputs = keras.Model(model.input, (features, taps))(images)
+    np.testing.assert_array_equal(outputs[0], expected)
+    for block, values in zip(outputs[1], expected_taps, strict=True):
+        assert block.keys() == {"class_row", "entropy"}
+        for name in block:
+            np.testing.assert_array_equal(block[name], values[name])
+    plain = keras.Model(model.input, model.encode(model.embed(model.input))[0])
+    np.testing.assert_array_equal(plain(images), expected)
+
+
+@every_family
+def test_features_from_uint8(family):
+    model = create(family)
+    inputs = keras.Input((*model.config.image_size, 3), dtype="uint8")
+    images = images_of(model, dtype="uint8")
+    extractor = keras.Model(inputs, model.features(inputs))
+    np.testing.assert_array_equal(extractor(images), model.features(images))
+
+
+@every_family
+def test_a_model_of_features_is_saved_whole(family, tmp_path, monkeypatch):
+    # A loaded layer chooses anew, and only the same implementation gives the same bits.
+    monkeypatch.setenv("VIT_OPS", "reference")
+    model = create(family)
+    outputs = [model.output, model.get_layer(BLOCKS[family][0]).output]
+    if family != "ResNet":
+        outputs.append(model.encode(model.embed(model.input), taps=("entropy",))[1][0]["entropy"])
+    extractor = keras.Model(model.input, outputs)
+    extractor.save(tmp_path / "features.keras")
+    again = keras.models.load_model(tmp_path / "features.keras")
+    images = images_of(model)
+    for ours, loaded in zip(extractor(images), again(images), strict=True):
+        np.testing.assert_array_equal(loaded, ours)
+
+
+def test_a_model_of_features_trains():
+    model = create("ViT", dropout=0.5)
+    features = keras.Model(model.input, model.get_layer("norm").output)
+    images = images_of(model)
+    np.testing.assert_array_equal(features(images), features(images))
+    assert np.abs(features(images, training=True) - features(images)).max() > 0.1
+    before = [np.array(variable.value) for variable in features.trainable_variables]
+    features.compile(keras.optimizers.SGD(0.1), "mse")
+    features.fit(images, np.ones((2, 6, 12)), verbose=0)
+    for variable, old in zip(features.trainable_variables, before, strict=True):
+        assert np.abs(np.array(variable.value) - old).max() > 0, variable.path
+
+
+@every_family
+def test_summary_has_shapes_and_counts(family):
+    model = create(family)
+    stream = io.StringIO()
+    model.summary(print_fn=lambda line: stream.write(line + "\n"))
+    rows = [line.split("│") for line in stream.getvalue().splitlines() if "│" in line]
+    rows = {row[1].split()[0]: row[2:4] for row in rows if row[2].strip()}
+    assert rows.keys() == {layer.name for layer in model.layers}
+    for layer in model.layers:
+        shape, count = (text.strip() for text in rows[layer.name])
+        assert shape == str(layer.output.shape)
+        assert count == f"{layer.count_params():,}"
+    assert f"Total params: {model.count_params():,}" in stream.getvalue()
+
+
+@every_family
+def test_repr_says_what_the_model_is(family):
+    model = create(family)
+    assert repr(model) == (
+        f"<{type(model).__name__} name={model.name}, image_size={model.config.image_size}, "
+        f"num_classes=5, parameters={model.count_params():,}>"
+    )

@@ -1,0 +1,71 @@
+"""What the models of all families have in common as Keras models."""
+
+import keras
+
+from vit_tf.models.inputs import check_images
+
+
+class ImageModel(keras.Model):
+    """A model of images with a symbolic input and output, as a functional Keras model has them.
+
+    A subclass sets `config` and `head`, has `features(images, training)`, what the head reads, and
+    calls `record_graph` at the end of its constructor. Intermediate features are then a model:
+    `keras.Model(model.input, model.get_layer("block_3").output)`. It reads floats in [-1, 1] only;
+    for uint8 call the stages on a `keras.Input` of that dtype.
+
+    Attributes:
+        input: `[None, H, W, 3]` of the configured size, in the dtype of the variables.
+        output: what the model returns for it, computed in stages.
+        inputs, outputs: lists of the one.
+        input_shape, output_shape: their shapes.
+    """
+
+    def record_graph(self):
+        """Calls every layer once on a symbolic image, so that each has an `input` and `output`."""
+        shape = (*self.config.image_size, 3)
+        self._input = keras.Input(shape, dtype=self.variable_dtype, name="images")
+        features = self.features(self._input)
+        self._output = features if self.head is None else self.head(features)
+
+    @property
+    def input(self):
+        return self._input
+
+    @property
+    def output(self):
+        return self._output
+
+    @property
+    def inputs(self):
+        return [self._input]
+
+    @property
+    def outputs(self):
+        return [self._output]
+
+    @property
+    def input_shape(self):
+        return self._input.shape
+
+    @property
+    def output_shape(self):
+        return self._output.shape
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], *self._output.shape[1:])
+
+    def compute_output_spec(self, images, training=False):
+        del training
+        check_images(self, images)
+        return keras.KerasTensor(self.compute_output_shape(images.shape), self._output.dtype)
+
+    def get_config(self):
+        return super().get_config() | {"config": self.config.to_dict()}
+
+    def __repr__(self):
+        if not self.built:
+            return super().__repr__()
+        return (
+            f"<{type(self).__name__} name={self.name}, image_size={self.config.image_size}, "
+            f"num_classes={self.config.num_classes}, parameters={self.count_params():,}>"
+        )
