@@ -9,9 +9,14 @@ from tests.checkout import ROOT
 from tests.pipelines import encoded
 from tests.pipelines.process import run_module
 
+_PHOTO = encoded.encode(encoded.pixels(60, 40), "JPEG")
 # Page -> files that its blocks find in their folder.
 PAGES = {
-    "docs/serving.md": {"photo.jpg": encoded.encode(encoded.pixels(60, 40), "JPEG")},
+    "README.md": {"photo.jpg": _PHOTO},
+    "docs/data.md": {},
+    "docs/ops.md": {},
+    "docs/serving.md": {"photo.jpg": _PHOTO},
+    "docs/training.md": {},
 }
 
 

@@ -26,7 +26,7 @@ def size_notes(config: ModelConfig, prefix="") -> list[str]:
 
     Args: as `one_patch`.
     """
-    if config.grid is None:
+    if config.grid is None or config.patch_pixels is None:
         return []
     notes = []
     read = [cells * config.patch_pixels for cells in config.grid]
