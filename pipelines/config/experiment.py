@@ -91,7 +91,7 @@ class Experiment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a dictionary that JSON can hold: lists for tuples, keys as in paths of `--set`."""
+        """Returns a dictionary that JSON can hold: lists for tuples, keys as in `--set` paths."""
         values = vars(self) | {"model": self.model.to_dict()}
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 
