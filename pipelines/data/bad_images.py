@@ -78,7 +78,7 @@ class BadImages:
                 name = source.describe(int(example_id))
                 if name not in self._names:
                     self._names.add(name)
-                    reason = decode_error(image) or "a part of it cannot be decoded"
+                    reason = decode_error(image) or "some of it cannot be decoded"
                     self._write({"id": int(example_id), "name": name, "reason": reason})
                     self._log(f"left out {name} (id {example_id}): {reason}")
 

@@ -18,7 +18,7 @@ _BLACK = -1.0
 def decode_error(image_bytes):
     """Returns the reason why the bytes of an image cannot be decoded; None if they can."""
     if not image_bytes:  # See `files.FileSource`.
-        return "it is empty, huge or cannot be opened"
+        return "it is empty, too large or cannot be opened"
     try:
         decode_image(tf.constant(image_bytes))
     except tf.errors.OpError as error:

@@ -129,8 +129,8 @@ def _find_images(folder):
             continue
         seen.add((status.st_dev, status.st_ino))
         folders, files = _list_directory(directory)
-        # Reversed, because the last entry is visited next: folders are visited in the order of their
-        # names. The order matters if two links lead to the same folder.
+        # Reversed, because the last entry is visited next: folders are visited in the order of
+        # their names. The order matters if two links lead to the same folder.
         waiting += [os.path.join(directory, name) for name in reversed(folders)]
         for name in files:
             path = os.path.join(directory, name)

@@ -66,7 +66,7 @@ def find_builder(name, data_dir=None):
         configs = ", ".join(code.builder_configs) or "none"
         raise DataError(
             f"There is no {name!r}. {parsed['name']} has the configurations: {configs}; TFDS "
-            f"{tfds.__version__} knows its version {code.VERSION or 'of each configuration'}."
+            f"{tfds.__version__} has its version {code.VERSION or 'of each configuration'}."
         ) from None
     except OSError as error:
         raise DataError(

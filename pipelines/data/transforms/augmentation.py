@@ -120,9 +120,9 @@ def random_flip(image, seed):
 def jitter_colors(image, seed, strengths):
     """Changes brightness, contrast, saturation and hue at random, in this order.
 
-    The first three call `blend` with a factor from [max(0, 1 - s), 1 + s], starting from black, from
-    the mean grey, and from the grey image. Hue is rotated by a fraction of the circle from [-s, s].
-    After each change, values are clipped to 0 .. 255.
+    The first three interpolate with a factor from [max(0, 1 - s), 1 + s] between black, the mean
+    grey or the grey image, and the image (see `blend`). Hue is rotated by a fraction of the circle
+    from [-s, s]. After each change, values are clipped to 0 .. 255.
 
     Args:
         image: uint8 `[h, w, 3]`.
