@@ -28,8 +28,8 @@ class Augmentation:
     """Augmentation of training images; the defaults are those of the paper's own code.
 
     Attributes:
-        crop: "inception": a window of random place, area and aspect ratio, resized; "none": the
-            whole image, resized as in evaluation.
+        crop: "inception": a window of random place, area and aspect ratio, resized; "none": no
+            random window, the image is resized as in evaluation.
         crop_area: range of the crop's area, as a fraction of the image area.
         flip: whether to mirror left to right with probability 0.5.
         color_jitter: strength of brightness, contrast, saturation (0 to 1) and hue (0 to 0.5).

@@ -9,7 +9,7 @@ _SETTINGS = """\
 model names: python -c "import vit_tf; print(*vit_tf.list_models())"
 fields of --set: docs/configuration.md describes all of them;
   `python -m pipelines.pretrain --dry_run` prints those of a run with their values."""
-# absl appends this to the help of a flag that can be repeated; our help texts say it already.
+# absl appends this to the help of a flag that can be repeated; our help texts contain it already.
 _REPEATS = "repeat this option to specify a list of values"
 
 

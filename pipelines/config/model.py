@@ -15,8 +15,7 @@ from vit_tf.config.variants import get_variant
 from vit_tf.families import FAMILIES
 
 # Configuration fields that `Model.fields` does not hold: `image_size` is a field of `Model`, the
-# data set decides the number of classes, and the implementation of the ops is not part of an
-# experiment.
+# data set decides the number of classes, and a run may use any implementation of the ops.
 _SET_ELSEWHERE = ("image_size", "num_classes", "implementation")
 
 # An earlier version wrote all these fields for every model: null if the model lacked the field.

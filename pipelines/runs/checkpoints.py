@@ -41,7 +41,7 @@ class CheckpointStore:
         self._keep_last, self._keep_every = keep_last, keep_every
 
     def save(self, step, score=None):
-        """Writes a checkpoint; the checkpoint with the highest score is never deleted.
+        """Writes a checkpoint; the one with the highest score so far is always kept.
 
         Args:
             step: number of finished steps.

@@ -27,7 +27,7 @@ def compiling(what, done, log):
     """Logs every 10 s how long `what` has been compiling.
 
     Args:
-        what: name of the compiled thing in the log.
+        what: name of the function that is compiled, for the log.
         done: `threading.Event`; setting it ends the log lines. The end of the block sets it.
         log: called with each line.
     """

@@ -63,7 +63,7 @@ class ShapesConfig(tfds.core.BuilderConfig):
         size, count = int(size or cls.size), int(count or cls.num_train)
         if not (_MIN_SIZE <= size <= _MAX_SIZE and 1 <= count <= _MAX_IMAGES):
             raise DataError(
-                f"{name!r} asks for {count:,} images of {size} pixels. Expected 1 .. "
+                f"{name!r} describes {count:,} images of {size} pixels. Expected 1 .. "
                 f"{_MAX_IMAGES:,} images of {_MIN_SIZE} .. {_MAX_SIZE} pixels."
             )
         return cls(name=name, label=label, size=size, num_train=count, seed=int(seed or 0))

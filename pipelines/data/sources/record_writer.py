@@ -30,7 +30,7 @@ class WriteSummary(NamedTuple):
 
 
 def write_records(sources, output, shards, bad_images, log=print):
-    """Writes sources as the splits of one folder. After an error there is no folder.
+    """Writes sources as the splits of one folder. After an error, no folder is left.
 
     The files are written to a temporary folder, which is renamed at the end. Every image is decoded
     once, so that bad images are found here and not in training.

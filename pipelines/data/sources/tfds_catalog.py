@@ -109,5 +109,5 @@ def not_prepared_error(name, builder):
     if builder.data_path.parent.exists():
         versions = sorted(path.name for path in builder.data_path.parent.iterdir())
         if versions := [version for version in versions if _NAME.fullmatch(f"x:{version}")]:
-            message += f". Prepared there: {', '.join(versions)}; ask for {bare}:{versions[-1]}"
+            message += f". Prepared there: {', '.join(versions)}; use {bare}:{versions[-1]}"
     return DataError(message)
