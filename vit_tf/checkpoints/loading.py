@@ -13,7 +13,7 @@ HEAD_MODES = ("auto", "keep", "reset", "reset_last")
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What loading did, by published key; `str()` is one line per fact.
+    """The result of loading, by published key; `str()` has one line per fact.
 
     Attributes:
         path: the file.

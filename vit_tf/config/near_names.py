@@ -7,7 +7,7 @@ def near_names(name, known, cutoff=0.6, synonyms=None) -> list[str]:
     """Up to three known names that are similar to `name`, nearest first.
 
     Args:
-        name: what was received; upper and lower case are taken as equal.
+        name: the unknown name; case does not matter.
         known: the names that exist.
         cutoff: the least similarity of a returned name, from 0 to 1, as in
             `difflib.get_close_matches`.

@@ -120,7 +120,7 @@ class PublishedCheckpoint:
         """The configuration from the arrays; fields that they do not show are the paper's.
 
         Raises:
-            ValueError: if the arrays are not those of a model that vit_tf supports.
+            ValueError: if vit_tf does not support a model with these arrays.
         """
         return self._mapping.config_from_shapes(self.shapes, self.path, self.grid)
 

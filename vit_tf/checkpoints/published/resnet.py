@@ -27,7 +27,7 @@ def config_from_shapes(shapes, path, grid=None) -> ResNetConfig:
     """The configuration, for images of 224 x 224; `grid` is not used: a ResNet reads any size.
 
     Raises:
-        ValueError: if the arrays are not those of a model that vit_tf supports.
+        ValueError: if vit_tf does not support a model with these arrays.
     """
     num_classes = 0
     if f"{_HEAD}/bias" in shapes:

@@ -1,4 +1,4 @@
-"""Reads sizes from the shapes of published arrays, of which any may be missing."""
+"""Reads sizes from the shapes of published arrays, any of which may be missing."""
 
 import re
 

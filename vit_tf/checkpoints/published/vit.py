@@ -58,7 +58,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         A configuration whose image size is the grid times the patch size.
 
     Raises:
-        ValueError: if the arrays are not those of a model that vit_tf supports.
+        ValueError: if vit_tf does not support a model with these arrays.
     """
     block = "Transformer/encoderblock_0"
     found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)

@@ -20,7 +20,7 @@ class Rule:
     Attributes:
         names: name of a tensor -> shape.
         shapes: published key -> shape.
-        pack: tensors in the order of `names` -> published arrays in that of `shapes`.
+        pack: tensors in the order of `names` -> published arrays in the order of `shapes`.
         unpack: the inverse.
     """
 
@@ -151,7 +151,7 @@ def linear(name, keys, inputs, outputs):
 
 
 def without_class_slot(name, key, shape):
-    """A position table without a row for the class token, which includes its own position.
+    """A position table without a row for the class token, whose vector includes the position.
 
     `shape` counts that row.
     """

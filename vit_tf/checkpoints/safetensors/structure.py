@@ -14,7 +14,7 @@ _RESAMPLING = "images are resized bilinearly without antialiasing here, in the s
 
 
 def sizes(shapes, name, count, path) -> tuple[int, ...]:
-    """The shape of a required tensor with `count` axes, none of them empty."""
+    """The shape of a required tensor with `count` axes, none of size 0."""
     if name not in shapes:
         raise ValueError(
             f"{path} has no tensor {name}. The file is incomplete, or of a model that vit_tf does "

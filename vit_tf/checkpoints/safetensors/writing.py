@@ -27,7 +27,7 @@ def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
 
     Raises:
         ValueError: if the layout cannot express the model (the message states why), or the arrays
-            are not those of `config`. Nothing is written then.
+            do not match `config`. Nothing is written then.
     """
     if preprocessing.image_size != config.image_size:
         raise ValueError(
@@ -66,7 +66,7 @@ def _check_arrays(plan, shapes):
     if wrong := sorted(key for key in expected | given if expected.get(key) != given.get(key)):
         key = wrong[0]
         raise ValueError(
-            f"The arrays are not those of the configuration: {summarize(wrong)}. {key} has shape "
+            f"The arrays do not match the configuration: {summarize(wrong)}. {key} has shape "
             f"{given.get(key)}, expected {expected.get(key)}."
         )
 
