@@ -241,7 +241,7 @@ def _report_sharding(sharding, hosts, run):
         say(
             f"data.sharding=files: the order of the examples is reproducible for {hosts} "
             f"{'host' if hosts == 1 else 'hosts'}"
-            + f", and differs from the order before this step, with {before}"
+            + f"; earlier steps had the order for {before}"
             * (before != hosts)
         )
 
