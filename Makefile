@@ -48,7 +48,7 @@ lint: setup  ## check style, formatting and types
 	@.venv/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-format: setup  ## repair what `make lint` can repair
+format: setup  ## fix what ruff and clang-format can fix
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
 	@.venv/bin/clang-format -i $(CXX_FILES)

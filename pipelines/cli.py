@@ -161,7 +161,7 @@ def _start(values, run):
         for name in ("experiment", "config"):
             if values[name].present:
                 raise UserError(
-                    f"{run.path} is a run with an experiment of its own. Leave out "
+                    f"{run.path} is a run and has its own experiment. Leave out "
                     f"--{name} {values[name].value}."
                 )
         return run.read_experiment()
@@ -224,7 +224,7 @@ def define_model(values, kinds="Workdir, .npz or .keras file"):
 
 
 def define_weights(values, default="final"):
-    """Adds `--weights`: which weights of a workdir."""
+    """Adds `--weights`: the choice of weights in a workdir."""
     flags.DEFINE(
         _WeightsParser(WEIGHTS),
         "weights",

@@ -16,7 +16,7 @@ class RunError(RuntimeError):
 
 
 class Interrupted(Exception):
-    """A signal stopped the run after saving; the same command goes on: exit code 75."""
+    """A signal stopped the run after saving; the same command resumes it: exit code 75."""
 
 
 def first_line(error):

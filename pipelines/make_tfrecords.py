@@ -20,7 +20,7 @@ example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --
 
 SHARED_FLAGS = ("experiment", "set")
 
-# The fields of an experiment that decide what is written.
+# The fields of an experiment that this command uses.
 _FIELDS = (
     "data.name",
     "data.data_dir",

@@ -136,7 +136,7 @@ class _CallWatcher:
     def __init__(self, model):
         self.layer = self.value = None
         self._model = model
-        self._replaced = []  # Pairs of a layer and its own `call` before, or None.
+        self._replaced = []  # Pairs of a layer and its instance attribute `call`, or None.
         self._names = []  # Names of the layers that are being called, the model first.
         self._order = {}  # Path of a variable -> rank of its layer in the order of completion.
 

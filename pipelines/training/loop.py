@@ -45,7 +45,7 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
-        experiment: what to run.
+        experiment: the `Experiment` to run.
         workdir: directory of the run; a run there with the same configuration is resumed.
         strategy: `tf.distribute.Strategy`.
         extend: whether to resume a run there with another `train.steps`, and with the schedule for
@@ -172,7 +172,7 @@ def build_trainer(experiment, model_config, strategy):
     """Builds the `Trainer` of an experiment and draws the weights of a run from scratch.
 
     Args:
-        experiment: what to run.
+        experiment: the `Experiment` to run.
         model_config: configuration of its model, with the number of classes of the data.
         strategy: `tf.distribute.Strategy`.
     """
@@ -321,7 +321,7 @@ class TrainingLoop:
             ) from None
 
     def _train(self, step):
-        """Trains until the next action is due or time is up; returns the steps done."""
+        """Trains to the next action, for about 10 s at most; returns the steps done."""
         trainer = self.trainer
         begin = step
         steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))

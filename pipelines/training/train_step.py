@@ -192,7 +192,7 @@ class Trainer(orbit.StandardTrainer):
             return index + 1, loss + one_loss, sums
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
-        # Standardises kernels and takes the gradient of that once for all micro-batches.
+        # Standardises kernels, and backpropagates through that, once for all micro-batches.
         with tf.GradientTape() as tape:
             kernels = StandardizedKernels(self.model)
         values = kernels.substitute(variables)
@@ -206,7 +206,7 @@ class Trainer(orbit.StandardTrainer):
         return loss, kernels.raw_gradients(tape, variables, gradients)
 
     def gradients(self, batch, step, values=None):
-        """`(loss, gradients)` of a micro-batch; the sum over a global batch is the mean loss.
+        """`(loss, gradients)` of a micro-batch; summed over a global batch: its mean loss.
 
         Args:
             batch: the micro-batch.
