@@ -1,4 +1,4 @@
-"""Failures that end a command with one sentence and a documented exit code."""
+"""Exceptions that end a command with a short message and a documented exit code."""
 
 import re
 
@@ -8,7 +8,7 @@ class UserError(ValueError):
 
 
 class DataError(UserError):
-    """The data cannot be used; the message tells the user what to change."""
+    """The data cannot be used; the message tells the user how to fix it. Exit code 2."""
 
 
 class RunError(RuntimeError):
@@ -20,11 +20,11 @@ class Interrupted(Exception):
 
 
 def first_line(error):
-    """Returns the message of a `tf.errors.OpError` without the lines about its graph."""
+    """Returns the first line of a `tf.errors.OpError` message, without details of the graph."""
     message = re.sub(r"\{\{.*?\}\}\s*", "", error.message)
     if asserted := re.search(r"assertion failed: \[(.*?)\]", message):
         return asserted[1]
-    # The location of the operation, if there is one, comes before the message.
+    # The location of the error, if the message has one, comes before the error itself.
     message = message.removeprefix("Graph execution error:").strip()
     message = re.sub(r"(?s)^Detected at node.*?defined at .*?\n\n(?=\S)", "", message)
     return re.sub(r"\s*\[Op:.*", "", message.strip().partition("\n")[0]).rstrip(".")

@@ -86,7 +86,7 @@ class Evaluator(orbit.StandardEvaluator):
     def eval_end(self, state):
         if not state["examples"]:
             raise UserError(
-                f"Not one image of {self.data.source} can be read. Is it the right data set?"
+                f"None of the images of {self.data.source} can be read. Is it the right data set?"
             )
         return metrics.metric_means(state)
 

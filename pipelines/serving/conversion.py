@@ -61,8 +61,8 @@ def check(first, second, weights="final") -> parity.ParityReport:
     runs = [model_source.is_run(path) for path in (first, second)]
     if weights != "final" and not any(runs):
         raise UserError(
-            f"--weights={weights} chooses within a workdir, but neither {first} nor {second} is "
-            "a workdir. Leave the flag out, or name a workdir."
+            f"--weights={weights} needs a workdir, but neither {first} nor {second} is a workdir. "
+            "Leave the flag out, or name a workdir."
         )
     chosen = [weights if is_run else "final" for is_run in runs]
     return parity.compare(_summarize(first, chosen[0], dtype), _summarize(second, chosen[1], dtype))

@@ -61,7 +61,7 @@ def test_one_sentence_within_bounds(results, kind):
 @pytest.mark.process
 def test_a_saved_model_of_something_else(results):
     for command in ("evaluate", "export"):
-        assert "is a SavedModel, whose weights only serve" in results["saved_model/"][command][1]
+        assert "is a SavedModel, which is for serving only" in results["saved_model/"][command][1]
     said = results["saved_model/"]["predict"][1]
     assert "is not a SavedModel written by pipelines.export" in said
 
