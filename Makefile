@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all that a fresh machine needs: they create .venv first.
+# `make demo` and `make test` need no preparation on a new machine: they create .venv first.
 
 PYTHON ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$n || echo 4)
@@ -14,7 +14,7 @@ CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -n
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-setup:  ## create .venv from requirements.lock, build the ops (the targets below do it themselves)
+setup:  ## create .venv from requirements.lock, build the ops (the targets below do this too)
 	@PYTHON='$(PYTHON)' .ci/setup
 
 ops:  ## compile the ops again, for the TensorFlow in .venv
@@ -24,12 +24,12 @@ ops:  ## compile the ops again, for the TensorFlow in .venv
 demo: setup  ## pre-train, fine-tune, export and serve a small model; writes runs/demo/report.html
 	@$(RUN) -m pipelines.demo
 
-# One commit or branch in BASE takes the place of the merge base with main.
+# BASE names a commit or branch that replaces the merge base with main.
 check: lint  ## lint, architecture, and the fast tests of the modules that changed, in 3 minutes
 	@tests=$$($(RUN) -m tests.changed $(BASE)) && \
 	  $(PYTEST) -m "not slow and not process and not peers" tests/test_architecture.py $$tests
 
-# What the tests need beside .venv. As root it is installed.
+# Programs that the tests need outside .venv. Root installs them.
 packages:
 	@.ci/packages bazel clang++ libclang_rt
 
@@ -48,7 +48,7 @@ lint: setup  ## check style, formatting and types
 	@.venv/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
-format: setup  ## repair what `make lint` can repair
+format: setup  ## fix what ruff and clang-format can fix
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
 	@.venv/bin/clang-format -i $(CXX_FILES)
@@ -57,10 +57,10 @@ bench: setup  ## run every benchmark of tests/benchmarks but the long one
 	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard tests/benchmarks/bench_*.py)); do \
 	  echo "$$file"; $(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
 
-fuzz: packages setup  ## fuzz the kernels for FUZZ_SECONDS (600); what fails is kept in build/fuzz
+fuzz: packages setup  ## fuzz the kernels for FUZZ_SECONDS (600); build/fuzz keeps failing inputs
 	@$(RUN) -m tests.custom_ops.kernel_programs $(FUZZ_SECONDS)
 
-soak: setup  ## 20 minutes of training, to see that memory and open files stay flat
+soak: setup  ## 20 minutes of training, to check that memory and open files do not grow
 	@$(RUN) -m tests.benchmarks.bench_soak
 
 peers:  ## create .venv-peers with PyTorch and its models, for `make bench` and `make test-peers`

@@ -1,9 +1,9 @@
 """Builds the packages and the compiled ops; metadata and dependencies are in pyproject.toml.
 
-The ops are built for the TensorFlow of the environment that is installed into. Where they cannot be
-built there is one warning, and the operations run in plain TensorFlow. pip shows a warning only
-with `-v`, so the reason is kept in the package, which warns when it is used. `VIT_BUILD_OPS=0`
-leaves them out without a word.
+The ops are built for the TensorFlow of the target environment. If the build fails, it prints one
+warning, and the operations run in plain TensorFlow. pip shows the warning only with `-v`, so the
+reason is stored in the package, which warns when it is used. `VIT_BUILD_OPS=0` leaves out the ops
+without a warning.
 """
 
 import os
@@ -14,12 +14,12 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = pathlib.Path(__file__).resolve().parent
-# The packages are imported from here; a front end may not have this folder on the path.
+# `custom_ops` is imported from this folder, which a build front end may not have on the path.
 sys.path.insert(0, str(ROOT))
 
 
 class BuildOps(build_ext):
-    """Has `custom_ops.build_ops` do it: an Extension cannot have other flags for each source."""
+    """Calls `custom_ops.build_ops`, since an Extension has the same flags for all sources."""
 
     def run(self):
         from custom_ops import build_ops, build_plan, library_file
@@ -27,7 +27,7 @@ class BuildOps(build_ext):
         reason = self._directory() / library_file.NOT_BUILT
         reason.unlink(missing_ok=True)
         for path in self._products():
-            # What an earlier build left in a wheel's folder may be for another TensorFlow.
+            # An earlier build in a wheel's folder may be for another TensorFlow.
             if not self._in_place():
                 path.unlink()
         if os.environ.get("VIT_BUILD_OPS") == "0":
@@ -39,13 +39,13 @@ class BuildOps(build_ext):
             reason.write_text(str(error), encoding="utf-8")
             print(
                 f"warning: the compiled ops are left out: {error}\nThe operations will run in "
-                "plain TensorFlow, which is slower. When that is mended, compile them with: "
+                "plain TensorFlow, which is slower. After fixing the problem, compile them with: "
                 "python -m custom_ops.build_ops",
                 file=sys.stderr,
             )
 
     def _in_place(self):
-        # In an editable installation the package is used where it is.
+        # An editable installation uses the package in this folder.
         return self.inplace or self.editable_mode
 
     def _directory(self):
@@ -65,7 +65,7 @@ class BuildOps(build_ext):
         return []
 
 
-# The extension has no sources of its own. It makes the wheel one for this platform.
+# The extension has no sources. It only makes the wheel specific to this platform.
 setup(
     cmdclass={"build_ext": BuildOps},
     ext_modules=[Extension("custom_ops._vit_ops", sources=[])],

@@ -1,4 +1,4 @@
-"""Tells which examples are in a training batch."""
+"""Lists the examples of a training batch."""
 
 import json
 
@@ -8,9 +8,9 @@ from pipelines import cli
 
 DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
 
-It depends on the experiment alone, not on devices, restarts or time; with data.sharding=files also
-on the number of hosts. With --workdir it is the experiment of that run; --set and --config have no
-place beside it.
+The list depends only on the experiment, not on devices, restarts or time; with data.sharding=files
+also on the number of hosts. --workdir uses the experiment of that run and cannot be combined with
+--set and --config.
 
 example: python -m pipelines.batch --step 1200 --workdir runs/pretrain-digits
 """
@@ -29,8 +29,8 @@ def define(values):
     flags.DEFINE_integer(
         "hosts",
         None,
-        "Number of hosts that train; only with data.sharding=files. By default that of the last "
-        "start of the run in --workdir, else 1.",
+        "Number of hosts that train; only with data.sharding=files. By default the number at the "
+        "last start of the run in --workdir, else 1.",
         lower_bound=1,
         flag_values=values,
     )

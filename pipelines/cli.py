@@ -1,7 +1,8 @@
-"""The frame of every command: flags in, one exit code out.
+"""Parses the flags of a command, runs it, and ends with an exit code.
 
-0 done; 2 the user's input is wrong; 1 any other failure; 75 interrupted after saving, 130 before. A
-failure is one sentence on stderr without a traceback, unless it is a defect of ours.
+0: done; 2: the user's input is wrong; 1: any other failure; 75: interrupted after saving, 130:
+before saving. A failure prints one sentence to stderr; only defects of this project print a
+traceback.
 """
 
 import os
@@ -21,14 +22,14 @@ from pipelines.errors import Interrupted, RunError, UserError, first_line
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
 _OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
 
-# Each command says which of these it takes.
+# Flags that commands share. Each command lists the ones that it takes.
 DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
 SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
-# Why a command does not take one.
+# The reason why a command does not take a flag.
 _WHY_NOT_TAKEN = {
     "experiment": "it has no recipe to choose",
     "workdir": "it has no run of its own",
-    "set": "it has no recipe to change, and a model keeps what it was trained with",
+    "set": "it has no recipe to change, and a model keeps its training settings",
     **dict.fromkeys(DEVICE_FLAGS, "it computes on one device"),
 }
 
@@ -40,9 +41,9 @@ def run(main, description, define=None, positional=None, check_ops=True, shared_
         main: gets the parsed flags as attributes and the list of positional arguments.
         description: first lines of `--help`.
         define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
-        positional: what positional arguments mean, for `--help`; None refuses them.
+        positional: names of the positional arguments, for `--help`; None refuses them.
         check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
-        shared_flags: those of `SHARED_FLAGS` that the command uses; the others are refused.
+        shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
     """
     values = _shared_flags(shared_flags)
     if "experiment" in values:
@@ -73,7 +74,7 @@ def run(main, description, define=None, positional=None, check_ops=True, shared_
 
 
 def _run(main, values, arguments, check_ops):
-    # TensorFlow is imported by what needs it, so that `doctor` can say why it cannot be.
+    # Only code that needs TensorFlow imports it, so that `doctor` can report a failed import.
     try:
         _check_paths(values, arguments)
         if check_ops:
@@ -93,7 +94,7 @@ def _run(main, values, arguments, check_ops):
     except ImportError as error:
         if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
             raise
-        _fail(EXIT_FAILED, f"{error}. `python -m pipelines.doctor` says what to install.")
+        _fail(EXIT_FAILED, f"{error}. Run `python -m pipelines.doctor` to see what to install.")
     except Exception as error:
         if not _is_op_error(error):
             raise
@@ -102,10 +103,10 @@ def _run(main, values, arguments, check_ops):
 
 
 def check_implementation():
-    """Refuses a wrong VIT_OPS or VIT_ISA; where neither is set there is nothing to load yet.
+    """Refuses a wrong VIT_OPS or VIT_ISA. If neither is set, it loads nothing.
 
     Raises:
-        UserError: if what they ask for cannot run here.
+        UserError: if the implementation or instruction set that they name cannot run here.
     """
     if os.environ.get(dispatch.ENVIRONMENT_VARIABLE) or os.environ.get(dispatch.ISA_VARIABLE):
         try:
@@ -115,7 +116,7 @@ def check_implementation():
 
 
 def _check_paths(values, arguments):
-    """Refuses URLs, which the file functions of Python would take for local names."""
+    """Refuses URLs, which the file functions of Python would treat as local paths."""
     for name, value in values.flag_values_dict().items():
         if isinstance(value, str) and name != "tpu":
             check_local(f"--{name}", value)
@@ -133,12 +134,13 @@ def experiment(values, init_from=None, init_weights=None, run=None):
 
     Args:
         values: parsed flags.
-        init_from, init_weights: the first weights, for commands that have flags for them; None
-            leaves what the recipe or `--set` says.
-        run: the `Workdir` whose experiment takes the place of a recipe; None takes --experiment.
+        init_from, init_weights: the initial weights, for commands that have flags for them; None
+            keeps the values of the recipe or `--set`.
+        run: a `Workdir` whose experiment replaces the recipe; None uses --config or
+            --experiment.
 
     Raises:
-        UserError: if an assignment is wrong, or --experiment is given beside a run.
+        UserError: if an assignment is wrong, or --experiment is given together with a run.
     """
     from pipelines.config.experiment import override
 
@@ -151,7 +153,7 @@ def experiment(values, init_from=None, init_weights=None, run=None):
 
 
 def _start(values, run):
-    """The experiment that `run` holds, or that --config or --experiment names."""
+    """The experiment of `run`, or the one that --config or --experiment names."""
     from pipelines.config.experiment import Experiment
     from pipelines.config.recipes import get_recipe
 
@@ -159,7 +161,7 @@ def _start(values, run):
         for name in ("experiment", "config"):
             if values[name].present:
                 raise UserError(
-                    f"{run.path} is a run with an experiment of its own. Leave out "
+                    f"{run.path} is a run and has its own experiment. Leave out "
                     f"--{name} {values[name].value}."
                 )
         return run.read_experiment()
@@ -184,11 +186,11 @@ def check_settings(values, effective, reason):
 
     Args:
         values: parsed flags.
-        effective: dotted paths of the fields that it does use.
-        reason: why others have no effect, for the message.
+        effective: dotted paths of the fields that the command uses.
+        reason: why other fields have no effect, for the message.
 
     Raises:
-        UserError: if there are others. Paths that no experiment has are left to `experiment`.
+        UserError: if `--set` names other fields. `experiment` refuses unknown paths.
     """
     from pipelines.config.experiment import config_paths
 
@@ -211,7 +213,7 @@ def strategy(values):
 
 
 def define_model(values, kinds="Workdir, .npz or .keras file"):
-    """Adds `--model` and `--weights`, for commands that read a model; `kinds` is what it may be."""
+    """Adds `--model` and `--weights`, for commands that read a model; `kinds` names the formats."""
     flags.DEFINE_string(
         "model",
         None,
@@ -222,13 +224,13 @@ def define_model(values, kinds="Workdir, .npz or .keras file"):
 
 
 def define_weights(values, default="final"):
-    """Adds `--weights`: which weights of a workdir."""
+    """Adds `--weights`: the choice of weights in a workdir."""
     flags.DEFINE(
         _WeightsParser(WEIGHTS),
         "weights",
         default,
-        f"<{'|'.join(WEIGHTS)}>: Of a workdir: its newest weights, their Polyak average "
-        "(train.ema_decay), or those of the checkpoint with the best evaluation "
+        f"<{'|'.join(WEIGHTS)}>: For a workdir: its newest weights, their Polyak average "
+        "(train.ema_decay), or the weights of the checkpoint with the best evaluation "
         "(train.keep_best).",
         flag_values=values,
     )
@@ -251,19 +253,19 @@ def define_extend(values):
     flags.DEFINE_bool(
         "extend",
         False,
-        "Go on with the run in --workdir up to another train.steps, with the schedule of that "
-        "number.",
+        "Go on with the run in --workdir up to another train.steps, with the schedule for that "
+        "number of steps.",
         flag_values=values,
     )
 
 
 def print_note(message):
-    """Prints to stderr: of a command that prints results, they alone go to stdout."""
+    """Prints to stderr, since stdout holds only the results of a command."""
     print(message, file=sys.stderr, flush=True)
 
 
 def define_output(values, text):
-    """Adds `--output`, for commands that write something else than a workdir."""
+    """Adds `--output`, for commands that write something other than a workdir."""
     flags.DEFINE_string("output", None, text, flag_values=values)
 
 
@@ -292,7 +294,7 @@ def workdir(values, command):
     """`--workdir`, by default `runs/<command>-<experiment>`.
 
     Raises:
-        UserError: if it is missing beside --config, which has no such name.
+        UserError: if it is missing and --config is given, since a file has no recipe name.
     """
     if values.config is not None and not values.workdir:
         raise UserError("--workdir is missing. With --config it has no default: name a directory.")
@@ -311,7 +313,7 @@ def _shared_flags(names):
         "Repeat it.",
         **shared,
     )
-    flags.DEFINE_enum("strategy", "auto", STRATEGIES, "Where to run.", **shared)
+    flags.DEFINE_enum("strategy", "auto", STRATEGIES, "The devices to run on.", **shared)
     flags.DEFINE_integer(
         "logical_cpus", 1, "Split the CPU into this many devices.", lower_bound=1, **shared
     )
@@ -324,11 +326,11 @@ def _shared_flags(names):
 
 
 def _define_config(values):
-    """Adds what goes with `--experiment`."""
+    """Adds the flags that belong to `--experiment`."""
     flags.DEFINE_string(
         "config",
         None,
-        "A config.json to start from instead of a recipe, such as that of a run.",
+        "A config.json to start from instead of a recipe, for example from a workdir.",
         flag_values=values,
     )
     flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
@@ -364,9 +366,9 @@ def _fail(code, message):
 
 
 def _quiet_tensorflow():
-    """Keeps TensorFlow's start-up notes off the terminal.
+    """Hides TensorFlow's start-up messages.
 
-    Without an NVIDIA driver it logs an error about that; what matters is raised anyway.
+    Without an NVIDIA driver, TensorFlow logs an error about that. Errors that matter are raised.
     """
     level = "2" if os.path.exists("/proc/driver/nvidia") else "3"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)

@@ -1,4 +1,4 @@
-"""Converts a model between file formats, and shows that nothing was lost."""
+"""Converts a model between file formats, and checks that nothing was lost."""
 
 from absl import flags
 
@@ -28,11 +28,11 @@ def define(values):
         "layout",
         None,
         LAYOUTS,
-        "Write DST as a folder that these read: model.safetensors and its configuration.",
+        "Write DST as a folder for this library: model.safetensors and its configuration.",
         flag_values=values,
     )
     flags.DEFINE_bool("check", False, "Compare SRC and DST; write nothing.", flag_values=values)
-    flags.DEFINE_bool("overwrite", False, "Replace DST if it is there.", flag_values=values)
+    flags.DEFINE_bool("overwrite", False, "Replace DST if it exists.", flag_values=values)
     cli.define_weights(values)
 
 

@@ -7,8 +7,8 @@ from pipelines import cli
 DESCRIPTION = """Demonstrates everything on real handwritten digits: pre-trains a small ViT on the
 digits 0 to 4, fine-tunes it on all ten at a higher resolution, evaluates it on held-out images,
 exports it, serves it from a process that has only TensorFlow, and writes WORKDIR/report.html
-(default: runs/demo/report.html). A finished demo starts anew, an interrupted one goes on. The exit
-code is 1 if a number is not as expected.
+(default: runs/demo/report.html). A finished demo starts again from the beginning; an
+interrupted one goes on. The exit code is 1 if a check fails.
 
 example: python -m pipelines.demo --workdir runs/demo
 """

@@ -1,4 +1,4 @@
-"""Tells what is installed here, whether it works, and what to do."""
+"""Reports what is installed, whether it works, and how to repair it."""
 
 import json
 
@@ -7,15 +7,15 @@ from pipelines import cli
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
 
 The compiled ops are compared with the reference, and the shipped model is loaded. The exit code is
-0 if everything can be used, and 1 if something is broken. --workdir is where runs are to be
-written, by default runs.
+0 if everything can be used, and 1 if something is broken. --workdir is the directory for runs,
+by default runs.
 
 example: python -m pipelines.doctor --json
 """
 
 SHARED_FLAGS = ("workdir",)
 
-# A wrong variable ends the command after the report, which says more about it.
+# A wrong VIT_OPS or VIT_ISA ends the command after the report, which explains the problem.
 CHECK_OPS = False
 
 

@@ -1,4 +1,4 @@
-"""Measures a model on a labelled data set."""
+"""Evaluates a model on a labelled data set."""
 
 import json
 
@@ -6,9 +6,9 @@ from pipelines import cli
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
-A run is evaluated on its own data, other models on those of --experiment; --set changes them. The
-architecture, the preprocessing, the loss and the dtype are those of the training. Where a file says
-nothing of its preprocessing, data.resize, data.resize_to and train.loss may be set.
+A run is evaluated on its own data, any other model on the data of --experiment; --set changes the
+data. The architecture, the preprocessing, the loss and the dtype are the same as in training. Only
+a file that stores no preprocessing takes data.resize, data.resize_to and train.loss.
 
 example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.eval_split=validation
 """
@@ -21,7 +21,7 @@ _FIELDS = (
     "data.bad_images",
     "train.batch_size",
 )
-# And those that only count where the model is stored without its preprocessing.
+# Fields that are used only if the model is stored without its preprocessing.
 _PREPROCESSING_FIELDS = ("data.resize", "data.resize_to", "train.loss")
 
 

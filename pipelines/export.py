@@ -8,8 +8,9 @@ from pipelines import cli
 from pipelines.config.names import DTYPES, EXPORT_FORMS
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
-names inside. OUTPUT/fused is the same with the compiled ops, which it carries. Each is compared
-with the model in a process that has only TensorFlow before success is reported.
+names inside. OUTPUT/fused is the same with the compiled ops and contains their library. Before the
+command reports success, it calls each in a process with only TensorFlow and compares the outputs
+with the model.
 
 example: python -m pipelines.export --model runs/pretrain-digits --output runs/digits-serving
 """
@@ -23,7 +24,7 @@ use it, with TensorFlow only:
   outputs = model.signatures[{signature!r}]({arguments})
 """
 _LOADER_USAGE = """\
-  # Loads the ops, which fit TensorFlow {version} on this kind of processor.
+  # Loads the ops, built for TensorFlow {version} and this kind of processor.
   import runpy; runpy.run_path({loader!r})
 """
 
@@ -43,10 +44,10 @@ def define(values):
         "precision",
         None,
         DTYPES,
-        "Dtype policy that the export computes in; by default the one the model was trained in.",
+        "Dtype policy of the export; by default the policy of the training.",
         flag_values=values,
     )
-    flags.DEFINE_bool("overwrite", False, "Replace an export that is there.", flag_values=values)
+    flags.DEFINE_bool("overwrite", False, "Replace an existing export.", flag_values=values)
 
 
 def main(values, arguments):

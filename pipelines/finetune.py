@@ -1,4 +1,4 @@
-"""Trains on from existing weights, with a new head."""
+"""Trains a model from existing weights, with a new head."""
 
 import dataclasses
 
@@ -17,8 +17,8 @@ def define(values):
     flags.DEFINE_string(
         "init_from",
         None,
-        "Workdir, .npz or .keras file to start from; by default what the recipe names, else the "
-        "model shipped with the package.",
+        "Workdir, .npz or .keras file to start from; by default init_from of the recipe, else "
+        "the model shipped with the package.",
         flag_values=values,
     )
     cli.define_weights(values, default=None)

@@ -9,10 +9,10 @@ from pipelines import cli
 
 DESCRIPTION = """Writes splits of a data set as TFRecord files of tf.train.Example.
 
-Without --split these are all splits of the data set; if data.train_split or data.eval_split is
-set, these two, each under the name that it begins with. Read them with
---set data.name=tfrecord:<output>. Every image is decoded once; one that cannot be ends the command,
-or is left out with --set data.bad_images=skip.
+Without --split, all splits of the data set are written. If data.train_split or data.eval_split is
+set, these two are written, and train[:90%] is written as train. Read the files with
+--set data.name=tfrecord:<output>. Every image is decoded once. An image that cannot be decoded ends
+the command; --set data.bad_images=skip leaves it out.
 
 example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --output /data/records
          --split "train=train[:90%]" --split "test=train[90%:]"
@@ -20,7 +20,7 @@ example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --
 
 SHARED_FLAGS = ("experiment", "set")
 
-# The fields of an experiment that decide what is written.
+# The fields of an experiment that this command uses.
 _FIELDS = (
     "data.name",
     "data.data_dir",
@@ -50,13 +50,13 @@ def main(values, arguments):
     cli.check_settings(values, _FIELDS, "it does not change what is written")
     data = cli.experiment(values).data
     if not values.output:
-        raise UserError("--output is missing: the folder to make.")
+        raise UserError("--output is missing. Name the folder to make.")
     chosen = [text.partition("=")[::2] for text in values.split]
     splits = {}
     for name, split in chosen or _splits_of(data):
         if not re.fullmatch(r"\w+", name) or not split:
             raise UserError(
-                f"--split needs <name>=<split>, as test=train[90%:]. Received: {name!r}."
+                f"--split needs <name>=<split>, such as test=train[90%:]. Received: {name!r}."
             )
         if name in splits:
             raise UserError(
@@ -75,7 +75,7 @@ def main(values, arguments):
 
 
 def _splits_of(data):
-    """Returns what to write without --split: [(name, split), ...]."""
+    """Returns the splits to write without --split: [(name, split), ...]."""
     from pipelines.config.names import AUTO_SPLIT
     from pipelines.data.sources.open import split_names
     from pipelines.data.sources.splits import choose_splits

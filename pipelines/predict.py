@@ -7,8 +7,8 @@ from absl import flags
 from pipelines import cli
 
 DESCRIPTION = """Prints the most probable classes of images. Folders are searched for jpg, jpeg,
-png, webp, bmp and gif, in any letter case. Without an image it takes a few handwritten digits from
-the test split of the digits data set.
+png, webp, bmp and gif, in any letter case. Without an image, it classifies a few handwritten
+digits from the test split of the digits data set.
 
 example: python -m pipelines.predict --model runs/pretrain-digits --json photo.jpg folder
 """
@@ -39,7 +39,7 @@ def _block(result):
         f"{rank:4}  {entry['label']:{width}}  {entry['probability']:8.3%}"
         for rank, entry in enumerate(result["top"], start=1)
     ]
-    # A file name need not be valid text; "?" stands for what is not.
+    # A file name can hold bytes that are not valid text; "?" replaces them.
     path = result["path"].encode("utf-8", "replace").decode("utf-8")
     return "\n".join([path, *lines])
 

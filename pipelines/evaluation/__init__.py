@@ -1,1 +1,1 @@
-"""A model on a data set."""
+"""Evaluation of a model on a data set."""

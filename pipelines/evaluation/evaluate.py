@@ -11,24 +11,24 @@ from pipelines.tasks import losses
 
 
 def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None) -> dict:
-    """Evaluates a model from disk on a data set, as training did.
+    """Evaluates a model from disk on a data set, in the same way as training does.
 
-    Images are prepared by the model's stored preprocessing, which also names the loss: that of
-    training, without label smoothing.
+    The model's stored preprocessing prepares the images and names the loss: the training loss,
+    without label smoothing.
 
     Args:
         source: a `model_source.ModelSource`.
         examples: a `DataSource`.
-        strategy: where to run.
+        strategy: the `tf.distribute.Strategy` to run under.
         batch_size: images per step over all replicas.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
-        assumed: preprocessing of a file that stores none, see `model_source.open_model`.
+        assumed: preprocessing for a file that stores none, see `model_source.open_model`.
 
     Returns:
         Dict with examples, loss, accuracy and top_5_accuracy.
 
     Raises:
-        UserError: if the data set has other classes than the model, or the model is unpooled.
+        UserError: if data set and model have different classes, or the model is unpooled.
     """
     with strategy.scope():
         model, preprocessing = model_source.open_model(source, assumed=assumed)
@@ -42,7 +42,7 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
             f"({_first_labels(examples.labels)}). Choose the data set with --set data.name=..., or "
             "fine-tune the model on this one."
         )
-    # The result alone goes to stdout.
+    # Only the result goes to stdout.
     log = functools.partial(print, file=sys.stderr, flush=True)
     left_out = BadImages(None, log) if bad_images == "skip" else None
     with summary_at_end(left_out):

@@ -1,4 +1,4 @@
-"""One evaluation step, under every strategy, and the sums over a data set (Orbit's inner loop)."""
+"""The evaluation step, under every strategy, and its sums over a data set (Orbit's inner loop)."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ class EvaluationData:
         source: the examples.
         preprocessing: how images become inputs.
         batch_size: images per step over all replicas; rounded up to a multiple of their number.
-        bad_images: to leave out images that cannot be read; None ends the evaluation at the first.
+        bad_images: leaves out images that cannot be read; None ends the evaluation at the first.
     """
 
     source: DataSource
@@ -35,15 +35,15 @@ class EvaluationData:
 
 
 class Evaluator(orbit.StandardEvaluator):
-    """Sums over a data set in which every example counts once.
+    """Computes metrics over a data set; every example counts once.
 
     Args:
         model: built in `strategy.scope()`.
-        strategy: where it runs.
+        strategy: the `tf.distribute.Strategy` that runs it.
         data: `EvaluationData`.
         loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
         log: called with a line every 10 s while the step compiles.
-        signals: optional `Signals`, looked at after every batch.
+        signals: optional `Signals`, checked after every batch.
     """
 
     def __init__(self, model, strategy, data, loss: Callable, log: Callable, signals=None):
@@ -79,14 +79,14 @@ class Evaluator(orbit.StandardEvaluator):
         self._compiled.set()
         if self.signals is not None:
             self.signals.check()
-        # Python floats: float32 would lose single examples after 16 million.
+        # Python floats: float32 cannot count single examples above 16 million.
         sums = {name: float(value) for name, value in step_outputs.items()}
         return {name: state.get(name, 0.0) + value for name, value in sums.items()}
 
     def eval_end(self, state):
         if not state["examples"]:
             raise UserError(
-                f"Not one image of {self.data.source} can be read. Is it the right data set?"
+                f"None of the images of {self.data.source} can be read. Is it the right data set?"
             )
         return metrics.metric_means(state)
 
@@ -94,7 +94,7 @@ class Evaluator(orbit.StandardEvaluator):
         """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy.
 
         Raises:
-            UserError: if an image cannot be read and is not to be left out; it is named.
+            UserError: if an image cannot be read and is not left out; the message names it.
         """
         source = self.data.source
         try:

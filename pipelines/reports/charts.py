@@ -8,7 +8,7 @@ from pipelines.reports.html_page import escape
 
 # In CSS pixels: the size of a chart, and the margins around its axes.
 CHART = {"width": 520, "height": 270, "left": 52, "right": 16, "top": 14, "bottom": 44}
-# Curves that one chart can hold: `report.css` has as many colours and line styles.
+# Most curves in one chart: `report.css` has as many colours and line styles.
 MAX_SERIES = 4
 
 
@@ -22,7 +22,7 @@ class Series:
 
 
 def line_chart(series, x_label, y_label, percent=False):
-    """Curves over one pair of axes, as inline SVG with a legend; points name themselves on hover.
+    """Curves over one pair of axes, as inline SVG with a legend; points show values on hover.
 
     Args:
         series: up to `MAX_SERIES` `Series`.
@@ -31,7 +31,8 @@ def line_chart(series, x_label, y_label, percent=False):
         percent: whether `y` are fractions, written as percentages.
 
     Raises:
-        ValueError: if there is nothing to draw, too much, or a value is not finite.
+        ValueError: if there is no series, a series without points, more than `MAX_SERIES`, or a
+            value that is not finite.
     """
     _check_series(series)
     x_axis = _Axis(
@@ -63,7 +64,7 @@ def line_chart(series, x_label, y_label, percent=False):
 
 @dataclasses.dataclass(frozen=True)
 class _Axis:
-    """Round numbers along an axis, and the pixels of its first and its last."""
+    """The ticks of an axis, and the pixels of the first and the last one."""
 
     ticks: list[float]
     begin: int
@@ -96,7 +97,7 @@ def _axes(x_axis, y_axis, x_label, percent):
 
 
 def _curve(number, series, x_axis, y_axis, x_label, percent):
-    """A line through the points, and a circle with its values as the title for each."""
+    """A line through the points, and for each point a circle with its values as the title."""
     points = [(x_axis.pixel(x), y_axis.pixel(y)) for x, y in zip(series.x, series.y, strict=True)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     yield f'<polyline class="curve c{number}" points="{path}"/>'

@@ -1,6 +1,6 @@
-"""A report as one HTML file, which loads nothing from elsewhere: the page and its blocks.
+"""A report as one HTML file without external resources: the page and its blocks.
 
-Every function takes plain values, escapes text, and returns HTML for `page`; so do those of
+Every function takes plain values, escapes text, and returns HTML for `page`, like the functions of
 `charts` and `pictures`. The page follows the reader's light or dark setting and runs no script.
 """
 
@@ -13,7 +13,7 @@ _STYLE = os.path.join(os.path.dirname(__file__), "report.css")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """A number of the run and what it should be; `passed=None` shows it without a judgement."""
+    """A number of the run and its expected value; `passed=None` means that it is only shown."""
 
     name: str
     value: str
@@ -22,11 +22,11 @@ class Check:
 
 
 def page(title, lead, *blocks, footer=""):
-    """The whole file.
+    """The complete HTML file.
 
     Args:
         title: name of the report.
-        lead: one or two sentences under it.
+        lead: one or two sentences below the title.
         *blocks: HTML from the functions of this package, in order.
         footer: versions, date and the like.
     """
@@ -55,7 +55,7 @@ def row(*blocks):
 
 
 def verdict(checks):
-    """One line: did everything pass?"""
+    """One line: whether all checks passed."""
     judged = [check for check in checks if check.passed is not None]
     failed = [check.name for check in judged if not check.passed]
     if failed:
@@ -115,6 +115,6 @@ def check_table(checks):
 def escape(value):
     """`str(value)` with the special characters of HTML escaped.
 
-    A file name need not be valid text; "?" stands for what is not.
+    A file name can hold bytes that are not valid text; "?" replaces them.
     """
     return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"))

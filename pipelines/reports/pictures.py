@@ -12,7 +12,7 @@ def picture(image, width, alt):
     Args:
         image: uint8 or float in [0, 1]; see `inspection.encode_png`.
         width: on the page, in CSS pixels.
-        alt: what it shows, for readers who cannot see it.
+        alt: description for readers who cannot see the image.
     """
     data = base64.b64encode(inspection.encode_png(image)).decode("ascii")
     return (

@@ -1,4 +1,4 @@
-"""Writes a directory so that a reader, or a crash, never sees half of one."""
+"""Writes a directory atomically: readers never see a partial one, and a crash leaves none."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from pipelines.errors import UserError
 def atomic_directory(path):
     """Yields a new directory beside `path` that replaces `path` when the block ends.
 
-    If the block raises, nothing is left: neither the directory nor the parents made for it.
+    If the block raises, the new directory and the parents created for it are removed.
 
     Raises:
         UserError: if the parent of `path` (`--output`) cannot be created or written.

@@ -1,6 +1,6 @@
 """Runs a SavedModel in a new process that can import only TensorFlow and NumPy.
 
-What works there works in a service where this package is not installed.
+A SavedModel that works there works in a service without this package.
 """
 
 import json
@@ -19,25 +19,25 @@ class CleanProcessError(RuntimeError):
 
 
 def call_signatures(directory, calls, loader=None, timeout=600) -> list[dict]:
-    """Loads a SavedModel in a new process, on the CPU, and calls signatures of it.
+    """Loads a SavedModel in a new process, on the CPU, and calls its signatures.
 
     Args:
         directory: the SavedModel.
         calls: list of `(signature, input)`; an input is an array, a list of bytes, or None for a
-            signature that takes nothing.
+            signature without inputs.
         loader: Python file to run before the model is loaded, or None.
         timeout: seconds until the process is ended.
 
     Returns:
-        For each call the dict from output name to array; strings as str.
+        One dict for each call, from output name to array; strings are str.
 
     Raises:
-        CleanProcessError: if anything fails there, with the error message of the process.
+        CleanProcessError: if anything fails in the process, with the error message of the process.
     """
     with tempfile.TemporaryDirectory() as exchange:
         _write_calls(exchange, calls)
-        # -I: no current directory, no PYTHONPATH, no user packages. The CPU, because a process that
-        # uses a GPU leaves no memory on it for a second one.
+        # -I: no current directory, no PYTHONPATH, no user packages. The CPU, because this
+        # process may hold all memory of the GPU.
         arguments = [os.path.abspath(directory), exchange]
         if loader is not None:
             arguments.append(os.path.abspath(loader))

@@ -1,4 +1,4 @@
-"""The program that `clean_process` starts: it imports TensorFlow and none of our packages.
+"""The program that `clean_process` starts: it imports TensorFlow and no package of this project.
 
 `python -I clean_process_main.py SAVED_MODEL EXCHANGE [LOADER]` reads `calls.json` and `inputs.npz`
 in the directory EXCHANGE and writes `outputs.npz` there, or `error.txt` if anything fails. LOADER
@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-# Of what TensorFlow itself does not need, everything an export could come to depend on.
+# Packages that TensorFlow does not need and that an export could depend on by mistake.
 BLOCKED = (
     "custom_ops",
     "keras",
@@ -28,7 +28,7 @@ BLOCKED = (
 
 
 class _TensorFlowFinder(importlib.machinery.PathFinder):
-    """Finds what is installed, except the blocked packages: importing them fails."""
+    """Finds installed packages except the blocked ones, whose import fails."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -36,7 +36,7 @@ class _TensorFlowFinder(importlib.machinery.PathFinder):
 
 
 def _call_signatures(directory, exchange, loader=None):
-    # Replaces all other finders: an editable installation of this package would add its own.
+    # Replaces all other finders: an editable installation of this package adds its own.
     standard = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
     sys.meta_path[:] = [*standard, _TensorFlowFinder]
     import tensorflow as tf

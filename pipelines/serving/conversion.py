@@ -21,25 +21,25 @@ def convert(
 
     Args:
         source: path, see `model_source.find`.
-        destination: `.npz` or `.keras` file, or with a layout a directory.
+        destination: `.npz` or `.keras` file; with a layout, a directory.
         layout: None, or one of `config.names.LAYOUTS`.
         weights: which weights of a workdir, see `model_source.find`.
-        overwrite: whether to replace what is there.
+        overwrite: whether to replace an existing destination.
         log: called with each line for the user.
 
     Returns:
         The comparison of the model before and after.
 
     Raises:
-        UserError: if the source cannot be read, the destination not written, or the layout has no
-            place for the model. Nothing is left behind.
-        RunError: if writing fails. Nothing is left behind, as where the report says FAIL.
+        UserError: if the source cannot be read, the destination cannot be written, or the layout
+            cannot store the model. No files are left.
+        RunError: if writing fails. No files are left, as after a failed comparison.
     """
     _check_destination(destination, layout, overwrite)
-    # Folders of other projects have no place for a dtype policy.
+    # Folders of other projects cannot store a dtype policy.
     dtype = None if layout is None else "float32"
     parent, name = os.path.split(os.path.abspath(destination))
-    # Moved into place only when it has been read again and holds the same model.
+    # Moved to the destination only after it was read again and holds the same model.
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as folder:
         written = os.path.join(folder, name)
         before = _open_and_write(source, weights, dtype, written, layout, destination, log)
@@ -52,23 +52,23 @@ def convert(
 
 
 def check(first, second, weights="final") -> parity.ParityReport:
-    """Compares the models at two paths; `weights` chooses in those that are workdirs.
+    """Compares the models at two paths; `weights` applies to workdirs.
 
     Raises:
-        UserError: if one cannot be read, or there is a choice of weights and no workdir.
+        UserError: if one cannot be read, or `weights` is given and neither is a workdir.
     """
     dtype = None if first.endswith(".keras") and second.endswith(".keras") else "float32"
     runs = [model_source.is_run(path) for path in (first, second)]
     if weights != "final" and not any(runs):
         raise UserError(
-            f"--weights={weights} chooses within a workdir, and neither {first} nor {second} is "
-            "one. Leave the flag out, or name a workdir."
+            f"--weights={weights} needs a workdir, but neither {first} nor {second} is a workdir. "
+            "Leave the flag out, or name a workdir."
         )
     chosen = [weights if is_run else "final" for is_run in runs]
     return parity.compare(_summarize(first, chosen[0], dtype), _summarize(second, chosen[1], dtype))
 
 
-# One model in memory at a time: what these two open exists no longer than the call.
+# Each of these two functions frees its model on return, so memory holds one model at a time.
 
 
 def _summarize(path, weights, dtype):
@@ -98,7 +98,7 @@ def _check_destination(path, layout, overwrite):
         raise UserError(f"Cannot write {path}: no permission to change {parent}.")
     if os.path.lexists(path) and os.path.isdir(path) != (layout is not None):
         kind = "folder" if layout is None else "file"
-        raise UserError(f"Cannot write {path}: it is a {kind}. Name another place.")
+        raise UserError(f"Cannot write {path}: it is a {kind}. Name another path.")
     if layout is None:
         taken = next((file for file in (path, path + ".json") if os.path.lexists(file)), None)
     else:
@@ -106,7 +106,7 @@ def _check_destination(path, layout, overwrite):
             raise UserError(f"Cannot write {path}: it is the workdir of a run. Name a new folder.")
         taken = path if os.path.lexists(path) and not _is_empty(path) else None
     if taken and not overwrite:
-        raise UserError(f"{taken} is there. Choose another place, or replace it: --overwrite.")
+        raise UserError(f"{taken} already exists. Choose another path, or replace it: --overwrite.")
 
 
 def _is_empty(path):
@@ -114,7 +114,7 @@ def _is_empty(path):
 
 
 def _move_into_place(written, destination):
-    """Moves a file with its sidecar, or the files of a folder; each appears whole."""
+    """Moves a file with its sidecar, or the files of a folder; each move is atomic."""
     if not os.path.isdir(written):
         for suffix in (".json", ""):
             os.replace(written + suffix, destination + suffix)
@@ -140,7 +140,7 @@ def _write(model, preprocessing, path, layout, destination, log):
 
 
 def _save_keras(model, path, preprocessing):
-    """Writes a `.keras` file and, since it has no place for the preprocessing, a sidecar."""
+    """Writes a `.keras` file, and a sidecar, since the file cannot store the preprocessing."""
     model.save(path)
     write_sidecar(path, preprocessing)
 

@@ -1,4 +1,4 @@
-"""Whether two files hold the same model: counts, norms, checksums, outputs on fixed images."""
+"""Compares the models of two files: counts, norms, checksums, outputs on fixed images."""
 
 import dataclasses
 import hashlib
@@ -13,9 +13,9 @@ from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published.vit import POSITIONS
 from vit_tf.weights import published_arrays
 
-# Largest relative difference of logits and features that rounding explains.
+# Largest relative difference of logits and features that rounding can cause.
 TOLERANCE = 1e-5
-# Fields that other formats have no place for and that a trained model does not compute with.
+# Fields that other formats cannot store and that inference does not use.
 _TRAINING_ONLY = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
 _KERNEL_EPSILONS = tuple(
     prefix + name for prefix in ("", "stem.") for name in ("variance_epsilon", "deviation_epsilon")
@@ -25,10 +25,10 @@ _STANDARDIZED_KERNEL = re.compile(r"(standardized_conv2d|conv_root|conv\d|conv_p
 
 @dataclasses.dataclass(frozen=True)
 class ModelSummary:
-    """What `compare` compares; it stays small when the model itself is gone.
+    """The input of `compare`, small enough to keep after the model is freed.
 
     Attributes:
-        name: where the model is from.
+        name: source of the model, for messages.
         config, preprocessing: as dictionaries.
         norms: published key -> Euclidean norm.
         checksums: published key -> SHA-256 of shape and float32 values.
@@ -64,8 +64,8 @@ class ParityReport:
 
     Attributes:
         models: both summaries.
-        problems: a sentence for each difference; none means PASS.
-        notes: differences that only further training would show.
+        problems: one sentence per difference; empty means PASS.
+        notes: differences that affect only further training.
         difference: largest relative difference of logits and of features; None if their shapes
             differ.
     """
@@ -94,7 +94,7 @@ class ParityReport:
         if self.difference is not None:
             lines.append(
                 f"logits and features of fixed images differ by {self.difference:.1e} of the "
-                f"largest (allowed: {TOLERANCE:.0e})"
+                f"largest value (allowed: {TOLERANCE:.0e})"
             )
         lines += [f"note: {line}" for line in self.notes]
         lines += self.problems
@@ -102,10 +102,10 @@ class ParityReport:
 
 
 def summarize_model(name, model, preprocessing) -> ModelSummary:
-    """What `compare` needs to know of a model.
+    """Computes the `ModelSummary` of a model.
 
     Args:
-        name: where it is from, for messages.
+        name: source of the model, for messages.
         model: a `VisionTransformer` or `ResNet`.
         preprocessing: its `vit_tf.Preprocessing`.
     """
@@ -135,9 +135,9 @@ def compare(first, second) -> ParityReport:
     if changed is None:
         problems.append("config: models of different families")
         changed = {}
-    # A layout without an epsilon holds kernels scaled to give the same convolution.
+    # A layout without a field for epsilon stores scaled kernels with the same convolution.
     kernels_may_scale = not changed.keys().isdisjoint(_KERNEL_EPSILONS)
-    # A layout without fixed positions holds them as a table.
+    # A layout without fixed positions stores them as a table.
     kinds = {model.config.get("position_embedding") for model in (first, second)}
     is_position_table = bool(changed) and kinds == {"sincos_2d", "learned_1d"}
     allowed = {*_TRAINING_ONLY, *_KERNEL_EPSILONS, *["position_embedding"] * is_position_table}
@@ -177,18 +177,18 @@ def _changed_arrays(first, second):
 
 
 def _compare_outputs(first, second, name):
-    """`(relative difference, problem)` of the logits or features; None where there is none."""
+    """`(relative difference or None, problem or None)` of the logits or features."""
     expected, actual = getattr(first, name), getattr(second, name)
     if expected.shape != actual.shape:
         return None, f"{name}: shapes {expected.shape} and {actual.shape}"
     difference = relative_difference(actual, expected)
     if difference <= TOLERANCE:
         return difference, None
-    return difference, f"{name}: they differ by {difference:.1e} of the largest"
+    return difference, f"{name}: they differ by {difference:.1e} of the largest value"
 
 
 def fixed_images(image_size):
-    """Two images, float32 `[2, H, W, 3]` in [-1, 1]: waves and noise, the same everywhere."""
+    """Two images, float32 `[2, H, W, 3]` in [-1, 1]: waves and noise, equal on all machines."""
     height, width = image_size
     y, x = np.mgrid[:height, :width] / max(height, width)
     waves = np.stack([np.sin(9 * x + 2 * y), np.cos(7 * y), np.sin(5 * (x - y))], axis=-1)

@@ -16,21 +16,21 @@ from pipelines.serving.signatures import class_names, make_signatures
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
 
 BATCH_SIZE = 32
-# No camera writes more, and a file is read whole.
+# Larger than any photo. A file is read into memory as a whole.
 _MAX_BYTES = 2**28
-# For more images than this, progress is printed.
+# Progress is printed for more images than this.
 _MAX_WITHOUT_PROGRESS = 100
 _NUM_EXAMPLES = 5
 _SIGNATURE = "serving_bytes_lenient"
 _OUTPUTS = {"probabilities", "valid"}
-# What TensorFlow says of a fused export where the compiled ops are not loaded.
+# In TensorFlow's error for a fused export when the compiled ops are not loaded.
 _UNKNOWN_OP = "Op type not registered 'Vit"
 
 
 def predict(model_path, paths, top, weights="final"):
     """Classifies images and yields a result for each, in order.
 
-    Everything the user named is looked up and every image decoded before the model is read.
+    All paths are checked and all images are decoded before the model is read.
 
     Args:
         model_path: workdir, `.npz`, `.keras`, SavedModel or its parent directory, or "shipped".
@@ -42,7 +42,7 @@ def predict(model_path, paths, top, weights="final"):
         `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`.
 
     Raises:
-        UserError: if a path is missing, an image is unreadable, or the model is not one of ours.
+        UserError: if a path is missing, an image is unreadable, or the model is not a `vit_tf` one.
     """
     files = find_images(paths)
     source = find_model(model_path, weights)
@@ -68,7 +68,7 @@ def predict(model_path, paths, top, weights="final"):
 
 
 def find_images(paths) -> list[str]:
-    """The image files that `paths` name: a file itself, of a folder all images below it, sorted.
+    """The image files in `paths`: files as they are; for a folder, all images below it, sorted.
 
     Raises:
         UserError: if a path does not exist, or a folder holds no image.
@@ -93,7 +93,7 @@ def find_images(paths) -> list[str]:
 
 
 def find_model(path, weights="final") -> ModelSource:
-    """Looks a model up without reading it.
+    """Finds a model without reading it.
 
     Returns:
         A source of the kind "saved_model", or what `model_source.find` returns.
@@ -109,14 +109,14 @@ def find_model(path, weights="final") -> ModelSource:
 
 
 def load_classifier(source):
-    """Reads what `find_model` found.
+    """Reads the model that `find_model` found.
 
     Returns:
         `(classify, labels)`: a function from string `[B]`, encoded images, to a dict with
         `probabilities` float32 `[B, K]` and `valid` bool `[B]`; and the `K` names of the classes.
 
     Raises:
-        UserError: if it is damaged, not one of ours, or a model without classes.
+        UserError: if it is damaged, not a `vit_tf` model, or a model without classes.
     """
     if source.kind == "saved_model":
         return _load_saved_model(source.path)
@@ -165,14 +165,12 @@ def _undecodable(path):
 
 def _load_saved_model(path):
     if custom_ops.is_compiled():
-        custom_ops.load()  # For a fused export: ours, since what a file carries may be anything.
+        custom_ops.load()  # For a fused export. The library in its folder is not trusted.
     try:
         loaded = tf.saved_model.load(path)
         outputs = loaded.signatures[_SIGNATURE].structured_outputs
         names = loaded.signatures["labels"]()["classes"].numpy()
-    except (
-        Exception
-    ) as error:  # TensorFlow raises many unrelated types for a directory of something else.
+    except Exception as error:  # TensorFlow raises many types for other directories.
         reason = str(error).partition("\n")[0]
         if _UNKNOWN_OP in reason and not custom_ops.is_compiled():
             why = custom_ops.describe()["reason"]
@@ -187,13 +185,13 @@ def _load_saved_model(path):
         ) from None
     if not outputs.keys() >= _OUTPUTS:
         raise UserError(
-            f"{path}: expected {sorted(_OUTPUTS)} from {_SIGNATURE}. It gives {sorted(outputs)}."
+            f"{path}: expected {sorted(_OUTPUTS)} from {_SIGNATURE}. Received: {sorted(outputs)}."
         )
     if (count := outputs["probabilities"].shape[-1]) != len(names):
-        raise UserError(f"{path} names {len(names)} classes and gives {count} probabilities.")
+        raise UserError(f"{path} has {len(names)} class names but {count} probabilities.")
 
     def classify(image_bytes):
-        # Through `loaded`, which owns the variables.
+        # Called through `loaded`, which owns the variables and must stay alive.
         return loaded.signatures[_SIGNATURE](image_bytes=image_bytes)
 
     return classify, [name.decode("utf-8", "replace") for name in names]
@@ -215,7 +213,7 @@ def _results(outputs, labels, paths, top):
     for path, row, whole in zip(paths, probabilities, valid, strict=True):
         if not whole:
             raise _undecodable(path)
-        # A stable sort, so that equal probabilities come in label order.
+        # A stable sort keeps equal probabilities in label order.
         best = np.argsort(-row, kind="stable")[:top]
         yield {
             "path": path,

@@ -1,4 +1,4 @@
-"""Writes a model as a SavedModel that serves without this package."""
+"""Writes a model as a SavedModel that runs without this package."""
 
 import dataclasses
 import os
@@ -16,10 +16,10 @@ from vit_tf.layers import StandardizedKernels
 
 # The forms are also the names of their directories.
 PORTABLE, FUSED = EXPORT_FORMS
-# The implementation of the ops that each is traced with.
+# The implementation of the ops with which each form is traced.
 _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 
-# What a fused export carries: the library, and two lines that load it into TensorFlow.
+# A fused export contains the library, and two lines of Python that load it into TensorFlow.
 LOADER = os.path.join("assets.extra", "load_ops.py")
 _LIBRARY = "_vit_ops.so"
 _LOADER_LINES = f"""import pathlib, tensorflow as tf
@@ -37,7 +37,7 @@ class ExportReport:
         size: of all its files, in bytes.
         signatures: their names.
         max_difference: largest relative difference from the model, see `check_saved_model`.
-        tolerance: the largest that is allowed.
+        tolerance: the largest allowed difference.
     """
 
     path: str
@@ -61,30 +61,30 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     """Writes `<output>/<form>`, a SavedModel.
 
     A portable one contains only TensorFlow's own ops. A fused one contains the compiled ops, which
-    are faster, and carries their library: run its `assets.extra/load_ops.py` before loading it. The
+    are faster, and their library: run its `assets.extra/load_ops.py` before loading it. The
     library fits the minor version of TensorFlow and the kind of processor that are used here.
 
-    It is written to a temporary directory and renamed only after a new process, which can import
-    nothing but TensorFlow, loaded it and gave the outputs of the model's reference implementation.
+    The export is written to a temporary directory. It is renamed only after a new process, which
+    can import only TensorFlow, computed the same outputs as the model's reference implementation.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
         preprocessing: its `vit_tf.Preprocessing`, which becomes part of the export.
         output: directory; created if missing.
-        overwrite: replace a SavedModel that is there.
+        overwrite: replace an existing SavedModel.
         form: "portable" or "fused".
 
     Raises:
-        UserError: if the model cannot be exported, the output is taken or cannot be written, or
-            there are no compiled ops for a fused export.
-        RunError: if the export does not do what the model does. Nothing is left behind.
+        UserError: if the model cannot be exported, the output exists or cannot be written, or
+            `form` is "fused" and there are no compiled ops.
+        RunError: if the outputs of export and model differ. No files are left.
     """
     signatures = make_signatures(model, preprocessing)
     check_output(output, overwrite, form)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     with atomic_directory(path) as temporary, custom_ops.implementation(_IMPLEMENTATIONS[form]):
-        # The weights are constant from here on, so kernels are stored standardised.
+        # The weights of an export do not change, so kernels are stored standardised.
         with StandardizedKernels(model, constant=True) as kernels:
             _write(model, signatures, temporary, kernels)
         if loader:
@@ -116,15 +116,15 @@ def check_output(output, overwrite=False, form=PORTABLE):
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):
-        raise UserError(f"Cannot write to --output {output}: {existing} is no directory.")
+        raise UserError(f"Cannot write to --output {output}: {existing} is not a directory.")
     if not os.access(existing, os.W_OK):
         raise UserError(f"Cannot write to --output {output}: no permission to change {existing}.")
     if not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path)):
         return
     if not is_saved_model(path):
-        raise UserError(f"{path} is there and is no SavedModel. Choose another --output.")
+        raise UserError(f"{path} exists and is not a SavedModel. Choose another --output.")
     if not overwrite:
-        raise UserError(f"{path} is there. Choose another --output, or replace it: --overwrite.")
+        raise UserError(f"{path} exists. Choose another --output, or replace it: --overwrite.")
 
 
 def is_saved_model(path) -> bool:
@@ -138,7 +138,7 @@ def _library_path():
         raise UserError(f"A fused export contains the compiled ops, but {report['reason']}.")
     if not report["path"] or not os.path.isfile(report["path"]):
         raise UserError(
-            "A fused export carries the library of the compiled ops, but the file it was loaded "
+            "A fused export contains the library of the compiled ops, but the file it was loaded "
             "from is gone or unknown. Start a new process."
         )
     return report["path"]

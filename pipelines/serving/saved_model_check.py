@@ -12,30 +12,31 @@ from vit_tf.analysis.comparison import relative_difference
 from vit_tf.images.decoding import decode_image
 
 # Largest relative difference allowed between the export and the model, by compute dtype. Graph
-# optimisation fuses and reorders what rounds; measured up to 12 layers: 2e-6 in float32, 1e-3 in
-# float16, 2e-2 in bfloat16. A wrong resize or a lost weight is far outside.
+# optimisation changes the rounding; measured up to 12 layers: 2e-6 in float32, 1e-3 in float16,
+# 2e-2 in bfloat16. A wrong resize or a lost weight causes much larger differences.
 TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-# Outputs that follow from the probabilities.
+# Outputs that are computed from the probabilities.
 _TOP = ("top_classes", "top_probabilities")
-# Outputs whose largest value is smaller are compared as if it were this.
+# Smallest value by which a difference is divided.
 _MIN_SCALE = 1e-3
 
 
 def check_saved_model(model, preprocessing, directory, signatures, loader=None) -> float:
-    """Calls a SavedModel in a process with TensorFlow only, and compares with the model here.
+    """Calls a SavedModel in a process with TensorFlow only, and compares it with the model.
 
     Args:
-        model: what was exported; it computes with the reference implementation of the ops.
+        model: the exported model; it runs with the reference implementation of the ops.
         preprocessing: its `vit_tf.Preprocessing`.
         directory: the SavedModel.
-        signatures: names of those that it has.
+        signatures: names of its signatures.
         loader: Python file that the process runs before it loads the SavedModel, or None.
 
     Returns:
         The largest `relative_difference` of all outputs.
 
     Raises:
-        RunError: if it does not load or run there, or an output differs by more than `TOLERANCE`.
+        RunError: if the process cannot load or run it, or an output differs by more than
+            `TOLERANCE`.
     """
     calls, expected = [], []
     labels = class_names(model, preprocessing)
@@ -54,7 +55,7 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
         if set(keys) != theirs.keys():
             raise RunError(f"The export's {name} returns {sorted(theirs)}, not {sorted(keys)}.")
         for key in keys:
-            # The top classes come last, when the probabilities they follow from were compared.
+            # The top classes come last: the probabilities for them are compared by then.
             value = ours[key] if key in ours else _top(theirs["probabilities"], labels)[key]
             difference = _difference(theirs[key], value)
             if not difference <= tolerance:
@@ -67,9 +68,9 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
 
 
 def _calls(image_size):
-    """Yields `(signature, images, inputs)`: what to call, and the images that the inputs encode.
+    """Yields `(signature, images, inputs)`: a call, and the images in its inputs.
 
-    Images are uint8 arrays, None for one that cannot be decoded. `labels` takes no inputs.
+    Images are uint8 arrays, or None for an image that cannot be decoded. `labels` has no inputs.
     """
     yield "labels", [], None
     height, width = image_size
@@ -90,13 +91,13 @@ def _calls(image_size):
 
 
 def _expected_outputs(name, model, preprocessing, images):
-    """What the model computes for `images` here, eagerly, without `_TOP`: dict of arrays."""
+    """The model's outputs for `images`, computed eagerly, without `_TOP`: dict of arrays."""
     if name == "labels":
         return {"classes": np.array(class_names(model, preprocessing))}
     height, width = preprocessing.image_size
     valid = np.array([image is not None for image in images])
     blank = np.zeros((height, width, 3), np.uint8)
-    # On the CPU, as the other process: GPUs round float32 products to 10 bits by default.
+    # On the CPU, like the other process: GPUs round float32 products to 10 bits by default.
     with tf.device("CPU:0"):
         inputs = tf.stack([preprocessing(blank if x is None else x) for x in images])
         if name == "attend":
@@ -117,9 +118,9 @@ def _expected_outputs(name, model, preprocessing, images):
 
 
 def _top(probabilities, labels):
-    """What `_TOP` must be beside `probabilities` of the export, float `[B, K]`; dict of arrays.
+    """The outputs `_TOP` for `probabilities` of the export, float `[B, K]`; dict of arrays.
 
-    Not those of the model: rounding may swap classes whose probabilities are nearly equal.
+    The export's own probabilities count: rounding may swap classes with nearly equal ones.
     """
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP_CLASSES]
     invalid = np.isnan(probabilities).any(axis=1, keepdims=True)
@@ -130,7 +131,7 @@ def _top(probabilities, labels):
 
 
 def _difference(actual, expected):
-    """`relative_difference` of what is not NaN in both; inf where shape, type or NaNs differ."""
+    """`relative_difference` of the values that are not NaN; inf if shape, type or NaNs differ."""
     if actual.shape != expected.shape or actual.dtype.kind != expected.dtype.kind:
         return float("inf")
     if expected.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""What an exported model computes: one TensorFlow function for each signature.
+"""The signatures of an exported model, one TensorFlow function each.
 
 `B` images, `K` classes, `D` width, `R` representation size, `N` patches on `rows x columns`.
 """
@@ -12,9 +12,9 @@ from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import MAX_PIXELS
 
-# The most probable classes that an answer names.
+# Number of classes in `top_classes`.
 TOP_CLASSES = 5
-# The bad images of a batch that an error names.
+# Most images that an error message names.
 _MAX_NAMED = 10
 
 
@@ -25,16 +25,16 @@ def make_signatures(model, preprocessing) -> dict:
 
     serving_default: `images` float32 `[B, H, W, 3]` to `logits` and `probabilities`, float32
         `[B, K]`, and `top_classes`, string, and `top_probabilities`, float32, both `[B, T]` with
-        `T = min(5, K)`: the most probable classes, of equal ones the one with the lower index.
+        `T = min(5, K)`: the most probable classes; for equal ones, the lower index first.
     serving_uint8: the same for uint8 `images`.
     serving_bytes: the same for `image_bytes`, string `[B]`: the contents of JPEG, PNG, GIF or WebP
-        (the first frame) or BMP files. A bad one fails the call; the message begins with its index.
-    serving_bytes_lenient: the same, with NaN and empty `top_classes` for a bad one, and `valid`,
-        bool `[B]`.
-    labels: nothing to `classes`, string `[K]`: the class names in label order.
-    embed: `images` float32 to `embedding`, float32 `[B, D or R]`: what the head reads.
+        (the first frame) or BMP files. A bad file fails the call; the message names its index.
+    serving_bytes_lenient: the same, with NaN and empty `top_classes` for a bad file, and
+        `valid`, bool `[B]`.
+    labels: no input to `classes`, string `[K]`: the class names in label order.
+    embed: `images` float32 to `embedding`, float32 `[B, D or R]`: the input of the head.
     attend: `images` float32 to `attention`, float32 `[B, layers, heads, rows, columns]`; see
-        `vit_tf.analysis.attention_maps`. A ResNet has none.
+        `vit_tf.analysis.attention_maps`. ResNets do not have it.
 
     Args:
         model: a `VisionTransformer` or `ResNet`; without a head it has only `embed` and `attend`.
@@ -42,7 +42,7 @@ def make_signatures(model, preprocessing) -> dict:
 
     Returns:
         Dict from name to `tf.function` with a fixed input signature. The functions use the model's
-        variables, and are traced, with the implementation of the ops chosen then, on first use.
+        variables. The first use traces them, with the implementation of the ops chosen then.
 
     Raises:
         UserError: if the model is unpooled, or model and preprocessing do not fit together.
@@ -54,7 +54,7 @@ def make_signatures(model, preprocessing) -> dict:
     def labels():
         return {"classes": tf.constant(names, tf.string)}
 
-    # Traced once for the four signatures that use it: a fourth of the time and of the file.
+    # Traced once for the four signatures that use it: a quarter of the time and file size.
     @functools.partial(
         tf.function,
         input_signature=[tf.TensorSpec([None, *preprocessing.image_size, 3])],
@@ -63,12 +63,12 @@ def make_signatures(model, preprocessing) -> dict:
     def classify(inputs):
         logits = tf.cast(model(inputs, training=False), tf.float32)
         probabilities = preprocessing.to_probabilities(logits)
-        # Of equal values it takes the one with the lower index first.
+        # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
         return {
             "logits": logits,
             "probabilities": probabilities,
-            # A call of `labels`, so that the file holds the names once.
+            # Calls `labels`, so that the file holds the names once.
             "top_classes": tf.gather(labels()["classes"], indices),
             "top_probabilities": top,
         }
@@ -107,7 +107,7 @@ def _on_images(compute, preprocessing, dtype=tf.float32):
 def _on_bytes(classify_bytes, classify, preprocessing):
     """A signature that takes encoded images."""
 
-    # Not a lambda, whose name TensorFlow would leave in the text of errors.
+    # Not a lambda: TensorFlow would put its name into error messages.
     def compute(image_bytes):
         return classify_bytes(image_bytes, classify, preprocessing)
 
@@ -119,8 +119,8 @@ def _classify_all(image_bytes, classify, preprocessing):
     """The outputs of `classify`; fails if an image cannot be decoded."""
     inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
     bad = tf.where(tf.logical_not(valid))[:, 0]
-    # Of TensorFlow's errors that can hold a text, the one with the fewest words of its own. Python
-    # puts two lines about the operation before it, unless ">" is in its name (2.20).
+    # `Assert` adds the least text to this message. Python puts two lines about the operation before
+    # it, unless the name of the operation contains ">" (TensorFlow 2.20).
     all_valid = tf.raw_ops.Assert(
         condition=tf.reduce_all(valid), data=[_undecodable(bad)], name="images>decoded"
     )
@@ -138,13 +138,13 @@ def _undecodable(bad):
             tf.where(tf.size(bad) > _MAX_NAMED, " and more", ""),
             " of the batch, counted from 0, cannot be decoded: expected whole JPEG, PNG, GIF, BMP "
             f"or WebP files of at most {MAX_PIXELS:,} pixels. The signature serving_bytes_lenient "
-            "answers the others",
+            "returns results for the others",
         ]
     )
 
 
 def _classify_valid(image_bytes, classify, preprocessing):
-    """The outputs of `classify`, NaN or "" where an image cannot be decoded, and `valid`."""
+    """The outputs of `classify`, NaN or "" for images that cannot be decoded, and `valid`."""
     inputs, valid = decoding.decode_batch(image_bytes, preprocessing)
     outputs = {
         name: tf.where(valid[:, None], value, "" if value.dtype == tf.string else float("nan"))

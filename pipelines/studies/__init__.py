@@ -1,1 +1,1 @@
-"""What runs several trainings or evaluations."""
+"""Studies that run several trainings or evaluations."""

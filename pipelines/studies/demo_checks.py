@@ -1,26 +1,26 @@
-"""The numbers of the demo, each with what it should be."""
+"""The checks of the demo: measured numbers with expected values."""
 
 import numpy as np
 
 from pipelines.reports.html_page import Check
 
 MIN_ACCURACY = 0.95
-# Of a probability between the service and the model.
+# Largest difference between a served probability and the model's.
 MAX_DIFFERENCE = 1e-5
-# Of the sum of a softmax from 1.
+# Largest difference between the sum of a softmax and 1.
 MAX_SUM_ERROR = 1e-5
 MAX_MINUTES = 5.0
 
 
 def accuracy_checks(means, num_examples, right, expected, served):
-    """Evaluation and service against the test split and each other.
+    """Compares evaluation and service with the test split and with each other.
 
     Args:
-        means: what `evaluation.evaluate` returned.
+        means: result of `evaluation.evaluate`.
         num_examples: images in the test split.
-        right: right answers of the service.
+        right: number of correct predictions of the service.
         expected: float `[n, K]`, probabilities of the model in this process.
-        served: float `[n, K]`, those of the service.
+        served: float `[n, K]`, probabilities of the service.
     """
     difference = float(np.abs(served - expected).max())
     evaluated = round(means["accuracy"] * means["examples"])
@@ -53,7 +53,7 @@ def accuracy_checks(means, num_examples, right, expected, served):
 
 
 def model_checks(model, rows):
-    """The model against its definition.
+    """Compares the model with its definition.
 
     Args:
         model: fine-tuned `VisionTransformer`.
@@ -78,7 +78,7 @@ def model_checks(model, rows):
 
 
 def speed_checks(seconds, metrics):
-    """How long it took; the speed of training depends on the machine and is only shown.
+    """Checks the time of the demo; the training speed is only shown: it depends on the machine.
 
     Args:
         seconds: of the whole demo.

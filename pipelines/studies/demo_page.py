@@ -1,4 +1,4 @@
-"""The page that the demo writes: what was done, what came out, what the model learned."""
+"""The HTML page of the demo: the stages, the results, and what the model learned."""
 
 import dataclasses
 import datetime
@@ -28,7 +28,7 @@ _TITLE = "A Vision Transformer, from its first step to a service"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoResults:
-    """What the demo found out, and the page shows.
+    """The results of the demo, as input of the page.
 
     Shapes: `n` test images, `K` classes, `a` images with attention maps.
 
@@ -42,7 +42,7 @@ class DemoResults:
         probabilities: float `[n, K]`, as served.
         inputs: float `[a, h, w, 3]`, the first test image of each class as the model reads it.
         attention: float `[a, layers, rows, columns]` from the class token, mean over heads.
-        checks: numbers and what they should be.
+        checks: measured numbers with expected values.
         seconds: how long each stage took in this process, by name.
     """
 
@@ -78,7 +78,7 @@ def write(path, results):
         _attention(results),
         html_page.section(
             "Numbers",
-            "Each number beside what it should be. The demo exits with code 1 if one is not.",
+            "Each number with its expected value. The demo exits with code 1 if a check fails.",
             html_page.check_table(checks),
         ),
         html_page.section(
@@ -92,7 +92,7 @@ def write(path, results):
 
 
 def next_commands(path):
-    """Commands that go on from a demo in the directory `path`, one per line, for a shell."""
+    """Shell commands for a finished demo in the directory `path`, one per line."""
     finetune = shlex.quote(os.path.join(path, "finetune"))
     portable = shlex.quote(os.path.join(path, "export", "portable"))
     return "\n".join(
@@ -125,10 +125,10 @@ def _what_was_done(results):
         f"Pre-training on the digits 0 to 4 at {old_size}: {pre.train.steps:,} steps of "
         f"{pre.train.batch_size} images ({seconds['pre-training']:.0f} s).",
         f"Fine-tuning on all ten digits at {size}: the head is replaced by zeros, the "
-        f"position embeddings are stretched from {old_rows} x {old_columns} to {rows} x {columns} "
+        f"position embeddings are resized from {old_rows} x {old_columns} to {rows} x {columns} "
         f"patches; {fine.train.steps:,} steps ({seconds['fine-tuning']:.0f} s).",
-        f"Evaluation on {len(results.probabilities)} test images that no training step and no "
-        f"curve below has seen ({seconds['evaluating']:.0f} s).",
+        f"Evaluation on {len(results.probabilities)} test images that are used neither for "
+        f"training nor for the curves below ({seconds['evaluating']:.0f} s).",
         f"Export as a SavedModel of {results.export.size / 1e6:.1f} MB with preprocessing and "
         f"class names inside ({seconds['exporting']:.0f} s).",
         "Serving: another process, which can import TensorFlow and NumPy only, loads the export "
@@ -158,7 +158,7 @@ def _predictions(results):
     wrong = int((predicted != results.examples.labels).sum())
     return html_page.section(
         "Predictions on test images",
-        "Answers of the exported model with its three largest probabilities. It is wrong on "
+        "Predictions of the exported model with the three largest probabilities. It is wrong on "
         f"{wrong} of {len(predicted)} test images; up to {_MAX_WRONG} of these are shown last.",
         pictures.cards(cards),
     )
@@ -169,7 +169,7 @@ def _choose_examples(labels, predicted, probabilities):
     wrong = np.flatnonzero(predicted != labels)
     wrong = wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:_MAX_WRONG]
     right = np.flatnonzero(predicted == labels)
-    # Sorted by how many of the same class came before, so that the classes alternate.
+    # Sorted by the number of earlier images of the same class, so that the classes alternate.
     rank = np.array([(labels[right[:place]] == labels[i]).sum() for place, i in enumerate(right)])
     right = right[np.lexsort((labels[right], rank))] if len(right) else right
     return [*right[: _MAX_EXAMPLES - len(wrong)], *wrong]
@@ -223,8 +223,8 @@ def _learned(results):
                 "principal components of the patch filters",
             ),
             f"The {len(components)} largest principal components of the patch embedding, summed "
-            "over red, green and blue, since the digits are grey; each scaled to its full range, "
-            f"its sign arbitrary. The first four hold {share:.0%} of the variance.",
+            "over red, green and blue, since the digits are grey. Each is scaled to its full "
+            f"range, and its sign is arbitrary. The first four hold {share:.0%} of the variance.",
         )
     ]
     if model.position_embedding.table is not None:
@@ -242,8 +242,8 @@ def _learned(results):
                     "similarity of the position embeddings",
                 ),
                 "One tile per patch: cosine similarity of its position embedding with all others, "
-                "from -1 (violet) to 1 (yellow). Neighbours are alike: in part because stretching "
-                "to a finer grid interpolates, in part because training made them so.",
+                "from -1 (violet) to 1 (yellow). Neighbours are similar: partly because resizing "
+                "to a finer grid interpolates, partly because of training.",
             )
         )
     return html_page.section(
@@ -264,21 +264,21 @@ def _attention(results):
     seen = tf.image.resize(seen, images.shape[1:3]).numpy()
     rows.append(("image × last", list(images * np.sqrt(seen))))
     return html_page.section(
-        "What the class token looks at",
-        "Attention from the class token to each patch, mean over the heads, each map scaled to "
-        "its own range: violet is least, yellow is most. The last row multiplies the image with "
-        "the square root of the last map.",
+        "Attention of the class token",
+        "Attention from the class token to each patch, mean over the heads. Each map is scaled to "
+        "its own range: violet is the minimum, yellow the maximum. The last row multiplies the "
+        "image with the square root of the last map.",
         pictures.picture_table(rows, 78),
     )
 
 
 def _opaque(images):
-    """RGB to RGBA, `[n, h, w, 4]`: gaps that `inspection.tile` fills with 0 are transparent."""
+    """Converts RGB to RGBA, `[n, h, w, 4]`: gaps that `inspection.tile` fills with 0 are clear."""
     return np.concatenate([images, np.ones((*images.shape[:3], 1))], axis=-1)
 
 
 def describe_image_size(experiment):
-    """Height and width of a model's images, for a person."""
+    """Height and width of a model's images, as text."""
     height, width = experiment.model.image_size
     return f"{height} x {width} pixels"
 

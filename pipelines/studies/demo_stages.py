@@ -1,8 +1,8 @@
-"""The stages of the demo: a small model from its first training step to a service.
+"""The stages of the demo: it trains, evaluates, exports and serves a small model.
 
 Everything is written below one directory: `pretrain` and `finetune` (two ordinary workdirs),
-`export`, `data`, `report.html`, and `demo.json`, which marks the directory as the demo's and in the
-end holds the checked numbers.
+`export`, `data`, `report.html`, and `demo.json`, which marks the directory as created by the demo
+and finally holds the checked numbers.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from vit_tf.analysis import inspection
 from vit_tf.analysis.attention_maps import class_rows
 from vit_tf.images.decoding import decode_image
 
-# What differs from the recipe `digits`. Measured on 20 November 2026 on two shared cores: 97.3 to
+# Changes to the recipe `digits`. Measured on 20 November 2026 on two shared cores: 97.3 to
 # 98.3 % of the test images for the seeds 0, 1 and 2, after 80 s of training; widths of 80 and 96
 # gave 97.3 to 99.3 % in a third more time.
 _OFTEN = ("train.log_every=50", "train.eval_every=100")
@@ -39,7 +39,7 @@ FINETUNE = (*_OFTEN, "model.image_size=24", "train.steps=1000")
 # Paths and sections that the user may override.
 _MAY_CHANGE = ("seed", "train.", "optimizer.", "schedule.", "data.data_dir")
 _NUM_STAGES = 6
-# What a finished demo is cleared of when it starts anew.
+# Directories of a finished demo that the next demo deletes.
 _RESULTS = ("pretrain", "finetune", "export")
 
 
@@ -70,7 +70,7 @@ def run(path, strategy, assignments=()):
     """Runs the demo.
 
     Args:
-        path: directory, created if missing. A finished demo there starts anew, an interrupted one
+        path: directory, created if missing. A finished demo there starts again, an interrupted one
             goes on.
         strategy: where to train and evaluate.
         assignments: further overrides of both recipes, such as "seed=1".
@@ -79,7 +79,7 @@ def run(path, strategy, assignments=()):
         The list of `Check`s.
 
     Raises:
-        UserError: if the directory is not the demo's, or an assignment does not fit.
+        UserError: if the demo did not create the directory, or an assignment is wrong.
         RunError: if a check failed, after everything is written.
         Interrupted: after a signal during training.
     """
@@ -170,15 +170,15 @@ def recipes(path, assignments=()):
         `(pre-training, fine-tuning)`.
 
     Raises:
-        UserError: if an assignment is wrong, or changes what the demo is about.
+        UserError: if an assignment is wrong, or changes a field that the demo sets.
     """
     for assignment in assignments:
         if not assignment.startswith(_MAY_CHANGE):
             raise UserError(
-                f"The demo decides about model and data itself. Received: --set {assignment}. It "
-                "lets you change seed, train.*, optimizer.*, schedule.* and data.data_dir."
+                f"The demo sets model and data itself. Received: --set {assignment}. You can "
+                "change seed, train.*, optimizer.*, schedule.* and data.data_dir."
             )
-    # The test split is for the end; the curves are of the validation split.
+    # The test split is used only at the end; the curves show the validation split.
     shared = [f"data.data_dir={os.path.join(path, 'data')}", "data.eval_split=validation"]
     base = override(get_recipe("digits"), shared)
     pretraining = override(base, [*PRETRAIN, *assignments])
@@ -200,13 +200,13 @@ def prepare_directory(path):
     if os.path.exists(marker):
         fields = read_json(marker)
         if fields.get("command") != _marker()["command"]:
-            raise UserError(f"{marker} is not the demo's. Choose another --workdir.")
+            raise UserError(f"{marker} was not written by the demo. Choose another --workdir.")
         if fields.get("finished"):
             for name in _RESULTS:
                 if os.path.exists(os.path.join(path, name)):
                     shutil.rmtree(os.path.join(path, name))
     elif os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        raise UserError(f"{path} is there and was not made by the demo. Choose another --workdir.")
+        raise UserError(f"{path} exists and was not made by the demo. Choose another --workdir.")
     try:
         os.makedirs(path, exist_ok=True)
         write_json(marker, _marker())
@@ -216,7 +216,7 @@ def prepare_directory(path):
 
 
 def _serve(path, images):
-    """What another process with TensorFlow only says of encoded images; dict of arrays."""
+    """Classifies encoded images in a process with TensorFlow only; returns a dict of arrays."""
     try:
         (answer,) = clean_process.call_signatures(path, [("serving_bytes", images)])
     except clean_process.CleanProcessError as error:
@@ -225,7 +225,7 @@ def _serve(path, images):
 
 
 def _conclude(path, report, checks):
-    """Prints the numbers and what to do next; fails if a number is wrong."""
+    """Prints the checks and the next commands; raises `RunError` if a check failed."""
     say("")
     verdicts = {True: "PASS", False: "FAIL", None: "    "}
     width = max(len(check.name) for check in checks)

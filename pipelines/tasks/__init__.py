@@ -1,1 +1,1 @@
-"""What is learned: losses and metrics."""
+"""Losses and metrics."""

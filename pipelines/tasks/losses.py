@@ -7,9 +7,9 @@ def cross_entropy(labels, logits, loss, label_smoothing=0.0):
     """Cross-entropy of each example.
 
     Args:
-        labels: int `[b]`, or float `[b, K]` once mixed.
+        labels: int `[b]`, or float `[b, K]` after MixUp or CutMix.
         logits: float32 `[b, K]`.
-        loss: "softmax", or "sigmoid" summed over classes (not averaged, as Keras would).
+        loss: "softmax", or "sigmoid" summed over classes (Keras averages).
         label_smoothing: mass `s` moved from the targets to the uniform distribution:
             `(1 - s) target + s / K`.
 
@@ -17,7 +17,7 @@ def cross_entropy(labels, logits, loss, label_smoothing=0.0):
         float32 `[b]`.
 
     Raises:
-        ValueError: if `loss` is neither.
+        ValueError: if `loss` is neither of them.
     """
     classes = logits.shape[-1]
     targets = tf.one_hot(labels, classes) if labels.dtype.is_integer else labels

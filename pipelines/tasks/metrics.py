@@ -1,10 +1,10 @@
-"""Metrics of classification, as sums over examples; padding does not count."""
+"""Classification metrics as sums over examples; padding is not counted."""
 
 import tensorflow as tf
 
 
 def metric_sums(labels, logits, weights, losses):
-    """Weighted sums over a batch, from which `metric_means` makes metrics.
+    """Weighted sums over a batch, the input of `metric_means`.
 
     Args:
         labels: int `[b]`.
@@ -15,8 +15,8 @@ def metric_sums(labels, logits, weights, losses):
     Returns:
         Dict of float32 scalars: "examples", "loss", "accuracy" and "top_5_accuracy".
     """
-    # Of equal logits the first class wins, as in predictions: where all are equal, nothing has been
-    # learned. NaN compares as better, so a true class that is NaN has rank K.
+    # In a tie the lower class index is better, as in predictions: equal logits do not all count as
+    # right. NaN counts as better, so a true class with a NaN logit has rank K.
     classes = logits.shape[-1]
     true_logit = tf.gather(logits, labels, axis=1, batch_dims=1)[:, None]
     not_before = tf.range(classes, dtype=labels.dtype) >= labels[:, None]

@@ -1,1 +1,1 @@
-"""The training loop, one step of it, optimizers, schedules, and what becomes of a failing step."""
+"""The training loop, the training step, optimizers, schedules, and steps that are not finite."""

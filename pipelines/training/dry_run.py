@@ -1,4 +1,4 @@
-"""What a run would be, without training: its configuration, model, cost and first batch."""
+"""Describes a run without training: its configuration, model, cost and first batch."""
 
 import dataclasses
 import json
@@ -19,17 +19,17 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 def dry_run(experiment, workdir, strategy) -> str:
     """Describes the run that `loop.train` would start; writes nothing to the workdir.
 
-    Data sets of the package are prepared if they are not there, as for training.
+    Built-in data sets are prepared if they are missing, as for training.
 
     Args:
         experiment, workdir, strategy: as for `loop.train`.
 
     Returns:
         The configuration as JSON, the size and cost of the model, and the shapes of the first
-        batch, or why there is none.
+        batch, or the reason why it cannot be read.
 
     Raises:
-        UserError: for input that does not fit, as `loop.train`.
+        UserError: for wrong input, as `loop.train`.
     """
     lines = []
     if experiment.init_from:
@@ -49,7 +49,7 @@ def dry_run(experiment, workdir, strategy) -> str:
             _readable(experiment.to_dict()),
             *lines,
             f"model: {experiment.model.name} with {config.summary()}"
-            + ("" if classes else ", without a head: the data say how many classes there are"),
+            + ("" if classes else ", without a head: the number of classes comes from the data"),
             *_costs(experiment, config, strategy.num_replicas_in_sync),
             f"devices: {describe(strategy)}",
             f"first batch: {batch}",
@@ -79,7 +79,7 @@ def _costs(experiment, config, replicas):
 
 
 def _readable(values):
-    """JSON with a line for each field, lists included."""
+    """JSON with one line per field, also for lists."""
     text = json.dumps(values, indent=2)
     return re.sub(r"\[\n[^\[\]]*\]", lambda found: json.dumps(json.loads(found[0])), text)
 
@@ -91,9 +91,9 @@ def _metric(number, unit):
 
 
 def _first_batch(data):
-    """The source of the first batch, and the dtype and shape of each of its parts."""
+    """The source of the first batch, and the dtype and shape of each of its tensors."""
     if data.bad_images is not None:
-        data = dataclasses.replace(data, bad_images=BadImages(None))  # Names them in no file.
+        data = dataclasses.replace(data, bad_images=BadImages(None))  # Writes no file.
     batch = next(iter(data.dataset(0)))
     parts = [f"{name} {part.dtype.name} {list(part.shape)}" for name, part in batch.items()]
     source = data.source

@@ -10,8 +10,8 @@ from pipelines.training.replica_update import update_on_all_replicas
 class ExponentialMovingAverage:
     """Polyak averaging: a <- decay a + (1 - decay) w after every update (paper, section 4.1).
 
-    Create it inside `strategy.scope()`. `state` holds the averages by the path of their variable,
-    for a checkpoint.
+    Create it inside `strategy.scope()`. `state.by_path` maps the path of each variable to its
+    average; checkpoints store `state`.
 
     Args:
         variables: Keras variables.
@@ -29,15 +29,15 @@ class ExponentialMovingAverage:
         self._averages = list(self.state.by_path.values())
 
     def initialize(self):
-        """Sets the averages to the weights as they are now."""
+        """Sets the averages to the current weights."""
         for average, variable in zip(self._averages, self._variables, strict=True):
             average.assign(variable)
 
     def update(self, condition=True):
-        """Moves the averages; call in replica context, after the optimizer.
+        """Updates the averages; call it in replica context, after the optimizer.
 
         Args:
-            condition: scalar bool, equal on all replicas; false changes nothing.
+            condition: scalar bool, equal on all replicas; if false, nothing changes.
         """
         update_on_all_replicas(self._update_all, condition)
 
@@ -50,7 +50,7 @@ class ExponentialMovingAverage:
 
     @contextlib.contextmanager
     def swapped_in(self):
-        """Puts the averages into the model's variables for the time of a `with` block."""
+        """Replaces the model's weights by the averages inside a `with` block."""
         weights = [variable.numpy() for variable in self._variables]
         try:
             for variable, average in zip(self._variables, self._averages, strict=True):

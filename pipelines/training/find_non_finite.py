@@ -1,4 +1,4 @@
-"""Where the first value of a step lies that is not finite: the step is repeated in eager mode."""
+"""Finds the first non-finite value of a step by repeating the step in eager mode."""
 
 import dataclasses
 import functools
@@ -11,15 +11,17 @@ from pipelines.errors import first_line
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Where the first value of a step is that is not finite.
+    """The place of the first non-finite value of a step.
 
     Attributes:
-        what: "weight", "image", "layer", "loss", "gradient", "sum" (only over the whole batch),
-            "nothing" (repeated, all is finite) or "error" (the step could not be repeated).
-        text: the same as the end of a sentence.
-        layer, variable: paths in the model, where there is one. Beside a layer, the variable is the
-            first one in backward order whose gradient is not finite.
-        ids: of the images that show it, or, if that cannot be told, of their micro-batch.
+        what: "weight", "image", "layer", "loss", "gradient", "sum" (only the sum over the
+            batch is not finite), "nothing" (every value of the repeated step is finite) or "error"
+            (the step could not be repeated).
+        text: the finding as the end of a sentence.
+        layer, variable: paths in the model, or None. If `layer` is set, `variable` is the first one
+            in backward order whose gradient is not finite.
+        ids: of the images with non-finite values; of the whole micro-batch if the images cannot be
+            identified.
     """
 
     what: str
@@ -30,22 +32,22 @@ class Finding:
 
 
 def find_non_finite(model, gradients, micro_batches, step) -> Finding:
-    """Repeats a step in eager mode, up to the first value that is not finite.
+    """Repeats a step in eager mode, up to the first non-finite value.
 
-    Looks in the order of the computation: at the weights; for each micro-batch at images, layers,
-    loss and gradients, these from the head down; at the sums over the batch. The model stays as it
-    was.
+    Checks in the order of the computation: the weights; for each micro-batch the images, layers,
+    loss and gradients (from the head down); the sums over the batch. The model is unchanged
+    afterwards.
 
     Args:
-        model: with the weights that the step began with.
+        model: has the weights from before the step.
         gradients: function of a micro-batch and the step, returns the loss and the list of
             gradients with respect to `model.trainable_variables`; calls the model.
-        micro_batches: those of its batch in order, as large as a replica processes them.
+        micro_batches: the micro-batches of the step in order, as large as on a replica.
         step: index of the step.
     """
     if finding := find_non_finite_weight(model):
         return finding
-    # Statistics that a forward pass may move.
+    # A forward pass may change these, such as running statistics.
     kept = [(variable, variable.numpy()) for variable in model.non_trainable_weights]
     try:
         return _find_in_micro_batches(model, gradients, micro_batches, step)
@@ -79,7 +81,7 @@ def _find_in_micro_batches(model, gradients, micro_batches, step):
             text += f" and in the gradient of {variable}" if variable else ""
             return Finding("layer", text, calls.layer, variable, _ids(batch, calls.value))
         if not _is_finite(loss):
-            text = "first in the loss itself: the logits are finite"
+            text = "first in the loss: the logits are finite"
             return Finding("loss", text, variable=variable, ids=_ids(batch))
         if variable is not None:
             text = f"first in the gradient of {variable}"
@@ -95,48 +97,48 @@ def _find_in_micro_batches(model, gradients, micro_batches, step):
 
 
 def _find_in_sums(loss_sum, gradient_sums, by_variable):
-    """What is not finite over the whole batch though every micro-batch is.
+    """Finds a non-finite sum over the batch after every micro-batch was finite.
 
     Args:
         loss_sum: scalar tensor.
         gradient_sums: list of tensors.
-        by_variable: the same as `[(path, tensor), ...]` in the order of the backward pass.
+        by_variable: `gradient_sums` as `[(path, tensor), ...]` in the order of the backward pass.
     """
     variable = next((path for path, value in by_variable if not _is_finite(value)), None)
     if variable is not None or not _is_finite(tf.linalg.global_norm(gradient_sums)):
-        # A norm beyond the range comes from the largest gradient.
+        # If only the norm overflows, the largest gradient is the cause.
         largest = max(by_variable, key=lambda pair: float(tf.reduce_max(tf.abs(pair[1]))))[0]
         variable = variable or largest
-        text = f"first in the sum of the gradients over the batch, in that of {variable}"
+        text = f"first in the gradient of {variable} summed over the batch"
         return Finding("sum", text, _owner(variable), variable)
     if not _is_finite(loss_sum):
         return Finding("sum", "first in the sum of the losses over the batch")
     return Finding(
-        "nothing", "but not when it is repeated: faulty memory or other hardware is possible"
+        "nothing", "but it is when the step is repeated: this suggests faulty memory or hardware"
     )
 
 
 class _CallWatcher:
-    """Follows the calls of all layers of a model for the time of a `with` block, in eager mode.
+    """Watches the calls of all layers of a model inside a `with` block, in eager mode.
 
-    Keras has no hook for calls. It calls the attribute `call` of a layer, so each layer gets one of
-    its own that looks at inputs and outputs, and loses it again at the end.
+    Keras has no hook for calls, but it calls the attribute `call` of a layer. In each layer this
+    class sets `call` to a function that also checks inputs and outputs, and restores it at the end.
 
     Args:
         model: any Keras model.
 
     Attributes:
-        layer: path of the first layer with an output that is not finite, None without any. If a
-            layer is called with such a value, though no layer returned it, its caller is named.
-        value: that output.
+        layer: path of the first layer with a non-finite output, or None. If a layer receives a
+            non-finite value that no layer returned, the path of its caller.
+        value: the non-finite value.
     """
 
     def __init__(self, model):
         self.layer = self.value = None
         self._model = model
-        self._replaced = []  # Layers, and what instance attribute `call` each had.
-        self._names = []  # Of the layers that are being called, the model first.
-        self._order = {}  # Path of a variable -> when its layer was done.
+        self._replaced = []  # Pairs of a layer and its instance attribute `call`, or None.
+        self._names = []  # Names of the layers that are being called, the model first.
+        self._order = {}  # Path of a variable -> rank of its layer in the order of completion.
 
     def __enter__(self):
         try:
@@ -169,7 +171,7 @@ class _CallWatcher:
                 self._look(outputs)
             finally:
                 self._names.pop()
-            if self._names:  # Not the model itself: it is done when everything is.
+            if self._names:  # Not for the model itself, which ends last.
                 for variable in layer.trainable_variables:
                     self._order.setdefault(variable.path, len(self._order))
             return outputs
@@ -195,8 +197,8 @@ class _CallWatcher:
 def _all_layers(model):
     """A model and all layers inside it, each once.
 
-    Those of a model are its `layers`. Keras lists those of other layers nowhere: they are found
-    among the attributes, in lists, tuples and dictionaries too.
+    `layers` lists the layers of a model. Keras has no such list for other layers: they are found
+    among the attributes, also in lists, tuples and dictionaries.
     """
     found, waiting = {}, [model]
     while waiting:
@@ -218,7 +220,7 @@ def _is_finite(value):
 
 
 def _ids(batch, value=None):
-    """Ids of the images whose rows of `value` are not finite; of all images if it has no rows."""
+    """Ids of the images whose rows of `value` are not finite; of all if it has no row per image."""
     ids = batch["id"].numpy()
     if value is not None and value.shape.rank and value.shape[0] == len(ids):
         rows = tf.reshape(value, [len(ids), -1])
@@ -232,5 +234,5 @@ def _relative(path):
 
 
 def _owner(path):
-    """The layer of a variable."""
+    """The path of the layer that holds a variable, or None."""
     return path.rpartition("/")[0] or None

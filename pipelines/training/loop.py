@@ -1,8 +1,8 @@
-"""Training under every strategy: one loop, Orbit's steps inside.
+"""Training under every strategy: a Python loop around Orbit's loop on the device.
 
-The walk is: flags -> `Experiment` -> `train`, which takes the experiment apart. Several steps run
-in one `tf.while_loop` on the device; Python only looks at signals, logs, evaluates and saves
-between such loops.
+The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on. Several
+steps run in one `tf.while_loop` on the device; between such loops, Python handles signals, logs,
+evaluates and saves.
 """
 
 import contextlib
@@ -38,44 +38,44 @@ from pipelines.training.train_step import StepSettings, Trainer
 from vit_tf.config.size_notes import size_notes
 from vit_tf.models.inputs import range_note
 
-_LONGEST_LOOP = 10.0  # Seconds between two looks at signals.
+_LONGEST_LOOP = 10.0  # Seconds between two checks for signals.
 
 
 def train(experiment, workdir, strategy, extend=False) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
-        experiment: what to run.
-        workdir: directory of the run; a run found there with the same configuration goes on.
+        experiment: the `Experiment` to run.
+        workdir: directory of the run; a run there with the same configuration is resumed.
         strategy: `tf.distribute.Strategy`.
-        extend: whether a run found there goes on with another `train.steps`, and with the schedule
-            of that number.
+        extend: whether to resume a run there with another `train.steps`, and with the schedule for
+            that number of steps.
 
     Returns:
         The last line of metrics.
 
     Raises:
-        UserError: for input that does not fit, and if another process trains in `workdir`.
-        RunError: if a loss or gradient is not finite and `train.non_finite` says no way on.
+        UserError: for wrong input, and if another process trains in `workdir`.
+        RunError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
     """
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
-    # From here on, and in config.json, with the splits themselves.
+    # From here on, and in config.json, the experiment names the splits that were chosen.
     experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
     with only_writer(run.path, say):
         return _train(experiment, run, strategy, extend)
 
 
 def _train(experiment, run, strategy, extend):
-    """`train` in a workdir that is locked."""
+    """Does what `train` does, in a locked workdir."""
     settings = experiment.train
     data, evaluation_data = open_data(experiment, run)
     model_config = experiment.model.config(data.source.num_classes)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
     steps_before = run.check(experiment, data.source.manifest(), extend)
-    # A run that goes on does not need what it came from.
+    # A resumed run does not need its initial weights.
     is_new = not checkpoints.steps(run.checkpoints)
     initial = None
     if experiment.init_from and is_new:
@@ -97,7 +97,7 @@ def _train(experiment, run, strategy, extend):
     _report_sharding(data.sampling.sharding, hosts, run)
     run.create(experiment)
     if settings.non_finite == "rewind" and is_new:
-        store.save(step)  # There is always something to go back to.
+        store.save(step)  # A rewind needs a checkpoint.
     if step < settings.steps:
         run.remove_results()
     manifest.write_manifest(
@@ -131,10 +131,10 @@ def _train(experiment, run, strategy, extend):
 
 
 def open_data(experiment, run):
-    """`(TrainData, EvaluationData or None)` of an experiment in a `Workdir`.
+    """Opens the data of an experiment: returns `(TrainData, EvaluationData or None)`.
 
     Raises:
-        DataError: if the data are not there, or cannot be used.
+        DataError: if the data are missing or cannot be used.
     """
     settings = experiment.data
     source = open_source(settings.name, settings.train_split, settings.data_dir)
@@ -154,7 +154,7 @@ def open_data(experiment, run):
 
 
 def check_input(settings, model_config, replicas):
-    """Raises `UserError` if the batch cannot be shared out, or the model is unpooled."""
+    """Raises `UserError` if the batch cannot be divided, or the model is unpooled."""
     micro_batches = replicas * settings.accumulate_steps
     if settings.batch_size % micro_batches:
         raise UserError(
@@ -163,21 +163,21 @@ def check_input(settings, model_config, replicas):
         )
     if not model_config.pooled:
         raise UserError(
-            "model.classifier=unpooled gives logits per patch, and the labels are per image. "
+            "model.classifier=unpooled gives logits per patch, but the labels are per image. "
             "Set it to token or gap."
         )
 
 
 def build_trainer(experiment, model_config, strategy):
-    """The `Trainer` of an experiment, as a run from scratch begins with it; draws the weights.
+    """Builds the `Trainer` of an experiment and draws the weights of a run from scratch.
 
     Args:
-        experiment: what to run.
-        model_config: of its model, for the number of classes of the data.
+        experiment: the `Experiment` to run.
+        model_config: configuration of its model, with the number of classes of the data.
         strategy: `tf.distribute.Strategy`.
     """
     settings = experiment.train
-    # Right before the first draw: what came before, such as preparing a data set, draws too.
+    # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
     peak = experiment.optimizer.learning_rate
     if experiment.schedule.decay == "linear" and peak < LINEAR_END:
@@ -211,7 +211,7 @@ def build_trainer(experiment, model_config, strategy):
 
 
 def _restore(trainer, store, run, initial):
-    """Newest checkpoint > `init_from` > fresh weights; returns the step to go on from."""
+    """Restores the newest checkpoint, or else loads `initial`; returns the step to go on from."""
     step = store.restore_newest()
     if step is not None:
         run.drop_metrics_after(step)
@@ -226,7 +226,7 @@ def _restore(trainer, store, run, initial):
 
 
 def _report_rate(experiment, steps_before, step):
-    """Says how the rate of the next update changes with the schedule of another `train.steps`."""
+    """Logs how another `train.steps` changes the learning rate of the next update."""
     before, now = (
         make_schedule(experiment.schedule, experiment.optimizer.learning_rate, steps)(step)
         for steps in (steps_before, experiment.train.steps)
@@ -235,19 +235,19 @@ def _report_rate(experiment, steps_before, step):
 
 
 def _report_sharding(sharding, hosts, run):
-    """Says on what the order of the examples depends, if not on the experiment alone."""
+    """Logs the number of hosts if the order of the examples depends on it."""
     if sharding == "files":
         before = manifest.read_hosts(run.manifest) or hosts
         say(
             f"data.sharding=files: the order of the examples is reproducible for {hosts} "
             f"{'host' if hosts == 1 else 'hosts'}"
-            + f", and from here on another than before, with {before}"
+            + f"; earlier steps had the order for {before}"
             * (before != hosts)
         )
 
 
 def _show_samples(progress, images):
-    """Writes training images to TensorBoard, and says so if they are in the wrong range."""
+    """Writes training images to TensorBoard, and logs a note if their range is wrong."""
     progress.write_images("training images", images)
     if note := range_note(images):
         say(note)
@@ -267,14 +267,14 @@ class TrainingLoop:
     """Steps, log lines, evaluations and checkpoints until the last step or a signal.
 
     Attributes:
-        settings: how long and how often.
+        settings: number of steps, and intervals of logs, evaluations and checkpoints.
         trainer: the training step; its dataset is open.
-        data: what it trains on.
-        evaluator: None evaluates nothing.
+        data: the training data.
+        evaluator: evaluates the model; None for no evaluations.
         store: the checkpoints.
-        non_finite: what follows a step that is not finite.
+        non_finite: handles steps that are not finite.
         progress: log lines and metrics.
-        signals: looked at between two loops on the device.
+        signals: checked between two loops on the device.
     """
 
     settings: config.Train
@@ -287,7 +287,7 @@ class TrainingLoop:
     signals: Signals
 
     def run(self):
-        """Runs from the step of the trainer on.
+        """Trains from the trainer's current step to the last one.
 
         Raises:
             As `train`.
@@ -307,7 +307,7 @@ class TrainingLoop:
                         self.progress.restart()
                         self.signals.check()
                         continue
-                # A step that was skipped has moved `step`.
+                # After a skip, `step` is one larger.
                 if self._is_due(step, settings.log_every):
                     self._log(step)
                 if self._is_due(step, settings.checkpoint_every):
@@ -321,7 +321,7 @@ class TrainingLoop:
             ) from None
 
     def _train(self, step):
-        """Trains until something is due, or for a while; returns the steps done."""
+        """Trains to the next action, for about 10 s at most; returns the steps done."""
         trainer = self.trainer
         begin = step
         steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
@@ -330,17 +330,17 @@ class TrainingLoop:
             with self.progress.timed(steps) as timing:
                 trainer.train(tf.constant(steps))
                 step = int(trainer.step.numpy())  # Waits for the device.
-                timing.steps = max(step - begin, 1)  # Fewer than asked for if one was not finite.
+                timing.steps = max(step - begin, 1)  # Fewer than `steps` if one was not finite.
                 timing.waited = float(trainer.data_wait.numpy())
         except INPUT_ERRORS as error:
-            # The step counter may have run ahead of the failing input, so all of them are searched.
+            # The step counter does not name the failed batch, so all batches are searched.
             batches = range(first, first + steps)
             hosts = num_hosts(trainer.strategy)
             raise self.data.explain_input_error(error, batches, hosts) from None
         return step
 
     def _is_non_finite(self, step):
-        """Whether the last step was not finite, or weights are not that are about to be used."""
+        """Whether the last step, or a weight to be evaluated or saved now, is not finite."""
         used = self._is_due(step, self.settings.checkpoint_every) or self._evaluation_is_due(step)
         halted = bool(self.trainer.halted.numpy())
         return halted or (used and not math.isfinite(self.trainer.weight_sum()))
@@ -352,13 +352,13 @@ class TrainingLoop:
             means = self.evaluator.run()
         seconds = time.perf_counter() - begin
         _check_finite("evaluation loss", means["loss"], step)
-        # Before the line of metrics, by which a resumed run knows that this is done.
+        # Before the line of metrics: a resumed run skips an evaluation that has a line.
         if self.settings.keep_best:
             self.store.save(step, score=means["accuracy"])
         self.progress.log_evaluation(step, means, seconds)
 
     def _log(self, step):
-        """Writes what happened since the last log line, and starts anew."""
+        """Logs the steps since the last log line, and resets their sums."""
         trainer = self.trainer
         loss_sum = float(trainer.loss_sum.numpy())
         _check_finite("sum of the losses", loss_sum, step)
@@ -376,11 +376,11 @@ class TrainingLoop:
         return self.evaluator is not None and self._is_due(step, self.settings.eval_every)
 
     def _is_due(self, step, every):
-        """Whether what happens every `every` steps (0: only at the end) happens at `step`."""
+        """Whether an action with the interval `every` (0: only at the end) is due at `step`."""
         return step == self.settings.steps or (every > 0 and step > 0 and step % every == 0)
 
     def _next_stop(self, step):
-        """The next step at which something is due."""
+        """The next step with a log line, an evaluation or a checkpoint."""
         settings = self.settings
         intervals = (settings.log_every, settings.eval_every, settings.checkpoint_every)
         stops = [(step // every + 1) * every for every in intervals if every > 0]
@@ -388,9 +388,9 @@ class TrainingLoop:
 
 
 def _check_finite(what, value, step):
-    """Ends the run before anything that is not a number is saved."""
+    """Ends the run before it saves a non-finite value."""
     if not math.isfinite(value):
         raise RunError(
             f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
-            "schedule.warmup_steps; what is saved in the workdir is from before."
+            "schedule.warmup_steps. The checkpoints in the workdir are older than this step."
         )

@@ -1,8 +1,8 @@
-"""What follows a step whose loss or gradient is not finite: stop, skip or rewind.
+"""Handles a step whose loss or gradient is not finite: stop, skip or rewind.
 
 Such a step has changed nothing (see `train_step.Trainer`), so the weights are still those that
-produced it. It is repeated to find where the first such value lies, and what was found is written
-to `non_finite.jsonl`. A run that goes on takes the next batch, which its open dataset gives next.
+produced it. The step is repeated to find the first non-finite value, and the finding is written to
+`non_finite.jsonl`. A run that goes on takes the next batch of its open dataset.
 """
 
 import math
@@ -15,8 +15,8 @@ from pipelines.runs import checkpoints
 from pipelines.runs.progress import say
 from pipelines.training.find_non_finite import Finding, find_non_finite, find_non_finite_weight
 
-LIMIT = 10  # Skips in a row, and rewinds to the same checkpoint.
-_NAMED = 32  # Images of one step whose names are written.
+LIMIT = 10  # Most skips in a row, and most rewinds to the same checkpoint.
+_NAMED = 32  # Most images of one step whose names are written.
 _ADVICE = "Lower optimizer.learning_rate, lengthen schedule.warmup_steps, or look at the images."
 
 
@@ -38,17 +38,17 @@ class NonFinitePolicy:
         self._rewound_to, self._rewinds = None, 0
 
     def recover(self, reached) -> int:
-        """Examines a step, writes down what was found, and skips or rewinds.
+        """Examines a step, records the finding, and skips or rewinds.
 
         Args:
             reached: steps done. If the trainer has halted, this is the index of the step that was
-                not finite; otherwise the weights are not finite since the step before.
+                not finite; otherwise step `reached - 1` made a weight non-finite.
 
         Returns:
             Steps done now: `reached + 1` after a skip, at most `reached` after a rewind.
 
         Raises:
-            RunError: if the run is to stop, or has skipped or rewound too often.
+            RunError: if the run must stop, or has skipped or rewound too often.
         """
         halted = bool(self._trainer.halted.numpy())
         step = reached if halted else reached - 1
@@ -69,8 +69,8 @@ class NonFinitePolicy:
             raise RunError(f"{sentence} Cannot write {self._run.non_finite}: {reason}.") from None
         if objection:
             raise RunError(
-                f"{sentence} {objection} Ids of the images are in {self._run.non_finite}; what is "
-                "saved in the workdir is from before."
+                f"{sentence} {objection} Ids of the images are in {self._run.non_finite}. The "
+                "checkpoints in the workdir are older than this step."
             )
         say(f"{sentence} Ids of the images are in {self._run.non_finite}.")
         return self._skip(step) if action == "skip" else self._rewind(batch)
@@ -97,7 +97,7 @@ class NonFinitePolicy:
         )
 
     def _examine(self, step, batch, halted):
-        """`(Finding, ids of the whole batch)`; one micro-batch at a time is in memory."""
+        """Returns `(Finding, ids of the whole batch)`; holds one micro-batch in memory."""
         trainer = self._trainer
         count = trainer.strategy.num_replicas_in_sync * trainer.settings.accumulate_steps
         context = tf.distribute.InputContext(num_replicas_in_sync=count)
@@ -114,21 +114,21 @@ class NonFinitePolicy:
         else:
             finding = find_non_finite_weight(trainer.model)
             finding = finding or Finding("weight", "because they have grown too large")
-        for _ in micro_batches:  # For the ids of the rest.
+        for _ in micro_batches:  # Reads the ids of the remaining micro-batches.
             pass
         return finding, ids
 
     def _objection(self, step, finding):
-        """Why the run stops, with what helps; None if it may go on."""
+        """The reason why the run stops, with advice; None if it may go on."""
         if self._action == "stop":
             if finding.what == "nothing":
-                return "The same command goes on from the last checkpoint."
-            return f"{_ADVICE} train.non_finite=skip or rewind goes on without asking."
+                return "Start the same command again to go on from the last checkpoint."
+            return f"{_ADVICE} With train.non_finite=skip or rewind the run goes on."
         if self._action == "skip":
             if finding.what == "weight":
                 return f"Skipping cannot repair weights; see train.non_finite=rewind. {_ADVICE}"
             if self._skips == LIMIT and self._last_skipped == step - 1:
-                return f"It is not skipped, because {LIMIT} steps before it were. {_ADVICE}"
+                return f"The run stops, because the {LIMIT} steps before were skipped. {_ADVICE}"
         if self._action == "rewind":
             target = checkpoints.newest(self._run.checkpoints)
             if self._rewinds == LIMIT and self._rewound_to == target:

@@ -1,8 +1,8 @@
-"""Optimizers by the equations of the paper and its code.
+"""Optimizers with the equations of the paper and its code.
 
-Keras' forms differ (learning rate inside the velocity, epsilon beside the uncorrected moment,
-clipping before the all-reduce); the equations here are the ones the published models were trained
-with. Gradients are summed over replicas first, then clipped, then applied.
+The optimizers of Keras differ (learning rate inside the velocity, epsilon added before the bias
+correction, clipping before the all-reduce). The published models were trained with the equations
+here. Gradients are summed over replicas first, then clipped, then applied.
 """
 
 import math
@@ -28,8 +28,8 @@ def clip_by_global_norm(gradients, clip_norm):
 class Optimizer:
     """Updates variables from gradients that are already summed over replicas.
 
-    Create it inside `strategy.scope()`. `slots` is one dictionary per slot name, keyed by the path
-    of the variable; `state` holds it for a checkpoint, which so does not depend on any order.
+    Create it inside `strategy.scope()`. `slots` maps each slot name to a dictionary from variable
+    path to slot. Checkpoints store it as `state`, so they do not depend on the variables' order.
 
     Args:
         variables: Keras variables.
@@ -72,8 +72,8 @@ class Optimizer:
         Args:
             gradients: one tensor per variable, equal on all replicas.
             step: scalar int64 tensor, updates done before this one.
-            condition: scalar bool, equal on all replicas; false changes neither variables nor
-                slots.
+            condition: scalar bool, equal on all replicas; if false, neither variables nor slots
+                change.
         """
         rate = self.learning_rate(step)
         scalars = self.scalars(tf.cast(step, tf.float32))
@@ -97,12 +97,12 @@ class Optimizer:
         variable.assign_sub(rate * direction)
 
     def scalars(self, step):
-        """What all variables of one update share, computed once from the float32 step."""
+        """Values that all variables of one update use, computed once from the float32 step."""
         del step
         return ()
 
     def direction(self, gradient, *scalars_and_slots):
-        """Updates the slots and returns what the learning rate multiplies."""
+        """Updates the slots; returns the direction, to be multiplied by the learning rate."""
         raise TypeError(f"{type(self).__name__} does not define a direction.")
 
 
@@ -123,7 +123,7 @@ class SGD(Optimizer):
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay; epsilon beside the corrected moment (docs/paper.md F.4).
+    """Adam with decoupled weight decay; epsilon is added after bias correction (docs/paper.md F.4).
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
     p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + wd p).
@@ -136,15 +136,15 @@ class AdamW(Optimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def scalars(self, step):
-        """The corrections of both moments."""
-        # 1 - beta^t without the cancellation of 1 - 0.999; a beta of 0 needs no correction.
+        """The bias corrections of both moments."""
+        # expm1 computes 1 - beta^t without cancellation; a beta of 0 needs no correction.
         return tuple(
             -tf.math.expm1((step + 1) * math.log(beta)) if beta else tf.ones([])
             for beta in (self.beta_1, self.beta_2)
         )
 
     def direction(self, gradient, correction_1, correction_2, momentum, variance):
-        """The corrected first moment, over the root of the corrected second one."""
+        """The corrected first moment divided by the root of the corrected second moment."""
         first = self.beta_1 * momentum + (1 - self.beta_1) * gradient
         second = self.beta_2 * variance + (1 - self.beta_2) * gradient**2
         momentum.assign(first)

@@ -1,14 +1,14 @@
-"""Updates of variables that all replicas make alike."""
+"""Variable updates that are equal on all replicas."""
 
 import tensorflow as tf
 
 
 def update_on_all_replicas(update, condition, *values):
-    """Calls `update(extended, *values)` once for all replicas if `condition`; no collective.
+    """Calls `update(extended, *values)` once for all replicas if `condition`, without a collective.
 
-    Call it in replica context, inside `strategy.run`. One branch around all variables: a `tf.where`
-    for each would read and write all weights and slots once more, which costs 2 % of a step
-    (ViT-Ti/16, batch 8, 2 CPU cores, 2026-11-20).
+    Call it in replica context, inside `strategy.run`. One branch holds the updates of all
+    variables: a `tf.where` for each would read and write all weights and slots again, which takes
+    2 % of a step (ViT-Ti/16, batch 8, 2 CPU cores, 2026-11-20).
 
     Args:
         update: function of the `tf.distribute.StrategyExtended`, whose `update` changes a variable

@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-LINEAR_END = 1e-5  # Where linear decay ends, as in the reference code; a lower peak stays.
+LINEAR_END = 1e-5  # Final rate of linear decay, as in the reference code.
 
 
 def make_schedule(config, peak, total_steps):
@@ -17,14 +17,14 @@ def make_schedule(config, peak, total_steps):
         total_steps: updates of the whole run.
 
     Returns:
-        Function that maps the updates done so far, a scalar tensor or number, to the rate of the
-        next one, a scalar float32 tensor. The first update under warm-up has the rate 0.
+        Function that maps the number of updates done, a scalar tensor or number, to the rate of the
+        next update, a scalar float32 tensor. With warm-up, the first update has the rate 0.
     """
     decay = {"linear": _linear, "cosine": _cosine, "constant": _constant}[config.decay]
     warmup_steps = config.warmup_steps
 
     def learning_rate(step):
-        # float64: in float32 a run of half a million steps would lose digits of the progress.
+        # float64: float32 has too few digits for the progress of half a million steps.
         step = tf.cast(step, tf.float64)
         progress = tf.clip_by_value((step - warmup_steps) / (total_steps - warmup_steps), 0.0, 1.0)
         rate = decay(peak, progress)

@@ -1,4 +1,4 @@
-"""The training data of a run: which examples are in which batch, and what they look like."""
+"""The training data of a run: which examples are in which batch, and their augmentation."""
 
 import dataclasses
 import itertools
@@ -13,15 +13,15 @@ from vit_tf import Preprocessing
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainData:
-    """Everything that decides the training batches of a run.
+    """Everything that determines the training batches of a run.
 
     Attributes:
         source: the examples.
-        sampling: which of them are in which batch.
-        augmentation: what happens to their images.
+        sampling: which examples are in which batch.
+        augmentation: random changes of the images.
         preprocessing: how images become inputs outside training; its resize rule is used without
             a random crop.
-        bad_images: to leave out images that cannot be read; None ends the run at the first.
+        bad_images: leaves out images that cannot be read; None ends the run at the first one.
     """
 
     source: DataSource
@@ -31,11 +31,11 @@ class TrainData:
     bad_images: BadImages | None = None
 
     def dataset(self, start_batch, input_context=None):
-        """The endless dataset of replica batches from a global batch on; see `pipeline`."""
+        """The infinite dataset of replica batches from a global batch on; see `pipeline`."""
         return self._dataset(start_batch, None, input_context)
 
     def batch(self, index, input_context=None):
-        """The dataset of the replica batches of one global batch; reads no whole window."""
+        """The dataset of the replica batches of one global batch; reads only what they need."""
         return self._dataset(index, index + 1, input_context)
 
     def _dataset(self, start, stop, input_context):
@@ -51,13 +51,13 @@ class TrainData:
         )
 
     def sample_images(self):
-        """The first stored images as training would see them; see `pipeline.sample_images`."""
+        """The first stored images with training augmentation; see `pipeline.sample_images`."""
         return pipeline.sample_images(
             self.source, self.preprocessing, self.sampling.seed, self.augmentation
         )
 
     def explain_input_error(self, error, batches, hosts):
-        """The error to raise for a failure of the dataset in one of some batches.
+        """The error to raise after the dataset failed in one of `batches`.
 
         Args:
             error: one of `bad_images.INPUT_ERRORS`.

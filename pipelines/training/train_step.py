@@ -1,4 +1,4 @@
-"""One training step, under every strategy (Orbit's inner loop)."""
+"""The training step, under every strategy (Orbit's inner loop)."""
 
 import dataclasses
 import functools
@@ -15,15 +15,15 @@ from vit_tf.layers import RandomContext, StandardizedKernels
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """What decides a training step, beside model and optimizer.
+    """The settings of a training step, apart from model and optimizer.
 
     Attributes:
         loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
         batch_size: images per step over all replicas and hosts.
-        accumulate_steps: micro-batches that a replica's images are processed in, one after another.
+        accumulate_steps: number of micro-batches of a replica, processed one after another.
         seed: of dropout and stochastic depth.
-        break_at_non_finite: whether a loop on the device ends at a step that is not finite, so that
-            the next batch is the one behind it.
+        break_at_non_finite: whether a loop on the device ends at a step that is not finite. The
+            dataset then continues with the batch after it.
     """
 
     loss: Callable
@@ -36,14 +36,14 @@ class StepSettings:
 class Trainer(orbit.StandardTrainer):
     """One training step, and the state that a checkpoint holds.
 
-    A step whose loss or gradient is not finite changes nothing, and neither do those after it in
-    the same loop on the device: `halted` is then true, `step` is the index of that step, and the
-    weights are those that produced it. See `non_finite.NonFinitePolicy` for what follows.
+    A step whose loss or gradient is not finite changes nothing, and neither do later steps in the
+    same loop on the device. `halted` is then true, `step` is the index of the non-finite step, and
+    the weights are those from before it. `non_finite.NonFinitePolicy` handles it.
 
     Args:
         model: built in `strategy.scope()`.
         optimizer: `optimizers.Optimizer`, created in the same scope.
-        strategy: where it runs.
+        strategy: the `tf.distribute.Strategy` that runs it.
         settings: `StepSettings`.
         ema: `ExponentialMovingAverage` of the weights, created in the same scope, or None.
     """
@@ -54,20 +54,20 @@ class Trainer(orbit.StandardTrainer):
         self.strategy, self.settings = strategy, settings
         with strategy.scope():
             self.step = orbit.utils.create_global_step()
-            # Batches that rewinds have left out: step k trains on batch k + batch_offset.
+            # Number of batches that rewinds left out: step k trains on batch k + batch_offset.
             self.batch_offset = _replicated(tf.constant(0, tf.int64), "offset")
             self.loss_sum = _replicated(0.0, "loss_sum")
-            # Steps since the last log line that were not finite and changed nothing.
+            # Number of steps since the last log line that were not finite and were skipped.
             self.skipped = _replicated(tf.constant(0, tf.int64), "skipped")
             self.gradient_norm = _replicated(0.0, "gradient_norm")
             self.halted = _replicated(False, "halted")
-            # Of the newest step, finite or not; those behind it in a halted loop leave it.
+            # Of the newest step, finite or not; later steps of a halted loop do not change it.
             self.last_loss_and_norm = _replicated([0.0, 0.0], "last_loss_and_norm")
         self._clock = _clock()
         with tf.device("CPU:0"):
-            # Seconds between asking for a batch and having it, in this loop on the device.
+            # Seconds spent waiting for batches, in this loop on the device.
             self.data_wait = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="data_wait")
-        # The sum of the losses since the last log line is state, so that a resumed log is the same.
+        # Includes the losses since the last log line, so that a resumed run logs the same means.
         self.checkpoint = tf.train.Checkpoint(
             model=checkpoints.weights_by_path(model.weights),
             optimizer=optimizer.state,
@@ -84,11 +84,11 @@ class Trainer(orbit.StandardTrainer):
         return int(self.step.numpy()) + int(self.batch_offset.numpy())
 
     def open_dataset(self, dataset_fn):
-        """Opens the input at the batch of the next step.
+        """Opens the dataset at the batch of the next step.
 
         Args:
             dataset_fn: function of the index of a batch and a `tf.distribute.InputContext`,
-                returns the host's dataset from there on.
+                returns the host's dataset from that batch on.
         """
         self.train_dataset = self.strategy.distribute_datasets_from_function(
             functools.partial(dataset_fn, self.next_batch)
@@ -99,10 +99,10 @@ class Trainer(orbit.StandardTrainer):
         self.data_wait.assign(0.0)
 
     def create_train_loop_fn(self):
-        """Orbit's loop, or one that ends at a step that is not finite.
+        """Returns Orbit's loop, or a loop that ends at a step that is not finite.
 
-        To look at `halted`, the host waits for every step, so that an accelerator may idle between
-        two; runs that end there anyway do without.
+        To read `halted`, the host waits for every step, so an accelerator may be idle between
+        steps. Runs with `train.non_finite=stop` end there anyway and use Orbit's loop.
         """
         if not self.settings.break_at_non_finite:
             return super().create_train_loop_fn()
@@ -113,7 +113,7 @@ class Trainer(orbit.StandardTrainer):
         @tf.function
         def loop(iterator, num_steps):
             def step(done):
-                with tf.name_scope(""):  # As in Orbit's loop: no "while/" before names.
+                with tf.name_scope(""):  # As in Orbit's loop: names without "while/".
                     self.train_step(iterator)
                 return done + 1
 
@@ -124,7 +124,7 @@ class Trainer(orbit.StandardTrainer):
     def train_step(self, iterator):
         batch = self._next(iterator)
         results = self.strategy.run(self.replica_step, args=(batch,))
-        # The same on all replicas.
+        # Equal on all replicas.
         loss, norm, applied = (self.strategy.experimental_local_results(x)[0] for x in results)
         self.last_loss_and_norm.assign(
             tf.where(self.halted, self.last_loss_and_norm, tf.stack([loss, norm]))
@@ -135,10 +135,10 @@ class Trainer(orbit.StandardTrainer):
         self.halted.assign(~applied)
 
     def _next(self, iterator):
-        """The next batch, with the time that it takes added to `data_wait`.
+        """Returns the next batch, and adds the time spent waiting for it to `data_wait`.
 
-        A loop on the device begins no step before the one before it is done, so computing does not
-        count; a batch that was ready takes next to nothing.
+        In a loop on the device a step begins when the previous step has ended, so the time does not
+        include computation. It is close to 0 for a batch that was ready.
         """
         begin = self._clock()
         with tf.control_dependencies([begin]):
@@ -158,9 +158,9 @@ class Trainer(orbit.StandardTrainer):
         step = tf.convert_to_tensor(self.step)
         loss, gradients = self._accumulated_gradients(batch, step)
         context = tf.distribute.get_replica_context()
-        # The loss too, so that all replicas decide alike whether the update is applied.
+        # The loss too, so that all replicas agree whether to apply the update.
         loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))
-        # Clipped after the sum: clipping each replica's gradient would not clip the gradient.
+        # Clipped after the sum: a clip on each replica would use the norm of its own gradient.
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         applied = finite & ~tf.convert_to_tensor(self.halted)
@@ -172,8 +172,8 @@ class Trainer(orbit.StandardTrainer):
     def _accumulated_gradients(self, batch, step):
         """Sums loss and gradients over `accumulate_steps` consecutive micro-batches of the slice.
 
-        Only one micro-batch's activations exist at a time. Draws depend on positions in the global
-        batch, so the sum is that of the whole batch.
+        Memory holds the activations of one micro-batch at a time. Random draws depend on positions
+        in the global batch, so the sum is the same as without micro-batches.
         """
         micro_batches, variables = self.settings.accumulate_steps, self.model.trainable_variables
         if micro_batches == 1:
@@ -192,7 +192,7 @@ class Trainer(orbit.StandardTrainer):
             return index + 1, loss + one_loss, sums
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
-        # Kernels are standardised once for all micro-batches, and so is the sum of their gradients.
+        # Standardises kernels, and backpropagates through that, once for all micro-batches.
         with tf.GradientTape() as tape:
             kernels = StandardizedKernels(self.model)
         values = kernels.substitute(variables)
@@ -206,12 +206,12 @@ class Trainer(orbit.StandardTrainer):
         return loss, kernels.raw_gradients(tape, variables, gradients)
 
     def gradients(self, batch, step, values=None):
-        """`(loss, gradients)` of a micro-batch; summed over a global batch, its mean.
+        """`(loss, gradients)` of a micro-batch; summed over a global batch: its mean loss.
 
         Args:
             batch: the micro-batch.
             step: index of the training step.
-            values: what the gradients are with respect to, a list; None means the variables.
+            values: list of tensors to differentiate with respect to; None means the variables.
         """
         settings = self.settings
         if values is None:
@@ -221,7 +221,7 @@ class Trainer(orbit.StandardTrainer):
                 tape.watch(values)
                 logits = self.model(batch["image"], training=True)
                 losses = settings.loss(batch["label"], logits)
-                # Divided by the global batch, not by this micro-batch.
+                # Divided by the size of the global batch, not of this micro-batch.
                 loss = tf.reduce_sum(losses * batch["weight"]) / settings.batch_size
         return loss, tape.gradient(loss, values)
 
@@ -231,21 +231,21 @@ class Trainer(orbit.StandardTrainer):
         return tf.add_n(sums)
 
     def weight_sum(self) -> float:
-        """The sum of all weights: not finite if one of them is not."""
+        """The sum of all trainable weights; not finite if one weight is not finite."""
         return float(self._weight_sum().numpy())
 
 
 def _clock():
-    """A function that gives the seconds on this host when a step gets there, float64."""
+    """Returns a function that reads this host's clock when a step runs, float64 seconds."""
     try:
         tf.timestamp()
         return tf.timestamp
-    except tf.errors.FailedPreconditionError:  # Op determinism forbids it, but not this.
+    except tf.errors.FailedPreconditionError:  # Op determinism forbids `tf.timestamp`.
         return functools.partial(tf.numpy_function, time.perf_counter, [], tf.float64)
 
 
 def _replicated(value, name):
-    """A variable that is the same on all replicas."""
+    """A variable with equal values on all replicas."""
     return tf.Variable(
         value,
         trainable=False,

@@ -96,7 +96,7 @@ def test_flags_that_a_command_cannot_use_are_refused(tmp_path, monkeypatch, caps
     reasons = {
         "experiment": ("digits", "no recipe to choose"),
         "workdir": ("run", "no run of its own"),
-        "set": ("train.steps=3", "a model keeps what it was trained with"),
+        "set": ("train.steps=3", "a model keeps its training settings"),
         "strategy": ("one_device", "it computes on one device"),
         "logical_cpus": ("2", "it computes on one device"),
         "tpu": ("local", "it computes on one device"),
@@ -187,7 +187,7 @@ def test_a_package_that_cannot_be_imported_is_one_sentence(tmp_path):
     result = run_command("pretrain", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
-        "error: no such library. `python -m pipelines.doctor` says what to install.\n"
+        "error: no such library. Run `python -m pipelines.doctor` to see what to install.\n"
     )
 
 

@@ -219,7 +219,7 @@ def test_10000_unreadable_files_end_training(command, unreadable_folder, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("choice", "text"), [("stop", "cannot be decoded: "), ("skip", "Not one image of folder:")]
+    ("choice", "text"), [("stop", "cannot be decoded: "), ("skip", "None of the images of folder:")]
 )
 def test_unreadable_files_end_evaluation(command, unreadable_folder, tmp_path, choice, text):
     experiment = tiny_experiment(

@@ -125,7 +125,7 @@ def test_settings_change_the_data_of_a_run(unusual, command):
 @pytest.mark.parametrize(
     ("flags", "texts"),
     [
-        (["--experiment=digits"], ["run is a run with an experiment of its own. Leave out"]),
+        (["--experiment=digits"], ["run is a run and has its own experiment. Leave out"]),
         (
             ["--set=data.resize=direct", "--set=train.batch_size=3", "--set=data.resize_to=none"],
             ["--set data.resize, data.resize_to has no effect", "train.batch_size"],

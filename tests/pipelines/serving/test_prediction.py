@@ -299,7 +299,7 @@ def test_saved_models_of_something_else(tmp_path, folder, predict):
     signatures["serving_bytes_lenient"] = module.three
     tf.saved_model.save(module, str(tmp_path / "three"), signatures)
     refused = predict("--model", tmp_path / "three", image)
-    assert_refused(refused, tmp_path / "three", "names 2 classes and gives 3 probabilities")
+    assert_refused(refused, tmp_path / "three", "has 2 class names but 3 probabilities")
 
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "saved_model.pb").write_bytes(b"\xff" * 99)

@@ -157,7 +157,7 @@ def test_failing_swap_keeps_the_old_export(tmp_path, quick, monkeypatch):
 def test_output_that_is_something_else(tmp_path, quick):
     model, preprocessing, _ = quick
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="file is no directory"):
+    with pytest.raises(UserError, match="file is not a directory"):
         saved_model.export(model, preprocessing, tmp_path / "file" / "below")
     (tmp_path / "portable").mkdir()
     saved_model.export(model, preprocessing, tmp_path)  # an empty directory is nobody's
@@ -334,4 +334,4 @@ def test_command_errors(tmp_path, monkeypatch, capsys):
     assert_refused("unpooled.npz", "out", "unpooled", "'gap'")
     monkeypatch.setattr(vit_tf, "create_model", built)
     assert_refused("none.npz", "out", "no model at none.npz")
-    assert_refused("good.npz", "file", "file is no directory")
+    assert_refused("good.npz", "file", "file is not a directory")

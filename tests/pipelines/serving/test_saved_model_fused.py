@@ -106,7 +106,7 @@ def test_both_are_checked_before_one_is_written(tmp_path, monkeypatch, capsys):
     (tmp_path / "out" / "fused" / "mine").write_text("mine")
     context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
     result = run_here("export", "--format", "both", "--output", "out", **context)
-    assert_user_error(result, "fused is there and is no SavedModel")
+    assert_user_error(result, "fused exists and is not a SavedModel")
     assert os.listdir(tmp_path / "out") == ["fused"]
 
 

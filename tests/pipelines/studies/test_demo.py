@@ -152,7 +152,7 @@ class TestDirectory:
             demo_stages.prepare_directory(tmp_path / "file")
         assert sorted(os.listdir(tmp_path)) == ["file", "pretrain"]
         (tmp_path / "demo.json").write_text('{"finished": true}')
-        with pytest.raises(errors.UserError, match="is not the demo's"):
+        with pytest.raises(errors.UserError, match="was not written by the demo"):
             demo_stages.prepare_directory(tmp_path)
         assert sorted(os.listdir(tmp_path)) == ["demo.json", "file", "pretrain"]
 
@@ -228,7 +228,7 @@ def test_runs_from_end_to_end(tmp_path, capsys):
         "Learning curves",
         "Patch filters",
         "Position similarity",
-        "What the class token looks at",
+        "Attention of the class token",
         "Numbers",
         "What to run next",
     ):

@@ -106,7 +106,7 @@ def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strate
     assert str(error.value).startswith(
         f"The loss is not finite at step {BAD}, first in the output of layer {layer} and in the "
         f"gradient of {variable}. Lower optimizer.learning_rate, lengthen schedule.warmup_steps, "
-        "or look at the images. train.non_finite=skip or rewind goes on without asking."
+        "or look at the images. With train.non_finite=skip or rewind the run goes on."
     )
     assert str(tmp_path / "run" / "non_finite.jsonl") in str(error.value)
     (record,) = records(tmp_path / "run")
@@ -319,7 +319,7 @@ def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
     experiment = experiment_with("train.non_finite=skip")
     bad = [1, 2, 3, 5, 6, 7, 8, 9]
     spoil(monkeypatch, [example for step in bad for example in ids_of(experiment, step)])
-    with pytest.raises(RunError, match="at step 8, .* because 3 steps before it were"):
+    with pytest.raises(RunError, match="at step 8, .* because the 3 steps before were skipped"):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = [(x["step"], x["action"]) for x in records(tmp_path / "run")]
     assert found == [(step, "skip") for step in bad[:6]] + [(8, "stop")]
