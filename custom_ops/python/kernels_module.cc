@@ -1,4 +1,4 @@
-// The kernels as a Python module that needs NumPy and no TensorFlow: `import _vit_kernels`.
+// The kernels as a Python module, `import _vit_kernels`, which needs NumPy but not TensorFlow.
 #include <string>
 
 #include "custom_ops/cpu/isa.h"
