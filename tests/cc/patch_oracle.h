@@ -1,5 +1,5 @@
-// The patch embedding as its definition says, in loops over doubles: what the kernels are compared
-// with, and how far from it the rounding of their types may take them.
+// The patch embedding by its definition, in loops over doubles. Tests compare the kernels with it.
+// It also computes tolerances: the largest errors that rounding to the types can cause.
 #ifndef TESTS_CC_PATCH_ORACLE_H_
 #define TESTS_CC_PATCH_ORACLE_H_
 
