@@ -117,7 +117,7 @@ def start_complaints(source, module):
 
 
 def direction_complaints(source, module, allowed_third_party):
-    """Imports that break custom_ops <- vit_tf <- pipelines, or of packages that are not declared."""
+    """Imports that break custom_ops <- vit_tf <- pipelines, or of undeclared packages."""
     allowed = LEVELS[module.split(".")[0]] | allowed_third_party | sys.stdlib_module_names
     return [
         f"{module}:{line} imports {name}"

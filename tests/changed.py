@@ -121,7 +121,7 @@ def changed_files(base):
 
 
 def merge_base():
-    """The commit where this branch left main. On main: the last commit; without a branch main: too."""
+    """The commit where this branch left main; the last commit on main, or if main is missing."""
     for main in ("main", "origin/main"):
         if found := _git("merge-base", "HEAD", main):
             return found[0]
@@ -136,7 +136,7 @@ def _git(*arguments):
 
 
 def main():
-    """Prints the test modules on one line, and on standard error the changed file for each of them."""
+    """Prints the test modules on one line, and the changed file of each on standard error."""
     base = sys.argv[1] if len(sys.argv) > 1 else merge_base()
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}

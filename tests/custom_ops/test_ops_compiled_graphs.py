@@ -1,4 +1,4 @@
-"""The compiled ops in functions, data pipelines and strategies, and which gradients are computed."""
+"""The compiled ops in functions, data pipelines and strategies, and their requested gradients."""
 
 import os
 import subprocess
