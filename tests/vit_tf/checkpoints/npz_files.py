@@ -55,7 +55,7 @@ def linen(key):
 
 @contextlib.contextmanager
 def refused(model, *words, error=ValueError):
-    """Asserts that the block raises with all words in the message and leaves the model unchanged."""
+    """Asserts that the block raises, the message has all words, and the model is unchanged."""
     before = tiny.values(model)
     with pytest.raises(error) as caught:
         yield
