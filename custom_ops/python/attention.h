@@ -102,7 +102,7 @@ struct Projection {
   }
   void check_statistics(const py::array& array) const {
     if (!array.dtype().equal(accumulator(problem.type))) {
-      throw py::value_error("statistics must be what attention() returned for this qkv.");
+      throw py::value_error("statistics must be the second result of attention() for this qkv.");
     }
     check_shape("statistics", array, statistics_shape);
   }

@@ -90,7 +90,9 @@ inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) 
 }
 
 // The error of VitAttentionBiasGrad without a bias.
-inline absl::Status needs_bias() { return invalid("There is no bias to give the gradient of."); }
+inline absl::Status needs_bias() {
+  return invalid("VitAttentionBiasGrad needs a bias. Received: no bias.");
+}
 
 inline absl::Status check_taps_axis(int64_t axis) {
   return axis ? invalid("Taps need axis = 0. Received: axis = ", axis, ".") : absl::OkStatus();

@@ -18,7 +18,7 @@ namespace vit_test {
 struct State {
   int64_t checks = 0;
   int failures = 0;
-  std::string now;  // what is being tested
+  std::string now;  // description of the current checks
 };
 inline State& state() {
   static State state;

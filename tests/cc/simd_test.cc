@@ -49,7 +49,7 @@ void test_small_formats() {
     for (size_t i = 0; i < all.size(); ++i) {
       const double want = decode(way.format, all[i]);
       if (isnan(want)) {
-        EXPECT(isnan(numbers[i]) && isnan(decode(way.format, back[i])), "%04zx is no NaN", i);
+        EXPECT(isnan(numbers[i]) && isnan(decode(way.format, back[i])), "%04zx is not NaN", i);
         EXPECT((back[i] & 0x8000) == (all[i] & 0x8000), "%04zx loses its sign", i);
       } else {
         EXPECT(bits_of<uint32_t>(numbers[i]) == bits_of<uint32_t>(static_cast<float>(want)),

@@ -190,7 +190,7 @@ def architectures(folder):
         with torch.device("meta"):
             try:
                 model = timm.create_model(name)
-            except (NotImplementedError, RuntimeError):  # hybrids run their stem to know its size
+            except (NotImplementedError, RuntimeError):  # hybrids run their stem to get its size
                 continue
         if isinstance(model, VisionTransformer) and hasattr(model.blocks[0], "attn"):
             block = model.blocks[0]

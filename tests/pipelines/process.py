@@ -62,7 +62,7 @@ def run_until(module, *arguments, cwd, line, signal_number=signal.SIGTERM):
 def run_here(module, *arguments, monkeypatch, capsys, cwd):
     """Calls the command in this process, where TensorFlow is already loaded, on one device.
 
-    A step that fails between the collectives of replicas would spoil those of the whole process.
+    With replicas, a step that fails between their collectives would break all later ones.
 
     Returns:
         The same as `run_command`.

@@ -12,7 +12,7 @@ KEYS = ("image", "label", "id", "position", "weight")
 
 
 def train_dataset(source, **options):
-    """`pipeline.train_dataset`; the options also hold the fields of two dataclasses, see below."""
+    """`pipeline.train_dataset`; `options` include fields of `Sampling` and `Augmentation`."""
     options = {"sharding": "global"} | options
     sampling, augmentation = (_pop(cls, options) for cls in (Sampling, Augmentation))
     return pipeline.train_dataset(source, sampling, augmentation, **options)

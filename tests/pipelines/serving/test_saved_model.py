@@ -74,7 +74,7 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture
 def quick(recorded, monkeypatch):
-    """Exports that write only a numbered `saved_model.pb`; `answer` sets the answer of the check."""
+    """Exports that only write a numbered `saved_model.pb`; `answer` sets their check results."""
     model, preprocessing, answers = recorded
     written = []
 

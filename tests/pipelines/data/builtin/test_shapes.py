@@ -36,7 +36,7 @@ def plain():
 
 
 def _masks(images):
-    """The pixels that differ from the corner, which is always part of the plain background."""
+    """The pixels that differ from the corner pixel, which shows the plain background."""
     corner = images[:, :1, :1].astype(int)
     return (abs(images - corner).sum(-1) > 60).astype(int)
 

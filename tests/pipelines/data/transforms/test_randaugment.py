@@ -117,8 +117,8 @@ def _matrix(name, sign, magnitude):
 def test_geometry_takes_the_nearest_pixel(name, magnitude, sign):
     """Pillow's affine transform, and NumPy in float64.
 
-    Half a pixel is no nearest place: float64, float32 and Pillow's 16-bit fixed point may round it
-    differently. All other pixels are equal.
+    A position halfway between two pixels has no nearest pixel: float64, float32 and Pillow's 16-bit
+    fixed point may round it differently. All other pixels are equal.
     """
     image = IMAGES["noise"]
     operation = randaugment.pool(magnitude)[name]
