@@ -1,6 +1,6 @@
-// Gradients of attention. Logits are computed again, block by block, in the same way as in forward.
-// The weights p follow from the logits and from the statistics that forward has stored: the largest
-// logit and the sum of exp(logit - largest). With do = d_out and delta = sum(do * out) of a query:
+// Gradients of attention: logits are computed again, block by block, as in forward. The weights p
+// follow from the logits and the stored statistics, which are the largest logit and the sum of
+// exp(logit - largest). With do = d_out and delta = sum(do * out) of a query:
 //   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k * scale,   dk = ds^T q * scale
 // and ds is the gradient of the bias (Dao et al., 2022, appendix B.4).
 #ifndef CUSTOM_OPS_CPU_ATTENTION_LOGIT_GRADIENTS_H_
@@ -20,15 +20,15 @@ struct LogitGradients {
   using T = Accumulator<S>;
   static constexpr int64_t kPack = kPackSize<E>;
 
-  const E *keys, *values;  // [tokens, size / kPack], all keys of the line
+  const E *keys, *values;      // [tokens, size / kPack], all keys of the line
   int64_t key_step, value_step;
-  E *queries, *d_out, *out;  // [size / kPack, columns], transposed
-  T *weights, *d_logits;  // p and ds, [keys, columns]
-  T* bias;  // [keys, columns], or null
+  E *queries, *d_out, *out;    // [size / kPack, columns], transposed
+  T *weights, *d_logits;       // p and ds, [keys, columns]
+  T* bias;                     // [keys, columns], or null
   // The same as elements: rows [keys, columns / kPack], and ds as [keys / kPack, columns].
   E *weight_rows, *d_rows, *d_right;
   Prefetcher prefetcher;
-  int64_t prefetch_interval;  // rows of logits per prefetched token
+  int64_t prefetch_interval;   // rows of logits per prefetched token
 
   static int64_t scratch_bytes(const AttentionGradientProblem& problem) {
     const int64_t size = problem.shape.head_size;
