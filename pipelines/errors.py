@@ -1,4 +1,4 @@
-"""Failures that end a command with one sentence and a documented exit code."""
+"""Exceptions that end a command with a short message and a documented exit code."""
 
 import re
 
@@ -8,7 +8,7 @@ class UserError(ValueError):
 
 
 class DataError(UserError):
-    """Data that cannot be used; the message is one that a user can act on."""
+    """The data cannot be used; the message tells the user how to fix it. Exit code 2."""
 
 
 class RunError(RuntimeError):
@@ -16,15 +16,15 @@ class RunError(RuntimeError):
 
 
 class Interrupted(Exception):
-    """Stopped by a signal after saving; start again to go on: exit code 75."""
+    """A signal stopped the run after saving; the same command resumes it: exit code 75."""
 
 
 def first_line(error):
-    """Returns what a `tf.errors.OpError` says to a person, without what it says of its graph."""
+    """Returns the first line of a `tf.errors.OpError` message, without details of the graph."""
     message = re.sub(r"\{\{.*?\}\}\s*", "", error.message)
     if asserted := re.search(r"assertion failed: \[(.*?)\]", message):
         return asserted[1]
-    # Where it happened, if anything is said of that, comes before what happened.
+    # The location of the error, if the message has one, comes before the error itself.
     message = message.removeprefix("Graph execution error:").strip()
     message = re.sub(r"(?s)^Detected at node.*?defined at .*?\n\n(?=\S)", "", message)
     return re.sub(r"\s*\[Op:.*", "", message.strip().partition("\n")[0]).rstrip(".")

@@ -1,8 +1,9 @@
 """Vision Transformers for TensorFlow and Keras 3 (Dosovitskiy et al., 2021).
 
-A name is imported when it is first used: reading a configuration or counting parameters loads
-neither TensorFlow nor Keras. Where one of them is loaded already, `import vit_tf` registers the
-models with Keras, as `keras.models.load_model` needs; otherwise `import vit_tf.models` does.
+Each name is imported when it is first used, so that reading a configuration or counting parameters
+loads neither TensorFlow nor Keras. `keras.models.load_model` needs the models to be registered with
+Keras. `import vit_tf` registers them if TensorFlow or Keras is already imported; otherwise import
+`vit_tf.models`.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What a model costs, by arithmetic on its configuration: nothing is built, however large it is.
+"""Computes the costs of a model from its configuration alone, without building the model.
 
 `T` tokens, `D` width, `h` heads. MAC: one multiply-accumulate, two FLOPs.
 """
@@ -14,19 +14,19 @@ _TRAINING_BYTES = {"sgd": 12, "adamw": 16}
 
 
 def parameters(config: ModelConfig) -> int:
-    """Numbers in the weights of a model."""
+    """Number of parameters of a model."""
     return _total(config).parameters
 
 
 def arrays(config: ModelConfig) -> int:
-    """Number of arrays that the weights of a model are."""
+    """Number of weight arrays of a model."""
     return _total(config).arrays
 
 
 def macs(config: ModelConfig) -> int:
-    """Multiply-accumulates of one image, forward (docs/paper.md L.1).
+    """Multiply-accumulates of the forward pass of one image (docs/paper.md L.1).
 
-    Counts convolutions (with the zeros they pad), dense layers and both products of attention.
+    Counts convolutions (padded zeros included), dense layers and both products of attention.
     Norms, softmax, GELU, pooling by mean or maximum, biases and the standardisation of kernels are
     not counted: well under 1 % of ViT-B/16.
     """
@@ -34,7 +34,7 @@ def macs(config: ModelConfig) -> int:
 
 
 def macs_by_part(config: ModelConfig) -> dict[str, int]:
-    """The terms of `macs`, by what they are spent on.
+    """The terms of `macs`, by part of the model.
 
     The parts of a ViT are "stem", "embedding", "projections" (q, k, v and output of all blocks),
     "attention" (`q k^T` and weights times values), "mlp", "pooling" (by attention), "pre_logits"
@@ -46,11 +46,11 @@ def macs_by_part(config: ModelConfig) -> dict[str, int]:
 def exaflops(config: ModelConfig, epochs: float, images: int) -> float:
     """Compute of training, in 1e18 floating-point operations (docs/paper.md L.3; table 6).
 
-    Two FLOPs per MAC, and a training step as three forward passes. The paper's JFT has 303e6
-    images. Nothing else is counted, evaluation and augmentation for example.
+    Counts two FLOPs per MAC, and a training step as three forward passes. Evaluation, augmentation
+    and everything else are not counted. The paper's JFT has 303e6 images.
 
     Args:
-        config: its `image_size` is that of the training images.
+        config: configuration of the model; `image_size` is the size of the training images.
         epochs: passes over the images.
         images: number of images.
     """
@@ -58,23 +58,23 @@ def exaflops(config: ModelConfig, epochs: float, images: int) -> float:
 
 
 def weight_bytes(config: ModelConfig) -> int:
-    """Memory of the weights, float32 under mixed policies too."""
+    """Memory of the weights in bytes; they are float32 under mixed policies too."""
     return FLOAT32 * parameters(config)
 
 
 def training_bytes(config: ModelConfig, optimizer: str = "adamw", ema: bool = False) -> int:
-    """Memory of one replica's weights, gradients and optimizer, float32 (docs/paper.md L.1).
+    """Bytes of one replica's weights, gradients and optimizer, float32 (docs/paper.md L.1).
 
-    Activations come on top, see `activation_bytes`; second copies of the gradients, such as those
-    of accumulation or of an all-reduce, do too.
+    Not counted: activations (see `activation_bytes`), and second copies of the gradients, as in
+    gradient accumulation or an all-reduce.
 
     Args:
-        config: of the model.
+        config: configuration of the model.
         optimizer: "sgd" (with momentum) or "adamw".
         ema: whether an exponential moving average of the weights is kept.
 
     Raises:
-        ValueError: for another optimizer.
+        ValueError: if `optimizer` is another name.
     """
     if optimizer not in _TRAINING_BYTES:
         raise ValueError(
@@ -88,32 +88,33 @@ def activation_bytes(
 ) -> int:
     """Memory of the activations of a batch.
 
-    In training, everything that TensorFlow's gradients read of the forward pass, each tensor once:
-    images, inputs of dense layers and convolutions, what norms and activations keep, q | k | v and
-    the masks of dropout (one byte each). Nothing is recomputed. Not counted: the gradients
-    themselves, which live briefly, loss, one byte per image and branch of stochastic depth,
-    workspaces of convolutions, and what an allocator wastes. XLA fuses and may keep less.
+    In training: all tensors of the forward pass that TensorFlow's gradients read, each counted
+    once. These are images, inputs of dense layers and convolutions, tensors that norms and
+    activation functions keep, q | k | v, and dropout masks (one byte per element). Nothing is
+    recomputed. Not counted: the gradients themselves, which are freed soon, the loss, the masks of
+    stochastic depth (one byte per image and branch), workspaces of convolutions, and memory that
+    the allocator wastes. XLA fuses operations and may keep less.
 
-    In inference, the largest sum, over the layers in order, of what a layer reads and writes and of
-    the shortcut that waits for it; elementwise operations write where they read if they can. A few
-    numbers for each row or channel are left out, and so are the images before they have `dtype`.
+    In inference: the maximum, over all layers, of a layer's inputs and outputs plus the residual
+    shortcut in memory. Elementwise operations run in place if possible. Not counted: a few numbers
+    per row or channel, and the images before the cast to `dtype`.
 
-    Weights, and their copies in `dtype` or standardised, are not counted.
+    Weights, and their copies in `dtype` or after standardisation, are not counted.
 
     Args:
-        config: of the model.
+        config: configuration of the model.
         batch: images on one device.
         dtype: "float32", "bfloat16" or "float16", also with "mixed_" before it.
-        training: whether gradients follow.
-        fused: whether the compiled attention runs, which stores no `T x T` weights. False is the
-            reference, as on GPUs, on TPUs and under XLA. With `attention_dropout` above 0,
-            training stores the weights in any case.
+        training: whether gradients are computed.
+        fused: True for the compiled attention, which stores no `T x T` weights. False for the
+            reference, which runs on GPUs, on TPUs and under XLA. With `attention_dropout` above 0,
+            training always stores the weights.
 
     Returns:
         Bytes.
 
     Raises:
-        ValueError: for another dtype.
+        ValueError: if `dtype` is another name.
     """
     size = _BYTES.get(dtype.removeprefix("mixed_"))
     if size is None:
@@ -127,5 +128,5 @@ def _total(config, size=FLOAT32, fused=True) -> Cost:
 
 
 def _costs(config, size=FLOAT32, fused=True) -> dict[str, Cost]:
-    """Costs of an image by part, with activations of `size` bytes."""
+    """Costs of one image by part; an activation has `size` bytes."""
     return family_of(config).cost(config, size, fused)

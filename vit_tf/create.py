@@ -1,4 +1,4 @@
-"""Name or configuration to model."""
+"""Creates a model from a name or a configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
         name: a name of `list_models`, such as "ViT-B/16" (or "ViT-B_16"), or a `ViTConfig` or
             `ResNetConfig`.
         dtype: Keras dtype policy, such as "mixed_bfloat16"; None is the global policy.
-        **fields: fields of the configuration that replace the variant's own; None keeps them.
+        **fields: new values of fields of the configuration; None keeps the variant's value.
 
     Returns:
         A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-...".
@@ -47,5 +47,5 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
 
 
 def list_models() -> list[str]:
-    """Names that `create_model` knows."""
+    """Names that `create_model` accepts."""
     return list(VARIANTS)

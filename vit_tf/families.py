@@ -1,7 +1,7 @@
-"""The families of models, one entry for each: everything that differs from family to family.
+"""The families of models: one entry for each, with everything in which families differ.
 
-The public functions (`create.py`, `weights.py`, `cost.py`) look the entry up by the class of a
-configuration, and hand what they need of it down as arguments. A new family is a new entry.
+The public functions (`create.py`, `weights.py`, `cost.py`) find the entry by the class of a
+configuration, and pass what they need from it as arguments. To add a family, add an entry.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from vit_tf.config.model_config import family_name
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One family; modules are imported when they are first asked for.
+    """One family of models. Its modules are imported when they are first used.
 
     Attributes:
-        config: the class of its configurations, which says the name of the family.
+        config: the configuration class, which holds the name of the family.
         model_path, cost_path: "module:name" of `model` and `cost`.
-        published_path: the module `published`.
-        safetensors_paths: layout -> its module, as in `safetensors`.
+        published_path: name of the module `published`.
+        safetensors_paths: layout -> name of its module; see `safetensors`.
     """
 
     config: type[ModelConfig]
@@ -30,7 +30,7 @@ class Family:
 
     @property
     def model(self) -> type:
-        """The Keras model."""
+        """The class of the Keras model."""
         return _resolve(self.model_path)
 
     @property
@@ -45,7 +45,7 @@ class Family:
 
     @property
     def safetensors(self) -> dict:
-        """Layout -> its module, see `vit_tf.checkpoints.safetensors`; only layouts that have it."""
+        """Layouts that support the family -> module; see `vit_tf.checkpoints.safetensors`."""
         paths = self.safetensors_paths
         return {layout: importlib.import_module(path) for layout, path in paths.items()}
 
@@ -80,7 +80,7 @@ def family_of(config: ModelConfig) -> Family:
     """The family of a configuration.
 
     Raises:
-        TypeError: if it is no configuration of a model.
+        TypeError: if `config` is not a configuration of a model.
     """
     for family in FAMILIES:
         if isinstance(config, family.config):
@@ -92,7 +92,7 @@ def layout_module(config: ModelConfig, layout: str):
     """The module of a safetensors layout for the family of a configuration.
 
     Raises:
-        ValueError: if there is no such layout, or it has no models of that family.
+        ValueError: if the layout is unknown or does not support the family.
     """
     known = dict.fromkeys(name for family in FAMILIES for name in family.safetensors_paths)
     if layout not in known:
@@ -100,14 +100,14 @@ def layout_module(config: ModelConfig, layout: str):
     modules = family_of(config).safetensors
     if layout not in modules:
         raise ValueError(
-            f"This model cannot be written in the {layout} layout: it has no models of the family "
-            f"{config.family!r}; write the {' or '.join(modules)} layout."
+            f"This model cannot be written in the {layout} layout, which does not support the "
+            f"family {config.family!r}. Write the {' or '.join(modules)} layout."
         )
     return modules[layout]
 
 
 def config_from_dict(fields) -> ModelConfig:
-    """The configuration that its `to_dict` wrote, of whatever family.
+    """Restores a configuration of any family from the result of its `to_dict`.
 
     Raises:
         ValueError, TypeError: as `from_dict` of the family.

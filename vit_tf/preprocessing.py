@@ -1,8 +1,8 @@
-"""Preprocessing: the rule from an encoded image to a model's input, kept beside the weights.
+"""Preprocessing: how a decoded image becomes a model's input. It is stored with the weights.
 
 Training, evaluation, prediction and exported models share this one definition, because a model that
-is served with another resize or value range loses accuracy without any error. The rule itself is
-light: TensorFlow is imported when it is applied, so that configurations can hold one.
+is served with another resize or value range loses accuracy without any error. TensorFlow is
+imported only when a `Preprocessing` is called, so that configurations can hold one.
 """
 
 import dataclasses
@@ -10,20 +10,20 @@ import numbers
 from typing import TypeGuard
 
 RESIZE_RULES = ("direct", "resize_small")
-# Far above any model; keeps a damaged or hostile file from asking for terabytes.
+# Far above the image size of any model. A damaged or hostile file cannot request terabytes.
 MAX_SIDE = 16384
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """What is done to an image between decoding and the model.
+    """The steps that turn a decoded image into a model's input.
 
     Calling it maps images of any size to the model's input: bilinear resize without antialiasing,
     then (x - 127.5) / 127.5, so that 0 becomes -1 and 255 becomes 1.
 
     Attributes:
         image_size: (height, width) of the result, in pixels.
-        resize: "direct" stretches to `image_size`, whatever the aspect (the reference code's rule);
+        resize: "direct" stretches to `image_size`, aspect not kept (as in the reference code);
             "resize_small" brings the shorter side to `resize_to` and takes the centre.
         resize_to: shorter side before the central crop, in pixels; only with "resize_small".
         labels: class names in label order; empty if they are unknown.
@@ -88,7 +88,7 @@ class Preprocessing:
             float32 `[h, w, 3]` or `[B, h, w, 3]` in [-1, 1], where `(h, w)` is `image_size`.
 
         Raises:
-            ValueError: if the rank, the number of channels or the dtype is another.
+            ValueError: if the images have another rank, number of channels or dtype.
         """
         import tensorflow as tf
 
@@ -124,14 +124,14 @@ class Preprocessing:
         }
 
     def to_probabilities(self, logits):
-        """Logits `[B, K]` as probabilities of the same shape."""
+        """Converts logits `[B, K]` to probabilities of the same shape."""
         import tensorflow as tf
 
         return tf.nn.sigmoid(logits) if self.probabilities == "sigmoid" else tf.nn.softmax(logits)
 
     @classmethod
     def from_dict(cls, fields):
-        """Makes a `Preprocessing` from what `to_dict` returned, for instance out of a JSON file.
+        """Creates a `Preprocessing` from the result of `to_dict`, for instance from a JSON file.
 
         Raises:
             ValueError: if it is not a dictionary, has unknown keys, lacks `image_size`, or holds a
@@ -151,7 +151,7 @@ class Preprocessing:
 
 
 def _is_side(value) -> TypeGuard[int]:
-    """Whether `value` is a usable length in pixels; True counts as no integer."""
+    """Whether `value` is an integer from 1 to `MAX_SIDE`; bools are not integers here."""
     return (
         isinstance(value, numbers.Integral)
         and not isinstance(value, bool)

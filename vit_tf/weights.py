@@ -1,7 +1,7 @@
 """Loads and saves checkpoints: published `.npz` files, and safetensors of other projects.
 
-Everything in a file is checked before the first variable changes, and a file is written whole or
-not at all. Here the family of a model is looked up; `vit_tf/checkpoints` gets it as an argument.
+A file is checked completely before the first variable changes, and is written completely or not at
+all. These functions find the family of a model and pass it to `vit_tf/checkpoints` as an argument.
 """
 
 import os
@@ -22,16 +22,16 @@ from vit_tf.preprocessing import Preprocessing
 
 
 def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
-    """Opens a checkpoint of any format, to be used in a `with` block.
+    """Opens a checkpoint of any format. Use it in a `with` block.
 
     Args:
-        path: a folder with `model.safetensors`, a `.safetensors` file, or else a published file.
+        path: a folder with `model.safetensors`, a `.safetensors` file, or a published file.
 
     Returns:
         An open checkpoint; `vit_tf.checkpoints` lists its attributes.
 
     Raises:
-        ValueError: if the file is damaged, or holds no model of ours.
+        ValueError: if the file is damaged, or does not hold a model that vit_tf supports.
         FileNotFoundError: if there is no such file.
     """
     if os.path.isdir(path) or os.fspath(path).endswith(".safetensors"):
@@ -40,30 +40,31 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
 
 
 def load_checkpoint(model, checkpoint, head="auto", source_grid=None) -> LoadReport:
-    """Loads what `open_checkpoint` or `model_weights` returned; see `load_npz`."""
+    """Loads the result of `open_checkpoint` or `model_weights` into a model; see `load_npz`."""
     mapping = family_of(model.config).published
     return loading.load_checkpoint(model, checkpoint, mapping, head, source_grid)
 
 
 def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
-    """Loads a published checkpoint into a model, resizing positions where the grids differ.
+    """Loads a published checkpoint into a model; resizes the positions if the grids differ.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
         path: `.npz` file; read without pickle.
-        head: what happens to `pre_logits` and `head`. "keep": loaded, a mismatch is an error.
-            "auto": loaded if they fit, reset if not. "reset": both reset (the head to zeros, as for
-            fine-tuning; the paper's choice). "reset_last": `pre_logits` loaded, `head` reset.
+        head: what happens to `pre_logits` and `head`. "keep": both are loaded, and a mismatch is an
+            error. "auto": both are loaded if they fit, else both are reset. "reset": both are reset
+            (the head to zeros, as in the paper's fine-tuning). "reset_last": `pre_logits` is
+            loaded, `head` is reset.
         source_grid: `(rows, columns)` of the file's position table. None reads it from the sidecar
-            `<path>.json`; without one it is the model's own grid if that has as many cells, else a
-            square.
+            `<path>.json`. Without a sidecar it is the model's grid if that has as many patches as
+            the table, else a square.
 
     Returns:
         A `LoadReport`.
 
     Raises:
-        ValueError: if the file is damaged, of another layout or does not fit. The model is then
-            unchanged.
+        ValueError: if the file is damaged, has another layout or does not fit the model. The model
+            is then unchanged.
         FileNotFoundError: if there is no such file.
     """
     with _open_published(path) as checkpoint:
@@ -73,9 +74,10 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
 def save_npz(model, path, preprocessing=None) -> None:
     """Writes a model in the published layout, with a sidecar `<path>.json`.
 
-    The file loads in the reference JAX code. The sidecar holds what the layout has no place for:
-    the patch grid, the configuration, the dtype policy, and the preprocessing with the class names.
-    Both are written beside their place and renamed, so a reader never sees half a file.
+    The reference JAX code can load the file. The sidecar holds what the layout cannot store: the
+    patch grid, the configuration, the dtype policy, and the preprocessing with the class names.
+    Both files are written under a temporary name and then renamed, so that a reader never sees an
+    incomplete file.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
@@ -91,20 +93,20 @@ def save_npz(model, path, preprocessing=None) -> None:
 
 
 def load_safetensors(model, path, head="auto") -> LoadReport:
-    """Loads a Hugging Face or timm checkpoint, as `load_npz` does a published one.
+    """Loads a Hugging Face or timm checkpoint into a model; see `load_npz`.
 
     Args:
-        model: a `VisionTransformer` or `ResNet` with the configuration that
-            `open_checkpoint(path)` finds; image size, head and dropout may be others.
-        path: a `.safetensors` file, or a directory with `model.safetensors`; beside it
-            `config.json` and `preprocessor_config.json`, if there are any. Where they do not state
-            the image size, the position table has the model's own grid if that has as many cells,
-            else a square.
+        model: a `VisionTransformer` or `ResNet` with the configuration
+            `open_checkpoint(path).config`; image size, head and dropout may differ.
+        path: a `.safetensors` file, or a directory with `model.safetensors`. `config.json` and
+            `preprocessor_config.json` are read from the same directory if they exist. If they do
+            not state the image size, the position table has the model's grid if that has as many
+            patches as the table, else a square.
         head: as for `load_npz`.
 
     Raises:
-        ValueError: if the file is damaged, has no counterpart here or does not fit; the message
-            gives the reason. The model is then unchanged.
+        ValueError: if the file is damaged, holds a model that vit_tf cannot express, or does not
+            fit the model; the message states the reason. The model is then unchanged.
         FileNotFoundError: if there is no such file.
     """
     with _open_safetensors(path, model.config.grid) as checkpoint:
@@ -112,19 +114,20 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
 
 
 def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
-    """Writes a model as Hugging Face `transformers` or timm keeps theirs.
+    """Writes a model in the layout of Hugging Face `transformers` or timm.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
-        path: directory; gets `model.safetensors`, `config.json` and what else the layout has.
+        path: directory for `model.safetensors`, `config.json` and the layout's other files.
         layout: "huggingface" or "timm".
-        preprocessing: its `vit_tf.Preprocessing`, with the class names; None means the reference's.
+        preprocessing: the model's `vit_tf.Preprocessing`, with the class names. None means a direct
+            resize to the model's image size, without class names.
 
     Returns:
-        What the layout cannot keep, one sentence each.
+        What the layout cannot store, one sentence each.
 
     Raises:
-        ValueError: if the layout has no place for such a model; the message says for what.
+        ValueError: if the layout cannot store the model; the message states the reason.
     """
     preprocessing = preprocessing or Preprocessing(image_size=model.config.image_size)
     module = layout_module(model.config, layout)
@@ -136,13 +139,13 @@ def model_weights(model, name="") -> ModelWeights:
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
-        name: where it is from, for messages.
+        name: where the model is from, for messages.
     """
     return ModelWeights(model, published_entries(model), name)
 
 
 def published_entries(model) -> list[Entry]:
-    """Which published arrays each variable of a model is made of."""
+    """The published arrays that hold each variable of a model."""
     return family_of(model.config).published.entries(model)
 
 

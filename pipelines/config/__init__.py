@@ -1,4 +1,4 @@
-"""What a run is: experiments, their fields, overrides and recipes. Loads no framework."""
+"""Configuration of a run: experiments, fields, overrides and recipes. Loads no framework."""
 
 from pipelines.config.experiment import Experiment, config_paths, override
 from pipelines.config.model import Model

@@ -1,14 +1,14 @@
-"""Random changes to training images, as plain numbers; `data/transforms` makes them."""
+"""Settings of the random changes to training images; `data/transforms` applies them."""
 
 import dataclasses
 import math
 
 from pipelines.config.names import CROPS, RANDOM_ERASING_FILLS
 
-# Twice what AugReg uses; rotations would come round again.
+# Twice the largest magnitude of AugReg; much larger ones would rotate by a full turn.
 MAX_MAGNITUDE = 40
 
-# The seven levels of AugReg, weakest first, as fields of `Augmentation` (docs/paper.md F.7).
+# The seven levels of AugReg as fields of `Augmentation`, weakest first (docs/paper.md F.7).
 AUGREG_LEVELS = {
     name: {"randaugment_layers": layers, "randaugment_magnitude": magnitude, "mixup": mixup}
     for name, layers, magnitude, mixup in (
@@ -25,23 +25,25 @@ AUGREG_LEVELS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What happens to training images; the defaults are the rule of the paper's own code.
+    """Augmentation of training images; the defaults are those of the paper's own code.
 
     Attributes:
-        crop: "inception": a random window of the image, of random area and aspect, resized; "none":
-            the resize of evaluation.
-        crop_area: range of the crop's share of the image area.
+        crop: "inception": a window of random place, area and aspect ratio, resized; "none": no
+            random window, the image is resized as in evaluation.
+        crop_area: range of the crop's area, as a fraction of the image area.
         flip: whether to mirror left to right with probability 0.5.
         color_jitter: strength of brightness, contrast, saturation (0 to 1) and hue (0 to 0.5).
-        randaugment_layers: operations of RandAugment per image; 0 is none, AugReg uses 2.
-        randaugment_magnitude: their magnitude, 0 to 20 in AugReg (docs/paper.md F.7).
+        randaugment_layers: RandAugment operations per image; 0 turns it off, AugReg uses 2.
+        randaugment_magnitude: magnitude of these operations, 0 to 20 in AugReg (docs/paper.md F.7).
         random_erasing: probability of erasing a rectangle.
-        random_erasing_area: range of its share of the area.
-        random_erasing_aspect: range of its height over width.
-        random_erasing_fill: "noise" or "grey".
-        mixup: `a` of Beta(a, a), from which the share of an image in its mixture with another is
-            drawn, once per batch; 0 turns it off. With cutmix on too, each batch takes one of them.
-        cutmix: `a` of the same for a rectangle pasted from another image; 0 turns it off.
+        random_erasing_area: range of the rectangle's area, as a fraction of the image area.
+        random_erasing_aspect: range of the rectangle's height over width.
+        random_erasing_fill: what fills the rectangle, "noise" or "grey".
+        mixup: `a` of Beta(a, a), from which the weight of an image in its mixture with another is
+            drawn once per batch; 0 turns MixUp off. If cutmix is on too, each batch uses one of
+            the two.
+        cutmix: `a` of Beta(a, a), from which the area of a rectangle pasted from another image is
+            drawn once per batch; 0 turns CutMix off.
 
     Raises:
         ValueError: if a field is out of range.
@@ -72,7 +74,7 @@ class Augmentation:
             low, high = getattr(self, name)
             if not 0 < low <= high <= limit:
                 raise ValueError(
-                    f"{name}={(low, high)} is no range (low, high) with 0 < low <= high <= {limit}."
+                    f"{name}={(low, high)} is not a range. Expected 0 < low <= high <= {limit}."
                 )
         limits = (1, 1, 1, 0.5)
         if len(self.color_jitter) != 4 or not all(
@@ -80,8 +82,8 @@ class Augmentation:
             for strength, limit in zip(self.color_jitter, limits, strict=True)
         ):
             raise ValueError(
-                f"color_jitter={self.color_jitter} are no strengths of brightness, contrast, "
-                f"saturation and hue. Expected four numbers from 0 to {limits}."
+                f"color_jitter={self.color_jitter} is out of range. Expected four strengths, of "
+                f"brightness, contrast, saturation and hue, from 0 to {limits}."
             )
         if self.randaugment_layers < 0 or not 0 <= self.randaugment_magnitude <= MAX_MAGNITUDE:
             raise ValueError(
@@ -91,11 +93,11 @@ class Augmentation:
             )
         if not 0 <= self.random_erasing <= 1:
             raise ValueError(
-                f"random_erasing={self.random_erasing} is no probability. Expected 0 (off) to 1."
+                f"random_erasing={self.random_erasing} is not a probability. Expected 0 (off) to 1."
             )
         for name in ("mixup", "cutmix"):
             if not 0 <= (alpha := getattr(self, name)) < math.inf:
                 raise ValueError(
-                    f"{name}={alpha} is no parameter of Beta(a, a). Expected 0 (off) "
+                    f"{name}={alpha} is not a parameter of Beta(a, a). Expected 0 (off) "
                     f"or a positive number."
                 )

@@ -1,7 +1,6 @@
-"""What a run is: an experiment of frozen sections, typed overrides, JSON in both directions.
+"""The configuration of a run: an experiment of frozen sections, typed overrides, and its JSON form.
 
-Every default is in a section or in a recipe; nothing below reads a configuration with a default of
-its own.
+Every default is in a section or in a recipe. Code that reads a configuration adds no defaults.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from vit_tf.config.size_notes import one_patch
 from vit_tf.preprocessing import Preprocessing
 
 _SPLITS = ("train_split", "eval_split")
-# Who sets one of these means the grid that they give.
+# A user who sets one of these has chosen the grid of patches.
 _GRID_PATHS = ("model.image_size", "model.patch_size")
 
 
@@ -34,11 +33,11 @@ class Experiment:
     """Everything that decides what a run computes, except the hardware.
 
     Attributes:
-        seed: of initial weights, data order, augmentation and dropout.
-        init_from: where the first weights come from: a workdir, a file or folder of weights,
-            "shipped" (the digits model of the package), or none. The head is replaced by zeros and
-            positions are resized, as for fine-tuning.
-        init_weights: if init_from is a workdir, which of its weights: "final", "ema" or "best".
+        seed: seed of the initial weights, data order, augmentation and dropout.
+        init_from: source of the initial weights: a workdir, a file or folder of weights, "shipped"
+            (the digits model of the package), or none for random weights. As for fine-tuning, the
+            head is set to zeros and position embeddings are resized.
+        init_weights: the weights to take if init_from is a workdir: "final", "ema" or "best".
         model, data, optimizer, schedule, train: the sections.
     """
 
@@ -69,7 +68,7 @@ class Experiment:
             )
 
     def preprocessing(self, labels) -> Preprocessing:
-        """How images become inputs of this run's model outside training.
+        """Returns how images are preprocessed for this run's model, except in training.
 
         Args:
             labels: class names in label order.
@@ -83,7 +82,7 @@ class Experiment:
         )
 
     def sampling(self) -> Sampling:
-        """Which examples are in which training batch."""
+        """Returns the settings that decide which examples are in which training batch."""
         return Sampling(
             batch_size=self.train.batch_size,
             shuffle_window=self.data.shuffle_window,
@@ -92,7 +91,7 @@ class Experiment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able: tuples become lists. The dotted paths are those of `--set`."""
+        """Returns a dictionary that JSON can hold: lists for tuples, keys as in `--set` paths."""
         values = vars(self) | {"model": self.model.to_dict()}
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 
@@ -102,10 +101,11 @@ class Experiment:
 
         Args:
             values: what `to_dict` returned.
-            source: where they were read, for the message about names of an earlier version.
+            source: file that held `values`, for the message about names of an earlier version.
 
         Raises:
-            UserError: for unknown fields, those of an earlier version, and wrong types.
+            UserError: for unknown fields, for field names of an earlier version, and for wrong
+                types.
         """
         sections = {name: value for name, value in values.items() if isinstance(value, dict)}
         if "model" in sections:
@@ -118,16 +118,17 @@ class Experiment:
 
 
 def override(experiment: Experiment, assignments: list[str]) -> Experiment:
-    """Applies `path.to.field=value` assignments, together, so that their order does not matter.
+    """Applies `path.to.field=value` assignments together, so that their order does not matter.
 
-    Values are read by the field's type: `none` for an optional field, `224` or `224,160` for sizes.
-    Another `model.name` takes the sizes of that model, not those the recipe gave to its own, and
-    none of the fields that it does not have. Another `data.name` takes splits of that data set.
+    The type of the field decides how a value is read: `none` for an optional field, `224` or
+    `224,160` for sizes. If `model.name` changes, the sizes are those of the new model, not those
+    that the recipe set, and fields that the new model does not have are dropped. If `data.name`
+    changes, the splits are chosen again for the new data set.
 
     Raises:
-        UserError: for an unknown path (with near names), an unreadable value, a value that does
-            not fit the rest, or a grid of one patch that neither model.image_size nor
-            model.patch_size asks for.
+        UserError: for an unknown path (the message has similar names), an unreadable value, a value
+            that conflicts with others, or a grid of one patch that was not requested by
+            model.image_size or model.patch_size.
     """
     pairs = [_split(assignment) for assignment in assignments]
     values, assigned = experiment.to_dict(), dict(pairs)
@@ -156,7 +157,7 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
 
 
 def _with_own_splits(data):
-    """The data section as a dictionary, for another data set; no evaluation stays none."""
+    """The data section as a dictionary, with "auto" for each split that is not none."""
     return data | {name: AUTO_SPLIT for name in _SPLITS if data[name] is not None}
 
 
@@ -173,7 +174,7 @@ def _split(assignment):
 
 
 def config_paths(model: str = Model.name) -> dict[str, Any]:
-    """The type of each field that `--set` accepts where `model.name` is `model`, by dotted path.
+    """Returns the type of each field that `--set` accepts for the model `model`, by dotted path.
 
     Raises:
         UserError: for an unknown model.

@@ -1,4 +1,4 @@
-"""Fields of dataclasses read from JSON and from text, each checked by its type."""
+"""Reads fields of dataclasses from JSON and from text, and checks their types."""
 
 import dataclasses
 import math
@@ -11,15 +11,15 @@ from typing import Any
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
-# Optional fields with a value of this name, so that `none` cannot mean "not set" there.
+# Optional fields that have a value "none", so that `none` does not mean "not set" there.
 _NONE_IS_A_VALUE = ("model.position_embedding",)
 
-# The largest integer of any field: more than anyone needs, and far from where int64 ends.
+# The largest integer of any field: larger than any useful value, and far below the int64 limit.
 _MAX_INT = 2**40
 
 
 def field_types(cls) -> dict[str, Any]:
-    """The type of each field of a dataclass and of the dataclasses in it, by dotted path."""
+    """Returns the type of each field of a dataclass and of nested dataclasses, by dotted path."""
     found, hints = {}, typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         name, kind = field.name, hints[field.name]
@@ -32,7 +32,7 @@ def field_types(cls) -> dict[str, Any]:
 
 
 def differences(old: dict, new: dict, prefix="") -> list[str]:
-    """Readable `path: old -> new` for every leaf that differs between two `to_dict`s."""
+    """Returns a line `path: old -> new` for every leaf that differs between two dictionaries."""
     found = []
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
@@ -44,10 +44,10 @@ def differences(old: dict, new: dict, prefix="") -> list[str]:
 
 
 def parse(path, text, kind):
-    """The JSON value of `text` read as `kind`.
+    """Reads `text` as a value of type `kind`; returns the value as JSON holds it.
 
     Raises:
-        UserError: if the text is no value of this type.
+        UserError: if the text cannot be read as this type.
     """
     options = _options(kind)
     if text.lower() == "none" and types.NoneType in options and path not in _NONE_IS_A_VALUE:
@@ -79,12 +79,12 @@ def _parse_tuple(text, kind):
 
 
 def from_json(kind: Any, value: Any, path: str) -> Any:
-    """`value` from JSON checked and built as `kind`.
+    """Checks a value from JSON against `kind` and returns it as this type.
 
     Args:
-        kind: a dataclass or the type of a field; a dataclass may be given built already.
-        value: what the JSON holds.
-        path: where it is, for messages; empty or with a dot at its end.
+        kind: a dataclass or the type of a field.
+        value: the JSON value. For a dataclass, an instance of it is returned unchanged.
+        path: dotted path of the value, for messages; empty, or ends with a dot.
 
     Raises:
         UserError: for an unknown field or a value of another type.
@@ -110,7 +110,7 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
                 pairs = zip(elements, value, strict=True)
                 return tuple(from_json(element, part, path) for element, part in pairs)
         elif option is float and isinstance(value, int | float) and type(value) is not bool:
-            if abs(value) <= sys.float_info.max:  # Finite, also as a float.
+            if abs(value) <= sys.float_info.max:  # The integer fits into a float.
                 return float(value)
         elif type(value) is option:
             if isinstance(value, int) and abs(value) > _MAX_INT:
@@ -120,7 +120,7 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
 
 
 def check_choice(path, value, choices, synonyms=None):
-    """Raises `UserError` unless `value` is one of `choices`; `synonyms` are as in `near_names`."""
+    """Raises `UserError` unless `value` is one of `choices`; for `synonyms` see `near_names`."""
     if value not in choices:
         hint = did_you_mean(value, choices, synonyms=synonyms)
         raise UserError(f"{path} must be one of {', '.join(choices)}. Received: {value!r}.{hint}")
@@ -135,7 +135,7 @@ def check_local(name, path):
 
 
 def check_at_least(path, value, minimum):
-    """Raises `UserError` if `value` is below `minimum`."""
+    """Raises `UserError` if `value` is less than `minimum`."""
     if value < minimum:
         raise UserError(f"{path} must be at least {minimum}. Received: {value}.")
 

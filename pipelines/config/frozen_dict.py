@@ -1,4 +1,4 @@
-"""A dictionary that cannot be changed, for fields of frozen dataclasses."""
+"""A read-only dictionary, for fields of frozen dataclasses."""
 
 from typing import Any
 

@@ -9,17 +9,18 @@ _SETTINGS = """\
 model names: python -c "import vit_tf; print(*vit_tf.list_models())"
 fields of --set: docs/configuration.md describes all of them;
   `python -m pipelines.pretrain --dry_run` prints those of a run with their values."""
-# What absl appends to the text of a flag that repeats; ours say it themselves.
+# absl appends this to the help of a flag that can be repeated; our help texts contain it already.
 _REPEATS = "repeat this option to specify a list of values"
 
 
 def help_text(description, usage, own, shared):
-    """What `--help` prints.
+    """Returns the text that `--help` prints.
 
     Args:
-        description: first paragraphs; one that begins with "example:" keeps its lines.
-        usage: how the command is called.
-        own, shared: flags of this command and of several, as `absl.flags.Flag`s.
+        description: first paragraphs. A paragraph that begins with "example:" is not rewrapped.
+        usage: the command line, with placeholders.
+        own: flags of this command only, as `absl.flags.Flag`s.
+        shared: flags of several commands, as `absl.flags.Flag`s.
     """
     blocks = [
         text if text.startswith("example:") else textwrap.fill(text, _WIDTH)
@@ -37,7 +38,7 @@ def help_text(description, usage, own, shared):
 
 
 def recipe_list():
-    """The recipes, a line each."""
+    """Returns the list of recipes, one line for each."""
     return "\n".join(_entry(name, text) for name, text in summaries().items())
 
 
@@ -49,7 +50,7 @@ def _flag(flag):
 
 
 def _entry(name, text):
-    """A name and what it means, from column `_INDENT` on."""
+    """Returns a name and its text; the text begins at column `_INDENT`."""
     start = f"  {name}"
     lines = textwrap.wrap(
         text, _WIDTH, initial_indent=" " * _INDENT, subsequent_indent=" " * _INDENT

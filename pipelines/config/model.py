@@ -1,4 +1,4 @@
-"""The model section: a variant, and the fields of its configuration that differ from it."""
+"""The model section: a model variant, and the configuration fields that differ from it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from vit_tf.config.near_names import did_you_mean
 from vit_tf.config.variants import get_variant
 from vit_tf.families import FAMILIES
 
-# Fields of a configuration that have another place: `image_size` stands beside them, the data set
-# has the number of classes, and which implementation of the ops runs is no property of a run.
+# Configuration fields that `Model.fields` does not hold: `image_size` is a field of `Model`, the
+# data set decides the number of classes, and a run may use any implementation of the ops.
 _SET_ELSEWHERE = ("image_size", "num_classes", "implementation")
 
-# What an earlier version wrote into every configuration, null where a model has no such field.
+# An earlier version wrote all these fields for every model: null if the model lacked the field.
 _FIELDS_OF_ALL_FAMILIES = OLD_MODEL_FIELDS | {
     field.name
     for family in FAMILIES
@@ -29,9 +29,9 @@ _FIELDS_OF_ALL_FAMILIES = OLD_MODEL_FIELDS | {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """A variant and the fields that differ from it.
+    """A model variant and the fields that differ from it.
 
-    In JSON, and in the paths of `--set`, the fields stand beside `name`: `model.layers`,
+    In JSON and in `--set`, these fields are on the same level as `name`: `model.layers`,
     `model.stem.width`.
 
     Attributes:
@@ -39,11 +39,11 @@ class Model:
         image_size: (height, width) in pixels; in `--set`, one number means a square.
         dtype: Keras dtype policy, "float32" or "mixed_bfloat16".
         fields: fields of the variant's configuration class, such as `vit_tf.ViTConfig`, by dotted
-            path: `{"layers": 4, "stem.stage_depths": (1, 2)}`. `None` is the same as no entry: the
-            variant's own value. A stem makes a hybrid of a ViT.
+            path: `{"layers": 4, "stem.stage_depths": (1, 2)}`. A field that is missing or `None`
+            has the variant's own value. A ViT with a stem is a hybrid.
 
     Raises:
-        UserError: for a field that the variant does not have, or a value that does not fit.
+        UserError: for a field that the variant does not have, or an invalid value.
     """
 
     name: str = "ViT-B/16"
@@ -69,11 +69,11 @@ class Model:
             raise UserError(f"model: {error}") from None
 
     def config(self, num_classes: int) -> ModelConfig:
-        """The configuration this section describes."""
+        """Returns the model configuration that this section describes."""
         variant, changed = get_variant(self.name), dict(self.fields)
         stem = {path: changed.pop(path) for path in self.fields if path.startswith("stem.")}
         if stem:
-            # A path into the stem is known only where the variant has this field.
+            # Only variants with a field `stem` accept these paths.
             present = getattr(variant, "stem", None)
             if present is None and "stem.stage_depths" not in stem:
                 left_out = ", ".join(f"model.{path}" for path in stem)
@@ -86,16 +86,16 @@ class Model:
         return variant.replace(image_size=self.image_size, num_classes=num_classes, **changed)
 
     def for_variant(self, name: str) -> dict[str, Any]:
-        """This section as a dictionary, for another variant.
+        """Returns this section as a dictionary, for another variant.
 
-        The sizes are those of the variant, and what it has no field for is left out.
+        Sizes, and fields that the other variant does not have, are left out.
         """
         known = {path.partition(".")[0] for path in model_field_types(name)}
         kept = (known | _OWN_TYPES.keys()).difference(type(get_variant(name)).size_fields)
         return {key: value for key, value in self.to_dict().items() if key in kept} | {"name": name}
 
     def to_dict(self) -> dict[str, Any]:
-        """The section with its fields beside `name`; those of a stem are a dictionary."""
+        """Returns the section with its fields beside `name`, and the stem's as a dictionary."""
         values = {"name": self.name, "image_size": self.image_size, "dtype": self.dtype}
         for path, value in self.fields.items():
             section, _, name = path.rpartition(".")
@@ -122,7 +122,7 @@ _OWN_TYPES = {name: kind for name, kind in field_types(Model).items() if name !=
 
 
 def without_null_fields(values: dict[str, Any]) -> dict[str, Any]:
-    """A model section without null entries, which an earlier version wrote for every family."""
+    """Returns a model section without the null fields that an earlier version wrote."""
     return {
         name: value
         for name, value in values.items()
@@ -131,7 +131,7 @@ def without_null_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_field_types(name: str) -> dict[str, Any]:
-    """The types of what `Model.fields` may hold for the variant `name`, by dotted path.
+    """Returns the type of each field in `Model.fields` of the variant `name`, by dotted path.
 
     Raises:
         UserError: for an unknown variant.
@@ -148,7 +148,7 @@ def model_field_types(name: str) -> dict[str, Any]:
 
 
 def unknown_field(path, name) -> UserError:
-    """The error to raise where the variant `name` has no field `path`."""
+    """Returns the error to raise if the variant `name` has no field `path`."""
     known = [*_OWN_TYPES, *model_field_types(name)]
     return UserError(
         f"Unknown model field {path!r} of {name}.{did_you_mean(path, known)} Its fields: "

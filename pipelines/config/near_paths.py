@@ -1,10 +1,10 @@
-"""What somebody meant who wrote `--set lr=0.1`, `--steps=5` or `--output_dir=runs/a`."""
+"""Suggests config paths and flags for wrong names: `--set lr=0.1`, `--output_dir=runs/a`."""
 
 import shlex
 
 from vit_tf.config.near_names import as_question, near_names
 
-# Names of other projects -> a config path. What a path ends with needs no entry.
+# Names in other projects -> config path. The last name of a path needs no entry.
 _PATHS = {
     "accum_steps": "train.accumulate_steps",
     "amp": "model.dtype",
@@ -46,7 +46,7 @@ _PATHS = {
     "warmup": "schedule.warmup_steps",
     "wd": "optimizer.weight_decay",
 }
-# Names of other projects -> flags, of which the first that a command has is meant.
+# Names in other projects -> flags; the first of them that the command has is suggested.
 _FLAGS = {
     "checkpoint": ("init_from", "model", "workdir"),
     "ckpt": ("init_from", "model", "workdir"),
@@ -62,24 +62,24 @@ _FLAGS = {
     "save_dir": ("output", "workdir"),
     "topk": ("top",),
 }
-# Their values are of another kind than those of the path.
+# Values of these names do not fit the suggested path, so the suggestion leaves them out.
 _EPOCHS = ("epochs", "num_epochs", "num_train_epochs")
 _SWITCHES = ("amp", "ema", "pretrained")
 
 
 def path_hint(name, known) -> str:
-    """The end of a message about an unknown config path: " Did you mean ...?", or ""."""
+    """Returns the end of a message about an unknown path: " Did you mean ...?", or ""."""
     return as_question(_paths(name, known) or _near_paths(name, known)) + _note(name)
 
 
 def flag_hint(name, value, flags, paths) -> str:
-    """The end of a message about an unknown flag, with the flag or `--set` that does it.
+    """Returns the end of a message about an unknown flag: flags and `--set` paths to use instead.
 
     Args:
-        name: of the flag, without dashes in front.
-        value: what was assigned to it, "" if nothing was.
+        name: name of the flag, without leading dashes.
+        value: value that was assigned to the flag, "" without one.
         flags: names of the flags that the command has.
-        paths: config paths that its `--set` takes; none if it has no `--set`.
+        paths: config paths that its `--set` takes; empty if it has no `--set`.
     """
     is_told = value and _plain(name) not in _EPOCHS + _SWITCHES
     value = shlex.quote(value) if is_told else ""
@@ -97,7 +97,7 @@ def _plain(name):
 
 
 def _paths(name, known):
-    """Up to three paths that `name`, or its end, is, ends or has another name for."""
+    """Returns up to three paths for `name`: equal, with the same last name, or from `_PATHS`."""
     name = _plain(name)
     if name in known:
         return [name]
@@ -108,7 +108,7 @@ def _paths(name, known):
 
 
 def _near_paths(name, known):
-    """Up to three paths that are spelt, or end, nearly as `name`."""
+    """Returns up to three paths whose spelling, or whose last name, is similar to `name`."""
     if "." in name:
         return near_names(name, known)
     ends = near_names(_plain(name), [path.rpartition(".")[2] for path in known], cutoff=0.7)

@@ -1,9 +1,9 @@
-"""Names of an earlier version: they are refused, and the message says what they are called now."""
+"""Refuses names of an earlier version; the message has the new names."""
 
 from pipelines.errors import UserError
 
-# Old -> new. A name of a model is old only where the model has no field of that name: `width` is
-# one of a ResNet, and was one of a hybrid, whose stem has it now.
+# Old -> new. A model field counts as old only if the model has no field of that name: `width` is a
+# field of a ResNet; in a hybrid it has moved to the stem.
 _RENAMED = {
     "train.accumulation": ("train.accumulate_steps",),
     "train.average": ("train.ema_decay",),
@@ -21,7 +21,7 @@ _RENAMED = {
     "model.deviation_epsilon": ("model.stem.deviation_epsilon",),
 }
 OLD_MODEL_FIELDS = {path.removeprefix("model.") for path in _RENAMED if path.startswith("model.")}
-# The same of `--weights`.
+# Old -> new values of `--weights`.
 RENAMED_WEIGHTS = {"average": "ema"}
 
 
@@ -30,8 +30,8 @@ def refuse_old_names(paths, known, where):
 
     Args:
         paths: dotted paths that were received.
-        known: the paths that exist now, for the model in question.
-        where: what they were received in, for the message.
+        known: the paths that exist now, for the model of the experiment.
+        where: file or flag that held the paths, for the message.
     """
     found = {
         old: new

@@ -1,4 +1,4 @@
-"""Which examples fill a training batch, as plain numbers; `data.sharding` decides it from them."""
+"""Settings that decide which examples fill a training batch; `data.sharding` applies them."""
 
 import dataclasses
 
@@ -7,18 +7,18 @@ from pipelines.config.names import SHARDINGS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What decides, with the data set alone, which examples are in which training batch.
+    """Decides, together with the data set, which examples are in which training batch.
 
-    With sharding="files" the number of hosts decides too.
+    With sharding="files" the batches also depend on the number of hosts.
 
     Attributes:
         batch_size: examples in a global batch.
-        shuffle_window: examples shuffled together; about as many encoded images are held in memory.
+        shuffle_window: examples shuffled together; memory holds about this many encoded images.
         seed: seed of the run, 0 .. 2**64 - 1.
         sharding: "global" or "files", see `data/sharding.py`.
 
     Raises:
-        ValueError: if the sharding is unknown. Numbers are checked where they are used.
+        ValueError: if the sharding is unknown. The code that uses the numbers checks them.
     """
 
     batch_size: int

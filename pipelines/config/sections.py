@@ -1,4 +1,4 @@
-"""The sections of an experiment, one class for each concern; the model has its own module."""
+"""The sections of an experiment, one class each; the model section is in `model.py`."""
 
 import dataclasses
 
@@ -22,26 +22,26 @@ from vit_tf.preprocessing import RESIZE_RULES
 class Data(Augmentation):
     """Where images come from and how they become batches.
 
-    Its further fields, such as data.crop and data.randaugment_layers, are those of
-    `Augmentation`.
+    The section also has all fields of `Augmentation`, such as data.crop.
 
     Attributes:
         name: the data set: digits, folder:PATH, list:FILE, tfrecord:PATH, shapes/CONFIG, or a TFDS
             name such as imagenet2012:5.1.0.
-        data_dir: where TFDS keeps prepared data sets, none is TFDS' own default; relative paths of
-            the other kinds begin here.
-        train_split: what is trained on, in TFDS notation, such as train[:90%]. "auto": train, or
-            the first 90 % of the only split. The config.json of a run holds the choice.
-        eval_split: what is evaluated during and after training; none evaluates nothing. "auto":
-            test, else a validation split, or the rest of the only split.
-        shuffle_window: examples that are shuffled together; about this many encoded images are held
-            in memory.
+        data_dir: folder of prepared TFDS data sets; none is the default of TFDS. Relative paths of
+            the other kinds of data sets start from this folder.
+        train_split: split for training, in TFDS notation, such as train[:90%]. "auto": train, or
+            the first 90 % of the only split. The config.json of a run holds the chosen split.
+        eval_split: split for evaluation during and after training; none turns evaluation off.
+            "auto": test, else a validation split, or the rest of the only split.
+        shuffle_window: examples that are shuffled together; memory holds about this many encoded
+            images.
         sharding: "global": batches are the same on any number of hosts; "files": each host reads
             its own files.
-        bad_images: what follows an image that cannot be decoded. "stop": the run ends; "skip": the
-            image is left out. Both name it.
-        resize: how images are brought to the model's size outside training. "direct": bilinear,
-            aspect not kept; "resize_small": the shorter side to `resize_to`, then a central crop.
+        bad_images: what happens at an image that cannot be decoded. "stop": the run ends; "skip":
+            the image is left out. In both cases a message names the image.
+        resize: how images are resized to the model's size, except in training. "direct": bilinear,
+            without keeping the aspect ratio; "resize_small": the shorter side to `resize_to`, then
+            a central crop.
         resize_to: length of the shorter side before the central crop, in pixels; only with
             resize_small.
     """
@@ -74,27 +74,27 @@ class Data(Augmentation):
             )
 
     def augmentation(self) -> Augmentation:
-        """What happens to training images."""
+        """Returns the settings of augmentation."""
         names = [field.name for field in dataclasses.fields(Augmentation)]
         return Augmentation(**{name: getattr(self, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """How a gradient changes the weights (docs/paper.md F.4, M.5).
+    """How gradients update the weights (docs/paper.md F.4, M.5).
 
     Attributes:
         name: "sgd" with momentum, or "adamw".
-        learning_rate: peak of the schedule.
-        weight_decay: decoupled decay, multiplied by the current learning rate.
+        learning_rate: largest learning rate, at the end of the warm-up.
+        weight_decay: decoupled weight decay, multiplied by the current learning rate.
         weight_decay_mask: "kernels" decays matrices and convolutions only; "all" decays every
             variable, as the paper's own code does.
-        momentum: of sgd.
+        momentum: momentum of sgd.
         beta_1: decay of adamw's mean of the gradients.
         beta_2: decay of adamw's mean of the squared gradients.
-        epsilon: of adamw, added to the root of the corrected mean of squares.
-        clip_norm: largest global norm of the gradient, after the sum over replicas; none does not
-            clip.
+        epsilon: of adamw, added to the root of the bias-corrected mean of the squared gradients.
+        clip_norm: gradients with a larger global norm, after the sum over replicas, are scaled down
+            to this norm; none turns clipping off.
     """
 
     name: str = "adamw"
@@ -128,8 +128,8 @@ class Schedule:
 
     Attributes:
         warmup_steps: steps in which the rate rises from 0 to optimizer.learning_rate.
-        decay: what follows: "linear" (to 1e-5, or the peak if that is lower), "cosine" (to 0) or
-            "constant".
+        decay: shape of the rate after the warm-up: "linear" (to 1e-5, or to
+            optimizer.learning_rate if that is lower), "cosine" (to 0) or "constant".
     """
 
     warmup_steps: int = 0
@@ -142,29 +142,31 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """How long and how often.
+    """How long to train, and how often to log, evaluate and save.
 
     Attributes:
         steps: optimizer steps of the whole run.
         batch_size: images per step over all replicas and hosts.
-        accumulate_steps: micro-batches that a replica's images are processed in, one after another,
-            to save memory.
-        ema_decay: decay of the Polyak average of the weights, 0.9999 in the paper; none keeps no
-            average. Evaluations during training then use the average, and the run also writes
-            ema.npz.
+        accumulate_steps: number of micro-batches per step; each replica processes them one after
+            another, to save memory.
+        ema_decay: decay of the moving (Polyak) average of the weights, 0.9999 in the paper; none
+            keeps no average. With an average, evaluations during training use it, and the run also
+            writes ema.npz.
         loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss).
-        label_smoothing: mass moved from the true class to the uniform distribution.
+        label_smoothing: probability moved from the true class to the uniform distribution.
         log_every: steps between progress lines.
         eval_every: steps between evaluations; 0 evaluates at the end only.
         checkpoint_every: steps between checkpoints; 0 saves at the end only.
         keep_last: how many of the newest checkpoints are kept.
-        keep_every: also keeps every checkpoint whose step is a multiple of this; 0 keeps none for
-            that reason.
+        keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
+            this rule off.
         keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best.
-        non_finite: what follows a loss or gradient that is not finite. "stop": the run ends;
-            "skip": the step changes nothing, at most 10 in a row; "rewind": back to the newest
-            checkpoint, then on with the data after that step, at most 10 times.
-        deterministic: op determinism: the same run gives the same bits, on GPUs at some cost.
+        non_finite: what happens at a loss or gradient that is not finite. "stop": the run ends;
+            "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
+            restores the newest checkpoint and continues with the data after the failed step, at
+            most 10 times.
+        deterministic: turns on op determinism: a repeated run gives the same bits; slower on
+            GPUs.
     """
 
     steps: int = 1000

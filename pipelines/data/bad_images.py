@@ -1,11 +1,12 @@
-"""Images that cannot be read or decoded (`data.bad_images`): naming them, and going on without.
+"""Records images that cannot be read or decoded, and optionally skips them (`data.bad_images`).
 
-stop: the first one ends the run, which names it.
-skip: its place in the batch stays, with a black image of weight 0, so that the order and the resume
-    of a run remain exact; an evaluation does not count it. `BadImages` names it, once per run.
+stop: the first bad image ends the run; the error names the image.
+skip: a black image of weight 0 replaces the bad image in its batch. The order of the other images
+    does not change, so a resumed run stays exact. An evaluation does not count the image.
+    `BadImages` names the image once per run.
 
-A JPEG that is cut off is bad where training needs more of it than there is: a random crop from its
-upper part may well be decoded.
+A truncated JPEG is bad only if training needs the missing bytes: a random crop of its upper rows
+may be decoded without an error.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from pipelines.data.decoding import decode_error
 from pipelines.data.prefetch import ROWS_PER_READ
 from pipelines.errors import DataError, RunError
 
-# What a dataset raises when an example cannot be read or decoded.
+# Errors that a dataset raises if an example cannot be read or decoded.
 INPUT_ERRORS = (
     tf.errors.InvalidArgumentError,
     tf.errors.DataLossError,
@@ -30,20 +31,20 @@ INPUT_ERRORS = (
     tf.errors.UnknownError,
 )
 
-_MAX_LOGGED = 10  # Images that are named on the terminal.
+_MAX_LOGGED = 10  # Images named in the log; the file names all of them.
 _TRACKED_STEPS = 1000
 
 
 class BadImages:
-    """Record of the images that a run leaves out; each is named once in any number of epochs.
+    """Records the images that a run leaves out, each image once in any number of epochs.
 
-    Used by input pipelines, from threads of their own.
+    Input pipelines call the methods from their own threads.
 
     Args:
-        path: file for all of them, an object {"id", "name", "reason"} per line; None writes none.
-            What is in it already counts as named, so a resumed run goes on with it.
-        log: called with a line for each of the first ten, and one about the rest.
-        final_path: path for messages, if the file is yet to be moved there.
+        path: file that lists all the images, a JSON object {"id", "name", "reason"} per line. None
+            writes no file. Images in an existing file count as named, so a resumed run appends.
+        log: called with a line for each of the first ten images, and once if there are more.
+        final_path: path of the file in messages, if the file will be moved there later.
     """
 
     def __init__(self, path=None, log=print, final_path=None):
@@ -51,23 +52,23 @@ class BadImages:
         self._final_path = final_path or path
         self._lock = threading.Lock()
         self._black = {}  # step -> positions in its batch
-        # What has ended an input pipeline; TensorFlow passes on no more than its text.
+        # The error that ended an input pipeline; TensorFlow passes on only its text.
         self.failure = None
         self._names, self._cut_off = _read_names(path)
         self._num_logged = len(self._names)
 
     @property
     def count(self):
-        """Number of images that are named, by earlier starts of the run too."""
+        """Number of recorded images, including those of earlier starts of the run."""
         return len(self._names)
 
     def record(self, source, ids, images):
-        """Names images that are not named yet.
+        """Records bad images; images that are recorded already are ignored.
 
         Args:
-            source: their `DataSource`.
+            source: the `DataSource` of the images.
             ids: int64 `[n]`.
-            images: object `[n]`, their bytes.
+            images: object `[n]`, the bytes of each image.
 
         Raises:
             RunError: if the file cannot be written.
@@ -77,26 +78,26 @@ class BadImages:
                 name = source.describe(int(example_id))
                 if name not in self._names:
                     self._names.add(name)
-                    reason = decode_error(image) or "a part of it cannot be decoded"
+                    reason = decode_error(image) or "some of it cannot be decoded"
                     self._write({"id": int(example_id), "name": name, "reason": reason})
                     self._log(f"left out {name} (id {example_id}): {reason}")
 
     def record_evaluation(self, source, ids, images, steps, positions):
-        """As `record`, of images of an evaluation, which counts them in no batch."""
+        """Like `record`, for images of an evaluation; their places in batches are not used."""
         del steps, positions
         self.record(source, ids, images)
 
     def record_training(self, source, batch_size, ids, images, steps, positions):
-        """As `record`, of images that stay black in training batches.
+        """Like `record`, for images that black images replace in training batches.
 
         Args:
-            source, ids, images: as `record`.
+            source, ids, images: as for `record`.
             batch_size: examples in a global batch.
-            steps: int64 `[n]`, the batch of each image.
-            positions: int32 `[n]`, its place there.
+            steps: int64 `[n]`, index of the batch of each image.
+            positions: int32 `[n]`, place of each image in its batch.
 
         Raises:
-            DataError: if a batch has no other image: training would go on without learning.
+            DataError: if all images of a batch are bad: nothing could be learned from the batch.
             RunError: if the file cannot be written.
         """
         self.record(source, ids, images)
@@ -112,20 +113,20 @@ class BadImages:
             if len(black) == batch_size:
                 self._fail(
                     DataError(
-                        f"Not one of the {batch_size} images of training batch {step} can be read, "
-                        f"so there is nothing to learn from. Is {source} the right data set?"
+                        f"None of the {batch_size} images of training batch {step} can be read. "
+                        f"Is {source} the right data set?"
                     )
                 )
 
     def summary(self):
-        """Returns a line for the end of a run, None if all images could be read."""
+        """Returns a line for the end of a run; None if no image was bad."""
         if not self._names:
             return None
         place = f", named in {self._final_path}" if self._final_path else ""
         return f"images left out because they cannot be read: {len(self._names):,}{place}"
 
     def _fail(self, error):
-        # A pipeline that has failed may be asked again, and fail for something later.
+        # A failed pipeline may be read again and fail with another error; the first one is kept.
         self.failure = self.failure or error
         raise error from None
 
@@ -135,13 +136,13 @@ class BadImages:
             self.log(line)
         elif self._num_logged == _MAX_LOGGED + 1:
             place = f"; all are named in {self._final_path}" if self._final_path else ""
-            self.log(f"left out more images than {_MAX_LOGGED}{place}")
+            self.log(f"left out more than {_MAX_LOGGED} images{place}")
 
     def _write(self, record):
         if self._path is None:
             return
-        # A line in one call, so that no other is mixed into it; what a crash or a full disk has cut
-        # off ends here.
+        # One write per line, so that lines of other threads cannot mix with it. A line that a crash
+        # or a full disk has truncated is ended first.
         line = ("\n" * self._cut_off + json.dumps(record) + "\n").encode()
         self._cut_off = False
         try:
@@ -156,7 +157,7 @@ class BadImages:
 
 
 def _read_names(path):
-    """Returns the names in a file of `BadImages`, and whether its last line is cut off."""
+    """Returns the names in a file of `BadImages`, and whether its last line is truncated."""
     names, line = set(), b"\n"
     if path is not None and os.path.exists(path):
         with open(path, "rb") as file:
@@ -169,23 +170,23 @@ def _read_names(path):
 
 
 def bad_image_error(source, example_id, reason):
-    """Returns the `DataError` that names an image and says why it cannot be decoded."""
+    """Returns the `DataError` with the name of an image and the reason why decoding failed."""
     return DataError(
         f"The image {source.describe(int(example_id))} (id {example_id}) cannot be decoded: "
-        f"{reason}. Remove or replace it, or go on without such images: data.bad_images=skip."
+        f"{reason}. Remove or replace it, or leave such images out: data.bad_images=skip."
     )
 
 
 def explain_input_error(error, source, indices, bad_images=None):
-    """The error to raise for a failed dataset, which names the bad image.
+    """Returns the error to raise for a failed dataset; it names the bad image.
 
     Args:
-        error: one of `INPUT_ERRORS`, as the dataset raised it.
+        error: one of `INPUT_ERRORS`, raised by the dataset.
         source, indices, bad_images: see `find_bad_image`.
 
     Returns:
-        `RunError` or `DataError`: what `bad_images` has stopped the dataset for, or
-        `find_bad_image` finds. Otherwise `error` itself.
+        The `RunError` or `DataError` with which `bad_images` stopped the dataset, or the
+        `DataError` of `find_bad_image`. If there is neither, `error` itself.
     """
     if bad_images is not None and bad_images.failure:
         return bad_images.failure
@@ -193,20 +194,20 @@ def explain_input_error(error, source, indices, bad_images=None):
 
 
 def find_bad_image(source, indices, bad_images=None):
-    """Finds what a dataset has stopped for.
+    """Finds the reason why a dataset failed.
 
     Args:
         source: a `DataSource`.
         indices: iterable of positions in the source, such as `pipeline.train_indices` of the failed
             step, or `range(source.num_examples)`.
-        bad_images: the `BadImages` of a run that goes on without them; then only files that
-            cannot be read at all count.
+        bad_images: the `BadImages` of a run that skips bad images; then images are not decoded, and
+            only errors from reading the files are found.
 
     Returns:
-        `DataError` that names the first image that cannot be decoded and the reason, or says why
-        the files cannot be read; None if neither is so.
+        `DataError` with the first image that cannot be decoded and the reason, or with the reason
+        why the files cannot be read; None if all images can be read and decoded.
     """
-    if source.failure:  # Perhaps elsewhere in a window than these indices.
+    if source.failure:  # The failed read may have been of other indices in the same window.
         return source.failure
     indices = iter(indices)
     while len(chunk := np.fromiter(itertools.islice(indices, ROWS_PER_READ), np.int64)):
@@ -223,10 +224,10 @@ def find_bad_image(source, indices, bad_images=None):
 
 @contextlib.contextmanager
 def summary_at_end(bad_images):
-    """Logs when a `with` block ends, however it does, how many images were left out.
+    """At the end of a `with` block, also after an error, logs how many images were left out.
 
     Args:
-        bad_images: `BadImages`, or None, which logs nothing.
+        bad_images: `BadImages`; None logs nothing.
     """
     try:
         yield

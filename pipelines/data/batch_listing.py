@@ -1,29 +1,30 @@
-"""Which examples are in a global training batch, with names that a person can find again."""
+"""Lists the examples in a global training batch, with names that lead back to the files."""
 
 from pipelines.data.prefetch import read_ahead
 from pipelines.data.sharding import batch_samplers
 from pipelines.errors import UserError
 
-_MOST_EXAMPLES = 2**60  # Positions are int64, and so are those of the windows around a batch.
+_MOST_EXAMPLES = 2**60  # Positions of examples and of windows around a batch are int64.
 
 
 def list_batch(source, sampling, step, hosts=1):
     """Lists the examples that fill one training batch.
 
-    Reads the images of the batch and some that are stored between them.
+    Reads the images of the batch, and some images that are stored between them.
 
     Args:
-        source: the `DataSource` that is trained on.
+        source: the `DataSource` of the training data.
         sampling: `config.sampling.Sampling` of the run.
-        step: index of the step, from 0; the run logs "step k" after the batch k - 1.
-        hosts: number of hosts that train; it matters with sharding="files".
+        step: index of the batch, from 0; the run logs "step k" after batch k - 1.
+        hosts: number of hosts that train; only used with sharding="files".
 
     Returns:
         Dict that JSON can hold: data_set, step, epoch (of the first example), batch_size, sharding,
-        hosts and examples, a list with position, id, label, class and name of each.
+        hosts and examples: a list of dicts with position, id, label, class and name.
 
     Raises:
-        UserError: if the data set cannot be read, or the hosts do not fit.
+        UserError: if the data set cannot be read, `hosts` does not divide the batch, `hosts` is not
+            1 with sharding="global", or `step` is too large.
     """
     batch_size = sampling.batch_size
     if sampling.sharding == "global" and hosts != 1:
@@ -66,7 +67,7 @@ def list_batch(source, sampling, step, hosts=1):
 
 
 def format_batch(batch):
-    """Returns what `list_batch` found as a table for people."""
+    """Returns the result of `list_batch` as a table for a terminal."""
     files = f", files of {batch['hosts']} hosts" if batch["sharding"] == "files" else ""
     lines = [
         f"step {batch['step']} of {batch['data_set']}, epoch {batch['epoch']}{files}",

@@ -1,10 +1,10 @@
-"""The order in which training visits the examples, as a function and never as a state.
+"""Training order as a pure function: nothing to checkpoint.
 
-An epoch is a permutation of stored blocks, laid end to end and cut into windows; the examples of a
-window are shuffled among themselves. Epochs follow one another without a gap: training step k with
-global batch size B takes the positions [k B, (k + 1) B) of this endless stream, whatever the number
-of hosts and replicas. A resumed run opens the right window directly and reads nothing before it.
-The order may also be that of one host over its own shards, see `sharding.py`.
+The stored examples are cut into blocks. An epoch is a permutation of the blocks, cut into windows;
+the examples within each window are shuffled. Epochs follow one another without a gap and form an
+endless stream. Training step k with global batch size B takes the stream positions [k B, (k + 1) B)
+for any number of hosts and replicas. A resumed run opens the right window directly and reads
+nothing before it. A host may also have its own order over its own shards, see `sharding.py`.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ import numpy as np
 
 from pipelines.data import stateless_random
 
-# At least this many blocks meet in a full window. More would mix better and read in shorter runs.
+# A full window has at least this many blocks. More blocks mix better, but each read is shorter.
 BLOCKS_PER_WINDOW = 16
 
 
 class WindowPosition(NamedTuple):
-    """A position of the stream: `offset` examples into a window of an epoch."""
+    """A position in the stream: `offset` counts examples from the start of the window."""
 
     epoch: int
     window: int
@@ -31,7 +31,7 @@ def cut_blocks(lengths, longest):
     """Cuts shards into nearly equal blocks of at most `longest` examples.
 
     Returns:
-        int64 array of block lengths in stored order; shards without examples leave none.
+        int64 array of block lengths in stored order; empty shards have no blocks.
     """
     blocks = []
     for length in lengths:
@@ -42,15 +42,15 @@ def cut_blocks(lengths, longest):
 
 @dataclasses.dataclass(frozen=True)
 class TrainOrder:
-    """Order of an endless stream of epochs over the stored examples of one host.
+    """Order of an endless stream of epochs over all examples, or over those of one host.
 
     Attributes:
         shard_lengths: number of examples of each shard, a contiguous stored range.
-        window: number of examples shuffled together; one window of encoded images is held in
-            memory. At least `num_examples` gives a full shuffle.
+        window: number of examples shuffled together; memory holds one window of encoded images. A
+            window of `num_examples` or more is a full shuffle.
         seed: seed of the run, 0 .. 2**64 - 1.
-        host, hosts: the shards taken are host, host + hosts, ...; by default all of them. Every
-            host draws an order of its own.
+        host, hosts: use the shards host, host + hosts, ...; by default all shards. Every host has
+            its own order.
     """
 
     shard_lengths: tuple[int, ...]
@@ -63,7 +63,7 @@ class TrainOrder:
         if self.window < 1:
             raise ValueError(f"window={self.window} is not positive. Expected at least 1 example.")
         if not 0 <= self.host < self.hosts:
-            raise ValueError(f"host={self.host} is none of 0 .. {self.hosts - 1}.")
+            raise ValueError(f"host={self.host} is not in 0 .. {self.hosts - 1}.")
         if self.num_examples < 1:
             raise ValueError("There are no examples to order. Expected at least 1.")
         if not 0 <= self.seed < 2**64:
@@ -71,12 +71,12 @@ class TrainOrder:
 
     @functools.cached_property
     def num_examples(self):
-        """Examples in one epoch."""
+        """Number of examples in one epoch."""
         return sum(self.shard_lengths[self.host :: self.hosts])
 
     @property
     def windows_per_epoch(self):
-        """Windows in one epoch; the last one may be shorter."""
+        """Number of windows in one epoch; the last one may be shorter."""
         return -(-self.num_examples // self.window)
 
     @functools.cached_property
@@ -113,7 +113,7 @@ class TrainOrder:
 
         ranges = []
         for block in range(np.searchsorted(ends, begin, side="right"), len(lengths)):
-            shift = starts[block] - (ends[block] - lengths[block])  # from the epoch to the store
+            shift = starts[block] - (ends[block] - lengths[block])  # from epoch to stored positions
             if ends[block] - lengths[block] >= end:
                 break
             first = max(begin, ends[block] - lengths[block]) + shift
@@ -130,7 +130,7 @@ class TrainOrder:
         return stateless_random.permutation(length, self.seed, domain, epoch, window, self.host)
 
     def windows_from(self, position):
-        """Yields `(epoch, window)` without end, from the window that holds a stream position."""
+        """Yields `(epoch, window)` endlessly, from the window that contains a stream position."""
         epoch, window, _ = self.locate(position)
         while True:
             yield epoch, window

@@ -1,16 +1,16 @@
 """Training and evaluation batches as `tf.data` datasets.
 
-Both functions serve `strategy.distribute_datasets_from_function`: they take the `InputContext` of a
-host and return a dataset whose consecutive elements are the batches of that host's replicas. What
-an example looks like, and in which global batch it is, never depends on the number of replicas,
-nor, unless `data.sharding` says so, of hosts: see `sharding.py`.
+`train_dataset` and `eval_dataset` are for `strategy.distribute_datasets_from_function`: they take
+the `InputContext` of a host and return a dataset whose consecutive elements are the batches of that
+host's replicas. The pixels of an example and its global batch never depend on the number of
+replicas. They depend on the number of hosts only with `data.sharding=files`, see `sharding.py`.
 
 A batch of one replica, with b = global batch size / replicas:
 
 | key | | |
 | --- | --- | --- |
 | image | float32 `[b, h, w, 3]` | in [-1, 1] |
-| label | int32 `[b]` | with MixUp or CutMix: float32 `[b, K]`, shares of the classes |
+| label | int32 `[b]` | with MixUp or CutMix: float32 `[b, K]`, weights of the classes |
 | id | int64 `[b]` | see `sources.source.DataSource`; -1 for padding |
 | position | int32 `[b]` | place in the global batch |
 | weight | float32 `[b]` | 1; 0 for padding, and for an image left out by `data.bad_images=skip` |
@@ -30,7 +30,7 @@ from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import DRAWS, Mixing
 from vit_tf.images.decoding import decode_image
 
-# Stored rows that evaluation reads at a time.
+# Number of stored rows that evaluation reads at a time.
 _EVAL_WINDOW = 1024
 
 
@@ -45,29 +45,30 @@ def train_dataset(
     bad_images=None,
     input_context=None,
 ):
-    """Returns the dataset of training batches from `start_step` on, endless without `stop_step`.
+    """Returns the dataset of training batches from `start_step` on; endless without `stop_step`.
 
     Epochs follow one another without a gap (see `order.TrainOrder`), so no example is dropped.
 
     Args:
         source: a `DataSource`.
-        sampling: `config.sampling.Sampling`; its seed is also that of the augmentation.
+        sampling: `config.sampling.Sampling`; its seed is also used for augmentation.
         augmentation: `config.augmentation.Augmentation`.
         preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none".
-        start_step: index of the first global batch; batches are those of a run from step 0.
-        stop_step: index of the first global batch that is left out; None for no end. Stored ranges
-            that only other batches need are then not read.
-        bad_images: `BadImages` of the run, to leave out what cannot be decoded; None stops there.
+        start_step: index of the first global batch. Batches are the same as in a run from step 0.
+        stop_step: index after the last global batch; None for no end. With a `stop_step`, stored
+            ranges that only later batches need are not read.
+        bad_images: `BadImages` of the run, to leave out images that cannot be decoded; None raises
+            an error for such images.
         input_context: `tf.distribute.InputContext` of this host; None for a single replica.
 
     Returns:
         `tf.data.Dataset` of replica batches with static shapes; see the head of this module. An
         image that cannot be decoded raises `tf.errors.InvalidArgumentError`, unless it is left out;
-        `bad_images.explain_input_error` tells which one.
+        `bad_images.explain_input_error` finds the image.
 
     Raises:
-        ValueError: if the batch size does not fit the replicas, an argument is out of range, or
-            there are fewer files than hosts with sharding="files".
+        ValueError: if the number of replicas does not divide the batch size, an argument is out of
+            range, or there are fewer files than hosts with sharding="files".
     """
     if start_step < 0:
         raise ValueError(f"start_step={start_step} is negative. Expected the index of a batch.")
@@ -86,7 +87,7 @@ def train_dataset(
     )
     hosts = input_context.num_input_pipelines if input_context else 1
     samplers = batch_samplers(source, sampling, hosts)
-    # The global order is one for all hosts.
+    # With sharding="global", one sampler serves all hosts.
     sampler = samplers[input_context.input_pipeline_id if len(samplers) > 1 else 0]
 
     def decode(image_bytes, seed):
@@ -103,7 +104,7 @@ def train_dataset(
         mixing=mixing or None,
         with_steps=on_bad_images is not None,
     )
-    # Batches to mix are those of the host, because replicas share neighbours.
+    # Mixing needs the whole batch of the host, because partners can be on different replicas.
     rows = host_slice.num_rows if mixing else host_slice.num_rows // host_slice.replicas
     dataset = _decoded_batches(examples, decode, rows, preprocessing.image_size, on_bad_images)
     if mixing:
@@ -115,16 +116,16 @@ def train_dataset(
 
 
 def sample_images(source, preprocessing, seed, augmentation, count=16):
-    """The first stored images as training would see them, float32 `[n, h, w, 3]` in [-1, 1].
+    """Returns the first stored images, augmented: float32 `[n, h, w, 3]` in [-1, 1].
 
-    Images that cannot be decoded are missing; training names them when it reads them.
+    Images that cannot be decoded are left out here; training reports them when it reads them.
 
     Args:
         source: a `DataSource`.
         preprocessing: `vit_tf.Preprocessing`.
         seed: seed of the run.
         augmentation: `config.augmentation.Augmentation`.
-        count: how many, at most.
+        count: largest number of images.
     """
     images = source.read([(0, min(count, source.num_examples))]).images
     seeds = stateless_random.example_seeds(seed, 0, np.arange(len(images)))
@@ -136,12 +137,12 @@ def sample_images(source, preprocessing, seed, augmentation, count=16):
 
 
 def eval_dataset(source, *, batch_size, preprocessing, bad_images=None, input_context=None):
-    """Returns the dataset that holds every example once, in stored order.
+    """Returns the dataset with every example once, in stored order.
 
     The last global batch is padded with black images of weight 0, label 0 and id -1, so every
     replica gets `eval_steps(source, batch_size)` batches of the same shape.
 
-    Args, returns and raises: as `train_dataset`.
+    Args, return value and errors are as for `train_dataset`.
     """
     host_slice = slice_of_host(batch_size, input_context)
     end = eval_steps(source, batch_size) * batch_size
@@ -176,21 +177,21 @@ def eval_steps(source, batch_size):
 
 
 def train_indices(source, sampling, step, hosts=1):
-    """Returns the positions in the source of the examples of one training batch, int64 `[B]`."""
+    """Returns the positions in `source` of the examples of one training batch, int64 `[B]`."""
     samplers = batch_samplers(source, sampling, hosts)
     return np.concatenate([sampler.indices(step) for sampler in samplers])
 
 
 def _encoded_examples(source, windows, batch_size, seed, mixing=None, with_steps=False):
-    """Returns a dataset of the examples of a host: one by one, in final order, still encoded.
+    """Returns a dataset of the examples of a host: single examples, in final order, encoded.
 
     Args:
         source: a `DataSource`.
-        windows: function without arguments, returns an iterator of `Window`s.
+        windows: function without arguments that returns an iterator of `Window`s.
         batch_size: examples in a global batch.
         seed: seed of the run.
-        mixing: a `Mixing` whose draws the examples carry; None where batches are not mixed.
-        with_steps: whether they carry the index of their global batch.
+        mixing: a `Mixing`; its draws are added to the examples. None if batches are not mixed.
+        with_steps: whether to add the index of the global batch to the examples.
     """
     signature = {
         "image": tf.TensorSpec([None], tf.string),
@@ -235,12 +236,12 @@ def _columns(rows, batch_size, seed, mixing):
 
 
 def _decoded_batches(examples, decode, batch_size, image_size, on_bad_images):
-    """Decodes in parallel and batches.
+    """Decodes images in parallel and makes batches.
 
     Args:
-        examples: what `_encoded_examples` returns.
+        examples: dataset from `_encoded_examples`.
         decode: maps the bytes and the seed of an example to an image; pure TensorFlow.
-        batch_size: of the batches that are returned.
+        batch_size: size of the batches that are returned.
         image_size: (height, width) of the images, in pixels.
         on_bad_images: see `decode_lenient`; None to stop at the first bad image.
     """
@@ -256,7 +257,7 @@ def _decoded_batches(examples, decode, batch_size, image_size, on_bad_images):
 
 
 def _mix(host_slice, mixing, may_be_bad, rows):
-    """Mixes the rows of one global batch that a host has read; returns its own."""
+    """Mixes the rows of one global batch that a host has read; returns the host's batch."""
     rows = dict(rows)
     draw = rows.pop("mixing")[0]
     batch = {key: host_slice.own(column) for key, column in rows.items()}
@@ -264,7 +265,7 @@ def _mix(host_slice, mixing, may_be_bad, rows):
     partners = [host_slice.partners(rows[key]) for key in ("image", "label")]
     batch["image"], batch["label"] = mixing.mix(draw, image, label, *partners)
     if may_be_bad:
-        # A black image must not show in others, nor get a share of them.
+        # Black images are not mixed with others: neither image nor label.
         both_valid = weight * host_slice.partners(rows["weight"]) > 0
         one_hot = tf.one_hot(label, mixing.num_classes)
         batch["image"], batch["label"] = tf.cond(
@@ -286,9 +287,9 @@ def _divide(replicas, batch):
 
 
 def _in_order(dataset):
-    """Returns the dataset with prefetching, in deterministic order and left as it is by hosts."""
+    """Returns the dataset with prefetching, deterministic order, and no automatic sharding."""
     options = tf.data.Options()
     options.deterministic = True
-    # Hosts have their slices already.
+    # The dataset contains only the slice of this host.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)

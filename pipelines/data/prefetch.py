@@ -1,4 +1,4 @@
-"""Reads the examples that are about to be used, ahead of their use and in their final order."""
+"""Reads examples before they are used, and yields them in their final order."""
 
 import collections
 from concurrent import futures
@@ -8,22 +8,24 @@ import numpy as np
 
 from pipelines.errors import DataError
 
-# Rows handed over at a time: enough to hide the cost of a call, few enough to free memory smoothly.
+# Rows yielded at a time: enough to make the cost of a call negligible, few enough to free memory in
+# small steps.
 ROWS_PER_CHUNK = 128
-# Rows read at a time at least. Opening the files costs 47 ms (TFDS 4.9.10), a small JPEG 0.2 ms.
+# Smallest number of rows per read. Opening the files takes 47 ms (TFDS 4.9.10), reading a small
+# JPEG 0.2 ms.
 ROWS_PER_READ = 1024
 
 
 class Window(NamedTuple):
-    """Examples that are read together, and the order in which they leave."""
+    """Examples that are read together, and the order in which they are yielded."""
 
-    ranges: list  # of (start, stop): the stored ranges to read
+    ranges: list  # of (start, stop): stored ranges to read
     indices: np.ndarray  # int64 [n]: stored index of each row, -1 for a padding row
     positions: np.ndarray  # int64 [n]: place of each row in the stream of global batches
 
 
 class Rows(NamedTuple):
-    """Some consecutive rows of a window, padding included."""
+    """Consecutive rows of a window, padding included."""
 
     images: np.ndarray  # object [n]: bytes; None for padding
     labels: np.ndarray  # int32 [n]; 0 for padding
@@ -34,11 +36,11 @@ class Rows(NamedTuple):
 def read_ahead(source, windows):
     """Yields the `Rows` of an iterable of `Window`s, in order.
 
-    While the rows of one window leave, a thread fetches as large a share of the next one. So about
-    one window of encoded images is in memory, and training does not wait at the end of a window.
+    While the rows of one window are yielded, a thread reads the same fraction of the next window.
+    So memory holds about one window of encoded images, and training does not wait between windows.
 
     Raises:
-        DataError: what the source has raised. It is also kept as `source.failure`.
+        DataError: if the source raises it while reading. It is also stored in `source.failure`.
     """
     windows = iter(windows)
     thread = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="read_ahead")
@@ -52,7 +54,7 @@ def read_ahead(source, windows):
             for start in range(0, count, ROWS_PER_CHUNK):
                 stop = start + ROWS_PER_CHUNK
                 rows = Rows(*(column[start:stop].copy() for column in columns))
-                columns.images[start:stop] = None  # free as they leave
+                columns.images[start:stop] = None  # frees memory as rows are yielded
                 yield rows
                 if upcoming:
                     upcoming.advance(min(stop / count, 1.0))
@@ -60,12 +62,12 @@ def read_ahead(source, windows):
     except DataError as error:
         source.failure = error
         raise
-    finally:  # also when the reader of this generator goes away
+    finally:  # also if the generator is closed early
         thread.shutdown(cancel_futures=True)
 
 
 class _PendingWindow:
-    """A window that a thread reads into memory, one group of stored ranges after the other."""
+    """A window that a thread reads into memory, one group of stored ranges after another."""
 
     def __init__(self, source, window, thread):
         self._source = source
@@ -75,19 +77,19 @@ class _PendingWindow:
         self._total = sum(_length(ranges) for ranges in self._unread)
         self._requested = 0
         self._reads = []
-        # Rows by stored index, to find where what is read belongs.
+        # Rows sorted by stored index, to find the rows of the examples that a read returns.
         self._rows = np.argsort(window.indices, kind="stable")
         self._sorted = window.indices[self._rows]
 
     def advance(self, share):
-        """Requests ranges until they make up `share` of the window."""
+        """Requests ranges until the fraction `share` of the window is requested."""
         while self._unread and self._requested < share * self._total:
             ranges = self._unread.popleft()
             self._requested += _length(ranges)
             self._reads.append(self._thread.submit(self._read, ranges))
 
     def finish(self):
-        """Waits for the rest and returns all `Rows` of the window."""
+        """Requests the remaining ranges, waits, and returns all `Rows` of the window."""
         self.advance(1.0)
         count = len(self._rows)
         images = np.full(count, None, object)
@@ -98,7 +100,7 @@ class _PendingWindow:
         return Rows(images, labels, ids, self._window.positions)
 
     def _read(self, ranges):
-        """Returns the rows that stored ranges fill, and their examples."""
+        """Reads stored ranges; returns the rows that need them, and the examples of these rows."""
         stored = np.concatenate([np.arange(*limits) for limits in ranges])
         first = np.searchsorted(self._sorted, stored, side="left")
         needed = np.searchsorted(self._sorted, stored, side="right") > first

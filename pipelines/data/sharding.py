@@ -1,13 +1,13 @@
-"""Which examples fill the global batches (`data.sharding`), and which rows of them a host needs.
+"""Decides which examples fill the global batches (`data.sharding`), and which rows a host needs.
 
-global: one order of all examples fills every batch, so batches are the same on any number of hosts.
-    A host reads whole windows, but keeps only what belongs to its slice of each batch.
-files: host h of H takes the shards (files of TFDS or TFRecord) h, h + H, ..., orders them by
-    itself and fills its own slice of each batch. It reads nothing else, which suits pods that hold
-    terabytes on slow disks; the order is reproducible for this number of hosts. Hosts whose files
-    hold fewer examples begin their next epoch earlier, so write files of equal length.
+global: one order over all examples fills every batch, so batches are the same on any number of
+    hosts. A host reads whole windows, but keeps only the rows of its slice of each batch.
+files: host h of H uses the shards (files of TFDS or TFRecord) h, h + H, ... only. It has its own
+    order over these shards and fills its own slice of each batch. This suits many hosts with
+    terabytes of data on slow disks. The order is reproducible for the same number of hosts. A host
+    with fewer examples begins its next epoch earlier, so write files of equal length.
 
-Every host holds up to `data.shuffle_window` examples. With one host both are the same.
+Every host holds up to `data.shuffle_window` examples in memory. With one host, both are the same.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from pipelines.data.order import TrainOrder
 from pipelines.data.prefetch import Window
 from pipelines.errors import DataError
 
-# Rows that are no farther apart are read in one range: a range costs as much as several rows.
+# Rows at most this far apart are read in one range: a range costs as much as several rows.
 _ROWS_READ_ALONG = 16
 
 
@@ -32,7 +32,7 @@ class BatchSampler:
     Attributes:
         order: a `TrainOrder`.
         batch_size: examples in a global batch.
-        begin, length: it fills the places begin .. begin + length - 1.
+        begin, length: the order fills the places begin .. begin + length - 1 of each batch.
     """
 
     order: TrainOrder
@@ -41,14 +41,14 @@ class BatchSampler:
     length: int
 
     def indices(self, step):
-        """Returns the stored indices that it adds to the batch of a step, int64 `[length]`."""
+        """Returns the stored indices of its examples in the batch of a step, int64 `[length]`."""
         return self.order.stream(step * self.length, (step + 1) * self.length)
 
     def windows(self, step, stop=None):
         """Yields the `Window`s from the batch of a step on.
 
-        With `stop`, only those before the batch of that step, without stored ranges far from the
-        rows that are left.
+        With `stop`, ends before the batch of step `stop`, and each window reads only the stored
+        ranges around the rows that it needs.
         """
         first = step * self.length
         last = math.inf if stop is None else stop * self.length
@@ -66,28 +66,28 @@ class BatchSampler:
             )
 
     def epoch(self, step):
-        """Returns the epoch of its first example in the batch of a step."""
+        """Returns the epoch of the sampler's first example in the batch of a step."""
         return self.order.locate(step * self.length).epoch
 
 
 def _ranges_around(indices):
-    """Returns stored ranges `[(start, stop), ...]` that hold some rows and few others."""
+    """Returns stored ranges `[(start, stop), ...]` that contain `indices` and few other rows."""
     stored = np.unique(indices)
     runs = np.split(stored, np.flatnonzero(np.diff(stored) > _ROWS_READ_ALONG) + 1)
     return [(int(run[0]), int(run[-1]) + 1) for run in runs]
 
 
 def batch_samplers(source, sampling, hosts=1):
-    """Returns what fills the global batches: one `BatchSampler`, or one for each host, in order.
+    """Returns the `BatchSampler`s that fill the global batches: one, or one per host, in order.
 
     Args:
         source: a `DataSource`.
         sampling: `config.sampling.Sampling`.
-        hosts: number of hosts; it matters with sharding="files" alone.
+        hosts: number of hosts; only used with sharding="files".
 
     Raises:
         DataError: if there are fewer shards than hosts.
-        ValueError: if the hosts do not divide the batch, or a number is out of range.
+        ValueError: if `hosts` does not divide the batch size, or a number is out of range.
     """
     lengths, batch_size = tuple(source.shard_lengths), sampling.batch_size
     if sampling.sharding == "global":
@@ -100,8 +100,8 @@ def batch_samplers(source, sampling, hosts=1):
         )
     if len(lengths) < hosts:
         raise DataError(
-            f"data.sharding=files needs a file for each of {hosts} hosts, and {source} has "
-            f"{len(lengths)}. Write it anew as TFRecord with python -m pipelines.make_tfrecords "
+            f"data.sharding=files needs a file for each of {hosts} hosts, but {source} has "
+            f"{len(lengths)}. Write it again as TFRecord with python -m pipelines.make_tfrecords "
             f"--shards {hosts} or more, or set data.sharding=global."
         )
     length = batch_size // hosts
@@ -115,8 +115,9 @@ def batch_samplers(source, sampling, hosts=1):
 class HostSlice(NamedTuple):
     """The rows of every global batch that a host needs: [begin, end), divided among `replicas`.
 
-    With partners, also the row before them (modulo the batch size): see `mixing.py`. With
-    `mixes_alone`, the first row has the last one of the slice for a partner instead.
+    With `with_partners`, the host also needs the row before `begin` (modulo the batch size), see
+    `mixing.py`. With `mixes_alone`, the partner of the first row is instead the last row of the
+    slice.
     """
 
     batch_size: int
@@ -128,7 +129,7 @@ class HostSlice(NamedTuple):
 
     @property
     def has_neighbour(self):
-        """Whether the partner of the first example is an example of another host."""
+        """Whether the partner of the first row belongs to another host."""
         is_part = self.end - self.begin < self.batch_size
         return self.with_partners and not self.mixes_alone and is_part
 
@@ -146,13 +147,13 @@ class HostSlice(NamedTuple):
         return window._replace(indices=window.indices[held], positions=window.positions[held])
 
     def own(self, column):
-        """Returns the slice itself of the rows of one global batch."""
-        # In the order of the stream the neighbour comes first, except for the first host.
+        """Returns the rows of the slice, without the neighbour, from those of one global batch."""
+        # The neighbour is the first row, except on the first host, where it is the last row.
         skipped = int(self.has_neighbour and self.begin > 0)
         return column[skipped : skipped + self.end - self.begin]
 
     def partners(self, column):
-        """Returns the row before each of `own`."""
+        """Returns the partner of each row of `own`: the row before it."""
         return self.own(tf.roll(column, 1, axis=0))
 
 
@@ -163,10 +164,11 @@ def slice_of_host(batch_size, input_context=None, with_partners=False, mixes_alo
         batch_size: examples in a global batch.
         input_context: `tf.distribute.InputContext`; None for a single replica.
         with_partners: whether batches are mixed.
-        mixes_alone: whether a host mixes its slice by itself, as with sharding="files".
+        mixes_alone: whether a host mixes only rows of its own slice, as with sharding="files".
 
     Raises:
-        ValueError: if the replicas do not divide the batch, or the hosts the replicas.
+        ValueError: if the number of replicas does not divide the batch size, or the number of hosts
+            does not divide the number of replicas.
     """
     context = input_context or tf.distribute.InputContext()
     hosts, replicas = context.num_input_pipelines, context.num_replicas_in_sync

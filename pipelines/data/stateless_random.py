@@ -1,24 +1,24 @@
-"""Counter-based random numbers: every draw is a function of the integers that name it.
+"""Counter-based random numbers: every draw is a function of the integers passed to it.
 
-Only the raw words of Philox are used. NumPy guarantees them across versions and platforms, while
-the methods of `numpy.random.Generator` may change; an interrupted run therefore continues with the
-same data after an upgrade.
+Only the raw words of Philox are used. NumPy guarantees that they are the same in all versions and
+on all platforms, while the methods of `numpy.random.Generator` may change. A run that resumes after
+an upgrade of NumPy therefore continues with the same data.
 """
 
 import numpy as np
 
-# One domain per kind of draw, so that no two kinds ever share a stream. Numbers are never reused.
+# One domain per kind of draw, so that no two kinds use the same stream. Never reuse a number.
 BLOCK_ORDER, WINDOW_ORDER, EXAMPLE, SPLIT, MIXING, SHAPES = range(1, 7)
 
 
 def random_words(seed, domain, counter, count):
-    """Returns the first `count` words of the stream that (seed, domain, counter) names.
+    """Returns the first `count` words of the stream of (seed, domain, counter).
 
     Args:
         seed: seed of the run, an integer in 0 .. 2**64 - 1.
         domain: one of the constants above.
-        counter: up to four non-negative integers. The first one advances by one per four words, so
-            streams that differ in another one never overlap.
+        counter: up to four non-negative integers. The first integer advances by one per four words,
+            so streams that differ in one of the other integers never overlap.
         count: number of words.
 
     Returns:
@@ -31,8 +31,9 @@ def random_words(seed, domain, counter, count):
 
 
 def permutation(length, seed, domain, *counter):
-    """Returns a permutation of `range(length)`, int64, named by (seed, domain, counter)."""
-    # The first counter word belongs to the stream itself; ties of 64-bit words keep their order.
+    """Returns a permutation of `range(length)`, int64, drawn from (seed, domain, counter)."""
+    # The first integer of the counter is 0, because `random_words` advances it. The sort is stable,
+    # so equal words keep their order.
     return np.argsort(random_words(seed, domain, (0, *counter), length), kind="stable")
 
 
@@ -45,8 +46,8 @@ def example_seeds(seed, step, positions):
         positions: integer array `[n]`, places of the examples in the global batch.
 
     Returns:
-        int64 array `[n, 2]`. Row i depends on (seed, step, positions[i]) alone, so a slice of the
-        batch gets what the whole batch would give it.
+        int64 array `[n, 2]`. Row i depends only on (seed, step, positions[i]), so a slice of the
+        batch gets the same seeds as in the whole batch.
     """
     positions = np.asarray(positions, np.int64)
     if not positions.size:

@@ -1,1 +1,1 @@
-"""What a run leaves on disk and tells on the way, and where models come from."""
+"""Files and log lines of a run, devices, and the sources of models."""

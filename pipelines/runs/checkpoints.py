@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there: checksums, atomic commit, retention.
+"""Writes checkpoints atomically, with checksums, and deletes old ones.
 
 A checkpoint is a folder `step-<N>` with the files of TensorFlow and `checksums.json`. It is written
-under another name and renamed when every byte is on disk, so a crash leaves either all of it or a
-folder that the next save sweeps away.
+under another name and renamed after all bytes are on disk. So a crash leaves either a complete
+checkpoint or an unfinished folder that the next save deletes.
 """
 
 import contextlib
@@ -29,10 +29,11 @@ class CheckpointStore:
     """Saves and restores the state of a run.
 
     Args:
-        directory: where the folders live.
-        state: `tf.train.Checkpoint` of everything that decides the rest of the run.
-        keep_last: newest checkpoints that are kept.
-        keep_every: keeps every checkpoint whose step is a multiple; 0 keeps none for that reason.
+        directory: folder of the checkpoint folders.
+        state: `tf.train.Checkpoint` of everything that a resumed run needs.
+        keep_last: how many of the newest checkpoints are kept.
+        keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
+            this rule off.
     """
 
     def __init__(self, directory, state, *, keep_last, keep_every):
@@ -40,14 +41,14 @@ class CheckpointStore:
         self._keep_last, self._keep_every = keep_last, keep_every
 
     def save(self, step, score=None):
-        """Writes the state; the one with the highest score is kept whatever its age.
+        """Writes a checkpoint; the one with the highest score so far is always kept.
 
         Args:
-            step: steps done.
-            score: what to judge the best by, such as the accuracy; None does not compete.
+            step: number of finished steps.
+            score: higher is better, such as the accuracy; None if there is no score.
 
         Raises:
-            RunError: if it cannot be written; older checkpoints are then untouched.
+            RunError: if the checkpoint cannot be written; older checkpoints are then unchanged.
         """
         folder = _path(self._directory, step)
         unfinished = os.path.join(self._directory, f"{_UNFINISHED}{step}")
@@ -78,12 +79,12 @@ class CheckpointStore:
         self._sweep(step)
 
     def restore_newest(self) -> int | None:
-        """Restores the newest whole checkpoint and returns its step, None without any.
+        """Restores the newest undamaged checkpoint; returns its step, or None without checkpoints.
 
-        A damaged one is named, left where it is, and passed over.
+        Damaged checkpoints are logged, skipped and not deleted.
 
         Raises:
-            RunError: if there are checkpoints and none of them is whole.
+            RunError: if all checkpoints are damaged, or the checkpoint has other variables.
         """
         found = steps(self._directory)
         for step in reversed(found):
@@ -95,21 +96,21 @@ class CheckpointStore:
             except (AssertionError, ValueError) as error:
                 reason = str(error).splitlines()[0]
                 raise RunError(
-                    f"The checkpoint of step {step} in {self._directory} is of another program: "
+                    f"The checkpoint of step {step} in {self._directory} does not match this run: "
                     f"{reason[:200]}. Choose another --workdir."
                 ) from None
             return step
         if found:
             raise RunError(
-                f"None of the checkpoints in {self._directory} is whole. Delete them to start anew."
+                f"All checkpoints in {self._directory} are damaged. Delete them to start again."
             )
         return None
 
     def _sweep(self, saved):
-        """Deletes what no rule keeps, and what an earlier crash left unfinished.
+        """Deletes checkpoints that no rule keeps, and unfinished folders of earlier crashes.
 
-        Checkpoints above `saved` are damaged, or the run would have gone on from them. They count
-        for nothing and stay until the run gets there and replaces them.
+        Checkpoints of later steps than `saved` are damaged: otherwise the run would have resumed
+        from them. They are ignored and stay until the run reaches their step and replaces them.
         """
         scores = {step: x for step, x in _scores(self._directory).items() if step <= saved}
         kept = set(sorted(scores)[-self._keep_last :])
@@ -117,7 +118,7 @@ class CheckpointStore:
             kept |= {step for step in scores if step % self._keep_every == 0}
         kept |= set(_best_first(scores)[:1])
         for step in set(scores) - kept:
-            # Renamed first: a kill while its files go leaves nothing that looks like a checkpoint.
+            # Renamed first: a crash while files are deleted then leaves no damaged checkpoint.
             old = os.path.join(self._directory, f"{_UNFINISHED}{step}-old")
             with contextlib.suppress(OSError):
                 os.rename(_path(self._directory, step), old)
@@ -127,7 +128,7 @@ class CheckpointStore:
 
 
 def steps(directory) -> list[int]:
-    """Steps of the finished checkpoints in a directory, oldest first."""
+    """Returns the steps of the finished checkpoints in a directory, oldest first."""
     if not os.path.isdir(directory):
         return []
     matches = [_FOLDER.fullmatch(name) for name in os.listdir(directory)]
@@ -135,7 +136,7 @@ def steps(directory) -> list[int]:
 
 
 def newest(directory) -> int | None:
-    """The newest step whose files are undamaged, None if there is none."""
+    """Returns the newest step with undamaged files, or None."""
     for step in reversed(steps(directory)):
         if find_damage(directory, step) is None:
             return step
@@ -143,7 +144,7 @@ def newest(directory) -> int | None:
 
 
 def best(directory) -> int | None:
-    """The undamaged step with the highest score, the first of equals; None if none has a score."""
+    """Returns the undamaged step with the highest score (the earliest of equals), or None."""
     for step in _best_first(_scores(directory)):
         if find_damage(directory, step) is None:
             return step
@@ -151,17 +152,17 @@ def best(directory) -> int | None:
 
 
 def prefix(directory, step) -> str:
-    """TensorFlow's name for the files of a checkpoint."""
+    """Returns the path prefix of a checkpoint's files, as TensorFlow expects it."""
     return os.path.join(_path(directory, step), _STATE)
 
 
 def find_damage(directory, step) -> str | None:
-    """What is wrong with a checkpoint's files, None if their checksums agree."""
+    """Returns the problem with a checkpoint's files; None if all checksums match."""
     folder = _path(directory, step)
     try:
         expected = read_json(os.path.join(folder, _CHECKSUMS)).get("sha256")
         if not isinstance(expected, dict) or not expected:
-            return f"{_CHECKSUMS} is not ours"
+            return f"{_CHECKSUMS} has no checksums"
         for name, digest in expected.items():
             path = os.path.join(folder, os.path.basename(name))
             if not os.path.isfile(path):
@@ -174,10 +175,10 @@ def find_damage(directory, step) -> str | None:
 
 
 def weights_by_path(weights) -> tf.Module:
-    """Weights of a model, by path, as `tf.train.Checkpoint` tracks them.
+    """Returns a module that holds the weights of a model by path, for `tf.train.Checkpoint`.
 
-    Keras' own tracking leaves out what a model keeps in lists, and includes the states of seed
-    generators, which are of no use here: training draws by step.
+    Keras' own tracking misses weights that a model keeps in lists. It also includes the states of
+    seed generators, which are not needed here: random draws in training depend on the step.
     """
     module = tf.Module()
     module.by_path = {weight.path: weight.value for weight in weights}
@@ -185,10 +186,10 @@ def weights_by_path(weights) -> tf.Module:
 
 
 def weight_shapes(file_prefix) -> list[list[int]]:
-    """Shapes of the model weights in a checkpoint; none of them is read.
+    """Returns the shapes of the model weights in a checkpoint, without reading the weights.
 
     Args:
-        file_prefix: of its files, see `prefix`.
+        file_prefix: path prefix of the checkpoint's files, see `prefix`.
 
     Raises:
         UserError: if the checkpoint cannot be read.
@@ -199,15 +200,15 @@ def weight_shapes(file_prefix) -> list[list[int]]:
 
 
 def read_weights(file_prefix, model, ema=False):
-    """Reads the weights of a model from a checkpoint, where all of them must be.
+    """Reads all weights of a model from a checkpoint.
 
     Args:
-        file_prefix: of its files, see `prefix`.
-        model: gets the weights.
-        ema: whether trainable weights become their moving average.
+        file_prefix: path prefix of the checkpoint's files, see `prefix`.
+        model: the model whose weights are set.
+        ema: whether trainable weights are set to their moving average.
 
     Raises:
-        UserError: if the checkpoint cannot be read or is of another model.
+        UserError: if the checkpoint cannot be read or lacks weights of the model.
     """
     with _read_errors(file_prefix):
         _read(file_prefix, model=weights_by_path(model.weights))
@@ -230,25 +231,25 @@ def _read_errors(file_prefix):
 
 
 def _scores(directory):
-    """Step -> score, None without one, of the checkpoints whose `checksums.json` can be read."""
+    """Returns step -> score or None, for checkpoints with a readable `checksums.json`."""
     scores = {}
     for step in steps(directory):
         try:
             score = read_json(os.path.join(_path(directory, step), _CHECKSUMS)).get("score")
         except UserError:
-            continue  # Damaged: it counts for nothing and is left to the user.
+            continue  # Damaged checkpoints are ignored and not deleted.
         scores[step] = score if isinstance(score, float) and math.isfinite(score) else None
     return scores
 
 
 def _best_first(scores):
-    """The steps of `_scores` that have one, from the highest; equal ones in their order."""
+    """Returns the steps with a score, highest score first; equal scores in the order of steps."""
     scored = [step for step, score in scores.items() if score is not None]
     return sorted(scored, key=lambda step: (-scores[step], step))
 
 
 def _add_score(folder, score):
-    """Notes a score that came after the state was written; None changes nothing."""
+    """Adds a score to a checkpoint that was written without it; None changes nothing."""
     path = os.path.join(folder, _CHECKSUMS)
     checksums = read_json(path)
     if score is not None and checksums.get("score") != score:
@@ -280,7 +281,7 @@ def _sync_directory(directory):
 
 
 def failure_reason(error):
-    """Why TensorFlow or the system could not write, in a few words."""
+    """Returns a short reason for a failed write of TensorFlow or the operating system."""
     if isinstance(error, OSError):
         return "the disk is full" if error.errno == errno.ENOSPC else error.strerror
     message = error.message.splitlines()[0]

@@ -1,7 +1,7 @@
-"""Looks at this installation: what is there, what is broken, what would make it better.
+"""Examines this installation: versions, broken packages, devices, compiled ops, disk space.
 
-Only the standard library is imported at the top: a package that is missing or broken is what this
-module tells of. What computes something is in `installation_checks.py`.
+Only the standard library is imported at the top, because this module reports missing and broken
+packages. Checks that compute something are in `installation_checks.py`.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _SHOWN = (
     "tf-models-official",
     "vit-tf",
 )
-# Distribution -> what is imported of it, each after those that it imports itself.
+# Distribution -> module to import. A module comes after the modules that it imports.
 _MODULES = {
     "numpy": "numpy",
     "packaging": "packaging",
@@ -38,18 +38,18 @@ _MODULES = {
     "tf-models-official": "orbit",
 }
 _PIP = f"{sys.executable} -m pip install"
-# What a run of a large model with its checkpoints may need; below it there is a hint.
+# Disk space that a run of a large model with its checkpoints may need; less gives a hint.
 _MIN_FREE_BYTES = 10 * 2**30
 
 
 @dataclasses.dataclass
 class Report:
-    """What was found.
+    """Results of the examination.
 
     Attributes:
-        facts: section -> name -> value, all of which JSON can hold.
-        broken: sentences about what does not work, with what to do.
-        hints: sentences about what works but could be better, with what to do.
+        facts: section -> name -> value; JSON can hold all values.
+        broken: sentences about things that do not work, with the fix.
+        hints: sentences about things that work but could be improved, with the fix.
     """
 
     facts: dict[str, dict]
@@ -59,7 +59,7 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class _Requirement:
-    """A line such as `keras>=3.15,<3.16; extra == "train"`, cut at what it is made of."""
+    """A parsed requirement, such as `keras>=3.15,<3.16; extra == "train"`."""
 
     name: str
     specifier: str = ""
@@ -70,17 +70,17 @@ class _Requirement:
 
 
 def examine(directory) -> Report:
-    """Looks at everything.
+    """Runs all checks.
 
     Args:
-        directory: where runs are to be written.
+        directory: folder in which runs will be written.
     """
     report = Report({}, [], [])
     requirements = {item.name: item for item in map(_parse, _required())}
     _versions(report)
     failed = _imports(report, requirements)
     _requirements(report, requirements.values(), checked="packaging" not in failed)
-    # Section, what it needs, and what adds it to the report.
+    # Section, packages that it needs, and the function that adds it to the report.
     sections = (
         ("machine", (), _machine),
         ("devices", ("tensorflow",), _devices),
@@ -95,7 +95,7 @@ def examine(directory) -> Report:
             continue
         try:
             add(report)
-        except Exception as error:  # A broken package may raise anything.
+        except Exception as error:  # A broken package can raise any exception.
             facts = report.facts.setdefault(name, {})
             if cause := _cause(error, failed):
                 facts["examined"] = f"no: {cause} cannot be imported"
@@ -106,7 +106,7 @@ def examine(directory) -> Report:
 
 
 def format_report(report) -> str:
-    """The report as lines for a terminal."""
+    """Returns the report as text for a terminal."""
     lines = []
     for section, facts in report.facts.items():
         lines.append(section)
@@ -141,12 +141,12 @@ def _versions(report):
 
 
 def _imports(report, requirements) -> set[str]:
-    """Imports every package that ours need; returns the names of those that cannot be."""
+    """Imports every package that this project needs; returns the names of those that fail."""
     facts, failed = report.facts.setdefault("imports", {}), set()
     for name, module in _MODULES.items():
         try:
             importlib.import_module(module)
-        except Exception as error:  # A broken package may raise anything.
+        except Exception as error:  # A broken package can raise any exception.
             cause = _cause(error, failed)
             failed.add(name)
             facts[name] = f"fails: {_one_line(error)}"
@@ -159,7 +159,7 @@ def _imports(report, requirements) -> set[str]:
 
 
 def _remedy(requirement, installed, error=None):
-    """One sentence about a package that is missing, or raises `error` when it is imported."""
+    """Returns a sentence with the fix for a package that is missing or raises `error` on import."""
     if installed is None:
         return f"{requirement.name} is not installed. Run: {_PIP} '{requirement}'"
     return (
@@ -169,7 +169,7 @@ def _remedy(requirement, installed, error=None):
 
 
 def _cause(error, failed):
-    """Which of the packages in `failed` an error comes from; None if it comes from none."""
+    """Returns the package in `failed` that caused an error; None if no such package did."""
     modules = set()
     while error is not None:
         modules.add(getattr(error, "name", None) or "")
@@ -185,7 +185,7 @@ def _one_line(error):
 
 
 def _requirements(report, requirements, checked):
-    """Compares versions with their ranges, if `checked`: that needs `packaging`."""
+    """Reports versions and requirements; compares them if `checked`, which needs `packaging`."""
     facts = report.facts["requirements"] = {}
     for requirement in requirements:
         if not _applies(requirement.marker, checked):
@@ -205,7 +205,7 @@ def _requirements(report, requirements, checked):
 
 
 def _applies(marker, checked):
-    """Whether a requirement is one of this interpreter and of training."""
+    """Whether a requirement applies to this interpreter and to training."""
     if not checked:
         return "extra" not in marker or "train" in marker
     from packaging.markers import Marker
@@ -226,7 +226,10 @@ def _parse(text):
 
 
 def _required():
-    """Requirements of a checkout, which may be newer than what was installed from it; or those."""
+    """Returns the requirements of the checkout, or of the installed package without a checkout.
+
+    A checkout can be newer than the metadata of the installed package.
+    """
     file = build_plan.PACKAGE.parent / "pyproject.toml"
     if file.is_file():
         project = tomllib.loads(file.read_text())["project"]
@@ -248,7 +251,7 @@ def _machine(report):
 
 
 def _threads(kind):
-    """What this process has set, or the variable that TensorFlow reads; 0 is as many as cores."""
+    """Returns the number of threads, as text: set in TensorFlow, or in its environment variable."""
     configured = None
     if tf := sys.modules.get("tensorflow"):
         configured = getattr(tf.config.threading, f"get_{kind.lower()}_op_parallelism_threads")()
@@ -287,7 +290,7 @@ def _compiler(report):
         compiler = build_plan.find_compiler()
     except build_plan.BuildError as error:
         report.facts["compiler"] = {"found": None}
-        report.hints.append(f"{error} It compiles the ops.")
+        report.hints.append(f"{error} The compiler builds the ops.")
     else:
         report.facts["compiler"] = {"found": compiler.version}
 

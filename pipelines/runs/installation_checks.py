@@ -1,4 +1,4 @@
-"""Does what is installed compute what it should: the compiled ops, and the shipped model."""
+"""Checks that the compiled ops and the shipped model compute correct results."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ import custom_ops
 from custom_ops.library_file import REBUILD
 from vit_tf.analysis.comparison import relative_difference
 
-# Relative, compiled against reference: both round in float32.
+# Largest relative difference of compiled ops and reference; both are computed in float32.
 _MAX_DIFFERENCE = 1e-5
 
 
@@ -22,7 +22,7 @@ def check_ops(report):
         report.hints.append(f"The compiled ops are not used: {state['reason']}.")
     if state["outdated"]:
         report.hints.append(
-            f"{state['path']} was built from other sources than are here. Build it again with "
+            f"{state['path']} was not built from the sources in this package. Build it again with "
             f"`{REBUILD}`."
         )
     if isas["error"]:
@@ -34,7 +34,7 @@ def check_ops(report):
 
 
 def _compare_ops(report):
-    """Compares the compiled ops with the reference on a little example, gradients included."""
+    """Compares the compiled ops with the reference on a small example, gradients included."""
     random = np.random.default_rng(1)
     qkv = tf.constant(random.normal(size=[2, 37, 3 * 48]), tf.float32)
     images = tf.constant(random.integers(0, 256, [2, 16, 24, 3]), tf.uint8)
@@ -67,7 +67,7 @@ def _compare_ops(report):
 
 
 def _difference(function, source):
-    """The largest relative difference of output or gradient."""
+    """Returns the largest relative difference of outputs and gradients."""
     results = []
     with tf.device("CPU:0"):
         for implementation in ("compiled", "reference"):
@@ -82,8 +82,8 @@ def _difference(function, source):
 
 
 def check_shipped_model(report):
-    """Loads the shipped model and computes once; adds the section "shipped model" to a report."""
-    # Imports h5py, without which the ops can be compared all the same.
+    """Loads and runs the shipped model; adds the section "shipped model" to a report."""
+    # Imported here because it imports h5py, which the comparison of the ops does not need.
     from pipelines.runs import model_source
 
     source = model_source.find(model_source.SHIPPED)

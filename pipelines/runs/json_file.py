@@ -1,4 +1,4 @@
-"""JSON objects on disk, which may be missing or damaged."""
+"""Reads and writes JSON objects in files, which may be missing or damaged."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from vit_tf.checkpoints.json_object import read_json_object
 
 
 def read_json(path) -> dict:
-    """The JSON object in a file.
+    """Returns the JSON object in a file.
 
     Raises:
-        UserError: if the file cannot be read, is too large or holds anything else.
+        UserError: if the file cannot be read, is too large or does not hold a JSON object.
     """
     try:
         values = read_json_object(path, "Restore or delete it.")
@@ -24,6 +24,6 @@ def read_json(path) -> dict:
 
 
 def write_json(path, value):
-    """Writes JSON, all of it or nothing."""
+    """Writes JSON atomically."""
     text = json.dumps(value, indent=1) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -1,8 +1,8 @@
-"""Opens `.keras` files safely: nothing in them runs, and sizes are checked first.
+"""Loads untrusted `.keras` files safely: runs no code in them, and checks sizes first.
 
-Such a file is a zip archive of `config.json` and `model.weights.h5`. Keras would build whatever
-objects the configuration names, as large as it says. Here only models of `vit_tf` are built, and
-only when the file holds as many weights as the configuration asks for.
+Such a file is a zip archive of `config.json` and `model.weights.h5`. Keras would build any object
+that the configuration names, of any size. This module only builds models of `vit_tf`, and only if
+the file holds all weights of the configured model.
 """
 
 import json
@@ -22,7 +22,7 @@ from vit_tf.checkpoints.sidecar import DTYPES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
-# What `vit_tf` models write has 1 kB.
+# The configuration of a `vit_tf` model has about 1 kB.
 _MAX_CONFIG_BYTES = 2**20
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -40,11 +40,11 @@ def open_keras(path, dtype=None) -> keras.Model:
 
     Args:
         path: file name.
-        dtype: Keras dtype policy; None is the file's own.
+        dtype: Keras dtype policy; None is the policy in the file.
 
     Raises:
-        ValueError: if the file is damaged, holds another kind of model, or claims more data than
-            it has.
+        ValueError: if the file is damaged, holds another kind of model, or describes more data than
+            it holds.
     """
     limit = MAX_COMPRESSION * os.path.getsize(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ def _unpack(path, weights, limit):
         try:
             members = [archive.getinfo(name) for name in (_CONFIG, _WEIGHTS)]
             for member in members:
-                # Others can take gigabytes to set up.
+                # Other compression methods can allocate gigabytes before they read data.
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise ValueError(f"{member.filename} is compressed in an unusual way")
             claimed = sum(member.file_size for member in members)
@@ -88,11 +88,11 @@ def _unpack(path, weights, limit):
 
 
 def _read_config(text, path):
-    """`(configuration, name of the dtype policy)` in the text of a `config.json`."""
+    """Returns the configuration and the name of the dtype policy in a `config.json` text."""
     try:
         top = json.loads(text)
         if not isinstance(top, dict) or not isinstance(top.get("config"), dict):
-            raise ValueError(f"{_CONFIG} describes no model")
+            raise ValueError(f"{_CONFIG} does not describe a model")
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from None
     expected = [family.model.__name__ for family in FAMILIES]
@@ -118,12 +118,12 @@ def _read_config(text, path):
 
 
 def _registered_name(family):
-    """The name under which Keras saves the model class of a family."""
+    """Returns the name under which Keras saves the model class of a family."""
     return keras.saving.get_registered_name(family.model)
 
 
 def _read_shapes(weights, path, limit):
-    """Shapes of all arrays in a HDF5 file; none is read."""
+    """Returns the shapes of all arrays in an HDF5 file, without reading the arrays."""
     shapes, claimed = [], 0
 
     def visit(name, item):
@@ -132,7 +132,7 @@ def _read_shapes(weights, path, limit):
             return
         shapes.append(item.shape or ())
         claimed += math.prod(shapes[-1]) * item.dtype.itemsize
-        # An array can claim any shape: what was never written is read as zeros.
+        # An array in the file can claim any shape: missing data are read as zeros.
         if claimed > limit:
             raise ValueError(f"{name!r} claims the shape {shapes[-1]}")
 

@@ -1,6 +1,7 @@
-"""One writer per workdir: a locked file in it, for as long as the training process lives.
+"""Allows one writer per workdir: the training process locks a file in it until the process ends.
 
-The operating system releases the lock when the process ends, also by SIGKILL. Readers take none.
+The operating system releases the lock when the process ends, also after SIGKILL. Readers do not
+lock.
 """
 
 import contextlib
@@ -16,21 +17,21 @@ from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json
 
 _NAME = "lock"
-# File systems without locks, such as Lustre mounted without `flock`, answer with these.
+# Errors of file systems without locks, such as Lustre mounted without `flock`.
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
 def only_writer(workdir, log):
-    """Makes a workdir and holds its lock; a workdir that is left empty is removed again.
+    """Creates a workdir and holds its lock; afterwards removes the workdir if it is empty.
 
     Args:
-        workdir: its path.
-        log: called with a warning where the file system has no locks.
+        workdir: path of the workdir.
+        log: called with a warning if the file system has no locks.
 
     Raises:
-        UserError: if another process holds the lock, which is named, or the directory cannot be
-            made.
+        UserError: if another process holds the lock (the message names it), or the directory cannot
+            be created.
         RunError: if the disk is full.
     """
     workdir = Path(workdir)
@@ -44,23 +45,23 @@ def only_writer(workdir, log):
     try:
         yield
     finally:
-        # Removed before it is released, so that it is never the file of the next process.
+        # Removed before the lock is released: afterwards the file could be that of another process.
         if _is_at(lock, path):
             os.unlink(path)
         os.close(lock)
-        with contextlib.suppress(OSError):  # The run has left something in it.
+        with contextlib.suppress(OSError):  # The folder is not empty.
             for folder in made:
                 folder.rmdir()
 
 
 def cannot_write(workdir, error):
-    """The error to raise when an `OSError` has stopped the first write to a workdir."""
+    """Returns the error to raise after an `OSError` at the first write to a workdir."""
     problem = f"Cannot write to --workdir {workdir}: {error.strerror}."
     return RunError(problem) if error.errno == errno.ENOSPC else UserError(problem)
 
 
 def _acquire(path, log):
-    """Locks a file, with what names this process in it; returns its descriptor."""
+    """Locks a file and writes the identity of this process to it; returns its descriptor."""
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -77,7 +78,7 @@ def _acquire(path, log):
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # The process that held it has just removed it.
+        os.close(lock)  # Another process removed the file before this one locked it.
 
 
 def _lock(lock, path, log):
@@ -85,7 +86,7 @@ def _lock(lock, path, log):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(
-            f"{path.parent} is in use by {_describe_holder(path)}. Wait for its end or stop it, or "
+            f"{path.parent} is in use by {_describe_holder(path)}. Wait until it ends, stop it, or "
             "choose another --workdir."
         ) from None
     except OSError as error:
@@ -98,7 +99,7 @@ def _lock(lock, path, log):
 
 
 def _is_at(lock, path):
-    """Whether an open file is still the one at a path."""
+    """Whether an open file is still the file at `path`."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(lock), os.stat(path))
     return False
@@ -107,7 +108,7 @@ def _is_at(lock, path):
 def _describe_holder(path):
     try:
         holder = read_json(path)
-    except UserError:  # Locked this moment, and not written yet.
+    except UserError:  # The process has locked the file, but not written to it yet.
         return "another process"
     pid, host, since = (str(holder.get(key))[:80] for key in ("pid", "host", "since"))
     return f"process {pid} on {host} since {since}"

@@ -1,4 +1,4 @@
-"""`manifest.json` of a run: what is needed to repeat it, beside its configuration.
+"""`manifest.json` of a run: everything besides `config.json` that is needed to repeat the run.
 
 It holds the seed, the manifest of the training data, and one entry for each start of the run:
 command, strategy, hosts, commit, versions, compiled ops.
@@ -19,12 +19,12 @@ from pipelines.runs.json_file import read_json, write_json
 
 
 def write_manifest(path, *, seed, data, strategy, hosts=1):
-    """Writes the manifest, with an entry for this start after those of earlier ones.
+    """Writes the manifest; adds an entry for this start after the entries of earlier starts.
 
     Args:
         path: file name.
-        seed: of the experiment.
-        data: `manifest()` of the training data.
+        seed: seed of the experiment.
+        data: `DataSource.manifest()` of the training data.
         strategy: description of the strategy.
         hosts: number of processes that train.
     """
@@ -45,10 +45,10 @@ def write_manifest(path, *, seed, data, strategy, hosts=1):
 
 
 def read_data(path) -> dict:
-    """The manifest of the training data.
+    """Returns the manifest of the training data.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the file is missing or damaged.
     """
     data = read_json(path).get("data")
     if not isinstance(data, dict):
@@ -57,19 +57,19 @@ def read_data(path) -> dict:
 
 
 def read_labels(path) -> tuple[str, ...]:
-    """The class names of the training data, in label order.
+    """Returns the class names of the training data, in label order.
 
     Raises:
-        UserError: if there are none.
+        UserError: if the file is missing or damaged, or has no class names.
     """
     labels = read_data(path).get("labels")
     if not isinstance(labels, list):
-        raise UserError(f"{path} names no labels. Restore it.")
+        raise UserError(f"{path} has no labels. Restore it.")
     return tuple(labels)
 
 
 def read_hosts(path) -> int | None:
-    """Number of hosts at the newest start; None if there was none or it is not known."""
+    """Returns the number of hosts at the newest start; None if unknown or without a start."""
     starts = _read_starts(path)
     hosts = starts[-1].get("hosts") if starts and isinstance(starts[-1], dict) else None
     return hosts if type(hosts) is int and hosts > 0 else None
@@ -81,7 +81,7 @@ def _read_starts(path):
 
 
 def _git_state():
-    """Commit of the code that runs and whether it was changed; None outside a checkout."""
+    """Returns the commit of this code, with "-dirty" if changed; None outside a checkout."""
     here = os.path.dirname(os.path.abspath(__file__))
     try:
         output = subprocess.run(

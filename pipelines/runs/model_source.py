@@ -1,4 +1,4 @@
-"""Where a model comes from, as a value, and the model opened or loaded from there."""
+"""Finds models on disk, builds them with their weights, or loads the weights into a model."""
 
 import dataclasses
 import os
@@ -20,15 +20,15 @@ _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 
 @dataclasses.dataclass(frozen=True)
 class ModelSource:
-    """A model on disk that was found and not read.
+    """A model on disk that was found, but not read yet.
 
     Attributes:
-        name: for messages: the path that the user gave, and the step of a checkpoint.
+        name: name for messages: the path that the user gave, and the step of a checkpoint.
         kind: "npz", "keras", "safetensors", "checkpoint" (of TensorFlow, in a workdir), or
             "saved_model", which `find` does not return and `open_model` does not read.
-        path: the file or folder to read; the prefix of a checkpoint's files.
-        workdir: the run it belongs to, or None.
-        ema: of a checkpoint: the moving average instead of the weights.
+        path: file or folder to read; for a checkpoint, the prefix of its files.
+        workdir: the run that wrote the model, or None.
+        ema: for a checkpoint: whether to read the moving average instead of the weights.
     """
 
     name: str
@@ -44,13 +44,14 @@ def find(path, weights="final") -> ModelSource:
     Args:
         path: a workdir, a `.npz`, `.keras` or `.safetensors` file, a folder with
             `model.safetensors`, or `SHIPPED`.
-        weights: of a workdir: "final", its newest weights; "ema", their moving average, from the
-            newest checkpoint until the run has written `ema.npz`; "best", the checkpoint with the
-            highest score (train.keep_best), of which the average if there is one.
+        weights: for a workdir: "final", the newest weights; "ema", their moving average, from
+            `ema.npz` or, before the run has ended, from the newest checkpoint; "best", the
+            checkpoint with the highest score (train.keep_best): its moving average if the run keeps
+            one, else its weights.
 
     Raises:
-        UserError: if there is nothing, nothing that can be read, or a choice among `weights` in
-            what is no workdir.
+        UserError: if the path does not exist or is not a model, or `weights` is not "final" and the
+            path is not a workdir.
     """
     path = os.fspath(path)
     if weights != "final":
@@ -66,15 +67,15 @@ def find(path, weights="final") -> ModelSource:
 
 
 def is_run(path) -> bool:
-    """Whether `path` is the workdir of a run: a safetensors folder has a config.json too."""
+    """Whether `path` is the workdir of a run, and not a safetensors folder with a config.json."""
     return os.path.exists(Workdir(path).config) and not _is_safetensors_folder(path)
 
 
 def has_preprocessing(source) -> bool:
-    """Whether a source stores its preprocessing; if not, `open_model` has to assume it.
+    """Whether a source stores its preprocessing; otherwise `open_model` assumes one.
 
     Raises:
-        UserError: if the file beside it is damaged.
+        UserError: if the sidecar of the weights is damaged.
     """
     if source.kind not in ("npz", "keras"):
         return True
@@ -89,17 +90,18 @@ def open_model(
 ) -> tuple[keras.Model, vit_tf.Preprocessing]:
     """Builds the model of a source, with its weights and preprocessing.
 
-    A file that stores no preprocessing gets the reference's (direct resize) and no labels.
+    If a file stores no preprocessing, the preprocessing of the reference code (direct resize) is
+    used, without labels.
 
     Args:
         source: from `find`.
-        dtype: Keras dtype policy; None is the one the model was trained in, or the global one if
-            the source does not tell.
-        log: called with what had to be assumed of a file of another project, a sentence each.
-        assumed: fields of `vit_tf.Preprocessing` by name, for a file that stores none.
+        dtype: Keras dtype policy; None is the policy of training, or the global policy if the
+            source does not store it.
+        log: called with a sentence for each assumption about a file of another project.
+        assumed: fields of `vit_tf.Preprocessing` by name, for a file without preprocessing.
 
     Raises:
-        UserError: if the source is damaged or holds no model of `vit_tf`.
+        UserError: if the source is damaged or does not hold a model of `vit_tf`.
     """
     try:
         if source.kind == "checkpoint":
@@ -112,13 +114,13 @@ def open_model(
 
 
 def load(model, source, head="reset"):
-    """Loads a source's weights into a model, resizing positions; see `vit_tf.load_npz`.
+    """Loads a source's weights into a model and resizes position embeddings; see `vit_tf.load_npz`.
 
     Returns:
         `vit_tf.weights.LoadReport`.
 
     Raises:
-        UserError: if they do not fit. The model is then unchanged.
+        UserError: if the weights do not fit the model. The model is then unchanged.
     """
     try:
         if source.kind in ("npz", "safetensors"):
@@ -137,7 +139,7 @@ def _is_safetensors_folder(path):
 
 def _find_file(path):
     if not os.path.isfile(path):
-        # A pipe or device can be endless.
+        # Reading a pipe or a device may never end.
         raise UserError(f"{path} is not a file.")
     for kind in ("npz", "keras", "safetensors"):
         if path.endswith("." + kind):
@@ -151,7 +153,7 @@ def _find_file(path):
 def _find_run(path, weights):
     if path == SHIPPED or (os.path.exists(path) and not is_run(path)):
         raise UserError(
-            f"--weights={weights} chooses within a workdir, and {path} is none: it has one set of "
+            f"--weights={weights} needs a workdir, but {path} is not a workdir: it has one set of "
             "weights. Leave the flag out, or name a workdir."
         )
     if not os.path.exists(path):
@@ -162,8 +164,8 @@ def _find_run(path, weights):
 def _find_final(run):
     if os.path.exists(os.path.join(run.path, "saved_model.pb")):
         raise UserError(
-            f"{run.path} is a SavedModel, whose weights only serve. Expected the workdir, .npz or "
-            ".keras file it was exported from."
+            f"{run.path} is a SavedModel, which is for serving only. Expected the workdir, .npz or "
+            ".keras file that it was exported from."
         )
     if os.path.exists(run.config) and os.path.exists(run.final):
         return ModelSource(run.path, "npz", run.final, workdir=run)
@@ -195,10 +197,10 @@ def _find_best(run):
     step = checkpoints.best(run.checkpoints)
     if step is None:
         raise UserError(
-            f"{run.path} has no best checkpoint: none in {run.checkpoints} is whole and has a "
+            f"{run.path} has no best checkpoint: none in {run.checkpoints} is undamaged and has a "
             "score. Use --weights=final, or train with --set train.keep_best=true."
         )
-    # Evaluations, and so the scores, are of the average where there is one.
+    # If the run keeps an average, evaluations use it, so the scores are scores of the average.
     ema = run.read_experiment().train.ema_decay is not None
     name = f"{run.path} (best, {'average at ' if ema else ''}step {step})"
     return _checkpoint_source(name, run, step, ema)
@@ -210,7 +212,7 @@ def _checkpoint_source(name, run, step, ema=False):
 
 
 def _open_arrays(source, dtype, log, assumed):
-    """A `.npz` file or safetensors."""
+    """Opens a `.npz` file or safetensors."""
     with open_checkpoint(source.path) as file:
         config = file.config
         if source.kind == "npz":  # Safetensors cannot be compressed.
@@ -225,7 +227,7 @@ def _open_arrays(source, dtype, log, assumed):
 
 
 def _trained_dtype(source):
-    """The dtype policy that the arrays of a source were trained in; None if nothing tells."""
+    """Returns the dtype policy of the training of a source; None if it is unknown."""
     if source.kind != "npz":
         return None
     dtype = read_sidecar(source.path).dtype

@@ -8,16 +8,17 @@ import time
 
 import tensorflow as tf
 
-# Fractions of the time spent waiting for data from which a log line says so, and a hint follows it.
+# Fraction of the time spent waiting for data from which a log line shows it, and from which a hint
+# is logged.
 _SHOWN_WAIT, _HINTED_WAIT = 0.05, 0.2
-# Seconds of training that the hint judges by.
+# Seconds of training over which the hint measures the fraction.
 _JUDGED_SECONDS = 5.0
-# Seconds between two signs of life while something compiles.
+# Seconds between two log lines during compilation.
 _SIGN_EVERY = 10.0
 
 
 def say(message):
-    """Prints at once, also into a pipe."""
+    """Prints a message and flushes the output, so that pipes get it immediately."""
     print(message, flush=True)
 
 
@@ -26,8 +27,8 @@ def compiling(what, done, log):
     """Logs every 10 s how long `what` has been compiling.
 
     Args:
-        what: as it is called in the log.
-        done: `threading.Event`; ends the log lines, as the end of the block does, which sets it.
+        what: name of the function that is compiled, for the log.
+        done: `threading.Event`; setting it ends the log lines. The end of the block sets it.
         log: called with each line.
     """
     begin = time.perf_counter()
@@ -47,12 +48,12 @@ def compiling(what, done, log):
 
 @dataclasses.dataclass
 class _Timing:
-    """Training steps that were timed.
+    """Measured time of training steps.
 
     Attributes:
-        steps: how many.
-        seconds: how long they took.
-        waited: seconds of these in which they waited for data.
+        steps: number of steps.
+        seconds: duration of the steps.
+        waited: seconds of the duration that were spent waiting for data.
     """
 
     steps: int = 0
@@ -66,7 +67,7 @@ class _Timing:
 
     @property
     def data_wait(self):
-        """The share of the time in which they waited for data; 0 without any steps."""
+        """Fraction of the duration that was spent waiting for data; 0 without steps."""
         return min(self.waited / self.seconds, 1.0) if self.steps else 0.0
 
 
@@ -75,7 +76,7 @@ class Progress:
 
     Args:
         run: `Workdir`.
-        step: step the run starts or goes on from.
+        step: step from which the run starts or resumes.
         total_steps: steps of the whole run.
         batch_size: images per step.
     """
@@ -90,7 +91,7 @@ class Progress:
         self._start = step
 
     def restart(self):
-        """Goes on from what `metrics.jsonl` holds, also after a rewind."""
+        """Sets the counters from `metrics.jsonl`; also called after a rewind."""
         lines = self._run.read_metrics()
         self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
         self._logged_step = max([0] + [x["step"] for x in lines if "learning_rate" in x])
@@ -105,10 +106,10 @@ class Progress:
 
     @contextlib.contextmanager
     def timed(self, steps):
-        """Times `steps` training steps; the first call, which compiles, does not count.
+        """Measures the time of `steps` training steps; ignores the first call, which compiles.
 
-        Yields an object whose attribute `waited` takes the seconds that the steps waited for data,
-        and `steps` their number if they were fewer.
+        Yields an object. Set its attribute `waited` to the seconds that the steps waited for data,
+        and `steps` to the number of steps if it was smaller.
         """
         is_first = not self._compiled.is_set()
         if is_first:
@@ -125,7 +126,7 @@ class Progress:
             self._seconds_per_step = timing.seconds / timing.steps
 
     def steps_within(self, seconds):
-        """About how many steps fit into `seconds`; 1 until a step has been timed."""
+        """Returns about how many steps fit into `seconds`; 1 until a step has been measured."""
         if self._seconds_per_step is None:
             return 1
         return max(1, int(seconds / self._seconds_per_step))
@@ -134,11 +135,11 @@ class Progress:
         """Logs the mean loss of the steps since the last log line.
 
         Args:
-            step: steps done.
+            step: number of finished steps.
             loss_sum: sum of the losses of the steps since the last log line.
-            learning_rate: of the last step.
-            gradient_norm: of the last step that was not skipped, before clipping.
-            skipped: steps since the last log line that were not finite and changed nothing.
+            learning_rate: learning rate of the last step.
+            gradient_norm: gradient norm of the last step that was not skipped, before clipping.
+            skipped: number of steps since the last log line that were skipped as not finite.
         """
         counted = step - self._logged_step - skipped
         values = {"step": step, "learning_rate": learning_rate}
@@ -166,7 +167,7 @@ class Progress:
         self._record(values)
 
     def _hint(self):
-        """Says once that the images come too slowly, as soon as enough steps tell so."""
+        """Logs a hint, once per run, if training waits too long for images."""
         if self._judged is None:
             self._judged = _Timing()
             return
@@ -176,14 +177,14 @@ class Progress:
         if self._judged.data_wait >= _HINTED_WAIT and not self._hinted:
             self._hinted = True
             say(
-                "hint: the images come too slowly. More CPU cores, smaller stored images, fewer "
+                "hint: training waits for images. More CPU cores, smaller stored images, fewer "
                 "augmentations, a larger data.shuffle_window (longer reads) or, instead of many "
                 "small files, records (pipelines.make_tfrecords) help"
             )
         self._judged = _Timing()
 
     def log_evaluation(self, step, means, seconds):
-        """Logs an evaluation: the dict of `Evaluator.run`."""
+        """Logs the results of an evaluation: `means` is the dict of `Evaluator.run`."""
         values = {"step": step} | {f"eval_{name}": value for name, value in means.items()}
         self.last_evaluated = step
         say(
@@ -193,7 +194,7 @@ class Progress:
         self._record(values)
 
     def write_images(self, name, images):
-        """Shows images in TensorBoard.
+        """Writes images for TensorBoard.
 
         Args:
             name: tag.

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: Ctrl-C and SIGTERM."""
+"""Handles the signals that stop a run: Ctrl-C and SIGTERM."""
 
 import contextlib
 import os
@@ -9,10 +9,10 @@ from pipelines.errors import Interrupted
 
 
 class Signals:
-    """Notes Ctrl-C and SIGTERM, so that a run can look at them between two steps.
+    """Records Ctrl-C and SIGTERM, so that a run can check for them between two steps.
 
-    A second Ctrl-C ends the process in the ordinary way. Outside the main thread, where Python
-    cannot install handlers, signals keep their meaning.
+    A second Ctrl-C ends the process as usual. Outside the main thread, Python cannot install
+    handlers, so signals are handled as usual.
     """
 
     def __init__(self):
@@ -35,13 +35,13 @@ class Signals:
     def _receive(self, number, frame):
         del frame
         self._received = signal.Signals(number).name
-        # Not print: the signal may have come in the middle of one, which must not be entered again.
+        # Not print: the signal may have interrupted a print, and print cannot be re-entered.
         with contextlib.suppress(OSError):
             os.write(1, f"{self._received}: saving after the running step ...\n".encode())
         self._restore()
 
     def check(self):
-        """Raises `Interrupted` if a signal came since the last look."""
+        """Raises `Interrupted` if a signal came since the last call."""
         if self._received:
             name, self._received = self._received, None
             raise Interrupted(name)

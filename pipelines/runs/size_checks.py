@@ -1,6 +1,6 @@
-"""Compares the size of a model that a file describes with the file, before it is built.
+"""Compares the model that a file describes with the size of the file, before the model is built.
 
-A few bytes of configuration can describe a model that takes all memory.
+A few bytes of configuration can describe a model that needs more memory than the machine has.
 """
 
 import math
@@ -8,23 +8,24 @@ import os
 
 from vit_tf import cost
 
-# How much larger than the file its content may be. Neither Keras nor `save_npz` compresses, and
-# trained weights cannot be compressed by much.
+# Largest ratio of the content's size to the file's size. Neither Keras nor `save_npz` compresses,
+# and trained weights cannot be compressed much.
 MAX_COMPRESSION = 10
-# The largest input that a file may ask for: an image of 800 MB, or 8 x 8 patches of 4096 x 4096.
+# The largest input of a model in a file: an image of 800 MB (float32), or the 512 x 512 patches of
+# 8 x 8 pixels in an image of 4096 x 4096.
 _MAX_PIXELS, _MAX_PATCHES = 8192**2, 512**2
 
 
 def check_size(config, shapes, path):
-    """Refuses a model with more weights than a file holds, or too large an input.
+    """Refuses a model with more weights than its file holds, or with too large an input.
 
     Args:
-        config: the configuration that the file claims.
-        shapes: shapes of the arrays that are really there.
-        path: the file, for messages.
+        config: the configuration in the file.
+        shapes: shapes of the arrays in the file.
+        path: path of the file, for messages.
 
     Raises:
-        ValueError: then.
+        ValueError: if the model is refused.
     """
     numbers = sum(math.prod(shape) for shape in shapes)
     if cost.arrays(config) > len(shapes) or cost.parameters(config) > numbers:
@@ -36,10 +37,10 @@ def check_size(config, shapes, path):
 
 
 def check_input(config, path):
-    """Refuses a model whose images are too large, which no array shows.
+    """Refuses a model with too large images. The shapes of arrays do not show the image size.
 
     Raises:
-        ValueError: then.
+        ValueError: if the model is refused.
     """
     patches = math.prod(config.grid or (0, 0))
     if math.prod(config.image_size) > _MAX_PIXELS or patches > _MAX_PATCHES:
@@ -53,7 +54,7 @@ def check_compression(config, path):
     """Refuses a file that is far too small for the weights of its model, even in float16.
 
     Raises:
-        ValueError: then.
+        ValueError: if the file is refused.
     """
     parameters, size = cost.parameters(config), os.path.getsize(path)
     if 2 * parameters > MAX_COMPRESSION * size:

@@ -1,4 +1,4 @@
-"""Names of distribution strategies -> `tf.distribute` strategies."""
+"""Builds `tf.distribute` strategies from their names."""
 
 import queue
 import socket
@@ -15,12 +15,12 @@ _TPU_TIMEOUT = 12  # Seconds.
 
 
 def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
-    """Builds a strategy. Call it before anything touches a device.
+    """Builds a strategy. Call it before TensorFlow uses any device.
 
     Args:
-        name: "auto" (mirrored if there are several devices, else one), "one_device", "mirrored"
-            (all GPUs, or all logical CPUs without GPUs) or "tpu".
-        logical_cpus: number of devices to split the CPU into.
+        name: "auto" (mirrored if there are several devices, else one_device), "one_device",
+            "mirrored" (all GPUs; without GPUs, all logical CPUs) or "tpu".
+        logical_cpus: number of logical devices to split the CPU into.
         tpu: name, address or "local" for `TPUClusterResolver`.
         zone: Cloud zone of the TPU.
         project: Cloud project of the TPU.
@@ -29,7 +29,7 @@ def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
         A `tf.distribute.Strategy`.
 
     Raises:
-        UserError: if the name is unknown or no TPU answers.
+        UserError: if the name is unknown or no TPU can be reached.
     """
     if name not in STRATEGIES:
         raise UserError(f"--strategy must be one of {', '.join(STRATEGIES)}. Received: {name}.")
@@ -50,10 +50,10 @@ def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
 
 
 def _mirrored(names):
-    """One process, many devices; NCCL where they are GPUs.
+    """Returns a strategy for several devices of one process; GPUs use NCCL.
 
-    Elsewhere TensorFlow takes collective ops, which remember the shapes of the first model of a
-    process, and are out of order after the first step that fails.
+    CPUs get `ReductionToOneDevice`. By default TensorFlow would use collective ops, which fail for
+    a second model with other shapes in the same process, and after the first failed step.
     """
     if "GPU" in names[0]:
         return tf.distribute.MirroredStrategy(names)
@@ -61,21 +61,21 @@ def _mirrored(names):
 
 
 def _tpu_strategy(tpu, zone, project):
-    """Connects as TensorFlow documents it.
+    """Connects to a TPU in the way that TensorFlow documents.
 
-    Finding the TPU is bounded in time, because the resolver polls a metadata service for minutes
-    where there is none. Initialising one that was found may take as long as it takes, but a failed
-    initialisation never reaches TPUStrategy, which would die with an IndexError.
+    Finding the TPU has a timeout, because without a TPU the resolver polls a metadata service for
+    minutes. Initialisation has no timeout. After a failed initialisation TPUStrategy is not called,
+    because it would raise an IndexError.
     """
     try:
         if tpu not in ("", "local"):
-            # Remote workers cannot run the Python part of the input pipeline.
-            say("images are read by this process: run it on the TPU's own host if it stands still")
+            # Remote workers cannot run the Python code of the input pipeline.
+            say("this process reads the images: if training hangs, run it on the host of the TPU")
         resolver = _within(_TPU_TIMEOUT, lambda: _resolve_tpu(tpu, zone, project))
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    except Exception as error:  # The clients below raise many unrelated types.
+    except Exception as error:  # TPU clients raise many unrelated types.
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(
             f"--strategy=tpu found no TPU (--tpu={tpu or 'not given'}): {reason}. Pass --tpu=NAME "
@@ -95,7 +95,7 @@ def _resolve_tpu(tpu, zone, project):
 
 
 def _within(seconds, function):
-    """`function()`, or TimeoutError; the thread left behind does not keep the process alive."""
+    """Returns `function()` or raises TimeoutError; a daemon thread runs the function."""
     outcome = queue.Queue()
 
     def attempt():
@@ -115,7 +115,7 @@ def _within(seconds, function):
 
 
 def num_hosts(strategy) -> int:
-    """How many hosts read data, each its slice of every global batch."""
+    """Returns the number of hosts that read data, each host its slice of every global batch."""
     contexts = []
 
     def note(context):
@@ -127,7 +127,7 @@ def num_hosts(strategy) -> int:
 
 
 def describe(strategy) -> str:
-    """One phrase for the user: how many replicas on which kind of device."""
+    """Returns a phrase for the log: the number of replicas and the kind of device."""
     replicas = strategy.num_replicas_in_sync
     kind = strategy.extended.worker_devices[0].split(":")[-2]
     return f"{replicas} {'replica' if replicas == 1 else 'replicas'} on {kind}"

@@ -1,4 +1,4 @@
-"""The directory of a run: names of its files, its configuration, its metrics."""
+"""The directory of a run: names of its files, its configuration and its metrics."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import cannot_write
 from vit_tf.checkpoints.atomic_file import write_atomically
 
-# These may change between two starts of one run: they do not change what a step computes.
+# These settings may change between two starts of a run: they do not change what a step computes.
 _MAY_CHANGE = (
     "train.log_every",
     "train.eval_every",
@@ -19,7 +19,7 @@ _MAY_CHANGE = (
     "train.keep_last",
     "train.keep_every",
     "train.keep_best",
-    # A run that stops at bad images has met none so far.
+    # A run that stops at bad images has not trained on any so far.
     "data.bad_images",
     "train.non_finite",
 )
@@ -30,7 +30,7 @@ class Workdir:
     """Paths of a run, and the files in it that are not TensorFlow's.
 
     Args:
-        path: directory; `create` makes it.
+        path: the directory; `create` creates it.
 
     Raises:
         UserError: if the path is a URL.
@@ -53,16 +53,17 @@ class Workdir:
         """Checks that `experiment` may run here; writes nothing.
 
         Args:
-            experiment: what is to run.
-            data: `manifest()` of the training data.
+            experiment: the experiment to run.
+            data: `DataSource.manifest()` of the training data.
             extend: whether `train.steps` may differ.
 
         Returns:
-            `train.steps` of the run that is here; None without one.
+            `train.steps` of the run in this directory; None without a run.
 
         Raises:
-            UserError: if the directory holds another experiment or more steps, cannot be one, was
-                trained on data that have changed since, or holds nothing to extend.
+            UserError: if the directory holds another experiment, checkpoints of later steps or
+                results without checkpoints, if the training data have changed, or if `extend` is
+                set and there is no run.
         """
         steps = None
         if os.path.exists(self.config):
@@ -76,8 +77,8 @@ class Workdir:
                     )
             if os.path.exists(self.final) and not _has_entries(self.checkpoints):
                 raise UserError(
-                    f"{self.path} holds {os.path.basename(self.final)} and no checkpoint to go on "
-                    "from; starting anew would replace it. Choose another --workdir."
+                    f"{self.path} holds {os.path.basename(self.final)} and no checkpoint to resume "
+                    "from; a new run would replace the file. Choose another --workdir."
                 )
         elif _has_entries(self.checkpoints):
             raise UserError(
@@ -85,13 +86,13 @@ class Workdir:
             )
         elif extend:
             raise UserError(
-                f"--extend goes on with a run, and {self.path} holds none. Leave the flag out, or "
+                f"--extend continues a run, but {self.path} holds no run. Leave the flag out, or "
                 "name the --workdir of a run."
             )
         return steps
 
     def _check_experiment(self, experiment, extend):
-        """Compares with the experiment that is here; returns its `train.steps`."""
+        """Compares `experiment` with `config.json`; returns the `train.steps` of `config.json`."""
         before, steps = self.read_experiment(), experiment.train.steps
         may_change = (*_MAY_CHANGE, "train.steps") if extend else _MAY_CHANGE
         changed = differences(before.to_dict(), experiment.to_dict())
@@ -112,10 +113,10 @@ class Workdir:
         return before.train.steps
 
     def create(self, experiment: Experiment):
-        """Makes the directory and writes the configuration.
+        """Creates the directory and writes the configuration.
 
         Raises:
-            UserError: if that is not possible.
+            UserError: if the directory cannot be written.
             RunError: if the disk is full.
         """
         try:
@@ -126,27 +127,27 @@ class Workdir:
             raise cannot_write(self.path, error) from None
 
     def remove_results(self):
-        """Deletes what an earlier, shorter run ended with; its weights are in a checkpoint."""
+        """Deletes the results of an earlier, shorter run; its weights stay in a checkpoint."""
         for path in (self.final, self.ema):
             for name in (path, path + ".json"):
                 if os.path.exists(name):
                     os.remove(name)
 
     def read_experiment(self) -> Experiment:
-        """The experiment that runs here.
+        """Returns the experiment in `config.json`.
 
         Raises:
-            UserError: if `config.json` is missing, damaged or of another program.
+            UserError: if `config.json` is missing, damaged or not an experiment.
         """
         return Experiment.from_dict(read_json(self.config), source=self.config)
 
     def append_metrics(self, values: dict):
-        """Adds one line to `metrics.jsonl`, numbers in full precision."""
+        """Adds one line to `metrics.jsonl`, with numbers in full precision."""
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(values, allow_nan=False) + "\n")
 
     def append_non_finite(self, values: dict):
-        """Adds one line to `non_finite.jsonl`; a crash or a full disk leaves no half line."""
+        """Adds one line to `non_finite.jsonl`; a crash or a full disk leaves no incomplete line."""
         before = b""
         if os.path.exists(self.non_finite):
             with open(self.non_finite, "rb") as file:
@@ -155,7 +156,7 @@ class Workdir:
         write_atomically(self.non_finite, lambda file: file.write(before + line))
 
     def read_metrics(self) -> list[dict]:
-        """All whole lines of `metrics.jsonl`; what a crash cut off, or is not ours, is left out."""
+        """Returns the lines of `metrics.jsonl`; incomplete or foreign lines are left out."""
         lines = []
         if os.path.exists(self.metrics):
             with open(self.metrics, encoding="utf-8", errors="replace") as file:
@@ -169,7 +170,7 @@ class Workdir:
         return lines
 
     def drop_metrics_after(self, step: int):
-        """Forgets what a resumed run will compute again."""
+        """Deletes the metrics of later steps, which a resumed run computes again."""
         if not os.path.exists(self.metrics):
             return
         kept = [line for line in self.read_metrics() if line["step"] <= step]

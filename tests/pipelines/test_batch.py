@@ -151,7 +151,7 @@ def test_hosts_of_a_run(batch_command, tmp_path, records):
         ),
         (
             ["--hosts", "4", "--set", "data.sharding=files"],
-            "a file for each of 4 hosts, and digits/all:1.0.0 split 'train' has 1",
+            "a file for each of 4 hosts, but digits/all:1.0.0 split 'train' has 1",
         ),
         (["--step", "-1"], "step"),
         (["--step", str(10**18)], "--step=1000000000000000000 is too large"),

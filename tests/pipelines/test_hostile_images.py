@@ -207,7 +207,7 @@ def unreadable_folder(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("choice", "text"),
-    [("stop", "cannot be decoded: "), ("skip", "Not one of the 16 images of training batch 0")],
+    [("stop", "cannot be decoded: "), ("skip", "None of the 16 images of training batch 0")],
 )
 def test_10000_unreadable_files_end_training(command, unreadable_folder, tmp_path, choice, text):
     data = f"data.name=folder:{unreadable_folder}"
@@ -242,7 +242,7 @@ def test_unreadable_files_end_evaluation(command, unreadable_folder, tmp_path, c
 
 
 def test_10000_unreadable_files_become_no_records(command, unreadable_folder, tmp_path):
-    for choice, text in (("stop", "cannot be decoded: "), ("skip", "Not one image of")):
+    for choice, text in (("stop", "cannot be decoded: "), ("skip", "None of the images of")):
         flags = ["--set", f"data.name=folder:{unreadable_folder}", "--split", "train=train"]
         result = command(
             "make_tfrecords", *flags, "--output", "out", "--set", f"data.bad_images={choice}"

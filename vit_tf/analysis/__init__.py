@@ -1,4 +1,4 @@
-"""What a model costs and what it has learned, as pure functions.
+"""Pure functions: the costs of a model, and what it has learned.
 
 `attention_maps`, `comparison` and `inspection` are imported when they are first used: costs need
 neither TensorFlow nor NumPy.

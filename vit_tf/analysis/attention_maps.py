@@ -1,4 +1,4 @@
-"""What a Vision Transformer attends to, computed by running it; no `N x N` weights are stored.
+"""Attention weights of a Vision Transformer, computed without storing `N x N` weights.
 
 `B` images, `T` tokens: the prefix, then `N` patches on `rows x columns`.
 """
@@ -25,9 +25,9 @@ def class_rows(model, inputs):
 def attention_maps(model, inputs):
     """How much attention each patch gets, in every layer and head.
 
-    With a class token, the softmax weights from it to the patches; they are not normalised again,
-    so with the weight it keeps for itself they sum to 1. Without one, the mean over the patches'
-    queries.
+    With a class token: the softmax weights from the class token to the patches. They are not
+    normalised again: together with the class token's weight for itself they sum to 1. Without a
+    class token: the mean over the queries of all patches.
 
     Args:
         model: a `VisionTransformer`.
@@ -56,10 +56,10 @@ def _mean_rows(model, inputs):
 def _mean_row(qkv, heads):
     """`A^T u` with u = 1 / N in every head, `[B, heads, N]` float32, for attention weights A.
 
-    Since attention is `A v`, this is the gradient of its mean over the tokens with respect to v,
-    the same in every column of v. The op so computes it without keeping A.
+    Since attention is `A v`, this is the gradient of its mean over the tokens with respect to v. It
+    is the same in every column of v. The op computes this gradient without storing A.
     """
-    qkv = tf.cast(qkv, tf.float32)  # else bfloat16 models would give weights of 8 bits
+    qkv = tf.cast(qkv, tf.float32)  # otherwise bfloat16 would round the weights to 8 bits
     with tf.GradientTape() as tape:
         tape.watch(qkv)
         mean = tf.reduce_mean(custom_ops.attention(qkv, heads), axis=1)

@@ -1,4 +1,4 @@
-"""How far two arrays are apart."""
+"""The difference of two arrays."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ def relative_difference(actual, expected, min_scale=_SMALLEST_FLOAT32) -> float:
 
     Args:
         actual, expected: float arrays of equal shape.
-        min_scale: the divisor where the largest expected value is smaller.
+        min_scale: the smallest divisor.
 
     Returns:
         0 for empty arrays, NaN if a value is NaN.

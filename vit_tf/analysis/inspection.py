@@ -1,6 +1,6 @@
 """What a Vision Transformer has learned, as arrays and as pictures (paper, section 4.5).
 
-Everything here is arithmetic on NumPy arrays that were taken out of a model: nothing runs one.
+All functions compute on NumPy arrays that were taken from a model; none of them runs a model.
 The pictures are float arrays in [0, 1], `[h, w]` grey or `[h, w, 3]` RGB.
 
 Shapes: `P` patch side in pixels, `C` channels, `D` width, `T` prefix tokens, `N = rows * columns`
@@ -10,8 +10,8 @@ patches in row-major order.
 import numpy as np
 import tensorflow as tf
 
-# Nine evenly spaced colours of matplotlib's viridis, which is monotonic in lightness: it reads the
-# same in grey print and with colour-blind eyes.
+# Nine evenly spaced colours of matplotlib's viridis. Its lightness is monotonic, so that pictures
+# are readable in grey print and for colour-blind people.
 _VIRIDIS = np.array(
     [
         (0x44, 0x01, 0x54),
@@ -35,7 +35,7 @@ def filter_components(kernel, count=28):
 
     Args:
         kernel: float `[P, P, C, D]`.
-        count: most components to return; the paper shows 28.
+        count: largest number of components to return; the paper shows 28.
 
     Returns:
         `(components, singular_values)`: float64 `[n, P, P, C]`, orthonormal when flattened, and
@@ -63,11 +63,11 @@ def position_similarity(table, grid, num_prefix_tokens=1):
     Args:
         table: float `[T + N, D]`.
         grid: `(rows, columns)` of the patches.
-        num_prefix_tokens: `T` leading rows without a place on the grid, which are left out.
+        num_prefix_tokens: `T` leading rows that are not patches; they are left out.
 
     Returns:
         float64 `[rows, columns, rows, columns]` in [-1, 1]: entry `[i, j]` is the map of position
-        `(i, j)`. A zero embedding has no direction; its similarity is 0, with itself as well.
+        `(i, j)`. A zero embedding has similarity 0 with every embedding, also with itself.
 
     Raises:
         ValueError: if the table does not have `T + N` rows.
@@ -83,8 +83,8 @@ def position_similarity(table, grid, num_prefix_tokens=1):
 def attention_map(class_row, grid, num_prefix_tokens=1):
     """Places the class token's attention on the patch grid.
 
-    The weights stay as the softmax gave them: what the class token pays to itself is left out and
-    the rest is not renormalised, so that a map sums to at most 1.
+    The class token's attention to itself is left out. The other weights are not normalised again,
+    so that a map sums to at most 1.
 
     Args:
         class_row: float `[..., T + N]`, the tap "class_row" of
@@ -128,8 +128,8 @@ def tile(images, columns, gap=1, fill=1.0):
         fill: value of gaps and of empty places.
 
     Returns:
-        `[R * (h + gap) - gap, columns * (w + gap) - gap]` and the channels, `R` rows, in the dtype
-        of `images`.
+        `[R * (h + gap) - gap, columns * (w + gap) - gap]`, followed by `C` if the images have it,
+        for `R` rows of images; same dtype as `images`.
 
     Raises:
         ValueError: if there is no image, or `columns` is below 1.
@@ -171,7 +171,7 @@ def encode_png(image):
             with 1 (grey), 3 (RGB) or 4 (RGBA) channels.
 
     Raises:
-        ValueError: for another shape or dtype, or if a value is not a number.
+        ValueError: if the image has another shape or dtype, or a value is NaN.
     """
     image = np.asarray(image)
     shape = image.shape

@@ -1,7 +1,7 @@
-"""Costs of the layers that every model is made of, for one image; see `vit_tf/cost.py`.
+"""Costs of single layers, for one image; see `vit_tf/cost.py`.
 
-`size` is the bytes of an activation. Norms, the softmax and the head compute in float32 whatever
-the policy.
+`size` is the number of bytes of an activation. Norms, the softmax and the head compute in float32
+under every policy.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ class Cost:
     macs: int = 0
     # Bytes that the backward pass reads.
     kept: int = 0
-    # Most bytes in use at once when no backward pass follows.
+    # Largest number of bytes in use at once without a backward pass.
     live: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -28,19 +28,19 @@ class Cost:
         return Cost(*map(operator.add, sums, others), max(live, other_live))
 
     def __mul__(self, count: int) -> "Cost":
-        """`count` of them, one after the other; hostile files name counts too large for a loop."""
+        """`count` of them in sequence. No loop, since a hostile file can state a huge count."""
         *sums, live = dataclasses.astuple(self)
         return Cost(*(count * number for number in sums), live * bool(count))
 
 
 def conv(side, channels, filters, pixels):
-    """A convolution without bias that writes `pixels` of `filters` channels."""
+    """A convolution without bias that writes `pixels` pixels of `filters` channels."""
     numbers = side * side * channels * filters
     return Cost(parameters=numbers, arrays=1, macs=numbers * pixels)
 
 
 def dense(inputs, outputs, rows=1):
-    """A dense layer with bias; what it keeps and reads is counted where it is used."""
+    """A dense layer with bias; the caller counts its activations."""
     return Cost(parameters=(inputs + 1) * outputs, arrays=2, macs=rows * inputs * outputs)
 
 
@@ -51,7 +51,7 @@ def head(inputs, classes, rows=1):
 
 
 def layer_norm(width, rows, size):
-    """Keeps what it reads in float32, scale times deviation, and three numbers of each row."""
+    """A LayerNorm; keeps its float32 input, scale times deviation, and three numbers per row."""
     values = FLOAT32 * rows * width
     return Cost(
         parameters=2 * width,
@@ -62,14 +62,14 @@ def layer_norm(width, rows, size):
 
 
 def group_norm(channels, pixels):
-    """Keeps the centred values in float32, and two numbers of each channel."""
+    """A GroupNorm; keeps the centred values in float32, and two numbers per channel."""
     values = FLOAT32 * channels * pixels
     kept = values + 2 * FLOAT32 * channels
     return Cost(parameters=2 * channels, arrays=2, kept=kept, live=2 * values)
 
 
 def norm_relu(channels, pixels, size):
-    """A GroupNorm and the ReLU behind it, whose result has `size` bytes a number."""
+    """A GroupNorm and the ReLU after it; the result has `size` bytes per number."""
     return group_norm(channels, pixels) + Cost(kept=size * channels * pixels)
 
 
@@ -79,5 +79,5 @@ def halved(sides):
 
 
 def also_float32(size):
-    """Bytes of a number that exists in float32 too, which is one tensor where all are float32."""
+    """Bytes per number of a tensor and its float32 copy; a float32 tensor has no copy."""
     return size if size == FLOAT32 else size + FLOAT32

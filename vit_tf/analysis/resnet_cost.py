@@ -5,11 +5,11 @@ from vit_tf.config import ResNetConfig, StemConfig
 
 
 def parts(config: ResNetConfig, size, fused) -> dict[str, Cost]:
-    """Costs of an image by part; `fused` changes nothing, see `vit_cost.parts`."""
+    """Costs of an image by part; `fused` has no effect, see `vit_cost.parts`."""
     del fused
     channels = config.root_channels
     root, sides = _root(config, config.image_size, size)
-    # The maximum reads a copy with zeros around.
+    # The max pooling reads a copy that is padded with zeros.
     padded = channels * (sides[0] + 2) * (sides[1] + 2)
     before, sides = channels * sides[0] * sides[1], halved(sides)
     pooled = channels * sides[0] * sides[1]
@@ -37,7 +37,7 @@ def stem(config: StemConfig, image_size, size) -> Cost:
 
 
 def _root(config, image_size, size):
-    """The convolution, and (height, width) of its result."""
+    """Cost of the root convolution, and (height, width) of its result."""
     sides = halved(image_size)
     pixels, channels = sides[0] * sides[1], config.root_channels
     image = 3 * image_size[0] * image_size[1]
@@ -45,7 +45,7 @@ def _root(config, image_size, size):
 
 
 def _stages(config, unit, sides, size):
-    """Costs of all stages, and the pixels of the last one's map."""
+    """Costs of all stages, and the number of pixels of the last feature map."""
     costs, channels = [], config.root_channels
     for stage, count in enumerate(config.stage_depths):
         filters, before = config.root_channels * 2**stage, sides[0] * sides[1]
@@ -58,12 +58,12 @@ def _stages(config, unit, sides, size):
 
 
 def _post_activation_unit(filters, channels, before, pixels, size):
-    """A unit that reads `channels` of `before` pixels and writes `4 * filters` of `pixels`."""
+    """A unit: reads `before` pixels of `channels`, writes `pixels` pixels of `4 * filters`."""
     outside = 4 * filters
     cost = _branch(filters, channels, before, pixels, size) + norm_relu(outside, pixels, size)
     if channels != outside:
         cost += group_norm(outside, pixels)
-    # The last norm, or that of the projection, while the larger of the two branches waits.
+    # The last norm, or the norm of the projection, while the larger branch is in memory.
     wait = size * max(channels * before, outside * pixels)
     return cost + Cost(live=wait + 2 * FLOAT32 * outside * pixels)
 
@@ -71,7 +71,7 @@ def _post_activation_unit(filters, channels, before, pixels, size):
 def _pre_activation_unit(filters, channels, before, pixels, size):
     """See `_post_activation_unit`."""
     outside = 4 * filters
-    # The first norm, while a shortcut that is not projected waits, or the last convolution.
+    # The first norm while an unprojected shortcut is in memory, or the last convolution.
     wait = size if channels == outside else 0
     first = channels * before * (2 * FLOAT32 + wait)
     last = size * pixels * (2 * outside + filters)
@@ -80,7 +80,7 @@ def _pre_activation_unit(filters, channels, before, pixels, size):
 
 
 def _branch(filters, channels, before, pixels, size):
-    """What both units have: convolutions, the norms between them, a projection if need be."""
+    """Layers of both kinds of units: convolutions, norms between them, perhaps a projection."""
     outside = 4 * filters
     cost = (
         conv(1, channels, filters, before)

@@ -7,10 +7,10 @@ from vit_tf.analysis import resnet_cost
 from vit_tf.analysis.layer_costs import FLOAT32, Cost, also_float32, dense, head, layer_norm
 from vit_tf.config import ViTConfig
 
-# Numbers that the compiled attention keeps of each row of weights, from which it makes them again.
+# Numbers that the compiled attention keeps per row of weights, to compute the row again.
 _SOFTMAX_STATISTICS = 2
-# Tensors of the MLP's hidden width that the gradients of an activation and of what follows read.
-# The forms are written as TensorFlow operations, each of which keeps its own inputs.
+# Tensors of the MLP's hidden width that the gradients of an activation and of the next layer read.
+# Activations consist of several TensorFlow operations, and each operation keeps its inputs.
 _ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4}
 
 
@@ -18,7 +18,7 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
     """Costs of an image by part.
 
     Args:
-        config: of the model.
+        config: configuration of the model.
         size: bytes of an activation.
         fused: whether the compiled ops run, which store neither patches nor attention weights.
     """
@@ -37,7 +37,7 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
     read = patches if config.classifier == "unpooled" else 1
     represented = config.representation_size
     if represented:
-        # The gradient of tanh reads its result, which the head may read as well, in float32.
+        # The gradient of tanh reads the result of tanh. In float32 the head reads the same tensor.
         is_read_by_head = config.num_classes and size == FLOAT32
         costs["pre_logits"] = dense(width, represented, read) + Cost(
             kept=read * size * (width + (0 if is_read_by_head else represented)),
@@ -57,7 +57,7 @@ def _embedding(config, patches, tokens, size, fused):
     patch, hidden = config.patch_size**2 * channels, config.hidden_size
     prefix = config.num_prefix_tokens
     has_table = config.position_embedding == "learned_1d"
-    # The compiled op reads the image itself, or the feature map that the stem keeps anyway.
+    # The compiled op reads the image itself, or the feature map that the stem already keeps.
     kept = (0 if config.stem else source) if fused else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
@@ -69,12 +69,12 @@ def _embedding(config, patches, tokens, size, fused):
 
 
 def _block(config, tokens, size, fused):
-    """The parts of one encoder block; every layer works while the shortcut waits."""
+    """Costs of one encoder block by part; the shortcut is in memory while each layer runs."""
     width, hidden = config.hidden_size, config.mlp_size
     stream, expanded = tokens * width, tokens * hidden
     masks = bool(config.dropout)
     norm = layer_norm(width, tokens, size)
-    # q | k | v, packed or apart, and what they give; then what stands for the weights.
+    # q | k | v (packed or split) and the result; then the weights or their statistics.
     attention, weights = 4 * stream * size, config.heads * tokens**2
     statistics = _SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
     softmax = weights * also_float32(size)
@@ -99,7 +99,7 @@ def _block(config, tokens, size, fused):
 
 
 def _mlp(config, rows, size):
-    """Without the masks of dropout."""
+    """Cost of the MLP without the masks of dropout."""
     width, hidden = config.hidden_size, config.mlp_size
     kept = rows * size * (width + _ACTIVATION_TENSORS[config.activation] * hidden)
     return dense(width, hidden, rows) + dense(hidden, width, rows) + Cost(kept=kept)
@@ -112,7 +112,7 @@ def _map_pooling(config, patches, size):
         parameters=width + (width + 1) * 3 * width,
         arrays=3,
         macs=width**2 + patches * 2 * width**2 + 2 * patches * width,
-        # Tokens, keys, values; weights, in float32 and as the product reads them; what was read.
+        # Tokens, keys, values, result; weights in float32 and in the dtype of the product.
         kept=size * (3 * patches * width + width) + weights * also_float32(size),
     )
     return attention + dense(width, width) + layer_norm(width, 1, size) + _mlp(config, 1, size)

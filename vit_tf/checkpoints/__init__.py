@@ -1,14 +1,14 @@
 """File formats of weights: the published npz layout, Hugging Face and timm.
 
-`vit_tf.weights` opens and writes them. An open checkpoint of any format has these attributes, by
-canonical published key (`published/`):
+`vit_tf.weights` opens and writes them. An open checkpoint of any format has these attributes; a key
+is a canonical published key (`published/`):
 
 - `shapes`: key -> shape; `check(key)` raises `ValueError` if the array is damaged; `read(key)`
   returns it as float32.
-- `config`: the model in the file, of which the arrays confirm the sizes. `trained_config`: what its
-  weights were trained with, or None where the file does not tell. `grid`: (rows, columns) of its
-  position table, or None.
-- `preprocessing`: from an image to the model's input, or None where the file does not tell.
-- `path`, `layout` ("published", "huggingface", "timm"), and `notes`: what was assumed of the
-  source, a sentence each.
+- `config`: the configuration of the model in the file; its sizes match the arrays.
+  `trained_config`: the configuration that the weights were trained with, or None if the file does
+  not state it. `grid`: (rows, columns) of the position table, or None.
+- `preprocessing`: the model's `Preprocessing`, or None if the file does not state it.
+- `path`, `layout` ("published", "huggingface", "timm"), and `notes`: assumptions about the source,
+  one sentence each.
 """

@@ -1,11 +1,11 @@
-"""Writing files so that a reader, or a crash, never sees half of one."""
+"""Writes files so that a reader never sees an incomplete file, even after a crash."""
 
 import os
 import tempfile
 
 
 def write_atomically(path, write):
-    """Writes a file beside its place, flushes it to disk and renames it: all of it or nothing.
+    """Writes a temporary file in the same directory, flushes it to disk and renames it.
 
     Args:
         path: file name; its directory must exist.

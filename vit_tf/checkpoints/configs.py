@@ -2,12 +2,12 @@
 
 
 def build_config(kind, path, **fields):
-    """A configuration of class `kind` with what a file holds.
+    """A configuration of class `kind` with the values in a file.
 
     Raises:
-        ValueError: if there is no such model; the message names the file and the reason.
+        ValueError: if the values are not valid; the message names the file and the reason.
     """
     try:
         return kind(**fields)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} describes no model of ours: {error}") from None
+        raise ValueError(f"{path} holds a model that vit_tf does not support: {error}") from None

@@ -5,17 +5,17 @@ import math
 import os
 import reprlib
 
-# The largest that are met list 21,843 labels with descriptions, about 3 MB.
+# The largest known files list 21,843 labels with descriptions, about 3 MB.
 _MOST_BYTES = 32 * 2**20
 
 
 class JsonObject:
-    """A JSON object whose values are asked for with their type; null counts as absent.
+    """A JSON object whose values are read with a given type; null counts as absent.
 
     Args:
         path: the file, for messages.
         values: the object.
-        prefix: where in the file it is, for messages.
+        prefix: text before names in messages, such as "model_args.".
     """
 
     def __init__(self, path, values, prefix=""):
@@ -38,23 +38,23 @@ class JsonObject:
         )
 
     def integer(self, name, default=None):
-        """An integer from 0 on, or the default where the name is missing."""
+        """An integer of at least 0, or the default if the name is missing."""
         return self._get(name, default, "an integer from 0 on", _is_count)
 
     def number(self, name, default=None):
-        """A finite number, or the default where the name is missing."""
+        """A finite number, or the default if the name is missing."""
         return self._get(name, default, "a finite number", _is_number)
 
     def flag(self, name, default=None):
-        """True or False, or the default where the name is missing."""
+        """True or False, or the default if the name is missing."""
         return self._get(name, default, "true or false", lambda value: isinstance(value, bool))
 
     def text(self, name, default=None):
-        """A string, or the default where the name is missing."""
+        """A string, or the default if the name is missing."""
         return self._get(name, default, "a string", lambda value: isinstance(value, str))
 
     def numbers(self, name, count, default=None):
-        """A list of `count` numbers, or one number for all of them; a tuple."""
+        """A tuple of `count` numbers; a single number in the file stands for all of them."""
         if _is_number(self._values.get(name)):
             return (self._values[name],) * count
         return self._tuple(name, default, f"{count} finite numbers", count, _is_number)
@@ -98,7 +98,7 @@ def read_json_object(path, advice="Restore it or download it again.") -> JsonObj
         advice: the end of the message about a file that cannot be used.
 
     Raises:
-        ValueError: if the file is too large or holds anything else.
+        ValueError: if the file is too large or does not hold a JSON object.
     """
     path = os.fspath(path)
     if not os.path.exists(path):

@@ -1,4 +1,4 @@
-"""Puts published arrays into a model: what is loaded, reset, dropped or resized.
+"""Loads published arrays into a model, and reports what was loaded, reset, dropped or resized.
 
 Everything is checked before the first variable changes.
 """
@@ -13,13 +13,13 @@ HEAD_MODES = ("auto", "keep", "reset", "reset_last")
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What loading did, by published key; `str()` is one line per fact.
+    """The result of loading, by published key; `str()` has one line per fact.
 
     Attributes:
         path: the file.
         loaded: keys whose values are now in the model.
         reset: keys of the model that got fresh initial values.
-        dropped: keys of the file that the model has no use for.
+        dropped: keys of the file that the model does not use.
         resized: `(source grid, target grid)` of the position table, or None.
     """
 
@@ -50,10 +50,10 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
             `vit_tf.checkpoints` describes them.
         mapping: the module of the published layout for the model's family, such as `published.vit`.
         head: one of `HEAD_MODES`.
-        source_grid: `(rows, columns)` of the position table; None takes the checkpoint's.
+        source_grid: `(rows, columns)` of the position table; None means the checkpoint's.
 
     Raises:
-        ValueError: if they do not fit. The model is then unchanged.
+        ValueError: if the checkpoint does not fit the model. The model is then unchanged.
     """
     if head not in HEAD_MODES:
         raise ValueError(f"head must be one of {', '.join(HEAD_MODES)}. Received: {head!r}.")
@@ -76,7 +76,7 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
         for key in entry.shapes:
             checkpoint.check(key)
 
-    # Read a second time, and one array at a time: memory never holds the file beside the model.
+    # Arrays are read again, one at a time, so that memory never holds the whole file and the model.
     for entry in loaded:
         if mapping.POSITIONS in entry.shapes:
             entry.variable.assign(table)
@@ -95,21 +95,21 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
 
 
 def _check_trained_fields(config, trained, mapping, path):
-    """Refuses weights that would fit, and compute something else in this model."""
+    """Raises for weights that fit, but with which the model would compute something else."""
     if type(config) is not type(trained):
-        return  # Not known, or of another family, whose arrays do not fit at all.
+        return  # Unknown, or of another family: then the arrays do not fit at all.
     ours, theirs = mapping.trained_fields(config), mapping.trained_fields(trained)
     for name in [name for name in ours if name in theirs]:
         if ours[name] != theirs[name]:
             raise ValueError(
                 f"{path} was trained with {name.rpartition('.')[2]}={theirs[name]}, this model has "
-                f"{ours[name]}: it would load and compute something else. Create the model with "
+                f"{ours[name]}: its outputs would be wrong. Create the model with "
                 f"{name}={theirs[name]}."
             )
 
 
 def _find_dropped(shapes, loaded, mapping, path):
-    """The keys of the file that the model has no use for; raises if one of them is essential."""
+    """The keys of the file that the model does not use; raises if one of them is essential."""
     unused = shapes.keys() - {key for entry in loaded for key in entry.shapes}
     dropped = {
         key

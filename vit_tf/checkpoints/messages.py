@@ -1,7 +1,7 @@
-"""What the messages about checkpoint files have in common."""
+"""Text for messages about checkpoint files."""
 
 
 def summarize(keys, most=4) -> str:
-    """The first few of a list of keys, and how many more there are."""
+    """The first few of a list of keys, and the number of the others."""
     shown = ", ".join(keys[:most])
     return shown + (f" and {len(keys) - most} more" if len(keys) > most else "")

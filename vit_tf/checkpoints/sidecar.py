@@ -1,4 +1,4 @@
-"""The sidecar `<checkpoint>.json`: what the arrays of a checkpoint have no place for."""
+"""The sidecar `<checkpoint>.json`: what the arrays of a checkpoint cannot store."""
 
 import json
 import os
@@ -16,10 +16,9 @@ _ADVICE = "Delete or restore it."
 
 
 class Sidecar:
-    """What the JSON object beside a checkpoint says; each value is checked when it is asked for.
+    """The values of the JSON object beside a checkpoint; each value is checked when it is read.
 
-    Every value is None where the sidecar says nothing; `ValueError` is raised where it says what
-    cannot be.
+    A value is None if the sidecar does not contain it. An invalid value raises `ValueError`.
 
     Args:
         values: the `JsonObject`.
@@ -40,22 +39,22 @@ class Sidecar:
 
     @property
     def dtype(self) -> str | None:
-        """Name of the Keras dtype policy that the weights were trained in."""
+        """Name of the Keras dtype policy that the weights were trained with."""
         dtype = self._values.raw("dtype")
         if dtype is not None and dtype not in DTYPES:
             raise ValueError(
-                f"{self.path} says dtype={dtype!r:.40}. Expected one of {', '.join(DTYPES)}. "
+                f"{self.path} has dtype={dtype!r:.40}. Expected one of {', '.join(DTYPES)}. "
                 f"{_ADVICE}"
             )
         return dtype
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """From an image to the model's input, with the class names."""
+        """The model's `Preprocessing`, with the class names."""
         return self._convert("preprocessing", Preprocessing.from_dict)
 
     def config(self, from_dict) -> ModelConfig | None:
-        """What the weights were trained with; `from_dict` makes it of what its `to_dict` wrote."""
+        """The configuration that the weights were trained with; `from_dict` restores it."""
         return self._convert("config", from_dict)
 
     def _convert(self, name, from_dict):
@@ -69,7 +68,7 @@ class Sidecar:
 
 
 def read_sidecar(path) -> Sidecar:
-    """The sidecar of the checkpoint at `path`; one that says nothing if there is no such file.
+    """The sidecar of the checkpoint at `path`; an empty one if there is no such file.
 
     Raises:
         ValueError: if the sidecar is not a JSON object.
@@ -79,14 +78,14 @@ def read_sidecar(path) -> Sidecar:
 
 
 def write_sidecar(path, preprocessing, config=None, grid=None, dtype=None) -> None:
-    """Writes the sidecar of the checkpoint at `path`, whole or not at all.
+    """Writes the sidecar of the checkpoint at `path`, completely or not at all.
 
     Args:
         path: of the checkpoint.
         preprocessing: `Preprocessing`, or None.
-        config: `ViTConfig` or `ResNetConfig`, where the checkpoint does not hold it.
+        config: `ViTConfig` or `ResNetConfig`; None if the checkpoint itself holds it.
         grid: (rows, columns) of the position table, if the model has patches.
-        dtype: name of the model's dtype policy, where the checkpoint does not hold it.
+        dtype: name of the model's dtype policy; None if the checkpoint itself holds it.
     """
     values = {
         **({} if grid is None else {"grid": list(grid)}),

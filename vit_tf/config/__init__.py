@@ -1,4 +1,4 @@
-"""What a model is made of: a frozen dataclass for each family. Loads no framework."""
+"""Configurations of models: a frozen dataclass for each family. Loads no framework."""
 
 from vit_tf.config.model_config import RENAMED_FIELDS, ModelConfig
 from vit_tf.config.resnet import GROUPS, ResNetConfig, StemConfig

@@ -20,7 +20,7 @@ def height_width(image_size) -> tuple[int, int]:
 
 
 def check_int(name, value, minimum):
-    """Raises unless `value` is an int from `minimum` on; True and False are none."""
+    """Raises unless `value` is an int of at least `minimum`; bools are rejected."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int. Received: {value!r} ({type(value).__name__}).")
     if not minimum <= value < 2**40:
@@ -34,7 +34,7 @@ def check_float(name, value) -> float:
         raise TypeError(
             f"{name} must be a number. Received: {value!r} of type {type(value).__name__}."
         )
-    # Integers may be too long for a float, and for a message.
+    # An integer can be too large for a float, and too long for a message.
     if abs(value) > 1e300 or not math.isfinite(value):
         raise ValueError(f"{name} must be finite and below 1e300.")
     return float(value)

@@ -1,8 +1,8 @@
-"""Names of dtype policies, and what they are called elsewhere. Loads no framework."""
+"""Names of dtype policies, here and in other projects. Loads no framework."""
 
 from vit_tf.config.near_names import did_you_mean
 
-# What Keras calls its policies; the quantized ones are not trained from a configuration.
+# Names in Keras. Quantized policies are left out: no configuration trains with them.
 POLICIES = ("float32", "float64", "bfloat16", "float16", "mixed_bfloat16", "mixed_float16")
 # Half precision means a mixed policy: the weights stay float32.
 SYNONYMS = {
@@ -13,9 +13,9 @@ SYNONYMS = {
 
 
 def check_dtype(dtype):
-    """Raises `ValueError` with the name in Keras for a policy that has another name elsewhere.
+    """Raises `ValueError` for another project's name of a policy; the message has the Keras name.
 
-    What is no such name is left for Keras to judge: it knows policies and dtypes of many kinds.
+    All other values pass. Keras checks them later, because it accepts many policies and dtypes.
     """
     if isinstance(dtype, str) and dtype not in POLICIES and dtype.lower() in SYNONYMS:
         hint = did_you_mean(dtype, POLICIES, synonyms=SYNONYMS)

@@ -1,30 +1,30 @@
-"""What the configurations of all families have in common."""
+"""Base classes of the configurations of all families."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vit_tf.config.near_names import did_you_mean
 
-# Fields that had another name in earlier versions, whose files may still exist: old -> new.
+# Old -> new name of renamed fields. Files of earlier versions have the old names.
 RENAMED_FIELDS = {"units": "stage_depths"}
-# The family of dictionaries that do not name one; its own dictionaries leave it out.
+# The family of a dictionary without the key "family"; `to_dict` of this family omits the key.
 _DEFAULT_FAMILY = "vit"
 
 
 def family_name(fields) -> str:
-    """The name of the family whose `to_dict` gave these fields."""
+    """The name of the family whose `to_dict` returned these fields."""
     is_dict = isinstance(fields, dict)
     return fields.get("family", _DEFAULT_FAMILY) if is_dict else _DEFAULT_FAMILY
 
 
 class Config:
-    """Checked names, and dictionaries for JSON; a base of frozen dataclasses."""
+    """Base of frozen dataclasses: checks field names, converts to and from JSON dictionaries."""
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
 
     def replace(self, **fields):
-        """Returns a copy with other values in `fields`."""
+        """Returns a copy in which `fields` have new values."""
         self._check_names(fields)
         return dataclasses.replace(self, **fields)
 
@@ -73,23 +73,23 @@ class Config:
 
 
 class ModelConfig(Config):
-    """A model of any family: what can be asked without knowing which.
+    """Configuration of a model of any family.
 
-    Every family has these fields, and a `summary`.
+    Every family has these fields and properties, and a method `summary`.
     """
 
     image_size: tuple[int, int]
     num_classes: int
     head_bias: float
 
-    # The name of the family, "family" in the dictionary.
+    # The name of the family; its key in the dictionary is "family".
     family: ClassVar[str]
-    # Fields that make a variant: another variant brings its own values of them.
+    # Fields that define a variant: choosing another variant replaces their values.
     size_fields: ClassVar[tuple[str, ...]]
 
     @property
     def pooled(self) -> bool:
-        """Whether there is one result per image."""
+        """Whether the model returns one result per image."""
         return True
 
     @property

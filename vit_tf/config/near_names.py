@@ -1,18 +1,18 @@
-"""The names that a misspelt one is nearest to, for messages. Loads no framework."""
+"""Finds the known names nearest to a misspelt name, for messages. Loads no framework."""
 
 import difflib
 
 
 def near_names(name, known, cutoff=0.6, synonyms=None) -> list[str]:
-    """Up to three known names that somebody who wrote `name` may have meant, nearest first.
+    """Up to three known names that are similar to `name`, nearest first.
 
     Args:
-        name: what was received; upper and lower case are taken as equal.
+        name: the unknown name; case does not matter.
         known: the names that exist.
-        cutoff: how similar a name must be to be offered, from 0 to 1, as
-            `difflib.get_close_matches` counts it.
-        synonyms: what other projects call things, in lower case -> their name here. If that is a
-            known name, it is the only answer.
+        cutoff: the least similarity of a returned name, from 0 to 1, as in
+            `difflib.get_close_matches`.
+        synonyms: name in other projects, in lower case -> name here. If `name` is a synonym of a
+            known name, only that known name is returned.
     """
     name = str(name).lower()
     meant = (synonyms or {}).get(name)
@@ -24,7 +24,7 @@ def near_names(name, known, cutoff=0.6, synonyms=None) -> list[str]:
 
 
 def did_you_mean(name, known, cutoff=0.6, synonyms=None) -> str:
-    """The end of an error message about an unknown name; the arguments are those of `near_names`.
+    """The end of an error message about an unknown name; for the arguments see `near_names`.
 
     Returns:
         " Did you mean a, b or c?" with a space in front; "" if no name is near.

@@ -1,11 +1,11 @@
-"""How other projects spell the models of `variants.py`, for messages. Loads no framework."""
+"""Finds variants by their names in other projects, for messages. Loads no framework."""
 
 import re
 
 _SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
 _SIZES |= {size.lower(): size for size in _SIZES.values()}
 
-# How a model was trained, which its name does not say here.
+# Suffixes for how a model was trained; names of variants do not have them.
 _TRAINING = (
     r"(?:_(?:imagenet(?:1k|21k|_1k|_21k)?|i?n?1k|i?n?2[12]k|i1k|i21k|ft|augreg2?|sam|miil|mil"
     r"|dino|teacher|goog))*"
@@ -39,10 +39,10 @@ def other_spelling(name: str) -> tuple[str, int | None] | None:
     Case, `_`, `-`, the owner ("google/") and the training ("_in21k") do not matter.
 
     Returns:
-        `(variant, image size)`, the size None if `name` does not say it; None for any other name.
-        Whether there is such a variant is for the caller to look up.
+        `(variant, image size)`, where the size is None if `name` does not contain it. None if
+        `name` has no known form. The caller must check that the variant exists.
     """
-    # "google/vit-base", but "vit-b/16": an owner is followed by a letter.
+    # Removes the owner in "google/vit-base". In "vit-b/16" the slash is followed by a digit.
     model = re.sub(r"^.*/(?=[a-z])", "", name.lower()).partition(".")[0]
     model = re.sub(r"[^a-z0-9]+", "_", model).strip("_")
     if found := _VIT.fullmatch(model):

@@ -11,7 +11,7 @@ GROUPS = 32
 
 
 class _ResNetFields:
-    """What `StemConfig` and `ResNetConfig` share: `stage_depths`, `width` and three epsilons."""
+    """Base of `StemConfig` and `ResNetConfig`: `stage_depths`, `width` and three epsilons."""
 
     stage_depths: tuple[int, ...]
     width: float
@@ -29,12 +29,12 @@ class _ResNetFields:
         return self.root_channels * 4 * 2 ** (len(self.stage_depths) - 1)
 
     def units_summary(self) -> str:
-        """Residual units of each stage and the width factor, for a person."""
+        """Residual units of each stage and the width factor, as text."""
         units = " + ".join(map(str, self.stage_depths)) or "no"
         return f"{units} residual units, width factor {self.width:g}"
 
     def _check_resnet_fields(self):
-        """`stage_depths` becomes a tuple."""
+        """Checks the fields, and makes `stage_depths` a tuple."""
         if not isinstance(self.stage_depths, tuple | list):
             raise TypeError(
                 f"stage_depths must be one number for each stage, such as (3, 4, 9). Received: "
@@ -63,15 +63,15 @@ class StemConfig(_ResNetFields, Config):
     """The ResNet of a hybrid (docs/paper.md C.1): a root that divides the sides by 4, then stages.
 
     Kernels are standardised as (w - mean) / (sqrt(variance + variance_epsilon) +
-    deviation_epsilon); published codes differ in which of the two they use.
+    deviation_epsilon). Published implementations differ in which epsilon they use.
 
     Attributes:
-        stage_depths: residual units of each stage, () is the root alone. All stages but the first
+        stage_depths: residual units of each stage; () means the root only. All stages but the first
             halve the sides.
         width: multiplies the channels: 64 in the root, 256 * 2^i after stage i.
         group_norm_epsilon: added to the variance in every GroupNorm.
-        variance_epsilon: added to the variance of a kernel that is standardised.
-        deviation_epsilon: added to the standard deviation of a kernel that is standardised.
+        variance_epsilon: added to the variance in the standardisation of kernels.
+        deviation_epsilon: added to the standard deviation in the standardisation of kernels.
 
     Raises:
         ValueError: for a value that is out of range.
@@ -94,7 +94,7 @@ class StemConfig(_ResNetFields, Config):
 
     @property
     def reduction(self) -> int:
-        """How many pixels of an image a pixel of the feature map is high and wide."""
+        """Side of one pixel of the feature map, in pixels of the image."""
         return 2 ** (1 + max(len(self.stage_depths), 1))
 
 
@@ -109,8 +109,8 @@ class ResNetConfig(_ResNetFields, ModelConfig):
         num_classes: number of logits K; 0 builds no head and the model returns the pooled features.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         group_norm_epsilon: added to the variance in every GroupNorm.
-        variance_epsilon: added to the variance of a kernel that is standardised.
-        deviation_epsilon: added to the standard deviation of a kernel that is standardised.
+        variance_epsilon: added to the variance in the standardisation of kernels.
+        deviation_epsilon: added to the standard deviation in the standardisation of kernels.
 
     Raises:
         ValueError: for a value that is out of range.
@@ -138,5 +138,5 @@ class ResNetConfig(_ResNetFields, ModelConfig):
         check_float("head_bias", self.head_bias)
 
     def summary(self) -> str:
-        """What it is made of, for a person."""
+        """One line of text that describes the model."""
         return f"{self.units_summary()} on {self.image_size[0]} x {self.image_size[1]}"

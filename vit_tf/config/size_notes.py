@@ -1,4 +1,4 @@
-"""What the sizes of images and patches lead to and may not be meant, one sentence each."""
+"""Notes on image and patch sizes that may be a mistake."""
 
 from vit_tf.config.model_config import ModelConfig
 
@@ -7,11 +7,11 @@ MANY_TOKENS = 2000
 
 
 def one_patch(config: ModelConfig, prefix="") -> str | None:
-    """What to say of a model whose images are a single patch; None for others.
+    """A note if an image of the model is a single patch, else None.
 
     Args:
-        config: of the model.
-        prefix: what stands before the names of fields in messages, such as "model.".
+        config: configuration of the model.
+        prefix: text before the names of fields in messages, such as "model.".
     """
     if config.grid != (1, 1):
         return None
@@ -22,9 +22,9 @@ def one_patch(config: ModelConfig, prefix="") -> str | None:
 
 
 def size_notes(config: ModelConfig, prefix="") -> list[str]:
-    """What to say of pixels that no patch reads, and of thousands of tokens.
+    """Notes on pixels that no patch reads and on thousands of tokens, two sentences each.
 
-    Args: as `one_patch`.
+    Args: see `one_patch`.
     """
     if config.grid is None or config.patch_pixels is None:
         return []
@@ -46,8 +46,8 @@ def size_notes(config: ModelConfig, prefix="") -> list[str]:
     if tokens >= MANY_TOKENS:
         notes.append(
             f"{tokens:,} tokens per image ({_sizes(config)}): the time of attention grows with the "
-            f"square of their number. A smaller {prefix}image_size or a larger {prefix}patch_size "
-            "gives fewer."
+            f"square of this number. A smaller {prefix}image_size or a larger {prefix}patch_size "
+            "reduces it."
         )
     return notes
 

@@ -31,7 +31,7 @@ def _vit(size, patch_size, stem=None):
 
 
 # The number in the name of a hybrid is the total reduction of the sides: with /16, the layers of
-# the fourth stage are in the third (paper, section 4.1). R+ViT-Ti/16 really reduces by 32.
+# the fourth stage are in the third (paper, section 4.1). Only R+ViT-Ti/16 reduces by 32.
 _HYBRIDS = {
     "R+ViT-Ti/16": ("Ti", 8, ()),
     "R26+ViT-S/32": ("S", 1, (2, 2, 2, 2)),
@@ -69,11 +69,11 @@ def get_variant(name: str, section="") -> ModelConfig:
 
     Args:
         name: one of `VARIANTS`.
-        section: what stands before `image_size` where the caller's user sets it, for the message.
+        section: text before `image_size` in the message, such as "model.".
 
     Raises:
-        ValueError: for an unknown name; the message offers the variant that other projects call
-            so, with the image size that the name says, or else the nearest names.
+        ValueError: for an unknown name. If it is another project's name of a variant, the message
+            suggests that variant and the image size in the name, else the nearest names.
     """
     if not isinstance(name, str):
         raise ValueError(

@@ -23,18 +23,18 @@ class ViTConfig(ModelConfig):
         layers: number of encoder blocks L.
         heads: number of attention heads; divides `hidden_size`.
         patch_size: side P of a square patch, in pixels or, with a stem, in pixels of its feature
-            map; what is right of and below the last patch is not read.
+            map; pixels right of and below the last whole patch are not read.
         image_size: (height, width) in pixels; an int means a square.
-        num_classes: number of logits K; 0 builds no head and the model returns what the head would
+        num_classes: number of logits K; 0 builds no head, and the model returns what the head would
             read.
-        classifier: what the head reads. "token": the class token, which the others do not have;
+        classifier: what the head reads. "token": the class token (only this classifier has one);
             "gap": the mean over the patches; "map": the attention of a learned query to the patches
             (big_vision); "unpooled": every patch.
-        representation_size: width R of the tanh layer before the head ("pre-logits"); none builds
-            no such layer.
+        representation_size: width R of the tanh layer before the head ("pre-logits"); none means no
+            such layer.
         position_embedding: "learned_1d": one vector per token in raster order, class token
             included; "sincos_2d": fixed sines and cosines of row and column (big_vision); "none":
-            a bag of patches.
+            no positions (a bag of patches).
         activation: "gelu_tanh", which the published weights were trained with, or "gelu_erf".
         dropout: drop rate after the position embedding and after every dense layer except the qkv
             projection.
@@ -44,9 +44,9 @@ class ViTConfig(ModelConfig):
             the first block.
         layer_norm_epsilon: added to the variance in every LayerNorm.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
-        stem: the ResNet of a hybrid, whose feature map is cut into patches instead of the image.
-        implementation: which custom op implementation runs. A property of this process, never of a
-            saved model.
+        stem: the ResNet of a hybrid; its feature map is cut into patches instead of the image.
+        implementation: which implementation of the custom ops runs in this process. Saved models do
+            not store it.
 
     Raises:
         ValueError: for a value that is out of range or does not fit another field.
@@ -124,7 +124,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """(height, width) of what is cut into patches: the image, or the stem's feature map."""
+        """(height, width) of the input that is cut into patches: image or stem's feature map."""
         return self.stem.feature_size(self.image_size) if self.stem else self.image_size
 
     @property
@@ -140,7 +140,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def pooled(self) -> bool:
-        """Whether there is one result per image."""
+        """Whether the model returns one result per image."""
         return self.classifier != "unpooled"
 
     @property
@@ -149,7 +149,7 @@ class ViTConfig(ModelConfig):
         return int(self.classifier == "token")
 
     def summary(self) -> str:
-        """What it is made of, for a person."""
+        """One line of text that describes the model."""
         stem = f"a stem of {self.stem.units_summary()}, " if self.stem else ""
         height, width = self.feature_size
         return (
@@ -163,12 +163,12 @@ class ViTConfig(ModelConfig):
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "ViTConfig":
-        """Inverse of `to_dict`; no file decides which implementation of the ops runs here."""
+        """Inverse of `to_dict`. `implementation` is always "auto": a file cannot choose it."""
         return super().from_dict(fields).replace(implementation="auto")
 
 
 def _stem(stem) -> StemConfig | None:
-    """What a caller or a JSON file gave as a stem; stage depths alone will do."""
+    """Converts a stem from a caller or a JSON file; a list of stage depths is enough."""
     if stem is None or isinstance(stem, StemConfig):
         return stem
     return StemConfig.from_dict(stem if isinstance(stem, dict) else {"stage_depths": stem})

@@ -1,1 +1,1 @@
-"""From the bytes of an image file to what a model reads."""
+"""Decodes image files, and resizes and scales images for a model."""

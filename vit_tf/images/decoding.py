@@ -1,31 +1,32 @@
-"""From the bytes of an image file to pixels: five formats, bounded memory, TensorFlow alone.
+"""Decodes image files of five formats with TensorFlow only, in bounded memory.
 
-What a header claims is read before anything is decoded, so that a few bytes cannot ask for
-gigabytes. Training, evaluation, prediction and exported models share this.
+The size in the header is checked before the file is decoded, so that a small file cannot request
+gigabytes. Training, evaluation, prediction and exported models share this code.
 """
 
 import numpy as np
 import tensorflow as tf
 
-# Decoded, this many take 400 MB; an animated WebP needs five times that on the way.
+# This many decoded pixels take 400 MB. Decoding an animated WebP needs five times as much.
 MAX_PIXELS = 2**27
 
-# The formats for messages, and how the names of their files end, in any letter case.
+# Names of the formats for messages, and suffixes of file names, in any letter case.
 FORMATS = "JPEG, PNG, WebP, GIF or BMP"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 
-# A GIF holds its data in blocks of at most 255 bytes, and the end of its first frame is found by
-# walking through them, several per turn of a loop. A file with more of them is refused: that takes
-# 0.004 ms each.
+# A GIF stores its data in blocks of at most 255 bytes. A loop goes through them, several per
+# iteration, to find the end of the first frame. A file with more blocks than these limits is
+# rejected: each block takes 0.004 ms.
 _BLOCKS_PER_TURN = 8
 _MAX_FRAME_BLOCKS = 2**18
 _MAX_EXTENSION_BLOCKS = 2**11
 _MAX_EXTENSIONS = 2**8
 
-# Longer than the part of every header that is read here.
+# Enough for all header fields that are read here.
 _HEADER_BYTES = 32
 
-# How the rarer formats begin, in the order of the branches of `_decode_rarer`; 0 is none of them.
+# First bytes of the rarer formats, in the order of the branches of `_decode_rarer`. Branch 0 is for
+# all other files.
 _FIRST_BYTES = b"GBR"
 _BRANCHES = np.zeros(256, np.int32)
 _BRANCHES[list(_FIRST_BYTES)] = np.arange(len(_FIRST_BYTES)) + 1
@@ -36,10 +37,10 @@ def decode_image(image_bytes):
 
     - Grey images become three equal channels; an alpha channel is dropped.
     - 16-bit values keep their high byte.
-    - Of an animation the first frame counts, and a GIF is cut after it, so that frames that nobody
-      asked for cost nothing.
-    - A CMYK JPEG becomes RGB as (1 - C) (1 - K) and so on; where it bears Adobe's mark, as is
-      usual, its values are stored inverted. No colour profile is applied, here or elsewhere.
+    - Only the first frame of an animation is returned. A GIF is cut after it, so that the other
+      frames are not decoded.
+    - A CMYK JPEG becomes RGB as (1 - C) (1 - K) and so on. With Adobe's marker, which is usual, the
+      values in the file are inverted. Colour profiles are not applied, in any format.
     - An EXIF orientation is not applied, and a BMP with a palette is read as if its palette were
       grey.
 
@@ -50,11 +51,11 @@ def decode_image(image_bytes):
         uint8 `[H, W, 3]`.
 
     Raises:
-        tf.errors.InvalidArgumentError: when it runs on bytes that are no such image, are cut off,
-            or claim more pixels.
+        tf.errors.InvalidArgumentError: when it runs, if the bytes are not such an image, are cut
+            off, or claim more pixels.
     """
-    # Every operation of a branch that is not taken costs a little, so the usual formats come first
-    # and the rest is out of sight.
+    # Every operation in a branch costs a little time, even if the branch is not taken. The usual
+    # formats come first, and the others are in a separate function.
     image = tf.cond(
         tf.io.is_jpeg(image_bytes),
         lambda: _decode(image_bytes, tf.io.extract_jpeg_shape(image_bytes)[:2]),
@@ -79,25 +80,25 @@ def check_size(size):
 
 
 def _assert(condition, message):
-    # tf.debugging.Assert puts a function call around this, which costs as much as a small image.
+    # tf.debugging.Assert wraps this in a function call, which costs as much as a small image.
     return tf.raw_ops.Assert(condition=condition, data=[message])
 
 
 def _refused(message):
-    """Returns an image that can never be computed."""
+    """Returns an image whose computation always fails with `message`."""
     with tf.control_dependencies([_assert(False, message)]):
         return tf.zeros([0, 0, 3], tf.uint8)
 
 
 def _decode(contents, size, channels=3):
-    """Decodes a file whose header claims `size`; TensorFlow checks all of its mark."""
+    """Decodes a file whose header claims `size`; TensorFlow checks the complete signature."""
     with tf.control_dependencies([check_size(size)]):
         contents = tf.identity(contents)
         return tf.io.decode_image(contents, channels=channels, expand_animations=False)
 
 
 def _first_bytes(image_bytes, count):
-    """Returns the first bytes of a file, with zeros where it is shorter, uint8 `[count]`."""
+    """Returns the first bytes of a file, padded with zeros if it is shorter, uint8 `[count]`."""
     # Padded before it is cut: TensorFlow's error about a short string quotes its bytes as text.
     padded = tf.strings.join([tf.strings.substr(image_bytes, 0, count), bytes(count)])
     return tf.io.decode_raw(tf.strings.substr(padded, 0, count), tf.uint8)
@@ -122,14 +123,14 @@ def _decode_rarer(image_bytes):
         with tf.control_dependencies([check_size(size)]):
             return _decode(*_first_frame_of_gif(tf.identity(image_bytes)))
 
-    def bmp():  # a negative height tells the order of the rows
+    def bmp():  # a negative height means rows from top to bottom
         size = tf.abs(_integer(header[22:26])), _integer(header[18:22])
         return _decode(image_bytes, size)
 
     return tf.switch_case(
         tf.gather(_BRANCHES, tf.cast(header[0], tf.int32)),
         [
-            lambda: _refused(f"It is no {FORMATS} file"),
+            lambda: _refused(f"It is not a {FORMATS} file"),
             gif,
             bmp,
             lambda: _decode_webp(image_bytes, header),
@@ -144,11 +145,11 @@ def _integer(values):
 
 
 def _decode_webp(image_bytes, header):
-    """Decodes a WebP file; `header` are its first bytes, uint8 `[32]`.
+    """Decodes a WebP file; `header` holds its first bytes, uint8 `[32]`.
 
-    TensorFlow gives three channels only where there is no alpha, and of an animation only four. For
-    as many as there are, it writes four channels into the memory of three if an animation has no
-    alpha (2.20); so the header of an animation is made to say that it has.
+    TensorFlow decodes to three channels only if there is no alpha, and decodes an animation only to
+    four. With `channels=0`, TensorFlow 2.20 writes four channels into the memory of three for an
+    animation without alpha. Therefore the alpha flag is set in the header of every animation.
     """
 
     def decode(contents, size, channels):
@@ -184,29 +185,29 @@ def _decode_webp(image_bytes, header):
     cases = [(b"VP8 ", lossy), (b"VP8L", lossless), (b"VP8X", extended)]
     return tf.case(
         [(tf.reduce_all(header[12:16] == list(name)), decoder) for name, decoder in cases],
-        default=lambda: _refused("It is a RIFF file, but no WebP"),
+        default=lambda: _refused("It is a RIFF file, but not WebP"),
     )
 
 
 def _first_frame_of_gif(image_bytes):
-    """Returns a GIF of the first frame of a GIF alone, and (height, width) of that frame.
+    """Returns a GIF with only the first frame of a GIF, and (height, width) of that frame.
 
-    TensorFlow decodes all frames of an animation, even if only the first is wanted.
+    TensorFlow would decode all frames of the original file.
     """
     count = tf.strings.length(image_bytes)
-    # A walk that leaves the file finds zeros, and they end it.
+    # Beyond the end of the file the loops read zeros, which end them.
     data = tf.io.decode_raw(tf.strings.join([image_bytes, bytes(2048)]), tf.uint8)
 
     def byte(place):
         return tf.cast(tf.gather(data, place), tf.int32)
 
     def table_bytes(place):
-        """Size of the colour table that the flags at a place announce."""
+        """Size of the colour table, in bytes, from the flags at `place`."""
         flags = byte(place)
         return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
 
     def last_block(place, most):
-        """Walks from a block of data to the last of its chain, which is empty."""
+        """Goes from a block of data to the last block of its chain, which is empty."""
 
         def further(place, length):
             for _ in range(_BLOCKS_PER_TURN):
@@ -235,7 +236,7 @@ def _first_frame_of_gif(image_bytes):
         alone = tf.strings.join(
             [
                 tf.strings.substr(image_bytes, 0, frame + 1),
-                bytes(4),  # its place on the canvas
+                bytes(4),  # its position on the canvas
                 tf.strings.substr(image_bytes, frame + 5, end - frame - 4),
                 b";",
             ]

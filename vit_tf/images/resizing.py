@@ -1,4 +1,4 @@
-"""Decoded images to the size and the range of values that a model reads."""
+"""Converts decoded images to the size and the value range that a model reads."""
 
 import tensorflow as tf
 
@@ -17,8 +17,8 @@ def resize(images, size):
 def resize_small_and_crop(images, resize_to, crop_size):
     """Resizes the shorter side to `resize_to` and returns the central crop, float32.
 
-    Only pixels that the crop needs are touched. Resizing first would take 15 GB for an image of
-    1 x 20,000 pixels, which a user may send.
+    Only the pixels that the crop needs are read. Resizing the whole image first would take 15 GB
+    for an image of 1 x 20,000 pixels.
     """
     size = tf.shape(images)[-3:-1]
     ratio = tf.cast(resize_to, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
@@ -38,7 +38,7 @@ def resize_small_and_crop(images, resize_to, crop_size):
 def _taps(length, resized, crop):
     """Bilinear taps of the central `crop` positions of an axis resized from `length` to `resized`.
 
-    Samples lie at pixel centres and stop at the border, as in `tf.image.resize`.
+    Samples are at pixel centres and are clamped to the border, as in `tf.image.resize`.
 
     Returns:
         Source pixels before and after each position, int32 `[crop]`, and the weight of the second.
@@ -53,5 +53,5 @@ def _taps(length, resized, crop):
 
 def to_model_range(images):
     """Maps values 0 .. 255 to float32 in [-1, 1]; computed after every resize, in float."""
-    # Graphs turn a division by a constant into this product; written so, eager results are equal.
+    # Graphs replace a division by a constant with this product. With it, eager results are equal.
     return (tf.cast(images, tf.float32) - HALF_RANGE) * SCALE

@@ -11,7 +11,7 @@ from vit_tf.layers.dropout import Dropout
 
 def projections(width, dtype):
     """Returns the dense layers "qkv", packed q | k | v of tokens `[..., D]`, and "out"."""
-    # Xavier uniform of each [D, D] part; over the packed [D, 3 D] it would be too narrow.
+    # Xavier uniform for each [D, D] kernel; for the packed [D, 3 D] it would be too narrow.
     limit = math.sqrt(3 / width)
     initializer = keras.initializers.RandomUniform(-limit, limit)
     qkv = keras.layers.Dense(3 * width, kernel_initializer=initializer, name="qkv", dtype=dtype)
@@ -23,19 +23,19 @@ def projections(width, dtype):
 class MultiHeadAttention(keras.layers.Layer):
     """Self-attention with one packed q | k | v projection and an output projection.
 
-    The core is `custom_ops.attention_with_taps`, compiled where it can be. With `dropout` above 0,
-    training takes the reference path and stores the `[B, heads, N, N]` weights; inference does not.
+    Calls `custom_ops.attention_with_taps`, compiled if possible. With `dropout` above 0, training
+    uses the reference and stores the `[B, heads, N, N]` weights; inference does not.
 
     Args:
         heads: number of heads; must divide the width `D`.
         dropout: drop rate of the attention weights.
-        stream: int that tells the dropout's draws from those of other layers.
+        stream: int that separates the random numbers of this dropout from other layers.
         implementation: see `custom_ops.attention`.
 
     Call arguments:
         tokens: `[B, N, D]`.
         training: bool.
-        taps: names of what to report: "class_row", "distance", "entropy"; see
+        taps: names of the statistics to return: "class_row", "distance", "entropy"; see
             `custom_ops.attention_with_taps`.
         grid: `(rows, columns)` of the patches, needed by "distance".
 

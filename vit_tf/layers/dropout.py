@@ -1,9 +1,9 @@
-"""Dropout and stochastic depth whose draws do not depend on how a batch is split.
+"""Dropout and stochastic depth whose masks do not depend on how a batch is split.
 
-Every draw is a function of (seed, step, position of the example in the global batch, stream), so
-one device, several replicas, several workers and accumulated slices train the same model, and a
-resumed run continues with the masks it would have seen. There is no hidden state to checkpoint.
-XLA draws other numbers than a plain graph, but the same ones for every split as well.
+Each mask is a pure function of (seed, step, position of the example in the global batch, stream).
+So one device, several replicas, several workers and accumulated micro-batches train the same model,
+and a resumed run continues with the masks of an uninterrupted run. There is no state to checkpoint.
+XLA draws other numbers than a plain graph; they do not depend on the split either.
 """
 
 import contextvars
@@ -11,20 +11,20 @@ import contextvars
 import keras
 import tensorflow as tf
 
-_PHILOX = 1  # tf.random.Algorithm.PHILOX as the raw op wants it: four 32-bit values per counter.
+_PHILOX = 1  # tf.random.Algorithm.PHILOX as an int for the raw op: four 32-bit values per counter.
 _current = contextvars.ContextVar("vit_tf_random_context", default=None)
 
 
 class RandomContext:
-    """Tells the random layers where in training they are, for the calls inside a `with` block.
+    """Sets seed, step and example positions of the random layers called in a `with` block.
 
-    Enter it inside the function that runs on a replica: each replica has a thread of its own.
+    Enter it inside the function that runs on a replica: each replica runs in its own thread.
 
     Args:
         seed: int, the seed of the run.
         step: scalar int tensor or int, the training step.
-        positions: int tensor `[b]`, the places of this slice's examples in the global batch. They
-            must be consecutive: a replica's batch is a contiguous slice.
+        positions: int tensor `[b]`, positions of these examples in the global batch. They must be
+            consecutive: a replica's batch is a contiguous slice.
     """
 
     def __init__(self, seed: int, step, positions):
@@ -42,14 +42,14 @@ class RandomContext:
 
 
 def uniform_per_example(shape, stream, seed, step, first_position):
-    """Uniform draws in [0, 1); row i is what example `first_position + i` gets in any split.
+    """Uniform numbers in [0, 1); row i is the same for example `first_position + i` in any split.
 
-    Philox makes four 32-bit values per counter, so each example owns a whole number of counters
-    and a slice starts where the examples before it end.
+    Philox generates four 32-bit values per counter. Each example uses a whole number of counters,
+    and the first counter of a slice follows the counters of all examples before it.
 
     Args:
-        shape: int tensor or sequence, the shape of the draws; `shape[0]` examples.
-        stream: int, told apart from all other users of the same seed and step.
+        shape: int tensor or sequence, the shape of the result; `shape[0]` examples.
+        stream: int, different for each layer with the same seed and step.
         seed: int.
         step: scalar int64 tensor.
         first_position: scalar int64 tensor, the global position of row 0.
@@ -75,14 +75,14 @@ def uniform_per_example(shape, stream, seed, step, first_position):
 
 
 def _mix(seed, stream):
-    """Spreads (seed, stream) over 63 bits, so that neighbouring pairs share no key."""
+    """Spreads (seed, stream) over 63 bits, so that neighbouring pairs have different keys."""
     value = (seed * 0x9E3779B97F4A7C15 + stream * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
     value = (value ^ (value >> 31)) * 0xD6E8FEB86659FD93 % 2**64
     return (value ^ (value >> 32)) & (2**63 - 1)
 
 
 class _RandomLayer(keras.layers.Layer):
-    """Draws from the `RandomContext`, or, in plain Keras `fit`, from a SeedGenerator."""
+    """Draws with the `RandomContext` or, without one (Keras `fit`), with a SeedGenerator."""
 
     def __init__(self, rate, stream=0, **kwargs):
         super().__init__(**kwargs)
@@ -118,7 +118,7 @@ class Dropout(_RandomLayer):
 
     Args:
         rate: drop probability in [0, 1).
-        stream: int that tells this layer's draws from those of other layers.
+        stream: int that separates the random numbers of this layer from other layers.
 
     Call arguments:
         inputs: float tensor `[B, ...]`.
@@ -138,7 +138,7 @@ class StochasticDepth(_RandomLayer):
 
     Args:
         rate: probability that an example loses the branch, in [0, 1).
-        stream: int that tells this layer's draws from those of other layers.
+        stream: int that separates the random numbers of this layer from other layers.
 
     Call arguments:
         inputs: float tensor `[B, ...]`, the branch before it is added.

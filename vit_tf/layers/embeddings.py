@@ -1,4 +1,4 @@
-"""From pixels to tokens: patch projection and class token (paper, eq. 1).
+"""Layers that turn pixels into tokens: patch projection and class token (paper, eq. 1).
 
 Shapes: `B` images, `H x W` pixels, `C` channels, `P` patch side, `N` patches, `D` width,
 `T` prefix tokens.
@@ -19,15 +19,15 @@ class PatchEmbedding(keras.layers.Layer):
     """Cuts images into patches and projects each one to `D` values (paper, section 3.1).
 
     Tokens come in row-major order of the patch grid; pixels right of and below the last whole
-    patch are unread, as in the reference's VALID convolution.
+    patch are not read, as in the reference's VALID convolution.
 
     Args:
         patch_size: side `P` of a patch in pixels.
         hidden_size: width `D` of a token.
         form: "dense" (the paper's wording: flatten each patch, then a linear map; fused with prefix
             and position in `custom_ops.patch_embed`) or "convolution" (kernel = stride = `P`, as
-            the reference code has it). Both use the same kernel and agree to rounding.
-        implementation: of the dense form, see `custom_ops.patch_embed`.
+            in the reference code). Both use the same kernel and agree up to rounding.
+        implementation: for the dense form, see `custom_ops.patch_embed`.
 
     Call arguments:
         images: `[B, H, W, C]` float in [-1, 1], or uint8 0..255, which is mapped to [-1, 1].

@@ -1,4 +1,4 @@
-"""The Transformer encoder block: attention and MLP, each behind a LayerNorm (paper, eq. 2-3)."""
+"""The Transformer encoder block: attention and MLP, each after a LayerNorm (paper, eq. 2-3)."""
 
 import keras
 import tensorflow as tf
@@ -13,8 +13,9 @@ STREAMS_PER_BLOCK = 8
 def gelu_tanh(x):
     """The tanh form of GELU, which the published weights were trained with (docs/paper.md A.6).
 
-    `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, in an order in which few tensors are kept
-    for the gradient, and x^2 alone, which float16 overflows at 256, is none of them.
+    Computes `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`. In this order of operations few
+    tensors are kept for the gradient, and x^2, which overflows in float16 from 256 on, is never
+    computed alone.
     """
     inner = x * (0.7978845608028654 + 0.035677408136300125 * x * x)
     return x * (0.5 + 0.5 * tf.tanh(inner))
@@ -36,7 +37,7 @@ class MlpBlock(keras.layers.Layer):
         mlp_size: width of the hidden layer.
         activation: "gelu_tanh" or "gelu_erf".
         dropout: drop rate after each dense layer.
-        stream: int that tells this block's draws from those of other layers.
+        stream: int that separates the random numbers of this block from other layers.
 
     Call arguments:
         tokens: `[B, N, D]`.
@@ -96,12 +97,12 @@ class EncoderBlock(keras.layers.Layer):
         heads: attention heads.
         mlp_size: hidden width of the MLP.
         activation: "gelu_tanh" or "gelu_erf".
-        epsilon: of both LayerNorms.
+        epsilon: added to the variance in both LayerNorms.
         dropout: drop rate after the attention's output projection and in the MLP.
         attention_dropout: drop rate of the attention weights.
         stochastic_depth: probability that an example loses a residual branch; the two branches are
             drawn independently.
-        stream: first of `STREAMS_PER_BLOCK` ints that tell this block's draws from others.
+        stream: first of the `STREAMS_PER_BLOCK` ints for the random numbers of this block.
         implementation: see `custom_ops.attention`.
 
     Call arguments:
@@ -186,8 +187,8 @@ class EncoderBlock(keras.layers.Layer):
 class TappedBlock(keras.layers.Wrapper):
     """An encoder block with its taps, for symbolic calls.
 
-    Keras wants as many outputs of every symbolic call of a layer as of its first one, so a block
-    that was called without taps cannot be called with them.
+    In Keras, every symbolic call of a layer must return as many outputs as the first one. So a
+    block that was called without taps cannot be called with taps.
 
     Args:
         layer: `EncoderBlock`.

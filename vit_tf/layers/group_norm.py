@@ -11,7 +11,7 @@ class GroupNorm(keras.layers.Layer):
     """Normalises groups of channels of each example (Wu and He, 2018), in float32.
 
     Args:
-        epsilon: is added to the variance.
+        epsilon: added to the variance.
         groups: number of groups; must divide `C`.
         scale: initial value of the scale `gamma`.
 
@@ -31,7 +31,7 @@ class GroupNorm(keras.layers.Layer):
     def build(self, input_shape):
         channels = input_shape[-1]
         if channels % self.groups:
-            raise ValueError(f"{channels} channels do not make {self.groups} groups.")
+            raise ValueError(f"{channels} channels are not a multiple of groups={self.groups}.")
         for name, initial in (("gamma", self.scale), ("beta", 0.0)):
             weight = self.add_weight(
                 name=name,
@@ -54,7 +54,7 @@ class GroupNorm(keras.layers.Layer):
     def _group_means(self, x):
         """`[B, 1, 1, C]`: for each channel the mean of its group."""
         channels = x.shape[-1]
-        # Over the pixels first: rows of channels are added up as whole vectors.
+        # The mean over pixels comes first: it adds whole vectors of channels.
         means = tf.reshape(
             tf.reduce_mean(x, axis=[1, 2]), [-1, self.groups, channels // self.groups]
         )

@@ -1,4 +1,4 @@
-"""Attention pooling: one learned query reads all tokens (big_vision; Zhai et al., 2022)."""
+"""Attention pooling: one learned query attends to all tokens (big_vision; Zhai et al., 2022)."""
 
 import keras
 import tensorflow as tf
@@ -9,13 +9,13 @@ from vit_tf.layers.encoder import MlpBlock
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class MapPooling(keras.layers.Layer):
-    """Attention from a learned probe to the tokens, then an MLP behind a LayerNorm, as a residual.
+    """Attention from a learned probe to the tokens, then a residual branch of LayerNorm and MLP.
 
     Args:
         heads: number of heads; must divide the width `D`.
         mlp_size: hidden width of the MLP.
         activation: "gelu_tanh" or "gelu_erf".
-        epsilon: of the LayerNorm.
+        epsilon: added to the variance in the LayerNorm.
 
     Call arguments:
         tokens: `[B, N, D]`.
@@ -39,7 +39,7 @@ class MapPooling(keras.layers.Layer):
         self.probe = self.add_weight(
             name="probe", shape=(1, width), initializer=keras.initializers.GlorotUniform()
         )
-        # The probe uses the first part of q | k | v.
+        # The probe uses the first third of q | k | v.
         self.qkv, self.out = projections(width, self.dtype_policy)
         for layer in (self.qkv, self.out, self.norm, self.mlp):
             layer.build((None, None, width))

@@ -11,22 +11,22 @@ from vit_tf.layers.embeddings import in_dtype
 
 
 class _Positions(keras.layers.Layer):
-    """What all kinds have in common: `layer(tokens, grid=grid)`, and the table that is added.
+    """Base of all kinds: called as `layer(tokens, grid=grid)`, adds a table to the tokens.
 
     Args:
         grid: `(rows, columns)` of the patches.
-        num_prefix_tokens: leading tokens without a place on the grid.
+        num_prefix_tokens: number of leading tokens that are not patches.
 
     Call arguments:
         tokens: `[B, T + rows * columns, D]`.
-        grid: `(rows, columns)` of the patches among the tokens; None is the layer's own.
+        grid: `(rows, columns)` of the patches among the tokens; None means the layer's own.
 
     Returns:
-        The same shape.
+        Tokens of the same shape.
 
     Attributes:
-        table: `[T + rows * columns, D]`, what is added on the layer's own grid, so that it can be
-            fused with the patch embedding; None if nothing is.
+        table: `[T + rows * columns, D]`, the values that are added on the layer's own grid; the
+            patch embedding can add them in the same op. None if nothing is added.
         is_learned: whether `table` is a variable.
     """
 
@@ -60,8 +60,8 @@ class NoPositions(_Positions):
 class PositionEmbedding(_Positions):
     """Adds one learned vector per token, in raster order (paper, section 3.1).
 
-    Initially normal with standard deviation 0.02. To use a table at another resolution see
-    `resize_position_table`; another grid than the layer's own is refused.
+    The initial values are normal with standard deviation 0.02. The layer accepts only its own grid;
+    `resize_position_table` converts a table for another grid.
     """
 
     is_learned = True
@@ -87,8 +87,8 @@ class PositionEmbedding(_Positions):
 class SinCosPositions(_Positions):
     """Adds fixed sines and cosines of each patch's column and row (big_vision; Chen et al., 2021).
 
-    A fourth of the width each: sin(x w), cos(x w), sin(y w), cos(y w), with `D / 4` frequencies w
-    that fall geometrically from 1 to 1/10,000. Prefix tokens get nothing.
+    sin(x w), cos(x w), sin(y w) and cos(y w) take a fourth of the width each, with `D / 4`
+    frequencies w that fall geometrically from 1 to 1/10,000. Nothing is added to prefix tokens.
     """
 
     def build(self, input_shape):
@@ -110,7 +110,7 @@ class SinCosPositions(_Positions):
         return np.concatenate([prefix, table]).astype(np.float32)
 
 
-# By the value of `ViTConfig.position_embedding`.
+# Value of `ViTConfig.position_embedding` -> layer.
 POSITION_LAYERS = {
     "learned_1d": PositionEmbedding,
     "sincos_2d": SinCosPositions,
@@ -119,14 +119,14 @@ POSITION_LAYERS = {
 
 
 def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
-    """Stretches a learned position table to another patch grid (docs/paper.md B.6).
+    """Resizes a learned position table to another patch grid (docs/paper.md B.6).
 
-    Bilinear with the end points fixed, as the published JAX code does it; `tf.image.resize` samples
+    Bilinear with fixed end points, as in the published JAX code; `tf.image.resize` samples
     at pixel centres instead and would shift every published table by up to half a patch.
 
     Args:
-        table: float array `[T + rows * columns, D]`: `T = num_prefix_tokens` rows without a place
-            on the grid, copied unchanged, then the source grid in row-major order.
+        table: float array `[T + rows * columns, D]`: `T = num_prefix_tokens` rows that are not
+            patches, copied unchanged, then the source grid in row-major order.
         source_grid: `(rows, columns)` of the table, in patches.
         target_grid: `(rows, columns)` wanted, in patches.
         num_prefix_tokens: leading rows that are not patches.
@@ -152,6 +152,6 @@ def resize_position_table(table, source_grid, target_grid, num_prefix_tokens=1):
 
 
 def _hat_weights(old, new):
-    """Linear interpolation as a `[new, old]` matrix; the end points stay put."""
+    """Linear interpolation as a `[new, old]` matrix; the end points are fixed."""
     at = np.linspace(0, old - 1, new)
     return np.maximum(0.0, 1.0 - np.abs(at[:, None] - np.arange(old)))

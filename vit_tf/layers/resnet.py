@@ -1,6 +1,6 @@
 """Residual networks: the stem of hybrids (post-activation) and BiT's units (pre-activation).
 
-`B` images, `H x W` pixels, `C` channels, `f` the width of a unit's bottleneck; a unit has `4 f`
+`B` images, `H x W` pixels, `C` channels, `f` the width of a unit's bottleneck; a unit returns `4 f`
 channels.
 """
 
@@ -14,7 +14,7 @@ from vit_tf.layers.standardized_conv import StandardizedConv
 
 
 class _ResidualUnit(keras.layers.Layer):
-    """Base of both kinds of units: makes their convolutions and norms.
+    """Base of both kinds of units: creates their convolutions and norms.
 
     Args: see `BottleneckUnit`.
     """
@@ -67,10 +67,10 @@ class _ResidualUnit(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class BottleneckUnit(_ResidualUnit):
-    """The post-activation unit of hybrids: convolution, norm, ReLU, three times.
+    """The post-activation unit of hybrids: three times convolution, norm, ReLU.
 
-    The shortcut is projected, and normalised, where the channels or the sides change. The last norm
-    starts with scale 0, so that a new unit is ReLU(shortcut).
+    The shortcut is projected and normalised if the channels or the sides change. The last norm
+    starts with scale 0, so that a new unit computes ReLU(shortcut).
 
     Args:
         filters: `f`.
@@ -107,7 +107,7 @@ class BottleneckUnit(_ResidualUnit):
             self.gn_proj.build((None, None, None, outside))
 
     def standardized_convs(self):
-        """Its `StandardizedConv` layers, once it is built."""
+        """The `StandardizedConv` layers of the unit, which must be built."""
         convs = [self.conv1, self.conv2, self.conv3]
         return convs if self.conv_proj is None else [*convs, self.conv_proj]
 
@@ -120,10 +120,10 @@ class BottleneckUnit(_ResidualUnit):
 
 @keras.saving.register_keras_serializable(package="vit_tf")
 class PreActivationUnit(_ResidualUnit):
-    """BiT's unit: norm, ReLU, convolution, three times (Kolesnikov et al., 2020).
+    """BiT's unit: three times norm, ReLU, convolution (Kolesnikov et al., 2020).
 
-    Where the channels or the sides change, the shortcut is a projection of what the first ReLU
-    gives. Sides are padded with one zero before and after, not by TensorFlow's SAME rule.
+    If the channels or the sides change, the shortcut is a projection of the output of the first
+    ReLU. Sides are padded with one zero before and after, not by TensorFlow's SAME rule.
 
     Args and shapes: see `BottleneckUnit`.
     """
@@ -170,8 +170,8 @@ class ResNetStem(keras.layers.Layer):
         images: `[B, H, W, 3]` float in [-1, 1], or uint8 0..255, which is mapped to [-1, 1].
 
     Returns:
-        `[B, h, w, C]` in the compute dtype, with `(h, w)` and `C` as `StemConfig.feature_size` and
-        `channels` say.
+        `[B, h, w, C]` in the compute dtype, where `(h, w)` is `StemConfig.feature_size` and `C` is
+        `StemConfig.channels`.
     """
 
     def __init__(self, config, **kwargs):
@@ -203,7 +203,7 @@ class ResNetStem(keras.layers.Layer):
         return (input_shape[0], *sides, self.config.channels)
 
     def standardized_convs(self):
-        """Its `StandardizedConv` layers and those of its units."""
+        """All `StandardizedConv` layers, also those of the units."""
         return [
             self.conv_root,
             *(conv for x in self.unit_layers for conv in x.standardized_convs()),
@@ -221,12 +221,12 @@ class ResNetStem(keras.layers.Layer):
 
 
 def residual_units(unit, config, **kwargs):
-    """The units of all stages, named after their places: `block1_unit1`, ...
+    """The units of all stages, named by stage and unit: `block1_unit1`, ...
 
     Args:
-        unit: the class.
+        unit: the class of the units.
         config: a `StemConfig` or `ResNetConfig`.
-        **kwargs: for the layers.
+        **kwargs: further arguments of each unit.
     """
     return [
         unit(
@@ -243,7 +243,7 @@ def residual_units(unit, config, **kwargs):
 
 
 def standardization(config):
-    """The arguments of `StandardizedConv` that a configuration decides."""
+    """The arguments of `StandardizedConv` that come from a configuration."""
     return {
         "variance_epsilon": config.variance_epsilon,
         "deviation_epsilon": config.deviation_epsilon,
@@ -251,7 +251,7 @@ def standardization(config):
 
 
 def rescale_uint8(images, dtype):
-    """Images in the dtype that the first convolution reads; uint8 is mapped to [-1, 1]."""
+    """Casts images to `dtype`; uint8 is mapped to [-1, 1] first."""
     if keras.backend.standardize_dtype(images.dtype) == "uint8":
         images = keras.ops.cast(images, "float32") * SCALE + OFFSET
     return keras.ops.cast(images, dtype)

@@ -12,13 +12,13 @@ _current = contextvars.ContextVar("vit_tf_standardized_kernels", default=None)
 class StandardizedConv(keras.layers.Layer):
     """2-D convolution without bias, with `(w - mean) / (sqrt(variance + v) + d)` as its kernel.
 
-    Mean and variance are those of each output channel's weights, in float32 under every policy.
+    Mean and variance are over the weights of each output channel, in float32 under every policy.
 
     Args:
         filters: output channels.
         kernel_size: side of the square kernel, in pixels.
         strides: pixels between two outputs.
-        padding: "same" (TensorFlow's rule: ceil(side / strides) outputs, an odd pixel after), or
+        padding: "same" (TensorFlow's rule: ceil(side / strides) outputs, an odd zero after), or
             the number of zeros on every side.
         variance_epsilon, deviation_epsilon: v and d.
 
@@ -52,7 +52,7 @@ class StandardizedConv(keras.layers.Layer):
             name="kernel",
             shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
             initializer="lecun_normal",
-            # Else the mean and variance under a mixed policy would be those of rounded weights.
+            # Otherwise a mixed policy would round the weights before mean and variance.
             autocast=False,
         )
 
@@ -67,7 +67,7 @@ class StandardizedConv(keras.layers.Layer):
         return -(-side // self.strides)
 
     def standardized(self):
-        """The kernel that is convolved with, float32."""
+        """The standardised kernel, float32."""
         kernel = tf.cast(self.kernel.value, tf.float32)
         centred = kernel - tf.reduce_mean(kernel, axis=[0, 1, 2])
         variance = tf.reduce_mean(tf.square(centred), axis=[0, 1, 2])
@@ -97,16 +97,16 @@ class StandardizedConv(keras.layers.Layer):
 class StandardizedKernels:
     """The kernels of a model, standardised once for all calls inside a `with` block.
 
-    For what calls a model several times with the same weights: accumulated gradients, or a model
-    that is exported, where nothing has to be standardised any more.
+    Use it to call a model several times with the same weights, as in gradient accumulation, or to
+    export a model with constant kernels.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
-        constant: whether to keep them in variables of their own, for an export.
+        constant: whether to keep the kernels in new variables, for an export.
 
     Attributes:
-        layers: its `StandardizedConv` layers.
-        values: what they convolve with, float32 tensors or variables in the order of `layers`.
+        layers: the `StandardizedConv` layers of the model.
+        values: standardised kernels, float32 tensors or variables in the order of `layers`.
     """
 
     def __init__(self, model, constant=False):
@@ -120,18 +120,18 @@ class StandardizedKernels:
         self._tokens = []
 
     def of(self, layer):
-        """What a layer convolves with."""
+        """The standardised kernel of a layer."""
         return self._by_layer[id(layer)]
 
     def substitute(self, variables) -> list[tf.Tensor]:
-        """The variables' values, with `values` in the places of the kernels they were made of."""
+        """The values of variables; each kernel is replaced by its standardised kernel."""
         by_kernel = {
             id(layer.kernel): value for layer, value in zip(self.layers, self.values, strict=True)
         }
         return [by_kernel.get(id(variable), variable.value) for variable in variables]
 
     def raw_gradients(self, tape, variables, gradients):
-        """Gradients with respect to `substitute(variables)` as those of the variables.
+        """Converts gradients with respect to `substitute(variables)` to those of the variables.
 
         Args:
             tape: a `tf.GradientTape` that recorded the construction of this object.

@@ -1,4 +1,4 @@
-"""What the models of all families have in common as Keras models."""
+"""The base class of the Keras models of all families."""
 
 import keras
 
@@ -6,18 +6,19 @@ from vit_tf.models.inputs import check_images
 
 
 class ImageModel(keras.Model):
-    """A model of images with a symbolic input and output, as a functional Keras model has them.
+    """A model of images with a symbolic input and output, like a functional Keras model.
 
-    A subclass sets `config` and `head`, has `features(images, training)`, what the head reads, and
-    calls `record_graph` at the end of its constructor. Intermediate features are then a model:
-    `keras.Model(model.input, model.get_layer("block_3").output)`. It reads floats in [-1, 1] only;
-    for uint8 call the stages on a `keras.Input` of that dtype.
+    A subclass sets `config` and `head`, defines `features(images, training)`, which returns what
+    the head reads, and calls `record_graph` at the end of its constructor. Then
+    `keras.Model(model.input, model.get_layer("block_3").output)` is a model of intermediate
+    features. That model reads only floats in [-1, 1]; for uint8, call the stages on a `keras.Input`
+    of that dtype.
 
     Attributes:
         input: `[None, H, W, 3]` of the configured size, in the dtype of the variables.
-        output: what the model returns for it, computed in stages.
-        inputs, outputs: lists of the one.
-        input_shape, output_shape: their shapes.
+        output: what the model returns for `input`, computed in stages.
+        inputs, outputs: lists that hold only `input` and only `output`.
+        input_shape, output_shape: shapes of `input` and `output`.
     """
 
     def record_graph(self):

@@ -1,25 +1,25 @@
-"""The checks that every model makes of its images."""
+"""Checks of the images that a model receives."""
 
 import warnings
 import weakref
 
 import tensorflow as tf
 
-# Above what crops, noise and other normalizations reach, far below what 0 .. 255 does.
+# Larger than values after crops, noise or another normalization, much smaller than 255.
 _LARGEST_VALUE = 10.0
 
-# Models that have seen float images outside of a graph; only the first batch is looked at.
+# Models that were called eagerly with float images; only the first batch is checked.
 _checked = weakref.WeakSet()
 
 
 def check_images(model, images):
     """Raises `ValueError` unless images `[B, H, W, 3]` have the size that a model was built for.
 
-    The first batch of float images that a model sees outside of a graph gets the warning of
-    `range_note`. Graphs are left as they are.
+    In eager mode, the values of a model's first batch of float images are checked too: `range_note`
+    returns the warning. In graphs, values are not checked.
 
     Args:
-        model: with `config.image_size`.
+        model: has `config.image_size`.
         images: tensor.
     """
     _check_shape(images, model.config.image_size)
@@ -32,13 +32,13 @@ def check_images(model, images):
 
 
 def range_note(images):
-    """What to say of float images whose values look like 0 .. 255; None for others.
+    """A warning if the values of float images look like 0 .. 255, else None.
 
     Args:
         images: eager float tensor.
     """
     largest = float(tf.reduce_max(images))
-    if not largest > _LARGEST_VALUE:  # Values that are not numbers are not larger.
+    if not largest > _LARGEST_VALUE:  # NaN is not larger.
         return None
     return (
         f"Float images are read as values in [-1, 1]. The largest one here is {largest:g}: pass "

@@ -74,11 +74,11 @@ class ResNet(ImageModel):
         return features if self.head is None else self.head(features)
 
     def stages(self, images, training=False):
-        """The feature map after every stage, `[B, h, w, channels]`; norm and ReLU come later."""
+        """The feature map after every stage, `[B, h, w, channels]`, before norm and ReLU."""
         del training
         check_images(self, images)
         x = self.root(rescale_uint8(images, self.compute_dtype))
-        # Zeros, not minus infinity: the published weights were trained with them.
+        # Padding with zeros, not minus infinity: the published weights were trained with zeros.
         x = keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
         x = keras.ops.max_pool(x, 3, 2, data_format="channels_last")
         feature_maps, units = [], iter(self.unit_layers)

@@ -33,7 +33,7 @@ class VisionTransformer(ImageModel):
     """
 
     def __init__(self, config, name="vision_transformer", **kwargs):
-        # One name for all: a numbered one would make checkpoints depend on what was built before.
+        # A fixed name: with a numbered name, checkpoints would depend on the models built before.
         super().__init__(name=name, **kwargs)
         self.config = config = ViTConfig.coerce(config)
         self.grid = config.grid
@@ -137,14 +137,14 @@ class VisionTransformer(ImageModel):
     def embed(self, images, training=False):
         """Patch embeddings `[B, N, D]`, before prefix tokens and positions.
 
-        This is what masked patch prediction corrupts. `training` changes nothing here; the stages
-        share one signature.
+        Masked patch prediction corrupts these embeddings. `training` has no effect here; all stages
+        have the same signature.
         """
         del training
         return self.patch_embedding(self._patch_source(images))
 
     def _patch_source(self, images):
-        """What is cut into patches: the images, or the stem's feature map."""
+        """The input that is cut into patches: the images, or the stem's feature map."""
         check_images(self, images)
         return images if self.stem is None else self.stem(images)
 
@@ -155,7 +155,7 @@ class VisionTransformer(ImageModel):
             patches: `[B, N, D]` from `embed`.
             grid: `(rows, columns)` of the patches; None means the model's own.
             training: bool.
-            taps: names of what the attention of every block reports; see
+            taps: names of the statistics that the attention of every block returns; see
                 `custom_ops.attention_with_taps`.
 
         Returns:
@@ -187,7 +187,7 @@ class VisionTransformer(ImageModel):
         return self.norm(tokens), tap_values
 
     def pool(self, features):
-        """What the classifier keeps of `[B, T, D]`: `[B, D]`, or `[B, N, D]` unpooled."""
+        """Pools the features `[B, T, D]` to `[B, D]`, or to `[B, N, D]` unpooled."""
         if self.config.classifier == "token":
             return features[:, 0]
         if self.config.classifier == "map":
@@ -204,11 +204,11 @@ class VisionTransformer(ImageModel):
         return pooled if self.pre_logits is None else self.pre_logits(pooled)
 
     def classify(self, features, training=False):
-        """Pooling, optional tanh pre-logits, head: `[B, T, D]` to what the model returns."""
+        """Applies pooling, optional tanh pre-logits and head to `[B, T, D]`."""
         inputs = self.head_inputs(features, training=training)
         return inputs if self.head is None else self.head(inputs)
 
     def features(self, images, training=False):
-        """What the head reads, from the images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        """What the head reads for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)
         return self.head_inputs(features, training=training)

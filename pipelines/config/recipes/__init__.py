@@ -9,17 +9,17 @@ RECIPES = {"digits": digits}
 
 
 def summaries() -> dict[str, str]:
-    """What each recipe is, by name: the first line of its docstring."""
+    """Returns the first line of the docstring of each recipe, by name."""
     return {name: (recipe.__doc__ or "").partition("\n")[0] for name, recipe in RECIPES.items()}
 
 
 def get_recipe(name) -> Experiment:
-    """The recipe `name`.
+    """Returns the experiment of the recipe `name`.
 
     Raises:
-        UserError: for an unknown name; the message offers near ones.
+        UserError: for an unknown name; the message suggests similar names.
     """
     if name not in RECIPES:
-        hint = did_you_mean(name, RECIPES) or f" There are: {', '.join(sorted(RECIPES))}."
+        hint = did_you_mean(name, RECIPES) or f" Known experiments: {', '.join(sorted(RECIPES))}."
         raise UserError(f"Unknown experiment {name!r}.{hint}")
     return RECIPES[name]()

@@ -23,7 +23,7 @@ def digits() -> Experiment:
                 "dropout": 0.1,
             },
         ),
-        # A mirrored or nearly cut-off digit is another digit: no flip, generous crops.
+        # Mirrored digits and small crops can look like other digits: no flip, and only large crops.
         data=Data(name="digits", crop_area=(0.8, 1.0), flip=False),
         optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.5),
         schedule=Schedule(warmup_steps=100, decay="cosine"),

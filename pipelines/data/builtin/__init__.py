@@ -1,1 +1,1 @@
-"""Data sets that this project makes by itself, as TFDS builders."""
+"""Data sets that this project generates, as TFDS builders."""

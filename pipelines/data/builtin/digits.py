@@ -1,8 +1,9 @@
 """The TFDS data set `digits`: real handwritten digits that need no download.
 
-scikit-learn carries 1,797 digits of 8 x 8 pixels (Alpaydin and Kaynak, UCI repository, 1998). Once
-this module is imported, `tfds.load("digits")` works like any other data set; `digits/low` has the
-same splits without the digits 5 to 9. Prepared files are written to the TFDS data directory.
+scikit-learn contains 1,797 digits of 8 x 8 pixels (Alpaydin and Kaynak, UCI repository, 1998).
+After this module is imported, `tfds.load("digits")` loads them like any other data set.
+`digits/low` has the same splits without the digits 5 to 9. Prepared files are written to the TFDS
+data directory.
 """
 
 from typing import ClassVar
@@ -14,7 +15,7 @@ import tensorflow_datasets as tfds
 from pipelines.data import stateless_random
 from pipelines.data.builtin.offline_builder import OfflineBuilder
 
-# Images of each digit in the held-out splits; the rest is the train split.
+# Images of each digit in the held-out splits. All other images are in the train split.
 _PER_DIGIT = {"test": 30, "validation": 20}
 _SPLITS = ("train", "validation", "test")
 _DESCRIPTION = """\
@@ -27,11 +28,12 @@ every digit appears 20 times in validation and 30 times in test.
 class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
     """Builder of `digits/all`, the default, and of `digits/low` with the digits 0 to 4.
 
-    They have 1,297 / 200 / 300 and 651 / 100 / 150 images.
+    `digits/all` has 1,297 / 200 / 300 train / validation / test images, `digits/low` has 651 / 100
+    / 150.
     """
 
     VERSION = tfds.core.Version("1.0.0")
-    # A list under this name is what TFDS reads.
+    # TFDS reads a list under this name.
     BUILDER_CONFIGS: ClassVar = [
         tfds.core.BuilderConfig(name="all", description="All ten digits."),
         tfds.core.BuilderConfig(name="low", description="Digits 0 to 4, same splits."),
@@ -69,7 +71,7 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
 
 def split_indices(split, num_classes=10):
-    """Returns which images of `sklearn.datasets.load_digits` a split holds, in stored order.
+    """Returns the indices of a split's images in `sklearn.datasets.load_digits`, in stored order.
 
     Args:
         split: "train", "validation" or "test".
@@ -80,7 +82,7 @@ def split_indices(split, num_classes=10):
     """
     _, labels = _load()
     shuffled = stateless_random.permutation(len(labels), 0, stateless_random.SPLIT)
-    # The n-th image of its digit, in shuffled order.
+    # Rank of each image among the images of its digit, in shuffled order.
     rank = np.zeros(len(labels), np.int64)
     for digit in range(10):
         mine = shuffled[labels[shuffled] == digit]
@@ -93,7 +95,8 @@ def split_indices(split, num_classes=10):
         "train": (test + validation, len(labels)),
     }[split]
     member = (rank >= first) & (rank < last) & (labels < num_classes)
-    # Another order than the one of membership, in which every class comes late to the train split.
+    # A second permutation: in the order of the first one, the train split would begin with the
+    # classes that reach their 50 held-out images first.
     stored = stateless_random.permutation(len(labels), 0, stateless_random.SPLIT, 1)
     return stored[member[stored]]
 
@@ -110,7 +113,7 @@ def _to_rgb(pixels):
 
 def _load():
     """Returns pixels, uint8 `[1797, 8, 8]` in 0 .. 255, and labels, int64 `[1797]`."""
-    from sklearn import datasets  # takes a second to import, and prepared data do not need it
+    from sklearn import datasets  # Slow to import (1 s), and prepared data do not need it.
 
     digits = datasets.load_digits()
     return np.round(digits.images * 255 / 16).astype(np.uint8), digits.target

@@ -1,12 +1,13 @@
-"""Draws pictures of simple shapes, any number of them, from a seed; NumPy only.
+"""Draws any number of images of simple shapes from a seed, with NumPy only.
 
-Image i of a stream is a function of (seed, stream, i, size): it does not depend on how many others
-are drawn, or drawn together. Only operations that IEEE 754 rounds exactly touch the pixels, so the
-same NumPy words give the same bytes everywhere.
+Image i of a stream is a function of (seed, stream, i, size). It does not depend on the number of
+images, or on the images drawn in the same call. Pixels are computed only with operations that IEEE
+754 rounds exactly, so the same random words give the same bytes on every platform.
 
-One image holds 1 to 5 copies of one shape in one colour and texture, each with its own place, size
-and rotation, on a background of low saturation whose brightness differs from the shape's.
-`n` images of `s x s` pixels.
+One image holds 1 to 5 copies of one shape in one colour and texture. Each copy has its own place,
+size and rotation. The background has low saturation and a brightness that differs from the shape's.
+
+Shapes of arrays: `n` images of `s x s` pixels.
 """
 
 from typing import NamedTuple
@@ -27,7 +28,7 @@ COLOURS = {
     "pink": (245, 135, 195),
 }
 COUNTS = ("1", "2", "3", "4", "5")
-# Of the first shape's centre, in nine equal cells, row by row.
+# Cell of the first shape's centre, in a grid of 3 x 3 cells, row by row.
 POSITIONS = tuple(
     f"{row} {column}"
     for row in ("top", "middle", "bottom")
@@ -36,19 +37,21 @@ POSITIONS = tuple(
 TEXTURES = ("solid", "stripes", "checks", "dots", "speckles")
 BACKGROUNDS = ("plain", "gradient", "stripes", "clouds", "speckles")
 
-# Radius over image side: of a single shape, and where every shape has a cell of its own.
+# Radius over image side: of a single shape, and of one of several shapes.
 _ALONE, _TOGETHER = (0.11, 0.28), (0.11, 0.15)
-# Between a shape and the edge of its cell.
+# Distance between a shape and the edge of its cell, in image sides.
 _GAP = 0.012
-# Changes in colour channels, of 0 .. 1, and of brightness within a background.
+# Ranges of change: of the shape's colour, of the background's colour, and of the background's
+# brightness within an image. Values are in 0 .. 1.
 _COLOUR_JITTER, _TINT, _RELIEF = 0.07, 0.1, 0.25
-# Words for each image: one per draw, and a multiple of 4 (see `stateless_random.random_words`).
+# Random words per image: at least one per draw, and a multiple of 4 (see
+# `stateless_random.random_words`).
 _WORDS = 64
 _CLOUD_CELLS = 4
 
 
 class Attributes(NamedTuple):
-    """What was drawn: int64 `[n]` each, an index into the tuple of names above."""
+    """Attributes of the images: int64 `[n]` each, an index into the names above."""
 
     kind: np.ndarray
     colour: np.ndarray
@@ -59,7 +62,7 @@ class Attributes(NamedTuple):
 
 
 class _Shapes(NamedTuple):
-    """Geometry, float32 `[n, 5]` each, in units of the image side; unused beyond the count."""
+    """Geometry, float32 `[n, 5]` each, in image sides; entries beyond the count are not used."""
 
     x: np.ndarray
     y: np.ndarray
@@ -72,11 +75,11 @@ def draw(first, count, size, *, seed=0, stream=0, single=False):
     """Draws images `first` .. `first + count - 1` of a stream.
 
     Args:
-        first, count: which images.
+        first, count: index of the first image, and number of images.
         size: height and width, in pixels.
-        seed: of the whole set, 0 .. 2**64 - 1.
-        stream: such as the number of a split; streams share no image.
-        single: whether every image holds one shape, so that it has a position.
+        seed: seed of the data set, 0 .. 2**64 - 1.
+        stream: such as the number of a split; different streams have different images.
+        single: whether every image holds exactly one shape, as the label "position" needs.
 
     Returns:
         uint8 `[count, size, size, 3]`, and the `Attributes`.
@@ -117,7 +120,7 @@ def _between(uniform, low, high):
 
 
 def _direction(uniform):
-    """Returns cosine and sine of a random angle, float32; rounded from doubles."""
+    """Returns cosine and sine of a random angle, float32; computed in float64."""
     angle = uniform.astype(np.float64) * (2 * np.pi)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
@@ -125,7 +128,8 @@ def _direction(uniform):
 def _place(uniform, number):
     """Places the shapes of each image so that they lie inside it and do not overlap.
 
-    Each has one of 3 x 3 cells of its own; a single one may be larger than its cell.
+    Each shape gets its own cell of a 3 x 3 grid. The shape of an image with only one shape may be
+    larger than its cell.
     """
     slots = len(COUNTS)
     cells = np.argsort(np.stack([next(uniform) for _ in range(9)], 1), 1, kind="stable")[:, :slots]
@@ -147,7 +151,7 @@ def _place(uniform, number):
 
 
 def _coverage(kind, number, shapes, size):
-    """Returns how much of each pixel the shapes cover, float32 `[n, s, s]`."""
+    """Returns the fraction of each pixel that the shapes cover, float32 `[n, s, s]`."""
     coverage = np.zeros((len(kind), size, size), np.float32)
     grid = _pixel_centres(size)
     for index, distance in enumerate(_DISTANCES):
@@ -158,21 +162,21 @@ def _coverage(kind, number, shapes, size):
             x, y, radius, cos, sin = (c[images, slot][:, None, None] for c in shapes)
             right, down = (grid - x) / radius, (grid[:, None] - y) / radius
             u, v = cos * right + sin * down, cos * down - sin * right
-            # One pixel wide edges.
+            # Edges are one pixel wide.
             inside = np.float32(0.5) - distance(u, v) * (radius * np.float32(size))
             coverage[images] = np.maximum(coverage[images], np.clip(inside, 0, 1))
     return coverage
 
 
 def _star(u, v):
-    """Distance from a star with five points: folded into one of its ten wedges."""
+    """Distance from a star with five points. Symmetry maps (u, v) into one of its ten wedges."""
     a, b = np.float32(0.809017), np.float32(0.587785)  # cos 36, sin 36 degrees
     u = abs(u)
     for sign in (1, -1):
         fold = 2 * np.maximum(sign * a * u - b * v, 0)
         u, v = u - fold * (sign * a), v + fold * b
     u, v = abs(u), v - 1
-    # From the tip to the inner corner.
+    # The edge from the tip to the inner corner.
     edge_u, edge_v = np.float32(0.45) * b, np.float32(0.45) * a - 1
     along = np.clip((u * edge_u + v * edge_v) / (edge_u**2 + edge_v**2), 0, 1)
     away = np.sqrt((u - edge_u * along) ** 2 + (v - edge_v * along) ** 2)
@@ -193,7 +197,8 @@ def _semicircle(u, v):
     return np.maximum(np.sqrt(u * u + v * v) - np.float32(0.92), -v)
 
 
-# For each of KINDS: distance from its edge in radii, negative inside, at (u, v) around its centre.
+# For each of KINDS: distance of (u, v) from the edge of the shape, in radii, negative inside. The
+# centre of the shape is (0, 0).
 _DISTANCES = (
     lambda u, v: np.sqrt(u * u + v * v) - np.float32(0.9),
     lambda u, v: abs(np.sqrt(u * u + v * v) - np.float32(0.75)) - np.float32(0.22),
@@ -213,7 +218,7 @@ def _front(uniform, colour, texture, noise, size):
     light = np.clip(light + _between(jitter, -_COLOUR_JITTER, _COLOUR_JITTER), 0, 1)
     patterns = (_ones, _stripes, _checks, _dots, _speckles)
     pattern = _pattern(uniform, texture, patterns, noise, size, (0.07, 0.13))
-    # The dark part of a texture keeps the hue.
+    # Dark areas of a texture keep the hue.
     return (np.float32(0.6) + np.float32(0.4) * pattern)[..., None] * light[:, None, None]
 
 
@@ -238,11 +243,11 @@ def _pattern(uniform, choice, patterns, noise, size, periods):
     Args:
         uniform: iterator over draws `[n]`.
         choice: index into `patterns`, `[n]`.
-        patterns: functions of p, q `[m, s, s]`, image coordinates in random periods, turned by a
-            random angle; and of the noise of these pixels.
+        patterns: functions of p, q `[m, s, s]`, the noise `[m, s, s]` and the frequency. p and q
+            are image coordinates, rotated by a random angle, in units of the random period.
         noise: `[n, s, s]` in [0, 1].
         size: s.
-        periods: range of the periods, in image sides.
+        periods: range (low, high) of the periods, in image sides.
     """
     cos, sin = _direction(next(uniform))
     frequency = 1 / _between(next(uniform), *periods)
@@ -285,13 +290,13 @@ def _speckles(p, q, noise, frequency):
 
 
 def _gradient(p, q, noise, frequency):
-    """From 0 to 1 along p, over the diagonal of the image."""
+    """Rises from 0 to 1 along p, over the whole image."""
     turn = p - p.min((1, 2), keepdims=True)
     return turn / turn.max((1, 2), keepdims=True)
 
 
 def _clouds(p, q, noise, frequency):
-    """A few values of the noise, interpolated over the image."""
+    """Interpolates a few values of the noise over the image."""
     size = noise.shape[-1]
     corner = min(_CLOUD_CELLS + 1, size)
     values = noise[:, :corner, :corner]

@@ -1,14 +1,15 @@
-"""The TFDS data set `shapes`: drawn pictures of simple shapes, as many as wanted (`shape_images`).
+"""The TFDS data set `shapes`: any number of drawn images of simple shapes (`shape_images`).
 
-Names, after which `tfds.load` works too once this module is imported:
+Names (`tfds.load` accepts them too after this module is imported):
 
-    shapes/class                     what shape it is; also shapes/colour, shapes/count and
-                                     shapes/position (one shape, in which ninth of the image)
+    shapes/class                     the label is the kind of shape
+    shapes/colour, shapes/count      the label is the colour, or the number of shapes
+    shapes/position                  the label is the cell of the only shape, in a 3 x 3 grid
     shapes/colour-32x20000           32 x 32 pixels, 20,000 training images
-    shapes/colour-32x20000-seed7     other images
+    shapes/colour-32x20000-seed7     the same with other images
 
-Without a size there are 5,000 training images of 64 x 64 pixels. The validation and the test split
-have a tenth of the training split each. With more training images, the first ones stay the same.
+Without a size there are 5,000 training images of 64 x 64 pixels. The validation split and the test
+split each have a tenth as many. A larger training split begins with the images of a smaller one.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ _LABELS = {
     "count": shape_images.COUNTS,
     "position": shape_images.POSITIONS,
 }
-_ATTRIBUTES = {"class": "kind"}  # where `shape_images.Attributes` has another name
+_ATTRIBUTES = {"class": "kind"}  # label -> its name in `shape_images.Attributes`, if different
 _STREAMS = {"train": 0, "validation": 1, "test": 2}
 _MIN_SIZE, _MAX_SIZE, _MAX_IMAGES = 16, 512, 10**9
 _CHUNK = 32
@@ -42,27 +43,27 @@ position, size and rotation are drawn independently; one of them is the label.
 
 @dataclasses.dataclass(eq=False)
 class ShapesConfig(tfds.core.BuilderConfig):
-    """What the name of a configuration says; see the head of this module."""
+    """The settings in the name of a configuration; see the head of this module."""
 
     label: str = "class"
-    size: int = 64  # of the images, in pixels
+    size: int = 64  # height and width of the images, in pixels
     num_train: int = 5_000
     seed: int = 0
 
     @classmethod
     def parse(cls, name):
-        """Returns the configuration of a name; `DataError` if it is none."""
+        """Returns the configuration of a name; raises `DataError` if the name is not valid."""
         if not (found := _NAME.fullmatch(name)):
             raise DataError(
-                f"{name!r} is no configuration of shapes. Expected <label>, "
-                f"<label>-<pixels>x<training images> or either with -seed<number>; the label is "
-                f"{', '.join(_LABELS)}."
+                f"{name!r} is not a configuration of shapes. Expected <label> or "
+                f"<label>-<pixels>x<training images>, each optionally followed by -seed<number>; "
+                f"<label> is one of {', '.join(_LABELS)}."
             )
         label, size, count, seed = found.group(1, 3, 4, 6)
         size, count = int(size or cls.size), int(count or cls.num_train)
         if not (_MIN_SIZE <= size <= _MAX_SIZE and 1 <= count <= _MAX_IMAGES):
             raise DataError(
-                f"{name!r} asks for {count:,} images of {size} pixels. Expected 1 .. "
+                f"{name!r} describes {count:,} images of {size} pixels. Expected 1 .. "
                 f"{_MAX_IMAGES:,} images of {_MIN_SIZE} .. {_MAX_SIZE} pixels."
             )
         return cls(name=name, label=label, size=size, num_train=count, seed=int(seed or 0))
@@ -76,7 +77,7 @@ class Shapes(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
     """Builder of `shapes/<configuration>`."""
 
     VERSION = tfds.core.Version("1.0.0")
-    # A list under this name is what TFDS reads.
+    # TFDS reads a list under this name.
     BUILDER_CONFIGS: ClassVar = [ShapesConfig.parse(label) for label in _LABELS]
 
     def __init__(self, *, config=None, **kwargs):
@@ -86,7 +87,7 @@ class Shapes(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
     @classmethod
     def make_config(cls, name):
-        """As `OfflineBuilder.make_config`."""
+        """See `OfflineBuilder.make_config`."""
         if name not in cls.builder_configs:
             cls.builder_configs[name] = ShapesConfig.parse(name)
 
@@ -103,7 +104,7 @@ class Shapes(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
                 }
             ),
             supervised_keys=("image", "label"),
-            disable_shuffling=True,  # all is drawn independently already
+            disable_shuffling=True,  # examples are drawn independently
         )
 
     def _split_generators(self, dl_manager):
@@ -121,12 +122,12 @@ class Shapes(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
 
 def draw_examples(config, split, first, count):
-    """Draws examples of a split, which may also be more than it stores.
+    """Draws examples of a split; indices beyond the stored examples are valid too.
 
     Args:
         config: `ShapesConfig`.
         split: "train", "validation" or "test".
-        first, count: which examples.
+        first, count: index of the first example, and number of examples.
 
     Returns:
         uint8 `[count, size, size, 3]` and int64 labels `[count]`.

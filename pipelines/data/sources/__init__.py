@@ -1,1 +1,1 @@
-"""Where examples come from: image folders, lists, TFRecord files, TFDS, arrays."""
+"""Sources of examples: image folders, lists, TFRecord files, TFDS, arrays."""

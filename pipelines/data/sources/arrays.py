@@ -1,4 +1,4 @@
-"""A source of images in memory, for data that are made or loaded in Python."""
+"""A source of images in memory, for data that Python code generates or loads."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,18 +11,17 @@ from pipelines.errors import DataError
 class ArraySource(DataSource):
     """Images and labels in NumPy arrays; for `pipeline.train_dataset` and `eval_dataset`.
 
-    Images are encoded as PNG when they are read, which loses nothing. The id of an image is its
-    index in the array. The stored order is a fixed permutation, because arrays are often sorted by
-    class.
+    Images are encoded as PNG, without loss, when they are read. The id of an image is its index in
+    the array. The stored order is a fixed permutation, because arrays are often sorted by class.
 
     Args:
         images: uint8 `[n, h, w, 3]`, or grey `[n, h, w]` or `[n, h, w, 1]`. Not copied.
         labels: integers `[n]` in 0 .. number of classes - 1.
         class_names: strings in label order; by default "0", "1", ... up to the largest label.
-        name: for messages and the manifest of a run.
+        name: name of the source, for messages and the manifest of a run.
 
     Raises:
-        DataError: if shapes, types or values are others.
+        DataError: for other shapes, types or values.
     """
 
     id_rule = "index in the array"
@@ -63,12 +62,12 @@ class ArraySource(DataSource):
         self._order = stateless_random.permutation(len(images), 0, stateless_random.SPLIT)
 
     def read(self, ranges):
-        """As `DataSource.read`."""
+        """See `DataSource.read`."""
         ids = np.concatenate([self._order[start:stop] for start, stop in ranges])
         images = np.empty(len(ids), object)
         images[:] = [tf.io.encode_png(self._images[index]).numpy() for index in ids]
         return Examples(images, self._labels[ids], ids)
 
     def describe(self, example_id):
-        """As `DataSource.describe`."""
+        """See `DataSource.describe`."""
         return f"image {example_id} of {self.name}"

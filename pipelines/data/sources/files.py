@@ -1,9 +1,10 @@
-"""A source whose images are files of their own; `folders.py` and `lists.py` find them.
+"""A source with one file per image; `folders.py` and `lists.py` list the files.
 
-A split is stored in the order of a hash of the files' relative paths. Neither folders nor lists are
-mixed by nature, and this way every range of positions is: "train[:90%]" holds all classes, and so
-does a training window much smaller than the set. The hash of a path does not depend on the other
-files, so a split changes little when some are added. Ids follow the listing and not this order.
+The stored order of a split is the order of a hash of the files' relative paths. Folders and lists
+are often sorted by class; the hash mixes the classes in every range of positions. So "train[:90%]"
+has all classes, and so does a training window that is much smaller than the split. The hash of a
+path does not depend on other files, so new files change a split only a little. Ids follow the
+listing, not this order.
 """
 
 import collections.abc
@@ -19,12 +20,12 @@ import numpy as np
 from pipelines.data.sources.source import DataSource, Examples, resolve_split, split_info
 from pipelines.errors import DataError
 
-# A larger file is no image that anyone trains on; it counts as one that cannot be read.
+# A larger file is not a usable image; it counts as a file that cannot be read.
 MAX_FILE_BYTES = 256 * 2**20
 
-# Network file systems answer slowly, but many at a time.
+# Threads that read files: network file systems are slow, but serve many requests at a time.
 _READERS = 8
-# What is wrong with a single file; every other failure concerns all of them.
+# Errors that concern a single file. Any other error means that the whole folder or disk fails.
 _ERRORS_OF_ONE_FILE = {
     errno.ENOENT,
     errno.EACCES,
@@ -41,12 +42,12 @@ class Files(NamedTuple):
 
     paths: list  # of str, relative to the root of the data set
     labels: np.ndarray  # int32 [n]
-    order: np.ndarray  # int64 [n]: place in this listing of each stored example
-    notes: list  # of str: where a list names the file, " (line 7)"; empty for folders
+    order: np.ndarray  # int64 [n]: index in `paths` of each stored example
+    notes: list  # of str: place of each file in a list, " (line 7)"; empty for folders
 
 
 def make_files(paths, labels, notes=()):
-    """Returns the `Files` of a listing; decides their stored order."""
+    """Returns the `Files` of a listing, with their stored order."""
     digests = [
         hashlib.blake2b(os.fsencode(path), digest_size=8, person=b"stored order").digest()
         for path in paths
@@ -56,16 +57,16 @@ def make_files(paths, labels, notes=()):
 
 
 class FileSource(DataSource):
-    """Images in files. One that cannot be read counts as an image of no bytes.
+    """Images in files. A file that cannot be read becomes an image of zero bytes.
 
-    So a single bad file is found and named like one that cannot be decoded, while a folder that is
-    gone or a disk that fails raises `DataError`.
+    So a single unreadable file is reported like an image that cannot be decoded. A missing folder
+    or a failing disk raises `DataError`.
 
     Args:
-        name: such as "folder:/data/pets".
-        root: directory that the paths of the files start from.
+        name: name of the data set, such as "folder:/data/pets".
+        root: directory that relative paths of files start from.
         splits: mapping from the name of each split to its `Files`; may be a `LazyMapping`.
-        split: what to open, in TFDS notation.
+        split: the split to open, in TFDS notation.
         labels: class names in label order.
     """
 
@@ -89,7 +90,7 @@ class FileSource(DataSource):
         return f"{self.name} split {self.split!r}"
 
     def read(self, ranges):
-        """As `DataSource.read`."""
+        """See `DataSource.read`."""
         paths, labels, ids = [], [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         for split, start, stop, first_id in self._locate(ranges):
             files = self._files[split]
@@ -102,7 +103,7 @@ class FileSource(DataSource):
         return Examples(images, np.concatenate(labels), np.concatenate(ids))
 
     def describe(self, example_id):
-        """As `DataSource.describe`; names the file."""
+        """See `DataSource.describe`; the name contains the path of the file."""
         for split, _, _, first_id in self._split_ranges:
             files = self._files[split]
             place = example_id - first_id
@@ -130,11 +131,11 @@ class FileSource(DataSource):
 
 
 class LazyMapping(collections.abc.Mapping):
-    """A mapping whose values are made when they are asked for: listing a split takes time.
+    """A mapping that makes each value on first access, because listing a split takes time.
 
     Args:
         keys: iterable of all keys.
-        make: function from a key to its value; called once for each.
+        make: function from a key to its value; called at most once per key.
     """
 
     def __init__(self, keys, make):
@@ -147,7 +148,7 @@ class LazyMapping(collections.abc.Mapping):
             self._values[key] = self._make(key)
         return self._values[key]
 
-    def __contains__(self, key):  # `Mapping` would make the value
+    def __contains__(self, key):  # The method of `Mapping` would make the value.
         return key in self._keys
 
     def __iter__(self):
@@ -158,9 +159,9 @@ class LazyMapping(collections.abc.Mapping):
 
 
 def _read(path):
-    """Returns the contents of a file, nothing if it is no regular file that can be read."""
+    """Returns the contents of a file; no bytes if it is unreadable, too large or not regular."""
     try:
-        # Without O_NONBLOCK a named pipe would wait for its writer.
+        # Without O_NONBLOCK, opening a named pipe waits for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _ERRORS_OF_ONE_FILE:
@@ -174,7 +175,7 @@ def _read(path):
 
 
 def _fingerprint(files, labels):
-    """Returns 12 hexadecimal digits that stand for the listing of splits, and for the classes."""
+    """Returns a hash of the listing of splits and of the classes, 12 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=6)
     for column in [labels, *(files[split].paths for split in sorted(files))]:
         digest.update(b"\0".join(map(os.fsencode, column)) + b"\0\0")
@@ -187,19 +188,19 @@ def absolute_path(path, data_dir, kind):
     """Returns the path of `data.name=<kind>:<path>`, absolute.
 
     Args:
-        path: may begin with ~.
-        data_dir: where a relative path begins; None for the current directory.
-        kind: for the message about a path that is empty.
+        path: absolute or relative path; may begin with ~.
+        data_dir: folder that a relative path starts from; None for the current directory.
+        kind: "folder", "list" or "tfrecord", for the message about an empty path.
     """
     if not path or "\0" in path:
-        raise DataError(f"{kind}: lacks a path. Write data.name={kind}:/path/to/the/data.")
+        raise DataError(f"data.name={kind}: has no path. Write data.name={kind}:/path/to/the/data.")
     return os.path.abspath(
         os.path.join(os.path.expanduser(data_dir or ""), os.path.expanduser(path))
     )
 
 
 def is_unicode(text):
-    """Whether a text has a form in UTF-8; file names and JSON can hold half characters."""
+    """Whether a text can be encoded as UTF-8; file names and JSON can hold lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

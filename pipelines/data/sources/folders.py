@@ -1,20 +1,20 @@
 """Image folders: `data.name=folder:/data/pets`, a folder per class, with or without splits.
 
-    /data/pets/cat/1.jpg               one split, which is called "train"
+    /data/pets/cat/1.jpg               one split, with the name "train"
     /data/pets/dog/tabby/2.PNG
 
-    /data/pets/train/cat/1.jpg         a folder per split: the folders right in /data/pets are all
+    /data/pets/train/cat/1.jpg         a folder per split: every folder directly in /data/pets is
     /data/pets/val/cat/7.jpg           called train, training, val, valid, validation, dev, test or
     /data/pets/val/dog/8.webp          testing, in any letter case
 
-Without split folders all of it is the split "train", of which training takes "train[:90%]" and
-evaluation "train[90%:]" (`splits.py`); both hold all classes (`files.py`).
-A class is a folder right below, its name is the label, and labels are numbered in the order of
-these names (by code point) over all splits. Images are the files with one of the `SUFFIXES` of
-`vit_tf/images/decoding.py`, in any letter case and at any depth below the class. Their ids follow
-the sorted relative paths of a split.
-Symbolic links are followed; below a class every directory counts once, so that links in a circle
-end. Names that begin with a dot, and __MACOSX, are ignored.
+Without split folders, all images are in the split "train". Training then takes "train[:90%]" and
+evaluation "train[90%:]" (`splits.py`); both contain all classes (`files.py`).
+Each folder directly in a split folder is a class, and its name is the label. Labels are numbered in
+the order of these names (by code point) over all splits. Images are the files with one of the
+`SUFFIXES` of `vit_tf/images/decoding.py`, in any letter case and at any depth below the class. Ids
+follow the sorted relative paths of a split.
+Symbolic links are followed. Below a class, every directory is visited once, so circular links are
+safe. Names that begin with a dot, and __MACOSX, are ignored.
 """
 
 import os
@@ -30,7 +30,7 @@ from pipelines.errors import DataError
 from vit_tf.images.decoding import SUFFIXES
 
 TRAIN_NAMES = ("train", "training")
-# The first one that a data set has is evaluated on; see `splits.py`.
+# Evaluation takes the first of these splits that a data set has; see `splits.py`.
 EVAL_NAMES = ("test", "testing", "validation", "valid", "val", "dev")
 
 _EXPECTED = "Expected <class>/<image>, or train/<class>/<image> and others in place of train"
@@ -41,11 +41,12 @@ def open_folder(path, split, data_dir=None):
 
     Args:
         path: the folder.
-        split: in TFDS notation.
-        data_dir: where a relative path begins.
+        split: the split, in TFDS notation.
+        data_dir: folder that a relative path starts from.
 
     Raises:
-        DataError: if there is no such folder or split, it cannot be read, or has too few classes.
+        DataError: if the folder or split does not exist or cannot be read, or there are fewer than
+            two classes.
     """
     root, places = _find_splits(path, data_dir)
     labels = sorted({name for place in places.values() for name in _list_directory(place)[0]})
@@ -55,18 +56,18 @@ def open_folder(path, split, data_dir=None):
     for label in labels:
         if not is_unicode(label):
             raise DataError(f"The name of the class folder {label!r} in {root} is not UTF-8.")
-    # Paths start from the folder of all splits, ids from each split.
+    # Paths are relative to the folder of all splits; ids start at 0 in each split.
     splits = LazyMapping(places, lambda key: _list_split(root, places[key], labels))
     return FileSource(f"folder:{root}", root, splits, split, labels)
 
 
 def folder_splits(path, data_dir=None):
-    """Returns the names of the splits of an image folder; arguments and errors: `open_folder`."""
+    """Returns the split names of an image folder; arguments and errors as for `open_folder`."""
     return tuple(_find_splits(path, data_dir)[1])
 
 
 def _find_splits(path, data_dir):
-    """Returns the folder, absolute, and a mapping from each split to its own folder."""
+    """Returns the absolute path of the folder, and a mapping from each split to its folder."""
     root = absolute_path(path, data_dir, "folder")
     if not os.path.isdir(root):
         hint = "; for a .csv or .jsonl file write list:<path>" if os.path.isfile(root) else ""
@@ -88,7 +89,7 @@ def _list_split(root, folder, labels):
     """Returns the `Files` of a split.
 
     Args:
-        root: folder of all splits, where the paths start from.
+        root: folder of all splits; paths are relative to it.
         folder: folder of the split, with a folder per class.
         labels: class names in label order.
     """
@@ -96,7 +97,7 @@ def _list_split(root, folder, labels):
     for label, name in enumerate(labels):
         class_folder = os.path.join(folder, name)
         if not os.path.isdir(class_folder):
-            continue  # a class that this split does not have
+            continue  # this split has no images of the class
         images, other = _find_images(class_folder)
         if other and not images:
             raise DataError(
@@ -115,7 +116,7 @@ def _list_split(root, folder, labels):
 
 
 def _find_images(folder):
-    """Returns the paths of all images below a folder, and the path of one other file or None."""
+    """Returns the paths of all images below a folder, and of one file that is not an image."""
     images, other = [], None
     waiting, seen = [folder], set()
     while waiting:
@@ -128,7 +129,8 @@ def _find_images(folder):
             continue
         seen.add((status.st_dev, status.st_ino))
         folders, files = _list_directory(directory)
-        # The last one is visited next: in the order of names, which decides among links.
+        # Reversed, because the last entry is visited next: folders are visited in the order of
+        # their names. The order matters if two links lead to the same folder.
         waiting += [os.path.join(directory, name) for name in reversed(folders)]
         for name in files:
             path = os.path.join(directory, name)
@@ -140,7 +142,7 @@ def _find_images(folder):
 
 
 def _list_directory(directory):
-    """Returns the sorted names of the folders, and of everything else, in a directory."""
+    """Returns the sorted names of the folders, and of all other entries, in a directory."""
     folders, others = [], []
     try:
         with os.scandir(directory) as entries:
@@ -154,7 +156,7 @@ def _list_directory(directory):
 
 
 def _directory_error(directory, error):
-    """Returns the `DataError` for a folder that the system does not list."""
+    """Returns the `DataError` for a folder that cannot be listed."""
     return DataError(
         f"The folder {directory[:500]} cannot be read: {error.strerror}. Change its permissions, "
         f"or remove it."

@@ -4,10 +4,10 @@
     cats/1.jpg,cat,train               {"path": "dogs/7.jpg", "label": "dog", "split": "test"}
     "dogs/7, old.jpg",dog,test
 
-Files are UTF-8; a .csv begins with its header. Further columns are ignored. Paths are relative to
-the folder of the list, or absolute. The split may be left out for all rows; it is "train" then.
-Labels are names, numbered in the order of code points; if all of them are whole numbers, in the
-order of these. Ids follow the rows of a split, so an image that is listed twice has two.
+Files are UTF-8; a .csv begins with a header line. Other columns are ignored. Paths are relative to
+the folder of the list, or absolute. If no row has a split, all rows are in the split "train".
+Labels are names, numbered in the order of code points; if all labels are whole numbers, in the
+order of the numbers. Ids follow the rows of a split, so an image that is listed twice has two ids.
 """
 
 import csv
@@ -19,14 +19,14 @@ from typing import NamedTuple
 from pipelines.data.sources.files import FileSource, absolute_path, is_unicode, make_files
 from pipelines.errors import DataError
 
-# More than any path and label need; keeps a file that is no list out of memory.
+# Longer than any path and label. Files that are not lists can have lines that fill the memory.
 MAX_LINE_BYTES = 2**16
 
 _COLUMNS = ("path", "label", "split")
 
 
 class _Row(NamedTuple):
-    """An image, and the number of the line that lists it."""
+    """An image, and the number of its line in the list."""
 
     path: str
     label: str
@@ -39,11 +39,12 @@ def open_list(path, split, data_dir=None):
 
     Args:
         path: the .csv or .jsonl file.
-        split: in TFDS notation.
-        data_dir: where a relative path begins.
+        split: the split, in TFDS notation.
+        data_dir: folder that a relative path starts from.
 
     Raises:
-        DataError: if there is no such list or split, or something in it is wrong; names the line.
+        DataError: if the list or split does not exist, or a line is wrong; the message has the
+            number of the line.
     """
     path, rows = _read_rows(path, data_dir)
     labels = _in_label_order({row.label for row in rows})
@@ -70,12 +71,12 @@ def open_list(path, split, data_dir=None):
 
 
 def list_splits(path, data_dir=None):
-    """Returns the names of the splits of a list of images; arguments and errors: `open_list`."""
+    """Returns the split names of a list of images; arguments and errors as for `open_list`."""
     return tuple(dict.fromkeys(row.split for row in _read_rows(path, data_dir)[1]))
 
 
 def _read_rows(path, data_dir):
-    """Returns the path of a list, absolute, and its rows; where none has a split it is "train"."""
+    """Returns the absolute path of a list, and its rows; without splits, all are in "train"."""
     path = absolute_path(path, data_dir, "list")
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl}
     read = readers.get(os.path.splitext(path)[1].lower())
@@ -96,7 +97,7 @@ def _read_rows(path, data_dir):
 
 def _read_csv(path):
     """Yields the rows of a .csv file."""
-    # A quoted field may contain a line break, so the reader counts the lines.
+    # A quoted field may contain line breaks, so the number of a line comes from the reader.
     reader = csv.reader((text for _, text in _lines(path)), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -143,7 +144,7 @@ def _checked_row(path, line, values):
             fix = "Expected text" + (" or a whole number" if name == "label" else "")
             raise _line_error(path, line, f"has the {name} {str(value)[:80]!r}", fix)
         if not is_unicode(value):
-            raise _line_error(path, line, f"has half a character in its {name}", "Save it as UTF-8")
+            raise _line_error(path, line, f"has an invalid character in its {name}", "Use UTF-8")
     if values["split"] and not re.fullmatch(r"\w+", values["split"]):
         fix = "Expected letters, digits and _"
         raise _line_error(path, line, f"has the split {values['split'][:80]!r}", fix)
@@ -169,14 +170,14 @@ def _lines(path):
 
 
 def _in_label_order(labels):
-    """Returns class names in the order of their numbers."""
+    """Returns class names in label order: by number if all are whole numbers, else by name."""
     if all(re.fullmatch("-?[0-9]{1,18}", label) for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
 
 
 def _check_files_exist(path, root, rows):
-    """Checks that the listed files are there; one listing per folder is cheap on any disk."""
+    """Checks that the listed files exist; lists each folder once, which is fast on any disk."""
     there = {}
     missing = []
     for row in rows:

@@ -1,6 +1,6 @@
-"""Where examples come from, by name: image folders, lists, TFRecord files, or a TFDS data set.
+"""Opens a source of examples by name: an image folder, a list, TFRecord files, or a TFDS data set.
 
-Nothing here uses the network.
+No code here uses the network.
 """
 
 from pipelines.data.sources.folders import folder_splits, open_folder
@@ -8,8 +8,8 @@ from pipelines.data.sources.lists import list_splits, open_list
 from pipelines.data.sources.records import open_records, record_splits
 from pipelines.data.sources.tfds_source import open_tfds, tfds_splits
 
-# `data.name=<kind>:<path>`: what opens a split, and what lists the splits. Every other name is one
-# of TFDS.
+# `data.name=<kind>:<path>`: kind -> (function that opens a split, function that lists the splits).
+# All other names are TFDS data sets.
 _KINDS = {
     "folder": (open_folder, folder_splits),
     "list": (open_list, list_splits),
@@ -25,20 +25,20 @@ def open_source(name, split, data_dir=None):
     | `folder:<path>` | images in a folder per class, see `folders.py` |
     | `list:<path>` | a .csv or .jsonl file with the path and the label of each image, `lists.py` |
     | `tfrecord:<path>` | a folder of TFRecord files, see `records.py` |
-    | `name[/config][:version]` | TFDS; a built-in data set is prepared on first use, every other \
-one must have been prepared before |
+    | `name[/config][:version]` | TFDS; a built-in data set is prepared on first use, all others \
+must be prepared before |
 
     Args:
         name: see above.
         split: split in TFDS notation: "train", "train[:90%]", "train[100:]", "train+validation".
-        data_dir: directory of prepared data sets, None is TFDS' own default; relative paths of
-            the other kinds begin here, or else in the current directory.
+        data_dir: folder of prepared TFDS data sets; None is the default of TFDS. Relative paths of
+            the other kinds start from this folder; None is the current directory.
 
     Returns:
         A `DataSource`.
 
     Raises:
-        DataError: if there is no such data set or split, its files are not there, or it holds no
+        DataError: if the data set or split does not exist, its files are missing, or it has no
             labelled images.
     """
     (open_split, _), path = _find_kind(name)
@@ -48,16 +48,16 @@ one must have been prepared before |
 def split_names(name, data_dir=None):
     """Returns the names of all whole splits of a data set, a tuple of strings.
 
-    It is empty for a TFDS data set that is not prepared.
+    The tuple is empty for a TFDS data set that is not prepared.
 
-    Args and raises: as `open_source`.
+    Args and errors are as for `open_source`.
     """
     (_, list_names), path = _find_kind(name)
     return list_names(path, data_dir)
 
 
 def _find_kind(name):
-    """Returns the functions of the kind of a data set, and the name or path that they take."""
+    """Returns the functions for this kind of data set, and the name or path to pass to them."""
     kind, separator, path = name.partition(":")
     if separator and kind in _KINDS:
         return _KINDS[kind], path

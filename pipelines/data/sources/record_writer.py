@@ -1,4 +1,4 @@
-"""Writes any source as TFRecord files, in the form that `records.py` describes and reads."""
+"""Writes any source as TFRecord files, in the format of `records.py`."""
 
 import itertools
 import json
@@ -17,36 +17,37 @@ from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
 from pipelines.errors import DataError
 from vit_tf.checkpoints.atomic_file import write_atomically
 
-# Beside the records: what was left out, see `bad_images.BadImages`.
+# Lists the images that were left out, see `bad_images.BadImages`; next to the records.
 BAD_FILE = "bad_images.jsonl"
 
 
 class WriteSummary(NamedTuple):
-    """What `write_records` has written."""
+    """Size and number of the records that `write_records` wrote."""
 
     num_bytes: int
     counts: dict  # split -> number of records
-    left_out: int  # images, named in `BAD_FILE`
+    left_out: int  # number of images in `BAD_FILE`
 
 
 def write_records(sources, output, shards, bad_images, log=print):
-    """Writes sources as the splits of one folder: all of it, or nothing.
+    """Writes sources as the splits of one folder. After an error, no folder is left.
 
-    The files are written to a folder beside it, which is renamed at the end. Every image is decoded
-    once, so that training does not have to find out.
+    The files are written to a temporary folder, which is renamed at the end. Every image is decoded
+    once, so that bad images are found here and not in training.
 
     Args:
         sources: mapping from the name of each split to its `DataSource`.
-        output: folder to make; it must not be there.
-        shards: number of files of each split; fewer where a split has fewer examples.
+        output: folder to create; it must not exist.
+        shards: number of files of each split; a split with fewer examples has fewer files.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
-        log: called with a line for each of the first ten that are left out.
+        log: called with a line for each of the first ten images that are left out.
 
     Returns:
         `WriteSummary`.
 
     Raises:
-        DataError: if the folder is there, the sources have different classes, or an image cannot be
+        DataError: if the folder exists or cannot be written, the sources have different classes, an
+            image cannot be decoded and `bad_images` is "stop", or no image of a split can be
             decoded.
     """
     output = os.path.abspath(output)
@@ -57,7 +58,7 @@ def write_records(sources, output, shards, bad_images, log=print):
         raise DataError(f"{output} is already there. Choose another --output, or remove it.")
     try:
         os.makedirs(os.path.dirname(output), exist_ok=True)
-        # Private at first; what is written gets the usual permissions.
+        # `mkdtemp` makes a private folder; the result gets the usual permissions.
         temporary = tempfile.mkdtemp(
             dir=os.path.dirname(output), prefix=f".{os.path.basename(output)}."
         )
@@ -91,7 +92,7 @@ def write_records(sources, output, shards, bad_images, log=print):
 
 
 def _write_split(source, split, folder, shards, left_out):
-    """Writes the files of a split; returns their names and numbers of records."""
+    """Writes the files of a split; returns a dict from file name to number of records."""
     shards = min(shards, source.num_examples)
     limits = np.linspace(0, source.num_examples, shards + 1).round().astype(int)
     files = {}
@@ -106,12 +107,12 @@ def _write_split(source, split, folder, shards, left_out):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
     if not any(files.values()):
-        raise DataError(f"Not one image of {source} can be decoded. Is it the right data set?")
+        raise DataError(f"None of the images of {source} can be decoded. Is it the right data set?")
     return files
 
 
 def _decodable(source, start, stop, left_out):
-    """Yields image and label of the examples of a range that can be decoded."""
+    """Yields image and label of each example in a range whose image can be decoded."""
     for first in range(start, stop, ROWS_PER_READ):
         images, labels, ids = source.read([(first, min(first + ROWS_PER_READ, stop))])
         valid = can_decode(tf.constant(list(images))).numpy()

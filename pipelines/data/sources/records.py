@@ -1,6 +1,6 @@
-"""TFRecord files: `data.name=tfrecord:/data/pets`, a folder that `make_tfrecords` wrote.
+"""TFRecord files: `data.name=tfrecord:/data/pets`, a folder written by `make_tfrecords`.
 
-Each record is a `tf.train.Example` with these features; others are not read:
+Each record is a `tf.train.Example` with these features; other features are not read:
 
 | feature | | |
 | --- | --- | --- |
@@ -8,16 +8,16 @@ Each record is a `tf.train.Example` with these features; others are not read:
 | image/class/label | int64 | 0 .. number of classes - 1 |
 | image/class/text | bytes | name of the class, for other readers |
 
-The files are not compressed. Beside them lies `dataset.json`, which anyone can write for files from
-elsewhere; the names of files are relative to it:
+The files are not compressed. The folder also has a `dataset.json`; write it by hand for files from
+other tools. File names are relative to the folder:
 
     {"labels": ["cat", "dog"],
      "splits": {"train": {"train-00000-of-00002.tfrecord": 500,
                           "train-00001-of-00002.tfrecord": 499},
                 "test": {"test-00000-of-00001.tfrecord": 100}}}
 
-Ids follow the records of a split, file after file in this order. A range of records is read without
-what lies before it: the lengths of the records of a file are read once and kept.
+Ids follow the records of a split, file after file in the order of `dataset.json`. A range of
+records is read without the records before it: the byte offsets of a file's records are found once.
 """
 
 import hashlib
@@ -44,7 +44,8 @@ IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
 _MAX_INFO_BYTES = 64 * 2**20
 _ROWS_PER_BATCH = 256
 _BUFFER_BYTES = 2**20
-# Around the data of a record: its length, uint64; a checksum of that; a checksum of the data.
+# Before the data of a record: its length, uint64, and a checksum of the length. After: a checksum
+# of the data.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
 
@@ -53,11 +54,11 @@ def open_records(path, split, data_dir=None):
 
     Args:
         path: the folder.
-        split: in TFDS notation.
-        data_dir: where a relative path begins.
+        split: the split, in TFDS notation.
+        data_dir: folder that a relative path starts from.
 
     Raises:
-        DataError: if there is no such folder or split, or its dataset.json is wrong.
+        DataError: if the folder or split does not exist, or its dataset.json is wrong.
     """
     root = absolute_path(path, data_dir, "tfrecord")
     labels, splits = _read_info(root)
@@ -65,7 +66,7 @@ def open_records(path, split, data_dir=None):
 
 
 def record_splits(path, data_dir=None):
-    """Returns the names of the splits of TFRecord files; arguments and errors: `open_records`."""
+    """Returns the split names of TFRecord files; arguments and errors as for `open_records`."""
     return tuple(_read_info(absolute_path(path, data_dir, "tfrecord"))[1])
 
 
@@ -76,7 +77,7 @@ class RecordSource(DataSource):
         root: the folder.
         labels: class names in label order.
         splits: mapping from each split to its files, a mapping from name to number of records.
-        split: what to open, in TFDS notation.
+        split: the split to open, in TFDS notation.
     """
 
     def __init__(self, root, labels, splits, split):
@@ -103,7 +104,7 @@ class RecordSource(DataSource):
         return f"{self.name} split {self.split!r}"
 
     def read(self, ranges):
-        """As `DataSource.read`; `DataError` also if a label is none of the classes."""
+        """See `DataSource.read`; also raises `DataError` if a label is out of range."""
         ids, file_ranges = [np.zeros(0, np.int64)], []
         for split, start, stop, first_id in self._locate(ranges):
             ids.append(np.arange(start, stop) + first_id)
@@ -125,7 +126,7 @@ class RecordSource(DataSource):
         return Examples(images, labels.astype(np.int32), ids)
 
     def describe(self, example_id):
-        """As `DataSource.describe`; names the file and the record in it, from 0."""
+        """See `DataSource.describe`; the name has the file and the index of the record in it."""
         for split, start, stop, first_id in self._split_ranges:
             place = example_id - first_id
             if start <= place < stop:
@@ -149,7 +150,7 @@ class RecordSource(DataSource):
         return file_ranges
 
     def _parse(self, file_ranges):
-        """Returns images, object `[n]`, and labels, int64 `[n]`, of what `_find_in_files` found."""
+        """Reads the ranges of `_find_in_files`: images, object `[n]`, and labels, int64 `[n]`."""
         features = {
             IMAGE: tf.io.FixedLenFeature([], tf.string),
             LABEL: tf.io.FixedLenFeature([], tf.int64),
@@ -174,12 +175,12 @@ class RecordSource(DataSource):
                 tf.constant(columns[2], tf.int64),
             )
         )
-        # The stubs know functions of one argument only.
+        # TensorFlow's type stubs only accept functions of one argument.
         dataset = dataset.flat_map(records)  # pyright: ignore[reportArgumentType]
         dataset = dataset.batch(_ROWS_PER_BATCH)
         dataset = dataset.map(lambda batch: tf.io.parse_example(batch, features))
         options = tf.data.Options()
-        # Reading happens while other pipelines wait for it; they must not hold all the threads.
+        # Other pipelines wait for this read and may occupy all shared threads: use private ones.
         options.threading.private_threadpool_size = 2
         images, labels = [np.zeros(0, object)], [np.zeros(0, np.int64)]
         try:
@@ -188,7 +189,7 @@ class RecordSource(DataSource):
                 labels.append(batch[LABEL])
         except tf.errors.OpError as error:
             files = list(dict.fromkeys(columns[0]))
-            for file in files if len(files) > 1 else ():  # TensorFlow does not say which it is.
+            for file in files if len(files) > 1 else ():  # The error does not name the file.
                 self._parse([found for found in file_ranges if found[0] == file])
             raise DataError(
                 f"{self} cannot be read: {first_line(error)}. {' or '.join(files[:3])} is damaged, "
@@ -198,7 +199,7 @@ class RecordSource(DataSource):
 
 
 def _check_count(path, count):
-    """Refuses a number of records that a file cannot hold, before memory is taken for them."""
+    """Raises `DataError` if a file is too small for `count` records, before memory is allocated."""
     try:
         size = os.stat(path).st_size
     except OSError as error:
@@ -206,12 +207,12 @@ def _check_count(path, count):
     if count * (_HEADER_BYTES + _FOOTER_BYTES) > size:
         raise DataError(
             f"{path} is damaged, cut off or compressed: its {size:,} bytes cannot hold the "
-            f"{count:,} records that {INFO_FILE} tells. Write or copy it again."
+            f"{count:,} records that {INFO_FILE} lists. Write or copy it again."
         )
 
 
 def _record_offsets(path, count):
-    """Returns where each record of a TFRecord file begins, in bytes, int64 `[count]`."""
+    """Returns the byte offset of each record of a TFRecord file, int64 `[count]`."""
     offsets, offset = np.zeros(count, np.int64), 0
     try:
         with open(path, "rb") as file:
@@ -230,7 +231,7 @@ def _record_offsets(path, count):
         raise DataError(f"The TFRecord file {path} cannot be read: {error.strerror}.") from None
     if offset != size:
         raise DataError(
-            f"{path} has more than the {count:,} records that {INFO_FILE} tells, or is damaged. "
+            f"{path} has more than the {count:,} records that {INFO_FILE} lists, or is damaged. "
             f"Correct the number there, or write the file again."
         )
     return offsets
@@ -244,7 +245,7 @@ def _read_info(root):
             info = json.loads(file.read(_MAX_INFO_BYTES))
     except FileNotFoundError:
         raise DataError(
-            f"There is no {path}, which tells the labels and the files of each split. Write the "
+            f"There is no {path}, which lists the labels and the files of each split. Write the "
             f"folder with python -m pipelines.make_tfrecords, or see "
             "pipelines/data/sources/records.py."
         ) from None
@@ -266,7 +267,7 @@ def _read_info(root):
 
 
 def _is_files(files):
-    """Whether this is a mapping from file names to numbers of records."""
+    """Whether `files` is a mapping from file names to numbers of records."""
     return (
         isinstance(files, dict)
         and len(files) > 0

@@ -1,7 +1,7 @@
-"""What a source of examples is: encoded images, labels and ids, addressed by position.
+"""The interface of a source of examples: encoded images, labels and ids, addressed by position.
 
-Every kind of source (TFDS, files, TFRecord, arrays) keeps this interface, so that the order of
-training is decided elsewhere (`order.py`) and images are decoded only where they are used.
+Every kind of source (TFDS, files, TFRecord, arrays) has this interface. `order.py` decides the
+training order, and images stay encoded until they are used.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from pipelines.errors import DataError
 
 
 class Examples(NamedTuple):
-    """Rows of a source, as stored."""
+    """Rows of a source; images are encoded."""
 
     images: np.ndarray  # object [n]: bytes, the encoded file of each image
     labels: np.ndarray  # int32 [n]
@@ -21,7 +21,7 @@ class Examples(NamedTuple):
 
 
 class SplitRange(NamedTuple):
-    """A contiguous stored range of one split; `first_id` is the id of that split's example 0."""
+    """A contiguous stored range of one split; `first_id` is the id of the split's example 0."""
 
     split: str
     start: int
@@ -32,23 +32,23 @@ class SplitRange(NamedTuple):
 class DataSource:
     """The examples of a split, addressed by position 0 .. num_examples - 1.
 
-    An id is the place of an example in its whole split, so it is the same under "train",
-    "train[:90%]" and "train[100:]". In a union such as "train+validation" the ids of each further
-    split begin where the previous whole split ends.
+    An id is the place of an example in its whole split, so an example has the same id in "train",
+    "train[:90%]" and "train[100:]". In a union such as "train+validation", the ids of the second
+    split begin where those of the whole first split end.
 
     Attributes:
-        name: what was opened, such as "cifar10", "digits/low" or "folder:/data/pets".
+        name: name of the data set, such as "cifar10", "digits/low" or "folder:/data/pets".
         version: changes when the examples change, such as "3.0.2".
-        split: the split as it was asked for.
-        num_examples, num_classes: counts.
+        split: the requested split, in TFDS notation.
+        num_examples, num_classes: number of examples and of classes.
         labels: class names in label order.
         shard_lengths: number of examples of each shard, a contiguous stored range.
-        failure: the `DataError` that has ended an input pipeline, None without one; TensorFlow
-            passes on no more than its text.
+        failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
+            the text of an error.
     """
 
     failure = None
-    # What an id is, for the manifest of a run.
+    # Meaning of the ids, for the manifest of a run.
     id_rule = "first_id of its range plus the position in the stored order of the whole split"
 
     def __init__(self, *, name, version, split, split_ranges, labels, shard_lengths):
@@ -67,18 +67,18 @@ class DataSource:
         return f"{self.name}:{self.version} split {self.split!r}"
 
     def read(self, ranges):
-        """Returns the `Examples` at some positions, one range after the other.
+        """Returns the `Examples` at some positions, one range after another.
 
         Args:
-            ranges: list of (start, stop).
+            ranges: list of position ranges (start, stop).
 
         Raises:
             DataError: if the files are damaged or incomplete.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it reads.")
+        raise TypeError(f"{type(self).__name__} must implement `read`.")
 
     def describe(self, example_id):
-        """Returns a name for an id that a person can find again, such as "train example 17"."""
+        """Returns a readable name for an id, such as "train example 17 of cifar10:3.0.2"."""
         for split, start, stop, first_id in self._split_ranges:
             place = example_id - first_id
             if start <= place < stop:
@@ -86,7 +86,7 @@ class DataSource:
         return f"example {example_id} of {self}"
 
     def manifest(self):
-        """Returns what the ids of this source stand for, as a dictionary that JSON can hold."""
+        """Returns data set, split and meaning of the ids, as a dictionary that JSON can hold."""
         return {
             "data_set": self.name,
             "version": self.version,
@@ -98,7 +98,7 @@ class DataSource:
         }
 
     def _locate(self, ranges):
-        """Returns the `SplitRange`s that hold positions `[(start, stop), ...]`, in this order."""
+        """Returns the `SplitRange`s of position ranges `[(start, stop), ...]`, in this order."""
         found = []
         for start, stop in ranges:
             for own, offset in zip(self._split_ranges, self._starts, strict=False):
@@ -115,10 +115,10 @@ def resolve_split(splits, split, name):
     Args:
         splits: mapping from the name of each whole split to its `tfds.core.SplitInfo`.
         split: such as "train", "train[:90%]", "train[100:]" or "train+validation".
-        name: of the data set, for messages.
+        name: name of the data set, for messages.
 
     Raises:
-        DataError: if there is no such split, or it is empty.
+        DataError: if the split does not exist or is empty.
     """
     try:
         absolute = tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
@@ -151,11 +151,12 @@ def split_info(split, shard_lengths):
 
 
 def shard_lengths_within(splits, split_ranges):
-    """Returns the number of examples of each shard that lie in some `SplitRange`s, in order.
+    """Returns the number of examples of each shard inside some `SplitRange`s, in order.
 
     Args:
         splits: as for `resolve_split`.
-        split_ranges: what it returns. A range ends shards that it cuts, and begins new ones.
+        split_ranges: from `resolve_split`. A shard that a range cuts counts with the examples
+            inside the range.
     """
     lengths = []
     for split, start, stop, _ in split_ranges:

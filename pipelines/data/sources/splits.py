@@ -1,12 +1,12 @@
-"""What `auto` stands for in `data.train_split` and `data.eval_split`.
+"""Chooses the splits for `auto` in `data.train_split` and `data.eval_split`.
 
 | the data set has | training takes | evaluation takes |
 | --- | --- | --- |
 | one split, such as train | train[:90%] | train[90%:] |
 | several | train or training | test, testing, validation, valid, val or dev: the first it has |
 
-Names count in any letter case. The only split is divided where both fields are `auto`, unless its
-name is one for evaluation.
+The letter case of names does not matter. The only split is divided if both fields are `auto` and
+its name is not one of those for evaluation.
 """
 
 import dataclasses
@@ -18,24 +18,24 @@ from pipelines.errors import DataError
 
 
 def choose_splits(data, log, training=True):
-    """Replaces `auto` in the data section of an experiment by splits of the data set.
+    """Replaces `auto` in the data section of an experiment with splits of the data set.
 
     Args:
         data: `config.sections.Data`.
-        log: called with one line that says what was chosen, unless that is train and test.
-        training: False leaves `train_split` as it is, where a data set is only evaluated on.
+        log: called with one line about the chosen splits, unless they are train and test.
+        training: False leaves `train_split` unchanged, for a data set that is only evaluated.
 
     Returns:
         `config.sections.Data`.
 
     Raises:
-        DataError: if there is no such data set, or no split of it is for training or evaluation.
+        DataError: if the data set does not exist, or has no split for training or evaluation.
     """
     fields = ["train_split", "eval_split"] if training else ["eval_split"]
     fields = [field for field in fields if getattr(data, field) == AUTO_SPLIT]
     if not fields:
         return data
-    # A data set that is not there is refused with its name when it is opened.
+    # If the data set does not exist, the error comes when it is opened.
     names = split_names(data.name, data.data_dir) or ("train", "test")
     chosen = _divided(data, names) or {
         "train_split": _find(names, TRAIN_NAMES),
@@ -54,7 +54,7 @@ def choose_splits(data, log, training=True):
 
 
 def _divided(data, names):
-    """Both ranges of the only split; None if it is not to be divided."""
+    """Returns both ranges of the only split; None if the split is not divided."""
     if len(names) > 1 or names[0].lower() in EVAL_NAMES:
         return None
     if not data.train_split == data.eval_split == AUTO_SPLIT:
@@ -63,7 +63,7 @@ def _divided(data, names):
 
 
 def _find(names, wanted):
-    """The name of a split that comes first in `wanted`, None if there is none."""
+    """Returns the name of the split that comes first in `wanted`; None if no split is in it."""
     there = {name.lower(): name for name in names}
     return next((there[name] for name in wanted if name in there), None)
 

@@ -1,4 +1,4 @@
-"""Finds TFDS data sets by name, and says what to do when one is not there. Never downloads."""
+"""Finds TFDS data sets by name, with messages for missing ones. Never downloads."""
 
 import importlib
 import os
@@ -10,9 +10,9 @@ import tensorflow_datasets as tfds
 from pipelines.errors import DataError
 from vit_tf.config.near_names import as_question, near_names
 
-# Data sets that this project can prepare by itself, and the module that registers each.
+# Data sets that this project generates -> the module that registers them with TFDS.
 BUILTIN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}
-# Kinds of data on disk, `data.name=<kind>:<path>`, and what else they are called.
+# Kinds of data on disk, `data.name=<kind>:<path>`, and other names that users try.
 _KINDS = ("folder", "list", "tfrecord")
 _KIND_SYNONYMS = {
     **dict.fromkeys(("dir", "directory", "imagefolder", "image_folder", "images"), "folder"),
@@ -26,14 +26,14 @@ _NAME = re.compile(
 
 
 def find_builder(name, data_dir=None):
-    """Returns the TFDS builder of a name; a built-in data set is prepared if it is not there.
+    """Returns the TFDS builder of a name; prepares a built-in data set if its files are missing.
 
     Args:
         name: `name[/config][:version]`.
-        data_dir: directory of prepared data sets; None is TFDS' own default.
+        data_dir: folder of prepared data sets; None is the default of TFDS.
 
     Raises:
-        DataError: if there is no such data set, or a built-in one cannot be written.
+        DataError: if the data set does not exist, or a built-in one cannot be written.
     """
     if not (parsed := _NAME.fullmatch(name)):
         expected = (
@@ -61,12 +61,12 @@ def find_builder(name, data_dir=None):
         near = [*_as_files(name, data_dir), *near_names(parsed["name"], known)]
         hint = as_question(near) or " tfds.list_builders() lists them."
         raise DataError(f"There is no data set named {parsed['name']!r}.{hint}") from None
-    except (ValueError, AssertionError):  # TFDS knows the name
+    except (ValueError, AssertionError):  # The name exists, the configuration or version not.
         code = tfds.builder_cls(parsed["name"])
         configs = ", ".join(code.builder_configs) or "none"
         raise DataError(
             f"There is no {name!r}. {parsed['name']} has the configurations: {configs}; TFDS "
-            f"{tfds.__version__} knows its version {code.VERSION or 'of each configuration'}."
+            f"{tfds.__version__} has its version {code.VERSION or 'of each configuration'}."
         ) from None
     except OSError as error:
         raise DataError(
@@ -76,7 +76,7 @@ def find_builder(name, data_dir=None):
 
 
 def _as_files(name, data_dir):
-    """What to write instead of a path, or for a misspelt kind of data: a list of one, or none."""
+    """Suggests a name for a path or a misspelt kind of data: a list of one or zero names."""
     kind, separator, path = name.partition(":")
     if separator:
         near = near_names(kind, _KINDS, synonyms=_KIND_SYNONYMS)
@@ -90,13 +90,13 @@ def _as_files(name, data_dir):
 
 
 def _is_folder(name, data_dir, file=""):
-    """Whether `name` is a folder on disk, with a file in it."""
+    """Whether `name` is a folder on disk that contains `file`."""
     folder = os.path.join(os.path.expanduser(data_dir or ""), os.path.expanduser(name))
     return bool(name) and os.path.isdir(folder) and os.path.exists(os.path.join(folder, file))
 
 
 def not_prepared_error(name, builder):
-    """Returns the `DataError` for a data set without files; it says which belong where."""
+    """Returns the `DataError` for a data set without prepared files, with the fix."""
     bare = name.partition(":")[0]
     message = (
         f"The data set {name!r} is not prepared: there is no {builder.data_dir}/dataset_info.json. "
@@ -109,5 +109,5 @@ def not_prepared_error(name, builder):
     if builder.data_path.parent.exists():
         versions = sorted(path.name for path in builder.data_path.parent.iterdir())
         if versions := [version for version in versions if _NAME.fullmatch(f"x:{version}")]:
-            message += f". Prepared there: {', '.join(versions)}; ask for {bare}:{versions[-1]}"
+            message += f". Prepared there: {', '.join(versions)}; use {bare}:{versions[-1]}"
     return DataError(message)

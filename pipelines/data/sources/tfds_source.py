@@ -1,4 +1,4 @@
-"""A source for TFDS data sets that are prepared on this machine. Nothing here uses the network."""
+"""A source for TFDS data sets that are prepared on this machine. Never uses the network."""
 
 import functools
 import operator
@@ -17,7 +17,7 @@ from pipelines.data.sources.source import (
 )
 from pipelines.errors import DataError, first_line
 
-# The files of a split up to this size are read once and kept in memory, encoded.
+# Splits up to this size are read once and kept in memory, encoded.
 MAX_CACHED_BYTES = 256 * 2**20
 
 _ROWS_PER_READ = 256
@@ -46,9 +46,9 @@ class TfdsSource(DataSource):
         self._in_memory = np.full(len(self.shard_lengths), examples is not None)
 
     def read(self, ranges):
-        """As `DataSource.read`; `DataError` also if examples have no label.
+        """See `DataSource.read`; also raises `DataError` if examples have no label.
 
-        Opening files costs about as much as reading 300 images, so ask for many at a time.
+        Opening files takes about as long as reading 300 images, so read many images per call.
         """
         if self._examples is None and self._num_bytes() > MAX_CACHED_BYTES:
             return self._read_files(ranges)
@@ -56,7 +56,7 @@ class TfdsSource(DataSource):
         return Examples(*(column[positions] for column in self._cached(positions)))
 
     def _cached(self, positions) -> Examples:
-        """The columns in memory, where the shards of some positions are read if need be."""
+        """Returns the columns in memory, after reading the missing shards of some positions."""
         if self._examples is None:
             count = self.num_examples
             columns = np.empty(count, object), np.zeros(count, np.int32), np.zeros(count, np.int64)
@@ -73,7 +73,7 @@ class TfdsSource(DataSource):
         return self._examples
 
     def _num_bytes(self):
-        """Size of the stored examples, estimated from the size of their splits."""
+        """Estimates the size of the stored examples from the size of their splits."""
         splits = self._builder.info.splits
         return sum(
             (stop - start) / splits[split].num_examples * splits[split].num_bytes
@@ -81,7 +81,7 @@ class TfdsSource(DataSource):
         )
 
     def _read_files(self, ranges):
-        """As `read`, from the files."""
+        """Like `read`, without the cache."""
         instructions, ids = [], []
         for split, start, stop, first_id in self._locate(ranges):
             instructions.append(tfds.core.ReadInstruction(split, start, stop, unit="abs"))
@@ -98,7 +98,7 @@ class TfdsSource(DataSource):
 
 
 def open_tfds(name, split, data_dir=None):
-    """Opens a split of a prepared TFDS data set; the arguments are as for `open_source`."""
+    """Opens a split of a prepared TFDS data set; arguments as for `open_source`."""
     builder = tfds_catalog.find_builder(name, data_dir)
     _image_and_label(builder)
     splits = builder.info.splits
@@ -107,23 +107,23 @@ def open_tfds(name, split, data_dir=None):
     try:
         whole = tfds.core.ReadInstruction(split_ranges[0].split) if split_ranges else split
         stored = int(builder.as_dataset(split=whole).cardinality())  # pyright: ignore[reportCallIssue]
-    except (AssertionError, KeyError, ValueError):  # no folder; a folder without its information
+    except (AssertionError, KeyError, ValueError):  # no folder, or no dataset_info.json
         raise tfds_catalog.not_prepared_error(name, builder) from None
     if split_ranges and stored == builder.info.splits[split_ranges[0].split].num_examples:
         return TfdsSource(builder, split, split_ranges)
 
-    # TFDS does not tell where the examples are (its mocks do not): they are read once and kept.
+    # TFDS has no shard lengths here (as in its mocks): read all examples once and keep them.
     images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
     return TfdsSource(builder, split, (), Examples(images, labels, np.arange(len(labels))))
 
 
 def tfds_splits(name, data_dir=None):
-    """Returns the names of the splits of a TFDS data set; none if it is not prepared."""
+    """Returns the split names of a TFDS data set; an empty tuple if it is not prepared."""
     return tuple(tfds_catalog.find_builder(name, data_dir).info.splits)
 
 
 def _image_and_label(builder):
-    """Returns the names of the image and the label feature."""
+    """Returns the names of the image feature and of the label feature."""
     features = builder.info.features
     images = [key for key in features if isinstance(features[key], tfds.features.Image)]
     labels = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
@@ -140,7 +140,7 @@ def _image_and_label(builder):
 
 
 class _SelectedFeatures(tfds.decode.PartialDecoding):
-    """Reads the named features and no others; its parent logs a deprecation at every call."""
+    """Reads only the named features; the parent's method logs a deprecation at every call."""
 
     def __init__(self, keys, decoders):
         super().__init__(dict.fromkeys(keys, True), decoders)
@@ -156,17 +156,17 @@ def _fetch(builder, split, title):
 
     Args:
         builder: TFDS builder.
-        split: what to read, in a form that TFDS takes.
+        split: the split to read, in a form that TFDS accepts.
         title: name of the source in messages.
     """
     image_key, label_key = _image_and_label(builder)
     options = tf.data.Options()
-    # Reading happens while other pipelines wait for it; they must not hold all the threads.
+    # Other pipelines wait for this read and may occupy all shared threads: use private ones.
     options.threading.private_threadpool_size = 2
     dataset = builder.as_dataset(
         split=split,
         decoders=_SelectedFeatures((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
-        # One file after the other: positions are then the stored order.
+        # One file after another, so that examples come in stored order.
         read_config=tfds.ReadConfig(
             options=options, interleave_cycle_length=1, try_autocache=False
         ),
@@ -182,6 +182,6 @@ def _fetch(builder, split, title):
             f"again, or copy its files again."
         ) from None
     images, labels = np.concatenate(images), np.concatenate(labels)
-    if (labels < 0).any():  # how test splits without labels are published
+    if (labels < 0).any():  # Published test splits without labels have label -1.
         raise DataError(f"{title} has examples without a label. Choose a labelled split.")
     return images, labels

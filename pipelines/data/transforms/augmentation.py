@@ -1,12 +1,12 @@
 """Random changes to training images, as functions of an explicit seed.
 
-The seed of an example comes from `stateless_random.example_seeds`, hence from (seed of the run,
-step, place in the global batch); each operation adds its own number. The same example therefore
-gets the same crop on one device, on several replicas or hosts, and after a restart, eagerly or
-inside `tf.data`.
+The seed of an example is from `stateless_random.example_seeds`: it depends on the seed of the run,
+the step, and the place in the global batch. Each operation adds its own number to this seed. So an
+example gets the same crop on one device, on several replicas or hosts, after a restart, eagerly,
+and inside `tf.data`.
 
-Order: crop and resize, mirror, color jitter, RandAugment, value range, random erasing; then MixUp
-or CutMix on the batch (`mixing.py`).
+Order: crop and resize, mirror, color jitter, RandAugment, scaling to [-1, 1], random erasing; then
+MixUp or CutMix on the batch (`mixing.py`).
 """
 
 import tensorflow as tf
@@ -21,10 +21,10 @@ from pipelines.data.transforms.randaugment import (
 from vit_tf.images.decoding import check_size, decode_image
 from vit_tf.images.resizing import to_model_range
 
-# One number per operation that draws. Numbers are never reused.
+# One number per random operation. Never reuse a number.
 _CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)
 
-# Width over height of the random crop; the reference code takes TensorFlow's default.
+# Range of width over height of the random crop: TensorFlow's default, as in the reference code.
 _ASPECT = (0.75, 1.33)
 _ERASING_ATTEMPTS = 100
 
@@ -35,7 +35,7 @@ def augment(image_bytes, seed, preprocessing, options):
     Args:
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
-        preprocessing: `vit_tf.Preprocessing`; gives the size, and the resize rule of
+        preprocessing: `vit_tf.Preprocessing`, for the image size, and the resize rule of
             crop="none".
         options: `config.augmentation.Augmentation`.
 
@@ -78,19 +78,19 @@ def augment(image_bytes, seed, preprocessing, options):
 
 
 def inception_crop(image_bytes, seed, area):
-    """Decodes a random window of an image: area and aspect drawn at random (Szegedy et al., 2015).
+    """Decodes a window of an image with random area, aspect ratio and place (Szegedy et al., 2015).
 
-    The whole image if 100 attempts find no such window. Of a JPEG only the window is decoded, which
-    costs about a third less; where colour is stored at half resolution, values at the border of the
-    window can then differ by a few levels from those of the fully decoded image.
+    If 100 attempts find no window that fits, returns the whole image. For a JPEG, only the window
+    is decoded, which takes about a third less time. If the JPEG stores colour at half resolution,
+    values at the border of the window can differ by a few levels from the fully decoded image.
 
     Args:
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
-        area: range of the share of the image area.
+        area: range (low, high) of the window's area, as a fraction of the image area.
 
     Returns:
-        uint8 `[h, w, 3]`; size and place depend on the seed and the image's size alone.
+        uint8 `[h, w, 3]`; size and place depend only on the seed and the image's size.
     """
 
     def crop_jpeg():
@@ -120,9 +120,9 @@ def random_flip(image, seed):
 def jitter_colors(image, seed, strengths):
     """Changes brightness, contrast, saturation and hue at random, in this order.
 
-    The first three move by a factor from [max(0, 1 - s), 1 + s] away from black, from the mean grey
-    and from the grey image; hue turns by an angle from [-s, s] of the circle. Values are cut to
-    0 .. 255 after each.
+    The first three interpolate with a factor from [max(0, 1 - s), 1 + s] between black, the mean
+    grey or the grey image, and the image (see `blend`). Hue is rotated by a fraction of the circle
+    from [-s, s]. After each change, values are clipped to 0 .. 255.
 
     Args:
         image: uint8 `[h, w, 3]`.
@@ -130,7 +130,7 @@ def jitter_colors(image, seed, strengths):
         strengths: four numbers `s`; 0 skips that change.
 
     Returns:
-        uint8 `[h, w, 3]`; every change is rounded down to integers, as Pillow does.
+        uint8 `[h, w, 3]`; the result of each change is rounded down to integers, as in Pillow.
     """
     draws = tf.random.stateless_uniform([4], _operation_seed(seed, _JITTER))
     starts = (lambda values: 0.0, mean_grey, lambda values: grey(values)[..., None])
@@ -149,15 +149,15 @@ def jitter_colors(image, seed, strengths):
 def erase(image, seed, probability, area, aspect, fill):
     """Erases a random rectangle (Zhong et al., 2020, algorithm 1).
 
-    Share of the area and aspect are uniform; the first of 100 attempts that fits into the image is
-    placed uniformly. Without one the image stays.
+    Area and aspect ratio are drawn uniformly. The first of 100 draws that fits into the image is
+    placed uniformly. If no draw fits, the image is unchanged.
 
     Args:
         image: float32 `[h, w, 3]` in [-1, 1].
         seed: int64 tensor `[2]`, the seed of the example.
-        probability: of erasing at all.
-        area: range of the share of the image area.
-        aspect: range of height over width.
+        probability: probability that the image gets a rectangle.
+        area: range (low, high) of the rectangle's area, as a fraction of the image area.
+        aspect: range (low, high) of height over width.
         fill: "noise": uniform values in [-1, 1); "grey": 0.
 
     Returns:
@@ -189,7 +189,7 @@ def erase(image, seed, probability, area, aspect, fill):
 
 
 def _to_uint8(image):
-    """Rounds values 0 .. 255 to integers; halves go up."""
+    """Rounds values 0 .. 255 to integers; halves are rounded up."""
     return tf.cast(image + 0.5, tf.uint8)
 
 
@@ -205,10 +205,10 @@ def _crop_box(shape, seed, area):
         max_attempts=100,
         use_image_if_no_bounding_boxes=True,
     )
-    # The op says -1 for "all channels"; as a size that is what tf.slice understands.
+    # The size of the channel axis is -1, which means "all" in tf.slice.
     return begin, size
 
 
 def _operation_seed(seed, operation):
-    """Returns the seed `[2]` that one operation uses for an example."""
+    """Returns the seed `[2]` of one operation for an example."""
     return seed + tf.constant([0, operation], tf.int64)

@@ -1,8 +1,8 @@
-"""MixUp and CutMix: every example of a batch is mixed with the one before it.
+"""MixUp and CutMix: every example of a batch is mixed with the example before it.
 
-What a batch draws depends on (seed of the run, step) alone, and the partner of the example at place
-p of the global batch of size B is the one at p - 1 modulo B. A mixed batch is therefore the same on
-any number of replicas and hosts; a host only decodes one neighbour more.
+The random draws of a batch depend only on the seed of the run and the step. The partner of the
+example at place p of a global batch of size B is the example at place p - 1 modulo B. So a mixed
+batch is the same on any number of replicas and hosts; a host only decodes one more example.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipelines.data import stateless_random
 
-# Columns of what `Mixing.draw` returns.
+# Length of the array that `Mixing.draw` returns.
 DRAWS = 6
 
 
@@ -21,14 +21,14 @@ DRAWS = 6
 class Mixing:
     """Mixes batches of one-label images.
 
-    MixUp (Zhang et al., 2018; the variant of Steiner et al., 2022): one share lambda ~ Beta(a, a)
-    per batch, then max(lambda, 1 - lambda), weighs images and labels. CutMix (Yun et al., 2019):
-    a box of 1 - lambda of the area, around a uniform centre and cut off at the border, comes from
-    the partner, and labels are weighed by the areas that result. With both on, each batch takes
-    one of them with probability 0.5.
+    MixUp (Zhang et al., 2018; the variant of Steiner et al., 2022): draws lambda ~ Beta(a, a) once
+    per batch; max(lambda, 1 - lambda) is the weight of images and labels, and partners get the
+    rest. CutMix (Yun et al., 2019): a box with the fraction 1 - lambda of the area, with a uniform
+    centre and clipped at the border, is copied from the partner; labels are weighted by the
+    resulting areas. If both are on, each batch uses one of them, each with probability 0.5.
 
     Attributes:
-        mixup, cutmix: `a` of each, at least 0; 0 turns it off.
+        mixup, cutmix: `a` of MixUp and of CutMix, at least 0; 0 turns it off.
         seed: seed of the run.
         image_size: (height, width) of the images, in pixels.
         num_classes: length of the mixed labels.
@@ -44,11 +44,11 @@ class Mixing:
         return self.mixup > 0 or self.cutmix > 0
 
     def draw(self, step):
-        """Returns what the batch of a step draws.
+        """Returns the random draws for the batch of a step.
 
         Returns:
-            float32 `[6]`: the own share of the label; the own share of the image outside the box;
-            top, left, bottom and right of the box, in which the image is the partner's.
+            float32 `[6]`: weight of the example's own label; weight of its own image outside the
+            box; top, left, bottom and right of the box, where the image is the partner's.
         """
         words = stateless_random.random_words(self.seed, stateless_random.MIXING, (0, step), 5)
         which, first, second, row, column = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
@@ -66,7 +66,7 @@ class Mixing:
         """Mixes examples with their partners.
 
         Args:
-            draw: float32 tensor `[6]`, see `draw`.
+            draw: float32 tensor `[6]`, from the method `draw`.
             images, partner_images: float32 `[b, h, w, 3]`.
             labels, partner_labels: int `[b]`.
 
@@ -85,21 +85,21 @@ class Mixing:
 
 
 def symmetric_beta(alpha, first, second):
-    """Returns a Beta(alpha, alpha) number from two uniform ones in (0, 1).
+    """Returns a Beta(alpha, alpha) number from two uniform numbers in (0, 1).
 
     Bailey's polar method for Student's t with 2 alpha degrees of freedom, mapped to the unit
-    interval (Devroye, Random variate generation in one line of code, 1996). No rejection, so the
-    count of draws is fixed.
+    interval (Devroye, Random variate generation in one line of code, 1996). The method does not
+    reject draws, so their number is fixed.
     """
     cosine = math.cos(2 * math.pi * second)
-    # u**(-1 / alpha) - 1; beyond the range of floats the result is 0 or 1 anyway.
+    # u**(-1 / alpha) - 1, limited to the range of floats: beyond it the result is 0 or 1 anyway.
     spread = math.expm1(min(-math.log(first) / alpha, 700.0))
     squared = spread * cosine**2
     return 0.5 + math.copysign(0.5 * math.sqrt(squared / (1 + squared)), cosine)
 
 
 def cut_box(image_size, share, row, column):
-    """Returns CutMix' box: `1 - share` of the area unless the border cuts it off.
+    """Returns the box of CutMix: `1 - share` of the area, or less where the border clips it.
 
     Args:
         image_size: (height, width).

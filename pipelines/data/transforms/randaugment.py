@@ -1,9 +1,10 @@
 """RandAugment (Cubuk et al., 2020) with AugReg's pool and levels (Steiner et al., 2022, section 3).
 
-Each layer applies one of 16 operations, drawn uniformly; all share one magnitude `m`, where 10 is
-the design value. Operations map uint8 `[h, w, 3]` of static shape to the same; every draw is handed
-in, so that an operation is a plain function. Where Pillow has the operation, its rounding is the
-definition. Sums are taken over integers: their result does not depend on the number of threads.
+Each layer applies one of 16 operations, drawn uniformly. All operations use the same magnitude `m`,
+with 10 as the design value. Operations map uint8 `[h, w, 3]` of static shape to the same shape and
+dtype. Random draws are arguments, so that an operation is a pure function. If Pillow has the
+operation, results are rounded as in Pillow. Sums are over integers, so that their result does not
+depend on the number of threads.
 """
 
 import math
@@ -11,14 +12,14 @@ import math
 import numpy as np
 import tensorflow as tf
 
-# What empty places get: grey, which operations on contrast hardly notice.
+# Value of empty pixels: grey, which has little effect on operations on contrast.
 FILL = 128
 
 
 def rand_augment(image, seed, layers, magnitude):
     """Applies `layers` operations of the pool, each drawn uniformly and always applied.
 
-    Magnitude 0 is not the identity: colour factors become 0.1, and Posterize keeps no bit.
+    Magnitude 0 is not the identity: colour factors are 0.1, and Posterize keeps 0 bits.
 
     Args:
         image: uint8 `[h, w, 3]` of static shape.
@@ -49,8 +50,8 @@ def pool(magnitude):
     """Returns the 16 operations at a magnitude.
 
     Returns:
-        Dict from the published name to a function of an image, a sign (1.0 or -1.0, the direction
-        of geometric operations) and two numbers in [0, 1) (the place of Cutout).
+        Dict from the published name to a function of an image, a sign (1.0 or -1.0: direction of
+        geometric operations) and two numbers in [0, 1) (place of the square of Cutout).
     """
     level = magnitude / 10
     factor = 1.8 * level + 0.1
@@ -75,12 +76,12 @@ def pool(magnitude):
 
 
 def auto_contrast(image):
-    """Stretches each channel to 0 .. 255; a channel of one value stays."""
+    """Stretches each channel to 0 .. 255; a channel with only one value is unchanged."""
     low, high = (
         tf.cast(reduce(tf.reshape(image, [-1, 3]), axis=0), tf.float64)[:, None]
         for reduce in (tf.reduce_min, tf.reduce_max)
     )
-    # In float64 and in this order it is what Pillow computes in Python, rounding included.
+    # With float64 and this order of operations, results are rounded as in Pillow's Python code.
     scale = 255.0 / tf.maximum(high - low, 1.0)
     values = np.arange(256, dtype=np.float64)[None]
     table = tf.clip_by_value(values * scale + -low * scale, 0.0, 255.0)
@@ -88,7 +89,7 @@ def auto_contrast(image):
 
 
 def equalize(image):
-    """Makes the histogram of each channel as flat as a map of its values can."""
+    """Maps the values of each channel so that its histogram becomes as flat as possible."""
     bins = tf.math.bincount(_channel_values(image), minlength=768, maxlength=768)
     counts = tf.reshape(bins, [3, 256])
     highest = tf.reduce_max(tf.where(counts > 0, np.arange(256)[None], 0), axis=1)
@@ -101,48 +102,48 @@ def equalize(image):
 
 
 def posterize(image, bits):
-    """Keeps the upper `bits` of every value; 0 gives black, 8 and more the image."""
+    """Keeps the upper `bits` of every value; 0 returns black, 8 and more return the image."""
     return tf.bitwise.bitwise_and(image, tf.constant(256 - 2 ** (8 - min(bits, 8)), tf.uint8))
 
 
 def solarize(image, threshold):
-    """Inverts the values from `threshold` on; 256 and more gives the image."""
+    """Inverts the values from `threshold` on; 256 and more return the image."""
     if threshold > 255:
         return tf.identity(image)
     return tf.where(image < threshold, image, 255 - image)
 
 
 def solarize_add(image, addition):
-    """Adds to the values below 128, up to 255."""
+    """Adds `addition` to the values below 128; results are at most 255."""
     added = addition * tf.cast(image < 128, tf.float32)
     return tf.cast(tf.minimum(tf.cast(image, tf.float32) + added, 255.0), tf.uint8)
 
 
 def color(image, factor):
-    """Moves away from grey: 0 is grey, 1 the image."""
+    """Changes the saturation: factor 0 returns the grey image, 1 the image."""
     return blend(grey(image)[..., None], image, factor)
 
 
 def contrast(image, factor):
-    """Moves away from the mean grey value: 0 is grey all over, 1 the image."""
+    """Changes the contrast: factor 0 returns the mean grey everywhere, 1 the image."""
     return blend(mean_grey(image), image, factor)
 
 
 def brightness(image, factor):
-    """Moves away from black: 0 is black, 1 the image."""
+    """Changes the brightness: factor 0 returns black, 1 the image."""
     return blend(0.0, image, factor)
 
 
 def sharpness(image, factor):
-    """Moves away from the image smoothed by 3 x 3; the border stays."""
+    """Changes the sharpness: factor 0 returns the image smoothed by 3 x 3, except its border."""
     height, width, _ = image.shape
     if min(height, width) < 3:
         return tf.identity(image)
     values = tf.cast(image, tf.float32)
     rows = values[:-2] + values[1:-1] + values[2:]
     inner = values[1:-1, 1:-1]
-    # The weights are 5 in the middle and 1 around it. A thirteenth never lies half way between two
-    # integers, so rounding needs no care.
+    # The weights are 5 in the middle and 1 around it, so values are multiples of 1/13. These are
+    # never halfway between two integers, so the rounding of halves does not matter.
     total = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4 * inner
     smooth = tf.floor(total * (1 / 13) + 0.5)
     inner = blend(smooth, inner, factor)
@@ -151,24 +152,24 @@ def sharpness(image, factor):
 
 
 def rotate(image, degrees):
-    """Rotates around the centre; nearest neighbour."""
+    """Rotates the image around its centre; nearest neighbour."""
     angle = degrees * (math.pi / 180)
     cos, sin = tf.cos(angle), tf.sin(angle)
     return _warp(image, [(cos, -sin, 0.0), (sin, cos, 0.0)], centred=True)
 
 
 def shear(image, x, y):
-    """Takes the value at (column + x row, row + y column); nearest neighbour."""
+    """Each pixel gets the value at (column + x * row, row + y * column); nearest neighbour."""
     return _warp(image, [(1.0, x, 0.0), (y, 1.0, 0.0)])
 
 
 def translate(image, x, y):
-    """Takes the value `x` columns and `y` rows further; nearest neighbour."""
+    """Each pixel gets the value at (column + x, row + y); nearest neighbour."""
     return _warp(image, [(1.0, 0.0, x), (0.0, 1.0, y)])
 
 
 def cutout(image, half, place):
-    """Greys a square of side `2 half` around a point; what lies outside the image is cut off."""
+    """Fills a square of side `2 half` around a random point with grey, clipped at the border."""
     height, width, _ = image.shape
     row, column = (
         tf.cast(draw * side, tf.int32) for draw, side in ((place[0], height), (place[1], width))
@@ -181,11 +182,12 @@ def fill_box(image, top, left, bottom, right, values):
 
     Args:
         image: `[h, w, c]` of static shape.
-        top, left, bottom, right: int32 scalars, bottom and right exclusive; may lie outside.
-        values: what to put there, of the image's dtype; `[h, w, c]` or a number.
+        top, left, bottom, right: int32 scalars; bottom and right are exclusive. The box may reach
+            outside the image.
+        values: values inside the box, of the image's dtype; `[h, w, c]` or a number.
     """
     height, width, channels = image.shape
-    # Rows of all channels together: selecting with a broadcast last axis takes five times longer.
+    # Columns are repeated per channel: broadcasting over the last axis takes five times longer.
     rows = tf.range(height)[:, None]
     columns = tf.constant(np.arange(width, dtype=np.int32).repeat(channels))[None]
     inside = ((rows >= top) & (rows < bottom)) & ((columns >= left) & (columns < right))
@@ -194,8 +196,8 @@ def fill_box(image, top, left, bottom, right, values):
 
 
 def grey(image):
-    """Returns ITU-R 601 luma as Pillow rounds it, float32 `[h, w]` of integers."""
-    # 16-bit fixed point: all sums are integers below 2**24, hence exact in float32.
+    """Returns the ITU-R 601 luma, rounded as in Pillow: integers as float32 `[h, w]`."""
+    # 16-bit fixed point: all sums are integers below 2**24, so they are exact in float32.
     weights = tf.constant([19595.0, 38470.0, 7471.0])
     luma = tf.linalg.matvec(tf.cast(image, tf.float32), weights)
     return tf.floor((luma + 32768.0) * 2.0**-16)
@@ -210,40 +212,40 @@ def mean_grey(image):
 
 
 def blend(start, image, factor):
-    """Moves an image away from `start`: 0 gives `start`, 1 the image, more overshoots.
+    """Interpolates: factor 0 returns `start`, 1 the image; above 1 extrapolates.
 
     Args:
         start, image: values 0 .. 255 of shapes that broadcast.
         factor: number or scalar tensor, at least 0.
 
     Returns:
-        uint8; cut to 0 .. 255 and rounded down, as in Pillow.
+        uint8; clipped to 0 .. 255 and rounded down, as in Pillow.
     """
     mixed = start + factor * (tf.cast(image, tf.float32) - start)
     return tf.cast(tf.clip_by_value(mixed, 0.0, 255.0), tf.uint8)
 
 
 def _channel_values(image):
-    """Numbers the values of the three channels 0 .. 767, int32 `[h w 3]`."""
+    """Returns each value plus 256 times its channel, 0 .. 767, int32 `[h w 3]`."""
     flat = tf.reshape(image, [-1])
-    # A constant of the image's size: adding a broadcast last axis takes five times longer.
+    # A constant of the image's size: broadcasting over the last axis takes five times longer.
     offsets = np.tile(np.array([0, 256, 512], np.int32), flat.shape[0] // 3)
     return tf.cast(flat, tf.int32) + offsets
 
 
 def _look_up(image, table):
-    """Maps the values of each channel by a row of `table`, uint8 `[3, 256]`."""
+    """Replaces the values of each channel with those in its row of `table`, uint8 `[3, 256]`."""
     values = tf.gather(tf.reshape(table, [-1]), _channel_values(image))
     return tf.reshape(values, image.shape)
 
 
 def _warp(image, matrix, centred=False):
-    """Takes each value from the place nearest to `matrix @ (column, row, 1)`.
+    """Each pixel gets the value of the pixel nearest to `matrix @ (column, row, 1)`.
 
     Args:
         image: uint8 `[h, w, 3]`.
         matrix: 2 x 3 numbers or scalar tensors.
-        centred: whether places count from the centre of the image instead of its first pixel.
+        centred: whether coordinates start at the centre of the image instead of its first pixel.
     """
     height, width, _ = image.shape
     middle = ((width - 1) / 2, (height - 1) / 2) if centred else (0.0, 0.0)
@@ -254,7 +256,7 @@ def _warp(image, matrix, centred=False):
         for (a, b, shift), origin in zip(matrix, middle, strict=True)
     )
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    # Places outside point to one more pixel, which is grey.
+    # Places outside the image use the index of one extra pixel, which is grey.
     index = tf.where(inside, row * width + column, height * width)
     pixels = tf.pad(tf.reshape(image, [-1, 3]), [[0, 1], [0, 0]], constant_values=FILL)
     return tf.gather(pixels, index)

@@ -197,7 +197,7 @@ def test_ten_are_told_and_all_are_written(examples, tmp_path):
     _train(Spoilt(examples, range(5, 35)), 7, skip=bad)
     assert len(told) == 11
     assert [line.split()[0:2] for line in told] == [["left", "out"]] * 11
-    assert told[-1] == f"left out more images than 10; all are named in {path}"
+    assert told[-1] == f"left out more than 10 images; all are named in {path}"
     assert sorted(record["id"] for record in _records(path)) == list(range(5, 35))
 
 
@@ -245,7 +245,7 @@ def test_a_batch_without_a_single_image_stops(examples):
         bad = BadImages(None, lambda line: None)
         with pytest.raises(bad_images.INPUT_ERRORS):
             _train(Spoilt(examples, order), 4, skip=bad, **options)
-        with pytest.raises(DataError, match="Not one of the 32 images of training batch 2 can be"):
+        with pytest.raises(DataError, match="None of the 32 images of training batch 2 can be"):
             raise bad.failure
 
 

@@ -253,7 +253,7 @@ def test_batch_that_hosts_cannot_share():
     with pytest.raises(ValueError, match="batch of 10 cannot be divided among 3 hosts"):
         sampling = Sampling(batch_size=10, shuffle_window=2, seed=0, sharding="files")
         sharding.batch_samplers(Many, sampling, hosts=3)
-    with pytest.raises(ValueError, match="host=3 is none of 0 .. 2"):
+    with pytest.raises(ValueError, match="host=3 is not in 0 .. 2"):
         TrainOrder((5,) * 9, 2, 0, 3, 3)
 
 

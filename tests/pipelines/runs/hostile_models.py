@@ -301,8 +301,8 @@ KINDS = {
         unfinished_run(image_size=[16000, 16000], position_embedding="none"),
         "reads images of (16000, 16000)",
     ),
-    "wide sidecar.npz": (sidecar(hidden_size=3 * 2**20), "says hidden_size=3145728"),
-    "huge images.npz": (sidecar(image_size=[10**5, 10**5]), "says grid="),
+    "wide sidecar.npz": (sidecar(hidden_size=3 * 2**20), "has hidden_size=3145728"),
+    "huge images.npz": (sidecar(image_size=[10**5, 10**5]), "has grid="),
     "zeros.npz": (zeros, "weights, which do not fit into them"),
     "missing.npz": (lambda path: None, "There is no model"),
 }

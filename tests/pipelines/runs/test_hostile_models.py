@@ -62,7 +62,7 @@ def test_one_sentence_within_bounds(results, kind):
 @pytest.mark.process
 def test_a_saved_model_of_something_else(results):
     for command in ("evaluate", "export"):
-        assert "is a SavedModel, whose weights only serve" in results["saved_model/"][command][1]
+        assert "is a SavedModel, which is for serving only" in results["saved_model/"][command][1]
     said = results["saved_model/"]["predict"][1]
     assert "is not a SavedModel written by pipelines.export" in said
 
@@ -141,9 +141,9 @@ def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("section", "field", "value", "message"),
     [
-        ("config", "hidden_size", 3 << 20, "says hidden_size=3145728"),
-        ("config", "layers", 400, "says layers=400"),
-        ("config", "image_size", [1 << 20, 1 << 20], "says grid="),
+        ("config", "hidden_size", 3 << 20, "has hidden_size=3145728"),
+        ("config", "layers", 400, "has layers=400"),
+        ("config", "image_size", [1 << 20, 1 << 20], "has grid="),
         ("preprocessing", "image_size", [8, 8], r"prepares images of \(8, 8\)"),
         ("preprocessing", "labels", 3, "labels"),
     ],
@@ -164,7 +164,7 @@ def test_a_sidecar_with_another_dtype(tmp_path, dtype):
     vit_tf.save_npz(tiny.model(), tmp_path / "model.npz")
     sidecar = json.loads((tmp_path / "model.npz.json").read_text())
     (tmp_path / "model.npz.json").write_text(json.dumps(sidecar | {"dtype": dtype}))
-    with pytest.raises(UserError, match="model.npz.json says dtype=.*Expected one of float16"):
+    with pytest.raises(UserError, match="model.npz.json has dtype=.*Expected one of float16"):
         model_source.open_model(model_source.find(tmp_path / "model.npz"))
 
 

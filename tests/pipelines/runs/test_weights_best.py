@@ -93,9 +93,9 @@ def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path):
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("unscored", "unscored has no best checkpoint: none in unscored/checkpoints is whole and"),
-        ("plain/final.npz", "--weights=best chooses within a workdir, and plain/final.npz is none"),
-        ("shipped", "shipped is none"),
+        ("unscored", "unscored has no best checkpoint: none in unscored/checkpoints is"),
+        ("plain/final.npz", "--weights=best needs a workdir, but plain/final.npz is not a workdir"),
+        ("shipped", "shipped is not a workdir"),
         ("nowhere", "no model at nowhere"),
     ],
 )

@@ -120,9 +120,9 @@ def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path):
     ("source", "text"),
     [
         ("plain", "plain keeps no average of its weights: train.ema_decay was none"),
-        ("ended/final.npz", "ended/final.npz is none: it has one set of weights"),
-        ("ended/checkpoints", "ended/checkpoints is none"),
-        ("shipped", "shipped is none"),
+        ("ended/final.npz", "ended/final.npz is not a workdir: it has one set of weights"),
+        ("ended/checkpoints", "ended/checkpoints is not a workdir"),
+        ("shipped", "shipped is not a workdir"),
         ("nowhere", "no model at nowhere"),
     ],
 )
@@ -135,7 +135,7 @@ def test_where_there_is_no_average(runs, command, module, source, text):
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
 def test_without_a_source_there_is_no_choice(command, module):
-    assert_user_error(command(module, "--weights=ema"), "shipped is none")
+    assert_user_error(command(module, "--weights=ema"), "shipped is not a workdir")
     assert_user_error(command(module, "--weights=mean"), "weights", "ema")
 
 
@@ -144,7 +144,7 @@ def test_an_exported_model_has_no_average(runs, command, monkeypatch, tmp_path):
     command("export", "--model=plain", f"--output={tmp_path}")
     for path in (tmp_path, tmp_path / "portable"):
         result = command("predict", f"--model={path}", "--weights=ema")
-        assert_user_error(result, f"{path} is none")
+        assert_user_error(result, f"{path} is not a workdir")
 
 
 def test_a_damaged_checkpoint_is_not_the_average(runs, command, tmp_path):

@@ -231,7 +231,7 @@ def test_wrong_use_is_one_sentence(command, tmp_path):
         (["folder", "b.npz"], ["holds no trained model"]),
         (["--layout=onnx", "a.npz", "b"], ["layout", "onnx"]),
         (["--weights=ema", "a.npz", "b.npz"], ["--weights=ema"]),
-        (["--weights=best", "hf", "b.npz"], ["chooses within a workdir, and hf is none"]),
+        (["--weights=best", "hf", "b.npz"], ["needs a workdir, but hf is not a workdir"]),
         (["--check", "--weights=best", "a.npz", "hf"], ["neither a.npz nor hf is one"]),
         (["a.npz", "file", "--layout=timm", "--overwrite"], ["file: it is a file. Name another"]),
         (["a.npz", "folder", "--overwrite"], ["Cannot tell what folder"]),

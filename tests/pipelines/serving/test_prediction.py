@@ -264,7 +264,7 @@ def test_what_lies_beside_a_model_is_not_run(models, tmp_path, folder, monkeypat
         result = run_here("predict", f"--model={root}", image, **context)
         assert result.returncode == 0, result.stderr
         result = run_here("evaluate", f"--model={root}", **context)
-        refused = "is a SavedModel, whose weights only serve" if name == "saved" else "5 classes"
+        refused = "is a SavedModel, which is for serving only" if name == "saved" else "5 classes"
         assert_user_error(result, refused)
     assert not (tmp_path / "ran").exists()
     loaded = pathlib.Path("/proc/self/maps").read_text()

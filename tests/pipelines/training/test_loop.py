@@ -165,7 +165,7 @@ def test_a_run_that_stopped_early_may_be_shortened(tmp_path, monkeypatch, capsys
 
 
 def test_there_must_be_a_run_to_extend(tmp_path):
-    with pytest.raises(UserError, match="--extend goes on with a run, and .*/run holds none"):
+    with pytest.raises(UserError, match="--extend continues a run, but .*/run holds no run"):
         loop.train(tiny_experiment(), tmp_path / "run", one_device(), extend=True)
     assert os.listdir(tmp_path) == []
 

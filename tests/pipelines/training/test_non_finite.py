@@ -353,7 +353,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     run.create(experiment)
     CheckpointStore(run.checkpoints, state, keep_last=1, keep_every=0).save(4)
     with pytest.raises(
-        RunError, match="of another program: .* not bound to .* Choose another --workdir"
+        RunError, match="does not match this run: .* not bound to .* Choose another --workdir"
     ):
         loop.train(experiment, run.path, STRATEGIES["one"]())
 

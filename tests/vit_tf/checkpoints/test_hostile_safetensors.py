@@ -73,7 +73,7 @@ DAMAGED = {
     ),
     "no JSON": (pack(b"\x80\x04pickle"), "header"),
     "not UTF-8": (pack(b'{"\xff": 1}'), "header"),
-    "a list": (pack(b"[]"), "no JSON object"),
+    "a list": (pack(b"[]"), "not a JSON object"),
     "nested": (pack(b'{"a":' * 100_000), "header"),
     "a name twice": (pack(b'{"a": 1, "a": 2}'), "a name occurs twice"),
     "a number": (pack({"a": 1}), "'a'"),
@@ -235,8 +235,8 @@ WRONG = [
     ("bit", "config.json", {"pretrained_cfg": {"input_size": [3, 0, 8]}}, "from 1 to 16384"),
     ("bit", "config.json", {"pretrained_cfg": {"mean": [0.4] * 3}}, "cannot take over"),
     ("hybrid", "config.json", {"pretrained_cfg": {"std": [0.4] * 3}}, "cannot take over"),
-    ("bit", "config.json", {"pretrained_cfg": {"crop_pct": 0}}, "a share"),
-    ("bit", "config.json", {"pretrained_cfg": {"crop_pct": 1.5}}, "a share"),
+    ("bit", "config.json", {"pretrained_cfg": {"crop_pct": 0}}, "a fraction"),
+    ("bit", "config.json", {"pretrained_cfg": {"crop_pct": 1.5}}, "a fraction"),
 ]
 
 
@@ -266,7 +266,7 @@ REASONS = [
     ("timm", "patch_embed.norm.weight", "patch embeddings"),
     ("timm", "blocks.0.mlp.norm.weight", "norms inside"),
     ("timm", "blocks.0.mlp.fc1_g.weight", "SwiGLU"),
-    ("timm", "blocks.0.attn.q_bias", "not of qkv"),
+    ("timm", "blocks.0.attn.q_bias", "not one qkv"),
     ("timm", "rel_pos.mlp.fc1.weight", "relative"),
     ("timm", "patch_embed.backbone.0.conv.weight", "without residuals"),
     ("timm", "patch_embed.backbone.layer1.weight", "ResNet of another kind"),

@@ -14,7 +14,7 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
 @pytest.mark.parametrize(
     ("layout", "config", "reason"),
     [
-        ("huggingface", BIT, "write the timm layout"),
+        ("huggingface", BIT, "Write the timm layout"),
         ("huggingface", tiny.config(stem=(), image_size=32), "write the timm layout"),
         ("huggingface", tiny.config(classifier="gap"), "class token"),
         ("huggingface", tiny.config(representation_size=7), "either a tanh layer"),

@@ -1,9 +1,9 @@
-"""A published `.npz` file with its sidecar, by canonical key, however its writer called the arrays.
+"""Reads a published `.npz` file and its sidecar by canonical key.
 
-Newer (Linen) block names, numbered layers, the prefixes of training states and big_vision's files
-are read as well (docs/paper.md B.1, B.2, B.8). In big_vision, positions are a top-level array
-without a class slot, since the class token holds its own, and the blocks may be stacked along a
-leading axis.
+Other names of the arrays are supported too: newer (Linen) block names, numbered layers, the
+prefixes of training states and big_vision's files (docs/paper.md B.1, B.2, B.8). In big_vision,
+positions are a top-level array without a row for the class token, because the class token includes
+its position, and the blocks may be stacked along a leading axis.
 """
 
 import functools
@@ -21,7 +21,7 @@ from vit_tf.preprocessing import Preprocessing
 
 _PREFIXES = ("opt/target/", "params/img/", "params/", "")
 _STACKED_BLOCKS = "Transformer/encoderblock/"
-# Norms of hybrids, which the released files keep as (1, 1, 1, channels) and newer ones do not.
+# Norms of hybrids: shape (1, 1, 1, channels) in the released files, (channels,) in newer ones.
 _GROUP_NORM = re.compile(r"(^|/)gn(\d+|_root|_proj)/(scale|bias)$")
 
 
@@ -36,7 +36,7 @@ class PublishedCheckpoint:
     Args:
         path: file name; the sidecar `<path>.json` is read with it.
         mappings: the modules of the published layout of each family, such as `published.vit`.
-        config_from_dict: makes a configuration of what its `to_dict` wrote into the sidecar.
+        config_from_dict: restores a configuration from the dictionary in the sidecar.
 
     Attributes:
         shapes: canonical key -> shape.
@@ -44,7 +44,7 @@ class PublishedCheckpoint:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, or no model of one of the families.
+        ValueError: if the file is damaged, or is not a model of one of the families.
     """
 
     layout = "published"
@@ -85,7 +85,7 @@ class PublishedCheckpoint:
         self._archive.close()
 
     def check(self, key):
-        """Raises what `read` would, without keeping the array."""
+        """Raises the errors that `read` would raise, without keeping the array."""
         self._archive.check(self._names[key])
 
     def read(self, key) -> np.ndarray:
@@ -99,10 +99,10 @@ class PublishedCheckpoint:
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """(rows, columns) of the position table, as the sidecar says; None without it.
+        """(rows, columns) of the position table, from the sidecar; None without it.
 
         Raises:
-            ValueError: if the sidecar says what cannot be.
+            ValueError: if the value in the sidecar is not valid.
         """
         return self._sidecar.grid
 
@@ -111,25 +111,26 @@ class PublishedCheckpoint:
         """The configuration that the weights were trained with; None without sidecar.
 
         Raises:
-            ValueError: if the sidecar says what cannot be.
+            ValueError: if the value in the sidecar is not valid.
         """
         return self._sidecar.config(self._config_from_dict)
 
     @functools.cached_property
     def inferred_config(self) -> ModelConfig:
-        """The configuration that the arrays show; the rest of it is the paper's.
+        """The configuration from the arrays; fields that they do not show are the paper's.
 
         Raises:
-            ValueError: if they are not those of a model of ours.
+            ValueError: if vit_tf does not support a model with these arrays.
         """
         return self._mapping.config_from_shapes(self.shapes, self.path, self.grid)
 
     @functools.cached_property
     def config(self) -> ModelConfig:
-        """The sidecar's configuration, if the arrays have the sizes it claims, else what they show.
+        """The sidecar's configuration or, without one, `inferred_config`.
 
         Raises:
-            ValueError: if they contradict each other, or are those of no model of ours.
+            ValueError: if sidecar and arrays contradict each other, or vit_tf does not support the
+                model.
         """
         found, claimed = self.inferred_config, self.trained_config
         if claimed is None:
@@ -143,17 +144,17 @@ class PublishedCheckpoint:
         for name in stated | real:
             if stated.get(name) != real.get(name):
                 raise ValueError(
-                    f"{self._sidecar.path} says {name}={stated.get(name)}, the arrays of "
+                    f"{self._sidecar.path} has {name}={stated.get(name)}, the arrays of "
                     f"{self.path} have {real.get(name)}. Restore or delete the sidecar."
                 )
         return claimed
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """What the sidecar says is done to an image; None without sidecar.
+        """The `Preprocessing` from the sidecar; None without sidecar.
 
         Raises:
-            ValueError: if the sidecar says what cannot be, or what does not fit the model.
+            ValueError: if the value in the sidecar is not valid or does not fit the model.
         """
         preprocessing = self._sidecar.preprocessing
         if preprocessing is not None and preprocessing.image_size != self.config.image_size:
@@ -165,15 +166,15 @@ class PublishedCheckpoint:
 
 
 def _canonical_names(shapes, mappings, path):
-    """The module of a file's model, and canonical key -> name in the file."""
+    """The module for the model in a file, and canonical key -> name in the file."""
     for prefix in _PREFIXES:
         names = [name[len(prefix) :] for name in shapes if name.startswith(prefix)]
         for mapping in mappings:
             if (keys := mapping.canonical_names(names)) is not None:
                 return mapping, _inverted(keys, prefix, path)
     raise ValueError(
-        f"{path} is no Vision Transformer or BiT ResNet checkpoint in the published layout: it "
-        f"has no embedding/kernel. It holds {summarize(sorted(shapes)) or 'no arrays'}."
+        f"{path} is not a Vision Transformer or BiT ResNet checkpoint in the published layout: "
+        f"it has no embedding/kernel. It holds {summarize(sorted(shapes)) or 'no arrays'}."
     )
 
 

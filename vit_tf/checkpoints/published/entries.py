@@ -1,4 +1,4 @@
-"""One variable of ours and the published arrays it is made of; used to load and to save."""
+"""Entries: a variable of a model and its published arrays, used to load and to save."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """One variable of ours and the published arrays it is made of.
+    """One variable of a model and the published arrays that hold its values.
 
     Attributes:
         variable: the Keras variable.
         shapes: published key -> shape.
-        pack: list of published arrays, in the order of `shapes`, -> our array.
-        unpack: our array -> list of published arrays.
+        pack: list of published arrays, in the order of `shapes`, -> value of the variable.
+        unpack: value of the variable -> list of published arrays.
     """
 
     variable: keras.Variable
@@ -29,22 +29,22 @@ class Entry:
     unpack: Callable
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The present values by published key, float32."""
+        """The current values by published key, float32."""
         values = self.unpack(np.asarray(self.variable.value, np.float32))
         return dict(zip(self.shapes, values, strict=True))
 
 
 class ModelWeights:
-    """The weights of a model by published key, as `load_checkpoint` wants an open checkpoint.
+    """The weights of a model by published key, with the interface of an open checkpoint.
 
     Args:
         model: the model.
-        entries: of that model.
+        entries: the entries of the model.
         path: where the model is from, for messages.
 
     Attributes:
         shapes: published key -> shape.
-        trained_config, grid: of the model.
+        trained_config, grid: configuration and patch grid of the model.
     """
 
     def __init__(self, model, entries, path=""):
@@ -55,7 +55,7 @@ class ModelWeights:
         self.shapes = {key: tuple(entry.shapes[key]) for key, entry in self._entries.items()}
 
     def check(self, key):
-        """Does nothing: what is in memory is whole."""
+        """Does nothing: arrays in memory are never damaged."""
 
     def read(self, key) -> np.ndarray:
         """The array of a published key, float32."""
@@ -63,7 +63,7 @@ class ModelWeights:
 
 
 def reshaped(variable, key, shape) -> Entry:
-    """A variable that is one array, in whatever shape."""
+    """A variable that is one published array, possibly of another shape."""
     return Entry(
         variable,
         {key: tuple(shape)},
@@ -73,7 +73,7 @@ def reshaped(variable, key, shape) -> Entry:
 
 
 def layer_entries(layer, prefix, names=("kernel", "bias")) -> list[Entry]:
-    """The variables `names` of a layer, which are called so in the file too."""
+    """The variables `names` of a layer, which have the same names in the file."""
     variables = [(name, getattr(layer, name)) for name in names]
     return [reshaped(variable, f"{prefix}/{name}", variable.shape) for name, variable in variables]
 

@@ -11,9 +11,10 @@ from numpy.lib import format as npy_format
 _READABLE = (np.float16, np.float32, np.float64)
 # Longer headers are not read: a version 2 header may claim 4 GB.
 _MOST_HEADER = 16 * 1024
-# The largest ratio that deflate reaches; a directory that claims more is wrong.
+# The largest compression ratio of deflate; a directory that claims more is damaged.
 _MOST_RATIO = 1032
-# What NumPy writes. Other methods raise other errors, and can take much memory to decompress.
+# The methods that NumPy writes. Other methods raise other errors, and decompressing them can take
+# much memory.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -61,7 +62,7 @@ class NpzArchive:
         self._zip.close()
 
     def check(self, name):
-        """Raises what `read` would, without keeping the array."""
+        """Raises the errors that `read` would raise, without keeping the array."""
         self._consume(name, _drain)
 
     def read(self, name) -> np.ndarray:
@@ -127,6 +128,6 @@ class NpzArchive:
 
 
 def _drain(stream):
-    """Reads a member to its end, where its checksum is compared."""
+    """Reads a member to its end, so that its checksum is compared."""
     while stream.read(2**20):
         pass

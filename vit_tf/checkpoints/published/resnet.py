@@ -1,6 +1,6 @@
 """The published layout of BiT ResNets (docs/paper.md B.4).
 
-See the package for what each function is.
+The docstring of the package describes each function.
 """
 
 import re
@@ -24,10 +24,10 @@ def canonical_names(names) -> dict[str, str] | None:
 
 
 def config_from_shapes(shapes, path, grid=None) -> ResNetConfig:
-    """The configuration, for images of 224 x 224: a ResNet reads any size, and has no `grid`.
+    """The configuration, for images of 224 x 224; `grid` is not used: a ResNet reads any size.
 
     Raises:
-        ValueError: if the arrays are not those of a model of ours.
+        ValueError: if vit_tf does not support a model with these arrays.
     """
     num_classes = 0
     if f"{_HEAD}/bias" in shapes:
@@ -42,12 +42,12 @@ def config_from_shapes(shapes, path, grid=None) -> ResNetConfig:
 
 
 def array_fields(config) -> dict:
-    """The fields that the arrays of a model decide."""
+    """The fields that the arrays of a model show."""
     return {name: getattr(config, name) for name in ("num_classes", "stage_depths", "width")}
 
 
 def trained_fields(config) -> dict:
-    """The fields that no array shows and the weights depend on."""
+    """The fields that the weights depend on, but that no array shows."""
     names = ("group_norm_epsilon", "variance_epsilon", "deviation_epsilon")
     return {name: getattr(config, name) for name in names}
 

@@ -1,4 +1,4 @@
-"""Reads sizes off the shapes of published arrays, of which none is trusted to be there."""
+"""Reads sizes from the shapes of published arrays, any of which may be missing."""
 
 import re
 
@@ -6,18 +6,18 @@ from vit_tf.checkpoints.messages import summarize
 
 
 def shape_of(shapes, key, rank, path) -> tuple[int, ...]:
-    """The shape of an array that must be there with `rank` axes; `path` is for the message."""
+    """The shape of a required array with `rank` axes; `path` is for the message."""
     if key not in shapes or len(shapes[key]) != rank:
         found = f"has shape {tuple(shapes[key])}" if key in shapes else "is missing"
         raise ValueError(
             f"{path} does not hold a plain Vision Transformer or BiT ResNet: {key} {found}, so its "
-            "structure cannot be read off its arrays."
+            "structure cannot be read from its arrays."
         )
     return tuple(shapes[key])
 
 
 def stage_depths(shapes, pattern, path) -> tuple[int, ...]:
-    """Residual units of each stage, from the numbers in the keys, which both count from 1."""
+    """Residual units of each stage, from stage and unit numbers in the keys; both start at 1."""
     found = {tuple(map(int, match.groups())) for key in shapes if (match := re.match(pattern, key))}
     stages = {stage for stage, _ in found}
     counts = [sum(stage == i + 1 for stage, _ in found) for i in range(len(stages))]
@@ -31,7 +31,7 @@ def stage_depths(shapes, pattern, path) -> tuple[int, ...]:
 
 
 def width_factor(shapes, key, path) -> float:
-    """The width factor that a root convolution shows."""
+    """The width factor, from the shape of the root convolution."""
     shape = shape_of(shapes, key, 4, path)
     if shape[:3] != (7, 7, 3):
         raise ValueError(f"{path}: {key} must be (7, 7, 3, 64 w). Received: {shape}.")

@@ -1,6 +1,6 @@
 """The published layout of Vision Transformers and hybrids (docs/paper.md B.2, B.3, B.8).
 
-See the package for what each function is.
+The docstring of the package describes each function.
 """
 
 import math
@@ -21,9 +21,9 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 MAP_HEAD = "MAPHead_0"
 HEAD_PREFIXES = ("pre_logits/", "head/")
 OPTIONAL_KEYS = ("cls", POSITIONS)
-# A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot ask for more memory.
+# A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot request more memory.
 _MOST_POSITIONS = 512 * 512
-# The names that newer files, written with Flax's Linen interface, have in a block.
+# Name in newer files, written with Flax's Linen interface -> canonical name, within a block.
 _LINEN_NAMES = {
     "LayerNorm_1": "LayerNorm_2",
     "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
@@ -47,18 +47,18 @@ def canonical_names(names) -> dict[str, str] | None:
 
 
 def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
-    """The configuration; what shapes cannot tell is the paper's: tanh GELU, epsilon, no dropout.
+    """The configuration, from shapes; other fields are the paper's: tanh GELU, epsilon, no dropout.
 
     Args:
         shapes: canonical key -> shape.
         path: the file, for messages.
-        grid: (rows, columns) of the patches; None takes the position table as square.
+        grid: (rows, columns) of the patches; None means that the position table is square.
 
     Returns:
         A configuration whose image size is the grid times the patch size.
 
     Raises:
-        ValueError: if the arrays are not those of a model of ours.
+        ValueError: if vit_tf does not support a model with these arrays.
     """
     block = "Transformer/encoderblock_0"
     found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
@@ -110,10 +110,10 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
 
 
 def array_fields(config) -> dict:
-    """The fields that the arrays of a model decide.
+    """The fields that the arrays of a model show.
 
-    Of the image size that is the grid, by which the position table has its rows: the image may
-    leave pixels over.
+    These include the grid, which determines the rows of the position table, but not the image size:
+    some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
     fields = {name: getattr(config, name) for name in names}
@@ -123,9 +123,9 @@ def array_fields(config) -> dict:
 
 
 def trained_fields(config) -> dict:
-    """The fields that no array shows and the weights depend on."""
+    """The fields that the weights depend on, but that no array shows."""
     fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon")}
-    # A table that is dropped or missing is noticed; fixed positions leave no trace in a file.
+    # A dropped or missing table is noticed, but no array shows that positions were fixed.
     if config.position_embedding in ("sincos_2d", "none"):
         fields["position_embedding"] = config.position_embedding
     if config.stem:
@@ -177,14 +177,14 @@ def read_positions(checkpoint, model, grid):
     Args:
         checkpoint: open, see `vit_tf.checkpoints`.
         model: the `VisionTransformer`.
-        grid: (rows, columns) of the file's table; None takes the model's own grid if it has as many
-            cells, else a square.
+        grid: (rows, columns) of the file's table; None means the model's own grid if it has as many
+            patches, else a square.
 
     Returns:
         The table, float32 `[T + N, D]`, and the (source, target) grids if they differ, else None.
 
     Raises:
-        ValueError: if the file has no table of this width, or one that does not fill the grid.
+        ValueError: if the file has no table of this width, or the table does not fill the grid.
     """
     path, shapes, width = checkpoint.path, checkpoint.shapes, model.config.hidden_size
     if POSITIONS not in shapes:
@@ -228,7 +228,7 @@ def _source_grid(path, grid, rows, own_grid):
 
 
 def _patch_grid(shapes, path, grid, has_token):
-    """Rows and columns of the patches: `grid`, or what a square position table says."""
+    """Rows and columns of the patches: `grid`, or the square grid of the position table."""
     if POSITIONS not in shapes:
         if grid is None:
             raise ValueError(
@@ -276,7 +276,7 @@ def _mlp(mlp, prefix):
 
 
 def _attention(layer, prefix, width, heads):
-    """Our q | k | v kernel `[D, 3 D]` against three published kernels `[D, heads, D / heads]`."""
+    """Maps our q | k | v kernel `[D, 3 D]` to three published kernels `[D, heads, D / heads]`."""
     parts = ("query", "key", "value")
 
     def packed(variable, name, shape):

@@ -1,8 +1,8 @@
-"""Models of Hugging Face transformers and of timm, both ways, as `.safetensors` files.
+"""Reads and writes models of Hugging Face transformers and of timm as `.safetensors` files.
 
-A layout has a module for each family of models that it can hold, with the same functions:
+A layout has a module for each family of models that it supports. All modules have the functions
 `recognizes(names)`, `read(path, shapes, folder, own_grid) -> ReadPlan` and
 `write(config, preprocessing) -> WritePlan`. Both plans consist of rules between the layout's
-tensors and the published arrays, which are used in both directions; what shapes do not tell is in
-the JSON files beside the weights.
+tensors and the published arrays; a rule works in both directions. Settings that shapes do not show
+are in the JSON files beside the weights.
 """

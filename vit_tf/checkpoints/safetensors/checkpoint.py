@@ -14,16 +14,16 @@ _KERNEL, _BIAS = "embedding/kernel", "embedding/bias"
 class SafetensorsCheckpoint:
     """An open checkpoint of another project; a `with` block closes the file.
 
-    Everything but the values has been checked: a complete model of vit_tf can be built from
-    `config`, and every array of it can be read.
+    The constructor checks everything except the values: vit_tf can build the model of `config`, and
+    can read every array of it.
 
     Args:
         path: a `.safetensors` file, or a folder that holds `model.safetensors`. `config.json` and
-            `preprocessor_config.json` are read where they lie beside it; what they do not tell is
-            assumed and noted.
+            `preprocessor_config.json` are read from the same folder if they exist; `notes` lists
+            the settings that they do not state and that are assumed.
         layouts: for each family of models a dictionary from layout to its module.
-        own_grid: (rows, columns) of the model that is to be loaded, tried before a square where
-            the image size is not stated; None if there is no model yet.
+        own_grid: (rows, columns) of the model that gets the weights, tried before a square if the
+            image size is not stated; None if there is no model yet.
 
     Attributes:
         layout: "huggingface" or "timm".
@@ -36,8 +36,8 @@ class SafetensorsCheckpoint:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, of another layout, or a model that vit_tf cannot express; the
-            message says which.
+        ValueError: if the file is damaged, has another layout, or holds a model that vit_tf cannot
+            express; the message states the reason.
     """
 
     def __init__(self, path, layouts, own_grid=None):
@@ -64,7 +64,7 @@ class SafetensorsCheckpoint:
         self._input_map = plan.input_map
         if self._input_map:
             self.notes.append(
-                "another range of pixels than [-1, 1]: taken over by the patch embedding"
+                "another range of pixels than [-1, 1]: the patch embedding includes the conversion"
             )
         self._last = None, {}
 
@@ -76,7 +76,7 @@ class SafetensorsCheckpoint:
         self._file.close()
 
     def check(self, key):
-        """Does nothing: whether `read` can succeed was found out when the file was opened."""
+        """Does nothing: the constructor has checked that `read` can succeed."""
 
     def read(self, key) -> np.ndarray:
         """The array of a canonical key, float32.
@@ -93,7 +93,7 @@ class SafetensorsCheckpoint:
 
     def _read(self, key):
         rule = self._rules[key]
-        # Queries, keys and values of timm are one tensor, and are usually asked for in turn.
+        # timm stores queries, keys and values in one tensor, and they are usually read in turn.
         if self._last[0] is not rule:
             arrays = rule.pack([self._file.read(self._aliases[name]) for name in rule.names])
             self._last = rule, dict(zip(rule.shapes, arrays, strict=True))
@@ -125,7 +125,7 @@ def _recognize(shapes, layouts, path):
 
 
 def _check_tensors(path, shapes, plan, aliases):
-    """Missing, misshapen and left over tensors are errors: the model would be another one."""
+    """Raises for missing, misshapen and unused tensors: the model would be another one."""
     expected = {aliases[name]: shape for rule in plan.rules for name, shape in rule.names.items()}
     if missing := [name for name in expected if name not in shapes]:
         raise ValueError(
@@ -135,11 +135,11 @@ def _check_tensors(path, shapes, plan, aliases):
     for name, shape in expected.items():
         if shapes[name] != shape:
             raise ValueError(
-                f"{path}: {name} has shape {shapes[name]}. Expected {shape}, by the other tensors "
-                "and config.json."
+                f"{path}: {name} has shape {shapes[name]}. Expected {shape}, as in the other "
+                "tensors and config.json."
             )
     if extra := [name for name in shapes if name not in expected and name not in plan.ignored]:
         raise ValueError(
             f"{path} holds {summarize(extra)}, which vit_tf's models do not have: their logits "
-            "would not be those of the source."
+            "would differ from the source's."
         )

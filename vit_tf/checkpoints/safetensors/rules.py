@@ -1,6 +1,6 @@
-"""What a layout is made of: rules between its tensors and the canonical published arrays.
+"""Rules between the tensors of a layout and the canonical published arrays.
 
-`D` width, `h` heads, `I` and `O` channels in and out. PyTorch keeps kernels as `[O, I]` and
+`D` width, `h` heads, `I` and `O` channels in and out. PyTorch stores kernels as `[O, I]` and
 `[O, I, rows, columns]`, the published layout as `[I, O]` and `[rows, columns, I, O]`.
 """
 
@@ -20,7 +20,7 @@ class Rule:
     Attributes:
         names: name of a tensor -> shape.
         shapes: published key -> shape.
-        pack: tensors in the order of `names` -> published arrays in that of `shapes`.
+        pack: tensors in the order of `names` -> published arrays in the order of `shapes`.
         unpack: the inverse.
     """
 
@@ -32,9 +32,9 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputMap:
-    """The model read `scale * x + offset` of each channel, where ours reads `x` in [-1, 1].
+    """The source model reads `scale * x + offset` in each channel; ours reads `x` in [-1, 1].
 
-    A first convolution that never sees padding takes it over exactly: with the kernel `w`,
+    A first convolution without padding can include this map exactly: for the kernel `w`,
     w * (scale x + offset) = (w scale) x + w offset.
 
     Attributes:
@@ -50,23 +50,23 @@ class InputMap:
         return scaled.astype(np.float32)
 
     def bias(self, bias, kernel):
-        """The bias `[D]` for it, from the source's bias and kernel; float32."""
+        """The bias `[D]` for `x`, from the source's bias and kernel; float32."""
         added = np.einsum("ijcd,c->d", kernel.astype(np.float64), np.asarray(self.offset))
         return (bias.astype(np.float64) + added).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadPlan:
-    """What a layout made of a file's names, shapes and settings; nothing is read yet.
+    """How to read a file, from its names, shapes and settings; no tensor is read yet.
 
     Attributes:
-        config: the model.
-        preprocessing: from an image to that model's input.
-        notes: what was assumed or cannot be kept, a sentence each.
+        config: configuration of the model.
+        preprocessing: `Preprocessing` of the model.
+        notes: assumptions, and what cannot be kept, one sentence each.
         rules: all tensors of the model.
         aliases: name in a rule -> name in the file, where they differ.
-        ignored: names in the file that the model has no use for.
-        input_map: what the patch embedding has to take over, or None.
+        ignored: names in the file that the model does not use.
+        input_map: the map that the patch embedding has to include, or None.
     """
 
     config: ModelConfig
@@ -85,8 +85,8 @@ class WritePlan:
     Attributes:
         rules: all tensors, in the order of the file.
         files: file name -> JSON object.
-        notes: what the layout cannot keep, a sentence each.
-        extra: published key -> array, of those that the model computes and does not store.
+        notes: what the layout cannot store, one sentence each.
+        extra: published key -> array, for arrays that the model computes and does not store.
     """
 
     rules: list[Rule]
@@ -120,12 +120,12 @@ def convolution(name, key, shape):
 
 
 def linear(name, keys, inputs, outputs):
-    """A dense layer, or several that the layout keeps as one along its outputs.
+    """A dense layer, or several layers that the layout concatenates along their outputs.
 
     Args:
-        name: of the layer there.
-        keys: one key, or a list of keys, of the layers here.
-        inputs, outputs: shapes of what one of them reads and gives, such as `(D,)` and `(h, D/h)`.
+        name: name of the layer in the layout.
+        keys: published key of the layer, or list of the keys of several layers.
+        inputs, outputs: input and output shape of one layer, such as `(D,)` and `(h, D/h)`.
     """
     keys = [keys] if isinstance(keys, str) else keys
     rows, columns = int(np.prod(inputs)), int(np.prod(outputs))
@@ -151,9 +151,9 @@ def linear(name, keys, inputs, outputs):
 
 
 def without_class_slot(name, key, shape):
-    """A position table without a row for the class token, whose own vector holds it.
+    """A position table without a row for the class token, whose vector includes the position.
 
-    `shape` has the row.
+    `shape` counts that row.
     """
     batch, tokens, width = shape
     return Rule(

@@ -1,9 +1,10 @@
-"""Reads and writes `.safetensors` files: sizes known before anything is allocated, no code in them.
+"""Reads and writes `.safetensors` files; all sizes are checked before memory is allocated.
 
 The format is a header length (8 bytes, little-endian), a JSON header with the dtype, shape and
 place of each tensor, and the tensors without gaps between them
-(https://huggingface.co/docs/safetensors). It is so small that it is read here: `vit_tf` needs no
-package for it, hostile headers are bounded, and tensors go to disk one at a time.
+(https://huggingface.co/docs/safetensors). The format is so small that `vit_tf`
+reads it without another package. Hostile headers are bounded, and tensors are written one at a
+time.
 """
 
 import json
@@ -17,7 +18,7 @@ import numpy as np
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 WEIGHTS_NAME = "model.safetensors"
-# That of a model with 1,000 tensors takes 0.1 MB; the format itself allows 100 MB.
+# The header of a model with 1,000 tensors takes 0.1 MB; the format allows 100 MB.
 _MOST_HEADER = 8 * 2**20
 _MOST_AXES = 8
 _ITEM_SIZES = {
@@ -37,7 +38,7 @@ class SafetensorsFile:
 
     Attributes:
         shapes: tensor name -> shape.
-        dtypes: tensor name -> dtype as the format spells it, such as "BF16".
+        dtypes: tensor name -> dtype as named in the format, such as "BF16".
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -82,7 +83,7 @@ class SafetensorsFile:
             raise self._damaged(f"{name} ends after {len(data)} of {end - begin} bytes")
         array = np.frombuffer(data, _READABLE[self.dtypes[name]])
         if self.dtypes[name] == "BF16":
-            # The upper half of a float32.
+            # BF16 is the upper half of a float32.
             array = (array.astype(np.uint32) << 16).view(np.float32)
         return array.astype(np.float32, copy=False).reshape(self.shapes[name])
 
@@ -98,7 +99,7 @@ class SafetensorsFile:
         except (ValueError, RecursionError) as error:
             raise self._damaged(f"header: {error or type(error).__name__}") from None
         if not isinstance(header, dict):
-            raise self._damaged("its header is no JSON object")
+            raise self._damaged("its header is not a JSON object")
         header.pop("__metadata__", None)
         shapes, dtypes, places = {}, {}, {}
         start = 8 + length
@@ -147,7 +148,7 @@ def write_safetensors(path, shapes, read):
         read: called with each name in that order; returns the array.
 
     Raises:
-        ValueError: if an array does not have the promised shape.
+        ValueError: if an array does not have the shape in `shapes`.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
@@ -174,7 +175,7 @@ def write_safetensors(path, shapes, read):
 
 
 def _unique(pairs):
-    """A JSON object that may not name a key twice: readers would disagree on its value."""
+    """A JSON object; raises for duplicate keys, whose value would depend on the reader."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")

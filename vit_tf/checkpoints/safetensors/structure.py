@@ -1,4 +1,4 @@
-"""What both layouts read off shapes and settings: sizes, counts, image size, preprocessing."""
+"""Reads sizes, counts, image size and preprocessing from shapes and settings, for all layouts."""
 
 import math
 import re
@@ -9,12 +9,12 @@ from vit_tf.images.value_range import HALF_RANGE
 from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing
 
-# Both sources resize with antialiasing, also where they say bilinear.
+# Both sources resize with antialiasing, also when their setting is bilinear.
 _RESAMPLING = "images are resized bilinearly without antialiasing here, in the source {}"
 
 
 def sizes(shapes, name, count, path) -> tuple[int, ...]:
-    """The shape of a tensor that must be there with `count` axes, none of them empty."""
+    """The shape of a required tensor with `count` axes, none of size 0."""
     if name not in shapes:
         raise ValueError(
             f"{path} has no tensor {name}. The file is incomplete, or of a model that vit_tf does "
@@ -27,7 +27,7 @@ def sizes(shapes, name, count, path) -> tuple[int, ...]:
 
 
 def how_many(names, pattern) -> int:
-    """How many different numbers the group of `pattern` matches at the start of `names`."""
+    """How many different numbers the group of `pattern` has, matched at the start of `names`."""
     found = (re.match(pattern, name) for name in names)
     return len({match[1] for match in found if match})
 
@@ -46,10 +46,10 @@ def patch_kernel(shapes, name, path, channels=None) -> tuple[int, int]:
 
 
 def check_stated(settings, name, value):
-    """Raises unless what the settings state, if they do, is what the tensors have."""
+    """Raises if the settings state another value than the tensors have."""
     stated = settings.integer(name) if settings else None
     if stated is not None and stated != value:
-        raise settings.error(name, f"{value}, as the tensors beside it have")
+        raise settings.error(name, f"{value}, as in the tensors")
 
 
 def check_image_size(size, path):
@@ -65,13 +65,12 @@ def image_size(rows, patch, reduction, stated, path, notes, own_grid) -> tuple[i
 
     Args:
         rows: positions, class token not counted; None if there is no table.
-        patch: side of a patch, in pixels of what is cut.
-        reduction: by which a stem divides the sides before.
+        patch: side of a patch, in pixels of the image or, with a stem, of its feature map.
+        reduction: factor by which a stem divides the sides; 1 without a stem.
         stated: (height, width) from the settings, or None.
         path: for messages.
-        notes: gets a sentence where the size was assumed.
-        own_grid: (rows, columns) that is tried before a square where the size is not stated, or
-            None.
+        notes: list to which a sentence is added if the size is assumed.
+        own_grid: (rows, columns) that is tried before a square if the size is not stated, or None.
     """
     if stated is not None:
         check_image_size(stated, path)
@@ -84,7 +83,7 @@ def image_size(rows, patch, reduction, stated, path, notes, own_grid) -> tuple[i
         return stated
     if rows is None:
         raise ValueError(
-            f"{path} does not tell the image size: it has no positions. State it in config.json."
+            f"{path} does not state the image size, and has no positions. State it in config.json."
         )
     if own_grid is not None and math.prod(own_grid) == rows:
         grid = own_grid
@@ -95,14 +94,15 @@ def image_size(rows, patch, reduction, stated, path, notes, own_grid) -> tuple[i
         )
     size = tuple(side * patch * reduction for side in grid)
     notes.append(
-        f"the image size is not stated: {size[0]} x {size[1]}, {grid[0]} x {grid[1]} patches"
+        f"the image size is not stated: assumed {size[0]} x {size[1]} for {grid[0]} x {grid[1]} "
+        "patches"
     )
     check_image_size(size, path)
     return size
 
 
 def check_tensor_names(path, names, reasons):
-    """Raises `ValueError` if a name matches a pattern of `reasons`, pairs of one and the reason."""
+    """Raises `ValueError` if a name matches a pattern in `reasons`, pairs (pattern, reason)."""
     for name in names:
         for pattern, reason in reasons:
             if re.search(pattern, name):
@@ -110,28 +110,28 @@ def check_tensor_names(path, names, reasons):
 
 
 def input_map(settings, mean, std, rescale=1 / 255) -> InputMap | None:
-    """How the model's input follows from ours, or None where they are equal.
+    """The map from our model's input to the source model's input, or None if they are equal.
 
-    The model reads (v * rescale - mean) / std of values v in 0 .. 255, and v = 127.5 (x + 1).
+    The source model reads (v * rescale - mean) / std for values v in 0 .. 255; v = 127.5 (x + 1).
     """
     if min(std) <= 0:
         raise ValueError(f"{settings.path}: a standard deviation is {min(std)}. Expected above 0.")
     scale = tuple(HALF_RANGE * rescale / deviation for deviation in std)
     offset = tuple((HALF_RANGE * rescale - m) / s for m, s in zip(mean, std, strict=True))
-    # 1 / 255 and 0.5 are usually written with some ten digits.
+    # The tolerance is needed because files usually hold 1 / 255 and 0.5 with about ten digits.
     if all(abs(a - 1) < 1e-6 and abs(b) < 1e-6 for a, b in zip(scale, offset, strict=True)):
         return None
     return InputMap(scale, offset)
 
 
 def preprocessing(path, size, notes, resize_to=None, resampling=None, **fields) -> Preprocessing:
-    """A `Preprocessing` to `size`; cropped from `resize_to` pixels unless that is None."""
+    """A `Preprocessing` for `size`; `resize_to` None means a direct resize without a crop."""
     if resampling:
         notes.append(_RESAMPLING.format(resampling))
     if resize_to is not None and not max(size) <= resize_to <= MAX_SIDE:
         notes.append(
-            f"a shorter side of {resize_to} does not fit images of {size[0]} x {size[1]}: they are "
-            "resized directly"
+            f"a shorter side of {resize_to} does not fit images of {size[0]} x {size[1]}: images "
+            "are resized directly"
         )
         resize_to = None
     try:
@@ -146,7 +146,7 @@ def preprocessing(path, size, notes, resize_to=None, resampling=None, **fields) 
 
 
 def checked_labels(preprocessing, num_classes) -> tuple[str, ...]:
-    """The labels, none or one per class."""
+    """The labels; raises unless there are none, or one for each class."""
     labels = preprocessing.labels
     if labels and len(labels) != num_classes:
         raise ValueError(

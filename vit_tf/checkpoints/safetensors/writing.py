@@ -13,25 +13,25 @@ from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, write_
 def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
     """Writes a model as a folder that Hugging Face transformers or timm loads.
 
-    Each file is written whole or not at all, the weights first; arrays are asked for one at a time.
+    Each file is written completely or not at all, the weights first. Arrays are read one at a time.
 
     Args:
-        path: the folder; it is created if need be.
-        module: of the layout for the family of the model, see `vit_tf.checkpoints.safetensors`.
+        path: the folder; it is created if it does not exist.
+        module: the layout's module for the family; see `vit_tf.checkpoints.safetensors`.
         config: `ViTConfig` or `ResNetConfig` of the model.
         preprocessing: its `Preprocessing`.
         weights: has `shapes`, canonical published key -> shape, and `read(key)`.
 
     Returns:
-        What the layout does not keep, one sentence each.
+        What the layout does not store, one sentence each.
 
     Raises:
-        ValueError: if the layout cannot express the model (the message says why), or the arrays
-            are not those of `config`. Nothing is written then.
+        ValueError: if the layout cannot express the model (the message states why), or the arrays
+            do not match `config`. Nothing is written then.
     """
     if preprocessing.image_size != config.image_size:
         raise ValueError(
-            f"The preprocessing gives images of {preprocessing.image_size}, the model reads "
+            f"The preprocessing makes images of {preprocessing.image_size}, the model reads "
             f"{config.image_size}. They must be equal."
         )
     plan = module.write(config, preprocessing)
@@ -42,7 +42,7 @@ def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
         raise ValueError(f"{folder} is a file. Expected a folder to write the model in.")
     folder.mkdir(parents=True, exist_ok=True)
 
-    # Every rule joins published arrays in one tensor, never the other way round.
+    # Every rule makes exactly one tensor from one or more published arrays.
     rules = {name: rule for rule in plan.rules for name in rule.names}
 
     def tensor(name):
@@ -66,7 +66,7 @@ def _check_arrays(plan, shapes):
     if wrong := sorted(key for key in expected | given if expected.get(key) != given.get(key)):
         key = wrong[0]
         raise ValueError(
-            f"The arrays are not those of the configuration: {summarize(wrong)}. {key} has shape "
+            f"The arrays do not match the configuration: {summarize(wrong)}. {key} has shape "
             f"{given.get(key)}, expected {expected.get(key)}."
         )
 

@@ -233,11 +233,11 @@ def test_loading_with_tfds_is_quiet(tmp_path):
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
-        ("shapes/size", ["'size' is no configuration", "class, colour, count, position"]),
-        ("shapes/class-64", ["'class-64' is no configuration"]),
+        ("shapes/size", ["'size' is not a configuration", "class, colour, count, position"]),
+        ("shapes/class-64", ["'class-64' is not a configuration"]),
         ("shapes/class-8x10", ["8 pixels", "16 .. 512"]),
-        ("shapes/class-64x0", ["asks for 0 images"]),
-        ("shapes/class-64x9999999999", ["asks for 9,999,999,999 images"]),
+        ("shapes/class-64x0", ["describes 0 images"]),
+        ("shapes/class-64x9999999999", ["describes 9,999,999,999 images"]),
         ("shapes/class:2.0.0", ["shapes/class:2.0.0", "version 1.0.0"]),
     ],
 )

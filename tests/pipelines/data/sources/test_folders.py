@@ -269,7 +269,7 @@ def test_wrong_paths(tmp_path):
     _write(tmp_path, "file.csv", "a/1.jpg")
     assert f"There is no folder {tmp_path}/none" in _message(tmp_path / "none")
     assert "list:<path>" in _message(tmp_path / "file.csv")
-    assert "lacks a path" in _message("")
+    assert "has no path" in _message("")
     with pytest.raises(DataError, match="folder:<path>"):
         open_source(str(tmp_path), "train")
 

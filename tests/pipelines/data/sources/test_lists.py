@@ -144,7 +144,7 @@ def test_wrong_csv(folder, text, texts):
         ('{"path": "cats/2.jpg", "label": 1.5}', ["line 2 has the label '1.5'"]),
         ('{"path": "cats/2.jpg", "label": null}', ["line 2 has the label 'None'"]),
         ('{"path": "a\\u0000b", "label": "dog"}', ["line 2 has the path"]),
-        ('{"path": "\\ud800", "label": "dog"}', ["line 2 has half a character"]),
+        ('{"path": "\\ud800", "label": "dog"}', ["line 2 has an invalid character"]),
         ('{"path": "cats/9.jpg", "label": "dog"}', ["line 2 names a file that is not there"]),
     ],
 )

@@ -248,7 +248,7 @@ def test_what_is_left_out_is_named_where_it_will_be(tmp_path):
     )
     assert written.left_out == 11
     file = tmp_path / "out" / record_writer.BAD_FILE
-    assert told[-1] == f"left out more images than 10; all are named in {file}"
+    assert told[-1] == f"left out more than 10 images; all are named in {file}"
     assert len(file.read_text().splitlines()) == 11
 
 

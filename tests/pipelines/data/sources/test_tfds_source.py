@@ -195,9 +195,7 @@ def test_folder_without_information(tmp_path):
 
 def test_missing_version(sharded_dir):
     (sharded_dir / "cifar10" / "3.0.1").mkdir(parents=True)
-    assert "Prepared there: 3.0.1; ask for cifar10:3.0.1" in _message(
-        "cifar10", "train", sharded_dir
-    )
+    assert "Prepared there: 3.0.1; use cifar10:3.0.1" in _message("cifar10", "train", sharded_dir)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_cutmix_of_a_batch():
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["mixup", "cutmix"])
 def test_rejects(name, value):
-    with pytest.raises(ValueError, match=f"{name}={value} is no parameter"):
+    with pytest.raises(ValueError, match=f"{name}={value} is not a parameter"):
         Augmentation(**{name: value})
 
 

@@ -1,7 +1,6 @@
-"""Vision Transformers as Hugging Face `transformers` keeps them; it has no other family of ours.
+"""Vision Transformers in the layout of Hugging Face `transformers`; it has no BiT ResNets.
 
 Checked against transformers 5.23.0 (`models/vit`): `ViTForImageClassification`, whose head reads
 the class token, and `ViTModel`, whose pooler is the tanh layer of the ImageNet-21k models. Both
-are saved with the names of `vit.py`; version 5 calls the layers otherwise in memory, and such names
-are read as well.
+are saved with the names in `vit.py`. Version 5 has other names in memory, which can be read too.
 """

@@ -3,7 +3,7 @@
 from vit_tf.checkpoints.json_object import JsonObject
 from vit_tf.checkpoints.safetensors import structure
 
-# hidden_act -> ours (transformers/activations.py); the first of each kind is written.
+# hidden_act -> ours (transformers/activations.py); the first name of each activation is written.
 _ACTIVATIONS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -17,7 +17,7 @@ _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box"
 
 
 def read_fields(settings, width, representation_size):
-    """Heads, activation, epsilon and image size; what is absent has the layout's default."""
+    """Heads, activation, epsilon and image size; absent values have the layout's default."""
     if not settings.flag("qkv_bias", True):
         raise settings.error("qkv_bias", "true: vit_tf's projections have biases")
     if settings.integer("num_channels", 3) != 3:
@@ -37,7 +37,7 @@ def read_fields(settings, width, representation_size):
 
 
 def read_labels(settings, num_classes, notes):
-    """Names in label order; none if they are the layout's placeholders or do not fit the head."""
+    """Names in label order; () if they are the layout's placeholders or do not fit the head."""
     names = settings.raw("id2label")
     if not num_classes or names is None:
         return ()
@@ -52,7 +52,7 @@ def read_labels(settings, num_classes, notes):
 
 
 def read_preprocessing(settings, size, notes, **fields):
-    """Our preprocessing, and what the patch embedding must take over of theirs."""
+    """Our `Preprocessing`, and the `InputMap` that the patch embedding must include or None."""
     if settings is None:
         notes.append("there is no preprocessor_config.json: direct resize and pixels in [-1, 1]")
         return structure.preprocessing("config.json", size, notes, **fields), None
@@ -74,7 +74,9 @@ def read_preprocessing(settings, size, notes, **fields):
             if settings.flag("do_center_crop", False):
                 given = _crop(settings, size)
             elif resize_to is not None:
-                notes.append("the source resizes the shorter side without a crop: here directly")
+                notes.append(
+                    "the source resizes the shorter side without a crop: resized directly here"
+                )
                 resize_to = None
         elif "height" in named:
             given = (named.integer("height"), named.integer("width", size[1]))
@@ -95,7 +97,7 @@ def _crop(settings, size):
 
 
 def model_json(config, preprocessing) -> dict:
-    """What `config.json` holds."""
+    """The contents of `config.json`."""
     labels = structure.checked_labels(preprocessing, config.num_classes)
     labels = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
@@ -126,7 +128,7 @@ def model_json(config, preprocessing) -> dict:
 
 
 def preprocessor_json(preprocessing) -> dict:
-    """What `preprocessor_config.json` holds."""
+    """The contents of `preprocessor_config.json`."""
     height, width = preprocessing.image_size
     common = {
         "do_resize": True,
@@ -140,7 +142,7 @@ def preprocessor_json(preprocessing) -> dict:
     size = {"height": height, "width": width}
     if preprocessing.resize == "direct":
         return {"image_processor_type": "ViTImageProcessor", "size": size, **common}
-    # Before version 5 the processor of ViT did not crop; the one of BiT always did.
+    # Before version 5 the ViT processor did not crop; the BiT processor always did.
     return {
         "image_processor_type": "BitImageProcessor",
         "size": {"shortest_edge": preprocessing.resize_to},

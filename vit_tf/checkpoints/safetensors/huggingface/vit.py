@@ -47,7 +47,7 @@ def recognizes(names) -> bool:
 
 
 def read(path, shapes, folder, own_grid) -> ReadPlan:
-    """What a file holds.
+    """Plans how to read a file.
 
     Args:
         path: the file, for messages.
@@ -56,7 +56,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         own_grid: see `structure.image_size`.
 
     Raises:
-        ValueError: if it is not a model that vit_tf has; the message says why.
+        ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     notes, settings = [], read_json_object(folder / "config.json")
     if settings and settings.text("model_type", "vit") != "vit":
@@ -78,7 +78,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     )
     ignored = {"embeddings.mask_token": "mask token", "decoder.": "decoder"}
     if config.num_classes:
-        # ViTForImageClassification has none, so that it would be of another model.
+        # ViTForImageClassification has no pooler, so a pooler in the file is not used.
         ignored["pooler."] = "pooler"
     dropped = {name: what for name in shapes for start, what in ignored.items() if _is(name, start)}
     notes += [f"{what} dropped" for what in dict.fromkeys(dropped.values())]
@@ -94,19 +94,19 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
 
 
 def write(config, preprocessing) -> WritePlan:
-    """How a model is written.
+    """Plans how to write a model.
 
     Raises:
-        ValueError: if the layout cannot express it; the message says why.
+        ValueError: if the layout cannot express the model; the message states why.
     """
     notes = []
     if config.stem is not None:
-        raise _cannot("it has Vision Transformers without a ResNet only; write the timm layout")
+        raise _cannot("it has no models with a ResNet stem; write the timm layout")
     if config.classifier != "token":
-        raise _cannot(f"its heads read the class token, classifier is {config.classifier!r}")
+        raise _cannot(f"its heads read the class token, but classifier is {config.classifier!r}")
     if config.representation_size and config.num_classes:
         raise _cannot(
-            "it has either a tanh layer (ViTModel) or a head (ViTForImageClassification), and this "
+            "it has either a tanh layer (ViTModel) or a head (ViTForImageClassification), but this "
             "model has both; drop one of them: num_classes=0, or representation_size=None and "
             'load_npz(..., head="reset")'
         )
@@ -186,7 +186,7 @@ def _config(path, shapes, settings, notes, own_grid):
         representation_size = structure.sizes(shapes, "pooler.dense.weight", 2, path)[0]
     if settings is None:
         heads, activation, epsilon, stated = max(1, width // 64), "gelu_erf", 1e-12, None
-        notes.append(f"the number of heads is assumed: {heads}, of 64 channels")
+        notes.append(f"the number of heads is assumed: {heads}, of 64 channels each")
     else:
         heads, activation, epsilon, stated = config_json.read_fields(
             settings, width, representation_size

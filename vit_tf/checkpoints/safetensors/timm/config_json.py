@@ -17,14 +17,14 @@ INEXPRESSIBLE_TENSORS = [
     (r"^patch_embed\.norm\.", "it normalises the patch embeddings"),
     (r"\.(attn|mlp)\.norm\.", "it has norms inside its blocks"),
     (r"\.mlp\.(w12|w3|fc1_[gx])\.", "its MLP is gated (SwiGLU)"),
-    (r"\.attn\.(gate\.|q_proj\.|q_bias|v_bias)", "its attention is not of qkv with a bias"),
+    (r"\.attn\.(gate\.|q_proj\.|q_bias|v_bias)", "its attention is not one qkv layer with a bias"),
     (r"(rel_pos|relative_position|rope)", "it has relative or rotary positions"),
     (r"running_mean$", "it has BatchNorm"),
     (r"^(stem|patch_embed\.backbone(\.stem)?)\.conv[123]\.", "its stem has several convolutions"),
     (r"^patch_embed\.backbone\.(bn1|layer\d)\.", "its stem is a ResNet of another kind"),
-    (r"^patch_embed\.backbone\.\d", "its stem is of convolutions without residuals"),
+    (r"^patch_embed\.backbone\.\d", "its stem has convolutions without residuals"),
 ]
-# Arguments that shapes tell, or that change nothing after training.
+# Arguments that shapes show, or that have no effect after training.
 _HARMLESS = set(
     "img_size patch_size in_chans num_classes global_pool embed_dim depth num_heads mlp_ratio "
     "qkv_bias proj_bias qk_norm init_values class_token pos_embed no_embed_class reg_tokens "
@@ -32,7 +32,7 @@ _HARMLESS = set(
     "dynamic_img_size strict_img_size drop_rate pos_drop_rate patch_drop_rate proj_drop_rate "
     "attn_drop_rate drop_path_rate".split()
 )
-# Arguments that no tensor shows, and the value that vit_tf computes.
+# Arguments that no tensor shows, and the only value that vit_tf supports.
 _REQUIRED_VALUES = {
     "padding_same": True,
     "dynamic_img_pad": False,
@@ -43,14 +43,14 @@ _REQUIRED_VALUES = {
 
 
 class ConfigJson:
-    """What a `config.json` says, if there is one; what it does not say is None.
+    """The values of a `config.json`, if there is one; a value that it does not state is None.
 
     Args:
         settings: the JSON object.
 
     Attributes:
         settings: the JSON object.
-        arguments: those of the model; vit_tf knows the effect of all of them.
+        arguments: arguments of the model; vit_tf knows the effect of each.
         pretrained: the section on preprocessing.
         image_size: (height, width).
         global_pool: how the tokens become one vector.
@@ -63,7 +63,7 @@ class ConfigJson:
         self.settings = settings
         self.arguments = settings.section("model_args")
         _check_arguments(self.arguments)
-        # Older files have the contents of this section beside the architecture.
+        # Older files have the values of this section at the top level, like the architecture.
         has_section = "pretrained_cfg" in settings
         self.pretrained = settings.section("pretrained_cfg") if has_section else settings
         self.image_size = _image_size(self.arguments, self.pretrained)
@@ -73,34 +73,35 @@ class ConfigJson:
         """The architecture without its tag; None if it is not stated.
 
         Args:
-            pattern: of those whose activation, epsilons and padding are known here.
-            example: one of them, to name in place of others.
-            notes: gets a sentence if it is not stated.
-            assumed: what else that sentence says.
+            pattern: regular expression for architectures whose activation, epsilons and padding are
+                known here.
+            example: one of these architectures, for messages.
+            notes: list to which a sentence is added if the architecture is not stated.
+            assumed: end of that sentence.
 
         Raises:
             ValueError: if it does not match the pattern.
         """
         architecture = self.settings.text("architecture")
         if architecture is None:
-            notes.append(f"the architecture is not stated: taken for a {example}{assumed}")
+            notes.append(f"the architecture is not stated: assumed {example}{assumed}")
             return None
         name = architecture.split(".")[0]
         if not re.fullmatch(pattern, name):
             raise self.settings.error(
                 "architecture",
-                "one whose activation, epsilons and padding are known here; if they are those of "
-                f"{example}, write that",
+                "an architecture whose activation, epsilons and padding are known here; if they "
+                f"equal those of {example}, write {example}",
             )
         return name
 
     def input_map(self):
-        """How the model's input follows from ours; see `structure.input_map`."""
+        """The map from our input to the source model's; see `structure.input_map`."""
         mean, std = (self.pretrained.numbers(name, 3, (0.5,) * 3) for name in ("mean", "std"))
         return structure.input_map(self.pretrained, mean, std)
 
     def preprocessing(self, config, notes):
-        """Our `Preprocessing` for timm's evaluation transform; its ranges are in `input_map`."""
+        """Our `Preprocessing` for timm's evaluation transform; for its ranges see `input_map`."""
         size, labels = config.image_size, ()
         for section in (self.settings, self.pretrained):
             names = section.raw("label_names")
@@ -108,20 +109,20 @@ class ConfigJson:
                 labels = tuple(names) if len(names) == config.num_classes else ()
         for name in ("mean", "std", "crop_pct"):
             if name not in self.pretrained:
-                assumed = "1, resized directly" if name == "crop_pct" else "0.5"
-                notes.append(f"{name} is not stated: {assumed}")
+                assumed = "1, a direct resize" if name == "crop_pct" else "0.5"
+                notes.append(f"{name} is not stated: assumed {assumed}")
         resize_to, resampling = None, self.pretrained.text("interpolation")
         share = self.pretrained.number("crop_pct")
         mode = self.pretrained.text("crop_mode", "center")
         if share is not None:
             if not 0 < share <= 1:
-                raise self.pretrained.error("crop_pct", "a share above 0, up to 1")
+                raise self.pretrained.error("crop_pct", "a fraction above 0, up to 1")
             if mode == "center" and size[0] == size[1]:
                 resize_to = min(math.floor(size[0] / share), structure.MAX_SIDE + 1)
             elif mode != "squash" or share != 1:
                 notes.append(
                     f"crop_mode {mode!r} with crop_pct {share} and images of {size[0]} x {size[1]} "
-                    "is not available here: resized directly"
+                    "is not available here: images are resized directly"
                 )
         return structure.preprocessing(
             self.settings.path, size, notes, resize_to, resampling, labels=labels
@@ -129,7 +130,7 @@ class ConfigJson:
 
 
 def read_config_json(folder) -> ConfigJson:
-    """The `config.json` in a folder (a `pathlib.Path`); one that says nothing if there is none.
+    """The `config.json` in a folder (a `pathlib.Path`); an empty one if there is none.
 
     Raises:
         ValueError: if a value cannot be used; the message names it.
@@ -139,17 +140,17 @@ def read_config_json(folder) -> ConfigJson:
 
 
 def pretrained_json(config, preprocessing, notes, first_conv, classifier, fixed_input_size):
-    """What the section `pretrained_cfg` holds.
+    """The contents of the section `pretrained_cfg`.
 
     Args:
-        config: of the model.
-        preprocessing: its `Preprocessing`.
-        notes: gets a sentence for what the section cannot keep.
+        config: configuration of the model.
+        preprocessing: `Preprocessing` of the model.
+        notes: list to which a sentence is added for each setting that the section cannot store.
         first_conv, classifier: names of the first and the last layer.
         fixed_input_size: whether the model reads images of one size only.
     """
     if preprocessing.probabilities == "sigmoid":
-        notes.append("that probabilities are sigmoids is not kept")
+        notes.append("the layout cannot state that probabilities are sigmoids")
     height, width = config.image_size
     crop, mode = 1.0, "squash"
     if preprocessing.resize == "resize_small":
@@ -158,7 +159,7 @@ def pretrained_json(config, preprocessing, notes, first_conv, classifier, fixed_
             while math.floor(height / crop) < preprocessing.resize_to:
                 crop = math.nextafter(crop, 0)
         else:
-            notes.append("timm crops squares only: resized directly there")
+            notes.append("timm crops squares only: it resizes these images directly")
     labels = structure.checked_labels(preprocessing, config.num_classes)
     return {
         "input_size": [3, height, width],
@@ -184,11 +185,11 @@ def cannot(reason) -> ValueError:
 def _check_arguments(arguments):
     for name in arguments:
         if arguments.raw(name) == _REQUIRED_VALUES.get(name):
-            continue  # among them null, which is timm's own value
+            continue  # also null, which is timm's default
         if name in _REQUIRED_VALUES:
             raise arguments.error(name, f"{_REQUIRED_VALUES[name]}, which vit_tf computes")
         if name not in _HARMLESS:
-            raise arguments.error(name, "no such argument: vit_tf does not know its effect")
+            raise arguments.error(name, "no such argument: its effect in vit_tf is not known")
 
 
 def _image_size(arguments, pretrained):

@@ -1,6 +1,6 @@
-"""What timm's hybrids and BiT ResNets share: residual units and standardised kernels.
+"""Residual units and standardised kernels of timm's hybrids and BiT ResNets.
 
-`f` is the width of a residual unit's bottleneck; a unit has `4 f` channels.
+`f` is the width of a residual unit's bottleneck; a unit returns `4 f` channels.
 """
 
 import re
@@ -55,16 +55,16 @@ def standardized(config, name, key, shape) -> Rule:
 
 
 def rescaled(kernel, variance_epsilon, deviation_epsilon):
-    """A kernel that timm standardises to what ours is standardised to.
+    """Scales a kernel such that timm's standardisation of it equals ours of the original kernel.
 
-    Ours divides w - mean by sqrt(v + a) + b; call its square v + e, which defines e > 0. timm
-    divides by sqrt(v + 1e-8). With c w in place of w, timm gives c (w - mean) / sqrt(c^2 v + 1e-8),
-    which is ours exactly where c^2 = 1e-8 / e.
+    Ours divides w - mean by sqrt(v + a) + b; let e > 0 be the square of this divisor minus v. timm
+    divides by sqrt(v + 1e-8). For c w instead of w, timm computes
+    c (w - mean) / sqrt(c^2 v + 1e-8), which equals ours if c^2 = 1e-8 / e.
 
     Args:
         kernel: `[rows, columns, I, O]`; v is the variance of each of the `O` filters.
         variance_epsilon: a.
-        deviation_epsilon: b; not both are 0.
+        deviation_epsilon: b; a and b must not both be 0.
 
     Returns:
         float32 of the same shape.
@@ -76,24 +76,24 @@ def rescaled(kernel, variance_epsilon, deviation_epsilon):
 
 
 def check_writable(config):
-    """Raises `ValueError` unless timm computes what a stem or ResNet does."""
+    """Raises `ValueError` unless timm can compute the same as a stem or ResNet."""
     wanted = EPSILONS["group_norm_epsilon"]
     if config.group_norm_epsilon != wanted:
         raise cannot(
-            f"its group_norm_epsilon is {wanted}, here {config.group_norm_epsilon}; create the "
+            f"timm's group_norm_epsilon is {wanted}, here {config.group_norm_epsilon}; create the "
             "model with that epsilon, load the weights and compare its logits before writing it"
         )
     if not config.variance_epsilon and not config.deviation_epsilon:
-        raise cannot("it standardises kernels with an epsilon, and this model without")
+        raise cannot("timm standardises kernels with an epsilon, this model without one")
     if len(config.stage_depths) > 4:
-        raise cannot(f"its ResNets have at most 4 stages, here {len(config.stage_depths)}")
+        raise cannot(f"timm's ResNets have at most 4 stages, here {len(config.stage_depths)}")
 
 
 def note_unknown(config, name, notes):
-    """Notes that timm has no architecture of these sizes, and that it is called `name` here."""
+    """Adds a note: timm has no architecture of these sizes, and the file calls it `name`."""
     notes.append(
         f"timm has no architecture with stage_depths {config.stage_depths} and width "
-        f"{config.width}, here called {name}: load it into a timm.models.ResNetV2 of these layers"
+        f"{config.width}, here called {name}: load it into a timm.models.ResNetV2 with these layers"
     )
 
 

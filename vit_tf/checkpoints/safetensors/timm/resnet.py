@@ -19,7 +19,7 @@ from vit_tf.checkpoints.safetensors.timm.residual import (
 )
 from vit_tf.config import ResNetConfig
 
-# The architectures whose activation, epsilons and padding are known, and one of them.
+# Pattern of the architectures with known activation, epsilons and padding, and an example.
 _ARCHITECTURES = r"resnetv2_(\d+x\d+|custom)_bitm?(_\w+)?", "resnetv2_50x1_bit"
 # (stage_depths, width) -> architecture.
 _RESNETS = {
@@ -38,7 +38,7 @@ def recognizes(names) -> bool:
 
 
 def read(path, shapes, folder, own_grid) -> ReadPlan:
-    """What a file holds.
+    """Plans how to read a file.
 
     Args:
         path: the file, for messages.
@@ -47,7 +47,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         own_grid: not used; a ResNet has no positions.
 
     Raises:
-        ValueError: if it is not a model that vit_tf has; the message says why.
+        ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     del own_grid
     structure.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
@@ -68,10 +68,10 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
 
 
 def write(config, preprocessing) -> WritePlan:
-    """How a model is written.
+    """Plans how to write a model.
 
     Raises:
-        ValueError: if the layout cannot express it; the message says why.
+        ValueError: if the layout cannot express the model; the message states why.
     """
     notes, custom = [], "resnetv2_custom_bit"
     residual.check_writable(config)
@@ -94,7 +94,7 @@ def write(config, preprocessing) -> WritePlan:
 
 
 def _rules(config):
-    """All tensors of a model."""
+    """Rules for all tensors of a model."""
     conv, root = "standardized_conv2d/kernel", config.root_channels
     found = [standardized(config, "stem.conv.weight", ROOT, (7, 7, 3, root))]
     for name, key, inputs, width, is_first in units(config):
@@ -121,7 +121,7 @@ def _rules(config):
 def _config(path, shapes, stated, notes):
     if stated is None:
         stated = (224, 224)
-        notes.append("the image size is not stated: 224 x 224")
+        notes.append("the image size is not stated: assumed 224 x 224")
     structure.check_image_size(stated, path)
     num_classes = 0
     if "head.fc.weight" in shapes:

@@ -22,8 +22,8 @@ from vit_tf.config import StemConfig, ViTConfig
 LAYER_NORM_EPSILON = 1e-6
 # classifier -> timm's global_pool.
 _POOLS = {"token": "token", "gap": "avg", "map": "map", "unpooled": ""}
-# Without and with a stem: the architectures whose activation, epsilons and padding are known, and
-# one of them.
+# Pattern of the architectures with known activation, epsilons and padding, and an example; first
+# without a stem, then with one.
 _PLAIN = (
     r"(vit|deit)_[a-z0-9]+_patch\d+(_siglip)?(_gap)?_\d+(_in21k)?|flexivit_[a-z]+|test_vit",
     "vit_base_patch16_224",
@@ -32,7 +32,7 @@ _HYBRID = (
     r"vit_[a-z]+_r\d*_s\d+(_p\d+)?_\d+(_in21k)?|vit_base_resnet50_\d+(_in21k)?|vit_custom_hybrid",
     "vit_base_r50_s16_224",
 )
-# stage_depths of the stem -> an architecture with it; all the rest is in the arguments.
+# stage_depths of the stem -> an architecture with that stem; `model_args` holds everything else.
 _HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -41,9 +41,9 @@ _HYBRIDS = {
 }
 _HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16, "giant": 16, "gigantic": 16}
 _HEADS |= {"medium": 8, "betwixt": 10, "so400m": 16, "giantopt": 16, "test": 2}
-# Widths whose heads are not of 64 channels, for files without an architecture.
+# Width -> heads, if a head does not have 64 channels; for files without an architecture.
 _WIDE = {1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
-# The SigLIP models that came with its second version; timm runs the others with the erf form.
+# The models of SigLIP 2; timm runs the other SigLIP models with the erf form.
 _TANH = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip|vit_large_patch16_siglip_(gap_)?512"
 )
@@ -56,7 +56,7 @@ def recognizes(names) -> bool:
 
 
 def read(path, shapes, folder, own_grid) -> ReadPlan:
-    """What a file holds.
+    """Plans how to read a file.
 
     Args:
         path: the file, for messages.
@@ -65,7 +65,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         own_grid: see `structure.image_size`.
 
     Raises:
-        ValueError: if it is not a model that vit_tf has; the message says why.
+        ValueError: if vit_tf does not support the model in the file; the message states why.
     """
     structure.check_tensor_names(path, shapes, INEXPRESSIBLE_TENSORS)
     is_hybrid = any(name.startswith(f"{BACKBONE}.") for name in shapes)
@@ -87,10 +87,10 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
 
 
 def write(config, preprocessing) -> WritePlan:
-    """How a model is written.
+    """Plans how to write a model.
 
     Raises:
-        ValueError: if the layout cannot express it; the message says why.
+        ValueError: if the layout cannot express the model; the message states why.
     """
     notes, extra, stem = [], {}, config.stem
     _check_vit_writable(config)
@@ -131,10 +131,10 @@ def heads_and_activation(stated, width, is_hybrid, notes) -> tuple[int, str]:
         stated: the `ConfigJson`.
         width: D.
         is_hybrid: whether there is a stem.
-        notes: gets a sentence for each that was assumed.
+        notes: list to which a sentence is added for each assumption.
 
     Raises:
-        ValueError: if the architecture is not one of which they are known here.
+        ValueError: if heads and activation of the architecture are not known here.
     """
     known = _HYBRID if is_hybrid else _PLAIN
     architecture = stated.architecture(*known, notes, assumed=", erf GELU") or ""
@@ -146,12 +146,12 @@ def _heads(arguments, architecture, width, notes):
     if "num_heads" in arguments:
         return arguments.integer("num_heads")
     if architecture == "vit_base_patch16_gap_224":
-        return 16  # of 48 channels, unlike its namesakes
+        return 16  # of 48 channels, unlike other base models
     for word in architecture.split("_"):
         if word in _HEADS:
             return _HEADS[word]
     heads = _WIDE.get(width, max(1, width // 64))
-    notes.append(f"the number of heads is assumed: {heads}, of {width // heads} channels")
+    notes.append(f"the number of heads is assumed: {heads}, of {width // heads} channels each")
     return heads
 
 
@@ -165,7 +165,7 @@ def _activation(arguments, architecture):
 
 
 def _config(path, shapes, heads, activation, stated, notes, own_grid):
-    """A Vision Transformer or hybrid, and whether its class token has a position."""
+    """The configuration, and whether the position table has a row for the class token."""
     stem = _stem(path, shapes)
     patch, width = structure.patch_kernel(
         shapes, "patch_embed.proj.weight", path, stem and stem.channels
@@ -213,19 +213,19 @@ def _config(path, shapes, heads, activation, stated, notes, own_grid):
 
 
 def _has_slot(rows, grid, is_stated, notes):
-    """Whether a table of `rows` has one for the class token; flexivit's have none.
+    """Whether a table of `rows` rows has one for the class token; flexivit's tables have none.
 
     Args:
-        rows: of the table.
+        rows: number of rows of the table.
         grid: (rows, columns) of the patches, or None.
-        is_stated: whether the grid is known to be that of the table.
-        notes: gets a sentence where this was assumed.
+        is_stated: whether the file states the grid of the table.
+        notes: list to which a sentence is added if the result is assumed.
     """
     if is_stated or (grid is not None and rows - math.prod(grid) in (0, 1)):
         return rows != math.prod(grid)
     slot = square_grid(rows) is None
     if not slot:
-        notes.append("positions are taken for those of patches alone: they are a square number")
+        notes.append("the class token is assumed to have no position: the table's size is a square")
     return slot
 
 
@@ -249,8 +249,8 @@ def _stem(path, shapes):
     if root is None:
         if any(name.startswith(f"{BACKBONE}.") for name in shapes):
             raise ValueError(
-                f"{path} cannot be expressed in vit_tf: its stem is no ResNet with a 7 x 7 "
-                f"convolution first, it has no {roots[0]}."
+                f"{path} cannot be expressed in vit_tf: its stem is not a ResNet with a 7 x 7 "
+                f"convolution first: it has no {roots[0]}."
             )
         return None
     width = structure.sizes(shapes, root, 4, path)[0] / 64
@@ -261,12 +261,12 @@ def _stem(path, shapes):
 def _check_vit_writable(config):
     if config.layer_norm_epsilon != LAYER_NORM_EPSILON:
         raise cannot(
-            f"its layer_norm_epsilon is {LAYER_NORM_EPSILON}, here {config.layer_norm_epsilon}; "
+            f"timm's layer_norm_epsilon is {LAYER_NORM_EPSILON}, here {config.layer_norm_epsilon}; "
             "write the Hugging Face layout, which states it"
         )
     if config.representation_size:
         raise cannot(
-            "it has no tanh layer before the head (representation_size); create the model with "
+            "timm has no tanh layer before the head (representation_size); create the model with "
             'representation_size=None and load the weights with head="reset"'
         )
     if config.stem and any(side % config.patch_size for side in config.feature_size):

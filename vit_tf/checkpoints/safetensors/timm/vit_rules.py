@@ -15,11 +15,11 @@ BACKBONE = "patch_embed.backbone"
 
 
 def rules(config, class_slot=True) -> list[Rule]:
-    """All tensors of a model.
+    """Rules for all tensors of a model.
 
     Args:
         config: a `ViTConfig`.
-        class_slot: whether the position table has a row for the class token, if there is one.
+        class_slot: whether the position table has a row for the class token, if the model has one.
     """
     width, channels = (config.hidden_size,), config.stem.channels if config.stem else 3
     found = []
@@ -75,7 +75,7 @@ def _mlp(config, name, key):
 
 
 def _stem(stem):
-    # A backbone of the root alone is not wrapped in a model of its own.
+    # A backbone with only a root is not wrapped in another module.
     root, name = stem.root_channels, f"{BACKBONE}.stem" if stem.stage_depths else BACKBONE
     found = [standardized(stem, f"{name}.conv.weight", "conv_root/kernel", (7, 7, 3, root))]
     found += norm(f"{name}.norm", "gn_root", root)
