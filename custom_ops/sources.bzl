@@ -135,10 +135,10 @@ KERNEL_COPTS = [
     "-DNDEBUG",
     "-fPIC",
     "-fvisibility=hidden",
-    # With -std=c++17 GCC would not make an FMA of a product and a sum.
+    # With -std=c++17 GCC does not fuse a product and a sum into an FMA without this flag.
     "-ffp-contract=fast",
     "-fno-math-errno",
-    # Bazel's own flags, which come first, enable both.
+    # These undo Bazel's own flags, which come first.
     "-fomit-frame-pointer",
     "-fno-stack-protector",
     "-Wall",
@@ -147,7 +147,7 @@ KERNEL_COPTS = [
     "-Wno-maybe-uninitialized",
 ]
 
-# TensorFlow's own flags, the language standard among them, come after these.
+# TensorFlow's own flags, which include the language standard, come after these.
 OP_COPTS = [
     "-O2",
     "-DNDEBUG",
@@ -173,12 +173,13 @@ TEST_COPTS = [
     "-Wextra",
 ]
 
-# Nothing of a static library that the compiler adds may be exported.
+# Hides the symbols of static libraries that the compiler links in.
 LINKOPTS = [
     "-Wl,--exclude-libs,ALL",
 ]
 
-# Undefined symbols are errors. A Python module gets its own at run time.
+# Undefined symbols are errors. A Python module is linked without this flag, because the interpreter
+# defines its symbols at run time.
 OP_LINKOPTS = [
     "-Wl,-z,defs",
 ]

@@ -1,6 +1,6 @@
-"""Rules of the house as functions from source text to a list of complaints.
+"""Rules for the source code: functions from source text to a list of violations.
 
-`test_architecture.py` applies them to the packages, and tests each on small sources that break it.
+`test_architecture.py` applies them to the packages, and tests each rule on small sources.
 """
 
 import ast
@@ -17,14 +17,15 @@ MAX_FILES = 15
 MAX_FUNCTION_LINES = 80
 MAX_PARAMETERS = 8
 
-# What each package may import of ours; tests may import everything, and nothing imports tests.
+# The packages of this project that each package may import. Tests may import all of them; no
+# package imports tests.
 LEVELS = {
     "custom_ops": {"custom_ops"},
     "vit_tf": {"custom_ops", "vit_tf"},
     "pipelines": {"custom_ops", "vit_tf", "pipelines"},
 }
-# The floors of each package, from top to bottom: imports go down the list and never up. A name is a
-# folder or a module of the package; a module that is not named here stands on the top floor.
+# The floors of each package, from top to bottom: imports go only down the list. A name is a folder
+# or a module of the package; a module that is not listed is on the top floor.
 FLOORS = {
     "custom_ops": (
         "attention",
@@ -60,14 +61,15 @@ FLOORS = {
         "errors",
     ),
 }
-# Beside the commands, the top of `pipelines` holds the frame that they share and the exceptions.
+# The modules at the top of `pipelines` that are not commands: the frame of all commands, and the
+# exceptions.
 NOT_COMMANDS = {"pipelines.__init__", "pipelines.cli", "pipelines.errors"}
-# What the C++ of a folder may include beside the standard library.
+# The includes that the C++ of each folder may have besides the standard library.
 INCLUDES = {
     "custom_ops/cc": ("custom_ops/cc/",),
     "custom_ops/cpu": ("custom_ops/cc/", "custom_ops/cpu/"),
 }
-# Import names, where a distribution is not called like what it contains.
+# Import names of distributions whose name differs.
 IMPORT_NAMES = {
     "absl-py": "absl",
     "scikit-learn": "sklearn",
@@ -84,12 +86,12 @@ FLAG_MODULES = {
 }
 PRIVATE = ("tensorflow.python", "keras.src", "keras._tf_keras", "tf_keras.src")
 UNSAFE_MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-# Keyword arguments that may only be given the safe value.
+# Keyword arguments that may have only the safe value.
 SAFE_KEYWORDS = {"allow_pickle": False, "safe_mode": True, "shell": False}
 
 
 def third_party(package):
-    """Import names that a package may use beside the standard library, by pyproject.toml."""
+    """Import names that a package may use besides the standard library, from pyproject.toml."""
     if package == "custom_ops":
         return {"tensorflow", "numpy", "pybind11"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -101,7 +103,7 @@ def third_party(package):
 
 
 def start_complaints(source, module):
-    """A command whose last lines are not `cli.run` with everything that the module defines."""
+    """Reports a command that does not end with a call of `cli.run` with all that it defines."""
     body = ast.parse(source).body
     names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     names += [target.id for node in body if isinstance(node, ast.Assign) for target in node.targets]
@@ -115,7 +117,7 @@ def start_complaints(source, module):
 
 
 def direction_complaints(source, module, allowed_third_party):
-    """Imports against custom_ops <- vit_tf <- pipelines, or of packages that are not declared."""
+    """Imports that break custom_ops <- vit_tf <- pipelines, or of undeclared packages."""
     allowed = LEVELS[module.split(".")[0]] | allowed_third_party | sys.stdlib_module_names
     return [
         f"{module}:{line} imports {name}"
@@ -134,9 +136,9 @@ def graph(sources):
     for module, source in sources.items():
         edges = set()
         for name, _ in imports(source, module):
-            # `from package import module` imports the module, and its package on the way.
+            # `from package import module` imports the module and its package.
             edges |= {target for target in (name, f"{name}.__init__") if target in sources}
-        # A package that is imported on the way to one of its modules is no use of it.
+        # A package that is imported only to reach one of its modules does not count as used.
         inner = {edge.rpartition(".")[0] for edge in edges if not edge.endswith(".__init__")}
         edges -= {f"{package}.__init__" for package in inner}
         found[module] = edges - {module}
@@ -147,7 +149,7 @@ def circles(edges):
     """Groups of modules that import each other, directly or through others.
 
     Args:
-        edges: as `graph` returns it.
+        edges: the result of `graph`.
 
     Returns:
         List of sorted lists of module names.
@@ -187,7 +189,7 @@ def floor_complaints(edges):
 
 
 def floor_list_complaints(modules):
-    """Folders without a floor, and floors that do not exist.
+    """Folders that no floor lists, and floors that do not exist.
 
     Args:
         modules: dotted names of all modules, packages as "<package>.__init__".
@@ -209,7 +211,7 @@ def floor_list_complaints(modules):
 
 
 def include_complaints(source, path):
-    """Includes of a C++ file that its folder may not have.
+    """Forbidden includes of a C++ file.
 
     Args:
         source: text of the file.
@@ -225,7 +227,7 @@ def include_complaints(source, path):
 
 
 def top_complaints(modules, commands):
-    """Modules at the top of `pipelines` that are neither commands nor shared by all of them."""
+    """Modules at the top of `pipelines` that are neither commands nor used by all of them."""
     top = [name for name in modules if name.startswith("pipelines.") and name.count(".") == 1]
     return [
         f"{name} is not a command: move it into a folder"
@@ -235,7 +237,7 @@ def top_complaints(modules, commands):
 
 
 def crowding_complaints(sources):
-    """Folders with more than `MAX_FILES` modules or with one; the top of `pipelines` excepted.
+    """Folders with more than `MAX_FILES` modules or with only one, except the top of `pipelines`.
 
     An `__init__.py` counts if it holds more than a docstring.
     """
@@ -254,7 +256,7 @@ def crowding_complaints(sources):
 
 
 def command_complaints(source, module, commands):
-    """Imports of a command by another module: what both need belongs in a module of its own."""
+    """Imports of one command by another: shared code belongs in a separate module."""
     return [
         f"{module}:{line} imports the command {name}"
         for name, line in imports(source, module)
@@ -274,7 +276,7 @@ def flag_complaints(source, module, commands):
 
 
 def private_complaints(source, module):
-    """Use of parts of TensorFlow and Keras that are not their public interface."""
+    """Uses of TensorFlow and Keras names that are not public."""
     found = imports(source, module)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
@@ -288,7 +290,7 @@ def private_complaints(source, module):
 
 
 def unsafe_complaints(source, module):
-    """Ways in which an untrusted file could run code: pickle, eval, exec, a shell."""
+    """Calls with which an untrusted file could run code: pickle, eval, exec, a shell."""
     found = [(n, line) for n, line in imports(source, module) if n.split(".")[0] in UNSAFE_MODULES]
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
@@ -304,7 +306,7 @@ def unsafe_complaints(source, module):
 
 
 def missing_paths(document):
-    """Paths and dotted names of ours that a document names and that do not exist."""
+    """Paths and dotted names of this project that a document contains and that do not exist."""
     folders = "|".join([*LEVELS, "tests", "docs"])
     named = re.findall(rf"(?<![\w/.])((?:{folders})/[\w./]*\w)(?=[`)\s,;:]|\.\s|\.$|/`)", document)
     missing = {path for path in named if not (ROOT / path).exists()}
@@ -313,7 +315,7 @@ def missing_paths(document):
 
 
 def _is_defined(name):
-    """Whether a dotted name is a module of ours, or seems to be defined in one."""
+    """Whether a dotted name is a module of this project, or is probably defined in one."""
     place, names = ROOT, name.split(".")
     while names and (place / names[0]).is_dir():
         place /= names.pop(0)
@@ -329,7 +331,7 @@ def _is_defined(name):
 
 
 def size_complaints(source, module):
-    """A module above `MAX_LINES`, where a reader gets lost."""
+    """Reports a module with more than `MAX_LINES` lines."""
     lines = len(source.splitlines())
     if lines <= MAX_LINES:
         return []
@@ -337,7 +339,7 @@ def size_complaints(source, module):
 
 
 def function_complaints(source, module):
-    """Functions above `MAX_FUNCTION_LINES` or with more than `MAX_PARAMETERS`.
+    """Functions with more than `MAX_FUNCTION_LINES` lines or `MAX_PARAMETERS` parameters.
 
     A Keras layer may have more: its parameters are its configuration.
     """

@@ -1,12 +1,13 @@
 """Prints the test modules for the files that changed since the merge base with main.
 
-`make check` runs them. A test module that changed stands for itself. For another Python module
-these are the test modules that mirror it, such as `tests/vit_tf/test_cost*.py` for
-`vit_tf/cost.py`, or else its folder. If there are none, the search goes up the imports, level by
-level, and ends where it meets test modules that import, or else modules that test modules mirror.
-Files that are not Python lead to the tests that `FOLDERS` says, or else to those that name them.
+`make check` runs them. A changed test module selects itself. Any other Python module selects the
+test modules named after it, for example `tests/vit_tf/test_cost*.py` for `vit_tf/cost.py`, or else
+the test modules named after its folder. If there are none, the search follows the importers of the
+module, level by level. It stops at the first level with test modules, or with modules that test
+modules are named after. Files that are not Python select the tests listed in `FOLDERS`, or else the
+tests that contain their name.
 
-Usage: `python -m tests.changed [commit]`; the commit takes the place of the merge base.
+Usage: `python -m tests.changed [commit]`; the commit replaces the merge base.
 """
 
 import ast
@@ -16,9 +17,9 @@ import sys
 from tests.architecture import ROOT, graph
 
 PACKAGES = ("custom_ops", "vit_tf", "pipelines", "tests")
-# What always runs, and what needs another environment.
+# Not selected: a test that always runs, and tests that need another environment.
 NOT_CHOSEN = ("tests/test_architecture.py", "tests/peers/")
-# Files that are not Python, by the start of their path -> the start of the paths of their tests.
+# For files that are not Python: start of the path -> starts of the paths of their tests.
 FOLDERS = {
     "custom_ops/": "tests/custom_ops/test_",
     "tests/golden/": "tests/vit_tf/models/test_golden",
@@ -29,7 +30,7 @@ def tests_for(path, sources):
     """The test modules for one changed file.
 
     Args:
-        path: of the file, below the checkout; it may be deleted.
+        path: path of the file, below the checkout; the file may be deleted.
         sources: text of each module of the packages and of the tests, by its path.
 
     Returns:
@@ -50,11 +51,11 @@ def _is_test(path):
 
 
 def _mirrors(path, sources):
-    """Test modules named after a module or the folder that it is in, and more words after that."""
+    """Test modules named after a module or its folder; their names may have more words."""
     place = path.removesuffix(".py").replace("/__init__", "/import")
     while "/" in place:
         folder, _, name = place.rpartition("/")
-        # Test modules of the ops say so in their names.
+        # Names of test modules for the ops start with `test_ops_`.
         stems = [f"tests/{folder}/test_{name}", f"tests/{folder}/test_ops_{name}"]
         starts = tuple(f"{stem}{end}" for stem in stems for end in (".py", "_"))
         if found := {test for test in sources if test.startswith(starts)}:
@@ -64,7 +65,7 @@ def _mirrors(path, sources):
 
 
 def _nearest(path, sources):
-    """Test modules that the fewest imports separate from a module."""
+    """The test modules with the fewest imports between them and a module."""
     importers = _importers({_module(name): text for name, text in sources.items()})
     paths = {_module(name): name for name in sources}
     seen = level = {_module(path)}
@@ -99,7 +100,7 @@ def _strings(text):
 
 
 def _naming(path, sources):
-    """Test modules with a string that is the name of a file; of a command it is "export"."""
+    """Test modules with a string that is the name of a file, or of a command, such as "export"."""
     name = path.rpartition("/")[2]
     if "." not in name:
         return set()
@@ -108,10 +109,10 @@ def _naming(path, sources):
 
 
 def changed_files(base):
-    """Paths that differ from a commit in the working tree, files that git does not know included.
+    """Paths that differ from a commit in the working tree, including untracked files.
 
     Raises:
-        SystemExit: if this is no git checkout, or there is no such commit.
+        SystemExit: if this is not a git checkout, or the commit does not exist.
     """
     differing = _git("diff", "--name-only", "--no-renames", base, "--")
     if differing is None:
@@ -120,7 +121,7 @@ def changed_files(base):
 
 
 def merge_base():
-    """The commit where this branch left main; the last commit on main, or without a main."""
+    """The commit where this branch left main; the last commit on main, or if main is missing."""
     for main in ("main", "origin/main"):
         if found := _git("merge-base", "HEAD", main):
             return found[0]
@@ -128,14 +129,14 @@ def merge_base():
 
 
 def _git(*arguments):
-    """The lines that git prints, or None if it fails."""
+    """The output lines of git, or None if git fails."""
     command = ["git", "-C", str(ROOT), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout.splitlines() if done.returncode == 0 else None
 
 
 def main():
-    """Prints the test modules on one line; on standard error, what each of them is for."""
+    """Prints the test modules on one line, and the changed file of each on standard error."""
     base = sys.argv[1] if len(sys.argv) > 1 else merge_base()
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
@@ -144,7 +145,7 @@ def main():
     if not found:
         print(f"Nothing has changed since {base}.", file=sys.stderr)
     for path, tests in found.items():
-        print(f"{path}: {' '.join(tests) or 'no test module but make test'}", file=sys.stderr)
+        print(f"{path}: {' '.join(tests) or 'no test module; run make test'}", file=sys.stderr)
     print(*sorted(set().union(*found.values())))
 
 

@@ -1,4 +1,4 @@
-"""A copy of this checkout without what was built in it, for tests that build or install."""
+"""A copy of this checkout without build products, for tests that build or install."""
 
 import pathlib
 import shutil
@@ -8,7 +8,7 @@ _LEFT_OUT = (".git", ".venv*", "build", "runs", "bazel-*", "*.so", "*.egg-info",
 
 
 def copy_checkout(folder):
-    """Copies what git knows, roughly, and the objects of the ops, so that little is compiled.
+    """Copies approximately the tracked files, and the object files of the ops to save compile time.
 
     Returns:
         The copy, `folder / "checkout"`.
@@ -20,7 +20,7 @@ def copy_checkout(folder):
 
 
 def copy_objects(folder):
-    """Copies what `custom_ops.build_ops` has compiled to `folder / "ops"`."""
+    """Copies the object files of `custom_ops.build_ops` to `folder / "ops"`."""
     objects = ROOT / "build" / "ops"
     if objects.is_dir():
         shutil.copytree(objects, pathlib.Path(folder) / "ops")

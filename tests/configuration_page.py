@@ -34,7 +34,7 @@ This page is written by `python -m tests.configuration_page > docs/configuration
 docstrings in `pipelines/config/` and `vit_tf/config/`; a test compares them.
 """
 _VARIANTS_DEFAULT = "the model's own"
-# Heading, start of the paths, class whose own fields stand there.
+# Heading, start of the paths, class whose own fields the section lists.
 _SECTIONS = (
     ("The run", "", Experiment),
     ("Model", "model.", Model),
@@ -70,7 +70,7 @@ def attributes(cls) -> dict[str, str]:
 def rows(prefix, cls) -> list[tuple[str, str, str, str]]:
     """Path, type, default and text of each field that a class itself defines and `--set` takes."""
     texts, known, kinds = attributes(cls), paths(), typing.get_type_hints(cls)
-    # Only `Model` may show its fields, where the classes of the families have them too.
+    # Fields that the classes of the families have too are listed for `Model` only.
     shown = {f"model.{field.name}" for field in dataclasses.fields(Model)} - {"model.fields"}
     known -= shown if prefix == "model." and cls is not Model else set()
     return [
@@ -102,7 +102,7 @@ def page() -> str:
 
 
 def type_name(kind) -> str:
-    """A type as the page writes it."""
+    """The name of a type in the page."""
     if isinstance(kind, types.UnionType):
         return " or ".join(map(type_name, typing.get_args(kind)))
     if typing.get_origin(kind) is tuple:
@@ -111,7 +111,7 @@ def type_name(kind) -> str:
 
 
 def as_text(value) -> str:
-    """A value as `--set` reads it; of long fractions five digits."""
+    """A value in the form that `--set` reads; long fractions with five digits."""
     if isinstance(value, tuple):
         return ",".join(map(as_text, value))
     if value is None or isinstance(value, bool):

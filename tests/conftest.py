@@ -1,4 +1,4 @@
-"""Set-up that every test shares: quiet, seeded, two CPU devices, nothing written outside tmp.
+"""Set-up of all tests: few log lines, fixed seeds, two CPU devices, no files outside tmp.
 
 The environment is set before TensorFlow is imported, and the processes that tests start inherit it.
 """
@@ -13,12 +13,13 @@ import pytest
 
 from tests.durations import Durations
 
-# Only what raises is worth reading; without a GPU TensorFlow logs an error about that.
+# Hides TensorFlow's log lines, one of which is an error if there is no GPU. Exceptions are enough.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Several test processes share the machine, and results must not depend on its number of cores.
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 os.environ["TF_NUM_INTEROP_THREADS"] = "2"
-# Prepared data sets are built anew, per process: neither found in nor left in the home folder.
+# Each process builds prepared data sets in its own folder, and neither reads nor writes the home
+# folder.
 _DATA_DIR = tempfile.mkdtemp(prefix="vit_tf_tests_")
 os.environ["TFDS_DATA_DIR"] = _DATA_DIR
 
@@ -27,7 +28,7 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
 def pytest_configure(config):
-    """Records durations, in the process that collects the reports of all."""
+    """Records durations, in the pytest process that collects all reports."""
     if not hasattr(config, "workerinput"):
         path = pathlib.Path(__file__).parent.parent / "build" / "test-durations.json"
         config.pluginmanager.register(Durations(path))
@@ -55,7 +56,7 @@ def pytest_sessionstart(session):
 
 @pytest.fixture(autouse=True)
 def fresh_state():
-    """Seeds Python, NumPy and TensorFlow before each test; undoes changes of what is global."""
+    """Seeds Python, NumPy and TensorFlow before each test; restores global state after it."""
     import keras
     from tensorflow.python.framework import config
 
@@ -63,13 +64,13 @@ def fresh_state():
     policy = keras.config.dtype_policy()
     yield
     keras.config.set_dtype_policy(policy)
-    if config.is_op_determinism_enabled():  # train.deterministic; Keras then refuses XLA.
+    if config.is_op_determinism_enabled():  # set by train.deterministic; Keras then rejects XLA
         config.disable_op_determinism()
 
 
 @pytest.fixture(autouse=True)
 def needs_gpu(request):
-    """Skips tests marked `gpu` where there is none."""
+    """Skips tests marked `gpu` if there is no GPU."""
     if request.node.get_closest_marker("gpu"):
         import tensorflow as tf
 

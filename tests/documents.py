@@ -1,9 +1,9 @@
-"""The code blocks of the pages for people, run as a reader would.
+"""Runs the code blocks of the documentation pages, as a reader would.
 
-`python -m tests.documents docs/serving.md` runs those of a page, from top to bottom, in the current
-directory: `python` blocks in one namespace, `sh` blocks with bash. A `text` block that follows one
-of them is what it prints, where `...` stands for anything. A block that nothing can run here says
-why in the line before it: `<!-- not run: needs TensorFlow Serving -->`.
+`python -m tests.documents docs/serving.md` runs the blocks of a page in the current directory, from
+top to bottom: `python` blocks in one namespace, `sh` blocks with bash. A `text` block after one of
+them is its expected output, in which `...` matches any text. For a block that cannot run here, the
+line before it gives the reason: `<!-- not run: needs TensorFlow Serving -->`.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ class Block:
 
     Attributes:
         language: one of python, sh, text, json.
-        code: what stands in it.
+        code: its text.
         line: number of its first line in the page.
-        not_run: why it is not run; None if it is.
+        not_run: the reason why it is not run, or None.
     """
 
     language: str
@@ -40,7 +40,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether it is a program that the tests run."""
+        """Whether the tests run this block."""
         return self.language in ("python", "sh") and self.not_run is None
 
 
@@ -51,14 +51,14 @@ def blocks(page) -> list[Block]:
         page: its Markdown.
 
     Raises:
-        ValueError: if a block does not say which language it is in, or has no end.
+        ValueError: if a block has no language or no end.
     """
     found = []
     for match in _BLOCK.finditer(page):
         line = page.count("\n", 0, match.start("code")) + 1
         found.append(Block(match["language"], match["code"], line, match["not_run"]))
         if match["language"] not in _LANGUAGES:
-            raise ValueError(f"line {line - 1}: ```{match['language']}, not {_LANGUAGES}.")
+            raise ValueError(f"line {line - 1}: ```{match['language']} is not one of {_LANGUAGES}.")
     if len(re.findall("^```", page, re.MULTILINE)) != 2 * len(found):
         raise ValueError("A code block has no end.")
     return found
@@ -69,11 +69,11 @@ def run(page, name):
 
     Args:
         page: its Markdown.
-        name: what tracebacks call it.
+        name: name of the page in tracebacks.
 
     Raises:
-        AssertionError: if a block prints something else than the `text` block after it.
-        Exception: what a block raises; CalledProcessError for one of bash.
+        AssertionError: if a block's output differs from the `text` block after it.
+        Exception: the exception of a block; CalledProcessError for a bash block.
     """
     namespace = {"__name__": "__main__"}
     found = blocks(page)
@@ -91,14 +91,14 @@ def run(page, name):
 
 
 def matches(expected, printed) -> bool:
-    """Whether a block printed what the page says, up to white space; `...` stands for anything."""
+    """Whether the output matches the page, except for white space; `...` matches any text."""
     return doctest.OutputChecker().check_output(
         expected, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     )
 
 
 def _run_python(block, name, namespace):
-    # So that a traceback has the line numbers of the page.
+    # Makes the line numbers in tracebacks those of the page.
     code = compile("\n" * (block.line - 1) + block.code, name, "exec")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -107,7 +107,7 @@ def _run_python(block, name, namespace):
 
 
 def _run_shell(block):
-    # `python` is the one that runs this.
+    # In bash, `python` is the interpreter that runs this.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.code],

@@ -1,4 +1,4 @@
-"""Writes how long each test file took to `build/test-durations.json`, for people to read."""
+"""Writes the duration of each test file to `build/test-durations.json`, for developers."""
 
 import collections
 import json
@@ -8,7 +8,7 @@ class Durations:
     """A pytest plugin; each run replaces the file.
 
     Args:
-        path: of the JSON file: name of a test file -> seconds, the slowest first. With several test
+        path: the JSON file: name of a test file -> seconds, the slowest first. With several test
             processes the seconds of all are added up.
     """
 

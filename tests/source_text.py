@@ -1,4 +1,4 @@
-"""What the text of Python modules says: imports, functions, fields, the checks of tests."""
+"""Reads facts from the text of Python modules: imports, functions, fields, the checks of tests."""
 
 import ast
 
@@ -27,12 +27,12 @@ def imports(source, module):
 
 
 def called_name(call):
-    """`f` of `f(...)` and of `a.b.f(...)`; None where what is called has no name."""
+    """`f` for `f(...)` and for `a.b.f(...)`; None if the called expression has no name."""
     return getattr(call.func, "id", getattr(call.func, "attr", None))
 
 
 def dotted(node):
-    """`"a.b.c"` of the expression `a.b.c`, else an empty string."""
+    """`"a.b.c"` for the expression `a.b.c`, else an empty string."""
     if isinstance(node, ast.Attribute):
         base = dotted(node.value)
         return f"{base}.{node.attr}" if base else ""
@@ -40,13 +40,13 @@ def dotted(node):
 
 
 def has_main_block(source):
-    """Whether a module does something when it is started: `if __name__ == "__main__"`."""
+    """Whether a module has a block `if __name__ == "__main__"`."""
     tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]
     return any(isinstance(t, ast.Compare) and dotted(t.left) == "__name__" for t in tests)
 
 
 def idle_tests(sources):
-    """Tests without a check in them or in the functions of the tests that they call.
+    """Tests that have no check, neither in them nor in the test functions that they call.
 
     Args:
         sources: text of each test module by its name.
@@ -79,7 +79,7 @@ def _checks(function, checking):
             name = called_name(node) or ""
             if name in ("raises", "warns", "fail") or name.startswith("assert") or name in checking:
                 return True
-            # `subprocess.run(..., check=True)`: the assertions are in the other process.
+            # With `subprocess.run(..., check=True)` the assertions are in the other process.
             if any(k.arg == "check" and ast.unparse(k.value) == "True" for k in node.keywords):
                 return True
     return False
@@ -100,9 +100,9 @@ def dataclass_fields(source):
 
 
 def attributes_read(source):
-    """Names `x` of every `something.x` that a module reads, in `__post_init__` excepted.
+    """Names `x` of every `something.x` that a module reads outside of `__post_init__`.
 
-    There a dataclass checks its own fields, which is no use of them.
+    In `__post_init__` a dataclass only checks its own fields.
     """
 
     def walk(node):
@@ -117,7 +117,7 @@ def attributes_read(source):
 
 
 def functions(tree, prefix="", is_layer=False):
-    """Yields `(dotted name, node, whether its class is a Keras layer)` of every function."""
+    """Yields `(dotted name, node, whether its class is a Keras layer)` for every function."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{prefix}{node.name}", node, is_layer

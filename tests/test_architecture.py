@@ -1,4 +1,4 @@
-"""Do the packages keep the rules of `tests/architecture.py`, and can the rules tell?"""
+"""The packages follow the rules of `tests/architecture.py`, and the rules detect violations."""
 
 import dataclasses
 import typing
@@ -34,7 +34,7 @@ from tests.source_text import attributes_read, dataclass_fields, has_main_block,
 from vit_tf.families import FAMILIES
 
 PACKAGES = ("custom_ops", "vit_tf", "pipelines")
-# What a user starts. A new command is added here; flags and the frame of `cli.run` come with it.
+# The commands for users. Add new commands here; the tests then require their flags and `cli.run`.
 COMMANDS = {
     "pipelines.pretrain",
     "pipelines.finetune",
@@ -47,7 +47,7 @@ COMMANDS = {
     "pipelines.convert",
     "pipelines.doctor",
 }
-# Without flags: what rebuilds the ops, and what our own code starts in another process.
+# Scripts without flags: they rebuild the ops, or run code of this project in another process.
 SCRIPTS = {"custom_ops.build_ops", "custom_ops.probe", "pipelines.serving.clean_process_main"}
 
 
@@ -111,7 +111,7 @@ def test_only_commands_and_scripts_can_be_started():
 
 
 def test_commands_hand_over_what_they_define():
-    """The tests call commands without this line, see `process.run_here`."""
+    """The tests do not execute this line of the commands: see `process.run_here`."""
     sources = {name: source for name, source in _sources("pipelines").items() if name in COMMANDS}
     assert _complaints(start_complaints, sources) == []
 
@@ -166,14 +166,14 @@ def test_every_test_can_fail():
 
 
 def test_every_configuration_field_is_read():
-    """A field that nothing reads is a switch that does nothing."""
+    """A field that no code reads has no effect."""
     pipelines, models = _sources("pipelines"), _sources("vit_tf")
     classes = _dataclasses_below("vit_tf.config.", models)
     assert classes.keys() == _config_classes()
     read = set().union(*map(attributes_read, models.values()))
     unread = [f"{name}.{field}" for name in classes for field in classes[name] if field not in read]
 
-    # `Model` hands the fields of the model's configuration on as they are, in one mapping.
+    # `Model` passes the fields of the model's configuration on unchanged, in one mapping.
     classes = _dataclasses_below("pipelines.config.", pipelines)
     assert classes.keys() >= {"Model", "Data", "Train", "Optimizer", "Schedule", "Experiment"}
     read = set().union(*map(attributes_read, pipelines.values()))
@@ -184,7 +184,7 @@ def test_every_configuration_field_is_read():
 
 
 def _config_classes():
-    """Names of the configuration classes of all families, and of those that their fields hold."""
+    """Names of the configuration classes of all families, and of the classes of their fields."""
     found = {family.config for family in FAMILIES}
     for config in list(found):
         for kind in typing.get_type_hints(config).values():
@@ -200,7 +200,7 @@ def _dataclasses_below(package, sources):
     return {name: fields for classes in found for name, fields in classes.items()}
 
 
-# The rules themselves, on sources that break them and on neighbours that do not.
+# Tests of the rules, on sources that break them and on similar sources that do not.
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_flag_rule_finds(source):
     assert flag_complaints(source, "pipelines.training.loop", COMMANDS)
     assert not flag_complaints(source, "pipelines.cli", COMMANDS)
     assert not flag_complaints(source, "pipelines.export", COMMANDS)
-    # A block that can be started makes no command.
+    # A module with a main block is not a command.
     started = source + "\nif __name__ == '__main__':\n    pass"
     assert has_main_block(started) and not has_main_block(source)
     assert flag_complaints(started, "pipelines.training.loop", COMMANDS)

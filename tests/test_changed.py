@@ -1,4 +1,4 @@
-"""Does `make check` choose the test modules that a change calls for?"""
+"""`make check` chooses the right test modules for a change."""
 
 import pytest
 
@@ -34,25 +34,26 @@ SOURCES = {
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
-        # A test module stands for itself; one that is deleted for nothing.
+        # A changed test module selects itself; a deleted one selects nothing.
         ("tests/vit_tf/test_costs.py", ["vit_tf/test_costs"]),
         ("tests/vit_tf/test_gone.py", []),
-        # The mirror: of the module, with more words, without the prefix of the ops, of the folder.
+        # Test modules named after the module: with more words, without the prefix of the ops, after
+        # the folder.
         ("vit_tf/cost.py", ["vit_tf/test_cost", "vit_tf/test_cost_of_axes"]),
         ("custom_ops/attention.py", ["custom_ops/test_ops_attention"]),
         ("vit_tf/formats/npz/keys.py", ["vit_tf/formats/test_npz"]),
         ("vit_tf/__init__.py", ["vit_tf/test_import"]),
-        # The imports: of a test, of a helper of the tests, one level up, by a string.
+        # Importers: a test, a helper of the tests, one level up, by a string.
         ("vit_tf/layers/positions.py", ["vit_tf/layers/test_tokens"]),
         ("tests/pipelines/tiny.py", ["pipelines/test_commands"]),
         ("vit_tf/layers/grid.py", ["vit_tf/layers/test_tokens"]),
         ("vit_tf/analysis/vit_cost.py", ["vit_tf/test_families"]),
-        # A command by its name, a file by its name or its folder.
+        # A command or another file by its name or its folder.
         ("pipelines/export.py", ["pipelines/test_commands"]),
         ("pyproject.toml", ["test_packaging"]),
         ("custom_ops/cpu/tile.h", ["custom_ops/test_ops_attention"]),
         ("tests/golden/vit_gap.npz", ["vit_tf/models/test_golden"]),
-        # Nothing: no name, nobody who imports.
+        # Nothing: no test contains its name, and no module imports it.
         (".ci/export", []),
         ("tests/golden_files.py", []),
     ],

@@ -1,4 +1,4 @@
-"""Is docs/configuration.md what the configuration classes say, and does it say all of it?"""
+"""docs/configuration.md is up to date and describes every field."""
 
 import re
 
@@ -24,7 +24,7 @@ def test_the_page_is_what_the_classes_say():
 def test_every_path_has_a_row():
     shown = [path for path, *_ in ROWS]
     assert set(shown) == set().union(*map(config_paths, MODELS))
-    # Both families have these.
+    # Both families have these fields.
     twice = {path for path in shown if shown.count(path) > 1}
     assert twice == {"model.head_bias"}
 

@@ -1,4 +1,4 @@
-"""Does every code block of the pages for people do what the page says?"""
+"""Every code block of the documentation pages runs and prints what the page shows."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ from tests.pipelines import encoded
 from tests.pipelines.process import run_module
 
 _PHOTO = encoded.encode(encoded.pixels(60, 40), "JPEG")
-# Page -> files that its blocks find in their folder.
+# Page -> files that its blocks need in their folder.
 PAGES = {
     "README.md": {"photo.jpg": _PHOTO},
     "docs/data.md": {},

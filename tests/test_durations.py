@@ -1,4 +1,4 @@
-"""Does the record of durations hold the seconds of each test file?"""
+"""The record of durations holds the seconds of each test file."""
 
 import json
 import types

@@ -1,4 +1,4 @@
-"""What `pip install .` brings, and whether the lock file has what the packages ask for."""
+"""`pip install .` installs all files, and the lock file has all required packages."""
 
 import os
 import shutil
@@ -55,14 +55,14 @@ def test_wheel_has_every_module_and_asset(tmp_path):
     for package in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(ROOT / package, source / package, ignore=ignored)
-    # Only a clean folder shows what is missing: a build leaves copies beside its sources.
+    # Use a clean folder: a build leaves copies of deleted files beside its sources.
     expected = {
         path.relative_to(source).as_posix()
         for package in PACKAGES
         for path in (source / package).rglob("*")
         if path.is_file() and (path.suffix in (".py", ".css", ".typed") or "assets" in path.parts)
     }
-    # The sources of the ops, for a rebuild; what is built of them: tests/custom_ops.
+    # The sources of the ops, which a rebuild needs; tests/custom_ops tests the built files.
     lists = ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS", "MODULE", "MODULE_HEADERS")
     sources = ["sources.bzl"] + [file for name in lists for file in build_plan.sources()[name]]
     expected |= {f"custom_ops/{file}" for file in sources}

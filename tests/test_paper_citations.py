@@ -1,4 +1,4 @@
-"""Does every citation of docs/paper.md lead to a heading, and are its numbers those of the code?"""
+"""Every citation of docs/paper.md points to a heading, and its numbers equal those in the code."""
 
 import re
 
@@ -15,18 +15,18 @@ _CITATION = re.compile(rf"docs/paper\.md ({_SECTION}(?:(?:,| and) {_SECTION})*)"
 
 
 def headings(text):
-    """The numbers of the headings of a page, such as "A" and "A.3"."""
+    """The numbers of the headings of a page, for example "A" and "A.3"."""
     return set(re.findall(rf"^#+ ({_SECTION})\.? ", text, re.MULTILINE))
 
 
 def citations(text):
-    """Sections that a text cites as docs/paper.md, in order."""
+    """The sections of docs/paper.md that a text cites, in order."""
     found = _CITATION.findall(text)
     return [section for sections in found for section in re.findall(_SECTION, sections)]
 
 
 def stray_citations(text):
-    """Citations of a module in another form than `docs/paper.md F.2`, which nothing checks."""
+    """Citations in a form other than `docs/paper.md F.2`, which no test checks."""
     cited = {match.start() + len("docs/") for match in _CITATION.finditer(text)}
     stray = [match[0] for match in re.finditer(r"paper\.md", text) if match.start() not in cited]
     return stray + re.findall(r"\b[Pp]aper,? [A-O]\.\d+", text)
@@ -45,7 +45,7 @@ def tables(section):
 
 
 def numbers(rows):
-    """Rows of a table with a name in front, as name -> numbers."""
+    """The rows of a table that have a name in front: name -> numbers."""
     found = {name: tuple(float(cell.replace(",", "")) for cell in rest) for name, *rest in rows}
     assert len(found) == len(rows)
     return found

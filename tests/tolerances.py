@@ -1,4 +1,4 @@
-"""How far results may be from their oracle: one table, so that no test tunes its own number.
+"""Tolerances of results against their oracle, in one table, so that no test tunes its own.
 
 A bound is a multiple of the dtype's epsilon times the largest magnitude of the expected tensor.
 Oracles are in float64 and read the inputs as rounded to the tested dtype, so the bound covers the
@@ -15,8 +15,8 @@ EPSILON = {
 }
 
 # Multiples of epsilon for (float64 and float32, float16 and bfloat16): about twice the largest
-# error over 25 seeds of every size that the tests use. Wide dtypes accumulate their own rounding;
-# half-width ones accumulate in float32 and round a few times.
+# error over 25 seeds of every size that the tests use. float32 and float64 accumulate their own
+# rounding errors; 16-bit types accumulate in float32 and round only a few times.
 MULTIPLE = {
     "attention": (10, 4),
     "attention gradient": (14, 4),
@@ -35,7 +35,7 @@ def assert_close(actual, expected, dtype, kind, magnitude=0.0):
         expected: float64 array.
         dtype: name of the dtype that the computation ran in, a key of `EPSILON`.
         kind: what was computed, a key of `MULTIPLE`.
-        magnitude: of what was summed to the expected tensor, for gradients in which it cancels.
+        magnitude: magnitude of the terms of a sum, for gradients in which they cancel.
     """
     actual = actual.numpy().astype(np.float64)
     expected = np.asarray(expected)
@@ -50,13 +50,13 @@ def assert_close(actual, expected, dtype, kind, magnitude=0.0):
 
 
 # Golden values are float32 results of other code. Some gradients are zero in exact arithmetic, so
-# the largest gradient of the model counts as well.
+# the tolerance also depends on the largest gradient of the model.
 GOLDEN_RELATIVE = 1e-5
 GOLDEN_OF_LARGEST_GRADIENT = 1e-6
 
 
 def golden_excess(actual, expected, largest_gradient=0.0):
-    """The largest error in units of the bound for golden values: above 1 is too far."""
+    """The largest error in units of the tolerance for golden values: above 1 it is too large."""
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert actual.shape == expected.shape
     bound = GOLDEN_RELATIVE * np.abs(expected).max() + GOLDEN_OF_LARGEST_GRADIENT * largest_gradient
@@ -64,13 +64,14 @@ def golden_excess(actual, expected, largest_gradient=0.0):
 
 
 def assert_golden(actual, expected, largest_gradient=0.0, name="value"):
-    """Asserts that `actual` has the shape of `expected` and is within the bound."""
+    """Asserts that `actual` has the shape of `expected` and is within the tolerance."""
     excess = golden_excess(actual, expected, largest_gradient)
-    assert excess <= 1, f"{name} is {excess:.3g} times as far from its golden value as it may be"
+    assert excess <= 1, f"{name}: error is {excess:.3g} times the tolerance for golden values"
 
 
-# Multiples of epsilon that an error may exceed twice that of plain TensorFlow by, for the dtypes as
-# in `MULTIPLE`: where that happens to be small, another order of summation is not as lucky.
+# Multiples of epsilon by which an error may exceed twice the error of plain TensorFlow, for the
+# dtypes as in `MULTIPLE`: plain TensorFlow's error can be small by chance, because of its order of
+# summation.
 ROUNDINGS = (6, 1)
 
 
@@ -79,10 +80,10 @@ def assert_as_good(actual, plain, expected, dtype, magnitude=0.0):
 
     Args:
         actual: tensor, from the compiled library.
-        plain: tensor, the same from plain TensorFlow in the same dtype.
+        plain: tensor, the result of plain TensorFlow in the same dtype.
         expected: float64 array.
         dtype: name of the dtype that both ran in, a key of `EPSILON`.
-        magnitude: of what was summed to the expected tensor, for gradients in which it cancels.
+        magnitude: magnitude of the terms of a sum, for gradients in which they cancel.
     """
     actual, plain = (tensor.numpy().astype(np.float64) for tensor in (actual, plain))
     assert actual.shape == plain.shape == expected.shape

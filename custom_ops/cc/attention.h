@@ -1,10 +1,11 @@
-// Multi-head attention over a packed projection: the problems that a device solves, forward and
-// backward, without any buffer of tokens x tokens (Dosovitskiy et al., 2021, appendix A; Dao et
-// al., 2022, for the running softmax).
+// Multi-head attention over a packed projection, forward and backward, without a buffer of tokens x
+// tokens elements (Dosovitskiy et al., 2021, appendix A; Dao et al., 2022, for the running
+// softmax). This header defines the problems that a device solves.
 //
 // A tensor has `batch * lines * tokens` positions of `3 * heads * head_size` elements: q | k | v,
-// each [heads, head_size]. Attention goes along the tokens of a line. Strides say where positions
-// lie, so that rows and columns of a grid need no transpose. All tensors are dense; no alignment is
+// each [heads, head_size]. Every token attends to the tokens of its line. Strides say where
+// positions lie, so rows and columns of a grid need no transpose. All tensors are dense; no
+// alignment is assumed.
 // assumed.
 #ifndef CUSTOM_OPS_CC_ATTENTION_H_
 #define CUSTOM_OPS_CC_ATTENTION_H_
@@ -28,23 +29,23 @@ AttentionShape sequence_shape(int64_t batch, int64_t tokens, int64_t heads, int6
 AttentionShape grid_shape(int64_t batch, int64_t rows, int64_t columns, int64_t heads,
                           int64_t head_size, int axis);
 
-// Added to the scaled logits. float, or double with kFloat64. Strides count elements and are 0
-// along what the bias is broadcast over. A row that is -inf for all keys has zero output and
-// gradients.
+// Added to the scaled logits. float, or double with kFloat64. Strides count elements; a stride is 0
+// along the dimensions that the bias is broadcast over. A query whose bias is -inf for all keys has
+// zero output and gradients.
 struct AttentionBias {
   const void* data;  // null: no bias
   int64_t batch_stride, line_stride, head_stride, query_stride, key_stride;
 };
 
-// The factor of q k^T where no other is given: 1 / sqrt(head_size).
+// The scale of q k^T if the caller sets none: 1 / sqrt(head_size).
 double default_attention_scale(int64_t head_size);
 
-// Whether `scale` can be that of a problem: finite and above 0, because the running maximum is that
-// of the products before they are scaled; and so in the type that sums are kept in, where its
-// product with log2(e) has to be a normal number too.
+// Whether a problem can have this scale: it must be finite and above 0, because the running maximum
+// is the maximum of the products before they are scaled. This holds for its value in the type of
+// the sums, where its product with log2(e) must be a normal number too.
 bool is_attention_scale(DType type, double scale);
 
-// Common to all problems.
+// The inputs that all problems have.
 struct AttentionProblem {
   DType type;  // of qkv, out and their gradients
   AttentionShape shape;
@@ -55,31 +56,32 @@ struct AttentionProblem {
 
 // out[position] = softmax(q k^T * scale + bias) v, heads concatenated, `heads * head_size` elements
 // of `type` per position.
-// statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). Of each query the
-// largest logit (without a bias the largest q k, before its scale) and log2 of the sum of
-// exp(logit - largest); 0 and +inf for a row without keys. Kept for the problems below. One number,
-// the logarithm of the sum of exp(logit), is not enough: its rounding becomes a factor of all
-// weights that are computed from it, some percent for logits of 1e6.
+// statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). For each query: the
+// largest logit (without a bias the largest q k, before it is scaled), and log2 of the sum of
+// exp(logit - largest). 0 and +inf for a query without keys. The problems below read them. One
+// number, the logarithm of the sum of exp(logit), is not enough: its rounding error scales all
+// weights that are computed from it, by some percent for logits of 1e6.
 struct AttentionForwardProblem : AttentionProblem {
-  // Written.
+  // Outputs.
   void *out, *statistics;
 };
 
-// d_out is like out. The gradient is d_qkv, like qkv; or d_bias, the gradient of the bias, summed
-// over what it was broadcast over, at the strides of the bias, float (double with kFloat64), each
-// element written once.
+// d_out has the shape and type of out. The gradient is d_qkv, with the shape and type of qkv; or
+// d_bias, the gradient of the bias, summed over the dimensions that the bias was broadcast over,
+// with the strides of the bias, float (double with kFloat64). Each element is written once.
 struct AttentionGradientProblem : AttentionProblem {
   const void *out, *statistics, *d_out;
-  // Written.
+  // Output.
   void* gradient;
 };
 
-// Summaries of the weights, which are not stored: any output may be null. Lines must be 1.
+// Summaries of the attention weights, which are not stored. Any output may be null. Lines must be
+// 1.
 struct AttentionTapsProblem : AttentionProblem {
   const void* statistics;
-  // For distance: it is over the last rows * columns tokens; rows * columns <= tokens.
+  // The distance uses the last rows * columns tokens; rows * columns <= tokens.
   int64_t rows, columns;
-  // Written.
+  // Outputs.
   void* class_row;  // [batch, heads, tokens]: weights of query 0
   void* distance;  // [batch, heads]: see custom_ops/attention.py
   void* entropy;  // [batch, heads]: nats, mean over queries

@@ -1,5 +1,5 @@
-// Element types of tensors. The headers of this folder are read by every device; like those of
-// custom_ops/cpu they include neither TensorFlow nor the C++ standard library (see
+// Element types of tensors. The kernels of every device include the headers of this folder. Like
+// the headers of custom_ops/cpu they include neither TensorFlow nor the C++ standard library (see
 // custom_ops/cpu/simd/vectors.h).
 #ifndef CUSTOM_OPS_CC_DTYPE_H_
 #define CUSTOM_OPS_CC_DTYPE_H_

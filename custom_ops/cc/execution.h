@@ -6,24 +6,26 @@
 
 namespace vit {
 
-// Runs body(argument, begin, end) on ranges that cover [0, total) once, possibly at the same time
-// on several threads, and returns when all are done. `cost` is about the cycles of one unit.
+// Runs body(argument, begin, end) on ranges that together cover [0, total) exactly once, possibly
+// in parallel on several threads, and returns when all are done. `cost` is the approximate number
+// of cycles of one unit.
 using RangeBody = void (*)(void* argument, int64_t begin, int64_t end);
 struct ParallelFor {
   void (*run)(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument);
   void* pool;
 };
 
-// All ranges on the calling thread.
+// Runs all ranges on the calling thread.
 ParallelFor serial();
 
-// Memory aligned to 64 bytes, null if there is none. Called from several threads at the same time.
+// Allocates memory aligned to 64 bytes; returns null if there is not enough. Several threads may
+// call it at the same time.
 struct Allocator {
   void* (*allocate)(int64_t bytes);
   void (*release)(void* memory);
 };
 
-// That of the C library.
+// The allocator of the C library.
 Allocator heap();
 
 struct Execution {

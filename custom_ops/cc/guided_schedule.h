@@ -6,16 +6,17 @@
 
 namespace vit {
 
-// Chunks of [0, total) that threads take in order: large ones first, since a kernel keeps what it
-// has packed from one unit to its neighbour, then ever smaller ones, so that all threads end
-// together (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+// Splits [0, total) into chunks, which threads take in order. The first chunks are large, because a
+// kernel reuses what it packed for one unit in the next unit. Then chunks become smaller, so that
+// all threads finish at about the same time (guided self-scheduling; Polychronopoulos and Kuck,
+// 1987).
 class GuidedSchedule {
  public:
-  // No chunk but the last has fewer than `min_chunk` units.
+  // Every chunk except the last has at least `min_chunk` units.
   GuidedSchedule(int64_t total, int64_t threads, int64_t min_chunk)
       : total_(total), threads_(threads), min_chunk_(min_chunk) {}
 
-  // The next chunk; false when there is none.
+  // Sets the next chunk; returns false when no chunk is left.
   bool next(int64_t* begin, int64_t* end) {
     int64_t first = __atomic_load_n(&next_, __ATOMIC_RELAXED);
     int64_t after;
@@ -33,7 +34,7 @@ class GuidedSchedule {
   }
 
  private:
-  const int64_t total_, threads_, min_chunk_;  // the last two at least 1
+  const int64_t total_, threads_, min_chunk_;  // threads_ and min_chunk_ are at least 1
   int64_t next_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// How ranges are cut into blocks.
+// Splits ranges into blocks.
 #ifndef CUSTOM_OPS_CPU_BLOCKING_H_
 #define CUSTOM_OPS_CPU_BLOCKING_H_
 
@@ -10,7 +10,7 @@ namespace VIT_ISA {
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_divide(a, b) * b; }
 
-// A range cut into blocks of nearly equal size, of at most `max_size`.
+// A range split into blocks of nearly equal size, of at most `max_size`.
 struct Blocking {
   int64_t total, count;
   Blocking(int64_t total, int64_t max_size) : total(total), count(ceil_divide(total, max_size)) {}

@@ -1,4 +1,4 @@
-// From an op to the kernels of the instruction set in use, and from a kernel to threads.
+// Selects the kernels of the instruction set in use, and runs a kernel on threads.
 #ifndef CUSTOM_OPS_CPU_DISPATCH_H_
 #define CUSTOM_OPS_CPU_DISPATCH_H_
 
@@ -8,8 +8,8 @@
 
 namespace vit {
 
-// The table of functions of the instruction set in use: Table::of<isa>(arguments), which each file
-// that is compiled for one instruction set instantiates for that one (kIsa).
+// The table of functions of the instruction set in use: Table::of<isa>(arguments). Each file that
+// is compiled for one instruction set instantiates the template for that one (kIsa).
 template <class Table, class... Arguments>
 Table table_of_current_isa(Arguments... arguments) {
   switch (current_isa()) {
@@ -26,7 +26,7 @@ Table table_of_current_isa(Arguments... arguments) {
   }
 }
 
-// One call of a kernel, for all threads that take part in it.
+// One call of a kernel, used by all threads that take part in it.
 template <class Problem>
 struct KernelRun {
   const Kernel<Problem>& kernel;

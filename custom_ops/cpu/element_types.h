@@ -1,4 +1,4 @@
-// From an element type to the kernels that are compiled for it.
+// Selects the kernels that are compiled for an element type.
 #ifndef CUSTOM_OPS_CPU_ELEMENT_TYPES_H_
 #define CUSTOM_OPS_CPU_ELEMENT_TYPES_H_
 
@@ -8,7 +8,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Kernels<S>::table(), with S the elements of a float type; ends the process for any other type.
+// Kernels<S>::table(), with S the elements of a float type. Ends the process for any other type.
 template <template <class S> class Kernels>
 auto table_of_type(DType type) {
   switch (type) {

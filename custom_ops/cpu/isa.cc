@@ -16,7 +16,7 @@ int named_isa(const char* name) {
   return -1;
 }
 
-// An empty value is how a shell unsets a variable for one command.
+// An empty value counts as unset, so that `VIT_ISA= command` unsets it for one command.
 const char* requested() {
   const char* name = getenv("VIT_ISA");
   return name && *name ? name : nullptr;

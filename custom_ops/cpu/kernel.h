@@ -1,4 +1,4 @@
-// The interface of kernels to the code that runs them.
+// The interface between kernels and the code that runs them.
 #ifndef CUSTOM_OPS_CPU_KERNEL_H_
 #define CUSTOM_OPS_CPU_KERNEL_H_
 
@@ -6,18 +6,19 @@
 
 namespace vit {
 
-// Units of work that threads can do in any order, because each writes what no other one writes.
+// A kernel: units of work that threads can do in any order, because no two units write the same
+// memory.
 template <class Problem>
 struct Kernel {
   int64_t (*units)(const Problem& problem);
-  // About what one unit takes.
+  // The approximate cycles of one unit.
   double (*unit_cycles)(const Problem& problem);
-  // Of one thread, while it does some of the units.
+  // The scratch that one thread needs.
   int64_t (*scratch_bytes)(const Problem& problem);
-  // `scratch` is aligned to 64 bytes and holds anything.
+  // Computes the units [begin, end). `scratch` is aligned to 64 bytes and not initialised.
   void (*run)(const Problem& problem, int64_t begin, int64_t end, void* scratch);
 
-  // From a class that has these functions.
+  // Makes a kernel from a class that has these functions.
   template <class Implementation>
   static constexpr Kernel of() {
     return {Implementation::units, Implementation::unit_cycles, Implementation::scratch_bytes,

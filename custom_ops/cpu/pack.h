@@ -1,4 +1,4 @@
-// Rows of tensors packed for the products of tile.h, and results unpacked.
+// Packs rows of tensors for the products of tile.h, and unpacks results.
 #ifndef CUSTOM_OPS_CPU_PACK_H_
 #define CUSTOM_OPS_CPU_PACK_H_
 
@@ -7,8 +7,8 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Rows of `size` elements that lie `step` apart, as numbers in rows without gaps; writes up to a
-// vector more.
+// Copies rows of `size` elements, `step` elements apart, as numbers into rows without gaps. It may
+// write up to one vector beyond the end.
 template <class S, class T = Accumulator<S>>
 static void pack_rows(const S* from, int64_t step, int64_t rows, int64_t size, T* to) {
   for (int64_t i = 0; i < rows; ++i, from += step, to += size) {
@@ -18,7 +18,7 @@ static void pack_rows(const S* from, int64_t step, int64_t rows, int64_t size, T
   }
 }
 
-// The same rows as columns: to[j * columns + i] = from[i * step + j]; columns beyond `rows` are 0.
+// Transposes the same rows: to[j * columns + i] = from[i * step + j]; columns beyond `rows` are 0.
 // `columns` is a multiple of kLanes.
 template <class S, class T = Accumulator<S>>
 static void pack_columns(const S* from, int64_t step, int64_t rows, int64_t size, T* to,
@@ -38,7 +38,7 @@ static void pack_columns(const S* from, int64_t step, int64_t rows, int64_t size
   }
 }
 
-// Rows of numbers as columns of elements, [size / kPackSize<E>, columns].
+// Transposes rows of numbers into columns of elements, [size / kPackSize<E>, columns].
 template <class E, class S>
 static void pack_elements(const S* from, int64_t step, int64_t rows, int64_t size, E* to,
                           int64_t columns) {
@@ -51,9 +51,9 @@ static void pack_elements(const S* from, int64_t step, int64_t rows, int64_t siz
   }
 }
 
-// Rows of numbers as rows of elements for the right side of a product, [rows / kPackSize<E>,
-// padded]: the numbers of neighbouring rows make up an element, and `padded`, whole vectors, is
-// filled with 0.
+// Packs rows of numbers as rows of elements for the right side of a product, [rows / kPackSize<E>,
+// padded]. Numbers of neighbouring rows form an element. `padded` is a whole number of vectors; the
+// padding is 0.
 template <class E, class S>
 static void pack_right(const S* from, int64_t step, int64_t rows, int64_t size, E* to,
                        int64_t padded) {
@@ -82,7 +82,7 @@ static void pack_right(const S* from, int64_t step, int64_t rows, int64_t size, 
   }
 }
 
-// Zeros instead of row i of what pack_right has packed.
+// Writes zeros to row i of the result of pack_right.
 template <class E>
 static void clear_right(E* to, int64_t padded, int64_t i) {
   to += i / kPackSize<E> * padded;
@@ -95,7 +95,7 @@ static void clear_right(E* to, int64_t padded, int64_t i) {
   }
 }
 
-// Zeros in the columns of a block that are not open, whatever is there (it may be NaN).
+// Writes zeros to the columns of a block that are not open, even where they hold NaN.
 template <class T>
 static void clear_columns(T* to, int64_t columns, int64_t rows, Integers<T> open) {
   for (int64_t j = 0; j < rows; ++j) {
@@ -103,7 +103,8 @@ static void clear_columns(T* to, int64_t columns, int64_t rows, Integers<T> open
   }
 }
 
-// The reverse: to[i * step + j] = from[j * columns + i] * factors[i / kLanes], for i < rows.
+// The inverse of pack_columns: to[i * step + j] = from[j * columns + i] * factors[i / kLanes], for
+// i < rows.
 template <class S, class T = Accumulator<S>>
 static void unpack_columns(const T* from, int64_t columns, const Vector<T>* factors, S* to,
                            int64_t step, int64_t rows, int64_t size) {

@@ -7,7 +7,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Memory handed out from the front of a block, in pieces aligned to 64 bytes.
+// Takes pieces aligned to 64 bytes from the front of a block of memory.
 class Scratch {
  public:
   explicit Scratch(void* memory) : next_(static_cast<char*>(memory)) {}
@@ -17,7 +17,7 @@ class Scratch {
     next_ += bytes<T>(count);
     return piece;
   }
-  // A vector more, because rows are written in whole vectors.
+  // Each piece has room for one more vector, because rows are written in whole vectors.
   template <class T>
   static int64_t bytes(int64_t count) {
     return round_up(count * static_cast<int64_t>(sizeof(T)) + VIT_VECTOR_BYTES, 64);

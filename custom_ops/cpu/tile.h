@@ -1,7 +1,7 @@
 // Matrix products of small blocks, which take most of the time of attention and patch embedding.
 //
 // c[i, :] (+)= sum over k of a[i, k] * b[k, :], where the columns are whole vectors. b and c are
-// rows of vectors; a is read one number at a time, so any strides do.
+// rows of vectors. a is read one number at a time, so it may have any strides.
 #ifndef CUSTOM_OPS_CPU_TILE_H_
 #define CUSTOM_OPS_CPU_TILE_H_
 
@@ -10,7 +10,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// How an element type is multiplied. Sum: type of the sums; Lanes: a vector of elements.
+// The multiplication of an element type. Sum: the type of the sums; Lanes: a vector of elements.
 template <class E>
 struct Product {
   using Sum = E;
@@ -38,8 +38,8 @@ struct Product<Pair> {
 };
 #endif
 
-// Vectors in a row of a tile, at most, and rows of a tile by the number of its vectors: as many
-// sums as there are registers for, beside one row of b and one number of a.
+// The maximum number of vectors in a row of a tile, and the rows of a tile for each number of
+// vectors: as many sums as fit in the registers beside one row of b and one number of a.
 #if defined(__AVX512F__)
 constexpr int kMaxVectors = 4;
 constexpr int kTileRows[] = {0, 14, 12, 8, 6};
@@ -51,9 +51,9 @@ constexpr int kMaxVectors = 2;
 constexpr int kTileRows[] = {0, 8, 4};
 #endif
 
-// Products added up in one run, at most; sums of longer rows are sums of such sums. The rounding
-// error of a sum grows with its length: with 3072 products in one run it was 4 times that of
-// TensorFlow.
+// The maximum number of products that are added in one run. Longer sums are sums of such sums,
+// because the rounding error of a sum grows with its length: with 3072 products in one run it was 4
+// times the error of TensorFlow.
 constexpr int64_t kMaxRun = 256;
 
 // `count` tiles of the same height, one below the other.
@@ -116,7 +116,7 @@ static void multiply_columns(int64_t rows, int64_t depth, const E* a, int64_t a_
                              const E* b, int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
                              bool accumulate) {
   if (rows == 0) return;
-  // Tiles of nearly equal height: a last one of a single row would run at a fraction of the speed.
+  // Tiles have nearly equal heights: a last tile of one row would be much slower per row.
   constexpr int kMost = kTileRows[kVectors];
   const int64_t count = (rows + kMost - 1) / kMost;
   const int64_t height = rows / count, higher = rows % count;
@@ -129,8 +129,8 @@ static void multiply_columns(int64_t rows, int64_t depth, const E* a, int64_t a_
                                          b_step, c + done * c_row, c_row, accumulate);
 }
 
-// c[rows, vectors * kLanes] (+)= a[rows, depth] b[depth, vectors * kLanes], `vectors` at most
-// kMaxVectors. Strides count elements (Pairs for bfloat16, where depth counts pairs too).
+// c[rows, vectors * kLanes] (+)= a[rows, depth] b[depth, vectors * kLanes], with `vectors` at most
+// kMaxVectors. Strides count elements (Pairs for bfloat16, for which depth counts Pairs too).
 template <class E>
 static void multiply(int64_t rows, int vectors, int64_t depth, const E* a, int64_t a_row,
                      int64_t a_step, const E* b, int64_t b_step, typename Product<E>::Sum* c,

@@ -1,5 +1,5 @@
-// NumPy arrays as the kernels take them: checked, dense, with a DType. Wrong arguments raise a
-// ValueError that says what was expected.
+// Converts NumPy arrays for the kernels: checked, dense, with a DType. Wrong arguments raise a
+// ValueError that names the expected value.
 #ifndef CUSTOM_OPS_PYTHON_ARRAYS_H_
 #define CUSTOM_OPS_PYTHON_ARRAYS_H_
 
@@ -29,7 +29,8 @@ inline std::string shape_text(const std::vector<int64_t>& shape) {
 }
 inline std::string shape_text(const py::array& array) { return shape_text(shape_of(array)); }
 
-// A NumPy array of one, or of anything that supports DLPack; dense and in row-major order.
+// Returns a NumPy array from an array or an object that supports DLPack; dense and in row-major
+// order.
 inline py::array dense(const char* name, py::handle object) {
   py::object array = py::reinterpret_borrow<py::object>(object);
   const py::module_ numpy = py::module_::import("numpy");
@@ -46,7 +47,7 @@ inline py::array dense(const char* name, py::handle object) {
 
 inline DType type_of(const char* name, const py::array& array, bool with_uint8 = false) {
   std::string type = py::str(array.dtype().attr("name"));
-  if (!array.dtype().attr("isnative").cast<bool>()) type += " in the byte order of other machines";
+  if (!array.dtype().attr("isnative").cast<bool>()) type += " in non-native byte order";
   if (type == "float32") return DType::kFloat32;
   if (type == "float64") return DType::kFloat64;
   if (type == "float16") return DType::kFloat16;
@@ -77,12 +78,12 @@ inline py::array empty(const std::vector<int64_t>& shape, const py::dtype& type)
   return py::array(type, shape);
 }
 
-// float, or double for doubles: what statistics, bias and taps are in.
+// The type of statistics, bias and taps: float, or double for double arrays.
 inline py::dtype accumulator(DType type) {
   return type == DType::kFloat64 ? py::dtype::of<double>() : py::dtype::of<float>();
 }
 
-// Raises for a VIT_ISA that the kernels would ignore.
+// Raises a ValueError if VIT_ISA has a value that the kernels would ignore.
 inline void check_isa() {
   if (const char* error = isa_error()) throw py::value_error(error);
 }

@@ -13,7 +13,7 @@
 
 namespace vit {
 
-// 0 for None.
+// Returns 0 for None.
 inline int axis_of(const py::object& axis) {
   if (axis.is_none()) return 0;
   int along = 0;
@@ -56,7 +56,7 @@ inline double scale_of(const py::object& scale, DType type, int64_t head_size) {
   return value;
 }
 
-// A packed projection, as the kernels see it; a bias is added by Bias.
+// A packed projection, in the form that the kernels take; a bias is added by Bias.
 struct Projection {
   py::array qkv;
   AttentionProblem problem{};
@@ -102,14 +102,13 @@ struct Projection {
   }
   void check_statistics(const py::array& array) const {
     if (!array.dtype().equal(accumulator(problem.type))) {
-      throw py::value_error("statistics must be what attention() returned for this qkv.");
+      throw py::value_error("statistics must be the second result of attention() for this qkv.");
     }
     check_shape("statistics", array, statistics_shape);
   }
 };
 
-// A bias, broadcastable to [batch, (lines,) heads, tokens, tokens], which becomes that of the
-// problem.
+// A bias that broadcasts to [batch, (lines,) heads, tokens, tokens]; sets the bias of the problem.
 struct Bias {
   py::object array = py::none();
 
@@ -150,7 +149,7 @@ inline py::tuple attention(const py::object& qkv, int64_t num_heads, const py::o
   return py::make_tuple(out, statistics);
 }
 
-// What both gradients are computed from.
+// The inputs of both gradients.
 struct GradientInputs {
   Projection projection;
   Bias bias;

@@ -1,4 +1,4 @@
-// The kernels as a Python module that needs NumPy and no TensorFlow: `import _vit_kernels`.
+// The kernels as a Python module, `import _vit_kernels`, which needs NumPy but not TensorFlow.
 #include <string>
 
 #include "custom_ops/cpu/isa.h"
@@ -32,10 +32,10 @@ PYBIND11_MODULE(_vit_kernels, m) {
   using py::arg;
   m.doc() =
       "The kernels of custom_ops without TensorFlow.\n\n"
-      "Arrays are NumPy's, or anything that supports DLPack: float16, bfloat16 (ml_dtypes),\n"
-      "float32 or float64. `threads` of 0 takes one per processor. Results do not depend on it.\n"
-      "Wrong input raises ValueError. What is computed: see custom_ops.attention and\n"
-      "custom_ops.patch_embed.";
+      "Arrays are NumPy arrays, or objects that support DLPack: float16, bfloat16 (ml_dtypes),\n"
+      "float32 or float64. threads=0 uses one thread per processor; results do not depend on\n"
+      "the number of threads. Wrong input raises ValueError. custom_ops.attention and\n"
+      "custom_ops.patch_embed document the computations.";
   m.def("attention", &vit::attention, arg("qkv"), arg("num_heads"), py::kw_only(),
         arg("bias") = py::none(), arg("axis") = py::none(), arg("scale") = py::none(),
         arg("threads") = 0,

@@ -1,4 +1,4 @@
-// The functions of the module about patches; their docstrings are in kernels_module.cc.
+// The patch functions of the module; their docstrings are in kernels_module.cc.
 #ifndef CUSTOM_OPS_PYTHON_PATCH_EMBED_H_
 #define CUSTOM_OPS_PYTHON_PATCH_EMBED_H_
 
@@ -11,7 +11,7 @@
 
 namespace vit {
 
-// Images and the kernel that embeds them, with what else a call of patch_embed is given.
+// Images, the kernel that embeds them, and the other arguments of patch_embed.
 struct Patches {
   py::array images, kernel;
   PatchEmbedProblem problem{};
@@ -121,7 +121,7 @@ inline py::dict patch_embed_gradient(const py::object& images, const py::object&
 inline py::array extract(const py::object& object, int64_t patch_size, int threads) {
   const py::array images = dense("images", object);
   check_isa();
-  // Elements are copied as bytes, and bytes of Python's objects would not count as references.
+  // Elements are copied as bytes. Copied pointers to Python objects would not count as references.
   if (images.dtype().attr("hasobject").cast<bool>()) {
     throw py::value_error("images has dtype " +
                           py::str(images.dtype().attr("name")).cast<std::string>() +

@@ -15,7 +15,7 @@
 
 namespace vit {
 
-// Threads for one call, which take chunks of the units as they become free.
+// The threads of one call. Each takes the next chunk of units when it becomes free.
 class Threads {
  public:
   explicit Threads(int count)
@@ -25,7 +25,7 @@ class Threads {
 
  private:
   static void run(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument) {
-    // A thread takes about 20 microseconds to start: not worth it below this many cycles.
+    // Starting a thread takes about 20 microseconds, which is too slow for less work than this.
     constexpr int64_t kCyclesPerThread = 200000;
     const int64_t useful = static_cast<int64_t>(static_cast<double>(total) *
                                                 static_cast<double>(cost) / kCyclesPerThread) +
@@ -43,7 +43,7 @@ class Threads {
     try {
       for (int64_t i = 1; i < count; ++i) threads.emplace_back(run_chunks);
     } catch (const std::exception&) {
-      // No further thread could be started: the others and this one do all units.
+      // The system starts no more threads: this thread and the running ones do all units.
     }
     run_chunks();
     for (std::thread& thread : threads) thread.join();
@@ -52,7 +52,7 @@ class Threads {
   int64_t count_;
 };
 
-// Calls function(problem, execution) on `count` threads and without the lock of the interpreter.
+// Calls function(problem, execution) on `count` threads, without holding the interpreter lock.
 template <class Problem>
 void run_on_threads(int count, Result (*function)(const Problem&, const Execution&),
                     const Problem& problem) {

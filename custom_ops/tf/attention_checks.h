@@ -1,4 +1,4 @@
-// Checks of the attention ops, for shapes known in full or in part.
+// Checks of the attention ops, for fully or partially known shapes.
 #ifndef CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 #define CUSTOM_OPS_TF_ATTENTION_CHECKS_H_
 
@@ -25,7 +25,7 @@ inline Dims logits_dims(const Dims& qkv, int64_t heads, int64_t axis) {
 }
 
 // [B, H, 2, N], or [B, lines, H, 2, n] with an axis. Size: int64_t, or DimensionHandle in a shape
-// function, where dimensions that are not known stay those of qkv.
+// function, where unknown dimensions keep the handles of qkv.
 template <class Size>
 std::vector<Size> statistics_dims(const std::vector<Size>& qkv, Size heads, Size two,
                                   int64_t axis) {
@@ -49,10 +49,10 @@ struct AttentionAttributes {
   int64_t heads, axis;
   tensorflow::DataType type;
   bool has_bias;
-  std::optional<double> scale;  // nothing: that of the head size
+  std::optional<double> scale;  // no value: 1 / sqrt(head_size)
 };
 
-// For OpKernelConstruction and InferenceContext.
+// Context: OpKernelConstruction or InferenceContext.
 template <typename Context>
 inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) {
   tensorflow::DataType accumulator;
@@ -90,7 +90,9 @@ inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) 
 }
 
 // The error of VitAttentionBiasGrad without a bias.
-inline absl::Status needs_bias() { return invalid("There is no bias to give the gradient of."); }
+inline absl::Status needs_bias() {
+  return invalid("VitAttentionBiasGrad needs a bias. Received: no bias.");
+}
 
 inline absl::Status check_taps_axis(int64_t axis) {
   return axis ? invalid("Taps need axis = 0. Received: axis = ", axis, ".") : absl::OkStatus();

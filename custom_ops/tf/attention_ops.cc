@@ -1,5 +1,6 @@
-// Attention as TensorFlow ops. The names and attributes are an interface of saved models: extend
-// them only by attributes with defaults. The public functions are in custom_ops/attention.py.
+// Attention as TensorFlow ops. Saved models contain the names and attributes of the ops: do not
+// change them, add only attributes with defaults. The public functions are in
+// custom_ops/attention.py.
 
 #include "custom_ops/cpu/attention/attention.h"
 
@@ -60,7 +61,7 @@ absl::Status infer_forward(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// out, statistics and d_out come after qkv and bias.
+// The inputs out, statistics and d_out come after qkv and bias.
 absl::Status infer_gradient(InferenceContext* c, Inferred* inferred) {
   TF_RETURN_IF_ERROR(infer(c, inferred));
   const int first = 1 + inferred->attributes.has_bias;
@@ -123,7 +124,7 @@ absl::Status infer_taps(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// The scale is the sum of its list; without any it is 1 / sqrt(head_size).
+// The scale is the sum of the list; an empty list means 1 / sqrt(head_size).
 #define VIT_ATTENTION_ATTRIBUTES(op)                  \
   op.Attr("num_heads: int >= 1")                      \
       .Attr("axis: int = 0")                          \
@@ -178,7 +179,7 @@ class AttentionOpKernel : public OpKernel {
   }
 
  protected:
-  // From the attributes and the inputs qkv and bias.
+  // The problem, read from the attributes and the inputs qkv and bias.
   struct Inputs {
     const Tensor* qkv;
     const Tensor* bias;  // null without a bias
@@ -214,7 +215,7 @@ class AttentionOpKernel : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Reads out, statistics and d_out, which come after qkv and bias.
+  // Reads the inputs out, statistics and d_out, which come after qkv and bias.
   absl::Status read_gradient(OpKernelContext* c, Inputs* inputs,
                              AttentionGradientProblem* problem) const {
     const Tensor *out, *statistics, *d_out;
@@ -233,7 +234,7 @@ class AttentionOpKernel : public OpKernel {
   AttentionAttributes attributes_;
 
  private:
-  // Strides of what broadcasts to [B, (lines,) H, n, n].
+  // Sets the strides of a bias that broadcasts to [B, (lines,) H, n, n].
   void set_bias(const Tensor& tensor, AttentionBias* bias) const {
     int64_t* by_axis[] = {&bias->key_stride, &bias->query_stride, &bias->head_stride,
                           attributes_.axis ? &bias->line_stride : &bias->batch_stride,

@@ -1,5 +1,5 @@
-// Extraction of patches as TensorFlow ops. The names and attributes are an interface of saved
-// models: extend them only by attributes with defaults. The public functions are in
+// Extraction of patches as TensorFlow ops. Saved models contain the names and attributes of the
+// ops: do not change them, add only attributes with defaults. The public functions are in
 // custom_ops/patch_embed.py.
 
 #include "custom_ops/cpu/patch_embed/patch_embed.h"

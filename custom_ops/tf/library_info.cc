@@ -1,5 +1,5 @@
 // Build information of the library. custom_ops/loader.py reads the stamp from the file before it
-// loads the library, because one that was built for another TensorFlow may not load at all.
+// loads the library, because a library that was built for another TensorFlow may fail to load.
 #include <string>
 
 #include "custom_ops/build_stamp.h"
@@ -15,7 +15,7 @@
 
 namespace {
 
-// Found in the file by its first word; what follows, up to the zero, is JSON.
+// The loader finds the stamp by its first word. JSON follows, up to the terminating zero.
 const char kStamp[] =
     "VIT_OPS_BUILD_INFO:"
     "{\"tensorflow\": \"" VIT_OPS_TENSORFLOW "\", \"compiler\": \"" VIT_COMPILER
@@ -24,11 +24,12 @@ constexpr int kStampPrefix = sizeof("VIT_OPS_BUILD_INFO:") - 1;
 
 }  // namespace
 
-// JSON: the TensorFlow it was built for, compiler, names of instruction sets, hash of the sources.
+// JSON: the TensorFlow version that the library was built for, the compiler, the names of the
+// instruction sets, the hash of the sources.
 VIT_EXPORT const char* vit_ops_build_info() { return kStamp + kStampPrefix; }
 
-// JSON: instruction sets that this processor can run, the one in use, and what is wrong with
-// VIT_ISA, null if nothing. Valid until the next call in the same thread.
+// JSON: the instruction sets that this processor can run, the one in use, and the problem with
+// VIT_ISA or null. Valid until the next call in the same thread.
 VIT_EXPORT const char* vit_ops_isa_report() {
   thread_local std::string report;
   report = "{\"available\": [";

@@ -1,4 +1,4 @@
-// Checks of the patch ops, for shapes known in full or in part.
+// Checks of the patch ops, for fully or partially known shapes.
 #ifndef CUSTOM_OPS_TF_PATCH_CHECKS_H_
 #define CUSTOM_OPS_TF_PATCH_CHECKS_H_
 
@@ -20,7 +20,7 @@ inline absl::Status check_images(const Dims& images, const Dims& kernel) {
                  " is for ", kernel[2], " channels.");
 }
 
-// -1 where it is not known.
+// Sets -1 if the number is not known.
 inline absl::Status count_patches(const Dims& images, int64_t patch_size, int64_t* count) {
   *count = -1;
   if (images[1] < 0 || images[2] < 0 || patch_size < 0) return absl::OkStatus();
@@ -36,7 +36,7 @@ inline absl::Status patches_of(const Dims& images, int64_t patch_size, Dims* pat
   return product("A patch", {patch_size, patch_size, images[3]}, &(*patches)[2]);
 }
 
-// -1 where it is not known.
+// Sets -1 if the number is not known.
 inline absl::Status count_tokens(int64_t prefix, int64_t patches, int64_t* count) {
   *count = -1;
   if (prefix < 0 || patches < 0) return absl::OkStatus();
@@ -45,7 +45,7 @@ inline absl::Status count_tokens(int64_t prefix, int64_t patches, int64_t* count
                  " patches are more than 2^63 - 1 tokens.");
 }
 
-// One row for each of `tokens`, which may be -1.
+// The position has one row for each of `tokens`, which may be -1.
 inline absl::Status check_position(const Dims& position, int64_t tokens, int64_t features) {
   TF_RETURN_IF_ERROR(check_rank("position", position, "[T + N, D]"));
   if (may_equal(position[0], tokens)) {
@@ -55,7 +55,7 @@ inline absl::Status check_position(const Dims& position, int64_t tokens, int64_t
                  text(position), ", but it must be [T + N, D] = ", text({tokens, features}), ".");
 }
 
-// Prefix tokens, as many as there are, and then the patches.
+// d_tokens holds any number of prefix tokens, followed by the patches.
 inline absl::Status check_d_tokens(const Dims& d_tokens, int64_t batch, int64_t patches,
                                    int64_t features) {
   TF_RETURN_IF_ERROR(check_shape("d_tokens", d_tokens, "[B, T + N, D]", {batch, -1, features}));
@@ -64,7 +64,7 @@ inline absl::Status check_d_tokens(const Dims& d_tokens, int64_t batch, int64_t 
                  "patches, ", patches, ".");
 }
 
-// Rows of the prefix are the first of the tokens of d_tokens, which the position has all of.
+// The rows of the prefix are the first tokens of d_tokens. The position has a row for each token.
 inline absl::Status check_prefix(const Dims& prefix, const Dims& d_tokens) {
   TF_RETURN_IF_ERROR(check_shape("prefix", prefix, "[T, D]", {-1, d_tokens[2]}));
   if (d_tokens[1] < 0 || prefix[0] <= d_tokens[1]) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Patch embedding as TensorFlow ops. The names and attributes are an interface of saved models:
-// extend them only by attributes with defaults. The public functions are in
+// Patch embedding as TensorFlow ops. Saved models contain the names and attributes of the ops: do
+// not change them, add only attributes with defaults. The public functions are in
 // custom_ops/patch_embed.py.
 
 #include <vector>
@@ -22,7 +22,7 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// Scale and offset of pixel values.
+// The scale and offset of pixel values.
 template <typename Context>
 absl::Status get_rescaling(Context* c, double* scale, double* offset) {
   std::vector<float> scales, offsets;
@@ -46,7 +46,7 @@ absl::Status infer_tokens(InferenceContext* c) {
   TF_RETURN_IF_ERROR(check_kernel(kernel));
   TF_RETURN_IF_ERROR(check_images(images, kernel));
 
-  // The number of features comes from the first table where it is known.
+  // The number of features comes from the first table in which it is known.
   DimensionHandle features = c->Dim(kernel_shape, 3);
   const int inputs = 3 + num_prefix + num_position;
   const char* names[] = {"bias", num_prefix ? "prefix" : "position", "position"};
@@ -77,7 +77,7 @@ absl::Status infer_tokens(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// The gradient of input 0, which is one of kernel and images, as input 1 is.
+// The gradient of input 0. Inputs 0 and 1 are kernel and images, in either order.
 absl::Status infer_embed_gradient(InferenceContext* c, int images_input, int kernel_input) {
   const Dims images = *dims_of(c, ranked(c, images_input, 4));
   const Dims kernel = *dims_of(c, ranked(c, kernel_input, 4));
@@ -95,7 +95,7 @@ absl::Status infer_kernel_gradient(InferenceContext* c) { return infer_embed_gra
 
 absl::Status infer_images_gradient(InferenceContext* c) { return infer_embed_gradient(c, 0, 1); }
 
-// The inputs are d_tokens and, where there are such, prefix and position.
+// The inputs are d_tokens and, optionally, prefix and position.
 absl::Status infer_table_gradients(InferenceContext* c) {
   int64_t num_prefix, num_position;
   TF_RETURN_IF_ERROR(c->GetAttr("num_prefix", &num_prefix));
@@ -134,7 +134,7 @@ REGISTER_OP("VitPatchEmbed")
     .Attr(VIT_OFFSET)
     .SetShapeFn(infer_tokens);
 
-// The kernel's values are not read: it gives the shape of its gradient.
+// The values of the kernel are not read: the op needs only its shape.
 REGISTER_OP("VitPatchEmbedKernelGrad")
     .Input("kernel: T")
     .Input("images: I")
@@ -146,7 +146,7 @@ REGISTER_OP("VitPatchEmbedKernelGrad")
     .Attr(VIT_OFFSET)
     .SetShapeFn(infer_kernel_gradient);
 
-// The images' values are not read: they give the shape of their gradient.
+// The values of the images are not read: the op needs only their shape.
 REGISTER_OP("VitPatchEmbedImagesGrad")
     .Input("images: I")
     .Input("kernel: T")
@@ -158,7 +158,7 @@ REGISTER_OP("VitPatchEmbedImagesGrad")
     .Attr(VIT_OFFSET)
     .SetShapeFn(infer_images_gradient);
 
-// Of all that is added: bias, prefix and position, which give the shapes.
+// The gradients of bias, prefix and position. The inputs prefix and position give only the shapes.
 REGISTER_OP("VitPatchEmbedTablesGrad")
     .Input("d_tokens: T")
     .Input("prefix: num_prefix * T")
@@ -173,7 +173,7 @@ REGISTER_OP("VitPatchEmbedTablesGrad")
 
 // Kernels ----------------------------------------------------------------------------------------
 
-// Images, the kernel and the number of tokens before the patches, checked.
+// Checks images, the kernel and the number of prefix tokens, and returns their shape.
 absl::Status patch_shape(const Dims& images, const Dims& kernel, int64_t prefix,
                          PatchShape* shape) {
   int64_t patches, tokens, length;
@@ -241,7 +241,7 @@ class PatchEmbedOp : public PatchEmbedOpKernel {
   }
 };
 
-// The gradient of one of kernel and images, input and output 0.
+// The gradient of the kernel or of the images, which is input 0 and output 0.
 class PatchEmbedGradOpKernel : public PatchEmbedOpKernel {
  public:
   PatchEmbedGradOpKernel(OpKernelConstruction* c, int images, int kernel,

@@ -1,9 +1,9 @@
-// Registration of kernels by the first copy of this library only.
+// Registers kernels only in the first copy of this library that a process loads.
 //
 // A process can load this library twice: from the package and from an exported SavedModel.
-// TensorFlow accepts the same op again, but after REGISTER_KERNEL_BUILDER from both copies every
-// call of the op fails ("Multiple OpKernel registrations match NodeDef"). The kernels of the first
-// copy loaded run in all calls.
+// TensorFlow accepts a second registration of the same op. But after REGISTER_KERNEL_BUILDER from
+// both copies every call of the op fails ("Multiple OpKernel registrations match NodeDef"). All
+// calls run the kernels of the first copy.
 #ifndef CUSTOM_OPS_TF_REGISTRATION_H_
 #define CUSTOM_OPS_TF_REGISTRATION_H_
 
@@ -14,8 +14,8 @@
 
 namespace vit {
 
-// Whether no other copy of this library has registered its kernels. Each copy has its own answer
-// only because the library is compiled with -fvisibility=hidden.
+// Whether no other copy of this library has registered its kernels. Each copy has its own variable,
+// because the library is compiled with -fvisibility=hidden.
 inline bool is_first_copy() {
   static const bool first =
       tensorflow::GetRegisteredKernelsForOp("VitAttention").kernel_size() == 0;
@@ -38,7 +38,7 @@ bool register_kernel(const tensorflow::KernelDef* definition) {
 
 #define VIT_REGISTER_KERNEL(builder, ...) VIT_REGISTER_KERNEL_1(__COUNTER__, builder, __VA_ARGS__)
 #define VIT_REGISTER_KERNEL_1(id, builder, ...) VIT_REGISTER_KERNEL_2(id, builder, __VA_ARGS__)
-// As REGISTER_KERNEL_BUILDER:
+// Used like REGISTER_KERNEL_BUILDER:
 //   VIT_REGISTER_KERNEL(Name("VitAttention").Device(DEVICE_CPU), AttentionOp);
 #define VIT_REGISTER_KERNEL_2(id, builder, ...)                   \
   [[maybe_unused]] static const bool vit_registered_kernel_##id = \

@@ -1,5 +1,5 @@
-// Shapes and their checks, the same for shape functions and kernels: vectors in which -1 stands for
-// a dimension that is not known yet.
+// Shapes and their checks, shared by shape functions and kernels: vectors in which -1 means a
+// dimension that is not known yet.
 #ifndef CUSTOM_OPS_TF_SHAPES_H_
 #define CUSTOM_OPS_TF_SHAPES_H_
 
@@ -31,7 +31,7 @@ inline std::string text(const Dims& dims) {
   return absl::StrCat("[", absl::StrJoin(dims, ", ", one), "]");
 }
 
-// Nothing where the rank is unknown.
+// Returns no value if the rank is unknown.
 inline std::optional<Dims> dims_of(tensorflow::shape_inference::InferenceContext* context,
                                    tensorflow::shape_inference::ShapeHandle shape) {
   if (!context->RankKnown(shape)) return std::nullopt;
@@ -44,7 +44,7 @@ inline std::optional<Dims> dims_of(tensorflow::shape_inference::InferenceContext
 
 inline bool may_equal(int64_t one, int64_t other) { return one < 0 || other < 0 || one == other; }
 
-// `layout` names the dimensions, such as "[B, H, W, C]".
+// `layout` names the dimensions, for example "[B, H, W, C]".
 inline absl::Status check_rank(const char* name, const Dims& dims, const char* layout) {
   const size_t rank = 1 + std::count(layout, layout + std::strlen(layout), ',');
   if (dims.size() == rank) return absl::OkStatus();
@@ -61,7 +61,7 @@ inline absl::Status check_shape(const char* name, const Dims& dims, const char* 
                  text(expected), ".");
 }
 
-// The product of what is known to be at least 0.
+// Multiplies dimensions, which must be known and at least 0. Fails if the result overflows.
 inline absl::Status product(const char* name, const Dims& dims, int64_t* result) {
   *result = 1;
   if (std::count(dims.begin(), dims.end(), 0)) *result = 0;
@@ -73,7 +73,7 @@ inline absl::Status product(const char* name, const Dims& dims, int64_t* result)
   return absl::OkStatus();
 }
 
-// The shape if its rank is known, else one of that rank without any dimension known.
+// Returns the shape if its rank is known, else a shape of that rank with unknown dimensions.
 inline tensorflow::shape_inference::ShapeHandle ranked(
     tensorflow::shape_inference::InferenceContext* c, int input, int rank) {
   const tensorflow::shape_inference::ShapeHandle shape = c->input(input);

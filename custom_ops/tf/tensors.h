@@ -1,4 +1,4 @@
-// From TensorFlow's tensors, types and errors to those of the kernels.
+// Converts TensorFlow's tensors, types and errors for the kernels.
 #ifndef CUSTOM_OPS_TF_TENSORS_H_
 #define CUSTOM_OPS_TF_TENSORS_H_
 
@@ -42,7 +42,7 @@ inline void fill_with_zeros(tensorflow::Tensor* tensor) {
   if (tensor->TotalBytes()) std::memset(tensor->data(), 0, tensor->TotalBytes());
 }
 
-// The optional input of a list of none or one.
+// An optional input, which is a list of no tensor or one tensor.
 inline absl::Status optional_input(tensorflow::OpKernelContext* context, const char* name,
                                    const tensorflow::Tensor** input) {
   tensorflow::OpInputList list;
@@ -55,15 +55,16 @@ inline absl::Status optional_input(tensorflow::OpKernelContext* context, const c
   return absl::OkStatus();
 }
 
-// Attributes hold no doubles: one is the sum of a list of floats.
+// Attributes hold no doubles, so a double is stored as a list of floats: its sum.
 inline double sum_of(const std::vector<float>& list) {
   double sum = 0;
   for (float x : list) sum += x;
   return sum;
 }
 
-// Of the types that the ops are registered for. Another one ends the process: it means that an op
-// was registered for a type that it has no kernels for, and memory would be read as of that type.
+// Returns the DType of a type that the ops are registered for. Any other type ends the process: an
+// op is then registered for a type that it has no kernels for, and would read memory as a wrong
+// type.
 inline DType dtype_of(tensorflow::DataType type) {
   switch (type) {
     case tensorflow::DT_FLOAT:
@@ -77,15 +78,15 @@ inline DType dtype_of(tensorflow::DataType type) {
     case tensorflow::DT_UINT8:
       return DType::kUint8;
     default:
-      LOG(FATAL) << "The kernels do not know the dtype " << tensorflow::DataTypeString(type)
+      LOG(FATAL) << "The kernels do not support the dtype " << tensorflow::DataTypeString(type)
                  << ". Register their op for float, double, bfloat16, half and uint8 only.";
   }
 }
 
 inline absl::Status status_of(Result result, const char* op) {
   if (result == Result::kOk) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(op, " found no memory for its scratch. Use a smaller batch, or fewer threads."));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      op, " could not allocate its scratch memory. Use a smaller batch, or fewer threads."));
 }
 
 }  // namespace vit

@@ -1,4 +1,4 @@
-// TensorFlow's own threads for the inside of ops.
+// Runs the work inside an op on TensorFlow's threads.
 #ifndef CUSTOM_OPS_TF_THREADS_H_
 #define CUSTOM_OPS_TF_THREADS_H_
 
@@ -14,17 +14,17 @@
 
 namespace vit {
 
-// A task for another thread costs about a microsecond, and more until it starts: chunks have at
-// least this many cycles.
+// To schedule a task for another thread costs about a microsecond, plus the time until it starts.
+// So chunks have at least this many cycles.
 constexpr int64_t kCyclesPerChunk = 50'000;
 
-// Units of one kernel, and how many of them are not done.
+// The units of one kernel, and a count of the units that are not done.
 class SharedWork {
  public:
   SharedWork(int64_t total, int64_t threads, int64_t min_chunk, RangeBody body, void* argument)
       : schedule_(total, threads, min_chunk), left_(total), body_(body), argument_(argument) {}
 
-  // Takes chunks until none is left.
+  // Takes chunks until no chunk is left.
   void run_chunks() {
     int64_t done = 0;
     for (int64_t begin, end; schedule_.next(&begin, &end); done += end - begin) {
@@ -49,9 +49,10 @@ class SharedWork {
   void* const argument_;
 };
 
-// On the calling thread and as many of the pool's as are useful. Each takes chunks until none is
-// left, so a thread that is busy with another op does not delay this one: it finds no chunk when it
-// starts, possibly after the call has returned. SharedWork lives until then.
+// Runs on the calling thread and on as many threads of the pool as are useful. Each takes chunks
+// until no chunk is left. So a thread that is busy with another op does not delay this op: when
+// that thread starts, possibly after the call has returned, it finds no chunk. SharedWork lives
+// until then.
 inline void run_on_workers(void* pool, int64_t total, int64_t cost, RangeBody body,
                            void* argument) {
   const auto* workers = static_cast<const tensorflow::DeviceBase::CpuWorkerThreads*>(pool);

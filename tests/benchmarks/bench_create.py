@@ -1,8 +1,8 @@
-"""How long the largest models take to create, and how much memory loading one takes.
+"""Measures how long the largest models take to create, and how much memory loading takes.
 
-Run from the root of the repository: `python -m tests.benchmarks.bench_create [NAME ...]`. Every
-model is created, saved and loaded in a process of its own. Wanted are 15 s to create it on 2 cores,
-and for loading 1.3 times the weights beside the size of the file.
+Run from the root of the repository: `python -m tests.benchmarks.bench_create [NAME ...]`. Each
+model is created, saved and loaded in a separate process. The targets are 15 s for creation on 2
+cores, and for loading 1.3 times the size of the weights in addition to the size of the file.
 """
 
 import os
@@ -24,7 +24,7 @@ def main(names):
 
 
 def peak():
-    """Most resident memory of this process so far, in bytes."""
+    """The peak resident memory of this process, in bytes."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
@@ -32,7 +32,7 @@ def peak():
 def measure(action, name, path):
     import vit_tf
 
-    vit_tf.create_model("ViT-Ti/16", num_classes=1, layers=1)  # What the first model alone takes.
+    vit_tf.create_model("ViT-Ti/16", num_classes=1, layers=1)  # Warm-up: one-time costs.
     before, start = peak(), time.perf_counter()
     model = vit_tf.create_model(name)
     created = time.perf_counter() - start

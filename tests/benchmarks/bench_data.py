@@ -33,7 +33,7 @@ COUNT = 96
 
 
 def image_sizes(rng):
-    """(width, height) of some images: half of them 500 x 375, as in ImageNet."""
+    """(width, height) of images: half of them are 500 x 375, as in ImageNet."""
     sizes = []
     for draw in rng.uniform(size=COUNT):
         if draw < 0.5:
@@ -48,7 +48,7 @@ def image_sizes(rng):
 
 
 def photograph(width, height, rng):
-    """JPEG of noise with the spectrum of photographs (amplitude 1 / frequency), about 120 kB."""
+    """A JPEG of noise with the spectrum of photographs (amplitude 1 / frequency), about 120 kB."""
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = 1
     channels = [
@@ -78,7 +78,7 @@ class Memory:
 
 
 def contestants(images):
-    """Endless datasets of float images `[SIZE, SIZE, 3]`, or batches of them, by name."""
+    """Endless datasets of float images `[SIZE, SIZE, 3]`, or of batches of them, by name."""
     seeds = stateless_random.example_seeds(0, 0, np.arange(8 * COUNT))
     preprocessing = Preprocessing(image_size=(SIZE, SIZE))
 
@@ -139,7 +139,7 @@ def contestants(images):
 
 
 def verify(datasets):
-    """Shapes, ranges, finite values; ours is the floor's image, mirrored or not."""
+    """Checks shapes, ranges, finite values; our image equals the floor's image or its mirror."""
     for name, dataset in datasets.items():
         images = np.concatenate(
             [image.reshape(-1, SIZE, SIZE, 3) for image in dataset.take(16).as_numpy_iterator()]
@@ -173,9 +173,9 @@ def main(rounds=7, count=192):
             begin = time.process_time()
             for _ in range(count):
                 next(iterator)
-            if turn:  # the first one warms up
+            if turn:  # the first round is a warm-up
                 seconds[name].append((time.process_time() - begin) / count)
-    # These work in the background, so they run when nothing else is measured.
+    # Their work runs in background threads, so nothing else may be measured at the same time.
     for _ in range(rounds // 2):
         for name in whole:
             iterator = iter(datasets[name])

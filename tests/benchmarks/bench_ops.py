@@ -1,12 +1,12 @@
 """The compiled ops beside the same maths in plain TensorFlow, and beside PyTorch's attention.
 
-Every row first checks that the contestants compute the same: outputs and gradients, of a training
-step the loss. Then it lets them take turns (untimed calls for 30 ms, then a timed one) as often as
---rounds says, models 12 times at most, and prints the best and the median time, the spread (the
-middle half of the times as a share of the median), and the share of the FMA peak of these threads,
-measured right after. Ratios above 1 mean that the compiled ops are faster. PyTorch runs in a
-process of its own, in the environment .venv-peers, if `make peers` has made it. Threads are set
-once per process, so each count of threads is a process.
+For every row, outputs and gradients (for a training step the loss) are first checked to be equal.
+Then the implementations are timed in turn, each with untimed calls for 30 ms and one timed call.
+This repeats --rounds times, at most 12 times for models. A row prints the best and the median time,
+the spread (the middle half of the times as a fraction of the median), and the fraction of the FMA
+peak of these threads, which is measured right after. Ratios above 1 mean that the compiled ops are
+faster. PyTorch runs in a separate process in the environment .venv-peers, if `make peers` has made
+it. Each number of threads runs in a separate process, because it is set once per process.
 
 usage: python -m tests.benchmarks.bench_ops [--threads 1 2] [--rounds 30] [--only attention ...]
 """
@@ -49,7 +49,7 @@ def main():
 
 
 class Torch:
-    """PyTorch in its own process; absent (false) without the environment."""
+    """PyTorch in a separate process; false if its environment is missing."""
 
     def __init__(self, threads):
         self._threads, self._process = threads, None
@@ -84,13 +84,14 @@ class Torch:
 
     def time(self):
         seconds = self.ask(warm_up=WARM_UP)["seconds"]
-        # Its threads spin for some milliseconds after their work: not at the cost of who is next.
+        # PyTorch's threads spin for some milliseconds after their work: keep this out of the next
+        # timing.
         time.sleep(0.05)
         return seconds
 
 
 def _time(call):
-    """Seconds of a call after others: threads awake and memory mapped, as inside a model."""
+    """Seconds of one call after warm-up calls: threads are awake, memory is mapped."""
     begin = time.perf_counter()
     while time.perf_counter() < begin + WARM_UP:
         call()
@@ -124,12 +125,12 @@ class Table:
         """Times two or three contestants in turn.
 
         Args:
-            name: of the row.
+            name: name of the row.
             ours, theirs: functions without arguments that return when they are done.
             operations: multiplications and additions of the work.
-            wanted: ratio to plain TensorFlow that is claimed, for two threads.
-            torch: optional `Torch` that is loaded with the same work.
-            most_rounds: of the table's, those that are too long for so many.
+            wanted: claimed ratio to plain TensorFlow, for two threads.
+            torch: optional `Torch`, loaded with the same work.
+            most_rounds: maximum rounds of a slow row.
         """
         contestants = {"ours": lambda: _time(ours), "tensorflow": lambda: _time(theirs)}
         if torch:
@@ -138,7 +139,7 @@ class Table:
         for _ in range(2):
             ours(), theirs()
         for turn in range(min(self.rounds, most_rounds or self.rounds)):
-            # Who begins changes, so that nobody always inherits the same caches.
+            # The first contestant changes, so that none always finds the same caches.
             keys = list(contestants)
             for key in keys[turn % len(keys) :] + keys[: turn % len(keys)]:
                 seconds[key].append(contestants[key]())
@@ -180,7 +181,7 @@ def run(threads, rounds, groups):
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     if not custom_ops.is_compiled():
-        sys.exit(f"error: there is no compiled library: {custom_ops.describe()['reason']}")
+        sys.exit(f"error: the compiled library is not used: {custom_ops.describe()['reason']}")
     print(
         f"\n{threads} threads, {custom_ops.describe()['isas']['chosen']}, TensorFlow "
         f"{tf.__version__}, FMA peak {peak(threads) / 1e9:.0f} GFLOP/s; best, median, spread; "
@@ -188,7 +189,7 @@ def run(threads, rounds, groups):
     )
     table, torch = Table(threads, rounds), Torch(threads)
     if not torch:
-        print("PyTorch: not run, there is no .venv-peers (make peers)")
+        print("PyTorch: not run, .venv-peers is missing (make peers)")
     for group in groups:
         getattr(op_rows, group)(table, torch)
     print(json.dumps(table.rows))

@@ -1,7 +1,8 @@
-"""How fast the images of the data set `shapes` are drawn on one core, before TFDS writes them.
+"""Measures how fast one core draws the images of the data set `shapes`, before TFDS writes them.
 
-The claim is at least 2,000 images/s at 64 x 64. First it is checked that what is timed is what the
-data set holds: the same bytes in chunks of any size, and as stored and decoded.
+The claim is at least 2,000 images/s at 64 x 64. The benchmark first checks that the timed code
+draws the images of the data set: the same bytes in chunks of any size, and after storing and
+decoding.
 
 usage: python -m tests.benchmarks.bench_shapes [seconds per size]
 """
@@ -20,7 +21,7 @@ CHUNK = 32
 
 
 def verify():
-    """Compares images drawn together, one by one, and read from a prepared data set."""
+    """Compares images drawn together, drawn one by one, and read from a prepared data set."""
     together, attributes = shape_images.draw(0, 200, 64)
     for i in range(200):
         alone, _ = shape_images.draw(i, 1, 64)
@@ -33,7 +34,7 @@ def verify():
 
 
 def images_per_second(size, single, seconds):
-    """Returns images per second of processor time, which other processes do not change."""
+    """Returns images per second of processor time, which other processes do not affect."""
     shape_images.draw(0, CHUNK, size, single=single)
     begin, count = time.process_time(), 0
     while (spent := time.process_time() - begin) < seconds:

@@ -1,16 +1,17 @@
 """Does a long run leak? Memory, open files and threads of a training that evaluates and saves.
 
-A small model is trained by `pipelines.pretrain` in a process of its own, with an average of the
-weights, and every few steps a log line, an evaluation and a checkpoint; this process looks at it
-about every 10 s. In the end it gets SIGTERM, has to save and exit with 75, and the checkpoint must
-be whole.
+`pipelines.pretrain` trains a small model in a separate process, with an average of the weights, and
+with a log line, an evaluation and a checkpoint every few steps. This process samples it about every
+10 s. At the end it sends SIGTERM; the training must save, exit with 75, and leave a complete
+checkpoint.
 
-After a warm-up of a tenth of the time, at least 30 s, the rest is cut into two halves. The run is
-flat if in the second half the memory grows by less than `MOST_GROWTH` of its size, the fewest open
-files are as many as in the first half, and the fewest threads at most `MORE_THREADS` more: what is
-open for a moment comes and goes, what leaks raises the floor. Growth is the median slope of all
-pairs of samples, because a checkpoint that is being written changes the memory for a moment. Exits
-with 1 if the run is not flat. The longer it is, the smaller the leak that it finds.
+The warm-up is a tenth of the time, at least 30 s. The samples after it are split into two halves.
+The run is flat if, in the second half, the memory grows by less than `MOST_GROWTH` of its size, the
+minimum of open files is not higher than in the first half, and the minimum of threads is at most
+`MORE_THREADS` higher. Minima are compared because files that are open for a moment do not raise
+them, while leaked files do. Growth is the median slope of all pairs of samples, because writing a
+checkpoint changes the memory for a moment. The program exits with 1 if the run is not flat. Longer
+runs find smaller leaks.
 
 usage: python -m tests.benchmarks.bench_soak [minutes, 20] [file for the JSON]
 """
@@ -28,8 +29,8 @@ import numpy as np
 
 from pipelines.runs import checkpoints
 
-MOST_GROWTH = 0.01  # The allocator alone makes steps of half of that.
-MORE_THREADS = 2  # TensorFlow's pools start threads when they are needed.
+MOST_GROWTH = 0.01  # The allocator alone causes half of this.
+MORE_THREADS = 2  # TensorFlow's pools start threads on demand.
 INTERVAL = 10  # Seconds between samples; less in short runs, so that each half has 20.
 BATCH = 32
 SETTINGS = (
@@ -63,7 +64,7 @@ def start(workdir):
 
 
 def last_step(workdir):
-    """The last step in the metrics, 0 before there is one; reads the end of the file only."""
+    """The last step in the metrics, or 0 if there is none; reads only the end of the file."""
     try:
         with open(os.path.join(workdir, "metrics.jsonl"), "rb") as file:
             file.seek(max(0, os.path.getsize(file.name) - 4096))
@@ -74,7 +75,7 @@ def last_step(workdir):
 
 
 def folder_size(path):
-    """Bytes of all files below `path`, of which some may vanish meanwhile."""
+    """Bytes of all files below `path`; files may be deleted during the count."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
@@ -86,7 +87,7 @@ def folder_size(path):
 
 
 def sample(process, workdir):
-    """What the process holds now."""
+    """The memory, open files and threads that the process has now."""
     with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
         status = dict(line.split(":", 1) for line in file)
     return {
@@ -101,7 +102,7 @@ def sample(process, workdir):
 
 
 def watch(process, workdir, seconds, interval):
-    """Samples from the first logged step on, with progress lines."""
+    """Samples the process after the first logged step, and prints progress lines."""
     while not last_step(workdir):
         assert process.poll() is None, "the training ended before its first step"
         time.sleep(0.1)
@@ -125,7 +126,7 @@ def watch(process, workdir, seconds, interval):
 
 
 def stop(process, workdir):
-    """Ends the training as an operator does, and looks at what it leaves behind."""
+    """Stops the training with SIGTERM, and checks the checkpoint that it leaves."""
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 75, f"the training ended with {process.returncode}"
     found = checkpoints.steps(os.path.join(workdir, "checkpoints"))
@@ -171,7 +172,7 @@ def main(minutes=20, path=None):
     seconds = 60 * float(minutes)
     warm_up = max(30, seconds / 10)
     interval = min(INTERVAL, (seconds - warm_up) / 40)
-    assert interval > 0.1, "at least a minute: the first 30 s are warm-up"
+    assert interval > 0.1, "run at least a minute: the first 30 s are warm-up"
     with tempfile.TemporaryDirectory() as folder:
         workdir = os.path.join(folder, "run")
         process = start(workdir)

@@ -1,7 +1,7 @@
-"""What the training loop costs over the bare compiled train step.
+"""Measures the cost of the training loop over the bare compiled train step.
 
-Both run the same compiled function on the same prefetched random batches, alternately; the loop
-adds signals, progress lines, metrics and TensorBoard. The claim is at most 5 %.
+Both run the same compiled function on the same prefetched random batches, in turn. The loop adds
+signals, progress lines, metrics and TensorBoard. The claim is at most 5 %.
 
 usage: python -m tests.benchmarks.bench_train_loop [rounds] [steps per round]
 """
@@ -41,7 +41,7 @@ def random_batches():
 
 
 class NoStore:
-    """Stands for the checkpoints: saving is not part of the loop's cost."""
+    """Replaces the checkpoints: their cost is not measured."""
 
     def save(self, step):
         del step
@@ -82,7 +82,7 @@ def main(rounds=6, steps_per_round=12):
 
         def loop():
             start = int(trainer.step.numpy())
-            # Aligned, so that one log line falls into it.
+            # The range is aligned so that it contains one log line.
             end = start - start % steps_per_round + steps_per_round
             progress = Progress(run, step=start, total_steps=end, batch_size=BATCH)
             with progress, contextlib.redirect_stdout(io.StringIO()):

@@ -1,6 +1,6 @@
-"""The rows of bench_ops.py: what is computed, checked and timed.
+"""The rows of bench_ops.py: computation, check and timing of each.
 
-On CPUs a `tf.function` returns when its results are there, so calling it is what is timed:
+On CPUs a `tf.function` returns when its results are computed, so the benchmark times the call.
 `numpy()` would add a copy of the result to both sides.
 """
 
@@ -13,7 +13,7 @@ import custom_ops
 import vit_tf
 
 _TORCH = {tf.float32: "float32", tf.bfloat16: "bfloat16"}
-# Largest difference between contestants, as a share of the largest number.
+# Largest difference between contestants, as a fraction of the largest number.
 _CLOSE = {tf.float32: 1e-5, tf.bfloat16: 2e-2}
 
 
@@ -40,7 +40,7 @@ def attention(table, torch):
 
 
 def axial(table, torch):
-    del torch  # Has no attention along an axis.
+    del torch  # It has no attention along an axis.
     for side in (14, 56):
         for axis in (1, 2):
             qkv = _normal([8, side, side, 3 * 768], tf.float32)
@@ -108,7 +108,7 @@ def models(table, torch):
 
 
 def _attention(qkv, heads, axis, backward, implementation):
-    """A function without arguments: attention, or the pair of it and the gradient for ones."""
+    """A function without arguments: attention, or attention and the gradient for ones."""
     function = custom_ops.attention
     if axis is not None:
         function = functools.partial(custom_ops.axial_attention, axis=axis)
@@ -169,7 +169,7 @@ def _normal(shape, dtype):
 
 
 def _check(name, ours, theirs, dtype):
-    """Compares outputs, and gradients where there are some."""
+    """Compares outputs and, if the row has them, gradients."""
     pairs = zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True)
     for one, other in pairs:
         one, other = (tf.cast(x, tf.float64).numpy() for x in (one, other))

@@ -1,5 +1,5 @@
-// How many float32 operations a second a core does at best: multiplications and additions in
-// registers, in the vectors that this file is compiled for.
+// Measures the peak rate of float32 operations on one core: multiplications and additions in
+// registers, in vectors of the instruction set that this file is compiled for.
 #include <chrono>
 
 typedef float V __attribute__((vector_size(VECTOR_BYTES)));
@@ -16,7 +16,7 @@ extern "C" double peak_flops(double seconds) {
     for (int i = 0; i < kRounds; ++i) {
 #pragma GCC unroll 12
       for (int j = 0; j < kSums; ++j) sums[j] = sums[j] * factor + term;
-      // Keeps the compiler from computing several rounds at once.
+      // Keeps the compiler from merging several rounds.
 #pragma GCC unroll 12
       for (int j = 0; j < kSums; ++j) asm volatile("" : "+v"(sums[j]));
     }

@@ -1,9 +1,9 @@
-"""PyTorch's attention, timed on request: started by bench_ops.py in an environment with PyTorch.
+"""Times PyTorch's attention; bench_ops.py starts it in an environment with PyTorch.
 
-Reads one JSON object a line: {"load": path of an .npy with a packed projection float32, "heads",
-"dtype", "backward", "threads"} prepares; {"warm_up": seconds} runs for so long, then times one run
-and answers {"seconds": its time}; {"save": path} writes an .npz of what a run returns, as float32.
-The time includes what takes the packed projection apart and puts the heads together, as in a model.
+Reads one JSON object per line. {"load": path of an .npy with a packed float32 projection, "heads",
+"dtype", "backward", "threads"} prepares a run. {"warm_up": seconds} runs for this time, then times
+one run and answers {"seconds": its time}. {"save": path} writes an .npz of the results of a run, as
+float32. The time includes splitting the packed projection and joining the heads, as in a model.
 """
 
 import json
@@ -37,7 +37,7 @@ def main():
 
 
 def prepare(load, heads, dtype, backward):
-    """A function that runs attention once; returns `[out]`, `[B, N, D]`, or `[out, d_qkv]`."""
+    """A function that runs attention once; it returns `[out]`, `[B, N, D]`, or `[out, d_qkv]`."""
     qkv = torch.from_numpy(np.load(load)).to(getattr(torch, dtype)).requires_grad_(backward)
     batch, tokens, width = qkv.shape
     gradient = torch.ones(batch, tokens, width // 3, dtype=qkv.dtype)

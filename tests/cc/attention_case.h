@@ -1,4 +1,4 @@
-// Inputs for attention: what the tests and the oracle start from.
+// Inputs of attention, for the tests and the oracle.
 #ifndef TESTS_CC_ATTENTION_CASE_H_
 #define TESTS_CC_ATTENTION_CASE_H_
 
@@ -15,11 +15,11 @@ namespace vit_test {
 struct AttentionCase {
   vit::DType type;
   vit::AttentionShape shape;
-  int64_t rows = 0, columns = 0;  // of the grid that distances are measured on
-  // Contents of the tensors. `strides` are those of the bias, which is empty where there is none.
+  int64_t rows = 0, columns = 0;  // the grid of the tap distance
+  // Contents of the tensors. `strides` are the strides of the bias, which is empty without a bias.
   std::vector<double> qkv, d_out, bias;
   vit::AttentionBias strides = {};
-  double explicit_scale = 0;  // 0: that of the head size
+  double explicit_scale = 0;  // 0: the default scale of the head size
 
   int64_t positions() const { return shape.batch * shape.lines * shape.tokens; }
   int64_t width() const { return shape.heads * shape.head_size; }
@@ -29,8 +29,9 @@ struct AttentionCase {
   bool has_taps() const { return shape.lines == 1; }
 };
 
-// Gives the problem a bias of zeros that distinguishes the dimensions of `mask`: bits 0 to 4 for
-// keys, queries, heads, lines and batch. They lie in memory in the `order` given, fastest first.
+// Gives the problem a bias of zeros that has the dimensions in `mask` (bits 0 to 4: keys, queries,
+// heads, lines, batch) and is broadcast over the others. `order` lists its dimensions in memory,
+// fastest first.
 inline void shape_bias(AttentionCase& problem, int mask,
                        const std::vector<int>& order = {0, 1, 2, 3, 4}) {
   const vit::AttentionShape& shape = problem.shape;
@@ -46,7 +47,7 @@ inline void shape_bias(AttentionCase& problem, int mask,
   problem.bias.assign(static_cast<size_t>(count), 0.0);
 }
 
-// The numbers that a type holds, normal and times `scale`.
+// Random normal numbers times `scale`, rounded to the type.
 inline std::vector<double> normals(Random& random, vit::DType type, int64_t count,
                                    double scale = 1) {
   std::vector<double> result(static_cast<size_t>(count));
@@ -54,7 +55,7 @@ inline std::vector<double> normals(Random& random, vit::DType type, int64_t coun
   return result;
 }
 
-// A third of the keys is closed, and about every eighth query has none.
+// Closes about a third of the keys with -inf, and all keys for about every eighth query.
 inline void fill_bias(Random& random, AttentionCase& problem) {
   for (double& x : problem.bias) {
     x = random.below(3) ? rounded_to(accumulator(problem.type), random.normal()) : -HUGE_VAL;
@@ -64,7 +65,8 @@ inline void fill_bias(Random& random, AttentionCase& problem) {
   const int64_t last = n * (problem.strides.query_stride + problem.strides.key_stride);
   for (int64_t i = 0; i < n; ++i) {
     if (random.below(8)) continue;
-    // For the first head, line and batch element; those of the others follow by chance.
+    // Closes all keys for the first head, line and batch element. For the others the result is
+    // random.
     for (int64_t j = 0; j < n; ++j) {
       const int64_t at = i * problem.strides.query_stride + j * problem.strides.key_stride;
       if (at < last) problem.bias[static_cast<size_t>(at)] = -HUGE_VAL;
@@ -81,7 +83,7 @@ inline AttentionCase make(Random& random, vit::DType type, const vit::AttentionS
   return problem;
 }
 
-// Attention along `tokens`: of sequences, or of 3 lines of a grid along an axis.
+// The shape of attention over `tokens` tokens: of sequences, or of 3 lines of a grid along an axis.
 inline vit::AttentionShape shape_of(int axis, int64_t batch, int64_t tokens, int64_t heads,
                                     int64_t size) {
   if (axis == 0) return vit::sequence_shape(batch, tokens, heads, size);

@@ -1,4 +1,5 @@
-// How attention runs: threads change no bit, and scratch is small; without it calls fail.
+// How attention runs: the number of threads changes no bit, scratch is small, and calls without
+// scratch fail.
 #include "tests/cc/attention_run.h"
 
 namespace {
@@ -45,7 +46,7 @@ void test_scratch() {
               {{type, vit::sequence_shape(1, tokens, 2, size), 1, nullptr, {}}, nullptr, nullptr});
         };
         EXPECT(bytes(4000) - bytes(2000) <= 2 * (bytes(2000) - bytes(1000)) + 256,
-               "it does not grow with the tokens: %lld, %lld, %lld",
+               "scratch grows faster than the tokens: %lld, %lld, %lld",
                static_cast<long long>(bytes(1000)), static_cast<long long>(bytes(2000)),
                static_cast<long long>(bytes(4000)));
         EXPECT(type == DType::kFloat64 || bytes(1370) < 2 << 20, "1370 tokens take %lld bytes",
@@ -64,10 +65,11 @@ void test_scratch() {
 
         scratch_use().refuse = true;
         const vit::Result out_of_memory = vit::Result::kOutOfMemory;
-        EXPECT(run.forward(vit::serial()) == out_of_memory, "forward does not say so");
-        EXPECT(run.backward(backwards()) == out_of_memory, "backward does not say so");
-        EXPECT(run.bias_gradient(vit::serial()) == out_of_memory, "bias gradient does not say so");
-        EXPECT(run.taps(vit::serial()) == out_of_memory, "taps do not say so");
+        EXPECT(run.forward(vit::serial()) == out_of_memory, "forward does not report it");
+        EXPECT(run.backward(backwards()) == out_of_memory, "backward does not report it");
+        EXPECT(run.bias_gradient(vit::serial()) == out_of_memory,
+               "bias gradient does not report it");
+        EXPECT(run.taps(vit::serial()) == out_of_memory, "taps do not report it");
         scratch_use().refuse = false;
         run.expect_intact();
       });

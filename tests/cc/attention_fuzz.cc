@@ -1,6 +1,6 @@
 // libFuzzer on the interface of cpu/attention/attention.h: shapes, strides, types and contents.
-// Everything must stay inside of its memory and come out the same in any order of the units;
-// results for plain numbers are those of the oracle, so finite.
+// Kernels must not write outside of their outputs, and any order of the units must give the same
+// bits. For plain numbers the results must match the oracle, and so be finite.
 #include <algorithm>
 
 #include "tests/cc/attention_run.h"
@@ -10,14 +10,14 @@ namespace {
 
 using namespace vit_test;
 
-// Products in one run of the oracle, at most.
+// Maximum products in one run of the oracle.
 constexpr int64_t kMostProducts = 40000;
 
 vit::AttentionShape pick_shape(Input& input) {
   const int axis = static_cast<int>(input.pick(0, 2));
   const int64_t heads = input.pick(1, 3), size = input.pick(1, 40), batch = input.pick(0, 3);
   if (axis) return vit::grid_shape(batch, input.pick(0, 24), input.pick(0, 24), heads, size, axis);
-  // Now and then more keys than fit a block, or rows that are packed.
+  // Sometimes uses more keys than a block holds, or so many that rows are packed.
   if (input.pick(0, 15) == 15) {
     return vit::sequence_shape(1, 4 * input.pick(90, 270) + input.pick(0, 3), 1, 1 + size % 2);
   }
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Contents contents = input.contents();
   const int64_t count = problem.positions() * problem.width();
   problem.qkv = input.numbers(problem.type, 3 * count, contents);
-  // Large logits, by powers of two; up to where gradients of half-width numbers stay finite.
+  // Large logits, scaled by powers of two, as long as gradients of 16-bit numbers stay finite.
   const bool plain = contents == Contents::kPlain;
   const int64_t most = type == vit::DType::kFloat16 ? 1 : 3;
   const double times = plain ? ldexp(1, 4 * static_cast<int>(input.pick(0, most))) : 1;

@@ -1,5 +1,5 @@
-// Attention as its definition says, in loops over doubles: what the kernels are compared with, and
-// how far from it the rounding of their type may take them.
+// Attention by its definition, in loops over doubles. Tests compare the kernels with it. It also
+// computes tolerances: the largest errors that rounding to the type can cause.
 #ifndef TESTS_CC_ATTENTION_ORACLE_H_
 #define TESTS_CC_ATTENTION_ORACLE_H_
 
@@ -17,7 +17,7 @@ struct AttentionExpected {
   Expected class_row, distance, entropy;
 };
 
-// One line of one head: rows of q, k, v, d_out, and where they come from.
+// One line of one head: rows of q, k, v and d_out, and their positions in the tensors.
 class AttentionOracle {
  public:
   explicit AttentionOracle(const AttentionCase& problem) : p_(problem), s_(problem.shape) {
@@ -32,7 +32,7 @@ class AttentionOracle {
     result_.entropy = Expected(heads);
     const double default_scale = 1 / sqrt(static_cast<double>(s_.head_size));
     scale_ = p_.explicit_scale > 0 ? p_.explicit_scale : default_scale;
-    // Pairs of bfloat16 are products of rounded weights.
+    // Products of Pairs of bfloat16 multiply rounded weights.
     const bool pairs = p_.type == vit::DType::kBfloat16 && s_.head_size % 2 == 0 &&
                        vit::isa_available(vit::Isa::kAvx512Bf16);
     rounded_ = pairs ? unit(p_.type) : 0;
@@ -48,7 +48,7 @@ class AttentionOracle {
   }
 
  private:
-  // The rows `part` of a tensor of `parts` x [heads, head_size] per position.
+  // Rows `part` of a tensor of `parts` x [heads, head_size] per position.
   std::vector<double> rows(const std::vector<double>& from, int64_t parts, int64_t part) const {
     std::vector<double> result;
     for (int64_t i = 0; i < s_.tokens; ++i) {
@@ -101,7 +101,7 @@ class AttentionOracle {
       highest_error = fmax(highest_error, at(logit_errors, j));
       highest = fmax(highest, p[static_cast<size_t>(j)]);
     }
-    // Nothing is added for a row without keys: zeros without tolerance.
+    // Nothing is added for a query without keys: exact zeros, without tolerance.
     if (!open) {
       result_.statistics.set(kept + n, HUGE_VAL, 0);
       return;
@@ -111,12 +111,13 @@ class AttentionOracle {
     for (double& x : p) sum += x = exp(x - highest);
     for (double& x : p) x /= sum;
 
-    // Largest logits are kept without their scale if they are products only.
+    // Without a bias the kernels store the largest logit without its scale.
     const double unscaled = p_.bias.empty() ? 1 / scale_ : 1;
     const double rounding = u * (16 + static_cast<double>(n) / 16);
     result_.statistics.set(kept, highest * unscaled, highest_error * unscaled);
     result_.statistics.set(kept + n, log2(sum), 3 * highest_error + 2 * rounding);
-    // What the logits may do to a weight, and the rounding of the exponential and of the sum.
+    // The effect of the errors of logits on a weight, and the rounding of the exponential and of
+    // the sum.
     std::vector<double> errors = weight_errors(logits, logit_errors, p);
     for (int64_t j = 0; j < n; ++j) {
       const double relative = rounding + 4 * u * (highest - at(logits, j)) + rounded_;
@@ -124,15 +125,15 @@ class AttentionOracle {
     }
     set_errors(logits, errors, 1);
     const double delta = values(i, p);
-    // Twice in what is computed from weights that were computed again.
+    // Results that use recomputed weights have the error twice.
     set_errors(logits, errors, 2);
     gradients(i, p, delta);
     if (p_.has_taps()) taps(i, p);
   }
 
-  // How far weights p are from those of logits that are wrong by up to `errors`: the lowest and the
-  // highest come from its own logit and all others at opposite ends. So if one key has all of the
-  // weight, it has exactly that, however wrong its logit may be.
+  // How far the weights p can be from weights of logits with errors of up to `errors`. A weight is
+  // lowest or highest if the errors of its own logit and of all others have opposite signs. So a
+  // key that has the whole weight keeps exactly that weight, whatever the error of its logit.
   static std::vector<double> weight_errors(const std::vector<double>& logits,
                                            const std::vector<double>& errors,
                                            const std::vector<double>& p) {
@@ -144,7 +145,7 @@ class AttentionOracle {
         shifted.push_back(logits[j] + sign * errors[j]);
         highest = fmax(highest, shifted[j]);
       }
-      // The others are those before and those behind: a difference from all would cancel.
+      // Sums the weights before and after each key: subtracting from the total would cancel digits.
       std::vector<double> others(p.size(), 0.0);
       double before = 0, behind = 0;
       for (size_t j = 0, k = p.size(); k-- > 0; ++j) {
@@ -163,7 +164,7 @@ class AttentionOracle {
     return result;
   }
 
-  // A closed key has weight 0 exactly. Others may be taken for 0 if they are not normal numbers.
+  // A closed key has weight 0 exactly. Weights that are not normal numbers may be computed as 0.
   void set_errors(const std::vector<double>& logits, const std::vector<double>& errors,
                   double times) {
     errors_.clear();
@@ -172,7 +173,7 @@ class AttentionOracle {
     }
   }
 
-  // out of query i; returns d_out . out, and keeps the same of absolute values.
+  // Computes out of query i. Returns d_out . out, and stores the same sum of absolute values.
   double values(int64_t i, const std::vector<double>& p) {
     const int64_t size = s_.head_size;
     double delta = 0;
@@ -204,7 +205,7 @@ class AttentionOracle {
         result_.d_qkv.add(v + c, at(p, j) * d, at(errors_, j) * fabs(d));
       }
       const double ds = at(p, j) * (product - delta);
-      // delta comes from an output that was rounded to the type.
+      // delta is computed from an output that was rounded to the type.
       const double error =
           (absolute + absolute_delta_) * (at(errors_, j) + at(p, j) * unit(p_.type));
       for (int64_t c = 0; c < size; ++c) {
@@ -220,7 +221,7 @@ class AttentionOracle {
     const int64_t head = b_ * s_.heads + h_, n = s_.tokens, prefix = n - p_.rows * p_.columns;
     const double count = static_cast<double>(n);
     const double patches = static_cast<double>(p_.rows * p_.columns);
-    // Of sums of n * n numbers, one after the other.
+    // The error of sums of n * n numbers, added one after the other.
     const double sum_error = count * unit(accumulator(p_.type));
     for (int64_t j = 0; j < n; ++j) {
       const double x = at(p, j), error = at(errors_, j) + sum_error * x;

@@ -1,4 +1,4 @@
-// The kernels of attention on the inputs of a test, and what must hold of their results.
+// Runs the attention kernels on the inputs of a test, and checks their results.
 #ifndef TESTS_CC_ATTENTION_RUN_H_
 #define TESTS_CC_ATTENTION_RUN_H_
 
@@ -10,7 +10,7 @@
 
 namespace vit_test {
 
-// The tensors of a case, and the kernels on them.
+// The tensors of a case, and the kernels that run on them.
 struct AttentionRun {
   const AttentionCase& problem;
   Tensor qkv, d_out, bias;
@@ -35,7 +35,7 @@ struct AttentionRun {
     strides.data = problem.bias.empty() ? nullptr : bias.data();
   }
 
-  // Lines with taps.
+  // The number of lines that have taps.
   int64_t heads() const {
     return problem.has_taps() ? problem.shape.batch * problem.shape.heads : 0;
   }
@@ -99,9 +99,9 @@ struct AttentionRun {
     expect_intact();
   }
 
-  // The weights of a query that has a key add up to 1, whatever the rounding of its logits did to
-  // them: those of query 0 in class_row, and those of all in the gradient of v, which adds up to
-  // that of out.
+  // The weights of a query that has keys add up to 1, whatever the rounding errors of its logits.
+  // This is checked for query 0 in class_row, and for all queries in the gradient of v, whose sum
+  // is the sum of the gradient of out.
   void expect_sums() {
     const vit::AttentionShape& s = problem.shape;
     const double u = unit(bias.type()), n = static_cast<double>(s.tokens);
@@ -125,7 +125,7 @@ struct AttentionRun {
           want += d_out.at(at * width + c);
           magnitude += fabs(d_out.at(at * width + c));
         }
-        // Weights that are no normal numbers count as 0.
+        // Weights that are not normal numbers count as 0.
         EXPECT(fabs(got - want) <= error * magnitude + n * smallest(problem.type) + n * 0x1p-100,
                "d_v of column %lld, line %lld adds up to %.9g, not %.9g +- %.3g",
                static_cast<long long>(c), static_cast<long long>(line), got, want,

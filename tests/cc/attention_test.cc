@@ -8,7 +8,7 @@ namespace {
 using namespace vit_test;
 using vit::DType;
 
-// Around the widths of vectors and tiles, with batch, axis and bias in turn.
+// Sizes around the widths of vectors and tiles, with different batches, axes and biases.
 void test_sizes() {
   int turn = 0;
   for (int64_t tokens : {1, 3, 7, 15, 16, 17, 31, 33, 50, 97, 130, 197}) {
@@ -55,7 +55,7 @@ void test_long_lines() {
   }
 }
 
-// Another scale than that of the head size, with a bias and without.
+// A scale other than the default, with a bias and without.
 void test_scale() {
   int turn = 0;
   for (double scale : {0.02, 0.3, 1.0, 2.3}) {
@@ -81,16 +81,16 @@ void test_scale() {
     testing("allowed scales: %s", name(type));
     const bool wide = type == DType::kFloat64;
     for (double scale : {1.0, 0x1p-126, 0x1p126, wide ? 0x1p-1022 : 1, wide ? 0x1p1022 : 1}) {
-      EXPECT(vit::is_attention_scale(type, scale), "%g is refused", scale);
+      EXPECT(vit::is_attention_scale(type, scale), "%g is rejected", scale);
     }
     for (double scale : {0.0, -0.0, -1.0, double{NAN}, HUGE_VAL, -HUGE_VAL, 0x1p-1074,
                          wide ? 0.0 : 0x1p-127, wide ? 0.0 : 0x1p127}) {
-      EXPECT(!vit::is_attention_scale(type, scale), "%g is taken", scale);
+      EXPECT(!vit::is_attention_scale(type, scale), "%g is accepted", scale);
     }
   }
 }
 
-// Whatever the bias is broadcast over, and however it lies.
+// Every set of dimensions that a bias can be broadcast over, and several orders in memory.
 void test_bias() {
   for (int axis = 0; axis < 3; ++axis) {
     for (int mask = 0; mask < 32; ++mask) {
@@ -107,7 +107,7 @@ void test_bias() {
   }
 }
 
-// Rows without keys: exact zeros, whatever the tokens and the gradients of these rows are.
+// Queries without keys: exact zeros, whatever their tokens and gradients are.
 void test_closed_rows() {
   for (DType type : kFloatTypes) {
     for (int mask : {0, 1, 2, 3, 8, 31}) {
@@ -127,7 +127,7 @@ void test_closed_rows() {
         for (int64_t i = 0; i < run.out.count(); ++i) EXPECT(run.out.at(i) == 0, "out is not 0");
       });
     }
-    // Some rows of one head, whose q and d_out must have no effect.
+    // Closes some rows of one head: their q and d_out must have no effect.
     for (int64_t size : {5, 20}) {
       Random random(6);
       AttentionCase problem = make(random, type, vit::sequence_shape(1, 37, 1, size));

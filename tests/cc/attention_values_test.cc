@@ -8,7 +8,7 @@ namespace {
 using namespace vit_test;
 using vit::DType;
 
-// Of a query with one key the weight is 1, and nothing but v and its gradient depends on anything.
+// With a single key its weight is 1: the output is v, and only v has a gradient.
 void test_one_key() {
   for (DType type : kFloatTypes) {
     for (int64_t tokens : {1, 23}) {
@@ -61,7 +61,7 @@ void test_large_logits() {
         compare(make(random, type, vit::sequence_shape(1, 37, 2, size), scale), "large logits", 2);
       }
     }
-    // One key has all of the weight: the exponentials of all others underflow.
+    // One key has the whole weight: the exponentials of all other keys underflow.
     Random random(10);
     AttentionCase problem = make(random, type, vit::sequence_shape(1, 23, 1, 4));
     shape_bias(problem, 1);
@@ -71,8 +71,8 @@ void test_large_logits() {
   }
 }
 
-// Only -inf closes a key. Any other number is one to be added, for a row of them too: far below all
-// logits they make them equal.
+// Only -inf closes a key. Any other number is added to the logits, even if all keys of a query have
+// it. If it is far below all logits, it makes them equal.
 void test_large_bias() {
   for (DType type : kFloatTypes) {
     const bool is_double = type == DType::kFloat64;
@@ -89,11 +89,12 @@ void test_large_bias() {
         for (int64_t j = 0; j < 37; ++j) {
           for (int64_t i : {0, 3, 36}) set(i, j);  // whole rows
           if (j % 3 == 0) set(5, j);
-          set(j, 7);  // a key for all
+          set(j, 7);  // a key for all queries
         }
         compare(problem, "large bias", 1);
 
-        // As a mask: rows of nothing else are as if all of their logits were 0.
+        // The same bias as a mask: a query with only such numbers has equal weights, as if its
+        // logits were 0.
         AttentionCase same = problem;
         for (int64_t i : {0, 3, 36}) {
           std::fill_n(same.qkv.begin() + 6 * i * size, 2 * size, 0.0);
@@ -122,11 +123,11 @@ void test_large_bias() {
   }
 }
 
-// Whether an element of a result depends on one that is not finite: never, so that it keeps its
-// bits, always, so that it is not finite itself, or by chance.
+// Whether an element of a result depends on an element that is not finite. kNever: it keeps its
+// bits. kAlways: it is not finite either. kMaybe: both are allowed.
 enum Reach { kNever, kAlways, kMaybe };
 
-// reach(row, column) is asked for rows of `head`; nothing reaches the others.
+// reach(row, column) returns the Reach of rows of `head`; for other heads it is kNever.
 template <class ReachOf>
 void expect_reached(const char* what, const Tensor& before, const Tensor& after, int64_t heads,
                     int64_t size, int64_t head, const ReachOf& reach) {
@@ -134,7 +135,7 @@ void expect_reached(const char* what, const Tensor& before, const Tensor& after,
     const bool same_head = i / size % heads == head;
     const Reach expected = same_head ? reach(i / size / heads, i % size) : kNever;
     if (expected == kAlways) {
-      EXPECT(!isfinite(after.at(i)), "%s[%lld] hides it: %g", what, static_cast<long long>(i),
+      EXPECT(!isfinite(after.at(i)), "%s[%lld] stays finite: %g", what, static_cast<long long>(i),
              after.at(i));
     } else if (expected == kNever) {
       EXPECT(after.at(i) == before.at(i), "%s[%lld] changes from %g to %g", what,
@@ -143,8 +144,8 @@ void expect_reached(const char* what, const Tensor& before, const Tensor& after,
   }
 }
 
-// NaN and Inf reach what depends on them and nothing else: not the other lanes of a vector,
-// not another head, not the other number of a pair.
+// NaN and Inf change the elements that depend on them and no others: no other lane of a vector, no
+// other head, and not the other number of a pair.
 void test_not_finite() {
   const int64_t tokens = 37, heads = 2, token = 20, head = 1, column = 3;
   enum Part { kQuery, kKey, kValue, kDOut };
@@ -170,7 +171,8 @@ void test_not_finite() {
             after.qkv.set((token * 3 + part) * heads * size + at, poison);
           }
           after.all(vit::serial());
-          // Logits of -Inf close a key, those of +Inf give NaN: the signs of q decide.
+          // A logit of -Inf closes a key, a logit of +Inf gives NaN; which one depends on the sign
+          // of q.
           const bool by_chance = part == kKey && isinf(poison);
           expect_reached("out", before.out, after.out, heads, size, head,
                          [&](int64_t row, int64_t c) {
@@ -178,7 +180,7 @@ void test_not_finite() {
                            if (part == kQuery) return when(row == token);
                            return part == kValue ? when(c == column) : when(part == kKey);
                          });
-          // Rows of d_qkv are q, k and v of a token in turn.
+          // Rows of d_qkv are the q, k and v rows of each token, in this order.
           expect_reached("d_qkv", before.d_qkv, after.d_qkv, heads, size, head,
                          [&](int64_t row, int64_t c) {
                            const int64_t of = row % 3;
@@ -196,8 +198,8 @@ void test_not_finite() {
   }
 }
 
-// An infinite k closes its key for queries of the other sign, also where the last element of a pair
-// is no query or no key: then logits are 0 * Inf.
+// An infinite k closes its key for queries of the other sign. This also holds if the last element
+// of a pair is no query or no key, where logits are 0 * Inf.
 void test_infinite_key() {
   const int64_t key = 2, column = 1;
   for (int64_t tokens : {4, 5, 17, 18, 37}) {
@@ -220,7 +222,7 @@ void test_infinite_key() {
               EXPECT(isnan(run.out.at(i)) == (sign > 0), "out[%lld] is %g",
                      static_cast<long long>(i), run.out.at(i));
             }
-            // Its weight is 0, but 0 * Inf is part of the gradient of q.
+            // The weight of the key is 0, but the gradient of q contains 0 * Inf.
             for (int64_t i = 0; i < run.d_qkv.count(); ++i) {
               const bool of_q = i / size % 3 == 0 && i % size == column;
               EXPECT(isfinite(run.d_qkv.at(i)) == (sign < 0 && !of_q), "d_qkv[%lld] is %g",

@@ -1,4 +1,4 @@
-// Checks that go on after a failure, and random numbers: what every test of the kernels needs.
+// Checks that continue after a failure, and random numbers, for all tests of the kernels.
 #ifndef TESTS_CC_CHECK_H_
 #define TESTS_CC_CHECK_H_
 
@@ -18,7 +18,7 @@ namespace vit_test {
 struct State {
   int64_t checks = 0;
   int failures = 0;
-  std::string now;  // what is being tested
+  std::string now;  // description of the current checks
 };
 inline State& state() {
   static State state;
@@ -31,7 +31,7 @@ inline std::string format(const char* text, va_list arguments) {
   return buffer;
 }
 
-// Says what the following checks are about; failures repeat it.
+// Sets the description of the checks that follow; failures print it.
 __attribute__((format(printf, 1, 2))) inline void testing(const char* text, ...) {
   va_list arguments;
   va_start(arguments, text);
@@ -39,7 +39,7 @@ __attribute__((format(printf, 1, 2))) inline void testing(const char* text, ...)
   va_end(arguments);
 }
 
-// The program ends after this many failures.
+// The program stops after this many failures.
 constexpr int kMaxFailures = 20;
 
 __attribute__((format(printf, 3, 4))) inline void fail(const char* file, int line, const char* text,
@@ -54,14 +54,14 @@ __attribute__((format(printf, 3, 4))) inline void fail(const char* file, int lin
   exit(1);
 }
 
-// EXPECT(condition, "format", values...): the text says what was found instead.
+// EXPECT(condition, "format", values...): the text reports the actual value.
 #define EXPECT(condition, ...)                                         \
   do {                                                                 \
     ++vit_test::state().checks;                                        \
     if (!(condition)) vit_test::fail(__FILE__, __LINE__, __VA_ARGS__); \
   } while (false)
 
-// Whether a part of a test is to run: those that the command line names, or all.
+// Whether to run a group of checks: one that the command line names, or all of them without names.
 inline bool wanted(int argc, char** argv, const char* part) {
   for (int i = 1; i < argc; ++i) {
     if (strcmp(argv[i], part) == 0) return true;
@@ -69,13 +69,13 @@ inline bool wanted(int argc, char** argv, const char* part) {
   return argc < 2;
 }
 
-// The exit code of a test. Without a check something is wrong with the command line.
+// The exit code of a test. No checks at all is a failure too: the command line has a wrong name.
 inline int finish() {
   printf("%lld checks, %d failures\n", static_cast<long long>(state().checks), state().failures);
   return state().failures || !state().checks;
 }
 
-// Calls body() with each instruction set that this processor has, by VIT_ISA.
+// Calls body() with each instruction set that this processor has, set by VIT_ISA.
 template <class Body>
 void for_each_isa(const Body& body) {
   for (int i = 0; i < vit::kIsaCount; ++i) {
@@ -88,7 +88,7 @@ void for_each_isa(const Body& body) {
 }
 inline const char* isa() { return vit::isa_name(vit::current_isa()); }
 
-// The generator SplitMix64: the same numbers everywhere.
+// The generator SplitMix64: it returns the same numbers on every platform.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -98,7 +98,7 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  // From [0, count).
+  // An integer in [0, count).
   int64_t below(int64_t count) {
     return static_cast<int64_t>(bits() % static_cast<uint64_t>(count));
   }

@@ -1,4 +1,4 @@
-// Shapes and numbers from libFuzzer's bytes.
+// Makes shapes and numbers from the bytes of libFuzzer.
 #ifndef TESTS_CC_FUZZ_H_
 #define TESTS_CC_FUZZ_H_
 
@@ -9,18 +9,18 @@
 
 namespace vit_test {
 
-// Numbers of tensors: plain ones, plain ones with a few that are hard, or any bits.
+// Contents of tensors: plain numbers, plain numbers with a few hard ones, or any bits.
 enum class Contents { kPlain, kHard, kAny };
 
 class Input {
  public:
   Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
 
-  // From [low, high]; `low` at the end of the bytes.
+  // An integer in [low, high]; `low` after the end of the bytes.
   int64_t pick(int64_t low, int64_t high) { return low + next() % (high - low + 1); }
 
   Contents contents() {
-    // Plain ones most of the time: their results are compared.
+    // Plain numbers most of the time, because only their results are compared.
     const int64_t x = pick(0, 3);
     return x == 3 ? Contents::kAny : x == 2 ? Contents::kHard : Contents::kPlain;
   }
@@ -43,7 +43,7 @@ class Input {
     return result;
   }
 
-  // Uses one of the instruction sets that this processor has.
+  // Selects one of the instruction sets that this processor has.
   void pick_isa() {
     const vit::Isa isa = static_cast<vit::Isa>(pick(0, vit::kIsaCount - 1));
     if (vit::isa_available(isa)) {

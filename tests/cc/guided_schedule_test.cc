@@ -1,5 +1,5 @@
-// GuidedSchedule: every unit goes to one thread, whatever the threads do, in chunks that get
-// smaller.
+// GuidedSchedule: every unit goes to exactly one thread, whatever the timing of the threads, in
+// chunks that never become larger.
 #include "custom_ops/cc/guided_schedule.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ int failures = 0;
 void expect(bool condition, const char* what, int64_t total, int64_t threads, int64_t min_chunk) {
   if (condition) return;
   ++failures;
-  fprintf(stderr, "not so: %s (%lld units, %lld threads, chunks of at least %lld)\n", what,
+  fprintf(stderr, "failed: %s (%lld units, %lld threads, chunks of at least %lld)\n", what,
           static_cast<long long>(total), static_cast<long long>(threads),
           static_cast<long long>(min_chunk));
 }
@@ -30,14 +30,14 @@ void check_chunks(int64_t total, int64_t threads, int64_t min_chunk) {
     expect(size >= min_chunk || end == total, "only the last is small", total, threads, min_chunk);
     expect(size <= before, "chunks get no larger", total, threads, min_chunk);
     if (count == 0) {
-      // So that the thread that takes it is not the last to end.
+      // So the thread that takes the first chunk does not finish last.
       expect(size <= std::max(min_chunk, total / threads), "the first is at most the average",
              total, threads, min_chunk);
     }
     reached = end, before = size, ++count;
   }
-  expect(reached == std::max<int64_t>(total, 0), "all is given", total, threads, min_chunk);
-  expect(!schedule.next(&begin, &end), "then there is nothing", total, threads, min_chunk);
+  expect(reached == std::max<int64_t>(total, 0), "all units are taken", total, threads, min_chunk);
+  expect(!schedule.next(&begin, &end), "no chunk follows the last one", total, threads, min_chunk);
 }
 
 void check_threads(int64_t total, int threads) {

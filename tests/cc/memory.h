@@ -1,4 +1,4 @@
-// Tensors between guards, and the scratch of the kernels.
+// Tensors with guard bytes around them, and an allocator for the scratch of the kernels.
 #ifndef TESTS_CC_MEMORY_H_
 #define TESTS_CC_MEMORY_H_
 
@@ -31,7 +31,7 @@ constexpr int kNan = 0xff;
 // A byte that fills guards of outputs.
 constexpr int kCanary = 0xa5;
 
-// The scratch that kernels allocate.
+// Statistics and settings of the scratch allocator.
 struct ScratchUse {
   std::atomic<bool> refuse{false};   // allocations fail
   std::atomic<int64_t> largest{0};   // bytes of the largest piece
@@ -41,9 +41,9 @@ inline ScratchUse& scratch_use() {
   return use;
 }
 
-// Elements of one type in memory of their own, aligned as an element has to be and no better if
-// `shift` is odd. Inputs have NaN before and behind them, so that results show if a kernel reads
-// there; outputs have a canary. With AddressSanitizer neither may be touched.
+// Elements of one type in memory of their own. An odd `shift` gives them only the alignment of
+// their type. Inputs have NaN before and after them, so a kernel that reads there gives a wrong
+// result; outputs have a canary. With AddressSanitizer any access there is an error.
 class Tensor {
  public:
   enum Use { kInput, kOutput };
@@ -80,10 +80,10 @@ class Tensor {
   double at(int64_t i) const { return load_number(type_, data_ + i * size_); }
   void set(int64_t i, double x) { store_number(type_, x, data_ + i * size_); }
 
-  // Again as before the first call of a kernel.
+  // Resets the contents, to call a kernel again.
   void forget() { memset(data_, kNan, static_cast<size_t>(bytes())); }
 
-  // Whether nothing has been written that must not be: guards, and inputs.
+  // Whether guards and inputs are unchanged.
   bool intact() {
     poison(false);
     const int guard = use_ == kInput ? kNan : kCanary;
@@ -127,7 +127,7 @@ class Tensor {
   std::vector<uint8_t> kept_;
 };
 
-// What a result should be, and how far it may be from that.
+// The expected values of a result, and their tolerances.
 struct Expected {
   std::vector<double> value, tolerance;
   explicit Expected(int64_t count = 0)
@@ -142,7 +142,7 @@ struct Expected {
   }
 };
 
-// Within the tolerance and one rounding to the type. What should be 0 exactly has tolerance 0.
+// Checks values within the tolerance plus one rounding to the type. Exact zeros have tolerance 0.
 inline void expect_near(const char* what, const Tensor& got, const Expected& expected) {
   EXPECT(got.count() == static_cast<int64_t>(expected.value.size()), "%s has %lld elements", what,
          static_cast<long long>(got.count()));
@@ -154,7 +154,7 @@ inline void expect_near(const char* what, const Tensor& got, const Expected& exp
             ? 0
             : tolerance + 1.001 * unit(got.type()) * fabs(want) + smallest(got.type());
     const double x = got.at(i);
-    // So that NaN fails. Infinity is an infinity.
+    // This form of the condition rejects NaN. Infinity must be equal.
     if (fabs(x - want) <= most || x == want) continue;
     EXPECT(false, "%s[%lld] is %.9g, not %.9g +- %.3g", what, static_cast<long long>(i), x, want,
            most);

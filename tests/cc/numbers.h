@@ -1,5 +1,5 @@
-// Element types as the standard defines them, by arithmetic instead of by the bit operations of the
-// kernels: slow, but simple.
+// Element types by their definition, with arithmetic instead of the bit operations of the kernels:
+// slow but simple.
 #ifndef TESTS_CC_NUMBERS_H_
 #define TESTS_CC_NUMBERS_H_
 
@@ -28,7 +28,7 @@ inline double decode(Format format, uint16_t bits) {
   return sign * ldexp(one + mantissa, scale);
 }
 
-// Rounded to nearest, ties to even. A NaN is some NaN of its sign.
+// Rounds to nearest, ties to even. A NaN becomes a NaN of the same sign.
 inline uint16_t encode(Format format, double x) {
   const int sign = signbit(x) ? 0x8000 : 0;
   const int infinity = (2 * format.bias + 1) << format.mantissa;
@@ -37,8 +37,8 @@ inline uint16_t encode(Format format, double x) {
   if (x == 0) return static_cast<uint16_t>(sign);
   int exponent = ilogb(x);
   if (exponent < 1 - format.bias) exponent = 1 - format.bias;
-  // In units of the last place. One that is rounded up to the next power of two carries over into
-  // the exponent, up to infinity.
+  // The value in units of the last place. If it is rounded up to the next power of two, the carry
+  // increases the exponent, up to infinity.
   const int units = static_cast<int>(nearbyint(ldexp(fabs(x), format.mantissa - exponent)));
   const int64_t bits =
       (static_cast<int64_t>(exponent + format.bias - 1) << format.mantissa) + units;
@@ -97,7 +97,7 @@ inline double rounded_to(vit::DType type, double x) {
   return load_number(type, &bits);
 }
 
-// Half a unit in the last place of 1, and of the smallest numbers.
+// Half a unit in the last place of 1; `smallest` is the same for the smallest numbers.
 inline double unit(vit::DType type) {
   switch (type) {
     case vit::DType::kFloat32:
@@ -117,7 +117,7 @@ inline double smallest(vit::DType type) {
   return type == vit::DType::kFloat16 ? 0x1p-25 : 0x1p-126;
 }
 
-// In which sums are kept.
+// The type that sums are kept in.
 inline vit::DType accumulator(vit::DType type) {
   return type == vit::DType::kFloat64 ? type : vit::DType::kFloat32;
 }

@@ -1,6 +1,6 @@
-// libFuzzer on the interface of cpu/patch_embed/patch_embed.h: shapes, types and contents.
-// Everything must stay inside of its memory and come out the same in any order of the units;
-// results for plain numbers are those of the oracle, so finite.
+// libFuzzer on the interface of cpu/patch_embed/patch_embed.h: shapes, types and contents. Kernels
+// must not write outside of their outputs, and any order of the units must give the same bits. For
+// plain numbers the results must match the oracle, and so be finite.
 #include <algorithm>
 
 #include "tests/cc/fuzz.h"
@@ -12,10 +12,11 @@ namespace {
 using namespace vit_test;
 using vit::DType;
 
-// Products in one run of the oracle, at most.
+// Maximum products in one run of the oracle.
 constexpr int64_t kMostProducts = 200000;
 
-// Extracts patches and restores images: the bytes of patches come back, all others are 0.
+// Extracts patches and restores images: the bytes of patches must be restored, all others must be
+// 0.
 void cut(const PatchCase& problem, const PatchRun& run) {
   const vit::PatchShape& s = problem.shape;
   const int64_t size = vit::size_of(problem.image_type);
@@ -28,7 +29,7 @@ void cut(const PatchCase& problem, const PatchRun& run) {
   const uint8_t* before = static_cast<const uint8_t*>(run.images.data());
   const uint8_t* after = static_cast<const uint8_t*>(restored.data());
   for (int64_t i = 0; i < restored.bytes(); ++i) {
-    EXPECT(after[i] == before[i] || after[i] == 0, "byte %lld is another one",
+    EXPECT(after[i] == before[i] || after[i] == 0, "byte %lld has changed",
            static_cast<long long>(i));
   }
   for (int64_t i = 0; i < elements; ++i) {

@@ -1,6 +1,6 @@
 // The patch embedding against loops over doubles, and the extraction of patches against its
-// definition. Nothing outside of the outputs is written, nothing outside of the inputs has an
-// effect, and threads change no bit.
+// definition. Kernels write nothing outside of their outputs, nothing outside of the inputs has an
+// effect, and the number of threads changes no bit.
 #include <algorithm>
 
 #include "tests/cc/patch_oracle.h"
@@ -62,7 +62,7 @@ void compare(const PatchCase& problem, const char* what, int shift) {
   });
 }
 
-// Every pair of types, around the widths of vectors, with pixels left over and without.
+// Every pair of types, with sizes around the widths of vectors, with and without left-over pixels.
 void test_sizes() {
   const vit::PatchShape shapes[] = {
       // batch, height, width, channels, patch_size, features, prefix
@@ -84,7 +84,7 @@ void test_sizes() {
 // Several blocks of rows and of columns, panels of more than one block, rectangles of the kernel.
 void test_large() {
   const vit::PatchShape shapes[] = {
-      {2, 60, 60, 1, 4, 20, 1},    // 450 rows, and as many products along the sum of d_kernel
+      {2, 60, 60, 1, 4, 20, 1},    // 450 rows, so sums of 450 products for d_kernel
       {1, 19, 19, 3, 19, 40, 0},   // 1083 elements of a patch
       {1, 4, 4, 1, 2, 1090, 1},    // 1090 features
       {1, 36, 36, 3, 9, 280, 1},   // rectangles: 243 x 280
@@ -98,7 +98,7 @@ void test_large() {
   }
 }
 
-// An empty result, or empty sums: gradients of what nothing was read from are zero.
+// An empty result, or empty sums: their gradients are zero.
 void test_no_elements() {
   const vit::PatchShape shapes[] = {
       {0, 8, 8, 3, 4, 5, 1}, {2, 3, 8, 3, 4, 5, 1}, {2, 8, 3, 3, 4, 5, 1}, {2, 3, 3, 1, 4, 5, 0},
@@ -115,7 +115,7 @@ void test_no_elements() {
   }
 }
 
-// Gradients that are not wanted are not written, and do not change the others.
+// Gradients that are not requested are not written, and do not change the others.
 void test_wanted() {
   for (DType type : kFloatTypes) {
     Random random(7);
@@ -142,7 +142,7 @@ void test_wanted() {
   }
 }
 
-// Pixels beyond the grid are never read, and have no gradient.
+// Pixels beyond the grid are never read, and their gradient is zero.
 void test_left_over_pixels() {
   for (DType type : kFloatTypes) {
     Random random(8);
@@ -169,8 +169,8 @@ void test_left_over_pixels() {
   }
 }
 
-// The elements of `after` that depend on one that is not finite are not finite, and the others keep
-// their bits.
+// Elements of `after` that depend on an element that is not finite are not finite either. All
+// others keep their bits.
 template <class Reached>
 void expect_reached(const char* what, const Tensor& before, const Tensor& after,
                     const Reached& reached) {
@@ -265,9 +265,9 @@ void test_out_of_memory() {
       say("no memory", problem);
       scratch_use().refuse = true;
       const vit::Result out_of_memory = vit::Result::kOutOfMemory;
-      EXPECT(run.forward(vit::serial()) == out_of_memory, "forward does not say so");
-      EXPECT(run.backward(1, backwards()) == out_of_memory, "d_images does not say so");
-      EXPECT(run.backward(2, vit::serial()) == out_of_memory, "d_kernel does not say so");
+      EXPECT(run.forward(vit::serial()) == out_of_memory, "forward does not report it");
+      EXPECT(run.backward(1, backwards()) == out_of_memory, "d_images does not report it");
+      EXPECT(run.backward(2, vit::serial()) == out_of_memory, "d_kernel does not report it");
       scratch_use().refuse = false;
       run.expect_intact();
     });
@@ -289,7 +289,7 @@ void test_cutting() {
               static_cast<long long>(s.patch_size), static_cast<long long>(size));
       const int64_t pixels = s.batch * s.height * s.width * s.channels;
       const int64_t elements = s.batch * s.patches() * s.patch_elements();
-      const int shift = static_cast<int>(random.below(4) * size);  // of bytes
+      const int shift = static_cast<int>(random.below(4) * size);  // in bytes
       std::vector<double> bytes(static_cast<size_t>(pixels * size));
       for (double& x : bytes) x = static_cast<double>(random.below(256));
       Tensor images(DType::kUint8, bytes, shift);

@@ -1,5 +1,5 @@
-// The patch embedding as its definition says, in loops over doubles: what the kernels are compared
-// with, and how far from it the rounding of their types may take them.
+// The patch embedding by its definition, in loops over doubles. Tests compare the kernels with it.
+// It also computes tolerances: the largest errors that rounding to the types can cause.
 #ifndef TESTS_CC_PATCH_ORACLE_H_
 #define TESTS_CC_PATCH_ORACLE_H_
 
@@ -30,7 +30,7 @@ struct PatchExpected {
   Expected d_images, d_kernel, d_bias, d_prefix, d_position;
 };
 
-// Where in the images element `i` of patch `patch` of image `b` lies.
+// The offset in the images of element `i` of patch `patch` of image `b`.
 inline int64_t pixel_place(const vit::PatchShape& s, int64_t b, int64_t patch, int64_t i) {
   const int64_t channel = i % s.channels, x = i / s.channels % s.patch_size;
   const int64_t y = i / s.channels / s.patch_size;
@@ -51,13 +51,13 @@ inline PatchExpected patch_oracle(const PatchCase& p) {
   result.d_prefix = Expected(s.prefix * features);
   result.d_position = Expected(p.table_size());
 
-  // Rescaling runs in float or double; then a pixel is rounded to the type of the kernel.
+  // Rescaling runs in float or double; its result is rounded to the type of the kernel.
   const bool wide = p.image_type == vit::DType::kFloat64 || p.type == vit::DType::kFloat64;
   const double rescaling = unit(wide ? vit::DType::kFloat64 : vit::DType::kFloat32);
-  // Of a sum of products, relative to the sum of their absolute values.
+  // The error of a sum of products, relative to the sum of their absolute values.
   const double u = unit(accumulator(p.type));
   const double terms = static_cast<double>(elements + features + s.batch * s.patches());
-  // Sums of doubles are compared with sums of doubles.
+  // For doubles both the result and the oracle are sums of doubles, so errors count twice.
   const double times = p.type == vit::DType::kFloat64 ? 2 : 1;
   const double sum_error = times * u * (4 + terms / 8);
   std::vector<double> x(static_cast<size_t>(elements)), x_error(x.size());
@@ -102,7 +102,7 @@ inline PatchExpected patch_oracle(const PatchCase& p) {
   return result;
 }
 
-// The tensors of a problem, and the kernels on them.
+// The tensors of a problem, and the kernels that run on them.
 struct PatchRun {
   const PatchCase& problem;
   Tensor images, kernel, bias, prefix, position, d_tokens;
@@ -123,7 +123,7 @@ struct PatchRun {
         d_prefix(p.type, prefix.count(), Tensor::kOutput, shift),
         d_position(p.type, position.count(), Tensor::kOutput, shift) {}
 
-  // Whether images have a gradient.
+  // Whether the images have a gradient.
   bool has_images() const { return problem.image_type != vit::DType::kUint8; }
 
   vit::Result forward(vit::ParallelFor parallel_for) {
@@ -136,7 +136,7 @@ struct PatchRun {
         tokens.data()};
     return vit::patch_embed_forward(forward, execution(parallel_for));
   }
-  // The gradients of `wanted`: bits 0 to 4 for images, kernel, bias, prefix and position.
+  // Computes the gradients of `wanted`: bits 0 to 4 for images, kernel, bias, prefix and position.
   vit::Result backward(int wanted, vit::ParallelFor parallel_for) {
     const PatchCase& p = problem;
     const auto if_wanted = [&](int bit, bool possible, Tensor& tensor) {
@@ -150,7 +150,8 @@ struct PatchRun {
         if_wanted(2, true, d_bias),
         if_wanted(3, true, d_prefix),
         if_wanted(4, p.has_position, d_position)};
-    // What is not read may be null: images but for the kernel's gradient, and the other way round.
+    // Inputs that are not read may be null: images are read for the kernel's gradient only, and the
+    // kernel for the images' gradient only.
     if (gradient.d_kernel) gradient.images = images.data();
     if (gradient.d_images) gradient.kernel = kernel.data();
     return vit::patch_embed_backward(gradient, execution(parallel_for));

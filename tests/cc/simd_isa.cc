@@ -17,7 +17,7 @@ void each(const T* x, T* result, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes<T>) store<T>(result + i, kFunction(load<T>(x + i)));
 }
 
-// Elements as they lie in memory: bits for those that are not numbers of C++.
+// Elements in memory, as bits for types that C++ has no number type for.
 template <class S, class Bits>
 const S* elements(const Bits* x) {
   return reinterpret_cast<const S*>(x);
@@ -62,7 +62,7 @@ void maxima(const float* a, const float* b, float* result) {
   store<float>(result, maximum<float>(load(a), load(b)));
 }
 
-// A function that is always inlined has no address.
+// Functions that are always inlined have no address, so this wraps one.
 template <class T>
 Vector<T> exponentials(Vector<T> x) {
   return exp2(x);

@@ -1,4 +1,4 @@
-// The functions of custom_ops/cpu/simd as a test can call them, for every instruction set.
+// The functions of custom_ops/cpu/simd in a form that a test can call, for every instruction set.
 #ifndef TESTS_CC_SIMD_ISA_H_
 #define TESTS_CC_SIMD_ISA_H_
 
@@ -9,14 +9,14 @@
 
 namespace vit_test {
 
-// Counts are multiples of 16, the lanes of the widest vector, and `lanes` of floats make a vector.
+// Counts are multiples of 16, the lanes of the widest vector. A vector has `lanes` floats.
 struct SimdFunctions {
   int lanes;
   void (*exp2_float)(const float* x, float* result, int64_t count);
   void (*exp2_double)(const double* x, double* result, int64_t count);
   void (*log2_float)(const float* x, float* result, int64_t count);
   void (*log2_double)(const double* x, double* result, int64_t count);
-  // By vectors and by single elements.
+  // Converts whole vectors, and single elements.
   void (*load_bfloat16)(const uint16_t* x, float* result, int64_t count);
   void (*load_bfloat16_one)(const uint16_t* x, float* result, int64_t count);
   void (*load_float16)(const uint16_t* x, float* result, int64_t count);
@@ -26,15 +26,16 @@ struct SimdFunctions {
   void (*store_bfloat16_one)(const float* x, uint16_t* result, int64_t count);
   void (*store_float16)(const float* x, uint16_t* result, int64_t count);
   void (*store_float16_one)(const float* x, uint16_t* result, int64_t count);
-  // The rounding of AVX-512 BF16, or null: of a vector, and of two as [lanes, 2].
+  // The rounding of AVX-512 BF16 for one vector, and for two vectors as [lanes, 2]; null if not
+  // available.
   void (*store_rounded)(const float* x, uint16_t* result, int64_t count);
   void (*store_pairs)(const float* low, const float* high, uint16_t* result);
-  // The first `count` elements of a vector, from and to memory that has no more.
+  // Copies the first `count` elements of a vector, from and to memory that has no more.
   void (*copy_first_float)(const float* x, float* result, int64_t count);
   void (*copy_first_double)(const double* x, double* result, int64_t count);
   void (*copy_first_bfloat16)(const uint16_t* x, uint16_t* result, int64_t count);
   void (*copy_first_float16)(const uint16_t* x, uint16_t* result, int64_t count);
-  // A square of `lanes` (half of them for double) rows, in place.
+  // Transposes a square of `lanes` rows (half of them for double) in place.
   void (*transpose_float)(float* square);
   void (*transpose_double)(double* square);
   float (*add_lanes_float)(const float* x);

@@ -1,5 +1,5 @@
-// The functions that the kernels use, for every instruction set: conversions bit by bit,
-// exponentials and logarithms against those of the C library in a higher precision.
+// Tests the vector functions of the kernels, for every instruction set: conversions bit by bit,
+// exponentials and logarithms against the C library in a higher precision.
 #include <limits>
 #include <vector>
 
@@ -26,7 +26,7 @@ void fill_up(std::vector<T>& x) {
   while (x.size() % 16) x.push_back(T{});
 }
 
-// All numbers of 16 bits, to float and back.
+// Converts all 16-bit numbers to float and back.
 void test_small_formats() {
   std::vector<uint16_t> all(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
@@ -49,7 +49,7 @@ void test_small_formats() {
     for (size_t i = 0; i < all.size(); ++i) {
       const double want = decode(way.format, all[i]);
       if (isnan(want)) {
-        EXPECT(isnan(numbers[i]) && isnan(decode(way.format, back[i])), "%04zx is no NaN", i);
+        EXPECT(isnan(numbers[i]) && isnan(decode(way.format, back[i])), "%04zx is not NaN", i);
         EXPECT((back[i] & 0x8000) == (all[i] & 0x8000), "%04zx loses its sign", i);
       } else {
         EXPECT(bits_of<uint32_t>(numbers[i]) == bits_of<uint32_t>(static_cast<float>(want)),
@@ -60,7 +60,7 @@ void test_small_formats() {
   }
 }
 
-// Floats around every number of 16 bits and half-way between it and the next one, and others.
+// Floats around every 16-bit number, half-way between neighbours, and special values.
 std::vector<float> hard_floats(Format format) {
   std::vector<float> result;
   for (uint32_t i = 0; i < 0x7fffu; ++i) {
@@ -93,7 +93,7 @@ void test_rounding() {
     const char* name;
     Format format;
     void (*store)(const float*, uint16_t*, int64_t);
-    bool flushes;  // what is below the normal floats
+    bool flushes;  // whether subnormal floats become 0
   } ways[] = {{"bfloat16", kBfloat, f.store_bfloat16, false},
               {"bfloat16, one by one", kBfloat, f.store_bfloat16_one, false},
               {"float16", kHalf, f.store_float16, false},
@@ -129,7 +129,7 @@ void test_rounding() {
   }
 }
 
-// The distance in units of the last place of `want`, which is normal.
+// The error in units of the last place of `want`, which is normal.
 template <class T, class Wide>
 double units_off(T got, Wide want) {
   const int digits = sizeof(T) == 4 ? 24 : 53;
@@ -148,7 +148,7 @@ void test_exp2(void (*exp2_of)(const T*, T*, int64_t), Wide (*exact)(Wide), T lo
     x.push_back(static_cast<T>(random.normal()));
     x.push_back(static_cast<T>(random.normal() * 1e-6));
   }
-  // Around integers and half-way between them, where the rounding changes.
+  // Integers and points half-way between them, where the rounding changes.
   for (T i = lowest; i < highest; i += T(0.5)) {
     for (T y : {std::nextafter(i, lowest), i, std::nextafter(i, highest)}) {
       if (y >= lowest) x.push_back(y);
@@ -214,14 +214,14 @@ void test_log2(void (*log2_of)(const T*, T*, int64_t), Wide (*exact)(Wide)) {
   for (size_t i = 0; i < x.size(); ++i) {
     const Wide want = exact(static_cast<Wide>(x[i]));
     const double error = fabs(static_cast<double>(static_cast<Wide>(result[i]) - want));
-    // Two units of the last place, where that is more than the unit of 1.
+    // Two units of the last place, or the unit of 1 if that is larger.
     EXPECT(error <= fmax(unit, 4 * unit * fabs(static_cast<double>(want))),
            "log2(%a) = %a is off by %g", static_cast<double>(x[i]), static_cast<double>(result[i]),
            error);
   }
 }
 
-// Exactly `count` elements are read and written.
+// Reads and writes exactly `count` elements.
 template <class T>
 void test_first(vit::DType type, void (*copy)(const T*, T*, int64_t), int lanes) {
   for (int count = 0; count <= lanes; ++count) {
@@ -231,7 +231,7 @@ void test_first(vit::DType type, void (*copy)(const T*, T*, int64_t), int lanes)
     Tensor from(type, numbers, 1), to(type, count, Tensor::kOutput, 1);
     copy(static_cast<const T*>(from.data()), static_cast<T*>(to.data()), count);
     for (int i = 0; i < count; ++i) EXPECT(to.at(i) == 1.5 + i, "[%d] is %g", i, to.at(i));
-    EXPECT(from.intact() && to.intact(), "more is written");
+    EXPECT(from.intact() && to.intact(), "memory outside of the tensor was written");
   }
 }
 
@@ -250,7 +250,7 @@ void test_lanes(void (*transpose)(T*), T (*add)(const T*), int lanes) {
   }
 }
 
-// The second number where one is NaN, as the header says.
+// Returns the second number if one is NaN, as documented in the header.
 void test_maximum() {
   testing("maximum: %s", isa());
   const float infinity = HUGE_VALF;

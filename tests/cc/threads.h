@@ -1,4 +1,4 @@
-// Ways to run a ParallelFor.
+// Implementations of ParallelFor for tests.
 #ifndef TESTS_CC_THREADS_H_
 #define TESTS_CC_THREADS_H_
 
@@ -12,7 +12,7 @@
 
 namespace vit_test {
 
-// Ranges of random lengths in random order, taken by several threads.
+// Runs ranges of random lengths in random order on several threads.
 struct Shuffled {
   Random random;
   int threads;
@@ -47,7 +47,7 @@ struct Shuffled {
   }
 };
 
-// Unit after unit, the last one first.
+// Runs the units one by one, the last one first.
 inline vit::ParallelFor backwards() {
   return {[](void*, int64_t total, int64_t, vit::RangeBody body, void* argument) {
             for (int64_t i = total; i > 0; --i) body(argument, i - 1, i);
@@ -55,9 +55,9 @@ inline vit::ParallelFor backwards() {
           nullptr};
 }
 
-// Expects that unit after unit from the last one on, and ranges in random order on several threads,
-// give `many` the bits that one thread gives `one`. Runs are AttentionRun or PatchRun of one case;
-// `seed` changes.
+// Expects that `many` computes the bits of `one`, which runs on one thread. `many` runs the units
+// one by one from the last on, then ranges in random order on several threads. Runs are
+// AttentionRun or PatchRun of one case; `seed` is advanced.
 template <class Run>
 void expect_same_on_threads(Run& one, Run& many, uint64_t& seed) {
   one.all(vit::serial());

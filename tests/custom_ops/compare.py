@@ -1,4 +1,4 @@
-"""The compiled ops and the same maths in plain TensorFlow, both against the float64 oracle."""
+"""Compares the compiled ops and plain TensorFlow with the float64 oracle."""
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,7 @@ def each_isa(monkeypatch):
 
 
 def draw(shape, dtype="float32", seed=0):
-    """Normal values that `dtype` represents exactly, as a tensor of it."""
+    """Random normal values that `dtype` represents exactly, as a tensor of `dtype`."""
     values = np.random.default_rng([seed, *shape]).normal(size=shape)
     return tf.cast(tf.constant(values), dtype)
 
@@ -33,14 +33,14 @@ def exact(tensor):
 
 
 def compiled_ops(function, *arguments):
-    """Names of the compiled ops in a function and those that it calls."""
+    """Names of the compiled ops in a function and in the functions that it calls."""
     definition = function.get_concrete_function(*arguments).graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
     return {node.op for node in nodes if node.op.startswith("Vit")}
 
 
 def call_attention(qkv, num_heads, axis=None, taps=None, grid=None, **options):
-    """Calls the function of `custom_ops` that has these arguments."""
+    """Calls the function of `custom_ops` that accepts these arguments."""
     if axis is not None:
         return custom_ops.axial_attention(qkv, num_heads, axis, **options)
     if taps is not None:
@@ -49,7 +49,7 @@ def call_attention(qkv, num_heads, axis=None, taps=None, grid=None, **options):
 
 
 def attend(implementation, qkv, num_heads, cotangent, bias=None, axis=None, scale=None):
-    """Returns the output, the gradient of qkv and, where there is one, that of the bias."""
+    """Returns the output, the gradient of qkv and, with a bias, the gradient of the bias."""
     sources = [qkv] if bias is None else [qkv, bias]
     with tf.GradientTape() as tape:
         tape.watch(sources)
@@ -64,7 +64,7 @@ def check_attention(qkv, num_heads, bias=None, axis=None, magnitude=0.0, scale=N
 
     Args:
         qkv, num_heads, bias, axis, scale: as in `custom_ops.axial_attention`.
-        magnitude: of what is summed to the gradient of qkv, where that may cancel.
+        magnitude: magnitude of the terms of the gradient of qkv, if they may cancel.
     """
     dtype = qkv.dtype.name
     cotangent = draw([*qkv.shape[:-1], qkv.shape[-1] // 3], dtype, seed=1)
@@ -81,8 +81,8 @@ def check_attention(qkv, num_heads, bias=None, axis=None, magnitude=0.0, scale=N
     assert_as_good(actual[1], plain[1], d_qkv, dtype, magnitude)
     if bias is not None:
         assert actual[2].dtype == bias.dtype
-        # A bias that is the same for all keys has no effect: its gradient cancels to zero, and the
-        # more numbers it is the sum of, the more rounding remains.
+        # A bias that is the same for all keys has no effect: its gradient cancels to zero. The
+        # remaining rounding error grows with the number of terms of the sum.
         magnitude = np.abs(d_qkv).max(initial=0)
         if d_bias.size and (d_bias.shape or (1,))[-1] == 1:
             heads = out.size // (qkv.shape[-1] // 3) * num_heads
@@ -103,7 +103,7 @@ def tables(image_shape, patch_size, dtype, width=10, prefix_size=1):
 
 
 def embed(implementation, images, weights, rescaling, cotangent):
-    """Returns the tokens and the gradients of all that is differentiable, by name."""
+    """Returns the tokens, and a dict of all gradients by name."""
     watched = dict(weights)
     if images.dtype.is_floating:
         watched["images"] = images

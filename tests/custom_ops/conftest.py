@@ -1,4 +1,4 @@
-"""What the tests of the ops share."""
+"""Fixtures for all tests of the ops."""
 
 import pytest
 

@@ -1,8 +1,9 @@
 """Builds and runs the programs of tests/cc. As a command with a number of seconds it fuzzes.
 
-The kernels are those of the library, or compiled again with sanitizers for the lowest and the best
-instruction set of this processor; the others are then linked in as they are. Objects are kept in
-`build/kernel_tests` (plain ones in `build/ops`, where `build_ops` finds them too).
+A program links the kernels of the library, or kernels that are compiled again with sanitizers.
+Sanitizers are used for the lowest and the best instruction set of this processor; the other kernels
+are linked unchanged. Object files are kept in `build/kernel_tests`, those without sanitizers in
+`build/ops`, where `build_ops` finds them too.
 """
 
 import concurrent.futures
@@ -25,7 +26,7 @@ FOLDER = ROOT / "build" / "kernel_tests"
 FAILURES = ROOT / "build" / "fuzz"
 FUZZERS = ("attention_fuzz", "patch_embed_fuzz")
 CLANG = "clang++ is missing, or its sanitizers are: apt-get install -y clang libclang-rt-dev"
-# What a processor says of itself, from the best instruction set down.
+# CPU flags of each instruction set, from the best one down.
 _CPU_FLAGS = {
     "avx512_bf16": {"avx512_bf16", "avx512vl", "avx512dq", "avx512bw"},
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
@@ -39,10 +40,10 @@ class Mode:
 
     Attributes:
         name: part of the names of objects and programs.
-        clang: whether clang++ is the compiler, and not the one that builds the ops.
-        flags: come after those of `sources.bzl`.
+        clang: whether to compile with clang++ instead of the compiler of the ops.
+        flags: compiler flags, after the flags of `sources.bzl`.
         link: flags for the linker.
-        environment: what the programs get.
+        environment: environment variables of the programs.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Mode:
 
 _CHECKED = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 PLAIN = Mode("plain")
-# The fuzzers use the same objects, so code counts where it goes here too.
+# The fuzzers use the same object files, so these have the coverage instrumentation too.
 MEMORY = Mode(
     "memory",
     clang=True,
@@ -62,7 +63,7 @@ MEMORY = Mode(
         *_CHECKED,
         "-fsanitize=address,undefined",
         "-fsanitize=fuzzer-no-link",
-        # Both mean GCC: clang has other names, and unrolls by itself.
+        # GCC's names of warnings and pragmas: clang has other names, and unrolls by itself.
         "-Wno-unknown-warning-option",
         "-Wno-unknown-pragmas",
     ),
@@ -72,8 +73,8 @@ MEMORY = Mode(
         ("ASAN_OPTIONS", "hard_rss_limit_mb=2048"),
     ),
 )
-# With GCC, because clang 14 does not watch vectors of more than 16 bytes; and with what GCC 11 has
-# in place of what later ones have, so that both compile.
+# Uses GCC, because clang 14 does not watch vectors of more than 16 bytes. Uses the code path for
+# GCC 11, so that a test compiles it too.
 THREADS = Mode(
     "threads",
     flags=(*_CHECKED, "-fsanitize=thread", "-DVIT_GCC_11"),
@@ -85,7 +86,7 @@ def build(mode, programs):
     """Compiles and links programs of tests/cc.
 
     Returns:
-        Dict from the names to the paths.
+        Dict from the names of the programs to their paths.
 
     Raises:
         build_plan.BuildError: if the compiler is missing or fails.
@@ -149,7 +150,7 @@ def run(mode, arguments, timeout=600):
 
     def one(command):
         output, code = _run_one(mode, command, timeout)
-        # Some kernels place programs where older sanitizers do not expect them.
+        # Some kernels place programs at addresses that older sanitizers do not support.
         if re.search("unexpected memory mapping|Shadow memory range interleaves", output):
             fixed = ["setarch", os.uname().machine, "-R", *command]
             output, code = _run_one(mode, fixed, timeout)
@@ -164,23 +165,23 @@ def fuzz(seconds, folder, seed=None):
 
     Args:
         seconds: time for each; they run at the same time.
-        folder: where inputs that are worth trying are kept, for another run to go on from.
-        seed: makes it the same again, as far as time allows; None lets libFuzzer choose.
+        folder: where libFuzzer keeps useful inputs, so that another run can continue.
+        seed: seed of libFuzzer, to repeat a run approximately; None for a random one.
 
     Returns:
-        As `run`.
+        See `run`.
     """
     commands = []
     FAILURES.mkdir(parents=True, exist_ok=True)
     for name, path in build(MEMORY, FUZZERS).items():
         inputs = pathlib.Path(folder) / name
         inputs.mkdir(parents=True, exist_ok=True)
-        # From nothing libFuzzer would take minutes to come to inputs with more than a few bytes.
+        # Without seed inputs libFuzzer would take minutes to reach inputs of more than a few bytes.
         numbers = random.Random(0)
         for i in range(64):
             (inputs / f"start{i:02}").write_bytes(numbers.randbytes(16 + 4 * i))
         options = {"max_total_time": seconds, "len_control": 0, "max_len": 400, "timeout": 60}
-        # libFuzzer's own limit looks at a peak in which that of this process is contained.
+        # libFuzzer's own memory limit counts the peak of this parent process too.
         options |= {"rss_limit_mb": 0, "malloc_limit_mb": 1024}
         options |= {"artifact_prefix": f"{FAILURES}/{name}-", "print_final_stats": 1}
         options |= {} if seed is None else {"seed": seed}
@@ -211,7 +212,7 @@ def _run_one(mode, command, timeout):
 
 def _compile(compiler, units, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    # The objects go where the stamp of a library would be, which these do not have.
+    # The objects go to the folder of the stamp of a library; these programs have no stamp.
     return build_ops._compile(compiler, units, folder / "no_stamp", say=lambda line: None)
 
 

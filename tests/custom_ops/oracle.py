@@ -1,6 +1,6 @@
-"""The ops and their gradients in NumPy: slow loops over the equations, nothing shared.
+"""The ops and their gradients in NumPy: slow loops over the equations, without shared code.
 
-Everything is in float64, or wider where float64 itself is tested and rounding grows with logits.
+All numbers are float64, or wider where tests of float64 have rounding that grows with logits.
 
 Each function returns its result and a function from the cotangent of the result to the gradients.
 """
@@ -17,7 +17,7 @@ def attention(qkv, num_heads, bias=None, scale=None):
         qkv: float64 `[B, N, 3 D]`.
         num_heads: number of heads `H`.
         bias: float64, broadcastable to `[B, H, N, N]`, or None.
-        scale: factor of `q k^T`; None is `1 / sqrt(D / H)`.
+        scale: factor of `q k^T`; None for `1 / sqrt(D / H)`.
 
     Returns:
         `(out [B, N, D], weights [B, H, N, N], backward)`, where `backward(g)` returns the gradients
@@ -79,7 +79,7 @@ def axial_attention(qkv, num_heads, axis, bias=None, scale=None):
     Returns:
         `(out [B, R, C, D], backward)`.
     """
-    # np.moveaxis makes the lines the first axis and what is attended along the second last.
+    # np.moveaxis makes the lines the first axis, and the axis of attention the second last.
     lines = np.moveaxis(qkv, 3 - axis, 0)
     out = np.zeros((*qkv.shape[:3], qkv.shape[3] // 3))
     full = None
@@ -150,7 +150,7 @@ def extract_patches(images, patch_size):
 
 
 def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, position=None):
-    """Convolution sums written out (docs/paper.md A.3; equation 1).
+    """Patch embedding with the sums of the convolution as loops (docs/paper.md A.3; equation 1).
 
     Returns:
         `(tokens [B, T + N, D], backward)`, where `backward(g)` returns a dict of gradients of

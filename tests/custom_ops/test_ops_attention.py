@@ -1,4 +1,4 @@
-"""`custom_ops.attention` and its pieces against the float64 oracle."""
+"""`custom_ops.attention` and the functions that it uses, against the float64 oracle."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("each_implementation")
 
 
 def draw(shape, dtype="float64", seed=0):
-    """Normal values that `dtype` represents exactly, as a tensor of it."""
+    """Random normal values that `dtype` represents exactly, as a tensor of `dtype`."""
     values = np.random.default_rng([seed, *shape]).normal(size=shape)
     return tf.cast(tf.constant(values), dtype)
 
@@ -26,7 +26,7 @@ def exact(tensor):
 
 
 def run(qkv, cotangent, num_heads, bias=None, **arguments):
-    """Returns the output and the gradients of qkv and, where there is one, of the bias."""
+    """Returns the output and the gradients of qkv and, with a bias, of the bias."""
     sources = [qkv] if bias is None else [qkv, bias]
     with tf.GradientTape() as tape:
         tape.watch(sources)
@@ -85,12 +85,13 @@ def test_bias_broadcasts_and_has_gradients(shape, dtype):
 @pytest.mark.parametrize("bias_dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bias_may_have_another_dtype(dtype, bias_dtype):
-    # Values that every dtype holds: only the dtype may differ.
+    # Values that every dtype represents: only the dtype may differ.
     check(draw([2, 7, 36], dtype), 3, tf.cast(draw([3, 7, 7], "bfloat16"), bias_dtype))
 
 
 def test_bias_keeps_float32_precision_beside_bfloat16():
-    # 1000 and 1001 are one value in bfloat16; in float32 they are e apart in the weights.
+    # 1000 and 1001 are the same value in bfloat16; in float32 their weights differ by a factor of
+    # e.
     bias = tf.constant([1000.0, 1001.0])
     weights = reference.attention_weights(tf.zeros([1, 2, 3], "bfloat16"), 1, bias)
     expected = 1 / (1 + np.exp([1.0, -1.0]))
@@ -123,7 +124,7 @@ def test_axis_with_lines_of_one_and_none(axis):
 
 
 def masked_bias(dtype="float64"):
-    """`[2, 3, 6, 6]`: some rows all -inf, some in part, one head without any."""
+    """`[2, 3, 6, 6]`: some rows are all -inf, some partly, and one head has no -inf."""
     bias = exact(draw([2, 3, 6, 6], dtype))
     bias[0, 0, 2] = bias[1, 2, 0] = bias[1, 2, 5] = -np.inf
     bias[:, 1] = -np.inf
@@ -141,7 +142,7 @@ def test_rows_masked_in_full_or_in_part(dtype):
     heads = exact(out).reshape(2, 6, 3, 4)
     assert not heads[0, 2, 0].any() and not heads[1, 0, 2].any() and not heads[:, :, 1].any()
     assert not exact(d_bias)[np.isneginf(exact(bias))].any()
-    # A query whose only row is masked has no gradient; its key and value still have theirs.
+    # A query whose row is all -inf has no gradient; the key and value of its token do.
     by_part = exact(d_qkv).reshape(2, 6, 3, 3, 4)
     assert not by_part[0, 2, 0, 0].any() and not by_part[:, :, :, 1].any()
     assert by_part[0, 2, 2, 0].any()
@@ -180,11 +181,11 @@ def test_taps_follow_the_scale():
 
 
 def test_a_scale_beyond_the_kernels_is_applied():
-    """The reference takes what attributes and kernels in float32 cannot."""
+    """The reference accepts a scale that attributes and float32 kernels do not."""
     qkv = draw([1, 4, 12])
     out = custom_ops.attention(1e30 * qkv, 1, scale=1e-60, implementation="reference")
     expected, _, _ = oracle.attention(exact(qkv), 1, None, 1.0)
-    # q and k are 1e30 times as large, and so is v.
+    # q, k and v are 1e30 times as large.
     assert_close(out / 1e30, expected, "float64", "attention")
     np.testing.assert_array_equal(custom_ops.attention(1e30 * qkv, 1, scale=1e-60), out)
     single = tf.cast(qkv, "float32")
@@ -199,7 +200,7 @@ def test_large_logits_do_not_overflow():
     qkv = tf.cast(30.0 * draw([2, 9, 3 * 64], "float32"), "float16")
     expected, _, _ = oracle.attention(exact(qkv), 1)
     out = custom_ops.attention(qkv, 1)
-    # Almost one-hot rows amplify the rounding of the logits: only the scale is checked.
+    # Almost one-hot rows amplify the rounding of the logits: only check that the scale is applied.
     assert np.isfinite(exact(out)).all()
     assert np.abs(exact(out)).max() <= np.abs(expected).max() * 1.01
 
@@ -276,7 +277,7 @@ def test_inside_tf_data_equals_eager():
 
 
 def test_compiles_under_xla(monkeypatch):
-    monkeypatch.delenv("VIT_OPS")  # The compiled library, if demanded, has no kernels for XLA.
+    monkeypatch.delenv("VIT_OPS")  # VIT_OPS=compiled would fail: no kernels for XLA.
     qkv, bias = draw([2, 6, 36], "float32"), masked_bias("float32")
     cotangent = draw([2, 6, 12], "float32", seed=1)
     compiled = tf.function(run, jit_compile=True)(qkv, cotangent, 3, bias)

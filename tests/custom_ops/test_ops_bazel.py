@@ -1,4 +1,4 @@
-"""Bazel from a clean checkout without a network, against the other build."""
+"""Builds with Bazel in a clean checkout without a network, and compares with `build_ops`."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.checkout import ROOT, copy_checkout
 
 pytestmark = pytest.mark.process
 
-# Flags that Bazel adds behind ours; they change no code.
+# Flags that Bazel adds after the project's own; they do not change the code.
 BEHIND = {
     "-fno-canonical-system-headers",
     "-Wno-builtin-macro-redefined",
@@ -23,7 +23,7 @@ BEHIND = {
 }
 
 
-# In one shell, because in a network of its own Bazel's server is found by nobody else.
+# All in one shell: in a separate network namespace no other process can reach Bazel's server.
 SCRIPT = """
 set -e
 bazel() { command bazel --output_user_root="$OUTPUT" "$@"; }
@@ -38,7 +38,7 @@ VIRTUAL_ENV="$PWD/other" bazel build --nobuild //custom_ops
 
 @pytest.fixture(scope="module")
 def bazel(tmp_path_factory):
-    """A copy of this checkout after `SCRIPT`, which has `.venv` to find and no variables."""
+    """A copy of this checkout after `SCRIPT`; Bazel finds `.venv` without any variables."""
     assert shutil.which("bazel"), "Bazel is missing: apt-get install bazel-bootstrap"
     folder = tmp_path_factory.mktemp("bazel")
     checkout, output = copy_checkout(folder), folder / "output"
@@ -58,7 +58,7 @@ def bazel(tmp_path_factory):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     yield checkout
-    # Bazel takes the right to write from what it has built.
+    # Bazel makes its outputs read-only.
     subprocess.run(["chmod", "-R", "u+w", output], check=True)
     shutil.rmtree(output)
 
@@ -69,12 +69,12 @@ def target():
 
 
 def without_network():
-    """What to put before a command that must reach nothing but itself."""
+    """The command prefix that runs a program without a network."""
     loopback = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     for unshare in (["unshare", "-n"], ["unshare", "-rn"]):
         if subprocess.run([*unshare, *loopback, "true"], capture_output=True).returncode == 0:
             return [*unshare, *loopback]
-    # Not allowed here. The flag at least keeps Bazel from fetching anything.
+    # Not allowed on this machine. The flag at least keeps Bazel from fetching anything.
     return []
 
 
@@ -103,7 +103,7 @@ def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
     assert len(compiled) == len(units)
 
     def fits(arguments, unit):
-        """Our flags come together, and nothing that changes the code comes after them."""
+        """The project's flags are contiguous, and no flag after them changes the code."""
         source = arguments[arguments.index("-c") + 1]
         for i in range(len(arguments)):
             if tuple(arguments[i : i + len(unit.flags)]) == unit.flags:
@@ -152,12 +152,12 @@ def test_without_tensorflow_bazel_says_what_it_tried(bazel):
     text = (bazel / "refusal.txt").read_text()
     assert "point PYTHON_BIN_PATH at an interpreter" in text
     assert f"{bazel}/other/bin/python: does not run" in text and "/.venv/" not in text
-    # The time before, it was asked as the interpreter of $VIRTUAL_ENV, and .venv took its place.
+    # The first call was for the interpreter of $VIRTUAL_ENV, which failed, so .venv was used.
     assert (bazel / "other" / "bin" / "python.log").read_text() == "asked\nasked\n"
 
 
 def test_nothing_of_bazel_is_left_to_be_downloaded():
-    """The stand-ins are what Bazel 4 asks for; a version file would refuse Debian's Bazel."""
+    """Bazel 4 needs only the replaced repositories; a version file would reject Debian's Bazel."""
     assert not (ROOT / ".bazelversion").exists() and not (ROOT / "tools" / "bazel").exists()
     text = (ROOT / "WORKSPACE").read_text() + (ROOT / "third_party/local/python.bzl").read_text()
     assert "http" not in text

@@ -1,4 +1,4 @@
-"""What is compiled and how: the list of sources, and the build that is not Bazel's."""
+"""The sources and flags of the ops, and the build with `build_ops`."""
 
 import os
 import pathlib
@@ -39,7 +39,7 @@ def test_the_lists_name_every_file():
 
 
 def test_headers_that_are_read_are_listed():
-    """A change of one that is not would leave old objects in use."""
+    """A change of an unlisted header would leave old object files in use."""
     lists = build_plan.sources()
     for name, allowed in (
         ("KERNELS", lists["HEADERS"]),
@@ -57,7 +57,7 @@ def test_headers_that_are_read_are_listed():
 
 
 def test_kernels_know_neither_tensorflow_nor_the_standard_library():
-    """What is compiled for one instruction set must not bring inline functions that others use."""
+    """Code for one instruction set must not define inline functions that other code shares."""
     lists = build_plan.sources()
     for file in [*lists["HEADERS"], *lists["ISA_KERNELS"]]:
         for line in (build_plan.PACKAGE / file).read_text().splitlines():
@@ -106,7 +106,7 @@ def test_without_tensorflow_or_pybind11_the_rest_is_planned():
     assert units["ops"] == [] and [unit.source for unit in units["module"]] == lists["MODULE"]
 
 
-# The build itself, on a package of a few lines.
+# Tests of the build, on a package of a few lines.
 
 LISTS = """
 HEADERS = ["cc/a.h"]
@@ -128,7 +128,7 @@ OP_LINKOPTS = ["-Wl,-z,defs"]
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of a few tiny sources in a checkout, and `target` to change what is there."""
+    """A package of a few tiny sources in a checkout, and the dict that `probe` returns for it."""
     folder = tmp_path / "custom_ops"
     for file, text in {
         "sources.bzl": LISTS,
@@ -196,7 +196,7 @@ def test_only_what_changed_is_compiled_again(package):
         LISTS.replace('KERNEL_COPTS = ["-O0"', 'KERNEL_COPTS = ["-O1"')
     )
     assert compiled(folder) == ["cc_i-baseline", "cc_k", "tf_op"]
-    # Back to what was compiled before.
+    # Restores the sources that were compiled before.
     (folder / "sources.bzl").write_text(LISTS)
     assert compiled(folder) == []
 
@@ -344,7 +344,7 @@ def test_the_command_writes_where_the_variable_says(package, monkeypatch, tmp_pa
 
 @pytest.mark.process
 def test_probe_reaches_through_the_isolation_of_pip(tmp_path, monkeypatch):
-    """Pip hides the packages of the environment behind PYTHONPATH while it builds."""
+    """While pip builds, its PYTHONPATH hides the packages of the environment."""
     (tmp_path / "tensorflow.py").write_text("raise ImportError('hidden')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     answer = build_plan.probe()

@@ -1,4 +1,4 @@
-"""The compiled attention is as exact as plain TensorFlow: outputs, gradients, taps."""
+"""The compiled attention is as accurate as plain TensorFlow: outputs, gradients, taps."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_every_instruction_set(dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_long_sequences(dtype):
-    # Several blocks of keys and queries, and a rest.
+    # Several blocks of keys and queries, and a smaller last block.
     check_attention(draw([1, 577, 3 * 64], dtype), 1, draw([577, 1], dtype))
 
 
@@ -69,14 +69,15 @@ def test_bias_broadcasts(shape, dtype):
 @pytest.mark.parametrize("bias_dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_bias_of_another_dtype(dtype, bias_dtype):
-    # Values that every dtype holds: only the dtype may differ.
+    # Values that every dtype represents: only the dtype may differ.
     bias = tf.cast(tf.cast(draw([3, 9, 9], "bfloat16"), "float16"), bias_dtype)
     check_attention(draw([2, 9, 36], dtype), 3, bias)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_bias_keeps_its_precision_beside_half_width(dtype):
-    # 1000 and 1000.25 are one value in 16 bits. The values are 1 and 0: the output is a weight.
+    # 1000 and 1000.25 are the same value in 16 bits. The values v are 1 and 0: the output is a
+    # weight.
     qkv = tf.constant([[[0, 0, 1], [0, 0, 0]]], dtype)
     bias = tf.constant([1000.25, 1000.0])
     out = custom_ops.attention(qkv, 1, bias=bias, implementation="compiled")
@@ -108,7 +109,7 @@ def test_axis_bias_broadcasts(axis, form, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_rows(dtype, monkeypatch):
-    """Rows that are -inf in full give zeros everywhere, those in part give what is left."""
+    """Rows that are all -inf give exact zeros; rows that are partly -inf use the other keys."""
     bias = exact(draw([2, 3, 20, 20], dtype))
     bias[0, 0, 2] = bias[1, 2, 0] = bias[1, 2, 19] = -np.inf
     bias[:, 1] = -np.inf
@@ -136,10 +137,10 @@ def test_masked_rows_of_a_broadcast_bias(axis, shape):
 
 
 def draw_coarse(shape, scale, dtype):
-    """Multiples of an eighth times a power of two: their products add up without rounding.
+    """Multiples of an eighth times a power of two: their products are summed without rounding.
 
-    Where the rounding of logits decides between two keys, errors are a matter of luck. Here only
-    what comes after the logits has an error.
+    If rounding of a logit decides between two keys, errors depend on chance. With these numbers
+    only the computation after the logits has an error.
     """
     eighths = np.rint(8 * np.clip(exact(draw(shape, "float64")), -4, 4)) / 8
     return tf.cast(tf.constant(scale * eighths), dtype)
@@ -148,7 +149,7 @@ def draw_coarse(shape, scale, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("scale", [2.0, 8.0, 32.0, 128.0, 2.0**10, 2.0**20, 2.0**40])
 def test_large_logits(scale, dtype, monkeypatch):
-    """Logits up to 1e25: most rows are one key or a tie. No rounding of a logit scales its row."""
+    """Logits up to 1e25: most rows have one key or a tie. Rounding does not scale the weights."""
     qkv = draw_coarse([4, 33, 36], scale, dtype)
     for _ in each_isa(monkeypatch):
         check_attention(qkv, 3, magnitude=scale)
@@ -178,7 +179,7 @@ LARGE = [-1e4, -1e9, 1e9, -3e38, 3e38, tf.float32.min, tf.float32.max, tf.bfloat
 
 
 def large_bias(value, dtype="float32"):
-    """Two whole rows, some keys of another one, and one key of all rows."""
+    """Large values in two whole rows, in some keys of another row, and in one key of all rows."""
     bias = np.zeros([37, 37])
     bias[0] = bias[3] = bias[5, ::3] = bias[:, 7] = value
     return tf.constant(bias, dtype)
@@ -187,7 +188,7 @@ def large_bias(value, dtype="float32"):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("value", LARGE)
 def test_large_bias(value, dtype, monkeypatch):
-    """Only -inf closes a key: a row of the lowest number is one of equal weights."""
+    """Only -inf closes a key: a row of the lowest number has equal weights."""
     for _ in each_isa(monkeypatch):
         check_attention(draw([1, 37, 48], dtype), 2, large_bias(value))
 
@@ -201,7 +202,7 @@ def test_large_bias_in_float64(value, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("value", [-1e9, 1e9, tf.float32.min, tf.float32.max])
 def test_weights_of_a_row_add_up_to_one(value, dtype, monkeypatch):
-    """What the rounding of large numbers does to weights, it does to all of a row."""
+    """Rounding of large numbers affects all weights of a row equally."""
     for _ in each_isa(monkeypatch):
         for scale in (1.0, 100.0, 1e4):
             qkv = tf.cast(scale * draw([2, 37, 48], dtype), dtype)
@@ -218,10 +219,10 @@ def test_weights_of_a_row_add_up_to_one(value, dtype, monkeypatch):
 
 
 def check_not_finite(qkv, bias=None, cotangent=None):
-    """NaN is exactly where the reference has it, and the rest is right.
+    """Checks that NaN is exactly where the reference has NaN, and that other values are right.
 
-    The reference in float64: in float32 TensorFlow's softmax leaves some weights of a row with a
-    NaN as they are, where the equation has none.
+    The reference runs in float64: in float32 TensorFlow's softmax leaves some weights of a row with
+    a NaN unchanged, unlike the equation.
     """
     dtype = qkv.dtype.name
     if cotangent is None:
@@ -248,7 +249,7 @@ def test_nan_and_inf_spread_as_in_the_reference(value, part, dtype, monkeypatch)
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("count", [4, 5, 17, 18])
 def test_an_infinite_key(count, sign, dtype, monkeypatch):
-    """For q of the other sign its weight is 0, beside lanes and halves of pairs without a query."""
+    """For q of the other sign its weight is 0, even if a vector or a pair is partly empty."""
     qkv = exact(draw([2, count, 3, 2, 8], dtype))
     qkv[:, :, 0, :, 3] = sign * (1 + np.abs(qkv[:, :, 0, :, 3]))
     qkv[1, 2, 1, 1, 3] = np.inf
@@ -259,7 +260,7 @@ def test_an_infinite_key(count, sign, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nan_and_inf_in_the_gradient_of_masked_rows(value, dtype, monkeypatch):
-    """They go nowhere, since these rows are no function of anything."""
+    """They have no effect, because the output of these rows is constant."""
     bias = np.zeros([19, 19])
     bias[[2, 5, 18]] = -np.inf
     cotangent = exact(draw([2, 19, 16], dtype, seed=1))
@@ -307,7 +308,7 @@ def test_taps(dtype, with_bias, monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scale(dtype, monkeypatch):
-    """Output, gradients and taps, with and without a bias, for whole and odd sizes of heads."""
+    """Output, gradients and taps, with and without a bias, for even and odd head sizes."""
     for _ in each_isa(monkeypatch):
         for size, scale in ((16, 0.1), (20, 1.0), (5, 0.37)):
             qkv = draw([2, 18, 3 * 3 * size], dtype)
@@ -362,7 +363,7 @@ def test_the_same_bits_every_time():
 
 
 def test_gradients_of_numbers():
-    """The gradient is the slope, without the help of an oracle."""
+    """Checks gradients against finite differences, without an oracle."""
     qkv, bias = draw([1, 4, 12], "float64"), draw([2, 4, 4], "float64")
 
     def call(qkv, bias):

@@ -1,4 +1,4 @@
-"""Where the compiled ops have no kernels, the reference runs: XLA, TPUs, GPUs."""
+"""The reference runs where the compiled ops have no kernels: XLA, TPUs, GPUs."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.custom_ops.compare import attend, compiled_ops, draw, embed, tables
 
 @pytest.fixture(autouse=True)
 def _auto(monkeypatch):
-    """These tests see what a user sees who chose nothing."""
+    """Unsets the choice of an implementation, as for most users."""
     monkeypatch.delenv("VIT_OPS", raising=False)
     assert custom_ops.is_compiled()
 
@@ -30,7 +30,7 @@ def test_xla_takes_the_reference():
     expected = tf.nest.flatten(under_xla(*arguments))
     for actual, other in zip(tf.nest.flatten(function(*arguments)), expected, strict=True):
         np.testing.assert_allclose(actual, other, rtol=1e-4, atol=1e-4)
-    # The same function elsewhere is traced anew.
+    # Outside of XLA the same function is traced again.
     assert "VitAttention" in compiled_ops(tf.function(under_xla), *arguments)
 
 

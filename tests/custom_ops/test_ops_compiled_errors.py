@@ -1,7 +1,7 @@
-"""What the compiled ops refuse: in eager calls, and as far as shapes are known when tracing.
+"""Inputs that the compiled ops reject, in eager calls and in traced functions.
 
-`custom_ops.attention` and `patch_embed` check their arguments first, so these are calls of the bare
-ops, as a SavedModel makes them.
+`custom_ops.attention` and `patch_embed` check their arguments first, so these tests call the ops
+directly, as a SavedModel does. In traced functions only known shapes are checked.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ RESTORE = {
     "patch_size": 4,
 }
 
-# (op, legal arguments, changes, message)
+# (op, valid arguments, changes, message)
 CASES = [
     ("vit_attention", ATTENTION, {"qkv": zeros(5, 36)}, r"qkv must be \[B, N, 3 D\].*\[5, 36\]"),
     ("vit_attention", ATTENTION, {"qkv": zeros(2, 5, 35)}, r"\[2, 5, 35\].*num_heads = 3"),
@@ -151,7 +151,7 @@ def test_named_when_traced(op, legal, changes, message):
 
 
 def kinds(value):
-    """The dtypes in a tensor or list of tensors; None for other arguments."""
+    """The dtypes of a tensor or list of tensors; None for other arguments."""
     if isinstance(value, tf.Tensor):
         return [value.dtype]
     return [x.dtype for x in value if tf.is_tensor(x)] if isinstance(value, list) else None
@@ -188,7 +188,8 @@ def test_images_of_integers_have_no_gradient():
         custom_ops.load().vit_patch_embed_images_grad(**(PART | {"images": images}))
 
 
-# Tensors without elements can have any dimensions, and what is made of them need not be empty.
+# Tensors without elements can have any dimensions, but results computed from them may have
+# elements.
 @pytest.mark.parametrize(
     ("op", "arguments", "message"),
     [
@@ -237,7 +238,7 @@ def test_sizes_that_no_machine_has(op, arguments, message):
 
 
 def test_sizes_of_nothing():
-    """Any product of dimensions is fine where one of them is zero."""
+    """Any product of dimensions is allowed if one of them is zero."""
     ops = custom_ops.load()
     out, statistics = ops.vit_attention(zeros(0, 2**60, 6), [], num_heads=2)
     assert out.shape == [0, 2**60, 2] and statistics.shape == [0, 2, 2, 2**60]
@@ -274,7 +275,7 @@ def test_gradients_of_nothing_are_zero():
 
 
 def test_no_channels_and_images_smaller_than_a_patch():
-    """Tokens are then what is added: the bias, the prefix, the position."""
+    """Tokens are then only the sum of bias, prefix and position."""
     ops = custom_ops.load()
     bias, prefix, position = draw([10]), draw([1, 10]), draw([7, 10])
     tokens = ops.vit_patch_embed(zeros(2, 4, 6, 0), zeros(2, 2, 0, 10), bias, [prefix], [position])

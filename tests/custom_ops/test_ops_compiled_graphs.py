@@ -1,4 +1,4 @@
-"""The compiled ops in functions, data pipelines and strategies; which gradients there are."""
+"""The compiled ops in functions, data pipelines and strategies, and their requested gradients."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ TO_UNIT = {"scale": 2 / 255, "offset": -1.0}
 
 @pytest.fixture(autouse=True)
 def _auto(monkeypatch):
-    """These tests see what a user sees who chose nothing."""
+    """Unsets the choice of an implementation, as for most users."""
     monkeypatch.delenv("VIT_OPS", raising=False)
     assert custom_ops.is_compiled()
 
@@ -144,7 +144,7 @@ def test_patches_in_a_function_of_unknown_sizes():
     for shape in ([2, 8, 8, 3], [1, 17, 33, 3], [0, 8, 8, 3], [2, 3, 8, 3]):
         images = draw_uint8(shape)
         tokens, gradients, patches = function(images)
-        if min(shape[1:3]) < 4:  # As in the reference, only refused where it is known.
+        if min(shape[1:3]) < 4:  # As in the reference, rejected only if the shape is known.
             assert tokens.shape == [2, 1, 10] and patches.shape == [2, 0, 48]
             continue
         cotangent = tf.ones_like(tokens)
@@ -187,7 +187,8 @@ first(tf.ones([2, 5, 12]), tf.ones([1, 8, 8, 3]), tf.ones([4, 4, 3, 6]))
 @pytest.mark.process
 @pytest.mark.parametrize("chosen", ["auto", "compiled", "reference"])
 def test_a_first_call_in_a_function_warns_of_nothing(chosen, tmp_path):
-    # The library is loaded while AutoGraph converts the function, of which it needs the source.
+    # AutoGraph needs the source of the function, so the program is a file. The library is loaded
+    # during the conversion.
     program = tmp_path / "first_calls.py"
     program.write_text(FIRST_CALLS)
     done = subprocess.run(

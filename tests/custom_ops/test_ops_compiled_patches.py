@@ -1,4 +1,4 @@
-"""The compiled patch ops are as exact as plain TensorFlow: tokens, gradients, moved values."""
+"""The compiled patch ops are as accurate as plain TensorFlow: tokens, gradients, copied values."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ from tests.tolerances import EPSILON
 DTYPES = tuple(EPSILON)
 TO_UNIT = {"scale": 1 / 127.5, "offset": -1.0}
 
-# (image shape, patch size, width): square, rectangular, leftover pixels on either side, one patch,
-# patches of one pixel, many channels, widths around that of vectors, no images.
+# (image shape, patch size, width): square, rectangular, left-over pixels on either side, one patch,
+# patches of one pixel, many channels, widths around the vector width, no images.
 SIZES = [
     ([2, 8, 8, 3], 4, 10),
     ([3, 12, 8, 3], 4, 16),
@@ -56,7 +56,7 @@ def test_every_instruction_set(dtype, monkeypatch):
 @pytest.mark.parametrize("image_dtype", DTYPES)
 def test_images_of_another_float(image_dtype, dtype):
     shape = [2, 9, 8, 3]
-    # Values that every dtype holds: only the dtype may differ.
+    # Values that every dtype represents: only the dtype may differ.
     images = tf.cast(tf.cast(tf.cast(draw(shape), "bfloat16"), "float16"), image_dtype)
     check_patch_embed(images, tables(shape, 4, dtype))
     check_patch_embed(images, tables(shape, 4, dtype), scale=0.5, offset=0.25)
@@ -72,7 +72,7 @@ def test_uint8_as_it_is(dtype):
     [(2 / 255, -1.0), (1 / 3, 1e-9), (-7.5, 0.1), (0.0, 0.3), (1.0, 0.0), (1e30, 1e20), (3, -1)],
 )
 def test_rescaling_is_exact(scale, offset):
-    """In float64: attributes of ops hold floats, and one of these would be 1e-8 off."""
+    """In float64: op attributes are float32, and a single one would have an error of 1e-8."""
     images, one = draw_uint8([1, 16, 16, 1]), tf.ones([1, 1, 1, 1], "float64")
     tokens = custom_ops.patch_embed(
         images, one, tf.zeros([1]), scale=scale, offset=offset, implementation="compiled"
@@ -94,7 +94,7 @@ def test_rescaling_that_no_float_holds_takes_the_reference():
 
 
 def test_rescaling_is_rounded_to_half_width_only_at_the_end():
-    # Near the middle of the range the offset cancels: bfloat16 would keep no correct digit there.
+    # Near the middle of the range the offset cancels: in bfloat16 no digit would be correct.
     images = tf.constant(np.arange(256).reshape(1, 16, 16, 1), "uint8")
     expected = np.arange(256) * (2 / 255) - 1
     for dtype in ("bfloat16", "float16"):
@@ -212,7 +212,7 @@ def test_extract_patches_of_strings_takes_the_reference():
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "complex64"])
 def test_extract_patches_gradients(dtype):
-    """The first and, since cutting is linear, any further one."""
+    """Cutting patches is linear, so the second and further gradients exist too."""
     shape = [2, 11, 17, 3]
     images, inner = (tf.cast(draw(shape, seed=seed), dtype) for seed in (0, 1))
     with tf.GradientTape() as outer_tape:
@@ -232,5 +232,5 @@ def test_extract_patches_gradients(dtype):
 
 @pytest.fixture(autouse=True)
 def _compiled(monkeypatch):
-    """`extract_patches` has no argument to choose by."""
+    """Sets VIT_OPS, because `extract_patches` has no argument for the implementation."""
     monkeypatch.setenv("VIT_OPS", "compiled")

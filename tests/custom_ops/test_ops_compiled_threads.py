@@ -1,4 +1,4 @@
-"""The number of threads changes no bit of what the compiled ops compute."""
+"""The number of threads changes no bit of the results of the compiled ops."""
 
 import json
 import os
@@ -9,8 +9,8 @@ import pytest
 
 from tests.architecture import ROOT
 
-# Prints digests of outputs and gradients of many sizes, large enough to be shared out: whatever
-# threads there are, the same bits.
+# Prints digests of outputs and gradients of many sizes, large enough for several threads. Digests
+# must be the same for any number of threads.
 DIGESTS = """
 import hashlib, json
 import numpy as np

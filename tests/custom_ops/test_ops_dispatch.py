@@ -1,4 +1,4 @@
-"""Which implementation runs, and what the package says about it."""
+"""Which implementation runs, and how the package reports it."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def _no_environment(monkeypatch):
 
 @pytest.fixture
 def no_library(monkeypatch):
-    """As where the library was never built."""
+    """The state after an installation that did not build the library."""
     monkeypatch.setattr(library_file, "candidates", lambda: [])
     monkeypatch.setattr(loader, "_library", None)
 
@@ -37,7 +37,7 @@ def test_what_was_never_built_is_no_news(no_library):
 
 
 def test_these_tests_run_with_the_compiled_library():
-    """It was built by `make test`, from these sources for this TensorFlow."""
+    """`make test` has built it, from these sources for this TensorFlow."""
     report = custom_ops.describe()
     assert report["compiled"] and custom_ops.is_compiled(), report["reason"]
     assert dispatch.resolve() == dispatch.resolve("compiled") == "compiled"

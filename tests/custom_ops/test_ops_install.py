@@ -1,4 +1,4 @@
-"""`pip install` of this project, into an environment of its own that has TensorFlow."""
+"""`pip install` of this project into a separate environment that has TensorFlow."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ WARNING = "warning: the compiled ops are left out: "
 
 
 class Environment:
-    """A virtual environment that sees the packages of this one, and pip with it as the target."""
+    """A virtual environment that can import the packages of this one; pip installs into it."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -28,7 +28,7 @@ class Environment:
         (self.site / "others.pth").write_text(SITE)
 
     def install(self, *arguments, **environment):
-        """Runs `pip install`; returns all that it printed."""
+        """Runs `pip install`; returns its whole output."""
         options = ["--no-deps", "--no-build-isolation", "--ignore-installed", "--no-index", "-v"]
         return self.run(
             [sys.executable, "-m", "pip", "--python", self.python, "install", *options, *arguments],
@@ -49,7 +49,7 @@ class Environment:
         return done.stdout
 
     def warned(self):
-        """What the first use of the ops, by plain TensorFlow, warns about."""
+        """The warnings of the first call of the ops, which runs in plain TensorFlow."""
         [line] = self.run([self.python, "-c", WARNED]).splitlines()[-1:]
         return line
 
@@ -115,7 +115,7 @@ def test_install_builds_and_packs_the_library(environment):
     ]
     assert tag.startswith("Tag: cp3") and "any" not in tag and "linux" in tag
 
-    # All that a rebuild needs came along, and the command works where there is no checkout.
+    # All files for a rebuild are installed, and the command works without a checkout.
     assert all((package / file).is_file() for file in build_plan.source_files())
     (package / library_file.NAME).unlink()
     cache = environment.folder / "cache"
@@ -142,7 +142,7 @@ def test_without_a_compiler_there_is_one_warning_and_the_reference(environment, 
     assert output.count(WARNING) == 1
     assert "no C++ compiler 'g++'" in output and "apt-get install g++" in output
     assert "python -m custom_ops.build_ops" in output
-    # pip shows that only with -v; whoever uses the package is told.
+    # pip shows the reason only with -v, so the package warns at its first use.
     warned = environment.warned()
     assert "could not be built when it was installed: There is no C++ compiler 'g++'" in warned
     assert "python -m custom_ops.build_ops" in warned
@@ -153,7 +153,8 @@ def test_without_tensorflow_there_is_one_warning(environment):
     hidden = environment.folder / "hidden"
     hidden.mkdir()
     (hidden / "tensorflow.py").write_text("raise ImportError('no tensorflow here')")
-    # Before the other packages: neither with nor without PYTHONPATH can it be imported.
+    # The folder comes before other packages: TensorFlow cannot be imported with or without
+    # PYTHONPATH.
     (environment.site / "others.pth").write_text(f"{hidden}\n{SITE}")
     output = environment.install(checkout)
     assert output.count(WARNING) == 1
@@ -171,7 +172,7 @@ def test_a_compile_error_does_not_stop_the_install(environment):
 
 
 def test_the_ops_can_be_left_out(environment):
-    """Also what an earlier build has left."""
+    """This also removes the library of an earlier build."""
     checkout = copy_checkout(environment.folder)
     stale = (
         checkout

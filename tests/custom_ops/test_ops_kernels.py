@@ -1,6 +1,7 @@
 """The C++ tests of the kernels: plain, under sanitizers, and fuzzed.
 
-They are programs of tests/cc without TensorFlow, which know what is right from loops over doubles.
+They are programs of tests/cc, without TensorFlow; their expected values come from loops over
+doubles.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ def test_no_memory_error_and_no_undefined_behaviour():
 
 
 def test_no_data_race():
-    # The other parts of these programs run on one thread.
+    # All other tests of these programs run on one thread.
     names = ["attention_execution_test", "patch_embed_test", "guided_schedule_test"]
     check(THREADS, names, ["threads"])
 
@@ -36,7 +37,7 @@ def test_what_older_compilers_get():
 
 
 def test_no_input_that_fuzzing_finds_fails(tmp_path):
-    """What fails is kept in build/fuzz; the program repeats it when given the file."""
+    """Failing inputs are kept in build/fuzz; the program repeats one when given its file."""
     results = kernel_programs.fuzz(FUZZ_SECONDS, tmp_path, seed=1)
     assert_passed(results)
     for output in (output for _, output in results.values()):

@@ -1,4 +1,4 @@
-"""The file of the compiled library: found, checked before it is loaded, loaded once."""
+"""The file of the compiled library is found, checked before it is loaded, and loaded once."""
 
 import os
 import pathlib
@@ -39,7 +39,8 @@ def other_processor(built):
     return built[:18] + b"\xf3\x00" + built[20:]
 
 
-# What must not be loaded, since it can end the process: name -> (bytes of the library) -> bytes.
+# Files that must not be loaded, because that can end the process: name -> (bytes of the library) ->
+# bytes.
 UNFIT = {
     "another TensorFlow": (
         lambda built: forged(built, "2.19.1"),
@@ -118,7 +119,7 @@ def test_places(monkeypatch, tmp_path):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """As in a new process: nothing tried yet. Returns the list of files that were loaded."""
+    """The state of a new process, without a library. Returns the list of loaded files."""
     loaded = []
     monkeypatch.setattr(loader, "_library", None)
     monkeypatch.setattr(loader, "_loaded_before", lambda: None)
@@ -129,7 +130,7 @@ def fresh(monkeypatch):
 
 
 def _ops():
-    """What `tf.load_op_library` returns."""
+    """The object that `tf.load_op_library` returns."""
     return types.SimpleNamespace(**dict.fromkeys(OPS))
 
 
@@ -214,7 +215,7 @@ def test_a_library_without_an_op_is_told(fresh, built, monkeypatch, tmp_path):
 
 
 def in_threads(action):
-    """Calls `action` in 8 threads at once; returns what each call gave."""
+    """Calls `action` in 8 threads at once; returns the results."""
     together = threading.Barrier(8)
     answers = []
 
@@ -250,11 +251,11 @@ def test_threads_wait_for_one_load(fresh, built, monkeypatch, tmp_path, fits):
         assert len(in_threads(lambda: id(loader.compiled_ops()))) == 1
 
 
-# Real processes.
+# Tests in separate processes.
 
 
 def run_python(program, folder, **environment):
-    """Runs a program with `custom_ops` from a folder; asserts that it ends well and is quiet."""
+    """Runs a program with `custom_ops` from a folder; asserts that it succeeds without warnings."""
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-c", program],
         cwd=folder,
@@ -269,7 +270,7 @@ def run_python(program, folder, **environment):
 
 @pytest.fixture
 def checkout(built, tmp_path):
-    """A copy of the package without a library, in a folder of its own."""
+    """A copy of the package without a library, in a separate folder."""
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "custom_ops", ignore=ignored)
     return tmp_path

@@ -10,7 +10,7 @@ from tests.tolerances import EPSILON, assert_close
 
 pytestmark = pytest.mark.usefixtures("each_implementation")
 
-# (image shape, patch size): square, rectangular, leftover pixels on either side, one patch.
+# (image shape, patch size): square, rectangular, left-over pixels on either side, one patch.
 SIZES = [
     ([2, 8, 8, 3], 4),
     ([3, 12, 8, 3], 4),
@@ -47,7 +47,7 @@ def arguments(image_shape, patch_size, dtype, width=10, prefix_size=1):
 
 
 def check(images, weights, dtype, **rescale):
-    """Compares tokens and the gradients of all that is differentiable with the oracle."""
+    """Compares the tokens and all gradients with the oracle."""
     watched = dict(weights)
     if images.dtype.is_floating:
         watched["images"] = images
@@ -93,7 +93,7 @@ def test_images_of_another_float_are_rescaled_and_cast(image_dtype, dtype):
 
 
 def test_rescaling_is_rounded_to_bfloat16_only_at_the_end():
-    # Near the middle of the range the offset cancels: bfloat16 would keep no correct digit there.
+    # Near the middle of the range the offset cancels: in bfloat16 no digit would be correct.
     values = np.arange(256)
     images = tf.constant(values.reshape(1, 16, 16, 1), "uint8")
     one, zero = tf.ones([1, 1, 1, 1], "bfloat16"), tf.zeros([1], "bfloat16")
@@ -206,7 +206,7 @@ def test_graph_with_unknown_sizes_equals_eager():
         eager = graph.python_function(images, *weights.values())
         for actual, expected in zip(graph(images, *weights.values()), eager, strict=True):
             assert_close(actual, exact(expected), "float32", "patch_embed gradient")
-    # An image without a whole patch has only its prefix.
+    # An image smaller than a patch has only its prefix tokens.
     weights["position"] = weights["position"][:1]
     tokens = graph(draw_uint8([2, 3, 9, 3]), *weights.values())[0]
     assert tokens.shape == [2, 1, 10]
@@ -237,7 +237,7 @@ def test_inside_tf_data_equals_eager():
 
 
 def test_compiles_under_xla(monkeypatch):
-    monkeypatch.delenv("VIT_OPS")  # The compiled library, if demanded, has no kernels for XLA.
+    monkeypatch.delenv("VIT_OPS")  # VIT_OPS=compiled would fail: no kernels for XLA.
 
     def gradients(images, weights):
         with tf.GradientTape() as tape:

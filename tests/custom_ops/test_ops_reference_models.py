@@ -1,4 +1,4 @@
-"""The tests of the models once more, with plain TensorFlow in place of the compiled ops."""
+"""Repeats the model tests with plain TensorFlow in place of the compiled ops."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from tests.checkout import ROOT
 
-# Those whose models run, and that take seconds: what reads and writes files does not depend on it.
+# Modules that run models and take seconds. Tests of files do not depend on the implementation.
 MODULES = (
     "layers/test_dropout",
     "models/test_golden",
@@ -24,10 +24,10 @@ MODULES = (
 def test_models_pass_with_the_reference():
     modules = [f"tests/vit_tf/{name}.py" for name in MODULES]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *modules]
-    # A worker of pytest-xdist has variables that are meant for itself.
+    # The variables of a pytest-xdist worker apply only to that worker.
     environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        # Under XLA the reference runs in any case.
+        # Under XLA the reference runs anyway.
         [*command, "-m", "not slow and not process", "-k", "not xla"],
         cwd=ROOT,
         env=environment | {"VIT_OPS": "reference"},

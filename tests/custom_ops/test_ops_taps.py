@@ -1,4 +1,4 @@
-"""What attention reports: against the oracle, closed forms, and without a gradient."""
+"""The taps of attention: against the oracle and closed forms. They have no gradient."""
 
 import math
 
@@ -23,7 +23,7 @@ def exact(tensor):
 
 
 def uniform(count, taps, grid=None):
-    """Taps of attention that gives every token the same weight."""
+    """Taps of attention in which every token has the same weight."""
     return custom_ops.attention_with_taps(tf.zeros([1, count, 3], "float64"), 1, taps, grid=grid)[1]
 
 
@@ -54,7 +54,7 @@ def test_taps_do_not_change_the_output():
     np.testing.assert_array_equal(out, custom_ops.attention(qkv, 3))
 
 
-# Figures in pixels from docs/paper.md J.3, to four decimals.
+# Values in pixels from docs/paper.md J.3, to four decimals.
 @pytest.mark.parametrize(
     ("grid", "patch_size", "over_patches", "with_class_token"),
     [
@@ -82,7 +82,7 @@ def test_distance_and_entropy_of_identity_attention_are_zero():
 
 
 def test_distance_counts_rows_then_columns():
-    # Every query looks at the last patch of a 2 x 3 grid only.
+    # Every query attends only to the last patch of a 2 x 3 grid.
     bias = tf.constant([-np.inf] * 5 + [0.0])
     qkv = tf.zeros([1, 6, 3], "float64")
     _, taps = custom_ops.attention_with_taps(qkv, 1, ("distance",), bias=bias, grid=(2, 3))

@@ -1,8 +1,8 @@
-"""Runs in `.venv-peers`, with PyTorch: makes random models of the peers, or loads ours into theirs.
+"""Runs in `.venv-peers`, with PyTorch: makes models of the peers, or loads this project's models.
 
     python peer_program.py make FOLDER    folders of models, each with `expected.npy`
     python peer_program.py load FOLDER    reads the folders in it, writes `received.npy` in each
-    python peer_program.py architectures FOLDER    what timm's compute, in `architectures.json`
+    python peer_program.py architectures FOLDER    settings of timm models, in `architectures.json`
 
 Every folder of a model holds `images.npy`, uint8 `[B, H, W, 3]`.
 """
@@ -47,7 +47,7 @@ def make_huggingface(folder):
     model.save_pretrained(folder / "hf_classifier")
     keep(folder / "hf_classifier", model, config.image_size, lambda out: out.logits)
 
-    # Names as they are in memory, in bfloat16, and pixels of another range.
+    # Parameter names as in memory, weights in bfloat16, and another range of pixels.
     config = ViTConfig(**small | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12})
     model = randomized(ViTForImageClassification(config)).bfloat16()
     path = folder / "hf_bfloat16_imagenet"
@@ -121,7 +121,7 @@ def keep_timm(path, model, size, pixels=HALF):
 
 
 def save_timm(path, model, size):
-    """As timm itself saves a model."""
+    """Saves a model in the format of timm."""
     timm.models.save_for_hf(model, path, safe_serialization=True)
     settings = json.loads((path / "config.json").read_text())
     pixels = settings["pretrained_cfg"]["mean"], settings["pretrained_cfg"]["std"]
@@ -143,7 +143,7 @@ def run(model, images, output=lambda out: out, pixels=HALF):
 
 
 def randomized(model):
-    """Every parameter of a size that makes every term of the model matter."""
+    """Gives every parameter a size at which every term of the model affects the output."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -190,7 +190,7 @@ def architectures(folder):
         with torch.device("meta"):
             try:
                 model = timm.create_model(name)
-            except (NotImplementedError, RuntimeError):  # hybrids run their stem to know its size
+            except (NotImplementedError, RuntimeError):  # hybrids run their stem to get its size
                 continue
         if isinstance(model, VisionTransformer) and hasattr(model.blocks[0], "attn"):
             block = model.blocks[0]

@@ -1,6 +1,6 @@
-"""Do Hugging Face transformers and timm compute what we compute, from each other's files?
+"""Hugging Face transformers, timm and this project compute the same logits from the same files.
 
-Their packages are in an environment of their own, `make peers`; PyTorch runs in processes of it.
+Their packages are in a separate environment, made by `make peers`, in which PyTorch runs.
 """
 
 import functools
@@ -21,7 +21,7 @@ from vit_tf.checkpoints.safetensors.timm.vit_rules import rules
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
-# Of the largest logit.
+# Relative to the largest logit.
 TOLERANCE = 1e-5
 
 pytestmark = [pytest.mark.peers, pytest.mark.process]
@@ -84,7 +84,7 @@ OURS = {
 
 @functools.cache
 def missing():
-    """Why the peers cannot run, or an empty string."""
+    """The reason why the peers cannot run, or an empty string."""
     if not PYTHON.exists():
         return "there is no .venv-peers; `make peers` creates it"
     imports = "import torch, transformers, timm, safetensors"
@@ -94,7 +94,7 @@ def missing():
 
 
 def run(*arguments):
-    """Runs the program of the peers; skips the test where their environment is missing."""
+    """Runs the program of the peers; skips the test if their environment is missing."""
     if missing():
         pytest.skip(missing())
     program = pathlib.Path(__file__).with_name("peer_program.py")
@@ -104,7 +104,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder of random models that the peers saved."""
+    """A folder of random models that the peers have saved."""
     folder = tmp_path_factory.mktemp("made")
     run("make", folder)
     return folder
@@ -112,7 +112,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    """A folder of our random models, loaded by the peers."""
+    """A folder of random models of this project, loaded by the peers."""
     folder = tmp_path_factory.mktemp("ours")
     for name, (layout, config) in OURS.items():
         model = vit_tf.create_model(config)
@@ -155,15 +155,15 @@ def test_their_models_here(made, name):
 def test_our_models_there(loaded, name):
     path = loaded / name
     check_close(np.load(path / "received.npy"), np.load(path / "expected.npy"))
-    # And back: the same arrays, the standardised kernels by value.
+    # The other direction: the same arrays; standardised kernels by value.
     model, _ = safetensors_models.load(path)
     check_close(model(np.load(path / "images.npy")).numpy(), np.load(path / "expected.npy"))
 
 
 def test_architectures_of_timm(tmp_path):
-    """Every architecture of timm's is refused, or read with timm's heads, activation and epsilon.
+    """Every architecture of timm is rejected, or read with timm's heads, activation and epsilon.
 
-    Its own files state none of them.
+    The files of timm state none of the three.
     """
     run("architectures", tmp_path)
     architectures = json.loads((tmp_path / "architectures.json").read_text())

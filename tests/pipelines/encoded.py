@@ -1,4 +1,4 @@
-"""Image files for the tests: encoded in memory, with the pixels they hold."""
+"""Encodes image files in memory for the tests, together with their pixels."""
 
 import io
 import struct
@@ -21,7 +21,7 @@ def encode(array, file_format, **options):
 
 
 def every_format():
-    """(bytes, uint8 pixels) of each format that is served, in different sizes, big and small."""
+    """(bytes, uint8 pixels) of each format that is served, in several sizes."""
     png, grey, alpha, bmp, jpeg = (
         pixels(*size, seed=i)
         for i, size in enumerate([(17, 23), (9, 31), (40, 5), (12, 18), (33, 20)])
@@ -44,7 +44,7 @@ def every_format():
 
 
 def broken():
-    """Name -> bytes that are no whole image."""
+    """Name -> bytes that are not a whole image."""
     image = pixels(40, 30)
     jpeg, png = encode(image, "JPEG"), encode(image, "PNG")
     return {
@@ -58,7 +58,7 @@ def broken():
 
 
 def huge():
-    """Format -> a small file whose header claims 60,000 x 60,000 pixels, or as many as it can."""
+    """Format -> a small file whose header states 60,000 x 60,000 pixels, or its maximum."""
     side, webp_side = 60_000, 2**14 - 1
     image = pixels(8, 8)
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Image files that are odd, damaged or meant to do harm, built in memory."""
+"""Unusual, damaged and malicious image files, built in memory."""
 
 import io
 import struct
@@ -18,7 +18,7 @@ def _save(image, file_format, **options):
 
 
 def _smooth(height, width, mode="RGB"):
-    """A picture that survives JPEG."""
+    """A picture that JPEG changes only a little."""
     rows, columns = np.mgrid[:height, :width]
     channels = [rows * 255 // height, columns * 255 // width, (rows + columns) % 256]
     return Image.fromarray(np.stack(channels, -1).astype(np.uint8)).convert(mode)
@@ -33,7 +33,7 @@ def _animation(frames, file_format, **options):
 
 
 def gif_frames(gif):
-    """Where the image descriptors of a GIF begin, and where the last frame ends."""
+    """The positions of the image descriptors of a GIF, and of the end of the last frame."""
     places, place = [], 13 + 3 * (2 << (gif[10] & 7)) * (gif[10] >> 7)
     while gif[place] in b"\x21\x2c":
         if gif[place] == 0x2C:
@@ -63,7 +63,7 @@ def _frame_beside_the_canvas():
 
 
 def gif_bomb(side=6000, frames=200):
-    """A few megabytes that hold gigabytes of frames."""
+    """A few megabytes with gigabytes of frames."""
     gif = _save(Image.new("P", (side, side)), "GIF")
     (first,), end = gif_frames(gif)
     return gif[:first] + gif[first:end] * frames + b";"
@@ -78,7 +78,7 @@ def readable():
     transparent[0].putalpha(100)
     deep = np.random.default_rng(0).integers(0, 2**16, (5, 4)).astype(np.uint16)
     turned = Image.Exif()
-    turned[0x0112] = 6  # to be shown rotated by 90 degrees
+    turned[0x0112] = 6  # orientation: rotated by 90 degrees
     red = np.asarray(_frames()[0])
     lossless = {"lossless": True, "exact": True}
 
@@ -110,7 +110,7 @@ def readable():
 
 
 def unreadable():
-    """Name -> (suffix, bytes) of what must be refused, in a few bytes each."""
+    """Name -> (suffix, bytes) of small files that must be rejected."""
     files = {name: ("jpg", data) for name, data in broken().items()}
     picture = _smooth(40, 30)
     for file_format in ("JPEG", "GIF", "BMP", "WEBP"):

@@ -1,4 +1,4 @@
-"""Runs commands as a user does, in processes of their own, or quicker in this one."""
+"""Runs commands as a user does, in separate processes, or faster in this process."""
 
 import importlib
 import os
@@ -60,9 +60,9 @@ def run_until(module, *arguments, cwd, line, signal_number=signal.SIGTERM):
 
 
 def run_here(module, *arguments, monkeypatch, capsys, cwd):
-    """Calls the command in this process, where TensorFlow is loaded already, on one device.
+    """Calls the command in this process, where TensorFlow is already loaded, on one device.
 
-    A step that fails between the collectives of replicas would spoil those of the whole process.
+    With replicas, a step that fails between their collectives would break all later ones.
 
     Returns:
         The same as `run_command`.
@@ -87,7 +87,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
 
 
 def assert_user_error(result, *texts):
-    """Exit code 2, one line on stderr that says `texts`, no traceback."""
+    """Checks for exit code 2, one line on stderr that contains `texts`, and no traceback."""
     assert result.returncode == 2, result.stdout + result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, result.stderr

@@ -1,4 +1,4 @@
-"""The command that tells which examples are in a batch, against the batches themselves."""
+"""The command that lists the examples of a batch, compared with the batches of training."""
 
 import json
 
@@ -19,7 +19,7 @@ ASSIGNMENTS = ["data.train_split=train[:150]", "data.shuffle_window=40", "seed=4
 
 @pytest.fixture(scope="module")
 def trained_on():
-    """The batches that training would see."""
+    """The batches that training would get."""
     experiment = tiny_experiment(*ASSIGNMENTS)
     source = open_source("digits", "train[:150]")
     dataset = train_dataset(
@@ -44,7 +44,7 @@ def batch_command(monkeypatch, capsys, tmp_path):
     return run
 
 
-# 9 spans two epochs, every other one two windows at most.
+# Batch 9 spans two epochs, the others at most two windows.
 @pytest.mark.parametrize("step", [0, 2, 9, 11])
 def test_json(batch_command, trained_on, step):
     flags = ["--step", step, "--json", *as_flags(*ASSIGNMENTS)]
@@ -97,7 +97,7 @@ def records(tmp_path_factory):
 
 
 def test_files_of_hosts(batch_command, records):
-    """What the hosts see together, in an epoch of its own for each; they hold 50 examples."""
+    """The batches of all hosts, each in its own epoch; hosts hold 50 examples."""
     assignments = [f"data.name=tfrecord:{records}", "data.sharding=files", "train.batch_size=6"]
     experiment = tiny_experiment(*assignments)
     source = open_source(experiment.data.name, "train")
@@ -128,7 +128,7 @@ def test_files_of_hosts(batch_command, records):
 
 
 def test_hosts_of_a_run(batch_command, tmp_path, records):
-    """Those of its last start, unless told otherwise."""
+    """The hosts of its last start, unless a flag sets them."""
     experiment = tiny_experiment(f"data.name=tfrecord:{records}", "data.sharding=files")
     run = Workdir(tmp_path)
     run.create(experiment)

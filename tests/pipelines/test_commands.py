@@ -1,4 +1,4 @@
-"""The commands as processes: exit codes, one clear sentence, nothing half written."""
+"""The commands as processes: exit codes, one clear error line, no incomplete files."""
 
 import importlib
 import itertools
@@ -78,7 +78,7 @@ def test_every_command_refuses_what_it_does_not_know(
     assert os.listdir(tmp_path) == []
 
 
-# The commands that lack some of the shared flags, with those that they take.
+# The commands without some of the shared flags, and the flags that they accept.
 TAKEN = {
     "predict": {"workdir"},
     "export": {"workdir"},
@@ -134,7 +134,7 @@ URL = "gs://bucket/data"
 
 @pytest.mark.parametrize("module", sorted(COMMANDS))
 def test_urls_are_refused_wherever_a_path_goes(tmp_path, monkeypatch, capsys, module):
-    """Python's file functions would take them for local folders."""
+    """Python's file functions would treat a URL as a local path."""
     command, module = importlib.import_module(module), module.removeprefix("pipelines.")
     values = cli._shared_flags()
     if "experiment" in values:
@@ -204,7 +204,7 @@ def test_tpu_without_a_tpu_is_answered_soon(tmp_path):
     for arguments in ([], ["--tpu=local"], ["--tpu=grpc://127.0.0.1:1"]):
         begin = time.monotonic()
         result = run_command("pretrain", "--strategy=tpu", *arguments, cwd=tmp_path)
-        assert time.monotonic() - begin < 120  # A hang, not a speed.
+        assert time.monotonic() - begin < 120  # detects a hang; not a speed limit
         assert_user_error(result, "found no TPU", "--strategy=auto")
     assert os.listdir(tmp_path) == []
 
@@ -374,7 +374,7 @@ def test_a_file_of_other_arrays_is_refused(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.process
 def test_twenty_kills_change_nothing(tmp_path):
-    """SIGKILL at 20 moments; the weights and the log are those of an undisturbed run."""
+    """SIGKILL at 20 moments; the weights and the log equal those of an undisturbed run."""
     assignments = [
         "train.steps=600",
         "data.eval_split=test[:100]",
@@ -417,7 +417,7 @@ def test_twenty_kills_change_nothing(tmp_path):
 
 
 def _log(workdir):
-    """Lines of metrics.jsonl without what depends on the clock."""
+    """The lines of metrics.jsonl without values that depend on time."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [
         {key: value for key, value in x.items() if "per_second" not in key and key != "data_wait"}

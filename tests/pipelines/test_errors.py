@@ -1,4 +1,4 @@
-"""What is left of TensorFlow's errors for people."""
+"""TensorFlow's errors are shortened for users."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Hybrids and BiT ResNets through everything: strategies, parts, policies, restart, export."""
+"""Hybrids and BiT ResNets in all features: strategies, micro-batches, policies, restart, export."""
 
 import json
 
@@ -56,7 +56,7 @@ def run(request, tmp_path_factory):
     ids=["4 parts", "2 replicas", "2 replicas of 2 parts"],
 )
 def test_splits_train_the_same_model(run, tmp_path, strategy, parts):
-    """With parts, kernels are standardised once and their gradients summed before."""
+    """With micro-batches, kernels are standardised once; their gradients are summed before."""
     make, folder = run
     loop.train(make(f"train.accumulate_steps={parts}"), tmp_path / "run", strategy())
     expected, received = arrays(folder), arrays(tmp_path / "run")
@@ -65,11 +65,11 @@ def test_splits_train_the_same_model(run, tmp_path, strategy, parts):
         if not key.endswith("key/bias"):
             assert np.abs(received[key] - value).max() <= 1e-5 * largest, key
     begun = model_source.open_model(model_source.find(folder))[0]
-    assert np.abs(begun.head.kernel).max() > 1e-3  # They have learned something.
+    assert np.abs(begun.head.kernel).max() > 1e-3  # training has changed the head
 
 
 def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
-    """Checkpoints carry no strategy: what two replicas saved is one model anywhere."""
+    """Checkpoints do not depend on the strategy: those of two replicas load anywhere."""
     make, _ = run
     loop.train(make(), tmp_path / "run", two_replicas())
     expected = arrays(tmp_path / "run")
@@ -111,7 +111,7 @@ def test_export_holds_standardised_kernels(run, tmp_path):
     standardised = [k for k in kernels if abs(k.std(axis=(0, 1, 2)) - 1).max() < 1e-2]
     assert len(standardised) >= 5
     assert all(abs(kernel.mean(axis=(0, 1, 2))).max() < 1e-5 for kernel in standardised)
-    # Nothing is standardised when it is called: no root of a variance is in the graph.
+    # Kernels are standardised before the export: the graph has no root of a variance.
     for name in report.signatures:
         graph = loaded.signatures[name].graph.as_graph_def()
         nodes = [node for function in graph.library.function for node in function.node_def]
@@ -136,7 +136,7 @@ def test_commands_take_the_run(run, monkeypatch, capsys, tmp_path):
 
 
 def test_fine_tuning_begins_with_the_weights(run, tmp_path):
-    """At another size: a ResNet reads any, and the positions of a hybrid are resized."""
+    """At another image size: a ResNet accepts any size, the positions of a hybrid are resized."""
     make, folder = run
     source = model_source.open_model(model_source.find(folder))[0]
     experiment = make(f"init_from={folder}", "model.image_size=24", "optimizer.learning_rate=0")

@@ -1,7 +1,7 @@
-"""Odd and hostile images through everything that reads some: conversion, or one sentence.
+"""Unusual and hostile images in everything that reads images: conversion, or one error line.
 
-What each file becomes is in `hostile.py`; `tests/vit_tf/images/test_decoding.py` tests
-the decoding.
+`hostile.py` has the expected result of each file; `tests/vit_tf/images/test_decoding.py` tests
+decoding itself.
 """
 
 import json
@@ -42,7 +42,7 @@ def write(folder, name, suffix, contents):
 
 
 def make_folder(root, *, ordinary=0, odd=False, bad=False):
-    """An image folder; class a has ordinary and odd images, class b ordinary and bad ones."""
+    """An image folder; class a has ordinary and unusual images, class b ordinary and bad ones."""
     for i in range(ordinary):
         write(root / "ab"[i % 2], f"{i:03}", "png", encode(pixels(20, 18, i), "PNG"))
     for name, (suffix, contents, _, _) in READABLE.items() if odd else ():
@@ -72,7 +72,7 @@ def only_batch(dataset):
 @pytest.mark.parametrize("rule", RULES, ids=["direct", "resize_small"])
 @pytest.mark.parametrize("crop", ["inception", "none"])
 def test_training(everything, rule, crop):
-    """Without mirroring, crop=none is the documented conversion, resized."""
+    """With crop=none and without mirroring, training gets the documented conversion, resized."""
     batch = only_batch(
         train_dataset(
             everything,
@@ -97,7 +97,7 @@ def test_training(everything, rule, crop):
 
 
 def test_a_random_crop_of_a_huge_jpeg_is_not_even_drawn():
-    """Only a part would be decoded, but it may be a large one."""
+    """Only a window would be decoded, but it may be large."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="claims more than"):
         huge = tf.constant(UNREADABLE["huge JPEG"][1])
         augmentation.inception_crop(huge, tf.constant([0, 0]), (0.05, 1.0))
@@ -105,7 +105,7 @@ def test_a_random_crop_of_a_huge_jpeg_is_not_even_drawn():
 
 @pytest.mark.parametrize("rule", RULES, ids=["direct", "resize_small"])
 def test_evaluation_and_signatures(everything, rule):
-    """`decode_batch` is what predict and the signatures on bytes are made of."""
+    """`predict` and the signatures on bytes use `decode_batch`."""
     batch = only_batch(
         pipeline.eval_dataset(
             everything,
@@ -128,7 +128,7 @@ def test_evaluation_and_signatures(everything, rule):
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_each_bad_file_is_named_and_never_written(name, tmp_path):
-    """With data.bad_images=stop: by training, by evaluation and by the writer of records."""
+    """With data.bad_images=stop: by training, evaluation and the writer of records."""
     suffix, contents = UNREADABLE[name]
     root = make_folder(tmp_path / "folder", ordinary=3)
     write(root / "b", name, suffix, contents)
@@ -145,7 +145,7 @@ def test_each_bad_file_is_named_and_never_written(name, tmp_path):
 
 
 def test_records_hold_what_can_be_read(everything, tmp_path):
-    """With data.bad_images=skip; odd files are kept as they are."""
+    """With data.bad_images=skip; unusual files are stored unchanged."""
     told = []
     written = record_writer.write_records(
         {"train": everything}, tmp_path / "records", 4, "skip", told.append
@@ -165,7 +165,7 @@ def test_records_hold_what_can_be_read(everything, tmp_path):
 
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path):
-    """`command(module, *flags)`: the completed process, in this one."""
+    """`command(module, *flags)`: the completed process; it runs in this process."""
 
     def run(module, *arguments):
         return process.run_here(
@@ -196,7 +196,7 @@ def test_predict_refuses_hostile_files(command, tmp_path, name):
 
 @pytest.fixture(scope="module")
 def unreadable_folder(tmp_path_factory):
-    """10,000 files that are no images, in two classes."""
+    """10,000 files that are not images, in two classes."""
     root = tmp_path_factory.mktemp("unreadable")
     for label in "ab":
         (root / label).mkdir()
@@ -252,7 +252,7 @@ def test_10000_unreadable_files_become_no_records(command, unreadable_folder, tm
 
 
 def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
-    """With MixUp; and a run that stopped at the first bad image may go on without them."""
+    """With MixUp. A run that stopped at the first bad image may continue with skip."""
     root = make_folder(tmp_path / "data", ordinary=40, bad=True)
     common = (f"data.name=folder:{root}", "data.eval_split=train[:20]", "data.mixup=0.2")
     common += ("train.deterministic=true", "schedule.decay=constant", "train.log_every=100")
@@ -280,7 +280,7 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
 
 
 def peak_memory(*arguments, cwd):
-    """Exit code of a command, and the most memory it held, in GB."""
+    """Exit code of a command, and its peak memory in GB."""
     with subprocess.Popen(
         [sys.executable, "-m", *map(str, arguments)],
         cwd=cwd,
@@ -295,7 +295,7 @@ def peak_memory(*arguments, cwd):
 
 @pytest.mark.process
 def test_memory_is_bounded(tmp_path):
-    """Files that would take 1.4 GB to 11 GB each if they were believed."""
+    """Files that would take 1.4 GB to 11 GB each if their headers were trusted."""
     ordinary = make_folder(tmp_path / "ordinary", ordinary=30)
     spoilt = make_folder(tmp_path / "spoilt", ordinary=30, odd=True, bad=True)
     write(spoilt / "a", "bomb", "gif", hostile.gif_bomb())
@@ -325,7 +325,7 @@ def test_exit_codes_of_the_real_command(tmp_path):
     process.assert_user_error(stopped, f".jpg of folder:{root}", "cannot be decoded", "=skip")
     assert not (run / "final.npz").exists()
 
-    # The same run goes on without them.
+    # The same run continues without the bad images.
     skip = as_flags(*data, "data.bad_images=skip")
     done = process.run_command("pretrain", *skip, "--workdir", run, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

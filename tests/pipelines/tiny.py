@@ -1,4 +1,4 @@
-"""A run that takes a second, and what its tests have in common."""
+"""An experiment that runs in a second, and helpers for its tests."""
 
 import os
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from pipelines.config import override, recipes
 from pipelines.runs.strategies import make_strategy
 
-# Dropout of every kind and augmentation are on, so that a draw that depends on the split shows.
+# All kinds of dropout and augmentation are on, so that a draw that depends on the split is noticed.
 TINY = [
     "model.image_size=12",
     "model.hidden_size=16",
@@ -36,7 +36,7 @@ def tiny_experiment(*assignments):
 
 
 def as_flags(*assignments):
-    """The same for a command line."""
+    """The same assignments as flags of a command line."""
     return [part for text in [*TINY, *assignments] for part in ("--set", text)]
 
 

@@ -12,7 +12,7 @@ def standardize(kernel, variance_epsilon, deviation_epsilon):
 
 
 def windows(x, size, stride, padding, fill=0.0):
-    """`[B, h, w, size, size, C]`; padding "same", or pixels on every side."""
+    """`[B, h, w, size, size, C]`; padding is "same" or a number of pixels."""
     before_after = [(0, 0)]
     for side in x.shape[1:3]:
         if padding == "same":

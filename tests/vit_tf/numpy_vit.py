@@ -13,7 +13,7 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
 def block_names(index):
-    """Published names of one encoder block: `(name of ours below, published prefix)`."""
+    """The names of the weights of one encoder block: `(name in this module, published prefix)`."""
     prefix = f"Transformer/encoderblock_{index}"
     return {
         "norm_attention": f"{prefix}/LayerNorm_0",
@@ -88,8 +88,8 @@ def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, 
         patches: `[B, N, D]`.
         heads: number of attention heads.
         classifier: "token" puts the class token first.
-        epsilon: of every LayerNorm.
-        gelu: activation; None is the tanh form.
+        epsilon: epsilon of every LayerNorm.
+        gelu: activation; None for the tanh form.
         masks: what training multiplies with, by place (docs/paper.md A.7): "embedding" and, for
             block i, "i/weights", "i/attention", "i/attention branch", "i/hidden", "i/mlp",
             "i/mlp branch".
@@ -127,7 +127,7 @@ def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, 
 
 
 def classify(params, features, classifier="token"):
-    """Pooling, tanh pre-logits if there are any, head if there is one."""
+    """Pooling, then tanh pre-logits and head, if the parameters have them."""
     if classifier == "token":
         pooled = features[:, 0]
     elif classifier == "gap":
@@ -140,7 +140,7 @@ def classify(params, features, classifier="token"):
 
 
 def forward(params, images, heads, classifier="token", **options):
-    """Images to what the model returns; `options` as for `encode`."""
+    """Images to the output of the model; `options` as for `encode`."""
     features, _ = encode(params, embed(params, images), heads, classifier, **options)
     return classify(params, features, classifier)
 

@@ -1,4 +1,4 @@
-"""Costs by arithmetic against published tables, created models and the graphs of small ones."""
+"""Computed costs against published tables, created models and the graphs of small models."""
 
 import math
 import time
@@ -43,7 +43,7 @@ OTHERS = [
     vit_tf.ResNetConfig(stage_depths=(1, 1, 1, 1, 2), width=1.5, image_size=(1, 70)),
 ]
 
-# GMAC at 224 and 384, and what attention takes of them (docs/paper.md L.2).
+# GMAC at 224 and 384, and the fraction of them in attention (docs/paper.md L.2).
 VITS = {
     "ViT-Ti/16": (1.254, 4.682, 0.179, 1.534),
     "ViT-S/32": (1.143, 3.443, 0.023, 0.194),
@@ -106,7 +106,8 @@ FAMILIES = {
     "root_only": tiny.config(**ROOT_ONLY),
     "bit": vit_tf.ResNetConfig(**BIT),
 }
-# Those, and what changes the memory alone: name -> (configuration, dtype, fused).
+# The same families, and settings that change only the memory: name -> (configuration, dtype,
+# fused).
 MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()} | {
     "long": (tiny.config(image_size=(44, 56)), "float32", True),
     "long_bfloat16": (tiny.config(image_size=(44, 56)), "mixed_bfloat16", True),
@@ -139,8 +140,8 @@ MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()
     "hybrid_bfloat16": (tiny.config(**HYBRID), "mixed_bfloat16", False),
     "bit_bfloat16": (vit_tf.ResNetConfig(**BIT), "mixed_bfloat16", True),
 }
-# Operations whose result has the memory of their first input, and those that write over an input of
-# the same size when nobody reads it any more.
+# Operations whose output uses the memory of their first input, and operations that overwrite an
+# input of the same size if no other operation reads it later.
 ALIASES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "StopGradient"}
 IN_PLACE = {"BiasAdd", "AddV2", "Sub", "Mul", "Neg", "Relu", "Tanh", "Square", "Erfc", "Softmax"}
 
@@ -180,7 +181,7 @@ def test_macs_of_vits(name):
         config = get_variant(name).replace(image_size=side)
         parts = cost.macs_by_part(config)
         assert cost.macs(config) / 1e9 == pytest.approx(total, rel=0.005)
-        # Three decimals are printed.
+        # The table has three decimals.
         assert parts["attention"] / 1e9 == pytest.approx(attention, rel=0.005, abs=0.0006)
 
 
@@ -217,7 +218,7 @@ def test_exaflops_of_table_6(name, epochs, published):
 
 
 def reachable(outputs):
-    """Names of the operations that make `outputs`."""
+    """Names of the operations that compute `outputs`."""
     names, todo = set(), [tensor.op for tensor in outputs]
     while todo:
         operation = todo.pop()
@@ -228,7 +229,7 @@ def reachable(outputs):
 
 
 def owner(tensor):
-    """The tensor in whose memory this one is."""
+    """The tensor that owns the memory of this one."""
     while tensor.op.type in ALIASES:
         tensor = tensor.op.inputs[0]
     return tensor
@@ -240,7 +241,7 @@ def size_of(tensor):
 
 
 def varying(operations, images):
-    """Names of the tensors that depend on the images or are drawn."""
+    """Names of the tensors that depend on the images or on random draws."""
     names = {images.name}
     for operation in operations:
         if "Random" in operation.type or any(t.name in names for t in operation.inputs):
@@ -249,7 +250,7 @@ def varying(operations, images):
 
 
 def traced(model, batch, step):
-    """The graph of `step(images)`, all of it: nothing hides in another function."""
+    """The graph of `step(images)`, with all functions inlined."""
     spec = tf.TensorSpec((batch, *model.config.image_size, 3), model.compute_dtype)
     graph = tf.function(step).get_concrete_function(spec).graph
     kinds = {operation.type for operation in graph.get_operations()}
@@ -288,12 +289,12 @@ def test_macs_are_those_of_the_graph(name):
 
 
 def kept_bytes(model, batch):
-    """Bytes of the forward pass that the backward pass reads, each tensor once."""
+    """Bytes of the forward pass that the backward pass reads; each tensor counts once."""
     forward = set()
 
     def step(images):
         with tf.GradientTape() as tape:
-            # The cosine in the gradient of the sine reads the output.
+            # The gradient of sin reads the output of the model, through a cosine.
             loss = tf.reduce_sum(tf.sin(model(images, training=True)))
         forward.update(o.name for o in tf.compat.v1.get_default_graph().get_operations())
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
@@ -302,7 +303,7 @@ def kept_bytes(model, batch):
     used, changing = reachable(graph.outputs), varying(graph.get_operations(), graph.inputs[0])
     kept = {}
     for operation in graph.get_operations():
-        # Shapes are read without the values.
+        # Shape operations read no values.
         if operation.name in used - forward and operation.type not in ("Shape", "ShapeN"):
             for tensor in map(owner, operation.inputs):
                 if tensor.op.name in forward and tensor.name in changing:
@@ -311,7 +312,7 @@ def kept_bytes(model, batch):
 
 
 def live_bytes(model, batch):
-    """Most bytes in use at once when the operations run in order and free what nobody reads."""
+    """Peak bytes if the operations run in order and tensors are freed after their last use."""
     graph = traced(model, batch, lambda images: model(images, training=False))
     used, changing = reachable(graph.outputs), varying(graph.get_operations(), graph.inputs[0])
     operations = [o for o in graph.get_operations() if o.name in used and o.type not in ALIASES]
@@ -334,7 +335,7 @@ def live_bytes(model, batch):
 
 @pytest.mark.parametrize("name", MEMORIES)
 def test_activations_are_those_of_the_graph(name):
-    """Training exactly; inference but for the few numbers that the rule leaves out."""
+    """Exactly for training; for inference except for the few numbers that the rule ignores."""
     config, dtype, fused = MEMORIES[name]
     model = vit_tf.create_model(config, dtype=dtype)
     with custom_ops.implementation("compiled" if fused else "reference"):
@@ -346,7 +347,7 @@ def test_activations_are_those_of_the_graph(name):
 
 def test_only_stored_weights_grow_with_the_square_of_the_tokens():
     def bend(training=True, fused=True, dtype="float32", **fields):
-        """Second difference over 100, 200 and 300 tokens: 0 for what is linear."""
+        """Second difference over 100, 200 and 300 tokens: 0 for linear terms."""
         sizes = [
             cost.activation_bytes(
                 tiny.config(image_size=(4 * rows, 40), classifier="gap", **fields),
@@ -362,7 +363,7 @@ def test_only_stored_weights_grow_with_the_square_of_the_tokens():
     squares = (100**2 - 2 * 200**2 + 300**2) * 3  # for 3 heads
     assert bend() == bend(training=False) == bend(dropout=0.1) == bend(dtype="bfloat16") == 0
     assert bend(attention_dropout=0.1, training=False) == 0
-    # Two layers. float32: softmax; dropped weights and their mask of one byte.
+    # Two layers in float32: the softmax, and the dropped weights with a mask of one byte.
     assert bend(fused=False) == 2 * 4 * squares
     assert bend(attention_dropout=0.1) == 2 * (4 + 4 + 1) * squares
     assert bend(fused=False, training=False) == 4 * squares
@@ -378,14 +379,14 @@ def test_activations_grow_with_the_batch():
 
 @pytest.mark.parametrize("name, gigabytes", [("B/16", 1.39), ("L/16", 4.87), ("H/14", 10.11)])
 def test_training_bytes(name, gigabytes):
-    """Published for AdamW (docs/paper.md L.1)."""
+    """Published values for AdamW (docs/paper.md L.1)."""
     config = get_variant(f"ViT-{name}")
     assert cost.training_bytes(config, "adamw") / 1e9 == pytest.approx(gigabytes, abs=0.006)
     assert cost.weight_bytes(config) == 4 * cost.parameters(config)
 
 
 def test_training_bytes_are_those_of_the_optimizers():
-    """A weight, its gradient and the slots that the optimizer really has."""
+    """A weight, its gradient and the actual slots of the optimizer."""
     config = get_variant("BiT-R50x1")
     numbers = cost.parameters(config)
     for name, optimizer in (("sgd", optimizers.SGD), ("adamw", optimizers.AdamW)):

@@ -1,4 +1,4 @@
-"""The table of families: each entry resolves, and configurations find theirs."""
+"""The table of families: each entry can be imported, and each configuration has a family."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is imported when: configurations, names and costs start no framework."""
+"""Lazy imports: configurations, names and costs load no framework."""
 
 import subprocess
 import sys
@@ -76,7 +76,7 @@ def test_only_public_names_are_listed():
 
 
 def test_public_names_are_the_documented_ones():
-    """A name more or less is a decision: what is public cannot be renamed in silence."""
+    """A public name cannot be renamed silently, so adding or removing one must change this test."""
     modules = {"analysis", "config", "cost", "layers", "models", "weights"}
     functions = {"create_model", "list_models", "load_npz", "save_npz"}
     functions |= {"load_safetensors", "save_safetensors"}

@@ -28,8 +28,8 @@ PUBLISHED_GAP = {
     "ViT-B/16": 86_566_120,
     "ViT-B/32": 88_222_696,
 }
-# The first five of these columns (docs/paper.md A.11). The reference's own tests have the second
-# one for R+Ti/16, R26+S/32, R26+B/32, R50+B/16 and R50+L/32.
+# The first five columns of `PUBLISHED` (docs/paper.md A.11). The reference's own tests have the
+# second column for R+Ti/16, R26+S/32, R26+B/32, R50+B/16 and R50+L/32.
 PUBLISHED_HYBRIDS = {
     "R+ViT-Ti/16": (6_144_704, 6_337_704, 6_374_760, 10_360_403, 10_397_459),
     "R26+ViT-S/32": (36_046_912, 36_431_912, 36_579_752, 44_456_467, 44_604_307),
@@ -51,7 +51,7 @@ PUBLISHED_BIT = {
     "BiT-R152x4": (928_340_224, 936_533_224, 1_107_299_923),
     "BiT-R200x3": (562_488_000, 568_633_000, 696_713_235),
 }
-# Units of each stage, and the stem alone (docs/paper.md A.11).
+# Units of each stage -> parameters of the stem alone (docs/paper.md A.11).
 STEMS = {
     (): 9_536,
     (2, 2, 2, 2): 13_946_176,
@@ -109,7 +109,7 @@ def residual_by_formula(stage_depths, root, pre_activation):
         outside = 4 * inside
         for index in range(number):
             count += channels * inside + 3 * 3 * inside * inside + inside * outside
-            # Scale and offset of the norms: before each convolution, or after it.
+            # Scale and offset of the norms, which are before each convolution or after it.
             count += 2 * (channels if pre_activation else outside) + 2 * inside + 2 * inside
             if index == 0:
                 count += channels * outside + (0 if pre_activation else 2 * outside)
@@ -155,7 +155,7 @@ def columns(name):
 
 
 def test_every_model_has_a_count():
-    """A new name needs its sizes here before this file passes."""
+    """A new model name must be added to the tables of this module."""
     assert sorted(vit_tf.list_models()) == sorted([*NAMES, *HYBRIDS, *PUBLISHED_BIT])
 
 
@@ -171,7 +171,7 @@ def test_published_counts(name):
     config = get_variant(name)
     found = [cost.parameters(config.replace(**field)) for field in fields]
     assert tuple(found) == PUBLISHED[name]
-    # The test above builds the second one; here the one with all that can be there.
+    # The test above checks the second column; this one checks the column with all optional layers.
     assert counted(name, **fields[4]) == found[4]
 
 
@@ -206,13 +206,13 @@ def test_published_counts_of_bit(name):
 
 @pytest.mark.parametrize("name", PUBLISHED_GAP)
 def test_published_counts_with_average_pooling(name):
-    """No class token, and one position fewer."""
+    """Without a class token there is one position less."""
     assert by_formula(name, token=False) == PUBLISHED_GAP[name]
     assert counted(name, classifier="gap") == PUBLISHED_GAP[name]
 
 
 def test_pooling_by_attention_has_a_probe_and_a_block_of_its_own():
-    """A probe, q | k | v and output, one norm, the MLP; no class token and its position."""
+    """A probe, q | k | v and output, one norm, the MLP; no class token, so one position less."""
     width, mlp, _ = SIZES["Ti"]
     pooling = width + 4 * (width * width + width) + 2 * width + 2 * width * mlp + mlp + width
     expected = by_formula("ViT-Ti/16", token=False) + pooling
@@ -227,6 +227,6 @@ def test_only_learned_positions_have_a_table(position_embedding):
 
 @pytest.mark.parametrize("name", [*NAMES, *HYBRIDS])
 def test_heads_leave_64_values_each_and_80_in_huge(name):
-    """The number of heads changes no count, so it is checked by itself (paper, table 1)."""
+    """The number of heads does not change the parameter count (paper, table 1)."""
     config = get_variant(name)
     assert config.hidden_size / config.heads == (80 if "ViT-H" in name else 64)

@@ -80,7 +80,7 @@ def test_graph_with_unknown_shape_equals_eager(rule):
     (mapped,) = tf.data.Dataset.from_tensors(image).map(preprocessing)
 
     for result in (single(image), mapped, batch(image[None])[0]):
-        # Graph optimisation may reorder the last additions.
+        # Graph optimisation may change the order of the last additions.
         np.testing.assert_allclose(result, preprocessing(image), rtol=0, atol=1.2e-7)
 
 

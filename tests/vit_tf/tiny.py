@@ -7,7 +7,8 @@ import numpy as np
 
 import vit_tf
 
-# A grid of 2 x 3 patches with leftover pixels on both sides; no two sizes are equal by accident.
+# A grid of 2 x 3 patches with left-over pixels on both sides. All sizes differ, so that mistakes
+# show.
 FIELDS = {
     "hidden_size": 12,
     "mlp_size": 20,
@@ -24,14 +25,14 @@ def config(**fields):
 
 
 def model(seed=0, dtype=None, **fields):
-    """A tiny model all of whose variables, the head included, are far from their initial values."""
+    """A tiny model in which every variable, including the head, is far from its initial value."""
     created = vit_tf.create_model(config(**fields), dtype=dtype)
     randomize(created, seed)
     return created
 
 
 def randomize(created, seed=0):
-    """Gives every trainable variable random values of a size that makes every term matter."""
+    """Gives every trainable variable random values of a size at which every term matters."""
     rng = np.random.default_rng(seed)
     for variable in created.trainable_variables:
         center = 1.0 if variable.name == "gamma" else 0.0
@@ -39,7 +40,7 @@ def randomize(created, seed=0):
 
 
 def all_layers(layer):
-    """The layer, and every layer inside of it."""
+    """The layer, and all layers inside it."""
     layers, waiting = {}, [layer]
     while waiting:
         layer = waiting.pop()
@@ -67,10 +68,10 @@ def values(created):
 
 @contextlib.contextmanager
 def unallocated():
-    """Models created inside have variables with shapes and no memory: H/14 would take 2.5 GB."""
+    """Models created in this context have variables without memory: H/14 would take 2.5 GB."""
     try:
         with keras.StatelessScope(initialize_variables=False):
             yield
     finally:
-        # Keras keeps such variables in a list to initialize later; nobody will.
+        # Keras lists such variables for a later initialisation, which is not needed.
         keras.utils.clear_session(free_memory=False)

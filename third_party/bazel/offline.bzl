@@ -1,7 +1,7 @@
-"""Stand-ins for what Bazel 4 downloads for any C++ target, so that it builds without a network.
+"""Replaces the repositories that Bazel 4 downloads for C++ targets, to build without a network.
 
-Its own C++ rules are part of it; these repositories only give them their new names. Later versions
-of Bazel have real uses for the real ones, and download them.
+Bazel 4 has built-in C++ rules; these repositories only give them the names of rules_cc. Later
+versions of Bazel need the real repositories and download them.
 """
 
 def offline_repositories():

@@ -1,4 +1,4 @@
-"""The repositories of WORKSPACE for MODULE.bazel."""
+"""Gives MODULE.bazel the local repositories of WORKSPACE."""
 
 load("//third_party/local:python.bzl", "python_repository")
 

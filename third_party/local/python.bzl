@@ -1,14 +1,15 @@
-"""@local_python: headers and libraries of the Python packages that are installed here.
+"""@local_python: headers and libraries of the installed Python packages.
 
-Taken from the first of these interpreters that can import TensorFlow: $PYTHON_BIN_PATH (alone, if it
-is set), that of $VIRTUAL_ENV, .venv of this checkout, python3. Bazel looks again when these variables
-change and when its server starts: after another TensorFlow was installed, run `bazel shutdown`.
+They come from the first of these interpreters that can import TensorFlow: $PYTHON_BIN_PATH (if it
+is set, only this one), the interpreter of $VIRTUAL_ENV, .venv of this checkout, python3. Bazel runs
+this rule again when one of these variables changes and when its server starts: run `bazel shutdown`
+after you install another version of TensorFlow.
 
 Targets: //:tensorflow, //:pybind11. Constants in //:config.bzl: TENSORFLOW_VERSION,
 TENSORFLOW_COPTS, HAVE_PYBIND11.
 """
 
-# A folder is one input. With a glob over TensorFlow's 10,000 headers a build takes 64 s instead of
+# A folder is one input. A glob over TensorFlow's 10,000 headers makes a build take 64 s instead of
 # 16 s (2 cores of an AMD EPYC, Bazel 4.2.3, 2026-11).
 _BUILD = """
 load("@rules_cc//cc:defs.bzl", "cc_import", "cc_library")
@@ -56,7 +57,7 @@ def _candidates(ctx):
     return found
 
 def _probe(ctx, script, python):
-    """Returns the answer of custom_ops/probe.py, or why there is none as a string."""
+    """Returns the answer of custom_ops/probe.py as a dict, or why it failed as a string."""
     if not ctx.path(python).exists:
         return "does not exist"
     done = ctx.execute([python, "-P", str(script)], timeout = 300)

@@ -1,5 +1,5 @@
-// Attention on the CPU: cc/attention.h defines the problems. Everything is deterministic: the same
-// bits for any number of threads.
+// Attention on the CPU: cc/attention.h defines the problems. All functions are deterministic:
+// results have the same bits for any number of threads.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
 #define CUSTOM_OPS_CPU_ATTENTION_ATTENTION_H_
 
@@ -18,8 +18,8 @@ Result attention_bias_gradient(const AttentionGradientProblem& problem, const Ex
 
 Result attention_taps(const AttentionTapsProblem& problem, const Execution& execution);
 
-// Bytes of scratch that one thread of attention_forward uses; grows with tokens, not with their
-// square. Reads neither data nor scale.
+// Bytes of scratch that one thread of attention_forward uses. They grow linearly with tokens. Reads
+// neither data nor scale.
 int64_t attention_forward_scratch(const AttentionForwardProblem& problem);
 
 }  // namespace vit

@@ -105,7 +105,7 @@ struct AttentionBackward {
     T *d_keys, *d_values;     // [tokens, padded]
     E *queries, *d_out;       // [queries / kPack, padded]
     T* d_queries;             // [size, columns]
-    const E* keys;            // [tokens / kPack, size], rows at this distance
+    const E* keys;            // [tokens / kPack, size], rows key_step elements apart
     int64_t key_step;
   };
 
@@ -120,7 +120,7 @@ struct AttentionBackward {
                queries, size, sums.queries, sums.padded);
     pack_right(static_cast<const S*>(problem.d_out) + line.out_offset + query * line.out_step,
                line.out_step, queries, size, sums.d_out, sums.padded);
-    // A query without a key adds to nothing, not even 0 * Inf.
+    // Skips queries without keys, so that 0 * Inf is not added.
     for (int64_t i = 0; i < queries; ++i) {
       if (per_query.all_open[i / kLanes<T>] || per_query.is_open(i)) continue;
       clear_right(sums.queries, sums.padded, i);

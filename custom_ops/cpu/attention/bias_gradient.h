@@ -7,9 +7,9 @@
 namespace vit {
 namespace VIT_ISA {
 
-// A unit owns the elements of d_bias of one combination of batch, line and head that the bias
-// distinguishes, for one block of queries (all of them, if the bias does not distinguish queries),
-// and goes through everything that these elements were added to.
+// A unit computes the elements of d_bias of one batch element, line and head of the bias, for one
+// block of queries (for all queries, if the bias has one row for all of them). It loops over all
+// logits to which these elements were added.
 template <class S, class E = Accumulator<S>>
 struct AttentionBiasGradient {
   using T = Accumulator<S>;
@@ -55,7 +55,7 @@ struct AttentionBiasGradient {
       T* result = static_cast<T*>(problem.gradient) + batch * bias.batch_stride +
                   line * bias.line_stride + head * bias.head_stride;
       const Blocking vectors(ceil_divide(shape.tokens, kLanes<T>), kMaxVectors);
-      // Without tokens `vectors` has no blocks, and so no begin().
+      // `vectors` has no blocks if there are no tokens, so begin() cannot be called.
       clear(problem, result, blocks ? vectors.begin(block) * kLanes<T> : 0,
             blocks ? vectors.begin(block_end) * kLanes<T> : 0);
       for (int64_t b = batch; b < batch_end; ++b) {
@@ -111,7 +111,7 @@ struct AttentionBiasGradient {
       const int64_t key = key_blocks.begin(i), keys = key_blocks.size(i);
       gradients.template block<kVectors, true>(problem, line, query, key, keys, per_query);
       T* at = result + query * bias.query_stride + key * bias.key_stride;
-      // Where a row of the block goes to one element, it is added up before.
+      // All keys of the row have one element of the bias: sum them first.
       T total = 0;
       T columns[kColumns] = {};
       for (int64_t j = 0; j < keys; ++j) {

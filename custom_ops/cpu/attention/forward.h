@@ -9,8 +9,8 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Fewer lines than this are cut into groups of queries, so that there is work for many threads.
-// Each group packs all keys again, which costs little for the long lines that this is for.
+// With fewer lines than this, lines are split into groups of queries, so that many threads have
+// work. Each group packs all keys again; this costs little because such lines are usually long.
 constexpr int64_t kManyLines = 32;
 constexpr int64_t kQueriesPerGroup = 256;
 
@@ -22,8 +22,8 @@ inline int64_t groups_of(const AttentionShape& shape) {
   return useful < 1 ? 1 : wanted < useful ? wanted : useful;
 }
 
-// S: elements in memory; E: elements of the products, which are the numbers T themselves, or Pairs
-// of bfloat16 for an even head size. A unit is a group of queries of a line of one head.
+// S: elements in memory; E: elements of the products, either the numbers T themselves or, for an
+// even head size, Pairs of bfloat16. A unit is a group of queries of a line of one head.
 template <class S, class E = Accumulator<S>>
 struct AttentionForward {
   using T = Accumulator<S>;
@@ -74,7 +74,7 @@ struct AttentionForward {
         }
         packed = unit / groups;
       }
-      // Blocks of queries are whole vectors, as equal as possible.
+      // Blocks of queries are whole vectors, of nearly equal size.
       const Blocking vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors);
       const Blocking group_blocks(vectors.count, ceil_divide(vectors.count, groups));
       if (unit % groups >= group_blocks.count) continue;
@@ -119,18 +119,18 @@ struct AttentionForward {
   }
 
   struct Block {
-    // Of the whole line: [tokens, size / kPack] and [tokens / kPack, size]; rows are these steps
-    // apart.
+    // All keys and values of the line: [tokens, size / kPack] and [tokens / kPack, size]. The steps
+    // are the elements between rows.
     const E *keys, *values;
     int64_t key_step, value_step;
     E* queries;        // [size / kPack, columns]: q^T
     T* sums;           // [size, columns]: the unnormalised result
     T *logits, *bias;  // [keys, columns]
     Prefetcher prefetcher;
-    int64_t prefetch_interval;  // rows of logits per token prefetched: it lasts for the line
+    int64_t prefetch_interval;  // rows of logits per prefetched token
   };
 
-  // `kVectors` vectors of queries from `query` on against all keys.
+  // `kVectors` vectors of queries, starting at `query`, against all keys.
   template <int kVectors>
   static void run_block(const AttentionForwardProblem& problem, const Line<S>& line, int64_t query,
                         Block& block) {
@@ -167,7 +167,7 @@ struct AttentionForward {
     Vector<T> inverse[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       inverse[v] = T(1) / totals[v];
-      // Without one finite logit the total is 0, and the result NaN, as that of softmax is.
+      // If no logit is finite, the total is 0 and the result NaN, as in softmax.
       const Vector<T> nan = broadcast<T>(static_cast<T>(__builtin_nan("")));
       Vector<T> log2_total = totals[v] > T(0) ? log2<T>(totals[v]) : nan;
       if (bias.data) {
@@ -188,9 +188,9 @@ struct AttentionForward {
     unpack_columns(block.sums, kColumns, inverse, out, line.out_step, queries, size);
   }
 
-  // logits become exp2((logits - maxima) * factor) as elements [keys / kPack, columns], with the
-  // running maxima, totals and sums brought to the new maxima (the running softmax). `sums` is null
-  // as long as there are none.
+  // Replaces logits by exp2((logits - maxima) * factor), as elements [keys / kPack, columns].
+  // Updates the running maxima, and rescales totals and sums to the new maxima (the running
+  // softmax). `sums` is null for the first block, which has no sums yet.
   template <int kVectors>
   static VIT_INLINE void exponentials(Block& block, int64_t keys, T factor,
                                       Vector<T> (&maxima)[kVectors], Vector<T> (&totals)[kVectors],
@@ -209,12 +209,12 @@ struct AttentionForward {
     for (int v = 0; v < kVectors; ++v) {
       const Vector<T> before = maxima[v];
       maxima[v] = maximum<T>(highest[v], before);
-      // A column of -inf only: 0 keeps the exponentials at 0 instead of NaN.
+      // In a column of -inf only, 0 keeps the exponentials at 0 instead of NaN.
       shift[v] = maxima[v] == lowest ? Vector<T>{} : maxima[v];
       rescale[v] = exp2((before - shift[v]) * factor);
       totals[v] *= rescale[v];
     }
-    if (keys % kPack) {  // the last pair holds one key only
+    if (keys % kPack) {  // the last pair holds only one key
       for (int v = 0; v < kVectors; ++v) {
         store<T>(logits + keys * kColumns + v * kLanes<T>, lowest);
       }

@@ -23,7 +23,7 @@ struct Kernels {
 };
 
 #if defined(__AVX512BF16__)
-// Products of pairs where the head size is even, as it nearly always is.
+// Multiplies Pairs if the head size is even, as it nearly always is.
 template <template <class S, class E> class Implementation, class Problem>
 struct PairsIfEven {
   using Pairs = Implementation<Bfloat16, Pair>;

@@ -1,4 +1,4 @@
-// Where a line of a head lies, and its rows.
+// The addresses of a line of a head, and of its rows.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_LINE_H_
 #define CUSTOM_OPS_CPU_ATTENTION_LINE_H_
 
@@ -8,13 +8,13 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Lines of all heads.
+// The number of lines, over all heads.
 inline int64_t lines_of(const AttentionShape& shape) {
   return shape.batch * shape.lines * shape.heads;
 }
 
-// About the cycles of `products` products of all tokens of a line with each other, at 16
-// multiplications and additions a cycle, and something for every unit.
+// The approximate cycles of `products` matrix products over all pairs of tokens of a line, at 16
+// multiplications and additions a cycle, plus a constant for every unit.
 inline double line_cycles(const AttentionShape& shape, double products) {
   const double tokens = static_cast<double>(shape.tokens);
   return products * tokens * tokens * static_cast<double>(shape.head_size) / 16 + 500;
@@ -42,22 +42,22 @@ struct Line {
     offset = 3 * width * position + head * size;
     out_offset = width * position + head * size;
   }
-  // Queries before those of this line and head.
+  // The number of queries before the queries of this line and head.
   int64_t first_query(const AttentionShape& shape) const {
     return ((batch * shape.lines + line) * shape.heads + head) * tokens;
   }
 };
 
-// Prefetches the next line token by token while this one is being computed: its rows lie too far
-// apart for the processor's own prefetching. Without it the forward pass of [8, 197, 3 * 768] takes
-// a sixth longer (1 thread of a Zen 5).
+// Prefetches the next line token by token while this line is being computed: the rows are too far
+// apart for the hardware prefetcher. Without it the forward pass of [8, 197, 3 * 768] takes a sixth
+// longer (1 thread of a Zen 5).
 class Prefetcher {
  public:
-  // Nothing to prefetch.
+  // A prefetcher that does nothing.
   Prefetcher() = default;
 
-  // Rows of one token, one after the other. A line that is too large for the L2 cache is not
-  // prefetched.
+  // The rows of one token are prefetched one after the other. A line that is too large for the L2
+  // cache is not prefetched.
   template <class S>
   explicit Prefetcher(const Line<S>& line)
       : bytes_(line.size * static_cast<int64_t>(sizeof(S))),
@@ -101,11 +101,12 @@ class Prefetcher {
   int64_t bytes_ = 0, left_ = 0;
 };
 
-// Lines of up to this many tokens are read where they are. Longer ones are packed: at the strides
-// of a packed projection their rows fall into few sets of the L2 cache.
+// Lines of up to this many tokens are read in place. Longer lines are packed, because at the
+// strides of a packed projection their rows map to few sets of the L2 cache.
 constexpr int64_t kMostTokensInPlace = 384;
 
-// The rows `from` of a line as elements: themselves, or packed into `scratch`. Sets their distance.
+// Returns the rows `from` of a line as elements, in place or packed into `scratch`. Sets `step`,
+// the elements between rows.
 template <class S, class E>
 static const E* rows_of(const S* from, const Line<S>& line, E* scratch, int64_t& step) {
   constexpr int64_t kPack = kPackSize<E>;

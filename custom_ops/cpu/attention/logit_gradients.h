@@ -1,5 +1,5 @@
-// Gradients of attention: the logits are computed again, block by block, as forward has computed
-// them, and the weights p from them and the kept statistics, the largest logit and the sum of
+// Gradients of attention: logits are computed again, block by block, as in forward. The weights p
+// follow from the logits and the stored statistics, which are the largest logit and the sum of
 // exp(logit - largest). With do = d_out and delta = sum(do * out) of a query:
 //   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k * scale,   dk = ds^T q * scale
 // and ds is the gradient of the bias (Dao et al., 2022, appendix B.4).
@@ -13,14 +13,14 @@
 namespace vit {
 namespace VIT_ISA {
 
-// What backward and the gradient of the bias need of a block of queries, and how they get p and ds.
-// S and E: see AttentionForward.
+// The operands of a block of queries for backward and for the gradient of the bias, and the
+// computation of p and ds. S and E: see AttentionForward.
 template <class S, class E = Accumulator<S>>
 struct LogitGradients {
   using T = Accumulator<S>;
   static constexpr int64_t kPack = kPackSize<E>;
 
-  const E *keys, *values;      // [tokens, size / kPack], of the whole line
+  const E *keys, *values;      // [tokens, size / kPack], all keys of the line
   int64_t key_step, value_step;
   E *queries, *d_out, *out;    // [size / kPack, columns], transposed
   T *weights, *d_logits;       // p and ds, [keys, columns]
@@ -28,7 +28,7 @@ struct LogitGradients {
   // The same as elements: rows [keys, columns / kPack], and ds as [keys / kPack, columns].
   E *weight_rows, *d_rows, *d_right;
   Prefetcher prefetcher;
-  int64_t prefetch_interval;   // rows of logits per token prefetched: it lasts for the line
+  int64_t prefetch_interval;   // rows of logits per prefetched token
 
   static int64_t scratch_bytes(const AttentionGradientProblem& problem) {
     const int64_t size = problem.shape.head_size;
@@ -65,8 +65,8 @@ struct LogitGradients {
     values = rows_of(qkv + 2 * line.width, line, value_rows_, value_step);
   }
 
-  // The statistics and delta of every query. Columns that are not open are those without a query
-  // and those of queries without a key: p and ds are 0 there, whatever was computed.
+  // The statistics and delta of every query. A column is open if it holds a query that has keys. In
+  // other columns p and ds are set to 0, whatever was computed there.
   template <int kVectors>
   struct PerQuery {
     Vector<T> largest[kVectors], log2_total[kVectors], delta[kVectors];
@@ -108,8 +108,8 @@ struct LogitGradients {
     return result;
   }
 
-  // sums[v] = the products of the columns of d_out with those of out, added in the order of the
-  // products with v: so ds is exactly 0 where a query has one key only.
+  // sums[v] = the products of the columns of d_out with the columns of out. They are added in the
+  // same order as the products with v, so that ds is exactly 0 for a query with a single key.
   template <int kVectors>
   void add_products(int64_t depth, Vector<T> (&sums)[kVectors]) const {
     for (int v = 0; v < kVectors; ++v) sums[v] = Vector<T>{};
@@ -128,8 +128,8 @@ struct LogitGradients {
     }
   }
 
-  // p and ds for `count` keys from `key` on: as numbers, or as pairs for the products of
-  // AttentionBackward.
+  // Computes p and ds of `count` keys, starting at `key`: as numbers, or as pairs for the products
+  // of AttentionBackward.
   template <int kVectors, bool kUnpacked = kPack == 1>
   void block(const AttentionGradientProblem& problem, const Line<S>& line, int64_t query,
              int64_t key, int64_t count, const PerQuery<kVectors>& per_query) {
@@ -137,7 +137,7 @@ struct LogitGradients {
     constexpr int64_t kStep = kUnpacked ? 1 : kPack;
     const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
     const LineBias<T> line_bias(problem.bias, line.batch, line.line, line.head);
-    Integers<T> open[kVectors] = {};  // not read: per_query.open is from forward's statistics
+    Integers<T> open[kVectors] = {};  // not read: forward's statistics set per_query.open
     const T factor = compute_logits<E, kVectors>(line, problem.scale, line_bias, keys, key_step,
                                                  queries, key, count, query, weights, bias, open);
     multiply<E>(count, kVectors, line.size / kPack, values + key * value_step, value_step, 1, d_out,
@@ -150,7 +150,7 @@ struct LogitGradients {
         store<T>(d_logits + at, per_query.open[v] ? load(d_logits + at) : Vector<T>{});
       }
     }
-    if (count % kStep) {  // the last pair holds one key only
+    if (count % kStep) {  // the last pair holds only one key
       for (int v = 0; v < kVectors; ++v) {
         store<T>(weights + count * kColumns + v * kLanes<T>, lowest);
         store<T>(d_logits + count * kColumns + v * kLanes<T>, Vector<T>{});

@@ -1,8 +1,8 @@
-// Logits, block by block, the same in forward, gradients and taps.
+// Logits, block by block, with the same code in forward, gradients and taps.
 //
 // Queries lie in the lanes of vectors and keys in rows: logits are blocks [keys, queries]. So
-// maxima and sums over keys need no step across lanes, k and v are read one number at a time, and a
-// number of keys that is no multiple of anything costs nothing.
+// maxima and sums over keys need no operation across lanes, k and v are read one number at a time,
+// and any number of keys is computed without padding.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_LOGITS_H_
 #define CUSTOM_OPS_CPU_ATTENTION_LOGITS_H_
 
@@ -16,22 +16,22 @@ namespace VIT_ISA {
 constexpr double kLog2E = 1.44269504088896340736;
 constexpr double kLn2 = 0.693147180559945309417;
 
-// Bytes of a block [keys, queries] of logits, at most: 128 keys for 64 queries in float, which was
-// 2 to 4 % faster than 96 (one thread of a Zen 5). Small, since it is written and read again at
-// once.
+// Maximum bytes of a block [keys, queries] of logits: 128 keys for 64 queries in float, which was 2
+// to 4 % faster than 96 keys (one thread of a Zen 5). It is small because a block is written and
+// then read at once.
 constexpr int64_t kLogitsBytes = 32 * 1024;
 
-// Queries of a block, at most.
+// Maximum queries of a block.
 template <class T>
 constexpr int64_t kMaxQueries = kMaxVectors * kLanes<T>;
-// Keys of a block, at most.
+// Maximum keys of a block.
 template <class T>
 constexpr int64_t kMaxKeys = kLogitsBytes / (kMaxQueries<T> * static_cast<int64_t>(sizeof(T)));
 
 // The bias of one line of one head.
 template <class T>
 struct LineBias {
-  const T* data;  // of query 0 and key 0, or null
+  const T* data;  // the element of query 0 and key 0, or null without a bias
   int64_t query_stride, key_stride;
 
   LineBias(const AttentionBias& bias, int64_t batch, int64_t line, int64_t head)
@@ -43,8 +43,8 @@ struct LineBias {
     }
   }
 
-  // The block of `keys` x `queries` at (key, query), as [keys, columns]. Columns beyond `queries`
-  // hold any numbers.
+  // Packs the block of `keys` x `queries` elements at (key, query) as [keys, columns]. Columns
+  // beyond `queries` hold arbitrary numbers.
   void pack(int64_t key, int64_t keys, int64_t query, int64_t queries, T* to,
             int64_t columns) const {
     const T* from = data + query * query_stride + key * key_stride;
@@ -67,7 +67,7 @@ struct LineBias {
   }
 };
 
-// logits [keys, columns] = k q^T * scale + bias; sets the columns of `open` that have a bias other
+// logits [keys, columns] = k q^T * scale + bias. Sets `open` in the columns that have a bias other
 // than -inf.
 template <class T, int kVectors>
 VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T scale,
@@ -85,11 +85,12 @@ VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T scale,
   }
 }
 
-// The logits of `count` keys from `key` on and of the queries from `query` on, which are packed:
-// [keys, columns]. Without a bias they stay products k q^T, with one they are k q^T * scale + bias.
-// Returns what makes a difference of them one in units of log2: exp(logit - largest) is
-// exp2((x - largest x) * factor), in which no rounding grows with the logits. Gradients and taps
-// compute them here as forward does, so that they get the same bits. `open`: see add_bias.
+// Computes the logits of `count` keys, starting at `key`, and of the packed queries, starting at
+// `query`: [keys, columns]. Without a bias they stay products k q^T, with a bias they are k q^T *
+// scale + bias. Returns the factor that converts their differences to units of log2: exp(logit -
+// largest) is exp2((x - largest x) * factor), whose rounding error does not grow with the logits.
+// Gradients and taps call this function as forward does, so that they get the same bits. `open`:
+// see add_bias.
 template <class E, int kVectors, class S, class T = Accumulator<S>>
 static T compute_logits(const Line<S>& line, double scale, const LineBias<T>& bias, const E* keys,
                         int64_t key_step, const E* queries, int64_t key, int64_t count,

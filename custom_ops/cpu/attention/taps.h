@@ -1,5 +1,5 @@
-// Class row, distance and entropy of the attention weights, from logits that are computed again
-// block by block.
+// Class row, distance and entropy of the attention weights. The logits are computed again, block by
+// block.
 #ifndef CUSTOM_OPS_CPU_ATTENTION_TAPS_H_
 #define CUSTOM_OPS_CPU_ATTENTION_TAPS_H_
 
@@ -10,8 +10,8 @@
 namespace vit {
 namespace VIT_ISA {
 
-// A unit is one head of one batch element. S and E: see AttentionForward, whose logits these have
-// to be.
+// A unit is one head of one batch element. S and E are those of AttentionForward, so that the
+// logits have the same bits.
 template <class S, class E = Accumulator<S>>
 struct AttentionTaps {
   using T = Accumulator<S>;
@@ -42,7 +42,7 @@ struct AttentionTaps {
       int64_t key_step;
       const E* keys = rows_of(qkv + line.width, line, key_rows, key_step);
       Sums sums = {};
-      // The class row alone needs the first queries only.
+      // The class row alone needs only the first vector of queries.
       const bool all = problem.distance || problem.entropy;
       const int64_t last = all ? tokens : tokens < kLanes<T> ? tokens : kLanes<T>;
       for (int64_t query = 0; query < last; query += kLanes<T>) {
@@ -78,7 +78,8 @@ struct AttentionTaps {
     const Vector<T> largest = load_first(kept, count);
     const Vector<T> log2_total = load_first(kept + line.tokens, count);
 
-    // 1 where a query counts, 0 where it has no key; and its place on the grid.
+    // 1 for a query that has keys, 0 for one without; 1 for a query on the grid; its row and
+    // column.
     Vector<T> counts = {}, on_grid = {}, row = {}, column = {};
     for (int64_t i = 0; i < count; ++i) {
       if (log2_total[i] == static_cast<T>(__builtin_inf())) continue;
@@ -93,7 +94,7 @@ struct AttentionTaps {
     const Blocking key_blocks(line.tokens, kMaxKeys<T>);
     for (int64_t i = 0; i < key_blocks.count; ++i) {
       const int64_t key = key_blocks.begin(i), rows = key_blocks.size(i);
-      Integers<T> open[1] = {};  // not read: `counts` is from forward's statistics
+      Integers<T> open[1] = {};  // not read: `counts` comes from the statistics of forward
       const T factor = compute_logits<E, 1>(line, problem.scale, bias, keys, key_step, queries, key,
                                             rows, query, logits, packed_bias, open);
       for (int64_t j = 0; j < rows; ++j) {
@@ -102,7 +103,7 @@ struct AttentionTaps {
         if (problem.class_row && query == 0) {
           static_cast<T*>(problem.class_row)[line.first_query(problem.shape) + key + j] = p[0];
         }
-        // 0 log(0) is 0; the entropy is in nats.
+        // 0 log(0) counts as 0; the entropy is in nats.
         const Vector<T> term = p * exponent * static_cast<T>(-kLn2);
         sums.entropy += p == T(0) ? Vector<T>{} : term;
         if (problem.distance && key + j >= prefix) {

@@ -1,4 +1,4 @@
-// Patches cut out of images and put back, as bytes: the same code for all instruction sets.
+// Copies patches out of images and back, as bytes: the same code for all instruction sets.
 #include <string.h>
 
 #include "custom_ops/cpu/dispatch.h"
@@ -23,7 +23,8 @@ struct PatchCopy {
 
   static int64_t scratch_bytes(const PatchCopyProblem&) { return 0; }
 
-  // Calls visit(image, patch, bytes), the offsets of every line of a patch in both.
+  // Calls visit(image, patch, bytes) for every line of a patch, with its offsets in the image and
+  // in the patch.
   template <class Visit>
   static void for_lines(const PatchCopyProblem& problem, int64_t begin, int64_t end,
                         const Visit& visit) {

@@ -58,7 +58,7 @@ struct ForwardOperands {
 template <class S>
 using PatchEmbedForward = PanelKernel<S, PatchEmbedForwardProblem, ForwardOperands<S>>;
 
-// The tokens before the patches; a unit is an image.
+// Writes the prefix tokens; a unit is an image.
 template <class S>
 struct PatchEmbedPrefix {
   using T = Accumulator<S>;

@@ -1,5 +1,5 @@
-// The gradient of the images. With W the kernel and dY the gradient of the patch tokens, that of
-// the rescaled patches is dY W^T.
+// The gradient of the images. With W the kernel and dY the gradient of the patch tokens, the
+// gradient of the rescaled patches is dY W^T.
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_IMAGES_GRADIENT_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_IMAGES_GRADIENT_H_
 
@@ -34,7 +34,7 @@ struct ImagesGradientOperands {
                     used_columns(problem.shape, panel), count, to, panel.vectors * kLanes<T>);
   }
 
-  // d_images = sums * scale, where patches read images.
+  // d_images = sums * scale, in the pixels that patches cover.
   static void write(const PatchEmbedGradientProblem& problem, int64_t row, int64_t rows,
                     const Panel& panel, const T* sums) {
     const int64_t column = panel.column, columns = panel.vectors * kLanes<T>;
@@ -53,14 +53,14 @@ struct ImagesGradientOperands {
     }
   }
 
-  // How many columns of the panel are elements of a patch.
+  // The number of columns of the panel that are elements of a patch.
   static int64_t used_columns(const PatchShape& shape, const Panel& panel) {
     const int64_t columns = panel.vectors * kLanes<T>, left = shape.patch_elements() - panel.column;
     return left < columns ? left : columns;
   }
 
-  // `rows` rows of the kernel that lie `step` apart, `count` numbers of each, as columns; further
-  // columns are 0.
+  // Transposes `rows` rows of the kernel, `step` elements apart, `count` numbers each, into
+  // columns. Further columns are 0.
   static void pack_transposed(const S* from, int64_t step, int64_t rows, int64_t count,
                               Element<S>* to, int64_t columns) {
     if constexpr (kPack<S> == 1) {
@@ -68,7 +68,7 @@ struct ImagesGradientOperands {
     }
 #if defined(__AVX512BF16__)
     if constexpr (kPack<S> == 2) {
-      constexpr int kCount = kLanes<float>;  // of pairs
+      constexpr int kCount = kLanes<float>;  // counts pairs
       for (int64_t i = 0; i < columns; i += kCount) {
         for (int64_t j = 0; j < count; j += 2 * kCount) {
           const int64_t rest = count - j;
@@ -113,7 +113,8 @@ struct ImagesGradientOperands {
   }
 };
 
-// The gradient of the images, where patches read them. A unit owns some elements of some patches.
+// The gradient of the images, in the pixels that patches cover. A unit computes some elements of
+// some patches.
 template <class S>
 using PatchEmbedImagesGradient =
     PanelKernel<S, PatchEmbedGradientProblem, ImagesGradientOperands<S>>;

@@ -12,18 +12,18 @@ inline int64_t token_elements(const PatchShape& shape) {
   return shape.batch * shape.tokens() * shape.features;
 }
 
-// A unit owns a rectangle of the kernel and goes through all patches, so the order of the sums
-// depends on the shape alone.
+// A unit computes a rectangle of the kernel's gradient and loops over all patches, so the order of
+// its sums depends only on the shape.
 template <class S>
 struct PatchEmbedKernelGradient {
   using T = Accumulator<S>;
 
-  // Of a rectangle, at most. The larger it is, the less its packing costs, and the fewer units
-  // there are: the kernel of ViT-B/16 is 4 x 3 rectangles. 384 rows were 4 % faster on one or
-  // two threads of a Zen 5.
+  // Maximum size of a rectangle. Larger rectangles need less packing but leave fewer units: the
+  // kernel of ViT-B/16 is 4 x 3 rectangles. 384 rows were 4 % faster on one or two threads of a Zen
+  // 5.
   static constexpr int64_t kRows = 192;
   static constexpr int64_t kColumnVectors = 256 / kLanes<T>;
-  // Elements along the sum that are packed at a time: a panel of them fits the first cache.
+  // Elements along the sum that are packed at a time: a panel of them fits in the L1 cache.
   static constexpr int64_t kDepth = 128;
 
   struct Rectangles {
@@ -69,7 +69,7 @@ struct PatchEmbedKernelGradient {
   }
 
   struct Block {
-    int64_t row, rows;         // of the kernel as a matrix
+    int64_t row, rows;         // of the kernel, seen as a matrix
     int64_t column, vectors;
     Number<S>* patches;        // [patches, row_step]
     Element<S>* elements;      // [patches / kPack, rows], if kPack is 2
@@ -122,11 +122,11 @@ struct PatchEmbedKernelGradient {
   }
 
 #if defined(__AVX512BF16__)
-  // Neighbouring patches become neighbours in elements.
+  // Interleaves the rows of neighbouring patches into Pairs.
   static void pair_rows(const Bfloat16* patches, int64_t count, int64_t columns, Pair* to) {
     const int64_t step = row_step<S>(columns);
     for (int64_t i = 0; i < count; i += 2, patches += 2 * step, to += columns) {
-      // Lanes beyond the row are written and then overwritten by the next one.
+      // Lanes beyond the row are written here, and the next row overwrites them.
       for (int64_t j = 0; j < columns; j += kLanes<float>) {
         Vector<float> second = {};
         if (i + 1 < count) second = load_converted(patches + step + j);

@@ -12,7 +12,7 @@ struct PatchEmbedKernels {
   Kernel<PatchEmbedForwardProblem> forward, prefix;
   Kernel<PatchEmbedGradientProblem> images_gradient, kernel_gradient, tables_gradient;
 
-  // `type` is that of the problem, not that of its images.
+  // `type` is the type of the problem, not of its images.
   template <Isa isa>
   static PatchEmbedKernels of(DType type);
 };

@@ -1,9 +1,9 @@
-// Both sides of the products: pixels of patches as rows of numbers, and panels of the right-hand
-// side.
+// Packs both sides of the products: pixels of patches as rows of numbers, and panels of the
+// right-hand side.
 //
-// All patches of a batch are the rows of one matrix, in the order of the tokens; its columns are
-// the elements of a patch, channel fastest. It never exists as a whole: blocks of it are read from
-// the images, or written to them.
+// The rows of the matrix of patches are all patches of a batch, in the order of the tokens. Its
+// columns are the elements of a patch, channel fastest. The matrix is never stored as a whole:
+// blocks of it are read from the images, or written to them.
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_PACK_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_PACK_H_
 
@@ -14,7 +14,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// How kernels of type S are multiplied: as Elements of tile.h, which consist of kPack Numbers,
+// The multiplication of kernels of type S: as Elements of tile.h, each of kPack Numbers, which are
 // neighbours along the sum.
 template <class S>
 struct OperandsOf {
@@ -35,16 +35,16 @@ using Element = typename OperandsOf<S>::Element;
 template <class S>
 constexpr int64_t kPack = kPackSize<Element<S>>;
 
-// Elements that hold `count` numbers; what is left over in the last one is 0.
+// The Elements that hold `count` numbers; unused numbers of the last one are 0.
 template <class S>
 constexpr int64_t elements_of(int64_t count) {
   return ceil_divide(count, kPack<S>);
 }
 
-// Patches of a whole batch.
+// The patches of a whole batch.
 inline int64_t patch_rows(const PatchShape& shape) { return shape.batch * shape.patches(); }
 
-// Rows of a tensor: `step` elements from one to the next, and `gap` more after every `run` rows.
+// Rows of a tensor, `step` elements apart, with `gap` more elements after every `run` rows.
 template <class S>
 struct Rows {
   S* at;
@@ -64,8 +64,8 @@ VIT_INLINE Rows<S> equal_rows(S* at, int64_t step) {
   return {at, step, INT64_MAX, INT64_MAX, 0};
 }
 
-// Of the tokens [batch, prefix + patches, features], those of patches, from patch `row` of the
-// batch on.
+// The rows of patch tokens in the tokens [batch, prefix + patches, features], from patch `row` of
+// the batch on.
 template <class S>
 VIT_INLINE Rows<S> token_rows(const PatchShape& shape, S* tokens, int64_t row) {
   const int64_t patches = shape.patches(), features = shape.features;
@@ -74,7 +74,7 @@ VIT_INLINE Rows<S> token_rows(const PatchShape& shape, S* tokens, int64_t row) {
           shape.prefix * features};
 }
 
-// Of a table [prefix + patches, features], those that belong to the patches from `row` on.
+// The rows of patches in a table [prefix + patches, features], from patch `row` of the batch on.
 template <class S>
 VIT_INLINE Rows<S> table_rows(const PatchShape& shape, S* table, int64_t row) {
   const int64_t patches = shape.patches(), features = shape.features;
@@ -82,18 +82,18 @@ VIT_INLINE Rows<S> table_rows(const PatchShape& shape, S* table, int64_t row) {
           patches, -patches * features};
 }
 
-// Calls visit(pixel, row, column, count) for pieces of the rows [row, row + rows) and columns
-// [column, column_end) of the matrix of patches, of `count` elements that follow one another in the
-// images from element `pixel` on. Image rows are gone through from left to right.
+// Splits the rows [row, row + rows) and columns [column, column_end) of the matrix of patches into
+// runs that are contiguous in the images, and calls visit(pixel, row, column, count) for each:
+// `count` elements from element `pixel` on. Image rows are read from left to right.
 template <class Visit>
 VIT_INLINE void for_pixels(const PatchShape& shape, int64_t row, int64_t rows, int64_t column,
                            int64_t column_end, const Visit& visit) {
-  const int64_t side = shape.patch_size * shape.channels;  // elements of a line of a patch
+  const int64_t side = shape.patch_size * shape.channels;  // elements of one pixel row of a patch
   const int64_t line = shape.width * shape.channels;
   const int64_t row_end = row + rows;
   while (row < row_end) {
     const int64_t x = row % shape.columns();
-    const int64_t y = row / shape.columns();  // over all images
+    const int64_t y = row / shape.columns();  // counted over all images
     const int64_t most = shape.columns() - x;
     const int64_t count = row_end - row < most ? row_end - row : most;
     const int64_t top = y / shape.rows() * shape.height + y % shape.rows() * shape.patch_size;
@@ -107,8 +107,8 @@ VIT_INLINE void for_pixels(const PatchShape& shape, int64_t row, int64_t rows, i
   }
 }
 
-// Keeps the compiler from making one rounding of x, a product, and a sum with it: rescaled pixels
-// then are the same for all instruction sets, and those of the reference.
+// Keeps the compiler from fusing x, a product, with a following sum into one rounding. So rescaled
+// pixels are the same for all instruction sets and in the reference.
 template <class X>
 VIT_INLINE X rounded(X x) {
 #if defined(__x86_64__)
@@ -121,7 +121,7 @@ VIT_INLINE X rounded(X x) {
   return x;
 }
 
-// A sum or a rescaled pixel, rounded to S, as a number or a vector of them.
+// Stores a sum or a rescaled pixel, rounded to S, as a number or a vector of numbers.
 template <class S, class W>
 VIT_INLINE void put_number(W x, Number<S>* to) {
   S narrow;
@@ -146,8 +146,8 @@ VIT_INLINE void put_numbers(Vector<Accumulator<S>> x, Number<S>* to) {
   }
 }
 
-// Numbers between rows of patches. Rows are written in whole vectors, so each has room for one
-// more.
+// Numbers between rows of patches. Each row has room for one more vector, because rows are written
+// in whole vectors.
 template <class S>
 constexpr int64_t row_step(int64_t columns) {
   return round_up(columns, kPack<S>) + kLanes<Accumulator<S>>;
@@ -159,26 +159,28 @@ constexpr int64_t row_bytes(int64_t columns) {
 }
 
 #if defined(__AVX512BF16__)
-// Bfloat16 of two rows, which lie in the upper halves of floats, as the first and second of pairs.
+// Combines the bfloat16 of two rows, which lie in the upper halves of floats, into Pairs (first,
+// second).
 VIT_INLINE void join_pairs(Vector<float> first, Vector<float> second, Pair* to) {
   const __m512i low = _mm512_srli_epi32((__m512i)first, 16);
   _mm512_storeu_si512(to, _mm512_or_si512(low, (__m512i)second));
 }
 #endif
 
-// A vector of what lies at p, as far as it lies before `end`; further lanes are 0.
+// Loads a vector from p, but only the elements before `end`; further lanes are 0.
 template <class S>
 VIT_INLINE Vector<Accumulator<S>> load_before(const S* p, const S* end) {
   const int64_t count = end - p;
   return load_first(p, count < 0 ? 0 : count);
 }
 
-// Pixels of type I as numbers for kernels of type S.
+// Reads pixels of type I as numbers for kernels of type S.
 template <class I, class S>
 struct Pixels {
   using Wide = decltype(Accumulator<I>{} + Accumulator<S>{});
 
-  // Rows [row, row + rows) and columns [column, column_end) of the matrix of patches, rescaled.
+  // Packs rows [row, row + rows) and columns [column, column_end) of the matrix of patches,
+  // rescaled.
   static void pack(const PatchEmbedProblem& problem, int64_t row, int64_t rows, int64_t column,
                    int64_t column_end, Number<S>* to) {
     const PatchShape& shape = problem.shape;
@@ -193,8 +195,8 @@ struct Pixels {
                });
   }
 
-  // Whole vectors: numbers too many are overwritten by the next piece of the row, or lie in the
-  // room behind it.
+  // Writes whole vectors. The surplus numbers are overwritten by the next piece of the row, or lie
+  // in the room behind the row.
   static VIT_INLINE void rescale(const I* from, int64_t count, const I* end, Wide scale,
                                  Wide offset, Number<S>* to) {
     if constexpr (sizeof(Wide) == sizeof(float)) {
@@ -209,8 +211,8 @@ struct Pixels {
   }
 };
 
-// Rows of row_step numbers from the images, whatever their type. A number that fills up the last
-// element of a row is 0.
+// Packs rows of row_step numbers from images of any type. If the last Element of a row has an
+// unused number, it is 0.
 template <class S>
 static void pack_patches(const PatchEmbedProblem& problem, int64_t row, int64_t rows,
                          int64_t column, int64_t column_end, Number<S>* to) {
@@ -237,9 +239,9 @@ static void pack_patches(const PatchEmbedProblem& problem, int64_t row, int64_t 
   }
 }
 
-// `count` rows of the right-hand side from `column` on, as Elements for tile.h: [elements of
-// count, vectors * kLanes]. `end` is where the tensor ends. Columns may go beyond a row: what is
-// read there is another row's, or 0.
+// Packs `count` rows of the right-hand side, from `column` on, as Elements for tile.h: [elements of
+// count, vectors * kLanes]. `end` is the end of the tensor. Columns may extend beyond a row; they
+// then hold numbers of another row, or 0.
 template <class S>
 static void pack_panel(Rows<const S> rows, int64_t count, int64_t column, int vectors, const S* end,
                        Element<S>* to) {

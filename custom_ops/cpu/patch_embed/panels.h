@@ -9,22 +9,23 @@
 namespace vit {
 namespace VIT_ISA {
 
-// Rows of a block, at most. A block's rows stay packed while panel after panel of the other side is
-// packed and multiplied with them: more rows make the packing of panels cheaper (5 % of the time
-// with 224), but every thread that takes a panel of a block packs them again.
+// Maximum rows of a block. The rows of a block stay packed while the panels of the other side are
+// packed and multiplied with them, one after the other. More rows make the packing of panels
+// cheaper (5 % of the time with 224), but every thread that takes a panel of a block packs the rows
+// again.
 constexpr int64_t kMaxRows = 392;
-// Nor more than this, unless rows are so long that few would be left.
+// Maximum bytes of the rows of a block, unless rows are so long that few would be left.
 constexpr int64_t kMaxRowBytes = 4 * 1024 * 1024;
 constexpr int64_t kFewRows = 24;
-// Fewer units than this make blocks of rows smaller, so that there is work for many threads.
+// With fewer units than this, blocks of rows become smaller, so that many threads have work.
 constexpr int64_t kManyUnits = 12;
 constexpr int64_t kMinRows = 48;
 
-// Blocks of rows and panels of columns, of which each pair is a unit of work.
+// Splits a matrix into blocks of rows and panels of columns. Each pair of them is a unit of work.
 struct MatrixBlocking {
   Blocking rows, vectors;
 
-  // Columns in panels of whole vectors of `lanes`; packed rows take `row_bytes`.
+  // Panels of columns are whole vectors of `lanes`; a packed row takes `row_bytes`.
   MatrixBlocking(int64_t row_count, int64_t row_bytes, int64_t column_count, int lanes)
       : rows(row_count, 1), vectors(ceil_divide(column_count, lanes), kMaxVectors) {
     int64_t most = kMaxRowBytes / row_bytes;
@@ -42,14 +43,14 @@ struct MatrixBlocking {
   int64_t most_rows() const { return rows.count ? ceil_divide(rows.total, rows.count) : 0; }
 };
 
-// Columns of one panel.
+// The columns of one panel.
 struct Panel {
   int64_t column;
   int vectors;
 };
 
-// About the cycles of one of `units` units of a product of all patches with the kernel, at 16
-// multiplications and additions a cycle, and something for every unit.
+// The approximate cycles of one of `units` units of a product of all patches with the kernel, at 16
+// multiplications and additions a cycle, plus a constant for every unit.
 inline double product_cycles(const PatchShape& shape, int64_t units) {
   return static_cast<double>(shape.batch) * static_cast<double>(shape.patches()) *
              static_cast<double>(shape.patch_elements()) * static_cast<double>(shape.features) /
@@ -57,14 +58,14 @@ inline double product_cycles(const PatchShape& shape, int64_t units) {
          500;
 }
 
-// Elements along the sum in one panel, at most: 256 KiB with AVX-512, which stay in the L2
-// cache while they stream through the L1 cache. Panels that fit the L1 cache were slower, 250
-// against 266 GFLOP/s with 128 elements (one thread of a Zen 5): each loads and stores all sums.
+// Maximum Elements along the sum in one panel: 256 KiB with AVX-512, which stay in the L2 cache
+// while they stream through the L1 cache. Panels that fit in the L1 cache (128 Elements) were
+// slower, 250 against 266 GFLOP/s (one thread of a Zen 5), because each panel loads and stores all
+// sums.
 constexpr int64_t kMaxDepth = 1024;
 
-// c [rows, vectors * kLanes] = a [rows, depth] b, where pack(first, count, to) packs `count`
-// numbers along the sum of b, from `first` on, into `to` as a panel. Rows of a are `step` numbers
-// apart.
+// c [rows, vectors * kLanes] = a [rows, depth] b. pack(first, count, to) packs `count` numbers of b
+// along the sum, from `first` on, into `to` as a panel. Rows of a are `step` numbers apart.
 template <class S, class Pack>
 static void multiply_panel(int64_t rows, int vectors, int64_t depth, const Number<S>* a,
                            int64_t step, const Pack& pack, Element<S>* b, Accumulator<S>* c) {

@@ -1,5 +1,5 @@
-// The patch embedding on the CPU: cc/patch_embed.h defines the problems. The same bits for any
-// number of threads.
+// The patch embedding on the CPU: cc/patch_embed.h defines the problems. Results have the same bits
+// for any number of threads.
 #ifndef CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
 #define CUSTOM_OPS_CPU_PATCH_EMBED_PATCH_EMBED_H_
 
@@ -12,13 +12,13 @@ Result patch_embed_forward(const PatchEmbedForwardProblem& problem, const Execut
 
 Result patch_embed_backward(const PatchEmbedGradientProblem& problem, const Execution& execution);
 
-// Patches of images.
+// Copies images to patches.
 Result extract_patches(const PatchCopyProblem& problem, const Execution& execution);
 
-// Images of patches.
+// Copies patches to images.
 Result restore_patches(const PatchCopyProblem& problem, const Execution& execution);
 
-// Zeros in the pixels of images that no patch reads.
+// Writes zeros to the pixels of images that no patch covers.
 void clear_unread_pixels(const PatchShape& shape, int64_t element_size, void* images);
 
 }  // namespace vit

@@ -9,7 +9,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// A sum of many vectors as a sum of sums of a few: fewer roundings follow one another.
+// Computes a sum of many vectors as a sum of partial sums, which reduces the rounding error.
 template <class T>
 class LongSum {
  public:
@@ -27,7 +27,7 @@ class LongSum {
   int64_t count_ = 0;
 };
 
-// The gradients of all that is added: bias, prefix, position. A unit owns some columns of them.
+// The gradients of bias, prefix and position. A unit computes some of their columns.
 template <class S>
 struct PatchEmbedTablesGradient {
   using T = Accumulator<S>;
@@ -38,7 +38,7 @@ struct PatchEmbedTablesGradient {
     return ceil_divide(problem.shape.features, kColumns);
   }
 
-  // Of reading all tokens.
+  // The cycles to read all tokens.
   static double unit_cycles(const PatchEmbedGradientProblem& problem) {
     const PatchShape& shape = problem.shape;
     return static_cast<double>(shape.batch) * static_cast<double>(shape.tokens()) *

@@ -1,4 +1,4 @@
-// Elements in memory as numbers and vectors, and back.
+// Converts elements in memory to numbers and vectors, and back.
 #ifndef CUSTOM_OPS_CPU_SIMD_CONVERSIONS_H_
 #define CUSTOM_OPS_CPU_SIMD_CONVERSIONS_H_
 
@@ -18,7 +18,7 @@ VIT_INLINE float to_float(Float16 x) {
 #if defined(__F16C__)
   return _cvtsh_ss(x.bits);
 #else
-  // Subnormal halves are multiples of 2^-24; elsewhere the exponent moves by 112.
+  // Subnormal halves are multiples of 2^-24; for normal ones 112 is added to the exponent.
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000) << 16;
   const uint32_t rest = x.bits & 0x7fff;
   uint32_t bits = sign | ((rest << 13) + (112u << 23));
@@ -61,7 +61,8 @@ VIT_INLINE Float16 to_float16(float x) {
 #endif
 }
 
-// Elements of S in memory as vectors of T and back; T is double for doubles and float for the rest.
+// Converts elements of S in memory to vectors of T and back; T is double for doubles and float
+// otherwise.
 template <class S>
 struct AccumulatorOf {
   using type = float;
@@ -134,7 +135,7 @@ VIT_INLINE void store_converted(S* p, Vector<float> x) {
 }
 #endif
 
-// The first `count` lanes; the others are 0, and nothing beyond `count` is read.
+// Loads the first `count` lanes; the others are 0. Reads nothing beyond `count`.
 template <class S>
 VIT_INLINE Vector<Accumulator<S>> load_first(const S* p, int64_t count) {
   using T = Accumulator<S>;
@@ -144,7 +145,7 @@ VIT_INLINE Vector<Accumulator<S>> load_first(const S* p, int64_t count) {
   return load<T>(lanes);
 }
 
-// Writes the first `count` lanes only.
+// Writes only the first `count` lanes.
 template <class S>
 VIT_INLINE void store_first(S* p, Vector<Accumulator<S>> x, int64_t count) {
   using T = Accumulator<S>;
@@ -158,16 +159,16 @@ VIT_INLINE void store_first(S* p, Vector<Accumulator<S>> x, int64_t count) {
 }
 
 #if defined(__AVX512BF16__)
-// The numbers rounded, by the instruction of AVX-512 BF16, which takes subnormal numbers as 0.
+// Rounds with the instruction of AVX-512 BF16, which replaces subnormal numbers by 0.
 VIT_INLINE void store_rounded(Bfloat16* p, Vector<float> x) {
   const __m256bh rounded = _mm512_cvtneps_pbh((__m512)x);
   __builtin_memcpy(p, &rounded, 32);
 }
 
-// Pairs of the numbers of two vectors, rounded likewise; `p` points to 16 pairs.
+// Stores the numbers of two vectors as 16 Pairs at `p`, with the same rounding.
 VIT_INLINE void store_pairs(void* p, Vector<float> low, Vector<float> high) {
   const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-  // Element 2 i is i of the low half, element 2 i + 1 is i of the high half.
+  // Element 2 i is element i of the low half, element 2 i + 1 is element i of the high half.
   const __m512i order = _mm512_add_epi32(
       _mm512_set1_epi32(0x00100000),
       _mm512_mullo_epi32(_mm512_set1_epi32(0x00010001),

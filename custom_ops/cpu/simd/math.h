@@ -7,7 +7,8 @@
 namespace vit {
 namespace VIT_ISA {
 
-// The vector with x in all its lanes is passed as x: constants then stay in registers.
+// Evaluates a polynomial. x comes as a vector that holds it in all lanes, so that constants stay in
+// registers.
 template <class T, int kCount>
 VIT_INLINE Vector<T> polynomial(Vector<T> x, const T (&coefficients)[kCount]) {
   Vector<T> sum = broadcast<T>(coefficients[kCount - 1]);
@@ -37,9 +38,9 @@ constexpr double kExp2Double[] = {1.0,
                                   7.07257039454079943e-9,
                                   4.07807178609287042e-10};
 
-// 2^x for x <= 127 (1023): within 1 unit in the last place of a normal result (0.51 measured for
-// the reduced argument; the rest is the rounding of the sums); 0 for -inf and below the normal
-// numbers at the latest at their half; NaN for NaN.
+// 2^x for x <= 127 (1023 for double). Normal results are within 1 unit in the last place (0.51
+// measured for the reduced argument; the rest is the rounding of the sums). -inf gives 0, NaN gives
+// NaN. A result below the smallest normal number may be replaced by 0.
 #if defined(__AVX512F__)
 VIT_INLINE Vector<float> exp2(Vector<float> x) {
   x = maximum<float>(broadcast<float>(-150.0f), x);  // -inf - -inf would be NaN below
@@ -77,8 +78,9 @@ VIT_INLINE Vector<double> exp2(Vector<double> x) {
 }
 #endif
 
-// log2 of positive, finite, normal numbers, within 2 units in the last place or 2^-24 (2^-53): with
-// z = (m - 1) / (m + 1) of the mantissa m in [sqrt(1/2), sqrt(2)), log(m) = 2 z (1 + z^2/3 + ...).
+// log2 of positive, finite, normal numbers, within 2 units in the last place or 2^-24 (2^-53 for
+// double). With the mantissa m in [sqrt(1/2), sqrt(2)) and z = (m - 1) / (m + 1), log(m) = 2 z (1 +
+// z^2/3 + ...).
 template <class T>
 VIT_INLINE Vector<T> log2(Vector<T> x) {
   constexpr bool kIsFloat = sizeof(T) == 4;

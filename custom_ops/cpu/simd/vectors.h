@@ -1,9 +1,9 @@
 // Vectors of the instruction set that this file is compiled for, in GCC's vector extension.
 //
-// A file that includes this is compiled once for every instruction set, with -DVIT_ISA=<name>; all
-// it defines lies in namespace vit::<name>. Such a file may include <immintrin.h>, <stdint.h>,
-// <stddef.h> and our own headers only: of an inline function of the standard library the linker
-// keeps one copy for the whole program, and it might keep the one with AVX-512.
+// A file that includes this one is compiled once for every instruction set, with -DVIT_ISA=<name>.
+// All its definitions lie in namespace vit::<name>. Such a file may include only <immintrin.h>,
+// <stdint.h>, <stddef.h> and headers of this project: the linker keeps one copy of each inline
+// function of the standard library for the whole program, and that copy might use AVX-512.
 #ifndef CUSTOM_OPS_CPU_SIMD_VECTORS_H_
 #define CUSTOM_OPS_CPU_SIMD_VECTORS_H_
 
@@ -43,7 +43,7 @@ constexpr Isa kIsa = Isa::kAvx2;
 constexpr Isa kIsa = Isa::kBaseline;
 #endif
 
-// Elements in memory that are not numbers of C++.
+// Types of elements in memory that C++ has no number type for.
 struct Bfloat16 {
   uint16_t bits;
 };
@@ -51,13 +51,13 @@ struct Float16 {
   uint16_t bits;
 };
 
-// Two neighbouring bfloat16, which one instruction multiplies and adds (tile.h). As long as pairs
-// are only moved about, a vector of floats holds their bits.
+// Two neighbouring bfloat16, which one instruction multiplies and adds (tile.h). Code that only
+// moves Pairs treats their bits as a vector of floats.
 struct Pair {
   Bfloat16 first, second;
 };
 
-// Numbers in an element: 2 for pairs, as VNNI instructions take them.
+// Numbers in an element: 2 for Pairs, as VNNI instructions take them.
 template <class E>
 constexpr int64_t kPackSize = 1;
 template <>
@@ -82,7 +82,7 @@ using Vector = typename VectorOf<T>::type;
 template <class T>
 using Integers = typename VectorOf<T>::integers;
 
-// Elements in a vector.
+// The number of elements in a vector.
 template <class T>
 constexpr int kLanes = VIT_VECTOR_BYTES / static_cast<int>(sizeof(T));
 
@@ -101,8 +101,8 @@ VIT_INLINE Vector<T> broadcast(T x) {
   return x - Vector<T>{};
 }
 
-// a * b + c, with one rounding where there is an instruction for it. Compilers fuse a product and a
-// sum too, but not everywhere: this is for what has to get the same bits in several places.
+// a * b + c, with one rounding if there is an instruction for it. Compilers also fuse a product and
+// a sum, but not everywhere: use this function where several places must compute the same bits.
 template <class T>
 VIT_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   return a * b + c;
@@ -129,7 +129,7 @@ VIT_INLINE Vector<double> multiply_add<double>(Vector<double> a, Vector<double> 
 }
 #endif
 
-// b where a or b is NaN.
+// Returns b in lanes where a or b is NaN.
 template <class T>
 VIT_INLINE Vector<T> maximum(Vector<T> a, Vector<T> b) {
   return a > b ? a : b;
@@ -145,7 +145,7 @@ VIT_INLINE Vector<double> maximum<double>(Vector<double> a, Vector<double> b) {
 }
 #endif
 
-// The sum of all lanes, always in the same order.
+// The sum of all lanes, always added in the same order.
 template <class T>
 VIT_INLINE T add_lanes(Vector<T> x) {
   T lanes[kLanes<T>];
@@ -157,14 +157,15 @@ VIT_INLINE T add_lanes(Vector<T> x) {
   return lanes[0];
 }
 
-// GCC has clang's form since 12. A test defines VIT_GCC_11 to use the other one.
+// GCC 12 and later have the shuffle of clang. A test defines VIT_GCC_11 to compile the older form.
 #if defined(VIT_GCC_11) || (defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 12)
 #define VIT_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, decltype(a < b){__VA_ARGS__})
 #else
 #define VIT_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #endif
 
-// Lanes of two vectors in turn: a0 b0 a1 b1 ..., the lower half or the upper half of them.
+// Interleaves the lanes of the lower halves, or of the upper halves, of two vectors: a0 b0 a1 b1
+// ...
 template <class V>
 VIT_INLINE V zip_low(V a, V b) {
   if constexpr (sizeof(V) / sizeof(a[0]) == 16) {
@@ -190,8 +191,8 @@ VIT_INLINE V zip_high(V a, V b) {
   }
 }
 
-// Transposes the square of kLanes vectors, in log2(kLanes) rounds that zip row i with row
-// i + kLanes / 2.
+// Transposes the square of kLanes vectors, in log2(kLanes) rounds that interleave row i with row i
+// + kLanes / 2.
 template <class T>
 VIT_INLINE void transpose(Vector<T> (&rows)[kLanes<T>]) {
   constexpr int kCount = kLanes<T>;

@@ -11,7 +11,7 @@ from pipelines import config
 from pipelines.config import Experiment, Model, fields, override, recipes
 from pipelines.errors import UserError
 
-# One legal value, different from the default, for every path; a new field must be added here.
+# For every path a valid value other than the default. New fields must be added here.
 VALUES = {
     "seed": ("7", 7),
     "init_from": ("runs/a", "runs/a"),
@@ -85,7 +85,7 @@ VALUES = {
     "train.deterministic": ("true", True),
     "train.non_finite": ("rewind", "rewind"),
 }
-# Fields that need each other to be legal.
+# Fields that are valid only together.
 _STEM = ["model.stem.stage_depths=1,2", "model.patch_size=1"]
 COMPANIONS = {
     "model.stem.stage_depths": ["model.patch_size=1"],
@@ -98,7 +98,7 @@ COMPANIONS = {
 }
 
 
-# The same for the fields of a ResNet that a ViT does not have.
+# The same for fields that a ResNet has and a ViT has not.
 RESNET_VALUES = {
     "model.stage_depths": ("1,2", (1, 2)),
     "model.width": ("0.5", 0.5),
@@ -198,7 +198,7 @@ def test_a_grid_of_one_patch_is_refused_unless_its_sizes_are_set(assignments, re
             override(recipe, assignments)
     else:
         changed = override(recipe, assignments)
-        # What is set already stays.
+        # Values that were set before are kept.
         assert override(changed, ["seed=2"]).model == changed.model
 
 

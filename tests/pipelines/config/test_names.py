@@ -1,4 +1,4 @@
-"""Lists of names that stand for what code elsewhere knows."""
+"""Lists of names in the configuration equal the names in the code."""
 
 from pipelines.config.names import LAYOUTS
 from vit_tf.families import FAMILIES

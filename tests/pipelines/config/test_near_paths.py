@@ -1,4 +1,4 @@
-"""Names of other projects lead to the flag or the assignment that does the same here."""
+"""Errors for option names of other projects suggest the flag or assignment with the same effect."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from pipelines.config import config_paths, near_paths
 from pipelines.config.near_paths import flag_hint, path_hint
 
 PATHS = config_paths()
-# As `finetune` and `evaluate` have them.
+# The flags of `finetune` and `evaluate`.
 FLAGS = ("experiment", "workdir", "set", "config", "init_from", "weights")
 
 

@@ -1,4 +1,4 @@
-"""Names of an earlier version are refused with the new ones, all at once."""
+"""One error lists the new names of all option names of an earlier version."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_set_with_an_old_name(old):
     )
 
 
-# What every configuration of the version before had in these sections.
+# The fields that every configuration of the version before had in these sections.
 OLD_SECTIONS = {
     "data": {
         "name": "digits",
@@ -54,7 +54,7 @@ OLD_SECTIONS = {
     "optimizer": {"name": "adamw", "decay": "kernels", "clip_norm": None},
     "train": {"steps": 1000, "accumulation": 1, "average": None},
 }
-# It listed the fields of all models, with null for the value of the variant.
+# That version listed the fields of all models; null meant the value of the variant.
 OLD_MODEL = {
     "name": "ViT-B/16",
     "image_size": [224, 224],
@@ -103,7 +103,7 @@ OLD_STEM = {
     ids=["vit", "hybrid", "own hybrid", "resnet", "own resnet"],
 )
 def test_all_of_a_config_are_listed(model, renamed):
-    """All that must be renamed, and nothing else; then the configuration can be read."""
+    """The error lists all names that must change, and no others; then the file can be read."""
     old = {"seed": 3, "init_from": None, "model": OLD_MODEL | model} | OLD_SECTIONS
     renamed = renamed | {path: new for path, new in RENAMED.items() if "model." not in path}
     with pytest.raises(UserError) as error:

@@ -1,4 +1,4 @@
-"""Training batches from one flat dictionary of options, and their comparison."""
+"""Makes training batches from one flat dictionary of options, and compares batches."""
 
 import dataclasses
 
@@ -12,14 +12,14 @@ KEYS = ("image", "label", "id", "position", "weight")
 
 
 def train_dataset(source, **options):
-    """`pipeline.train_dataset`; fields of `Sampling` and `Augmentation` stand among the options."""
+    """`pipeline.train_dataset`; `options` include fields of `Sampling` and `Augmentation`."""
     options = {"sharding": "global"} | options
     sampling, augmentation = (_pop(cls, options) for cls in (Sampling, Augmentation))
     return pipeline.train_dataset(source, sampling, augmentation, **options)
 
 
 def _pop(cls, options):
-    """An object of a dataclass, with the fields that are among the options, which lose them."""
+    """Makes a dataclass object from its fields in the options, and removes these there."""
     names = {field.name for field in dataclasses.fields(cls)} & options.keys()
     return cls(**{name: options.pop(name) for name in names})
 
@@ -37,7 +37,7 @@ def assert_equal(batches, expected):
 
 
 def join(parts):
-    """Global batches out of the lists of each replica's batches, in the order of the replicas."""
+    """Joins the lists of each replica's batches to global batches, in the order of the replicas."""
     return [
         {key: np.concatenate([part[key] for part in step]) for key in KEYS}
         for step in zip(*parts, strict=True)

@@ -1,4 +1,4 @@
-"""`data.bad_images=skip`: everything else stays as it is, and every bad image is named once."""
+"""`data.bad_images=skip`: other images are unchanged, and every bad image is reported once."""
 
 import json
 import os
@@ -26,7 +26,7 @@ BAD = (3, 4, 40, 77, 78, 150)
 
 
 class Spoilt:
-    """The first 200 digits, some of them replaced by what is no image."""
+    """The first 200 digits, some of which are replaced by bytes that are not an image."""
 
     num_examples, num_classes, shard_lengths = 200, 10, (200,)
     failure = None
@@ -88,7 +88,7 @@ def test_without_bad_images_nothing_changes(digits, whole, mixing):
 
 @pytest.mark.parametrize("batch_size", [8, 40])
 def test_bad_images_are_black_without_weight_in_their_places(digits, source, batch_size):
-    """Over two epochs, in batches smaller and larger than the groups that are decoded."""
+    """Over two epochs, with batches smaller and larger than the groups of decoded images."""
     options = {"batch_size": batch_size, "seed": 6}
     expected = _train(digits, 400 // batch_size, skip=False, **options)
     seen = []
@@ -121,7 +121,7 @@ def test_resume_continues_bitwise(source):
 
 @pytest.mark.parametrize("options", [{"mixup": 0.5}, {"cutmix": 1.0}])
 def test_bad_images_do_not_bleed_into_others(digits, source, options):
-    """An example with a bad partner stays as it is, and so does a bad one."""
+    """Neither an example with a bad partner nor a bad example is mixed."""
     mixing = Mixing(
         **{"mixup": 0.0, "cutmix": 0.0} | options, seed=5, image_size=(8, 8), num_classes=10
     )
@@ -142,7 +142,7 @@ def test_bad_images_do_not_bleed_into_others(digits, source, options):
         np.testing.assert_array_equal(batch["weight"], weight)
         assert (batch["image"][weight == 0] == -1).all()
         lonely += (~whole & (weight == 1)).sum()
-    assert lonely >= len(set(BAD) - {4, 78})  # of which two follow a bad one
+    assert lonely >= len(set(BAD) - {4, 78})  # 4 and 78 come right after another bad image
 
 
 @pytest.mark.parametrize(("batch_size", "hosts", "replicas"), [(24, 1, 1), (64, 2, 4)])
@@ -173,7 +173,7 @@ def _records(path):
 
 
 def test_each_is_named_once(source, tmp_path):
-    """However many epochs, and with evaluations between; in the order in which they come."""
+    """Over any number of epochs and with evaluations between; in the order of their first use."""
     path, told = tmp_path / "bad_images.jsonl", []
     bad = BadImages(path, told.append)
     batches = _train(source, 20, skip=bad)
@@ -205,7 +205,7 @@ def test_a_resumed_run_goes_on_with_its_file(source, tmp_path):
     path, told = tmp_path / "bad_images.jsonl", []
     first = BadImages(path, told.append)
     first.record(source, [3, 77], [b"", b"text"])
-    path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # what a crash leaves
+    path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # a crash leaves an incomplete line
     second = BadImages(path, told.append)
     assert second.count == 2
     second.record(source, [77, 40], [b"text", b"text"])
@@ -233,7 +233,7 @@ def test_nothing_bad_leaves_no_file(digits, tmp_path):
 
 
 def test_a_batch_without_a_single_image_stops(examples):
-    """One image is enough to go on."""
+    """A batch with at least one good image does not stop training."""
     sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
     order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
     almost = BadImages(None, lambda line: None)
@@ -258,7 +258,7 @@ def test_a_file_that_cannot_be_written_stops(source, tmp_path):
 
 
 def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
-    """Half a line is a failure; the next start ends it."""
+    """A partially written line raises an error; the next start begins a new line."""
     path, write = tmp_path / "bad_images.jsonl", os.write
     bad = BadImages(path, lambda line: None)
     with monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
 
 
 def test_files_that_cannot_be_read_still_stop(tmp_path, monkeypatch):
-    """A damaged file is not one bad image; and bad images are not the reason."""
+    """A damaged file of records is not a bad image, and the error does not mention bad images."""
     monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
     source = open_source("digits", "train", tmp_path)
     bad = BadImages(None, lambda line: None)
@@ -292,7 +292,7 @@ def test_only_without_skip_a_bad_image_is_a_reason_to_stop(source):
 
 
 def test_a_failure_of_the_input_becomes_the_name_of_the_image(source, tmp_path):
-    """Of the first bad one in the order of the indices; what names no image stays as it is."""
+    """The error names the first bad image in the order of the indices, or stays unchanged."""
     error = tf.errors.InvalidArgumentError(None, None, "no image")
     for indices, bad in (([199, 78, 77], 78), (iter(range(41)), 3)):
         with pytest.raises(DataError, match=f"image digit {bad} "):

@@ -1,4 +1,4 @@
-"""Importing the data packages costs nothing that a user would notice."""
+"""Importing the data packages prints nothing and starts no device."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The training order: permutations, windows, resume, and what it reads."""
+"""The training order: permutations, windows, resume, and its reads."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.data.order import BLOCKS_PER_WINDOW, TrainOrder, cut_blocks
 
-# Shard lengths and window: one shard, several, empty ones, window 1, window beyond the end.
+# Shard lengths and window: one shard, several, empty ones, window 1, window larger than the split.
 CASES = [
     ((40,), 40),
     ((40,), 1000),
@@ -24,7 +24,7 @@ def _epoch(order, epoch):
 
 
 def test_order_is_pinned():
-    """Changing the order would silently change every interrupted run."""
+    """A changed order would silently change every interrupted run."""
     stream = TrainOrder((6, 4), 5, seed=1).stream(0, 12)
     assert stream.tolist() == [4, 5, 0, 6, 3, 2, 7, 9, 8, 1, 2, 5]
 
@@ -57,7 +57,7 @@ def test_windows_hold_their_ranges(shards, window):
         assert len(indices) == stop - start <= window
         assert order.locate(start) == (epoch, number, 0)
         assert order.locate(stop - 1) == (epoch, number, len(indices) - 1)
-        for first, last in ranges:  # no range crosses from one shard to the next
+        for first, last in ranges:  # no range spans two shards
             assert np.searchsorted(ends, first, "right") == np.searchsorted(ends, last - 1, "right")
 
 
@@ -67,7 +67,8 @@ def test_windows_mix_distant_blocks():
     blocks = np.unique(indices // (800 // BLOCKS_PER_WINDOW))
     assert len(blocks) >= BLOCKS_PER_WINDOW
     assert np.ptp(indices) > 5000
-    # Shuffled within the window: neighbours in training are not neighbours in the store.
+    # Examples are shuffled within the window: few neighbours in training are neighbours in the
+    # file.
     assert (np.abs(np.diff(indices)) == 1).mean() < 0.05
 
 

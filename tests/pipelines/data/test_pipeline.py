@@ -65,7 +65,7 @@ def test_elements_have_static_shapes(digits):
 
 
 def test_train_batches_follow_their_definition(digits):
-    """Order, seeds and augmentation put together by hand, across the end of an epoch."""
+    """Combines order, seeds and augmentation by hand, across the end of an epoch."""
     everything = digits.read([(0, 200)])
     order = TrainOrder((200,), 70, 5)
     sampling = Sampling(batch_size=32, shuffle_window=70, seed=5, sharding="global")
@@ -90,7 +90,7 @@ def test_every_example_once_per_epoch(digits):
 
 
 def _replicated(source, count, hosts, replicas, **options):
-    """Global batches, put together from those of all replicas on all hosts."""
+    """Global batches, joined from the batches of all replicas on all hosts."""
     each = replicas // hosts
     parts = []
     for host in range(hosts):
@@ -122,7 +122,7 @@ def test_replicas_and_hosts_see_the_same_batches_with_everything_on(digits):
 
 
 def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
-    """Partners cost a host one image per batch, not a second slice."""
+    """For partners a host decodes one more image per batch, not a second slice."""
     rows = []
     monkeypatch.setattr(
         pipeline,
@@ -139,7 +139,7 @@ def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
             mixup=0.2,
             input_context=tf.distribute.InputContext(4, host, 4),
         )
-        with pytest.raises(tf.errors.OpError):  # windows are no rows
+        with pytest.raises(tf.errors.OpError):  # a window is not a list of rows
             next(iter(dataset))
         np.testing.assert_array_equal(rows[:5], expected)
         rows.clear()
@@ -147,7 +147,7 @@ def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"mixup": 0.5}, {"cutmix": 1.0}, EVERYTHING])
 def test_mixed_batches_follow_their_definition(digits, options):
-    """Batches without mixing, then mixed in NumPy with the example before."""
+    """Takes batches without mixing, and mixes each example with the one before in NumPy."""
     plain = {key: value for key, value in options.items() if key not in ("mixup", "cutmix")}
     mixing = Mixing(
         mixup=options.get("mixup", 0.0),
@@ -245,7 +245,7 @@ def test_resume_reads_one_window(digits, monkeypatch):
     batch = next(iter(dataset))
     first_window = TrainOrder((200,), 50, 5).ranges(20, 0)
     assert read[: len(first_window)] == first_window
-    # The rest is read ahead: at most the next window, while the first one is used.
+    # At most one more window is read ahead, while the first one is used.
     assert sum(stop - start for start, stop in read) <= 100
     assert set(batch["id"].numpy()) <= {i for piece in first_window for i in range(*piece)}
 
@@ -318,7 +318,7 @@ def test_mocked_data_sets(name):
 
 
 class _Damaged:
-    """A source with one image that is none."""
+    """A source in which one image is damaged."""
 
     shard_lengths, num_examples, num_classes = (12,), 12, 10
     failure = None

@@ -1,4 +1,4 @@
-"""Reading ahead: the order of rows, the memory it holds, errors, and the end of its thread."""
+"""Reading ahead: the order of rows, memory, errors, and the end of its thread."""
 
 import itertools
 import threading
@@ -14,7 +14,7 @@ from pipelines.errors import DataError
 
 
 class Image:
-    """Stands for the bytes of an image; counts how many of it are alive."""
+    """Replaces the bytes of an image; counts the living objects."""
 
     alive = 0
 
@@ -27,7 +27,7 @@ class Image:
 
 
 class Store:
-    """Examples whose image, label and id tell their index."""
+    """Examples whose image, label and id show their index."""
 
     def __init__(self, broken=None):
         self.rows_read = 0
@@ -50,7 +50,7 @@ def _windows(order, count):
 
 @pytest.fixture
 def new_threads():
-    """Function that lists the reading threads that the test has started."""
+    """A function that lists the reading threads that the test has started."""
 
     def reading():
         return {thread for thread in threading.enumerate() if thread.name.startswith("read_ahead")}
@@ -80,16 +80,16 @@ def test_one_window_is_held():
     store, most = Store(), 0
     before = Image.alive
     for rows in read_ahead(store, _windows(order, 4)):
-        time.sleep(0.002)  # the thread reads as far as it may
+        time.sleep(0.002)  # the thread reads ahead up to its limit
         most = max(most, Image.alive - before)
         assert len(rows.ids) <= ROWS_PER_CHUNK
     assert store.rows_read == 4 * window
-    # A read is longer than what has left by up to its own length.
+    # One read may exceed the number of rows that were used by its own length.
     assert window < most <= window + 1.5 * ROWS_PER_READ
 
 
 def test_padding_and_unwanted_rows():
-    """A host keeps its rows of a window, and pads where there are no examples."""
+    """A host keeps its own rows of a window, and pads rows without examples."""
     window = Window([(10, 20)], np.array([17, -1, 12, -1]), np.array([4, 5, 6, 7]))
     ((images, labels, ids, positions),) = read_ahead(Store(), [window])
     assert [image and image.index for image in images] == [17, None, 12, None]

@@ -1,4 +1,4 @@
-"""`data.sharding=files`: every host by itself, and yet exact."""
+"""`data.sharding=files`: hosts read independently, and results are exact."""
 
 import dataclasses
 import itertools
@@ -34,7 +34,7 @@ OWN[2] = [*range(60, 90), *range(150, 180)]
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """A folder of TFRecord files; ids are positions."""
+    """A folder of TFRecord files; ids are positions in the split."""
     path = tmp_path_factory.mktemp("sharding") / "records"
     record_writer.write_records(
         {"train": open_source("digits", f"train[:{COUNT}]")}, path, SHARDS, "stop"
@@ -48,7 +48,7 @@ def source(records):
 
 
 def _host(source, host, count, *, hosts=3, replicas=3, batch_size=12, **options):
-    """What a host sees: lists of batches, one list for each of its replicas."""
+    """The batches of one host: a list of batches for each of its replicas."""
     each = replicas // hosts
     dataset = train_dataset(
         source,
@@ -67,7 +67,7 @@ def _host(source, host, count, *, hosts=3, replicas=3, batch_size=12, **options)
 
 
 def _global(source, count, *, hosts=3, replicas=3, **options):
-    """Global batches, put together from all replicas of all hosts."""
+    """Global batches, joined from all replicas of all hosts."""
     parts = itertools.chain(
         *(_host(source, h, count, hosts=hosts, replicas=replicas, **options) for h in range(hosts))
     )
@@ -85,7 +85,7 @@ def test_every_own_example_once_per_epoch_and_no_other(source, host):
 
 
 def test_a_host_reads_its_own_files_alone(records, monkeypatch):
-    """Of TFRecord and of TFDS, where small splits are kept in memory."""
+    """For TFRecord files, and for TFDS, where small splits are kept in memory."""
     opened = []
     original = RecordSource._parse
     monkeypatch.setattr(
@@ -119,7 +119,7 @@ def test_small_tfds_splits_are_read_by_file(tmp_path, monkeypatch):
 
 
 def test_batches_follow_their_definition(source):
-    """Orders of the hosts side by side, and the seeds of the places in the global batch."""
+    """Joins the orders of the hosts, with the seeds of the positions in the global batch."""
     orders = [TrainOrder((30,) * SHARDS, 25, 5, host, 3) for host in range(3)]
     examples = source.read([(0, COUNT)])
     for step, batch in enumerate(_global(source, 6)):
@@ -159,7 +159,7 @@ def test_partners_are_of_the_same_host(source):
 
 
 def test_resume_continues_bitwise(source):
-    """In the first window, and in another epoch of each host."""
+    """At steps in the first window, and in different epochs of the hosts."""
     whole = _global(source, 33, mixup=0.5)
     for start in (1, 31):
         assert_equal(_global(source, 2, start_step=start, mixup=0.5), whole[start : start + 2])
@@ -177,13 +177,13 @@ def test_resume_reads_one_window(source, host, monkeypatch):
     epoch, window, _ = order.locate(4000)
     first = order.ranges(epoch, window)
     assert read[: len(first)] == first
-    # The rest is read ahead: at most the next window, while the first one is used.
+    # At most one more window is read ahead, while the first one is used.
     assert sum(stop - start for start, stop in read) <= 50
     assert set(batches[0]["id"]) <= {i for piece in first for i in range(*piece)}
 
 
 def test_orders_differ():
-    """By seed, epoch, host and window; but a host of one takes the order of all."""
+    """Orders depend on seed, epoch, host and window; one host has the order of global sharding."""
 
     def first(host=0, hosts=2, seed=5, epoch=0, window=0):
         return TrainOrder((40, 40), 20, seed, host, hosts).indices(epoch, window).tolist()
@@ -223,9 +223,9 @@ def test_samplers_say_what_fills_a_batch(source):
         (4, 4, 1),
         (8, 4, 2),
     ]
-    # 90 and 60 examples: the first host is still in its epoch 0 when the second begins another.
+    # 90 and 60 examples: the first host is still in epoch 0 when the second host starts epoch 1.
     assert [sampler.epoch(16) for sampler in samplers] == [0, 1, 1]
-    # Its epoch ends between the steps 14 and 15; windows never span two.
+    # The epoch of the second host ends between steps 14 and 15; a window never spans two epochs.
     last, first = samplers[1].windows(14, 16)
     assert last.positions.tolist() == [14 * 12 + 4 + place for place in range(4)]
     assert first.positions.tolist() == [15 * 12 + 4 + place for place in range(4)]
@@ -258,7 +258,7 @@ def test_batch_that_hosts_cannot_share():
 
 
 def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records):
-    """And it says on what its order depends, and when that has changed."""
+    """The command prints what the order depends on, and reports a change of it."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     data = (f"data.name=tfrecord:{records}", "data.eval_split=none", "schedule.decay=constant")
     finals = []
@@ -283,7 +283,7 @@ def test_a_run_on_one_host_is_that_of_global_sharding(tmp_path, capsys, records)
 
 
 def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch):
-    """Where the first host has it, another image is in the global order."""
+    """At the index where the first host has it, the global order has another image."""
     sampling = dataclasses.replace(SAMPLING, seed=0)
     batches = [pipeline.train_indices(source, sampling, step, hosts=3) for step in range(3)]
     in_global_order = dataclasses.replace(sampling, sharding="global")

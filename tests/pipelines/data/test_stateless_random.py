@@ -1,4 +1,4 @@
-"""Random numbers as functions: pinned values, and independence of how they are asked for."""
+"""Random numbers as functions: pinned values, which do not depend on the grouping of calls."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def test_every_part_of_the_name_counts():
 def test_permutation():
     permutation = stateless_random.permutation(1000, 5, stateless_random.WINDOW_ORDER, 2, 3)
     np.testing.assert_array_equal(np.sort(permutation), np.arange(1000))
-    # A random permutation keeps 1 place on average, and its ranks do not follow the places.
+    # A random permutation keeps 1 position on average, and ranks are independent of positions.
     assert (permutation == np.arange(1000)).sum() < 10
     assert abs(np.corrcoef(permutation, np.arange(1000))[0, 1]) < 0.15
     other = stateless_random.permutation(1000, 5, stateless_random.WINDOW_ORDER, 2, 4)

@@ -1,4 +1,4 @@
-"""Evaluation of a model from disk: as in training, every example once, on every strategy."""
+"""Evaluation of a saved model: as in training, every example once, with every strategy."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def evaluated(source, experiment, strategy):
 
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path):
-    """`command(*arguments)`: the completed `evaluate`."""
+    """`command(*arguments)`: the completed process of `evaluate`."""
 
     def run(*arguments):
         here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
@@ -43,7 +43,7 @@ def command(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run on one device, and its evaluation at the end."""
+    """A finished run on one device, and its last evaluation."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     return workdir, loop.train(tiny_experiment(), workdir, one_device())
 
@@ -51,7 +51,7 @@ def finished(tmp_path_factory):
 def test_evaluation_on_every_strategy_counts_once(finished):
     workdir, last = finished
     source = model_source.find(workdir)
-    # 300 is no multiple of 16 or 32; 7 is odd and does not divide among replicas.
+    # 300 is not a multiple of 16 or 32; 7 is odd, so it cannot be split between two replicas.
     for strategy in (one_device(), make_strategy("mirrored")):
         for batch_size in (7, 32, 300, 512):
             changed = tiny_experiment(f"train.batch_size={batch_size}")
@@ -84,7 +84,7 @@ def test_evaluating_on_other_classes_is_refused(finished):
 
 @pytest.fixture(scope="module")
 def unusual(tmp_path_factory):
-    """A finished run in which all that an evaluation depends on is not the default."""
+    """A finished run in which every setting that affects an evaluation differs from its default."""
     workdir = tmp_path_factory.mktemp("unusual") / "run"
     experiment = tiny_experiment(
         "data.name=digits/low",
@@ -101,14 +101,14 @@ def unusual(tmp_path_factory):
 
 @pytest.mark.parametrize("flag", ["--model", "--workdir"])
 def test_a_run_is_evaluated_as_it_was_in_training(unusual, command, flag):
-    """Its data, its preprocessing, its loss, its dtype."""
+    """With its data, its preprocessing, its loss and its dtype."""
     workdir, last = unusual
     result = command(f"{flag}={workdir}", "--json")
     assert result.returncode == 0, result.stderr
     means = json.loads(result.stdout)
     for name in ("accuracy", "top_5_accuracy"):
         assert means[name] == last[f"eval_{name}"]
-    # In float32 it differs by more than 1e-4.
+    # A float32 evaluation differs by more than 1e-4.
     assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
 
 
@@ -150,7 +150,7 @@ def test_only_the_data_of_another_model_are_those_of_the_recipe(command):
 
 @pytest.mark.parametrize("kind", ["npz", "keras", "workdir"])
 def test_a_model_without_stored_preprocessing(finished, command, tmp_path, kind):
-    """The settings are those it gets: here a central crop, and the loss of several labels."""
+    """The command uses the settings of its flags: here a central crop, and a multi-label loss."""
     model, _ = model_source.open_model(model_source.find(finished[0]))
     path = tmp_path / ("run" if kind == "workdir" else f"model.{kind}")
     if kind == "workdir":

@@ -1,4 +1,4 @@
-"""Reports: well formed, self-contained, faithful to the values they were given."""
+"""Reports are well formed and self-contained, and show the given values."""
 
 import base64
 import html.parser
@@ -17,7 +17,7 @@ _HOSTILE = "<script>alert(\"x\")</script> & 'quotes'"
 
 
 class _Page(html.parser.HTMLParser):
-    """Parses a page, checks that tags are nested properly, and keeps what tests look at."""
+    """Parses a page, checks that tags are nested properly, and stores what the tests check."""
 
     def __init__(self, text):
         super().__init__()
@@ -35,7 +35,7 @@ class _Page(html.parser.HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag):
-        assert self._open and self._open.pop() == tag, f"</{tag}> closes nothing"
+        assert self._open and self._open.pop() == tag, f"</{tag}> closes no open tag"
 
     def handle_data(self, data):
         self.texts.append((self._open[-1] if self._open else None, data))
@@ -108,7 +108,7 @@ def test_page_loads_nothing_and_runs_nothing(whole_page):
 
 
 def test_page_has_a_dark_side(whole_page):
-    """Each colour that the style uses is defined for both settings."""
+    """Each colour of the style is defined for the light and the dark setting."""
     (style,) = _Page(whole_page).text("style")
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     names = [set(re.findall(r"(--[\w-]+):", text)) for text in (light, dark)]
@@ -185,7 +185,7 @@ def _points(chart, number):
 
 
 def test_curves_are_where_the_axes_say():
-    """Reads the values back through the positions of the axis labels."""
+    """Reads values back from the positions of the axis labels."""
     x, y = [0, 30, 100, 250], [2.31, 0.4, 0.75, 0.02]
     chart = charts.line_chart([Series("loss", x, y)], "step", "loss")
     labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"([^>]*)>([\d.,]+)</text>', chart)

@@ -1,11 +1,11 @@
-"""Models that nobody should have to trust, and what reading them costs.
+"""Models from untrusted sources, and the time and memory that reading them takes.
 
 usage: python -m tests.pipelines.runs.hostile_models FOLDER
 
-Gives each kind that `write_all` wrote into FOLDER to `evaluate`, `predict` and `export`. Prints one
-JSON object: kind -> command -> exit code, stderr, seconds, and by how much the largest resident
-memory of the process grew, in MB. Everything runs in this one process, whose memory may grow by
-4 GB at most, so that a defect cannot take the machine down.
+Runs `evaluate`, `predict` and `export` on each kind of model that `write_all` wrote into FOLDER.
+Prints one JSON object: kind -> command -> exit code, stderr, seconds, and the growth of the peak
+resident memory in MB. All commands run in this one process, whose memory may grow by at most 4 GB,
+so that a defect does not affect the machine.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ KERNEL = "layers/patch_embedding/vars/0"
 
 
 def genuine(path):
-    """A `.keras` file as Keras writes it; returns its `(config.json as a dict, weights)`."""
+    """Writes a normal `.keras` file with Keras; returns `(config.json as a dict, weights)`."""
     tiny.model(num_classes=10).save(path)
     with zipfile.ZipFile(path) as file:
         return json.loads(file.read(CONFIG)), file.read(WEIGHTS)
 
 
 def packed(path, top, content, compression=zipfile.ZIP_STORED):
-    """Writes a `.keras` file; `top` is a dict, or the text of its configuration."""
+    """Writes a `.keras` file; `top` is its configuration as a dict or text."""
     with zipfile.ZipFile(path, "w", compression) as file:
         for name, data in ((CONFIG, top), (WEIGHTS, content)):
             if data is not None:
@@ -55,7 +55,7 @@ def packed(path, top, content, compression=zipfile.ZIP_STORED):
 
 
 def claiming(**fields):
-    """A configuration that asks for another model than the weights are of."""
+    """A configuration of another model than that of the weights."""
 
     def make(path):
         top, content = genuine(path)
@@ -66,7 +66,7 @@ def claiming(**fields):
 
 
 def top_level(**fields):
-    """A configuration of another kind of object."""
+    """A configuration of an object that is not a model."""
 
     def make(path):
         top, content = genuine(path)
@@ -89,7 +89,7 @@ def config_text(text):
 
 
 def changed_weights(change):
-    """Weights on which `change(file)` was called, with `file` open for writing."""
+    """Weights after a call of `change(file)`, with `file` open for writing."""
 
     def make(path):
         top, content = genuine(path)
@@ -102,7 +102,7 @@ def changed_weights(change):
 
 
 def replace_kernel(**options):
-    """The patch kernel as an array of 1 GB that was never written, or of zeros, compressed."""
+    """The patch kernel as an array of 1 GB: never written, or compressed zeros."""
 
     def change(file):
         del file[KERNEL]
@@ -131,7 +131,7 @@ def truncated(share):
 
 
 def weights_bomb(path):
-    """Half a gigabyte of zeros, which deflate makes small."""
+    """Half a gigabyte of zeros, which compress to a small file."""
     top, _ = genuine(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(CONFIG, json.dumps(top))
@@ -141,7 +141,7 @@ def weights_bomb(path):
 
 
 def config_bomb(path):
-    """A configuration of 64 MB in a file that is long enough to hold it."""
+    """A configuration of 64 MB of spaces, in a file that is large enough to make this plausible."""
     top, content = genuine(path)
     content += np.random.default_rng(0).bytes(2**23)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -150,7 +150,7 @@ def config_bomb(path):
 
 
 def lying_directory(path):
-    """Claims to hold no more than other files, and inflates to half a gigabyte."""
+    """The directory states small sizes, but a member inflates to half a gigabyte."""
     weights_bomb(path)
     data = bytearray(path.read_bytes())
     last = data.rindex(b"PK\x01\x02")
@@ -159,7 +159,7 @@ def lying_directory(path):
 
 
 def encrypted(path):
-    """The flag alone; nothing is encrypted."""
+    """Sets only the encryption flag; the data is not encrypted."""
     genuine(path)
     data = bytearray(path.read_bytes())
     for magic, at in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
@@ -171,7 +171,7 @@ def encrypted(path):
 
 
 def saved_model(path):
-    """A SavedModel of something else."""
+    """A SavedModel that is not one of our exports."""
     module = tf.Module()
     module.f = tf.function(lambda x: x + 1, input_signature=[tf.TensorSpec([], tf.float32)])
     tf.saved_model.save(module, path)
@@ -195,7 +195,7 @@ def unfinished_run(**fields):
 
 
 def sidecar(**fields):
-    """A published file with a sidecar that claims another configuration."""
+    """A published file with a sidecar that has another configuration."""
 
     def make(path):
         model = tiny.model(num_classes=10)
@@ -211,7 +211,7 @@ def sidecar(**fields):
 
 
 def zeros(path):
-    """A published file of a real architecture, 200 MB of zeros, which deflate makes small."""
+    """A published file of a real architecture: 200 MB of zeros, which compress to a small file."""
     with tiny.unallocated():
         fields = {"hidden_size": 512, "mlp_size": 2048, "layers": 16, "heads": 8}
         model = vit_tf.create_model(tiny.config(num_classes=10, image_size=12, **fields))
@@ -220,7 +220,7 @@ def zeros(path):
 
 
 LARGER = "describes a larger model than it holds weights for"
-# Kind -> (what writes it, a part of the answer). Kinds without a suffix are `.keras` files.
+# Kind -> (function that writes it, text in the error). Kinds without a suffix are `.keras` files.
 KINDS = {
     "wide": (claiming(hidden_size=10**6, heads=1), LARGER),
     "deep": (claiming(layers=10**5), LARGER),
@@ -309,7 +309,7 @@ KINDS = {
 
 
 def place(folder, kind):
-    """Where a kind is written."""
+    """The path of a kind in the folder."""
     name = kind.rstrip("/")
     return folder / (name if name != kind or "." in name else name + ".keras")
 
@@ -323,7 +323,7 @@ def write_all(folder):
 
 
 def call(command, path):
-    """Calls a command in this process; returns its exit code and what it printed on stderr."""
+    """Calls a command in this process; returns its exit code and its stderr."""
     module = importlib.import_module(f"pipelines.{command}")
     more = {
         "predict": [str(path.parent / "image.png")],

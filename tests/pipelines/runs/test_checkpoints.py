@@ -1,4 +1,4 @@
-"""Checkpoints: atomic, checked, swept by rule."""
+"""Checkpoints: atomic writes, checks, and which ones are deleted."""
 
 import errno
 import json
@@ -45,7 +45,7 @@ def test_rules_of_keeping(tmp_path, state):
     scores = {10: 0.5, 20: 0.9, 30: 0.7, 40: 0.9, 50: 0.1}
     for step in range(10, 101, 10):
         save(store, variable, step, scores.get(step))
-    # 20 is the first of the best, 30 60 90 are multiples, 90 100 are the last two.
+    # 20 is the first of the best, 30, 60 and 90 are multiples, 90 and 100 are the last two.
     assert checkpoints.steps(tmp_path) == [20, 30, 60, 90, 100]
 
 
@@ -87,13 +87,13 @@ def test_a_damaged_one_is_named_and_skipped(tmp_path, state, capsys, kind):
     assert store.restore_newest() == 1
     assert variable.numpy() == 1
     assert "skipping the checkpoint of step 2" in capsys.readouterr().out
-    # Training reaches step 2 again: the damaged one is replaced.
+    # Training reaches step 2 again and replaces the damaged checkpoint.
     save(store, variable, 2)
     assert checkpoints.newest(tmp_path) == 2
 
 
 def test_a_damaged_newer_one_does_not_push_out_what_is_saved(tmp_path, state, monkeypatch):
-    """It counts for nothing, neither among the last nor as the best, until it is replaced."""
+    """It does not count as one of the last or as the best, until it is replaced."""
     variable, checkpoint = state
     store = open_store(tmp_path, checkpoint)
     for step, score in ((10, 0.2), (20, 0.1), (30, 0.9)):
@@ -201,7 +201,7 @@ def test_an_older_damaged_one_does_not_stop_a_run(tmp_path, state):
     DAMAGE["no checksums"](tmp_path / "step-1")
     for step in (3, 4):
         save(store, variable, step)
-    # It is left to the user, and takes no place of a whole one.
+    # It is not deleted, and does not count among the checkpoints to keep.
     assert checkpoints.steps(tmp_path) == [1, 3, 4]
 
 

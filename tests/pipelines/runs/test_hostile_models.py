@@ -1,4 +1,4 @@
-"""Damaged and malicious models: one sentence, bounded memory and time, nothing left behind."""
+"""Damaged and malicious models: one error line, bounded memory and time, no files left behind."""
 
 import json
 import os
@@ -15,14 +15,15 @@ from tests.pipelines.process import assert_user_error, run_command, run_here, ru
 from tests.pipelines.runs import hostile_models
 from tests.vit_tf import tiny
 
-# What one of them may add to a process that has run the command already. Each asks for far more.
+# Memory that one of them may add to a process that has already run the command. Each needs far
+# more.
 MOST_MEMORY = 150  # MB
-MOST_SECONDS = 60  # A hang, not a speed.
+MOST_SECONDS = 60  # detects a hang; not a speed limit
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Every kind of model, each where `hostile_models.place` says."""
+    """A folder with every kind of model, at the paths of `hostile_models.place`."""
     folder = tmp_path_factory.mktemp("hostile")
     hostile_models.write_all(folder)
     return folder
@@ -30,14 +31,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder, tmp_path_factory):
-    """What every command answered to every kind, in a process of its own."""
+    """The result of every command for every kind, from a separate process."""
     temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
         before = sorted(os.listdir(folder))
         result = run_module("tests.pipelines.runs.hostile_models", folder, cwd=folder)
         assert result.returncode == 0, result.stderr
-        # No export, no unpacked weights.
+        # No export, and no unpacked weights.
         assert sorted(os.listdir(folder)) == before
         assert list(temporary.rglob("*.h5")) == []
     return json.loads(result.stdout)
@@ -51,7 +52,7 @@ def test_one_sentence_within_bounds(results, kind):
         assert code == 2, (command, said)
         lines = said.splitlines()
         assert len(lines) == 1 and lines[0].startswith("error: "), (command, said)
-        if kind != "saved_model/":  # `predict` takes those; see below.
+        if kind != "saved_model/":  # `predict` accepts them: see below
             assert kind.rstrip("/") in lines[0] and text in lines[0], (command, said)
         assert len(said) < 1000, (command, said)
         assert grown < MOST_MEMORY, (command, grown)
@@ -85,7 +86,7 @@ def test_as_a_process(folder, tmp_path):
 @pytest.mark.parametrize("fields", [{}, {"classifier": "gap", "representation_size": 5}])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16", "float64"])
 def test_genuine_files_open(tmp_path, fields, dtype):
-    """As Keras wrote them, and as an archiver would write them again."""
+    """Files as Keras writes them, and as other archivers would write them."""
     model = tiny.model(dtype=dtype, **fields)
     model.save(tmp_path / "model.keras")
     with zipfile.ZipFile(tmp_path / "model.keras") as file:
@@ -106,7 +107,7 @@ def test_genuine_files_open(tmp_path, fields, dtype):
 
 
 def test_every_cut_of_a_file_is_refused(tmp_path):
-    """Wherever a download stopped; the end of the file holds its directory."""
+    """Truncated at any position: the directory is at the end of the file."""
     tiny.model().save(tmp_path / "model.keras")
     data = (tmp_path / "model.keras").read_bytes()
     for length in [*range(0, len(data), len(data) // 40), *range(len(data) - 40, len(data))]:
@@ -124,7 +125,7 @@ def test_changed_bytes_never_end_in_anything_but_a_sentence(tmp_path):
     refused = 0
     for _ in range(60):
         changed = bytearray(data)
-        # Half of them in the directory of the archive, where they do most.
+        # Half of the changes are in the directory of the archive, where most checks are.
         begin = directory if random.integers(2) else 0
         for place in random.integers(begin, len(data), 3):
             changed[place] = random.integers(256)

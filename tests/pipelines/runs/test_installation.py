@@ -1,4 +1,4 @@
-"""The command that examines the installation: what it finds, and what it makes of it."""
+"""The command that checks the installation: its findings and its advice."""
 
 import importlib.metadata
 import json
@@ -29,7 +29,7 @@ SECTIONS = {
 
 @pytest.fixture
 def doctor(monkeypatch, capsys, tmp_path):
-    """`doctor(*flags)`: exit code, what was printed, and the lines on stderr."""
+    """`doctor(*flags)`: exit code, stdout, and the lines on stderr."""
     monkeypatch.delenv("VIT_OPS", raising=False)
     monkeypatch.delenv("VIT_ISA", raising=False)
 
@@ -42,7 +42,7 @@ def doctor(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def examine(doctor):
-    """The same with --json, read."""
+    """`examine(*flags)`: the parsed output of --json."""
 
     def run(*flags):
         code, out, err = doctor("--json", *flags)
@@ -61,7 +61,7 @@ def test_all_is_well(examine, monkeypatch):
     assert found["requirements"]["keras"].startswith(importlib.metadata.version("keras"))
     assert set(found["imports"].values()) == {True}
     assert found["machine"]["cores"] >= 1
-    assert found["machine"]["threads inside an op"] == "1"  # See tests/conftest.py.
+    assert found["machine"]["threads inside an op"] == "1"  # set in tests/conftest.py
     assert found["devices"]["TPU"] == []
     assert found["compiler"]["found"] == build_plan.find_compiler().version
 
@@ -203,7 +203,7 @@ _NO_TENSORFLOW = "ModuleNotFoundError(\"No module named 'tensorflow'\", name='te
     ],
 )
 def test_a_package_that_cannot_be_imported_is_named(tmp_path, name, error, variables):
-    """In a process that finds another package of this name first."""
+    """Runs in a process that finds a faulty package of this name first."""
     module = installation._MODULES[name]
     (tmp_path / module).mkdir()
     (tmp_path / module / "__init__.py").write_text(f"raise {error}\n")
@@ -279,7 +279,7 @@ def test_variables(examine, doctor, monkeypatch):
     monkeypatch.setenv("VIT_OPS", "reference")
     code, found, _ = examine()
     assert code == 0 and any("VIT_OPS=reference is set" in hint for hint in found["hints"])
-    # The compiled ops are asked for by name, so they are checked all the same.
+    # The compiled ops are requested explicitly, so they are checked anyway.
     assert "attention check" in found["ops"]
     monkeypatch.setenv("VIT_ISA", "avx1024")
     code, found, err = examine()

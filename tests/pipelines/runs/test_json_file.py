@@ -1,4 +1,4 @@
-"""JSON objects of a run: what is no such file is refused with its name and what to do."""
+"""JSON files of a run: other files are rejected with their name and the fix."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Opening and loading a model takes 1.3 times its weights, and the file once more, at most."""
+"""Opening and loading a model takes at most 1.3 times its weights plus the file size."""
 
 import json
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 SIZES = {"hidden_size": 768, "mlp_size": 3072, "layers": 8, "heads": 12, "patch_size": 16}
 SOURCES = {"model.npz": None, "model.keras": None, "folder": "huggingface"}
 
-# What the first small model takes is TensorFlow's own, and paid before.
+# The first small model pays TensorFlow's one-time costs before the measurement.
 PROGRAM = """
 import gc, json, sys
 import vit_tf
@@ -66,6 +66,6 @@ def test_memory(files, tmp_path, name, action):
     assert done.returncode == 0, done.stderr
     grown, weights = json.loads(done.stdout.splitlines()[-1])
     assert weights > 200e6
-    # The file is as large as the weights.
+    # The file has the size of the weights.
     assert grown < (1.3 + 1) * weights, f"{grown / weights:.2f} times the weights"
     assert grown > 0.8 * weights

@@ -1,4 +1,4 @@
-"""One process trains in a workdir: others are told which, and a killed one leaves no lock."""
+"""One process trains in a workdir: others get an error with its id; a killed one leaves no lock."""
 
 import errno
 import fcntl
@@ -47,12 +47,12 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
         )
         with pytest.raises(UserError, match=text):
             loop.train(tiny_experiment(), run, one_device())
-        # Who was refused has removed nothing.
+        # The rejected process has not removed the lock.
         with pytest.raises(UserError, match=text), only_writer(run, print):
             pass
         holder.stdin.close()
         assert holder.wait() == 0
-    # It has left nothing behind, so the folders that it had made are gone.
+    # The failed start left no files, so the folders that it had made are removed.
     assert os.listdir(tmp_path) == []
 
     with start_holder(run) as holder:
@@ -67,7 +67,7 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
 
 
 def test_a_lock_whose_file_has_just_been_removed_is_taken_again(tmp_path, monkeypatch):
-    """Its holder ended between the opening and the locking: the file that is there counts."""
+    """Its holder ended between opening and locking: the lock must be on the file that exists."""
     flock, taken = fcntl.flock, []
 
     def slow_flock(descriptor, operation):

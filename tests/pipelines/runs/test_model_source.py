@@ -15,7 +15,7 @@ from tests.pipelines.tiny import one_device, tiny_experiment
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The workdir of a run that has ended."""
+    """The workdir of a finished run."""
     folder = tmp_path_factory.mktemp("runs") / "ended"
     short = ("train.steps=2", "schedule.warmup_steps=1", "model.dtype=mixed_bfloat16")
     loop.train(tiny_experiment(*short), folder, one_device())
@@ -24,7 +24,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["workdir", "old workdir", "checkpoint", "npz", "keras"])
 def test_models_open_from_every_source(run, tmp_path, kind):
-    """In the dtype they were trained in, which sidecars of earlier versions do not tell."""
+    """In the dtype of training, which sidecars of earlier versions do not store."""
     model, _ = model_source.open_model(model_source.find(run))
     assert model.dtype_policy.name == "mixed_bfloat16"
     path = {

@@ -30,7 +30,7 @@ def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, capsys):
 
 
 def test_what_is_worth_a_word_or_a_hint(tmp_path, monkeypatch, capsys):
-    """Log intervals of 10 s, of which the first loop, which compiles, is not counted."""
+    """Log intervals of 10 s; the first loop, which compiles, is not counted."""
     clock = types.SimpleNamespace(now=0.0)
     run, shares = Workdir(tmp_path), [0.04, 0.05, 0.37, 0.9, 0.0]
     with new_progress(run) as log, monkeypatch.context() as patch:
@@ -45,7 +45,7 @@ def test_what_is_worth_a_word_or_a_hint(tmp_path, monkeypatch, capsys):
     assert [line["data_wait"] for line in lines] == pytest.approx(shares)
     output = capsys.readouterr().out.splitlines()[2:]
     hints = [index for index, line in enumerate(output) if line.startswith("hint: ")]
-    assert hints == [3], output  # Right after the first line above 20 %, and only there.
+    assert hints == [3], output  # once, after the first line above 20 %
     output = [line for line in output if not line.startswith("hint: ")]
     texts = [line.partition("waited")[2] for line in output]
     assert texts == ["", *(f" for data {share} % of the time" for share in (5, 37, 90)), ""]
@@ -54,14 +54,14 @@ def test_what_is_worth_a_word_or_a_hint(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("seconds", "shares", "hinted_at"),
     [
-        # The first interval after a start says nothing: queues fill, files are opened.
+        # The first interval after a start gives no hint: queues fill, files are opened.
         (10.0, [1.0, 0.0, 0.0], []),
         (10.0, [1.0, 1.0, 0.0], [2]),
-        # Short intervals count together until they make up 5 s.
+        # Short intervals are added until they make up 5 s.
         (1.0, [1.0] * 5, []),
         (1.0, [0.0, 1.0, 1.0, 0.0, 0.0, 0.0], [6]),
         (1.0, [0.0, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0], []),
-        # What was judged does not count again.
+        # Intervals that were judged once are not counted again.
         (5.0, [0.0] + [0.1] * 8 + [0.2, 0.9], [10]),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_rewind_starts_the_hint_anew(tmp_path, monkeypatch, capsys):
 
 
 def test_a_step_that_was_left_out_is_not_timed(tmp_path, monkeypatch):
-    """Else one step that ended a long loop would make the next loop far too long."""
+    """If it were timed, one slow last step would make the next loop far too long."""
     clock = types.SimpleNamespace(now=0.0)
     with new_progress(Workdir(tmp_path)) as log, monkeypatch.context() as patch:
         patch.setattr(progress.time, "perf_counter", lambda: clock.now)
@@ -109,7 +109,7 @@ def test_a_step_that_was_left_out_is_not_timed(tmp_path, monkeypatch):
 
 
 def test_compiling_shows_signs_of_life(monkeypatch):
-    """With the seconds since it began; nothing where it was quick, or once it is done."""
+    """Prints the seconds since it began; prints nothing if it was fast, or after it has ended."""
     clock, lines = itertools.count(100.0, 10.0), []
     twice, done = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Signals are noted, answered once, and have their ordinary effect again."""
+"""Signals are recorded and handled once; then they have their default effect again."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ def test_signal_handlers_are_given_back():
     with Signals() as signals:
         assert signal.getsignal(signal.SIGTERM) != before
         os.kill(os.getpid(), signal.SIGTERM)
-        # A second signal has its ordinary effect again.
+        # A second signal has its default effect again.
         assert signal.getsignal(signal.SIGTERM) == before
         with pytest.raises(Interrupted, match="SIGTERM"):
             signals.check()
@@ -23,7 +23,7 @@ def test_signal_handlers_are_given_back():
 
 
 def test_a_signal_in_the_middle_of_a_print(monkeypatch):
-    """Output streams must not be entered again from a signal handler."""
+    """A signal handler must not write to an output stream that the main program is writing to."""
 
     class Printing:
         def write(self, text):

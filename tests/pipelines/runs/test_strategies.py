@@ -1,4 +1,4 @@
-"""Names of strategies in this process; the TPU is asked for in `test_commands.py`."""
+"""Names of strategies in this process; `test_commands.py` tests the TPU."""
 
 import socket
 
@@ -31,7 +31,7 @@ def test_unknown_name():
 
 
 def test_a_silent_address_is_given_up(monkeypatch):
-    """A host that accepts nothing and answers nothing: the search ends by itself."""
+    """The host accepts no connection: the search ends after a timeout."""
     monkeypatch.setattr(strategies, "_TPU_TIMEOUT", 1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

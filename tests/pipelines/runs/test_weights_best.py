@@ -1,4 +1,4 @@
-"""The best checkpoint: scored whatever happens, and opened by every command (`--weights=best`)."""
+"""The best checkpoint is always scored, and every command opens it (`--weights=best`)."""
 
 import json
 import os
@@ -25,7 +25,7 @@ EVERY = (
 
 
 def checksums(run, step):
-    """The file that holds the score of a checkpoint."""
+    """The file with the score of a checkpoint."""
     return os.path.join(Workdir(run).checkpoints, f"step-{step}", "checksums.json")
 
 
@@ -36,7 +36,7 @@ def scores(run):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """`plain` and `averaged`, in which step `BEST` of 12 has the highest score; `unscored`."""
+    """`plain` and `averaged`: step `BEST` of 12 has the highest score; `unscored`: no scores."""
     folder = tmp_path_factory.mktemp("runs")
     for name, more in (("plain", ()), ("averaged", ("train.ema_decay=0.9",))):
         loop.train(tiny_experiment(*EVERY, *more), folder / name, one_device())
@@ -49,7 +49,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def command(runs, monkeypatch, capsys):
-    """`command(module, *arguments)`: the completed process, started beside the runs."""
+    """`command(module, *arguments)`: the completed process; its working directory has the runs."""
 
     def run(module, *arguments):
         return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=runs)
@@ -59,7 +59,7 @@ def command(runs, monkeypatch, capsys):
 
 @pytest.mark.parametrize("run", ["plain", "averaged"])
 def test_evaluate_gives_the_numbers_that_were_scored(runs, command, run):
-    """With an average, those of the average: that is what was evaluated."""
+    """With an average of the weights, the scores are those of the average."""
     logged = evaluations(runs / run)
     losses = {}
     for choice in ("final", "best"):
@@ -107,7 +107,7 @@ def test_where_there_is_no_best(runs, command, module, source, text):
 
 @pytest.mark.parametrize("place", ["before the score", "before the metrics"])
 def test_a_kill_after_an_evaluation_loses_no_score(tmp_path, monkeypatch, place):
-    """The scored checkpoint is written first; what is missing then is evaluated again."""
+    """The scored checkpoint is written first; missing results are evaluated again."""
     owner, name, killed_at = {
         "before the score": (CheckpointStore, "save", lambda step, score=None: score and step),
         "before the metrics": (
@@ -120,7 +120,7 @@ def test_a_kill_after_an_evaluation_loses_no_score(tmp_path, monkeypatch, place)
 
     def killed(self, *arguments, **keywords):
         if killed_at(*arguments, **keywords) == 8:
-            raise KeyboardInterrupt  # For SIGKILL.
+            raise KeyboardInterrupt  # in place of SIGKILL
         return original(self, *arguments, **keywords)
 
     with monkeypatch.context() as patch:

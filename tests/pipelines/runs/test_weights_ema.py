@@ -1,4 +1,4 @@
-"""`--weights=ema`: the average of a run's weights, in every command."""
+"""`--weights=ema`: every command uses the average of a run's weights."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def command(runs, monkeypatch, capsys):
-    """`command(module, *arguments)`: the completed process, started beside the runs."""
+    """`command(module, *arguments)`: the completed process; its working directory has the runs."""
 
     def run(module, *arguments):
         return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=runs)
@@ -56,7 +56,7 @@ def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
         assert losses[run, "ema"] == pytest.approx(logged[step]["eval_loss"], rel=1e-6)
         assert abs(losses[run, "final"] - losses[run, "ema"]) > 1e-3
     by_name = command("evaluate", "--model=ended/ema.npz", "--json")
-    # In batches of another size: those of the recipe, not of the run.
+    # The batch size is that of the recipe, not of the run.
     loss = json.loads(by_name.stdout)["loss"]
     assert loss == pytest.approx(losses["ended", "ema"], rel=1e-6)
     default = command("evaluate", "--workdir=unfinished", "--json")
@@ -64,7 +64,7 @@ def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
 
 
 def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
-    """Bit for bit, in every array, before and after the run has written its results."""
+    """Every array is bitwise equal, before and after the run has written its results."""
     shutil.copytree(runs / "ended", tmp_path / "run")
     for name in RESULTS:
         (tmp_path / "run" / name).unlink()
@@ -148,7 +148,7 @@ def test_an_exported_model_has_no_average(runs, command, monkeypatch, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_not_the_average(runs, command, tmp_path):
-    """The newest whole one is used, as for the weights; without one there is no model."""
+    """The newest undamaged one is used, as for the weights; without one there is no model."""
     shutil.copytree(runs / "ended", tmp_path / "run")
     for name in RESULTS:
         (tmp_path / "run" / name).unlink()

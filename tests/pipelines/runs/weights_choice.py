@@ -1,4 +1,4 @@
-"""What holds for every choice among the weights of a run (`--weights`)."""
+"""Checks for every choice of `--weights`."""
 
 import shutil
 
@@ -8,7 +8,7 @@ from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import as_flags
 
-# A learning rate of 0 leaves what was loaded.
+# A learning rate of 0 keeps the loaded weights.
 UNCHANGED = ("optimizer.learning_rate=0", "schedule.warmup_steps=0", "data.eval_split=none")
 
 
@@ -18,13 +18,13 @@ def evaluations(workdir):
 
 
 def assert_finetunes_from(command, run, source, choice, said):
-    """Fine-tunes into `run` from what `choice` is of the workdir `source`, which is removed then.
+    """Fine-tunes into `run` from the weights `choice` of workdir `source`, then deletes `source`.
 
     Args:
         command: the fixture of that name.
         run, source: paths.
         choice: value of `--weights`.
-        said: what the command prints of them.
+        said: text that the command prints about the weights.
     """
 
     def finetune(steps, *more):
@@ -41,6 +41,6 @@ def assert_finetunes_from(command, run, source, choice, said):
     for a, b in zip(trained.weights, expected.weights, strict=True):
         if "head" not in a.path:
             np.testing.assert_array_equal(a, b)
-    # The same command goes on, also when what it came from is gone.
+    # The same command resumes, even after its source was deleted.
     shutil.rmtree(source)
     assert "resuming from step 1" in finetune(2, "--extend")

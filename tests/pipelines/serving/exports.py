@@ -1,4 +1,4 @@
-"""Small models to export, and a quick way to call what was written."""
+"""Makes small models to export, and calls the exports quickly."""
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,7 @@ def make(fields=None, preprocessing=None):
 
 
 def call_here(directory, calls, loader=None):
-    """`clean_process.call_signatures` without a new process, which takes seconds."""
+    """`clean_process.call_signatures` without the seconds of a new process."""
     loaded = tf.saved_model.load(directory)
     answers = []
     for name, inputs in calls:

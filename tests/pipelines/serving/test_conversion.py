@@ -1,4 +1,4 @@
-"""`pipelines.convert`: formats both ways, the report, and what is refused."""
+"""`pipelines.convert`: formats in both directions, the report, and rejected conversions."""
 
 import itertools
 import json
@@ -17,9 +17,9 @@ from tests.vit_tf import tiny
 
 LABELS = ("null", "one", "zwei", "três", "四")
 MODELS = {
-    # timm has no other epsilon than 1e-6.
+    # timm has only the epsilon 1e-6.
     "ViT": {"activation": "gelu_erf", "layer_norm_epsilon": 1e-5, "dropout": 0.1},
-    # With timm's epsilons, which its files cannot do without.
+    # With timm's epsilons, because its files store none.
     "hybrid": {
         "stem": {
             "stage_depths": (1,),
@@ -79,7 +79,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_safetensors_and_back(saved, tmp_path, layout):
-    """Where the layout has a place for the model; else the reason, and nothing is written."""
+    """If the layout can store the model; otherwise an error says why, and nothing is written."""
     kind, path = saved
     folder, back = tmp_path / "folder", str(tmp_path / "c.npz")
     if kind not in LAYOUTS[layout]:
@@ -92,7 +92,8 @@ def test_safetensors_and_back(saved, tmp_path, layout):
     assert (folder / "config.json").exists()
     report = conversion.convert(str(folder), back, log=str)
     assert report.passed and report.difference == 0, str(report)
-    # The same function, but BiT's kernels are scaled for timm's epsilon; positions become a table.
+    # The function is the same, but BiT's kernels are scaled for timm's epsilon, and positions are
+    # stored as a table.
     with np.load(path) as first, np.load(back) as second:
         assert (first.files == second.files) == (kind != "MAP")
         same = [first[key].tobytes() == second[key].tobytes() for key in first.files]
@@ -123,7 +124,7 @@ def summary(**fields):
 
 
 def test_a_head_of_zeros_hides_nothing(tmp_path):
-    """Then all logits are equal, and what the head reads is compared."""
+    """Then all logits are equal, so the inputs of the head are compared."""
     paths = []
     for name, epsilon in (("a", 1e-10), ("b", 1e-2)):
         model = make("BiT")
@@ -179,7 +180,7 @@ def test_report_tells_what_differs():
 
 
 def test_summaries_are_the_files(tmp_path):
-    """Counts, norm and checksums against the file itself."""
+    """Compares counts, norm and checksums with the file."""
     model = make("ViT")
     vit_tf.save_npz(model, tmp_path / "a.npz")
     found = parity.summarize_model("m", model, vit_tf.Preprocessing(image_size=(32, 24)))

@@ -1,4 +1,4 @@
-"""Predictions of files, from every kind of model; and what is said when something is wrong."""
+"""Predictions for files, with every kind of model, and error messages."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with an image of each format below it, in any letter case, and other files."""
+    """A folder with other files and images of each format in subfolders, in any letter case."""
     names = ("a.png", "b.PNG", "sub/c.PnG", "sub/deep/d.bmp", "e.gif", "sub/f.JPEG", "g.WebP")
     images = {}
     for name, (data, pixels) in zip(names, encoded.every_format(), strict=True):
@@ -68,7 +68,7 @@ def predict(monkeypatch, capsys, tmp_path):
 
 
 def expected(models, pixels, top):
-    """Labels, indices and probabilities of the `top` classes, from the model itself."""
+    """Labels, indices and probabilities of the `top` classes, computed by the model itself."""
     model, preprocessing, _ = models
     row = tf.nn.softmax(model(preprocessing(pixels)[None]))[0].numpy()
     order = np.argsort(-row)[:top]
@@ -76,7 +76,7 @@ def expected(models, pixels, top):
 
 
 def assert_predicted(models, line, images, top):
-    """A line of JSON says of its image what the model says."""
+    """Checks that a line of JSON has the model's prediction for its image."""
     result = json.loads(line)
     labels, indices, probabilities = expected(models, images[result["path"]], top)
     assert [entry["label"] for entry in result["top"]] == labels
@@ -97,7 +97,7 @@ def test_every_form_of_model(models, folder, predict, form):
 
 
 def test_text(models, folder, predict):
-    """One block for each image, in the order given; flags may follow paths."""
+    """One block of lines for each image, in the given order; flags may come after paths."""
     root, images = folder
     paths = [str(root / "e.gif"), str(root / "a.png")]
     code, out, _ = predict(*paths, "--workdir", models[2]["workdir"])
@@ -130,7 +130,7 @@ def test_equal_probabilities_come_in_label_order(tmp_path, folder, predict):
 
 
 def test_example_images(models, predict):
-    """Without an image: held-out digits, named after what they show."""
+    """Without an image it predicts held-out digits, which are named after their label."""
     code, out, err = predict("--model", models[2]["npz"], "--json")
     assert code == 0
     assert "no image given" in err
@@ -149,7 +149,7 @@ def test_example_images(models, predict):
 
 
 def test_many_images(models, tmp_path, predict):
-    """More than one batch, the last one not full; progress goes to stderr."""
+    """More than one batch, the last one not full; progress is printed on stderr."""
     images = {}
     for i in range(101):
         path = tmp_path / "many" / f"{i:03}.png"
@@ -176,7 +176,7 @@ def test_names_that_are_not_text(models, tmp_path, predict):
 
 
 def assert_refused(result, *texts):
-    """Exit code 2, one sentence, nothing printed, no traceback."""
+    """Checks for exit code 2, one sentence on stderr, no output, no traceback."""
     code, out, err = result
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
@@ -187,7 +187,7 @@ def assert_refused(result, *texts):
 
 @pytest.fixture
 def no_model(monkeypatch):
-    """Fails the test if a model is built: the images are looked at first."""
+    """Fails the test if a model is built: images must be checked first."""
 
     def built(*_):
         raise AssertionError("a model was built")
@@ -246,7 +246,7 @@ def test_models_that_are_no_classifiers(tmp_path, folder, predict):
 
 
 def test_what_lies_beside_a_model_is_not_run(models, tmp_path, folder, monkeypatch, capsys):
-    """Python files and libraries in the folder of a model; the library is one that would load."""
+    """Python files and libraries in the folder of a model; the library could be loaded."""
     model, preprocessing, paths = models
     context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
     image = folder[0] / "a.png"

@@ -1,4 +1,4 @@
-"""Exports: what was checked is written, and nothing wrong is ever left on disk."""
+"""Exports are checked before they are written; a wrong export is never left on disk."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_preprocessing_of_another_size_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A model, its preprocessing, and what its export answers in the check."""
+    """A model, its preprocessing, and the answers of its export in the check."""
     model, preprocessing = make()
     answers = []
 
@@ -74,7 +74,7 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture
 def quick(recorded, monkeypatch):
-    """Exports that write only their `saved_model.pb`, numbered; `answer` sets what they answer."""
+    """Exports that only write a numbered `saved_model.pb`; `answer` sets their check results."""
     model, preprocessing, answers = recorded
     written = []
 
@@ -160,7 +160,7 @@ def test_output_that_is_something_else(tmp_path, quick):
     with pytest.raises(UserError, match="file is not a directory"):
         saved_model.export(model, preprocessing, tmp_path / "file" / "below")
     (tmp_path / "portable").mkdir()
-    saved_model.export(model, preprocessing, tmp_path)  # an empty directory is nobody's
+    saved_model.export(model, preprocessing, tmp_path)  # an empty directory may be used
     (tmp_path / "portable" / "saved_model.pb").rename(tmp_path / "portable" / "photo.jpg")
     with pytest.raises(UserError, match="no SavedModel"):
         saved_model.export(model, preprocessing, tmp_path, overwrite=True)
@@ -203,8 +203,8 @@ def test_model_that_is_not_finite_fails(tmp_path, no_process):
     assert os.listdir(tmp_path) == []
 
 
-# A service that has TensorFlow and none of us. It looks at the ops in the file, calls a signature
-# as Python does, and one through a session, as TensorFlow Serving does.
+# A service with TensorFlow and without this project. It lists the ops in the file, calls one
+# signature from Python, and one through a session, as TensorFlow Serving does.
 SERVICE = """
 import importlib.machinery, json, sys
 
@@ -249,7 +249,7 @@ print(json.dumps({
 
 @pytest.mark.process
 def test_command_and_service(tmp_path):
-    """From a checkpoint to a process that has only TensorFlow, everything real."""
+    """From a checkpoint to a process with TensorFlow only, without mocks."""
     model, preprocessing = make({}, {"labels": LABELS})
     vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
     paths = ("--model", tmp_path / "model.npz", "--output", tmp_path / "new" / "out")

@@ -1,4 +1,4 @@
-"""Exports with the compiled ops inside: what they carry, and what it takes to load them."""
+"""Exports with compiled ops: their contents, and how to load them."""
 
 import filecmp
 import os
@@ -24,7 +24,7 @@ FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitPatchEmbed"}
 
 
 def ops_in(path):
-    """Names of our ops in a SavedModel."""
+    """The names of our ops in a SavedModel."""
     proto = saved_model_pb2.SavedModel()
     proto.ParseFromString((path / "saved_model.pb").read_bytes())
     graph = proto.meta_graphs[0].graph_def
@@ -46,7 +46,7 @@ def no_process(monkeypatch):
 
 
 def test_the_form_decides_which_ops_are_inside(tmp_path, no_process, monkeypatch):
-    """Not the environment, nor anything around."""
+    """The environment has no influence."""
     model, preprocessing = make({}, {"labels": LABELS})
     monkeypatch.setenv("VIT_OPS", "compiled")
     portable = saved_model.export(model, preprocessing, tmp_path)
@@ -69,14 +69,14 @@ def test_the_form_decides_which_ops_are_inside(tmp_path, no_process, monkeypatch
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_without_a_class_token(tmp_path, no_process, policy):
-    """`attend` then is the gradient of the op, inside the file."""
+    """`attend` is then the gradient of the op, inside the exported file."""
     model, preprocessing = make({"classifier": "gap", "dtype": policy})
     saved_model.export(model, preprocessing, tmp_path, form="fused")
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 
 
 def test_wrong_results_of_the_compiled_ops_fail(tmp_path, no_process, monkeypatch):
-    """They are compared with those of TensorFlow's own ops, not with themselves."""
+    """They are compared with TensorFlow's own ops."""
     ops = custom_ops.load()
     attention = ops.vit_attention
 
@@ -115,7 +115,7 @@ def test_prediction_reads_it(tmp_path, no_process):
     saved_model.export(model, preprocessing, tmp_path, form="fused")
     found = prediction.find_model(tmp_path)
     assert (found.kind, found.path) == ("saved_model", str(tmp_path / "fused"))
-    # Our own library serves it: what lies in a file of others is not run.
+    # The installed library serves it: code inside an export is not run.
     (tmp_path / "fused" / "assets.extra" / "load_ops.py").write_text("raise SystemExit(3)")
     library = tmp_path / "fused" / "assets.extra" / "_vit_ops.so"
     data, image = encoded.every_format()[0]
@@ -127,7 +127,7 @@ def test_prediction_reads_it(tmp_path, no_process):
     assert str(library) not in pathlib.Path("/proc/self/maps").read_text()
 
 
-# A service that has TensorFlow and none of us.
+# A service with TensorFlow and without this project.
 SERVICE = """
 import importlib.machinery, sys
 
@@ -159,7 +159,7 @@ print("served")
 
 @pytest.mark.process
 def test_command_and_service(tmp_path):
-    """From a checkpoint to a process that has only TensorFlow and needs the loader."""
+    """From a checkpoint to a process with TensorFlow only, which needs the loader."""
     model, preprocessing = make({}, {"labels": LABELS})
     vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
     output = tmp_path / "out"
@@ -177,7 +177,7 @@ def test_command_and_service(tmp_path):
     output.rename(moved)
     done = run_command("predict", "--model", moved / "fused", "image", cwd=tmp_path)
     assert done.returncode == 0 and any(name in done.stdout for name in LABELS), done.stderr
-    # Without our own library there is no answer: that of the export is not opened.
+    # Without the installed library it fails: the library inside the export is not loaded.
     without = {"VIT_OPS_LIBRARY": str(tmp_path / "none.so")}
     done = run_command("predict", "--model", moved / "fused", "image", cwd=tmp_path, **without)
     assert_user_error(done, "fused is a fused export, which needs the compiled ops, but", "none.so")

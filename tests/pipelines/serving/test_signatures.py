@@ -1,4 +1,4 @@
-"""The signatures of an export: whatever goes in, what comes out is what the model gives."""
+"""For all inputs, the signatures of an export return the results of the model."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def exported(request, tmp_path_factory):
 
 
 def assert_classified(exported, outputs, images):
-    """`outputs` are what the model says of uint8 images of any sizes."""
+    """Checks that `outputs` are the predictions of the model for uint8 images of any sizes."""
     model, preprocessing, _ = exported
     inputs = tf.stack([preprocessing(image) for image in images])
     logits = model(inputs).numpy()
@@ -48,7 +48,7 @@ def assert_classified(exported, outputs, images):
 
 
 def test_interface(exported):
-    """Names, dtypes and shapes that clients are written against."""
+    """The names, dtypes and shapes that clients depend on."""
     model, _, loaded = exported
     images = {"images": tf.TensorSpec([None, None, None, 3], tf.float32, "images")}
     pixels = {"images": tf.TensorSpec([None, None, None, 3], tf.uint8, "images")}
@@ -98,7 +98,7 @@ def test_labels(exported):
 
 @pytest.mark.parametrize("num_classes", [1, 3, 8])
 def test_top_classes(num_classes):
-    """At most five, the most probable first; of equal ones the one with the lower index."""
+    """At most five, the most probable first; the lower index first among equal ones."""
     model, preprocessing = make({"num_classes": num_classes}, {"probabilities": "sigmoid"})
     model.head.kernel.assign(tf.zeros_like(model.head.kernel))
     bias = np.arange(num_classes) % 3
@@ -128,7 +128,7 @@ def test_empty_batch(exported):
 
 
 def test_bytes(exported):
-    """Formats and sizes mix within a batch."""
+    """A batch may mix formats and sizes."""
     _, _, loaded = exported
     files, images = zip(*encoded.every_format(), strict=True)
     assert_classified(exported, loaded.signatures["serving_bytes"](image_bytes=files), images)
@@ -178,7 +178,7 @@ def test_embed(exported):
     outputs = loaded.signatures["embed"](images=tf.constant(images, tf.float32))
     features, _ = model.encode(model.embed(preprocessing(images)))
     assert_close(model, outputs["embedding"], model.head_inputs(features))
-    # Times the head it is the logits.
+    # The embedding times the kernel of the head, plus its bias, is the logits.
     logits = outputs["embedding"] @ model.head.kernel + model.head.bias
     assert_close(model, logits, model(preprocessing(images)))
 

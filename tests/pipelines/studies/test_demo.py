@@ -1,4 +1,4 @@
-"""The demo: its checks can fail, it touches only what it made, and it runs from end to end."""
+"""The demo: its checks can fail, it changes only its own files, and it runs completely."""
 
 import html
 import json
@@ -19,7 +19,7 @@ from pipelines.runs.workdir import Workdir
 from pipelines.studies import demo_checks, demo_page, demo_stages
 from tests.pipelines.process import assert_user_error, run_here
 
-# Far too short to learn; what the demo shows must come out all the same.
+# Too few steps to learn; the output of the demo must still be complete.
 SHORT = ("train.steps=4", "schedule.warmup_steps=1", "train.batch_size=16")
 ACCURACY, TIME = "Accuracy on test images", "Time of the demo"
 
@@ -113,7 +113,7 @@ class TestExamplesToShow:
 
 
 class TestHostileText:
-    """What a user's files are called reaches the page as text and a shell as one word."""
+    """Names of a user's files appear in the page as text, and in shell commands as one word."""
 
     def test_labels(self):
         images = [tf.io.encode_png(np.zeros([4, 4, 3], np.uint8)).numpy()] * 2
@@ -125,7 +125,7 @@ class TestHostileText:
         )
         page = demo_page._predictions(results)
         assert "<script" not in page and "<b>" not in page
-        assert page.count(html.escape(labels[1])) >= 4  # Text, attribute, and two bars.
+        assert page.count(html.escape(labels[1])) >= 4  # text, attribute, and two bars
 
     @pytest.mark.parametrize("name", ["my runs", "a'b", 'a"b & <c>', "$(touch x)"])
     def test_paths_in_commands(self, name):
@@ -200,7 +200,7 @@ def test_wrong_flags_leave_nothing(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.process
 def test_runs_from_end_to_end(tmp_path, capsys):
-    """A demo cut short fails on its accuracy, and on nothing else; the next start is a new one."""
+    """A shortened demo fails only on its accuracy; the next start begins a new one."""
     strategy = strategies.make_strategy("one_device")
     with pytest.raises(errors.RunError, match=f"Not as expected: {ACCURACY}"):
         demo_stages.run(tmp_path, strategy, SHORT)
@@ -233,7 +233,7 @@ def test_runs_from_end_to_end(tmp_path, capsys):
         "What to run next",
     ):
         assert heading in text
-    # 16 examples at most, two sheets, and ten columns of image, each layer, and their product.
+    # At most 16 examples, two sheets, and ten columns: the image, each layer, and their product.
     layers = Workdir(tmp_path / "finetune").read_experiment().model.config(10).layers
     assert 2 + 10 * (layers + 2) < text.count("<img") <= 16 + 2 + 10 * (layers + 2)
     assert "http:" not in text and "https:" not in text

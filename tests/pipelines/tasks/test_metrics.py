@@ -34,7 +34,7 @@ def test_top_5_counts_strictly_better_classes():
 
 
 def test_of_equal_logits_the_first_class_wins():
-    """As where classes are predicted; a head of zeros has learned nothing."""
+    """The same as in predictions; so a head of zeros has the accuracy of chance."""
     for logits, right, among_five in (
         (tf.zeros([8, 8]), 1, 5),
         (tf.constant([[9.0] * 3 + [0.0] * 5] * 8), 1, 5),
@@ -52,6 +52,6 @@ def test_not_a_number_is_never_right(classes):
     logits = tf.fill([classes, classes], np.float32(np.nan))
     sums = sums_of(tf.range(classes), logits, tf.ones([classes]))
     assert (float(sums["accuracy"]), float(sums["top_5_accuracy"])) == (0, 0)
-    # Nor is a number right beside one that is none.
+    # A finite logit beside a NaN does not count as right either.
     sums = sums_of(tf.constant([1]), tf.constant([[np.nan, 1.0]]), tf.ones([1]))
     assert float(sums["accuracy"]) == 0

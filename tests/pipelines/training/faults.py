@@ -1,4 +1,4 @@
-"""Runs with a step that goes wrong in a known place, and what such runs should have come to."""
+"""Runs with a fault at a known step, and their expected results."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from pipelines.training.train_data import TrainData
 from tests.pipelines.tiny import arrays, tiny_experiment
 from vit_tf.layers import dropout, encoder
 
-# Deterministic, because runs are compared bit for bit; a log line after 4 steps, so that several
+# Deterministic, because runs are compared bit for bit. A log line every 4 steps, so that several
 # steps run in one loop on the device.
 COMMON = (
     "data.eval_split=none",
@@ -28,7 +28,7 @@ COMMON = (
     "train.checkpoint_every=4",
     "optimizer.learning_rate=0.01",
 )
-# The first update takes every kernel out of the range, by its decay.
+# The weight decay of the first update makes every kernel overflow.
 EXPLODING = (
     "optimizer.name=sgd",
     "optimizer.learning_rate=1e10",
@@ -39,7 +39,7 @@ STRATEGIES = {
     "one": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
     "mirrored": lambda: make_strategy("mirrored"),
 }
-BAD = 6  # Step, or batch, that goes wrong: the middle of the second log interval.
+BAD = 6  # step or batch with the fault: the middle of the second log interval
 
 
 def experiment_with(*assignments):
@@ -47,14 +47,14 @@ def experiment_with(*assignments):
 
 
 def ids_of(experiment, step):
-    """Ids of a batch, in order, as the command `batch` lists them."""
+    """Ids of a batch, in the order in which the command `batch` lists them."""
     source = open_source(experiment.data.name, experiment.data.train_split)
     batch = batch_listing.list_batch(source, experiment.sampling(), step)
     return [example["id"] for example in batch["examples"]]
 
 
 def spoil(monkeypatch, ids, value=np.nan, key="image"):
-    """Some images of the training data arrive with a value that no picture has."""
+    """Gives some images of the training data an impossible value."""
     original = pipeline.train_dataset
 
     def train_dataset(*args, **kwargs):
@@ -69,7 +69,7 @@ def spoil(monkeypatch, ids, value=np.nan, key="image"):
 
 
 def break_block(monkeypatch, change, name="block_1"):
-    """`change(output of the block's MLP, bool per row)` for position 3 of step `BAD`."""
+    """Applies `change(output of the block's MLP, bool per row)` at position 3 of step `BAD`."""
     original = encoder.MlpBlock.call
 
     def call(self, tokens, training=False):
@@ -109,7 +109,7 @@ def assert_same_results(run, expected):
 
 
 def make_trainer(strategy, experiment):
-    """`(trainer, data)` with the weights that a run begins with; no dataset is open."""
+    """`(trainer, data)` with the initial weights of a run; no dataset is open."""
     source = open_source(experiment.data.name, experiment.data.train_split)
     trainer = loop.build_trainer(experiment, experiment.model.config(source.num_classes), strategy)
     trainer.ema.initialize()
@@ -137,7 +137,7 @@ def train_by_hand(strategy, experiment, plan, folder):
 
 
 def cut(run, after):
-    """Leaves of a run what it was after the checkpoint of a step."""
+    """Restores a run to its state right after the checkpoint of a step."""
     for step in checkpoints.steps(run / "checkpoints"):
         if step > after:
             shutil.rmtree(run / "checkpoints" / f"step-{step}")

@@ -1,15 +1,16 @@
-"""Runs a training again and again, killing it at chosen moments, until it is done.
+"""Runs a training repeatedly and kills it at chosen moments, until it is done.
 
 usage: python -m tests.pipelines.training.killed_run WORKDIR KILLS SEED [assignment ...]
 
-The program is loaded once; each attempt is a process of its own, forked before TensorFlow starts,
-and ends by SIGKILL at one of the `MOMENTS`. After KILLS kills the last attempt ends by itself.
+The program is loaded once. Each attempt is a separate process, forked before TensorFlow starts, and
+SIGKILL ends it at one of the `MOMENTS`. After KILLS kills the last attempt runs to its end.
 
-Prints one JSON object: "exit", its exit code, and "killed", for each killed attempt
+Prints one JSON object: "exit", the exit code of the last attempt, and "killed", with for each
+killed attempt
 
-    resumed: the step it went on from, None if it did not get that far or began anew
+    resumed: the step at which it resumed, None if it ended earlier or started from step 0
     newest: the newest whole checkpoint that it left, None without one
-    saving: whether it left a folder of its own with a checkpoint that is not finished
+    saving: whether it left a folder with an unfinished checkpoint
     evaluating: whether it was killed in an evaluation
 """
 
@@ -31,15 +32,15 @@ from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.tiny import tiny_experiment
 
-# One after the other: while a checkpoint is written, in an evaluation, at some time during the
-# start, and three times soon after the first evaluation. Compiling, which comes before it, takes
-# most of an attempt, so that one that is killed then makes no progress.
+# Used in turn: while a checkpoint is written, in an evaluation, at a random time during the start,
+# and three times soon after the first evaluation. Compiling comes before that and takes most of an
+# attempt, so an attempt that is killed during the start makes no progress.
 MOMENTS = ("save", "later", "evaluation", "later", "start", "later")
 _EVALUATING, _EVALUATED = "evaluating", "evaluated"
 
 
 def attempt(workdir, assignments, log):
-    """Trains in this process, with what it prints in a file."""
+    """Trains in this process, with its output in a file."""
     with open(log, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
     run = Evaluator.run
@@ -56,10 +57,10 @@ def attempt(workdir, assignments, log):
 
 
 def wait_for(moment, child, workdir, log, begin, moments):
-    """Waits until an attempt that began at `begin` is to be killed, or has ended by itself."""
+    """Waits until the attempt that began at `begin` must be killed, or has ended by itself."""
 
     def wait_until(condition):
-        # Without reaping it: that is for the caller.
+        # WNOWAIT leaves the process to be reaped by the caller.
         over = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while not condition() and os.waitid(os.P_PID, child, over) is None:
             time.sleep(0.001)
@@ -77,18 +78,18 @@ def wait_for(moment, child, workdir, log, begin, moments):
 
 
 def is_saving(workdir, begin):
-    """Whether there is a checkpoint that is not finished, and not of an earlier attempt."""
+    """Whether there is an unfinished checkpoint of this attempt."""
     folder = Workdir(workdir).checkpoints
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         if name.startswith("unfinished-"):
-            with contextlib.suppress(FileNotFoundError):  # It is finished.
+            with contextlib.suppress(FileNotFoundError):  # it was just finished
                 if os.stat(os.path.join(folder, name)).st_mtime > begin:
                     return True
     return False
 
 
 def read(log):
-    """What an attempt has printed so far."""
+    """The output of an attempt so far."""
     with open(log, encoding="utf-8") as file:
         return file.read()
 

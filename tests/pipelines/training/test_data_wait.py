@@ -1,6 +1,7 @@
-"""How long training waits for data: only what computing does not hide, on every strategy.
+"""How long training waits for data: only the time that computing does not hide, for every strategy.
 
-No speed is asserted, only shares of the time, with sleeps that are long against everything else.
+No speed is asserted, only fractions of the time, with sleeps that are long compared with all other
+work.
 """
 
 import time
@@ -21,7 +22,7 @@ on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
 def share_of_waiting(strategy, source_seconds, step_seconds):
-    """Share of the time waited in one loop on the device of `STEPS` steps."""
+    """The fraction of time that one loop of `STEPS` steps on the device waits for data."""
     experiment = tiny_experiment()
     trainer = loop.build_trainer(experiment, experiment.model.config(10), strategy)
     replicas = strategy.num_replicas_in_sync
@@ -48,7 +49,7 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
     replica_step = trainer.replica_step
 
     def slow_step(batch):
-        """Computes for longer, after the batch of the replica has come."""
+        """Adds computing time, after the batch of the replica has arrived."""
 
         def slowly(images):
             time.sleep(step_seconds)
@@ -61,7 +62,7 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
     trainer.replica_step = slow_step
     trainer.train_dataset = strategy.distribute_datasets_from_function(dataset)
     trainer.train(tf.constant(1))
-    trainer.data_wait.assign(1000.0)  # Each loop counts its own.
+    trainer.data_wait.assign(1000.0)  # each loop starts from 0
     begin = time.perf_counter()
     trainer.train(tf.constant(STEPS))
     assert trainer.step.numpy() == STEPS + 1
@@ -79,18 +80,18 @@ def test_a_slow_step_does_not_wait(strategy):
 
 
 def test_what_computing_hides_is_no_waiting():
-    """The source needs 0.1 s for a batch, and has 0.2 s for it."""
+    """The source needs 0.1 s for a batch, and the step takes 0.2 s."""
     assert share_of_waiting(STRATEGIES["one"](), 0.1, 0.2) < 0.2
 
 
 def test_what_computing_does_not_hide_is_waiting():
-    """0.4 s for a batch, of which a step of 0.2 s hides half: half of the time."""
+    """0.4 s for a batch; a step of 0.2 s hides half of it, so half of the time is waiting."""
     assert 0.25 < share_of_waiting(STRATEGIES["one"](), 0.4, 0.2) < 0.7
 
 
 @pytest.mark.parametrize("deterministic", ["false", "true"])
 def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, deterministic):
-    """End to end, with op determinism too, under which TensorFlow has no clock."""
+    """A complete run, also with op determinism, in which TensorFlow has no clock."""
     slow_down_reading(monkeypatch, 0.5)
     monkeypatch.setattr(progress, "_JUDGED_SECONDS", 0.5)
     experiment = tiny_experiment(
@@ -104,7 +105,7 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, determinist
     lines = Workdir(tmp_path / "run").read_metrics()
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     assert all(line["images_per_second"] for line in lines)
-    # The first batches were ready when the step had been compiled.
+    # The first batches were ready before the step was compiled.
     assert 0.3 < lines[-1]["data_wait"] <= 1.0
     output = capsys.readouterr().out
     assert f"waited for data {100 * lines[-1]['data_wait']:.0f} % of the time" in output
@@ -117,7 +118,7 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, determinist
 
 
 def slow_down_reading(monkeypatch, seconds):
-    """Every read of a window of the source takes longer."""
+    """Makes every read of a window of the source slower."""
     source_class = type(open_source("digits", "train"))
     read = source_class.read
 

@@ -1,4 +1,4 @@
-"""However a step is split, the model is the same: parts, replicas, averages, restarts."""
+"""However a step is split, the model is the same: micro-batches, replicas, averages, restarts."""
 
 import os
 import shutil
@@ -15,13 +15,14 @@ from pipelines.training import loop
 from tests.pipelines.process import run_command
 from tests.pipelines.tiny import arrays, as_flags, one_device, tiny_experiment, two_replicas
 
-# Over 12 steps in float32: relative for losses, for weights a part of the largest.
+# Over 12 steps in float32: relative for losses; for weights, relative to the largest weight.
 TOLERANCE = {"sgd": 1e-6, "adamw": 1e-5}
-# Adam divides a gradient by its size. Where the first one of an element happens to be 1e-5 of the
-# others it consists of rounding, and the weight moves by some per cent of the learning rate too
-# much or too little; with 0.01 that alone can be 2e-5. So AdamW has the recipe's own rate.
+# Adam divides a gradient by its size. If the first gradient of an element is 1e-5 of the others by
+# chance, it is mostly rounding error, and the update of the weight has an error of some per cent of
+# the learning rate. With a rate of 0.01 this alone can be 2e-5, so AdamW has the recipe's rate.
 RATE = {"sgd": 0.05, "adamw": 0.002}
-# Beside the dropout, attention dropout, stochastic depth, crop and mirroring of every tiny run.
+# In addition to the dropout, attention dropout, stochastic depth, crop and mirroring of every tiny
+# run.
 EVERYTHING = (
     "data.mixup=0.5",
     "data.randaugment_layers=2",
@@ -47,7 +48,7 @@ def losses(workdir):
 
 
 def assert_equal_runs(workdir, expected, optimizer):
-    """Losses of every step, final weights and their average are within the tolerances."""
+    """Checks losses of every step, final weights and their average against the tolerances."""
     tolerance = TOLERANCE[optimizer]
     assert len(losses(expected)) == 12
     np.testing.assert_allclose(losses(workdir), losses(expected), rtol=tolerance)
@@ -56,7 +57,7 @@ def assert_equal_runs(workdir, expected, optimizer):
         assert received.keys() == wanted.keys()
         largest = max(np.abs(value).max() for value in wanted.values())
         for key, value in wanted.items():
-            # The true gradient of a key bias is 0; Adam normalises the rounding that is left.
+            # The exact gradient of a key bias is 0; Adam scales up its rounding error.
             if not key.endswith("key/bias"):
                 error = np.abs(received[key] - value).max() / largest
                 assert error <= tolerance, f"{key} of {name}: {error:.1e} of the largest weight"
@@ -73,7 +74,7 @@ def runs(request, tmp_path_factory):
 def test_two_replicas_equal_one_device(runs):
     optimizer, one, two = runs
     assert_equal_runs(two, one, optimizer)
-    # The weights have moved by far more than they may differ.
+    # The weights have changed by far more than the tolerance.
     final, average = arrays(one), arrays(one, "ema.npz")
     for key, value in final.items():
         if not key.endswith("key/bias"):
@@ -94,7 +95,7 @@ def test_parts_equal_the_whole_batch(runs, tmp_path, strategy, parts):
 
 
 def cut_short(workdir, path, step):
-    """A copy of a run as a power cut right after the checkpoint of `step` would have left it."""
+    """A copy of a run in the state after a power cut right after the checkpoint of `step`."""
     shutil.copytree(workdir, path)
     for name in os.listdir(path):
         if name.startswith(("final", "ema")):
@@ -130,7 +131,7 @@ def test_a_process_with_two_replicas_goes_on_where_one_device_stopped(runs, tmp_
 
 @pytest.mark.parametrize("strategy", [one_device, two_replicas])
 def test_the_average_is_its_closed_form(tmp_path, strategy):
-    """From the weights after every step: a_n = d^n w_0 + (1 - d) sum d^(n - i) w_i."""
+    """Computed from the weights after every step: a_n = d^n w_0 + (1 - d) sum d^(n - i) w_i."""
     decay, steps = 0.8, 5
     assignments = [
         f"train.ema_decay={decay}",
@@ -147,19 +148,19 @@ def test_the_average_is_its_closed_form(tmp_path, strategy):
         for step in range(1, steps + 1)
     ]
     names = [name for name in states[-1].get_variable_to_shape_map() if name.startswith("ema/")]
-    assert len(names) == len(arrays(tmp_path / "run")) - 2 * 2 * 2  # q, k and v are one array here.
+    assert len(names) == len(arrays(tmp_path / "run")) - 2 * 2 * 2  # q, k and v are one array
     for name in names:
         values = [
             state.get_tensor(name.replace("ema/", "model/")).astype(np.float64) for state in states
         ]
-        # The first update has a learning rate of 0, so the weights after it are the initial ones.
+        # The first update has learning rate 0, so the weights after it are the initial weights.
         expected = decay**steps * values[0] + (1 - decay) * sum(
             decay ** (steps - step) * value for step, value in enumerate(values, start=1)
         )
         average = states[-1].get_tensor(name)
         np.testing.assert_allclose(average, expected, rtol=0, atol=1e-6)
         assert np.abs(values[-1] - average).max() > 1e-4, name
-    # Evaluations used the average, and the file that holds it is a source like any other.
+    # Evaluations used the average, and its file can be loaded like any other.
     last = Workdir(tmp_path / "run").read_metrics()[-1]
     source = model_source.find(tmp_path / "run/ema.npz")
     means = evaluate(
@@ -197,7 +198,7 @@ def test_the_average_survives_a_restart(tmp_path):
     ],
 )
 def test_losses_depend_on_every_random_draw(runs, tmp_path, without):
-    """The comparisons would pass with all of it off: it is not."""
+    """Without these draws the results differ, so the comparisons above do test them."""
     optimizer, one, _ = runs
     run = train(tmp_path / "run", one_device(), optimizer, without)
     difference = np.abs(np.array(losses(run)) / losses(one) - 1)

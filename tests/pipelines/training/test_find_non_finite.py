@@ -1,4 +1,4 @@
-"""Where a step that is not finite begins, in any Keras model made of layers."""
+"""Finds the layer where non-finite numbers begin, in any Keras model of layers."""
 
 import functools
 
@@ -11,7 +11,7 @@ from pipelines.training.find_non_finite import find_non_finite
 
 
 class Stack(keras.Model):
-    """Not one of ours: computes between its layers, keeps statistics and a layer in a list."""
+    """A foreign model: it computes between its layers, keeps statistics and a list of layers."""
 
     def __init__(self, between=tf.identity):
         super().__init__(name="stack")
@@ -33,7 +33,7 @@ def sum_gradients(model, part, step):
 
 
 def find(model, gradients=None, images=2.0):
-    """`find_non_finite` for two parts of four examples each."""
+    """`find_non_finite` for two micro-batches of four examples each."""
 
     def own_gradients(part, step):
         loss, values = sum_gradients(model, part, step)
@@ -56,7 +56,7 @@ def find(model, gradients=None, images=2.0):
 def test_any_model_of_layers_is_searched():
     found = find(Stack())
     assert found.what == "nothing" and "faulty memory" in found.text
-    # Overflow inside a layer: 3e38 times two ones and more.
+    # Overflow inside a layer: 3e38 times a sum of two or more ones.
     model = Stack()
     model.stages[0].kernel.assign(tf.ones([4, 3]))
     found = find(model, images=3e38)
@@ -81,14 +81,14 @@ def test_weights_come_before_everything():
 
 def test_only_the_sum_is_not_finite():
     def large(loss, values):
-        values[0] = tf.fill(values[0].shape, 2e38)  # The kernel of "first".
+        values[0] = tf.fill(values[0].shape, 2e38)  # the kernel of "first"
         return loss, values
 
     found = find(Stack(), large)
     assert (found.what, found.layer, found.variable) == ("sum", "first", "first/kernel")
 
     def long(loss, values):
-        values[0] = tf.fill(values[0].shape, 9e18)  # Each finite, and their sum, but not its norm.
+        values[0] = tf.fill(values[0].shape, 9e18)  # finite numbers and sum, infinite norm
         return loss, values
 
     found = find(Stack(), long)

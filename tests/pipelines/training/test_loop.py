@@ -1,4 +1,4 @@
-"""The training loop: restarts change nothing, and a run leaves what is documented."""
+"""The training loop: restarts change nothing, and a run writes the documented files."""
 
 import json
 import os
@@ -145,11 +145,11 @@ def test_a_run_is_made_longer_by_extend_only(tmp_path, capsys):
 
     capsys.readouterr()
     assert loop.train(longer, run, one_device(), extend=True)["step"] == 8
-    # Cosine: at its end before, and in the middle now.
+    # The cosine was at its end, and is now in the middle.
     assert "rate at step 4: 0.00e+00 -> 5.00e-02\n" in capsys.readouterr().out
     rates = {line["step"]: line["learning_rate"] for line in Workdir(run).read_metrics()}
     assert rates[8] == pytest.approx(0.05 * (1 + np.cos(np.pi * 7 / 8)), rel=1e-5)
-    # The same command again: nothing changes, and nothing is said.
+    # The same command again changes nothing and prints nothing.
     loop.train(longer, run, one_device(), extend=True)
     assert "rate at" not in capsys.readouterr().out
 
@@ -183,7 +183,7 @@ def test_linear_decay_never_raises_the_rate(tmp_path, capsys):
 
 
 def stop_after(monkeypatch, step):
-    """A signal seems to come once `step` steps are done."""
+    """Simulates a signal after `step` steps."""
     check = Signals.check
     seen = []
 
@@ -287,7 +287,7 @@ def test_metrics_without_a_checkpoint_start_anew(tmp_path):
 
 
 def image_folder(path, classes="ab", count=20):
-    """A folder of small random pictures, one sub-folder per class."""
+    """A folder of small random images, one subfolder per class."""
     rng = np.random.default_rng(0)
     for name in classes:
         (path / name).mkdir(parents=True)
@@ -298,7 +298,7 @@ def image_folder(path, classes="ab", count=20):
 
 
 def test_a_folder_without_a_test_split(tmp_path, capsys):
-    """A tenth of it is evaluated on; config.json says which, and the run goes on with it."""
+    """A tenth of it is the evaluation split; config.json names it, and a resumed run uses it."""
     folder = image_folder(tmp_path / "images")
     splits = ("data.train_split=auto", "data.eval_split=auto")
     common = (f"data.name=folder:{folder}", *splits, "schedule.decay=constant")
@@ -327,7 +327,7 @@ def test_what_may_not_be_meant_is_said(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("checkpoint_every", [0, 1])
 def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, checkpoint_every):
-    """The loss is measured before the update, so it cannot tell."""
+    """The loss is computed before the update, so it is still finite."""
     experiment = tiny_experiment(
         "optimizer.name=sgd",
         "optimizer.learning_rate=3e38",

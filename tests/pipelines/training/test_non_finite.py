@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: found where they begin, written down, acted upon."""
+"""Losses and gradients that are not finite: the cause is found, recorded and acted upon."""
 
 import os
 import shutil
@@ -60,7 +60,7 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     assert trainer.halted.numpy() and np.isnan(trainer.last_loss_and_norm.numpy()).all()
     for old, new in zip(before, state(), strict=True):
         np.testing.assert_array_equal(new, old)
-    # The next loop goes on: these batches are good.
+    # The next loop continues with good batches.
     trainer.train(tf.constant(2))
     assert trainer.step.numpy() == BAD + 2 and not trainer.halted.numpy()
     moved = [np.abs(old - new).max() for old, new in zip(before[5:9], state()[5:9], strict=True)]
@@ -69,7 +69,7 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
 
 @on_both_strategies
 def test_a_loss_out_of_range_is_enough(strategy):
-    """The gradient of a sigmoid's loss is at most 1, however large a finite logit is."""
+    """The gradient of a sigmoid loss is at most 1, however large a finite logit is."""
     experiment = experiment_with("train.loss=sigmoid")
     trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
     (bias,) = (v for v in trainer.model.trainable_variables if v.path.endswith("head/bias"))
@@ -124,7 +124,7 @@ def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strate
 
 
 def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
-    """The loss is finite; above the fault in backward order are the head and the last norm."""
+    """The loss is finite; in backward order the head and the last norm come before the fault."""
     break_block(monkeypatch, nan_backward, "block_0")
     with pytest.raises(RunError, match=f"The gradient norm is not finite at step {BAD}, first in"):
         loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
@@ -134,7 +134,7 @@ def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
         "block_0/mlp/dense_1",
         "block_0/mlp/dense_1/bias",
     )
-    # Which image it is cannot be told, but which of the two micro-batches.
+    # The image cannot be determined, but the micro-batch can: one of two.
     assert record["shown_by"] == ids_of(experiment_with(), BAD)[:8]
 
 
@@ -157,7 +157,7 @@ def test_what_the_data_bring_with_them(tmp_path, monkeypatch, value, key, what, 
 
 
 def test_weights_that_explode_in_a_process(tmp_path):
-    """They are named; skipping steps cannot repair them."""
+    """The error names them; skipping steps cannot repair weights."""
     result = run_command(
         "pretrain",
         *as_flags(*EXPLODING, "data.eval_split=none", "train.non_finite=skip"),
@@ -203,13 +203,13 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, cap
     lines = Workdir(tmp_path / "run").read_metrics()
     assert [line["step"] for line in lines] == [4, 8, 12]
     assert [line.get("skipped") for line in lines] == [None, 1, None]
-    # The mean is over the three steps that count: log 10 and a little, as everywhere here.
+    # The mean is over the three valid steps: log 10 and a little more, as in other runs here.
     assert all(2.0 < line["loss"] < 2.6 for line in lines)
 
 
 @pytest.mark.parametrize("action", ["skip", "rewind"])
 def test_a_run_that_goes_on_reads_no_window_again(tmp_path, monkeypatch, action):
-    """Three bad steps: beside their own rows, no more is read than without them."""
+    """After three bad steps only their own rows are read additionally."""
     experiment = experiment_with(f"train.non_finite={action}", "data.shuffle_window=8192")
     source = open_source(experiment.data.name, experiment.data.train_split)
     rows = []
@@ -224,14 +224,14 @@ def test_a_run_that_goes_on_reads_no_window_again(tmp_path, monkeypatch, action)
     monkeypatch.setattr(type(source), "read", counted)
     loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     assert [x["batch"] for x in records(tmp_path / "run")] == bad
-    # A window is the whole split; the next one is read ahead. Of each bad batch, its rows and up to
-    # 16 between two of them; and the 16 images that TensorBoard shows.
+    # A window is the whole split, and the next one is read ahead. For each bad batch its rows are
+    # read, and up to 16 rows between two of them; TensorBoard shows 16 images.
     batch_size = experiment.train.batch_size
     assert sum(rows) <= 2 * source.num_examples + len(bad) * 17 * batch_size + 16, rows
 
 
 def test_a_skip_survives_a_restart_between_two_log_lines(tmp_path, monkeypatch):
-    """Saved after the skip and before the log line that counts it."""
+    """The checkpoint is saved after the skip and before the log line that counts it."""
     spoil(monkeypatch, ids_of(experiment_with(), 4))
     experiment = experiment_with(
         "train.non_finite=skip", "train.checkpoint_every=3", "train.keep_last=9"
@@ -251,17 +251,18 @@ def test_a_skip_survives_a_restart_between_two_log_lines(tmp_path, monkeypatch):
 
 @on_both_strategies
 def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, strategy):
-    """Batch 6 is bad, and so is batch 9, which comes after the rewind."""
+    """Batch 6 is bad, and batch 9, which comes after the rewind, is bad too."""
     experiment = experiment_with("train.non_finite=rewind", "train.log_every=2")
     spoil(monkeypatch, [ids_of(experiment, BAD)[3], ids_of(experiment, 9)[12]])
     loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
     output = capsys.readouterr().out
     assert "rewinding to step 4, which goes on with batch 7" in output
     assert "rewinding to step 4, which goes on with batch 10" in output
-    # Step 4 on batch 7, 5 on 8, 6 on 9, which is bad; then step 4 on batch 10 and so on.
+    # Step 4 reads batch 7, 5 reads 8, 6 reads 9, which is bad; then step 4 reads batch 10 and so
+    # on.
     found = [(x["step"], x["batch"], x["action"]) for x in records(tmp_path / "run")]
     assert found == [(6, 6, "rewind"), (6, 9, "rewind")]
-    # Step 6 was logged three times, and two of these have been forgotten.
+    # Step 6 was logged three times; two of these lines were removed.
     lines = Workdir(tmp_path / "run").read_metrics()
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
     assert all(2.0 < line["loss"] < 2.6 for line in lines)
@@ -270,7 +271,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
     train_by_hand(STRATEGIES[strategy](), experiment, plan, tmp_path / "expected")
     assert_same_results(tmp_path / "run", tmp_path / "expected")
     if strategy == "one":
-        # A restart from a checkpoint behind the rewind finds the shifted data.
+        # A restart from a checkpoint after the rewind uses the shifted data.
         shutil.copytree(tmp_path / "run", tmp_path / "again")
         cut(tmp_path / "again", after=8)
         loop.train(experiment, tmp_path / "again", STRATEGIES[strategy]())
@@ -279,7 +280,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
 
 
 def test_a_rewind_without_a_checkpoint_goes_back_to_the_start(tmp_path, monkeypatch):
-    """Also after a restart, and with weights that came from elsewhere."""
+    """This includes a restart, and weights that were loaded from another model."""
     experiment = experiment_with("train.non_finite=rewind", "train.checkpoint_every=0")
     spoil(monkeypatch, ids_of(experiment, 2)[:1])
     loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
@@ -290,7 +291,7 @@ def test_a_rewind_without_a_checkpoint_goes_back_to_the_start(tmp_path, monkeypa
 
 
 def test_a_rewind_from_weights_that_diverged(tmp_path):
-    """The update after step 0 leaves weights that must not be saved; the loss came before it."""
+    """The update of step 0 makes weights that must not be saved; its loss came before."""
     experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
     message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
     with pytest.raises(RunError, match=f"{message}.* 10 rewinds to step 0 have not helped"):
@@ -302,7 +303,7 @@ def test_a_rewind_from_weights_that_diverged(tmp_path):
 
 
 def test_a_rewind_comes_before_an_evaluation(tmp_path):
-    """Of weights that diverged, between two checkpoints."""
+    """The weights diverged between two checkpoints."""
     experiment = experiment_with(
         *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
     )
@@ -313,7 +314,7 @@ def test_a_rewind_comes_before_an_evaluation(tmp_path):
 
 
 def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
-    """A good step starts the count anew."""
+    """A good step resets the count."""
     assert non_finite.LIMIT == 10
     monkeypatch.setattr(non_finite, "LIMIT", 3)
     experiment = experiment_with("train.non_finite=skip")

@@ -101,7 +101,7 @@ def test_slots_are_kept_by_path_in_a_checkpoint(tmp_path):
     saved = optimizers.make_optimizer(settings, schedule, first.variables_)
     saved.apply([tf.ones([3, 4]), tf.ones([4])], tf.constant(0, tf.int64))
     path = tf.train.Checkpoint(optimizer=saved.state).save(str(tmp_path / "c"))
-    # The other way round: only the paths say which slot belongs where.
+    # In reverse order: only the paths assign slots to variables.
     restored = optimizers.make_optimizer(settings, schedule, second.variables_[::-1])
     tf.train.Checkpoint(optimizer=restored.state).restore(path).assert_consumed()
     for slot in ("momentum", "variance"):

@@ -22,7 +22,7 @@ from pipelines.training.schedules import make_schedule
             517822,
             {5000: 4e-4, 10000: 8e-4, 263911: 4.05e-4, 517822: 1e-5, 600000: 1e-5},
         ),
-        # Linear decay ends at 1e-5, and at a peak below that: it never raises the rate.
+        # Linear decay ends at 1e-5, or at the peak if it is lower: decay never raises the rate.
         ({"warmup_steps": 4, "decay": "linear"}, 1e-6, 10, {2: 5e-7, 4: 1e-6, 7: 1e-6, 10: 1e-6}),
         ({"decay": "linear"}, 1e-5, 10, {0: 1e-5, 5: 1e-5, 10: 1e-5}),
         ({"decay": "constant"}, 0.1, 10, {0: 0.1, 5: 0.1, 10: 0.1}),

@@ -11,7 +11,7 @@ from tests.pipelines.tiny import tiny_experiment
 STEPS, WARMUP, BATCH, CLASSES = 20, 5, 16, 10
 SMOOTHING, CLIP_NORM, WEIGHT_DECAY, MOMENTUM = 0.1, 0.3, 0.1, 0.9
 BETA_1, BETA_2 = 0.9, 0.99
-# Large: the gradient of a key bias is pure rounding, which Adam would otherwise scale up.
+# A large epsilon: Adam would otherwise scale up the rounding error of the key bias gradients.
 EPSILON = 1e-3
 NO_DROPOUT = ["model.dropout=0", "model.attention_dropout=0", "model.stochastic_depth=0"]
 PEAK = {"sgd": 0.1, "adamw": 0.03}
@@ -49,7 +49,7 @@ def batches():
 
 
 def _start_weights(model):
-    """Random float32 arrays, the head's included, with large sums so that every term matters."""
+    """Random float32 arrays, including the head, with large sums so that every term matters."""
     rng = np.random.default_rng(1)
     return [
         ((variable.name == "gamma") + 0.3 * rng.normal(size=variable.shape)).astype(np.float32)
@@ -90,7 +90,7 @@ def _loss(logits, labels, kind):
 
 
 def _decayed(model):
-    """Positions among the trainable variables of what weight decay may touch."""
+    """The positions, among the trainable variables, of those that weight decay may change."""
     kernels = [model.patch_embedding.kernel, model.head.kernel]
     for block in model.blocks:
         kernels += [block.attention.qkv.kernel, block.attention.out.kernel]
@@ -158,7 +158,7 @@ def test_twenty_steps_equal_an_independent_loop(batches, optimizer, loss_kind):
     expected, expected_losses, expected_norms = _independent_loop(
         experiment, batches, optimizer, loss_kind
     )
-    assert min(expected_norms) > 1.5 * CLIP_NORM, "clipping does nothing here"
+    assert min(expected_norms) > 1.5 * CLIP_NORM, "clipping had no effect"
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     np.testing.assert_allclose(norms, expected_norms, rtol=1e-4)
     for variable, start, value in zip(
@@ -188,7 +188,7 @@ def _assert_same_gradients(actual, expected):
 
 
 def test_gradients_compile_with_xla(batches):
-    """XLA draws other numbers, so masks can only be compared with its own; see below."""
+    """XLA draws other numbers, so masks can be compared only with XLA: see below."""
     compiled = _gradients(batches, *NO_DROPOUT, compiled=True)
     _assert_same_gradients(compiled, _gradients(batches, *NO_DROPOUT, compiled=False))
 
@@ -197,4 +197,4 @@ def test_dropout_in_xla_does_not_depend_on_the_split(batches):
     whole = _gradients(batches, compiled=True)
     _assert_same_gradients(_gradients(batches, "train.accumulate_steps=4", compiled=True), whole)
     without = _gradients(batches, *NO_DROPOUT, compiled=True)
-    assert abs(whole[0] - without[0]) > 1e-3, "dropout does nothing here"
+    assert abs(whole[0] - without[0]) > 1e-3, "dropout had no effect"

@@ -23,7 +23,7 @@ class TestFilterComponents:
         assert (np.diff(values) <= 0).all()
 
     def test_explain_the_covariance_of_the_filters(self):
-        """Independent route: eigenvectors of the covariance matrix."""
+        """Computed in another way: eigenvectors of the covariance matrix."""
         kernel = _random(2, 2, 3, 40)
         components, values = inspection.filter_components(kernel, count=12)
         covariance = np.cov(kernel.reshape(12, 40), bias=True)

@@ -1,4 +1,4 @@
-"""Writes and reads published files for the tests, and says what must not happen to a model."""
+"""Writes and reads published files, and asserts that a failed load leaves the model unchanged."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from vit_tf.weights import open_checkpoint
 
 
 def read(path):
-    """The arrays of a file in their order."""
+    """The arrays of a file, in their order."""
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
@@ -25,7 +25,7 @@ def write(path, arrays, sidecar=None):
 
 
 def saved(model, path, sidecar=True):
-    """Saves a model, and drops the sidecar if the file should look like a published one."""
+    """Saves a model; without `sidecar` the file looks like a published one."""
     vit_tf.save_npz(model, path)
     if not sidecar:
         path.with_name(path.name + ".json").unlink()
@@ -33,7 +33,7 @@ def saved(model, path, sidecar=True):
 
 
 def infer_config(path):
-    """What the arrays of a file show; the configuration in its sidecar plays no part."""
+    """The configuration that the arrays of a file show, without its sidecar."""
     with open_checkpoint(path) as checkpoint:
         return checkpoint.inferred_config
 
@@ -48,14 +48,14 @@ def assert_same_values(model, expected):
 
 
 def linen(key):
-    """The block-relative names of newer flax files, which count per class."""
+    """The block-relative names in newer flax files, which are numbered per class."""
     key = key.replace("/LayerNorm_2/", "/LayerNorm_1/").replace("/MlpBlock_3/", "/MlpBlock_0/")
     return key.replace("/MultiHeadDotProductAttention_1/", "/MultiHeadDotProductAttention_0/")
 
 
 @contextlib.contextmanager
 def refused(model, *words, error=ValueError):
-    """Asserts that the block raises, that the message has the words, and the model is unchanged."""
+    """Asserts that the block raises, the message has all words, and the model is unchanged."""
     before = tiny.values(model)
     with pytest.raises(error) as caught:
         yield

@@ -21,7 +21,7 @@ BIT = vit_tf.ResNetConfig(
 
 
 def load(path):
-    """`(model, checkpoint)`: what is there, built and filled; the file is closed again."""
+    """`(model, checkpoint)` of a file or folder, with the weights loaded; the file is closed."""
     with open_checkpoint(path) as checkpoint:
         model = vit_tf.create_model(checkpoint.config)
         entries = published_entries(model)
@@ -43,7 +43,7 @@ def arrays(model):
 
 
 def save(model, path, layout, preprocessing=None):
-    """Writes a model; returns what the layout does not keep."""
+    """Writes a model; returns the notes about settings that the layout does not store."""
     values = arrays(model)
     preprocessing = preprocessing or vit_tf.Preprocessing(image_size=model.config.image_size)
     shapes = {key: value.shape for key, value in values.items()}
@@ -51,7 +51,7 @@ def save(model, path, layout, preprocessing=None):
 
 
 def write(path, layout, config, preprocessing, read, shapes):
-    """Writes what `read` gives for the keys of `shapes`."""
+    """Writes the values of `read` for the keys of `shapes`."""
     module = layout_module(config, layout)
     weights = types.SimpleNamespace(read=read, shapes=shapes)
     return write_checkpoint(path, module, config, preprocessing, weights)

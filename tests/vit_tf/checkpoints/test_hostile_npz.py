@@ -1,4 +1,4 @@
-"""Damaged and malicious checkpoints: one clear error, no change, nothing half written."""
+"""Damaged and malicious checkpoints: one clear error; model and files stay unchanged."""
 
 import functools
 import io
@@ -20,18 +20,18 @@ POSITIONS = numpy_vit.POSITIONS
 # Large enough for several blocks of compressed data.
 DENSE = "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"
 FIELDS = {"mlp_size": 600}
-# What loading the tiny model may take, several times over.
+# The most memory that loading the tiny model may take, with a large margin.
 MOST_MEMORY = 16 * 2**20
 
 
 @functools.cache
 def arrays():
-    """A complete checkpoint; not to be changed in place."""
+    """A complete checkpoint. Tests must not change it in place."""
     return params_of(tiny.model(seed=1, **FIELDS))
 
 
 def member(array, header=None):
-    """The bytes of one `.npy` member; `header` overrides what it claims to be."""
+    """The bytes of one `.npy` member; `header` replaces its header."""
     stream = io.BytesIO()
     claimed = npy_format.header_data_from_array_1_0(array) | (header or {})
     npy_format.write_array_header_1_0(stream, claimed)
@@ -39,12 +39,12 @@ def member(array, header=None):
 
 
 def zipped(path, content, claimed=None):
-    """An archive of raw members; `claimed` overrides the sizes that its directory states."""
+    """An archive of raw members; `claimed` replaces the sizes in its directory."""
     with zipfile.ZipFile(path, "w") as file:
         for name, data in content.items():
             file.writestr(f"{name}.npy", data)
         for name, size in (claimed or {}).items():
-            # Written out when the archive is closed.
+            # The directory is written when the archive is closed.
             file.getinfo(f"{name}.npy").file_size = size
     return path
 
@@ -63,7 +63,7 @@ def without(path, word):
 
 
 def header_bomb(path):
-    """A version 2 header of 64 MB of spaces, which deflate makes small."""
+    """A version 2 header of 64 MB of spaces, which compress to a small file."""
     size = 4 * MOST_MEMORY
     data = b"\x93NUMPY\x02\x00" + size.to_bytes(4, "little") + b" " * size
     content = {name: member(value) for name, value in arrays().items()} | {"head/kernel": data}
@@ -106,7 +106,7 @@ def header_of_code(path):
 
 
 def flipped(path):
-    """One bit of one weight."""
+    """Flips one bit of one weight."""
     write(path, arrays())
     data = bytearray(path.read_bytes())
     data[data.index(arrays()[DENSE].tobytes()[:64])] ^= 1
@@ -115,7 +115,7 @@ def flipped(path):
 
 
 def lzma(path):
-    """What NumPy never writes, with damage that only its decoder would find."""
+    """A compression that NumPy never writes, with damage that only its decoder detects."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
         for name, value in arrays().items():
             file.writestr(f"{name}.npy", member(value))
@@ -189,7 +189,7 @@ FILES = {
 
 @pytest.mark.parametrize("kind", FILES)
 def test_damaged_file_is_refused(kind, tmp_path):
-    """By `load_npz` in every mode that reads the damaged part, with the model as it was."""
+    """`load_npz` rejects it in every mode that reads the damaged array; the model is unchanged."""
     make, word = FILES[kind]
     path = make(tmp_path / "model.npz")
     model = tiny.model(**FIELDS)
@@ -197,7 +197,7 @@ def test_damaged_file_is_refused(kind, tmp_path):
     try:
         with refused(model, path, word):
             vit_tf.load_npz(model, path, head="keep", source_grid=(2, 3))
-        # With the square or sidecar grid instead: the file is no better for it.
+        # A square grid or the grid of the sidecar does not help either.
         with refused(model, path):
             vit_tf.load_npz(model, path, head="keep")
         _, peak = tracemalloc.get_traced_memory()
@@ -217,7 +217,7 @@ def test_missing_file(load, name, tmp_path):
 
 
 def test_corrupt_compressed_data(tmp_path):
-    """Behind the header, and coarse enough that deflate finds something to code."""
+    """The damage is after the header, and the data is coarse enough for deflate to compress it."""
     path, model = tmp_path / "model.npz", tiny.model(**FIELDS)
     np.savez_compressed(path, **{key: np.round(value, 2) for key, value in arrays().items()})
     whole = path.read_bytes()
@@ -232,7 +232,7 @@ def test_corrupt_compressed_data(tmp_path):
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["stored", "compressed"])
 def test_random_damage(compressed, tmp_path):
-    """Whatever happens to the bytes, it loads whole or is refused with a ValueError."""
+    """After random damage the file either loads completely or is rejected with a ValueError."""
     path, model = tmp_path / "model.npz", tiny.model()
     (np.savez_compressed if compressed else np.savez)(path, **params_of(tiny.model(seed=1)))
     whole, rng, refusals = path.read_bytes(), random.Random(0), 0
@@ -288,7 +288,7 @@ def test_damaged_sidecar_is_refused(kind, tmp_path):
         vit_tf.load_npz(model, path)
     with refused(model, path):
         infer_config(path)
-    # Another grid may be given, but what else the sidecar says still counts.
+    # The sidecar may have another grid, but its other values are still checked.
     if content.startswith(b'{"grid"') and kind != "long number":
         vit_tf.load_npz(model, path, source_grid=(2, 3))
     else:
@@ -305,7 +305,7 @@ def test_sidecar_that_is_no_file(make, tmp_path):
 
 
 def test_sidecar_that_is_too_large(tmp_path):
-    """A gigabyte on paper; what is not written takes no place on the disk."""
+    """A file with a size of 1 GB that takes no space on the disk, because it is sparse."""
     path = write(tmp_path / "model.npz", arrays())
     with open(tmp_path / "model.npz.json", "wb") as file:
         file.truncate(2**30)
@@ -333,7 +333,7 @@ MISLEADING = {
 
 @pytest.mark.parametrize("kind", MISLEADING)
 def test_arrays_that_describe_no_model(kind, tmp_path):
-    """The configuration decides how much memory a model takes, so it believes no single array."""
+    """The configuration decides how much memory a model takes, so no single array is trusted."""
     path = write(tmp_path / "model.npz", arrays() | MISLEADING[kind])
     model = tiny.model()
     with refused(model, path):
@@ -344,7 +344,7 @@ def test_arrays_that_describe_no_model(kind, tmp_path):
 
 
 def test_a_small_file_describes_no_giant(tmp_path):
-    """Header and directory agree on a head of 3 GB that the file cannot hold."""
+    """Header and directory describe a head of 3 GB, which the file is too small for."""
     header = {"shape": (750_000_000,)}
     data = member(arrays()["head/bias"], header)
     size = 4 * header["shape"][0] + len(data) - arrays()["head/bias"].nbytes

@@ -1,4 +1,4 @@
-"""Safetensors that are damaged, hostile or of other models: one sentence, and nothing is built."""
+"""Damaged, hostile or unknown safetensors: one short error, and no model is built."""
 
 import contextlib
 import json
@@ -37,19 +37,19 @@ def saved(tmp_path):
 
 
 def check_refused(path, *words):
-    """The error names the file or its settings, holds all `words`, and is of one paragraph."""
+    """The error names the file or its settings, holds all `words`, and has one paragraph."""
     with pytest.raises(ValueError) as caught:
         open_checkpoint(path)
     message = str(caught.value)
     folder = path if path.is_dir() else path.parent
     assert str(folder) in message
     assert "\n" not in message and len(message) < 700
-    message = message.replace(str(folder), "")  # which holds the name of the test
+    message = message.replace(str(folder), "")  # its name holds the name of the test
     for word in words:
         assert word in message, message
 
 
-# Files that are not safetensors.
+# Files that are not valid safetensors.
 
 
 def entry(shape=(2,), begin=0, dtype="F32", size=4, **changes):
@@ -108,7 +108,7 @@ LIMITS_OF_OURS = {"length beyond the limit", "many axes"}
 
 @pytest.mark.parametrize("name", sorted(DAMAGED.keys() - LIMITS_OF_OURS))
 def test_the_library_refuses_them_too(tmp_path, name):
-    """Nothing is refused here that other programs would read, but what is beyond all models."""
+    """Except for sizes beyond all models, other programs reject the same files."""
     safetensors = pytest.importorskip("safetensors")
     path = tmp_path / "model.safetensors"
     path.write_bytes(DAMAGED[name][0])
@@ -136,7 +136,7 @@ def test_a_file_that_shrinks_while_it_is_open(saved):
 
 @pytest.mark.parametrize("dtype", ["I32", "C64", "BOOL", "F8_E4M3"])
 def test_numbers_that_are_no_floats(saved, dtype):
-    """A whole model with one tensor of another dtype."""
+    """A whole model with one tensor of a dtype that is not float."""
     path = saved("timm") / "model.safetensors"
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
@@ -163,7 +163,7 @@ def test_missing_files(tmp_path):
     check_refused(tmp_path, "several files", "max_shard_size")
 
 
-# JSON beside the weights.
+# The JSON files beside the weights.
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_wrong_settings(saved, kind, name, values, words):
     check_refused(folder, *words)
 
 
-# Tensors of other models.
+# Tensors of unknown models.
 
 
 def ones(*shape):
@@ -291,7 +291,7 @@ def test_tensors_too_many(saved, kind, name, words):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_each_missing_tensor_is_found(saved, kind):
-    """The layers behind it exist or not by its name alone, so some are only fewer layers."""
+    """Without some names a layer seems not to exist, so that the model only has fewer layers."""
     folder = saved(kind)
     file = folder / "model.safetensors"
     whole = file.read_bytes()
@@ -355,7 +355,7 @@ def test_rectangles_need_a_stated_size(saved, kind):
 
 
 def test_numbers_in_names_do_not_allocate(saved):
-    """A block number of a billion is one block, of which the others are missing."""
+    """A block number of a billion allocates nothing: the error names a missing block."""
     folder = saved("timm")
     extra = {"blocks.1000000000.norm1.weight": ones(12)}
     safetensors_models.rewrite(folder, lambda tensors: tensors | extra)
@@ -370,7 +370,7 @@ def test_neither_layout(tmp_path):
 
 
 def test_refused_files_are_closed(saved):
-    """Warnings of unclosed files are errors in this suite; what is refused must be closed too."""
+    """Rejected files must be closed too: warnings of unclosed files are errors in the tests."""
     folder = saved("timm")
     safetensors_models.change(folder / "config.json", num_classes=6)
     for _ in range(50):

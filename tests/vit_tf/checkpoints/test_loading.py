@@ -1,4 +1,4 @@
-"""What a file and a model that differ do to each other: heads, grids, class tokens, positions."""
+"""Loading when file and model differ: heads, grids, class tokens, positions."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ HEADS = [*itertools.product((None, 7), (0, 5))]
 
 
 def expected_reset(mode, model_r, model_k, file_r, file_k):
-    """Which head keys of the model get fresh values, or None where the load must be refused.
+    """The head keys of the model that are initialised again, or None if the load must fail.
 
     `r` is the representation size or None, `k` the number of classes. A model without a head has
     nothing that could mismatch the file's.
@@ -58,7 +58,8 @@ def test_head_modes(model_r, model_k, file_r, file_k, tmp_path):
             assert not now["head/kernel"].any() and (now["head/bias"] == -3).all()
         if "pre_logits/kernel" in reset:
             assert not now["pre_logits/bias"].any()
-            # LeCun's truncated normal, neither the file's values nor what was there.
+            # LeCun's truncated normal: neither the values of the file nor the earlier values of the
+            # model.
             assert np.abs(now["pre_logits/kernel"]).max() <= 2 / 0.8796 / math.sqrt(12)
             assert now["pre_logits/kernel"].std() > 0.1
 
@@ -87,7 +88,7 @@ def test_unfinished_head_is_a_mismatch(tmp_path):
     [((12, 12), (20, 24)), ((11, 14), (20, 24)), ((8, 12), (12, 8)), ((16, 4), (8, 8))],
 )
 def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
-    """Also where both grids have as many patches: 2 x 3 is not 3 x 2."""
+    """This includes grids with the same number of patches: 2 x 3 differs from 3 x 2."""
     donor = tiny.model(seed=1, image_size=source, classifier=classifier)
     model = tiny.model(seed=2, image_size=target, classifier=classifier)
     path = saved(donor, tmp_path / "model.npz")
@@ -139,7 +140,7 @@ def test_grids_that_do_not_fit(source_grid, words, tmp_path):
 @pytest.mark.parametrize("classifier", ["token", "gap"])
 @pytest.mark.parametrize("image_size", [(11, 14), (8, 32)])
 def test_the_models_own_grid_is_tried_before_the_square(classifier, image_size, tmp_path):
-    """A file without sidecar that does not fill a square, 2 x 3, and one that would, 2 x 8."""
+    """Without a sidecar: 6 positions, which form no square, and 16, which could be 4 x 4."""
     donor = tiny.model(seed=1, image_size=image_size, classifier=classifier)
     model = tiny.model(seed=2, image_size=image_size, classifier=classifier)
     report = vit_tf.load_npz(model, saved(donor, tmp_path / "model.npz", sidecar=False))

@@ -1,4 +1,4 @@
-"""An open checkpoint of any format: the same attributes, and each file is read once."""
+"""An open checkpoint has the same attributes in any format, and each file is read once."""
 
 import json
 
@@ -15,7 +15,7 @@ LABELS = ("a", "b", "c", "d", "e")
 
 
 def written(model, folder, layout):
-    """The path of a model with its preprocessing, and that preprocessing."""
+    """The path of a saved model with preprocessing, and that preprocessing."""
     preprocessing = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
     if layout == "published":
         path = folder / "model.npz"
@@ -50,7 +50,7 @@ def test_attributes_of_every_format(layout, tmp_path):
 
 @pytest.mark.parametrize("layout", ["published", "timm"])
 def test_files_are_read_once(layout, tmp_path):
-    """All that is asked of an open checkpoint is of the files that were opened."""
+    """All attributes of an open checkpoint come from the files that were opened at first."""
     model, other = tiny.model(seed=1), tiny.model(seed=2)
     path, preprocessing = written(model, tmp_path, layout)
     with open_checkpoint(path) as checkpoint:
@@ -112,7 +112,7 @@ def test_a_sidecar_that_contradicts_the_arrays(kind, tmp_path):
 
 
 def test_old_names_in_a_sidecar_are_named(tmp_path):
-    """The message of the configuration, with the file that it is about."""
+    """The error is the message of the configuration, with the name of the file."""
     path = saved(vit_tf.create_model(BIT), tmp_path / "model.npz")
     file = tmp_path / "model.npz.json"
     file.write_text(file.read_text().replace("stage_depths", "units"))

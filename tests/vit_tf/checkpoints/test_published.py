@@ -56,7 +56,7 @@ def test_round_trip_is_bitwise(form, tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_file_holds_the_published_arrays(form, tmp_path):
-    """Every array against a conversion by hand: names, shapes, and q | k | v unpacked."""
+    """Every array equals a conversion by hand: names, shapes, and unpacked q | k | v."""
     model = tiny.model(**FORMS[form])
     arrays, expected = read(saved(model, tmp_path / "model.npz")), params_of(model)
     assert arrays.keys() == expected.keys()
@@ -74,7 +74,7 @@ def test_round_trip_under_other_policies(dtype, tmp_path):
 
 
 def published_shapes():
-    """ViT-B/16 with pre-logits and 21843 classes, as the released file has it."""
+    """The shapes of ViT-B/16 with pre-logits and 21843 classes, as in the released file."""
     shapes = {
         "cls": (1, 1, 768),
         "embedding/kernel": (16, 16, 3, 768),
@@ -127,7 +127,7 @@ def test_other_names_load_by_value(prefix, rename, tmp_path):
 
 @pytest.mark.parametrize("prefix", ["opt/target/", "params/", "params/img/"])
 def test_the_rest_of_a_training_state_is_ignored(prefix, tmp_path):
-    """Step counters are integers; the text tower of a contrastive model is not ours."""
+    """Step counters are integers; the text model of a contrastive model is not supported."""
     donor, model = tiny.model(seed=1), tiny.model(seed=2)
     arrays = {prefix + key: value for key, value in params_of(donor).items()}
     arrays["opt/state/step"] = np.int32(7)
@@ -159,7 +159,7 @@ def big_vision(model, scanned):
 @pytest.mark.parametrize("scanned", [False, True], ids=["blocks", "scanned"])
 @pytest.mark.parametrize("classifier", ["token", "gap"])
 def test_big_vision_files_load_by_value(classifier, scanned, tmp_path):
-    """The class token there holds its position as well: the same function of the image."""
+    """big_vision adds the position to the stored class token; the model output is the same."""
     donor = tiny.model(seed=1, classifier=classifier)
     model = tiny.model(seed=2, classifier=classifier)
     arrays = {f"params/{key}": value for key, value in big_vision(donor, scanned).items()}
@@ -202,7 +202,7 @@ def test_report_text(tmp_path):
 @pytest.mark.parametrize("form", [form for form in FORMS if "positions" not in form])
 @pytest.mark.parametrize("rename", [str, linen], ids=["old", "linen"])
 def test_config_is_read_off_the_arrays(form, rename, tmp_path):
-    """All but pooling and what shapes cannot tell; leftover pixels are not in the file."""
+    """Everything except pooling and values that shapes do not show, such as left-over pixels."""
     model = tiny.model(**FORMS[form])
     arrays = {rename(key): value for key, value in params_of(model).items()}
     path = write(tmp_path / "model.npz", arrays, {"grid": list(model.grid)})
@@ -239,7 +239,7 @@ def test_sidecar_holds_what_the_layout_has_no_place_for(tmp_path):
 
 
 def test_mirrored_model_round_trip(tmp_path):
-    """Variables of a strategy have one value per replica; the file has one."""
+    """Variables of a strategy have one value per replica; the file has one value."""
     donor = tiny.model(seed=1)
     path = saved(donor, tmp_path / "one.npz")
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

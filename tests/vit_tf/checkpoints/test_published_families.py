@@ -64,7 +64,7 @@ def shapes_of(name, **fields):
     "name, arrays, values", [("R26+ViT-S/32", 287, 44_456_467), ("R50+ViT-L/32", 551, 350_358_931)]
 )
 def test_released_hybrids(name, arrays, values):
-    """docs/paper.md B.3: names by the rule, counts as published."""
+    """docs/paper.md B.3: names follow the rule, parameter counts are as published."""
     shapes = shapes_of(name, num_classes=21843)
     assert len(shapes) == arrays
     assert sum(math.prod(shape) for shape in shapes.values()) == values
@@ -102,7 +102,7 @@ def test_embeddings_of_other_hybrids(name, shape):
 
 
 def test_names_of_bit_are_the_golden_files(golden):
-    """The file with the reference's own names, and what `save_npz` writes for the same model."""
+    """`save_npz` writes the same names as the reference code."""
     prefix = "params/"
     names = {key[len(prefix) :] for key in golden("bit_tiny") if key.startswith(prefix)}
     config = vit_tf.ResNetConfig(stage_depths=(2, 2, 1), width=0.5, num_classes=7, image_size=64)
@@ -110,7 +110,7 @@ def test_names_of_bit_are_the_golden_files(golden):
 
 
 def test_norms_of_hybrids_are_written_as_released(tmp_path):
-    """With three axes in front, and read with or without."""
+    """Written with three leading axes of size 1; read with or without them."""
     model, fresh = MODELS["hybrid"](1), MODELS["hybrid"](2)
     path = saved(model, tmp_path / "a.npz")
     arrays = read(path)
@@ -143,7 +143,7 @@ def test_numbered_layers_of_bit(prefix, numbered, tmp_path):
 @pytest.mark.parametrize("kind", ["MAP", "MAP, learned positions", "token, fixed positions"])
 @pytest.mark.parametrize("scanned", [False, True])
 def test_big_vision_files(kind, scanned, tmp_path):
-    """Linen names under params/, positions at the top, blocks in one array."""
+    """Linen names under params/, positions at the top, all blocks stacked in one array."""
     model, fresh = MODELS[kind](1), MODELS[kind](2)
     arrays = {}
     for key, value in published_arrays(model):
@@ -251,7 +251,7 @@ MEANING = {
 
 @pytest.mark.parametrize("field", MEANING)
 def test_weights_that_would_mean_something_else(field, tmp_path):
-    """They fit, and the sidecar says that they were trained for another formula."""
+    """The shapes fit, but the sidecar says that the weights were trained with another formula."""
     kind, fields = MEANING[field]
     model = MODELS[kind]()
     path = saved(model, tmp_path / "m.npz")
@@ -294,7 +294,7 @@ def test_map_pooling_equals_numpy():
 
 
 def test_fixed_positions_are_the_formula():
-    """Token by token: sin(x w), cos(x w), sin(y w), cos(y w)."""
+    """Computed token by token: sin(x w), cos(x w), sin(y w), cos(y w)."""
     model = MODELS["token, fixed positions"]()
     table = model.position_embedding.table
     assert table.shape == (7, 12) and not table[0].any()

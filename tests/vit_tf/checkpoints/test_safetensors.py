@@ -1,4 +1,4 @@
-"""Layouts of other projects: names, values in both directions, and what surrounds the weights."""
+"""Layouts of other projects: names, values in both directions, and metadata of the files."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS, rescaled
 from vit_tf.weights import open_checkpoint
 
-# One table of what a layout can express: the layout and the fields of a model.
+# The models that a layout can store: the layout and the fields of a model.
 EXPRESSIBLE = {
     "hf token": ("huggingface", tiny.config(**HUGGINGFACE)),
     "hf tanh": ("huggingface", tiny.config(layer_norm_epsilon=1e-3)),
@@ -49,7 +49,7 @@ EXPRESSIBLE = {
 def test_without_a_stated_size_the_models_own_grid_is_tried_first(
     layout, fields, image_size, tmp_path
 ):
-    """Tables of 2 x 3, no square, and of 2 x 8, which could be 4 x 4."""
+    """Tables of 2 x 3 positions, which form no square, and of 2 x 8, which could be 4 x 4."""
     donor = tiny.model(seed=1, heads=1, image_size=image_size, **fields)
     model = tiny.model(seed=2, heads=1, image_size=image_size, **fields)
     safetensors_models.save(donor, tmp_path, layout)
@@ -76,7 +76,7 @@ def test_round_trip_is_bitwise(tmp_path, name):
     assert checkpoint.preprocessing == preprocessing
     for ours, theirs in zip(tiny.values(model), tiny.values(again), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    # A file by itself, and written once more: the same bytes.
+    # Writes the loaded model again: the same bytes.
     safetensors_models.save(again, tmp_path / "again", layout, preprocessing)
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
@@ -157,7 +157,7 @@ HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
     ],
 )
 def test_names_and_shapes(tmp_path, layout, config, names):
-    """Against names written down from transformers 5.23.0 and timm 1.0.31."""
+    """Compares with names that were copied from transformers 5.23.0 and timm 1.0.31."""
     safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
     expected = {}
     for name, shape in names.items():
@@ -177,13 +177,13 @@ def test_convolution_by_hand():
     ours = np.arange(12.0).reshape(1, 2, 2, 3)
     (theirs,) = rule.unpack([ours])
     assert rule.names == {"a.weight": (3, 2, 1, 2)} and theirs.shape == (3, 2, 1, 2)
-    # Output 1, input 0, row 0, column 1 is ours[0, 1, 0, 1].
+    # Output 1, input 0, row 0, column 1 is kernel[0, 1, 0, 1] of this project.
     assert theirs[1, 0, 0, 1] == 7.0
     np.testing.assert_array_equal(rule.pack([theirs])[0], ours)
 
 
 def test_packed_projections_by_hand():
-    """Two inputs, two heads of one channel: rows of their weight are q0, q1, k0, k1."""
+    """Two inputs, two heads of one channel: rows of the packed weight are q0, q1, k0, k1."""
     kernel, bias = linear("qk", ["query", "key"], (2,), (2, 1))
     weight = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
     query, key = kernel.pack([weight])
@@ -195,7 +195,7 @@ def test_packed_projections_by_hand():
 
 
 def test_heads_to_width_by_hand():
-    """The projection after attention: a row of theirs is one output channel, columns are heads."""
+    """The projection after attention: weight rows are output channels, columns are heads."""
     kernel, bias = linear("out", "out", (2, 1), (2,))
     ours = kernel.pack([np.array([[1.0, 2.0], [3.0, 4.0]])])[0]
     np.testing.assert_array_equal(ours, [[[1, 3]], [[2, 4]]])
@@ -231,12 +231,12 @@ def test_the_library_reads_what_is_written(tmp_path):
         )
         with contextlib.closing(SafetensorsFile(tmp_path / "model.safetensors")) as ours:
             assert set(file.keys()) == set(ours.shapes)
-            for name in file.keys():  # noqa: SIM118 - it is no dictionary
+            for name in file.keys():  # noqa: SIM118 - not a dictionary
                 np.testing.assert_array_equal(file.get_tensor(name), ours.read(name))
 
 
 def test_pixel_range_is_folded_exactly():
-    """Against the source's first convolution on its own input, in float64."""
+    """Compares with the source's first convolution on its own input range, in float64."""
     rng = np.random.default_rng(0)
     kernel, bias = rng.normal(size=(2, 3, 3, 4)).astype("f4"), rng.normal(size=4).astype("f4")
     pixels = rng.uniform(0, 255, (2, 3, 3))
@@ -250,7 +250,7 @@ def test_pixel_range_is_folded_exactly():
 
 @pytest.mark.parametrize("rescale", [1 / 255, 1 / 127.5])
 def test_pixel_range_of_a_file(tmp_path, rescale):
-    """Logits of the folded model on [-1, 1] are those of the plain one on the source's range."""
+    """The folded model on [-1, 1] has the logits of the original model on the source's range."""
     model = tiny.model(**HUGGINGFACE)
     safetensors_models.save(model, tmp_path, "huggingface")
     safetensors_models.change(
@@ -283,7 +283,7 @@ def test_rescaled_kernels_standardise_alike(a, b):
 
 
 def test_published_epsilons_of_bit_are_rescaled(tmp_path):
-    """BiT adds 1e-10, timm 1e-8: the kernels become ten times as large."""
+    """BiT adds 1e-10 and timm 1e-8, so the kernels become ten times as large."""
     model = vit_tf.create_model(BIT.replace(variance_epsilon=1e-10))
     tiny.randomize(model)
     safetensors_models.save(model, tmp_path, "timm")

@@ -1,4 +1,4 @@
-"""What safetensors files leave to the JSON files beside them, and what is assumed without them."""
+"""Settings of safetensors models from the JSON files beside them, and their defaults."""
 
 import json
 
@@ -95,7 +95,7 @@ def test_labels(tmp_path):
 
 
 def test_both_spellings_of_huggingface(tmp_path):
-    """Names as they are in memory since version 5, with and without the prefix."""
+    """Parameter names as in memory since version 5, with and without the prefix."""
     model = tiny.model(**HUGGINGFACE)
     safetensors_models.save(model, tmp_path, "huggingface")
     spellings = [
@@ -136,7 +136,7 @@ def test_unused_parts_are_dropped_and_noted(tmp_path):
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 def test_weights_alone(tmp_path, layout):
-    """What nothing states is assumed, and said."""
+    """Settings that no file states get default values, which the notes report."""
     config = tiny.config(hidden_size=128, heads=2, image_size=12)
     safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
     for path in tmp_path.glob("*.json"):

@@ -1,4 +1,4 @@
-"""What a safetensors layout cannot express, and that a failure to write leaves the old files."""
+"""Models that a safetensors layout cannot store; failed writes keep the old files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Saving a published file: whole or not at all, whatever fails."""
+"""Saving a published file is atomic, whatever fails."""
 
 import json
 import resource
@@ -12,7 +12,7 @@ from tests.vit_tf.checkpoints.npz_files import saved
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path):
-    """The disk is full: what was there stays, and nothing else is left."""
+    """When the disk is full, the old file stays and no other file is left."""
     path = saved(tiny.model(seed=1), tmp_path / "model.npz")
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -49,7 +49,7 @@ def test_a_first_save_that_fails_leaves_nothing(tmp_path):
 
 
 def test_saving_over_a_file_replaces_it(tmp_path):
-    """Also a larger one, and its sidecar."""
+    """This includes a larger file and its sidecar."""
     path = saved(tiny.model(seed=1, layers=4, image_size=16), tmp_path / "model.npz")
     model = tiny.model(seed=2)
     vit_tf.save_npz(model, path)

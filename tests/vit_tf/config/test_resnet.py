@@ -1,4 +1,4 @@
-"""The configurations of stems and residual networks: checked values, JSON."""
+"""The configurations of stems and residual networks: validation, JSON."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is said of sizes that may not be meant."""
+"""Notes about sizes that are probably mistakes."""
 
 import warnings
 
@@ -14,7 +14,7 @@ from vit_tf.config.size_notes import MANY_TOKENS, one_patch, size_notes
     [
         ({"image_size": (4, 7)}, True),
         ({"image_size": (4, 8)}, False),
-        # The feature map of 32 x 32 pixels has one.
+        # The feature map of 32 x 32 pixels has a single pixel.
         ({"image_size": 32, "patch_size": 1, "stem": (1, 1, 1, 1)}, True),
         ({"image_size": 64, "patch_size": 1, "stem": (1, 1, 1, 1)}, False),
     ],
@@ -37,7 +37,8 @@ def test_one_patch(fields, single):
         ({"image_size": (11, 13)}, "3 rows of pixels at the bottom and 1 column of pixels at the"),
         ({"image_size": (9, 12)}, "1 row of pixels at the bottom (9 x 12 pixels in patches of 4)"),
         ({"image_size": (8, 14)}, "No patch reads 2 columns of pixels at the right"),
-        # The last of 5 x 5 feature pixels, each of 4 x 4; a stem rounds up, so 17 leave none over.
+        # The last row of 5 x 5 feature pixels, each of 4 x 4, is left over. A stem rounds up: 15
+        # pixels give 4 feature pixels.
         ({"image_size": 20, "patch_size": 2, "stem": (1,)}, "4 rows of pixels"),
         ({"image_size": 15, "patch_size": 2, "stem": (1,)}, None),
     ],

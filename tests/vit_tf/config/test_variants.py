@@ -1,4 +1,4 @@
-"""Names of models and what they stand for."""
+"""The names of models and their configurations."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_names_are_the_papers():
     ],
 )
 def test_hybrids_are_the_papers(name, grid, grid_at_384, channels):
-    """docs/paper.md C.3: sides are halved as often as the total reduction says, rounding up."""
+    """docs/paper.md C.3: the total reduction gives the number of halvings; each rounds up."""
     config = get_variant(name)
     assert (config.grid, config.replace(image_size=384).grid) == (grid, grid_at_384)
     assert config.stem.channels == channels

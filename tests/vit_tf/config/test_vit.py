@@ -1,4 +1,4 @@
-"""The configuration of a ViT: checked values, near and old names, JSON."""
+"""The configuration of a ViT: validation, near and old names, JSON."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import vit_tf
 from tests.vit_tf import tiny
 from vit_tf.config import RENAMED_FIELDS, ResNetConfig, StemConfig, ViTConfig
 
-# A legal value other than the default for every field.
+# For every field a valid value other than the default.
 OTHER = {
     "hidden_size": 16,
     "mlp_size": 24,
@@ -145,7 +145,7 @@ def test_values_out_of_range(name, value, words):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["layer_norm_epsilon", "head_bias"])
 def test_numbers_are_finite(name, value):
-    """JSON files may hold NaN and Infinity; a model made of them computes nothing."""
+    """JSON files may hold NaN and Infinity, which a configuration must reject."""
     with pytest.raises(ValueError, match=name):
         tiny.config(**{name: value})
 
@@ -216,7 +216,7 @@ def test_missing_fields_are_named(fields):
 
 @pytest.mark.parametrize("fields", [None, 5, "ViT-B/16", ["hidden_size"]])
 def test_from_dict_refuses_what_is_no_dictionary(fields):
-    """What a hostile sidecar may hold in place of the configuration."""
+    """Values that a hostile sidecar may have in place of the configuration."""
     with pytest.raises((TypeError, ValueError), match="ViTConfig|model field"):
         ViTConfig.from_dict(fields)
 

@@ -1,4 +1,4 @@
-"""Decoding against Pillow; what is odd is converted as documented, what is hostile is refused."""
+"""Decoding against Pillow: unusual images are converted as documented, hostile ones rejected."""
 
 import io
 import struct
@@ -19,7 +19,7 @@ READABLE, UNREADABLE = hostile.readable(), hostile.unreadable()
 
 @pytest.fixture(scope="module")
 def in_graph():
-    """`decode_image` as training and exports run it."""
+    """`decode_image` in a graph, as in training and exports."""
     return tf.function(decode_image, [tf.TensorSpec([], tf.string)])
 
 
@@ -30,7 +30,7 @@ def _encode(image, file_format, **options):
 
 
 def _pillow(mode="RGB", size=(53, 37)):
-    """Random image with a second half that is smooth."""
+    """A random image whose second half is smooth."""
     image = Image.fromarray(pixels(size[1], size[0]))
     image.paste((200, 30, 90), (size[0] // 2, 0, *size))
     return image.convert(mode)
@@ -47,7 +47,7 @@ def _pillow(mode="RGB", size=(53, 37)):
         ("GIF", "P", 0),
         ("BMP", "RGB", 0),
         ("BMP", "L", 0),
-        # JPEG decoders may differ by rounding; TensorFlow takes the fast transform.
+        # JPEG decoders differ by rounding; TensorFlow uses the fast transform.
         ("JPEG", "RGB", 8),
         ("JPEG", "L", 8),
         ("JPEG", "CMYK", 8),
@@ -111,7 +111,7 @@ def test_hostile_files_are_refused(name, in_graph):
 
 
 def test_adobes_mark_says_that_cmyk_is_inverted():
-    """Without it the stored values are amounts of ink; Pillow takes them as inverted always."""
+    """Without the mark the values are amounts of ink; Pillow always treats them as inverted."""
     contents = READABLE["CMYK"][1]
     place = contents.index(b"\xff\xee")
     length = int.from_bytes(contents[place + 2 : place + 4], "big")
@@ -124,7 +124,7 @@ def test_adobes_mark_says_that_cmyk_is_inverted():
 
 
 def test_size_of_a_gif_is_that_of_its_first_frame():
-    """Pillow shows the canvas, TensorFlow the largest frame."""
+    """Pillow reports the canvas, TensorFlow the largest frame."""
     gif = bytearray(READABLE["animated GIF"][1])
     second = hostile.gif_frames(gif)[0][1]
     gif[6:10] = bytes([200, 0, 100, 0])  # a larger canvas
@@ -133,7 +133,7 @@ def test_size_of_a_gif_is_that_of_its_first_frame():
 
 
 def test_frames_of_a_gif_that_are_not_wanted_are_not_even_read():
-    """What TensorFlow gets to decode ends after the first frame."""
+    """The bytes that TensorFlow decodes end after the first frame."""
     bomb = hostile.gif_bomb(side=20, frames=50)
     whole, size = decoding._first_frame_of_gif(tf.constant(bomb))
     (first,), end = hostile.gif_frames(whole.numpy())
@@ -154,7 +154,7 @@ def test_a_gif_of_too_many_blocks_is_refused(monkeypatch):
 
 
 def test_the_limit_counts_pixels():
-    """What a header may claim goes to the decoder, which finds no such image behind it."""
+    """A header at the limit passes the check; then the decoder fails for lack of pixels."""
     png = bytearray(READABLE["1 x 1"][1])
     for sides, text in (((2**9, 2**18), "Invalid PNG"), ((2**9, 2**18 + 1), "claims more than")):
         png[16:24] = struct.pack(">II", *sides)

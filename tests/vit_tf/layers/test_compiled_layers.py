@@ -1,4 +1,4 @@
-"""Models run in the compiled ops wherever these can, and give what plain TensorFlow gives."""
+"""Models use the compiled ops where possible, with the same results as plain TensorFlow."""
 
 import warnings
 
@@ -53,7 +53,7 @@ def test_training_gives_what_the_reference_gives(policy, dtype):
     with custom_ops.implementation("reference"):
         expected_loss, expected = train(model, images)
     name = policy.removeprefix("mixed_")
-    name = "float32" if name == "float64" else name  # As the loss and its gradient.
+    name = "float32" if name == "float64" else name  # the dtype of the loss and its gradient
     assert_close(loss, expected_loss.numpy().astype(np.float64), name, "model")
     largest = max(np.abs(gradient).max() for gradient in expected)
     for variable, actual, other in zip(model.trainable_variables, gradients, expected, strict=True):
@@ -72,7 +72,7 @@ def test_uint8_images_are_mapped_in_the_op():
 
 
 def test_what_takes_the_reference():
-    """Dropout of attention weights in training, and a stem that is a convolution."""
+    """Dropout of attention weights in training, and a stem of convolutions."""
     model = tiny.model(attention_dropout=0.1)
     images = tf.constant(tiny.images())
     assert compiled_ops(tf.function(lambda x: model(x)), images) == INFERENCE
@@ -116,7 +116,7 @@ def test_jit_is_supported_unless_the_compiled_ops_are_demanded(monkeypatch):
     model = tiny.model()
     with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
         model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
-    model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)  # Without XLA, then.
+    model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)  # runs without XLA
 
 
 def test_keras_fit_under_xla_and_without():

@@ -1,4 +1,4 @@
-"""Random layers: their statistics, and draws that do not depend on how a batch is split."""
+"""Random layers: their statistics; the split of a batch does not change their draws."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ RANDOM = {"dropout": 0.3, "attention_dropout": 0.4, "stochastic_depth": 0.5}
 
 
 def mask(layer, shape, seed=0, step=0, first=0):
-    """What the layer multiplies its input with at that place in training."""
+    """The factors that the layer applies to its input at that position in training."""
     with RandomContext(seed, step, tf.range(first, first + shape[0])):
         return np.asarray(layer(tf.ones(shape), training=True))
 
@@ -29,7 +29,7 @@ def slices(sizes):
 @pytest.mark.parametrize("sizes", SPLITS)
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 3), (4, 4), (2, 3, 3)])
 def test_draws_of_slices_are_those_of_the_whole(shape, sizes):
-    """Also where the values of one example do not fill Philox's groups of four."""
+    """This includes examples whose number of values is not a multiple of Philox's four."""
     step, offset = tf.constant(7, tf.int64), 1000
 
     def draw(first, count):
@@ -110,7 +110,7 @@ def test_another_place_in_training_draws_independently(layer, other):
         drawn = mask(layer(0.5, stream=7), (4096, 1))
     else:
         drawn = mask(layer(0.5, stream=6), (4096, 1), **other)
-    # With first=64 all but 64 rows are the same rows, shifted.
+    # With first=64 all rows except 64 are the same, shifted by 64.
     if other == {"first": 64}:
         np.testing.assert_array_equal(drawn[:-64], base[64:])
     assert np.mean(base == drawn) == pytest.approx(0.5, abs=0.04)
@@ -184,7 +184,7 @@ def test_inference_and_rate_zero_change_nothing(layer):
 
 @pytest.mark.parametrize("layer", [Dropout, StochasticDepth])
 def test_without_a_context_every_call_draws_anew(layer):
-    """Plain Keras: the masks come from a SeedGenerator that `set_random_seed` governs."""
+    """Plain Keras: masks come from a SeedGenerator, which `set_random_seed` controls."""
     inputs = tf.ones([64, 4, 4])
 
     def three_masks():
@@ -219,7 +219,7 @@ def test_a_context_ends_with_its_block():
 
 
 def random_layers(model):
-    """The Dropout and StochasticDepth layers by the places of docs/paper.md A.7."""
+    """The Dropout and StochasticDepth layers by their positions in docs/paper.md A.7."""
     places = {"embedding": model.embedding_dropout}
     for index, block in enumerate(model.blocks):
         places |= {
@@ -235,7 +235,7 @@ def random_layers(model):
 
 @pytest.mark.parametrize("fields", [{}, {"representation_size": 7}, {"classifier": "gap"}])
 def test_dropout_is_where_the_paper_puts_it(fields):
-    """Training equals the equations with the very masks the layers draw, and nothing else."""
+    """Training equals the equations with the masks that the layers draw."""
     model = tiny.model(**RANDOM, **fields)
     images, tokens = tiny.images(4), model.num_prefix_tokens + 6
     shapes = {"weights": (4, 3, tokens, tokens), "hidden": (4, tokens, 20)}
@@ -243,7 +243,7 @@ def test_dropout_is_where_the_paper_puts_it(fields):
         place: mask(layer, shapes.get(place.split("/")[-1], (4, tokens, 12)))
         for place, layer in random_layers(model).items()
     }
-    # The first block keeps its branches always.
+    # The first block always keeps its branches.
     assert (masks["0/attention branch"] == 1).all() and (masks["0/mlp branch"] == 1).all()
     assert all((drawn == 0).any() for name, drawn in masks.items() if "0/" not in name)
     with RandomContext(0, 0, tf.range(4)):
@@ -261,7 +261,7 @@ def test_random_layers_share_no_stream():
 
 
 def test_rates():
-    """One dropout rate for all places; stochastic depth rises linearly to the last block."""
+    """All positions have one dropout rate; the stochastic depth rate rises with the block."""
     places = random_layers(tiny.model(**RANDOM, layers=5))
     for place, layer in places.items():
         kind = place.split("/")[-1]

@@ -1,4 +1,4 @@
-"""The contract that every exported layer keeps, and what each layer computes."""
+"""The requirements for every exported layer, and the results of each layer."""
 
 import inspect
 import json
@@ -25,7 +25,7 @@ UNIT = {
     "deviation_epsilon": 1e-4,
 }
 PLACES = {"grid": (1, 5), "num_prefix_tokens": 1}
-# layer -> (a value other than the default for every argument of its constructor, input shape).
+# layer -> (for every constructor argument a value other than the default, input shape).
 CASES = {
     "BottleneckUnit": (UNIT, (7, 5, 32)),
     "ClassToken": ({}, TOKENS),
@@ -95,7 +95,7 @@ def draw(name, count=2, seed=0):
 
 
 def tokens_of(outputs):
-    """The tokens of a layer that returns them alone or with taps."""
+    """The tokens of a layer that returns tokens, or tokens and taps."""
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
@@ -131,7 +131,7 @@ def test_no_exported_layer_is_missing():
 
 @every_layer
 def test_cases_leave_no_argument_at_its_default(name):
-    # Of `__init__`, not of the class: Python 3.11.2 sees through Keras' `__new__` differently.
+    # The signature of `__init__`: Python 3.11.2 reports Keras' `__new__` for the class.
     inherited = inspect.signature(keras.layers.Layer.__init__).parameters
     parameters = inspect.signature(getattr(layers, name).__init__).parameters
     own = {key: value for key, value in parameters.items() if key not in inherited}
@@ -147,7 +147,7 @@ def test_config_survives_json(name):
     values = CASES[name][0]
     assert config.keys() - keras.layers.Layer().get_config().keys() == values.keys()
     assert config.keys() >= {"name", "trainable", "dtype"}
-    # Which implementation runs belongs to a process, not to a saved layer.
+    # The implementation is a setting of the process; a saved layer does not store it.
     kept = values | ({"implementation": "auto"} if "implementation" in values else {})
     written = {key: x.to_dict() if key == "config" else x for key, x in kept.items()}
     assert {key: config[key] for key in written} == written
@@ -228,7 +228,7 @@ def test_one_fit_step_changes_every_variable(name):
 @every_layer
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_keras_file_round_trip(name, policy, tmp_path, monkeypatch):
-    # A loaded layer chooses anew, and only the same implementation gives the same bits.
+    # A loaded layer selects its implementation again; only the same one gives the same bits.
     monkeypatch.setenv("VIT_OPS", "reference")
     model = in_model(name, dtype=policy)
     tiny.randomize(model)
@@ -339,7 +339,7 @@ def test_illegal_arguments(create, words):
 
 @pytest.mark.parametrize("name", ["EncoderBlock", "MultiHeadAttention", "PatchEmbedding"])
 def test_implementation_reaches_the_op(name):
-    """A choice that does not exist is refused, so it was not ignored."""
+    """An unknown implementation raises an error, so the argument is not ignored."""
     values = CASES[name][0] | {"implementation": "sorcery"}
     values.pop("form", None)
     with pytest.raises(ValueError, match="sorcery"):

@@ -22,7 +22,7 @@ def test_every_kind_has_a_layer():
 
 @pytest.mark.parametrize("kind", POSITION_LAYERS)
 def test_a_layer_adds_its_table(kind):
-    """The fused patch embedding adds the table in place of a call."""
+    """The fused patch embedding adds the table itself, without calling the layer."""
     layer = built(kind)
     assert layer.is_learned == (kind == "learned_1d") == bool(layer.variables)
     tokens = tf.random.normal((2, 7, 12))
@@ -62,7 +62,7 @@ def test_resize_vectors():
     "old, new", [(7, 12), (14, 24), (14, 32), (16, 27), (16, 37), (24, 14), (12, 7), (14, 28)]
 )
 def test_resize_equals_scipy_zoom(old, new):
-    """The call in the reference code, at pairs where its boundary mode does not round badly."""
+    """The call in the reference code, for sizes at which its boundary mode is accurate."""
     from scipy import ndimage
 
     table = np.random.default_rng(old * new).uniform(-1, 1, (1 + old * old, 5)).astype(np.float32)

@@ -30,7 +30,7 @@ def canonical(file, prefix):
 
 @pytest.fixture
 def load(golden, tmp_path):
-    """`load(name, **fields)`: the arrays of a golden file and the model it describes, loaded."""
+    """`load(name, **fields)`: the arrays of a golden file, and the configured model with them."""
 
     def create(name, **fields):
         file = golden(name)
@@ -50,7 +50,7 @@ def load(golden, tmp_path):
             )
         )
         path = tmp_path / f"{name}.npz"
-        # The reference's arrays as they are: Linen names under the prefix "params/".
+        # The reference's arrays unchanged: Linen names under the prefix "params/".
         np.savez(path, **{key: file[key] for key in file if key.startswith("params/")})
         pretrained = described.get("pretrained_image_size", described["image_size"])
         height, width = (pretrained,) * 2 if isinstance(pretrained, int) else pretrained
@@ -115,7 +115,7 @@ def test_resized_position_table(load):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_forward_agrees_with_the_reference(golden, name):
-    """The oracle of the other tests is itself held against the paper's code."""
+    """The oracle of the other tests also agrees with the paper's code."""
     file = golden(name)
     described = read_description(file)
     params = {key: value.astype(np.float64) for key, value in canonical(file, "params/").items()}
@@ -134,7 +134,7 @@ def test_numpy_forward_agrees_with_the_reference(golden, name):
     "field, mistake", [("activation", "gelu_erf"), ("layer_norm_epsilon", 1e-3)]
 )
 def test_known_mistakes_are_beyond_the_tolerance(load, name, field, mistake):
-    """The erf form of GELU, and the epsilon that Keras' LayerNorm has by itself."""
+    """The erf form of GELU, and the default epsilon of Keras' LayerNorm."""
     file, model = load(name, **{field: mistake})
     assert golden_excess(model(file["images"]), file["logits"]) > 2
 

@@ -1,4 +1,4 @@
-"""Hybrids and BiT ResNets against the code that the published weights were trained with."""
+"""Hybrids and BiT ResNets against the code that trained the published weights."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ BIT = "bit_tiny"
 
 @pytest.fixture
 def load(golden, tmp_path):
-    """`load(name)`: the arrays of a golden file, and the model that they alone describe, loaded."""
+    """`load(name)`: the arrays of a golden file, and a model built from the arrays alone."""
 
     def create(name):
         file = golden(name)
@@ -86,7 +86,7 @@ def layers(model, kind):
 
 
 def change(kind, only=lambda layer: True, **fields):
-    """A mistake in the layers of a kind."""
+    """A mistake: changes `fields` of the layers of a kind."""
 
     def make(model):
         changed = [layer for layer in layers(model, kind) if only(layer)]
@@ -118,7 +118,7 @@ def stride_on_the_first_convolution(model):
 
 
 def shortcut_from_the_input(model):
-    """In place of what the first norm and ReLU give."""
+    """A mistake: the shortcut takes the input instead of the output of the first norm and ReLU."""
     for unit in model.unit_layers:
         if unit.proj is not None:
 
@@ -160,14 +160,14 @@ MISTAKES = {
     "mistake, name", [(title, name) for title, (names, _) in MISTAKES.items() for name in names]
 )
 def test_known_mistakes_are_beyond_the_tolerance(load, mistake, name):
-    """docs/paper.md C.1 and C.2; smaller epsilons are told apart in `test_residual.py`."""
+    """docs/paper.md C.1 and C.2; `test_residual.py` tests smaller epsilons."""
     file, model = load(name)
     MISTAKES[mistake][1](model)
     assert golden_excess(model(file["images"]), file["logits"]) > 1
 
 
 def test_minus_infinity_around_the_pool_is_beyond_the_tolerance(load, monkeypatch):
-    """The published codes pad with zeros before the max-pool, as if they were pixels."""
+    """The published code pads with zeros before the max-pool, as if they were pixels."""
     file, model = load(BIT)
     pad = tf.pad
     monkeypatch.setattr(tf, "pad", lambda x, paddings: pad(x, paddings, constant_values=-np.inf))

@@ -1,4 +1,4 @@
-"""Float images that look like 0 .. 255 get one warning, outside of graphs."""
+"""Float images in a range like 0 .. 255 cause one warning, but not inside graphs."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_one_warning_for_a_model(model, dtype):
     images = tiny.images(dtype="uint8").astype(dtype)
     with pytest.warns(UserWarning, match=r"values in \[-1, 1\].* is 255: pass 0 .. 255"):
         model(images)
-    model(images)  # Another warning would be an error.
+    model(images)  # a second warning would be an error
 
 
 @pytest.mark.parametrize(

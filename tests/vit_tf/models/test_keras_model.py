@@ -11,7 +11,7 @@ import tensorflow as tf
 import vit_tf
 from tests.vit_tf import tiny
 
-# Wide enough for statistics, and no two fans equal.
+# Wide enough for statistics, and all fans differ.
 WIDE = {"hidden_size": 96, "mlp_size": 160, "patch_size": 8, "image_size": (56, 72)}
 FORMS = {
     "token": {},
@@ -33,11 +33,11 @@ def check_uniform(values, limit):
 
 
 def check_lecun(values, fan_in):
-    """Normal, truncated at two sigmas, sigma corrected so that the variance is 1 / fan_in."""
+    """Normal values truncated at two sigmas; sigma is corrected to a variance of 1 / fan_in."""
     cut = 2 / 0.87962566 / math.sqrt(fan_in)
     assert 0.98 * cut < np.abs(values).max() <= cut * (1 + 1e-6)
     assert values.std() == pytest.approx(1 / math.sqrt(fan_in), rel=0.03)
-    # A uniform distribution of that variance would have a kurtosis of 1.8; this one has 2.37.
+    # The kurtosis of a uniform distribution would be 1.8; of this distribution it is 2.37.
     assert (values**4).mean() / values.var() ** 2 == pytest.approx(2.37, abs=0.15)
 
 
@@ -111,7 +111,7 @@ def test_every_variable_gets_a_gradient(form, policy):
 
 @pytest.mark.parametrize("form", ["token", "gap"])
 def test_gradient_with_zero_head_reaches_only_the_head(form):
-    """The first step after creation: what the zero kernel lets through is nothing."""
+    """In the first step after creation the zero kernel of the head blocks all other gradients."""
     model = vit_tf.create_model(tiny.config(**FORMS[form]))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(tiny.images())[:, 0])
@@ -129,7 +129,7 @@ def test_gradient_with_zero_head_reaches_only_the_head(form):
     ],
 )
 def test_fit_trains_and_evaluates(policy, fields):
-    """Keras' own loop, as Keras compiles it, without a RandomContext."""
+    """Keras' own training loop with the default compile options, without a RandomContext."""
     model = tiny.model(dtype=policy, **fields)
     before = tiny.values(model)
     model.compile(
@@ -154,7 +154,7 @@ def test_fit_trains_and_evaluates(policy, fields):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_fit_compiles_with_xla(policy):
-    """Random layers on and no RandomContext: the draws come from Keras' seeds inside XLA."""
+    """Random layers are active without a RandomContext: XLA draws from Keras' seeds."""
     rates = {"dropout": 0.2, "attention_dropout": 0.1, "stochastic_depth": 0.2}
     model = tiny.model(dtype=policy, **rates)
     before = tiny.values(model)
@@ -163,14 +163,14 @@ def test_fit_compiles_with_xla(policy):
     history = model.fit(tiny.images(4), np.arange(4), batch_size=4, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     for variable, old in zip(model.variables, before, strict=True):
-        # Seeds are no weights, and must move as well: the next step draws anew.
+        # Seeds are not weights, but they must change too, so that the next step draws new values.
         assert np.any(np.array(variable.value) != old), variable.path
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("form", FORMS)
 def test_keras_file_round_trip(form, policy, tmp_path, monkeypatch):
-    # The loaded model chooses anew, and only the same implementation gives the same bits.
+    # The loaded model selects its implementation again; only the same one gives the same bits.
     monkeypatch.setenv("VIT_OPS", "reference")
     fields = FORMS[form] | {"dropout": 0.2, "layer_norm_epsilon": 1e-5, "head_bias": 2.0}
     model = tiny.model(dtype=policy, **fields, implementation="reference")
@@ -206,8 +206,8 @@ def test_weights_file_round_trip(tmp_path):
     np.testing.assert_array_equal(other(tiny.images()), model(tiny.images()))
 
 
-# What identifies a variable in a `.keras` file is made of class names, and of the names of those
-# attributes that hold layers: renaming one, or adding a list of layers, makes old files unreadable.
+# A `.keras` file identifies a variable by class names and by the names of attributes that hold
+# layers. Renaming one of them, or adding a list of layers, makes old files unreadable.
 VIT_PATHS = {
     "": "head",
     "layers/": "layer_normalization patch_embedding position_embedding",
@@ -276,7 +276,7 @@ def test_config_round_trip():
 
 
 def test_inside_a_functional_model():
-    """A symbolic call, as a backbone of somebody else's model."""
+    """A symbolic call, as a backbone inside another model."""
     backbone = tiny.model(num_classes=0)
     inputs = keras.Input((11, 14, 3))
     model = keras.Model(inputs, keras.layers.Dense(2)(backbone(inputs)))

@@ -1,4 +1,4 @@
-"""Hybrids and BiT ResNets against float64 NumPy, under every policy, size and form of call."""
+"""Hybrids and BiT ResNets against float64 NumPy, for every policy, size and way to call them."""
 
 import math
 
@@ -36,7 +36,7 @@ def resnet(size=(33, 50), dtype=None, stage_depths=(2, 1), **fields):
 
 
 def faint(images):
-    """Where epsilons matter: a thousandth of the contrast."""
+    """Images with a thousandth of the contrast, for which epsilons matter."""
     return (images * 1e-3).astype(np.float32)
 
 
@@ -63,7 +63,7 @@ def test_bit_equals_numpy(size):
 
 @pytest.mark.parametrize("epsilons", [(1e-5, (0.0, 1e-5)), (1e-6, (1e-10, 0.0))])
 def test_each_epsilon_of_a_hybrid_counts(epsilons):
-    """That of the norms, and the form of the standardisation; kernels here are small."""
+    """The epsilons of the norms, and of the standardisation of small kernels."""
     model, images = hybrid("two stages"), faint(tiny.images(2, (33, 50)))
     for unit in model.stem.unit_layers:
         scale = np.geomspace(1e-3, 1, unit.conv2.kernel.shape[-1]).astype(np.float32)
@@ -164,7 +164,7 @@ def test_keras_fit_and_file(kind, tmp_path, monkeypatch):
 
 
 def test_a_new_unit_is_its_shortcut():
-    """The last norm of a hybrid's unit starts at 0; BiT's head does."""
+    """The last norm of a hybrid's unit and the head of BiT are initialised with 0."""
     unit = layers.BottleneckUnit(32, strides=1, group_norm_epsilon=1e-6, **STANDARDIZATION)
     inputs = np.random.default_rng(0).normal(size=(2, 5, 5, 128)).astype(np.float32)
     np.testing.assert_array_equal(unit(inputs), np.maximum(inputs, 0))
@@ -215,7 +215,7 @@ def test_no_standardized_convolution_is_left_out(kind):
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
-    """Standardised within a call or before, kernels are read as float32; so are norms."""
+    """Kernels, standardised in the call or before, are read as float32; norms are too."""
     conv = layers.StandardizedConv(32, 3, strides=1, padding="same", dtype=dtype, **STANDARDIZATION)
     conv.build((None, None, None, 16))
     rng = np.random.default_rng(0)
@@ -232,14 +232,14 @@ def test_small_weights_on_a_large_mean_keep_their_digits(dtype):
     np.testing.assert_array_equal(seen[0], standardized(conv))
     norm = layers.GroupNorm(1e-6, groups=4, dtype=dtype)
     norm.build((None, None, None, 16))
-    norm.gamma.assign(np.full(16, 1.0004))  # 1 in both half-width types
+    norm.gamma.assign(np.full(16, 1.0004))  # 1 in both 16-bit types
     one, other = norm(inputs), layers.GroupNorm(1e-6, groups=4, dtype=dtype)(inputs)
     assert np.any(tf.cast(one, tf.float32) != tf.cast(other, tf.float32))
 
 
 @every_model
 def test_parts_equal_the_whole_under_mixed_precision(kind):
-    """An export and accumulated parts compute what the model does."""
+    """An export, and accumulated micro-batches, have the results of the model."""
     model, images = MODELS[kind]("mixed_bfloat16"), tiny.images(2, (33, 50))
     for layer in model.standardized_convs():
         layer.kernel.assign(layer.kernel * 0.01 + 0.05)

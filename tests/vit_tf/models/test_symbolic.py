@@ -1,4 +1,4 @@
-"""Symbolic input and output of models and layers: summaries, intermediate features, saving them."""
+"""Symbolic inputs and outputs of models and layers: summaries, intermediate features, saving."""
 
 import io
 
@@ -19,7 +19,7 @@ CONFIGS = {
     "ResNet": vit_tf.ResNetConfig(stage_depths=(1, 1), width=0.5, image_size=SIZE, num_classes=5),
 }
 every_family = pytest.mark.parametrize("family", CONFIGS)
-# Block of each family -> what it gives for an image of the configuration.
+# A block of each family -> its name and its output shape for an image of the configured size.
 BLOCKS = {"ViT": ("block_0", (6, 12)), "hybrid": ("block_1", (6, 12))}
 BLOCKS |= {"ResNet": ("block2_unit1", (5, 7, 256))}
 
@@ -35,7 +35,7 @@ def images_of(model, **kwargs):
 
 
 def eager_outputs(model, images):
-    """Name of a layer -> what it returned in an eager call of all stages."""
+    """Name of a layer -> its output in an eager call of all stages."""
     found = {}
 
     def watch(layer, call):
@@ -114,7 +114,7 @@ def test_features_from_uint8(family):
 
 @every_family
 def test_a_model_of_features_is_saved_whole(family, tmp_path, monkeypatch):
-    # A loaded layer chooses anew, and only the same implementation gives the same bits.
+    # A loaded layer selects its implementation again; only the same one gives the same bits.
     monkeypatch.setenv("VIT_OPS", "reference")
     model = create(family)
     outputs = [model.output, model.get_layer(BLOCKS[family][0]).output]

@@ -12,7 +12,7 @@ from tests.custom_ops import oracle
 from tests.tolerances import assert_close
 from tests.vit_tf import numpy_vit, tiny
 
-# A form below has one patch, which `create_model` warns of.
+# One configuration below has a single patch, for which `create_model` warns.
 pytestmark = pytest.mark.filterwarnings("ignore:An image is a single patch")
 
 FORMS = {
@@ -65,7 +65,7 @@ def test_output_matches_the_equations(form, dtype):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_shapes(form):
-    """`[B, K]`, or without a head `[B, D or R]`; one more axis of patches when unpooled."""
+    """`[B, K]`, or without a head `[B, D or R]`; without pooling, an axis of patches too."""
     model = tiny.model(**FORMS[form])
     config = model.config
     last = config.num_classes or config.representation_size or config.hidden_size
@@ -84,7 +84,7 @@ def test_shapes(form):
     "form, dtype", [*((form, "float32") for form in FORMS), ("token", "uint8"), ("gap", "uint8")]
 )
 def test_stages_called_directly(form, dtype, policy):
-    """embed, encode and classify are the equations' parts, and together the model."""
+    """embed, encode and classify compute the steps of the equations, and together the model."""
     keras.config.set_dtype_policy(policy)
     model = tiny.model(**FORMS[form])
     config, precision = model.config, policy.removeprefix("mixed_")
@@ -117,7 +117,7 @@ def test_features_match_the_equations(form):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_stages_accept_float32_between_them(policy):
-    """What masking corrupts, and what a probe stores, is float32 whatever the policy."""
+    """Masked patches and stored features may be float32 under any policy."""
     model = tiny.model(dtype=policy)
     images = tiny.images()
     patches = tf.cast(model.embed(images), tf.float32)
@@ -159,7 +159,7 @@ def test_taps_of_every_block(classifier):
 
 
 def test_distance_uses_the_grid_that_is_passed():
-    """Without positions any grid will do; 1 x 6 is another geometry than 2 x 3."""
+    """Without positions any grid is allowed; distances in a 1 x 6 grid differ from a 2 x 3 grid."""
     model = tiny.model(position_embedding="none")
     images = tiny.images()
     _, taps = model.encode(model.embed(images), grid=(1, 6), taps=("distance",))

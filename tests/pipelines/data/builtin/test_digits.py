@@ -1,4 +1,4 @@
-"""The built-in data set against scikit-learn itself, and its preparation under bad conditions."""
+"""The built-in data set against scikit-learn, and its preparation after errors."""
 
 import collections
 import os
@@ -56,13 +56,13 @@ def test_splits_are_disjoint_complete_and_balanced():
 
 
 def test_membership_is_pinned():
-    """A changed split would let test images leak into models that were trained before."""
+    """A changed split would move test images into the training images of older models."""
     checksums = {split: zlib.crc32(digits.split_indices(split).tobytes()) for split in SIZES}
     assert checksums == {"train": 2323508326, "validation": 4274164808, "test": 119768035}
 
 
 def test_stored_order_is_shuffled():
-    """A prefix such as train[:100] holds every digit."""
+    """A prefix such as train[:100] has examples of every digit."""
     labels = load_digits().target[digits.split_indices("train")[:100]]
     assert set(labels) == set(range(10))
 
@@ -87,7 +87,7 @@ def test_preparation_is_silent(tmp_path, capfd):
 
 
 def test_two_processes_may_prepare_at_once(tmp_path, monkeypatch):
-    """The slower one finds the folder taken when it wants to rename its own."""
+    """The slower process finds that the folder exists when it renames its own."""
     slow = tfds.builder("digits", data_dir=tmp_path)
     generate = digits.Digits._generate_examples
 

@@ -1,4 +1,4 @@
-"""The drawn data set: what images show against their labels, prefixes, seeds, names, splits."""
+"""The data set of drawn shapes: images against labels, prefixes, seeds, names, splits."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def drawn():
 
 @pytest.fixture
 def plain():
-    """Function that draws images whose shapes and backgrounds have no pattern."""
+    """A function that draws images without patterns in shapes and backgrounds."""
 
     def draw(count, **options):
         images, attributes = shape_images.draw(0, 20 * count, 64, **options)
@@ -36,13 +36,13 @@ def plain():
 
 
 def _masks(images):
-    """Where pixels differ from the corner, which a shape never covers: its background is plain."""
+    """The pixels that differ from the corner pixel, which shows the plain background."""
     corner = images[:, :1, :1].astype(int)
     return (abs(images - corner).sum(-1) > 60).astype(int)
 
 
 def _regions(mask):
-    """Number of connected regions of a mask, corners included, by flooding."""
+    """Number of connected regions of a mask, by flood fill; diagonal neighbours are connected."""
     mask, count = mask.copy(), 0
     while mask.any():
         count += 1
@@ -65,7 +65,7 @@ def test_an_image_depends_on_its_number_alone(drawn):
 
 
 def test_images_are_pinned():
-    """Another picture under the same name would change what runs were trained on."""
+    """If images changed under the same name, runs could not be repeated."""
     images, _ = shape_images.draw(100, 16, 32, seed=7, stream=1)
     assert zlib.crc32(images.tobytes()) == 1593633995
 
@@ -79,7 +79,7 @@ def test_streams_and_seeds_differ(drawn):
 
 
 def test_attributes_are_uniform_and_independent():
-    """Chi-squared of each, and of each pair, at most 5 standard deviations above its mean."""
+    """Chi-squared of each and of each pair is at most 5 standard deviations above its mean."""
     _, attributes = shape_images.draw(0, 6000, 16, seed=3, single=True)
     columns = {name: column for name, column in attributes._asdict().items() if name != "count"}
     sizes = {"kind": 8, "colour": 8, "position": 9, "texture": 5, "background": 5}
@@ -100,7 +100,7 @@ def test_counts_are_uniform(drawn):
 
 
 def test_count_of_shapes(plain):
-    """Counted in the image: shapes never touch each other."""
+    """Counts the shapes in the image: shapes never touch each other."""
     images, attributes = plain(60)
     for mask, count in zip(_masks(images), attributes.count, strict=True):
         assert _regions(mask) == int(shape_images.COUNTS[count])
@@ -115,7 +115,7 @@ def test_position_of_the_shape(plain):
         rows, columns = np.nonzero(mask)
         row, column = rows.mean() / 64, columns.mean() / 64
         name = shape_images.POSITIONS[position]
-        # The centre that places a triangle or a half disc is not exactly its centre of mass.
+        # The centre of a triangle or a half disc is not exactly its centre of mass.
         slack = 0.06 if kind in (3, 7) else 0.02
         third = {"top": 0, "middle": 1, "bottom": 2, "left": 0, "centre": 1, "right": 2}
         for place, word in zip((row, column), name.split(), strict=True):
@@ -123,7 +123,7 @@ def test_position_of_the_shape(plain):
 
 
 def test_colour_of_the_shape(plain):
-    """The most frequent colour off the background is nearest to the label's."""
+    """The most frequent colour outside the background is nearest to the colour of the label."""
     images, attributes = plain(60)
     palette = np.array(list(shape_images.COLOURS.values()))
     for image, mask, colour in zip(images, _masks(images), attributes.colour, strict=True):
@@ -133,7 +133,7 @@ def test_colour_of_the_shape(plain):
 
 
 def test_shape_of_the_shape(plain):
-    """Area, and area of the smallest enclosing circle, tell most kinds apart."""
+    """Area, and area of the smallest enclosing circle, distinguish most kinds."""
     images, attributes = plain(160, single=True)
     for mask, kind in zip(_masks(images), attributes.kind, strict=True):
         rows, columns = np.nonzero(mask)
@@ -155,7 +155,7 @@ def test_shape_of_the_shape(plain):
 
 
 def test_patterns_differ(drawn):
-    """Texture and background show: how much neighbours differ, by kind of background."""
+    """Texture and background are visible: mean difference of neighbouring pixels, by background."""
     images, attributes = drawn
     steps = abs(np.diff(images.astype(float), axis=2)).mean((1, 2, 3))
     by_background = [steps[attributes.background == index].mean() for index in range(5)]
@@ -216,7 +216,7 @@ def test_default_configuration():
 
 @pytest.mark.process
 def test_loading_with_tfds_is_quiet(tmp_path):
-    """In another process, which knows the configuration by its name alone."""
+    """Runs in a new process, which loads the configuration by its name."""
     open_source("shapes/count-16x20", "train", tmp_path)
     program = (
         "import sys, tensorflow_datasets as tfds, pipelines.data.builtin.shapes\n"

@@ -1,4 +1,4 @@
-"""Image folders: what counts as an image, ids, splits that mix classes, links, hostile trees."""
+"""Image folders: which files are images, ids, splits that mix classes, links, hostile trees."""
 
 import hashlib
 import json
@@ -77,7 +77,7 @@ def test_images_labels_and_ids(tmp_path):
 
 
 def test_stored_order_is_that_of_a_hash(tmp_path):
-    """The definition, again: changing it would move images between train[:90%] and train[90%:]."""
+    """Repeats the definition: a change would move images between train[:90%] and train[90%:]."""
     paths = [f"{name}/{i}.jpg" for name in "ab" for i in range(10)]
     _write(tmp_path, *paths)
     hashes = {
@@ -98,7 +98,7 @@ def test_sub_splits_hold_all_classes(big):
     for window in range(0, 800, 100):
         labels = open_source(f"folder:{big}", "train").read([(window, window + 100)]).labels
         counts = np.bincount(labels, minlength=3)
-        # Expected 50, 37.5 and 12.5; three standard deviations are at most 15.
+        # Expected are 50, 37.5 and 12.5; three standard deviations are at most 15.
         assert (abs(counts - [50, 37.5, 12.5]) < 16).all()
 
 
@@ -117,7 +117,7 @@ def test_a_folder_per_split(tmp_path):
     _write(tmp_path, "val/eel/8.jpg")
     train = open_source(f"folder:{tmp_path}", "Train")
     both = open_source(f"folder:{tmp_path}", "val+Train[1:]")
-    # The classes of all splits, so that labels mean the same in each.
+    # Labels come from the classes of all splits, so they mean the same in each split.
     assert train.labels == both.labels == ("cat", "dog", "eel")
     assert {key: i for key, (_, i) in _everything(train).items()} == {
         "Train/cat/1.jpg": 0,
@@ -140,7 +140,7 @@ def test_a_class_may_be_called_like_a_split(tmp_path):
 
 
 def test_links(tmp_path):
-    """Followed, also to what lies elsewhere; circles end; a directory counts once per class."""
+    """Links are followed, even to other folders. Cycles end. Each class counts a directory once."""
     elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
     _write(elsewhere, "one.jpg", "sub/two.jpg")
     _write(root, "a/1.jpg", "b/1.jpg")
@@ -159,7 +159,7 @@ def test_links(tmp_path):
         "b/1.jpg",
         "b/file.jpg",
         "c/back/1.jpg",
-        "c/back/sub/two.jpg",  # met here before c/sub
+        "c/back/sub/two.jpg",  # reached through this link before c/sub
         "c/one.jpg",
     ]
     images = source.read([(0, 8)])
@@ -167,7 +167,7 @@ def test_links(tmp_path):
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
-    """They count as images without bytes, at once: no waiting for a pipe, no endless file."""
+    """They count as images without bytes. Reading waits for no pipe and reads no endless file."""
     _write(tmp_path, "a/1.jpg", "a/large.jpg", "b/1.jpg", "b/lost.jpg", "b/denied.jpg")
     (tmp_path / "a" / "broken.jpg").symlink_to("nowhere")
     (tmp_path / "a" / "circle.png").symlink_to("circle.png")
@@ -180,7 +180,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     original = os.open
 
     def denying(path, *arguments, **options):
-        if str(path).endswith("denied.jpg"):  # permissions do not stop root
+        if str(path).endswith("denied.jpg"):  # root ignores permissions
             raise PermissionError(13, "Permission denied", path)
         return original(path, *arguments, **options)
 
@@ -279,7 +279,7 @@ def test_folder_that_cannot_be_listed(tmp_path, monkeypatch):
     original = os.scandir
 
     def denying(path):
-        if str(path).endswith("deep"):  # permissions do not stop root
+        if str(path).endswith("deep"):  # root ignores permissions
             raise PermissionError(13, "Permission denied", path)
         return original(path)
 

@@ -1,4 +1,4 @@
-"""Lists of images in CSV and JSONL: their meaning, and one clear error for what is wrong."""
+"""Lists of images in CSV and JSONL: their examples, and one clear error for each mistake."""
 
 import json
 
@@ -33,7 +33,7 @@ def _rows(source):
 
 
 CSV = 'path,label\ncats/1.jpg,cat\n"dogs/a, b.jpg",dog\ncats/2.jpg,cat\n'
-# Further columns, another order, an empty line.
+# Additional columns, another order, an empty line.
 WIDE = 'size,label , path\n3,cat,cats/1.jpg\n,dog,"dogs/a, b.jpg"\n\n,cat,cats/2.jpg\n'
 JSONL = """
 {"path": "cats/1.jpg", "label": "cat", "box": [1, 2]}
@@ -73,7 +73,7 @@ def test_splits(folder):
         "cats/1.jpg,2,train\n"
     )
     train, test = _open(folder, text, "train"), _open(folder, text, "test")
-    # Numbers in their own order; the classes of all splits.
+    # Numeric names are sorted as numbers; the classes come from all splits.
     assert train.labels == test.labels == ("1", "2", "10")
     assert _rows(train) == {0: ("cats/2.jpg", "10"), 1: ("dogs/Ω.jpg", "2"), 2: ("cats/1.jpg", "2")}
     assert _rows(test) == {0: ("cats/1.jpg", "1")}

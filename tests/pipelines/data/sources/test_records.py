@@ -1,4 +1,4 @@
-"""TFRecord files: what is written, ranges of records, and files that are damaged or hostile."""
+"""TFRecord files: the written records, ranges of records, and damaged or hostile files."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def written(digits, tmp_path_factory):
 
 @pytest.fixture
 def copy(written, tmp_path):
-    """A folder to damage; three records in two files."""
+    """A copy of the folder to damage: three records in two files."""
     source = open_source(f"tfrecord:{written}", "train[:3]")
     record_writer.write_records({"train": source}, tmp_path / "copy", shards=2, bad_images="stop")
     return tmp_path / "copy"
@@ -46,7 +46,7 @@ def _assert_equal(examples, expected):
 
 
 def test_records_are_what_the_schema_says(written, digits):
-    """Read with TensorFlow's own reader."""
+    """Checks the records with TensorFlow's own reader."""
     files = sorted(written.glob("train-*"))
     assert [file.name for file in files] == [f"train-0000{i}-of-00004.tfrecord" for i in range(4)]
     records = [
@@ -98,7 +98,7 @@ def test_ranges(written, digits):
 
 
 def test_a_range_is_read_without_the_rest(written, copy):
-    """Damage elsewhere in the file does not show."""
+    """Damage elsewhere in the file is not noticed."""
     file = copy / "train-00000-of-00002.tfrecord"
     contents = bytearray(file.read_bytes())
     contents[40] ^= 1  # in the data of the first of two records
@@ -136,7 +136,7 @@ def test_damaged_files(copy, damage, text):
 
 
 def test_a_count_takes_no_memory_before_the_file_has_confirmed_it(tmp_path):
-    """Only of the splits that are opened."""
+    """Only the files of the splits that are opened are checked."""
     (tmp_path / "a.tfrecord").write_bytes(bytes(100))
     splits = {"train": {"a.tfrecord": 5 * 10**11}, "test": {"a.tfrecord": 6}}
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": ["x"], "splits": splits}))
@@ -253,7 +253,7 @@ def test_what_is_left_out_is_named_where_it_will_be(tmp_path):
 
 
 class _Unreadable(DataSource):
-    """Three images, one of which has no bytes, or whose last read fails."""
+    """Three images; one has no bytes, or its last read fails."""
 
     def __init__(self, source, failure=None):
         self._source, self._failure = source, failure
@@ -307,7 +307,7 @@ def test_command(make_tfrecords, tmp_path, digits):
     _assert_equal(
         open_source(f"tfrecord:{output}", "a").read([(0, 205)]), digits[0].read([(0, 205)])
     )
-    # As many files as there are records.
+    # There are as many files as records.
     assert open_source(f"tfrecord:{output}", "b").shard_lengths == (1, 1)
 
     code, out, err = make_tfrecords(*arguments, *splits)
@@ -325,7 +325,8 @@ def test_command_writes_the_splits_that_there_are(make_tfrecords, tmp_path):
     assert (code, err) == (0, "")
     assert "wrote both (train 3, val 1 examples" in out
     assert split_names(f"tfrecord:{tmp_path}/both") == ("train", "val")
-    # Of a folder without folders of splits, too, and without what was not asked for.
+    # Also for a folder without split folders; with eval_split=none only the training split is
+    # written.
     arguments = ["--set", "data.name=folder:images/train"]
     code, out, err = make_tfrecords("--output", "one", *arguments)
     assert (code, err) == (0, "")

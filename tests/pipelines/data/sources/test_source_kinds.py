@@ -1,4 +1,4 @@
-"""What every kind of source owes to training: the same batches on any hosts and after a restart."""
+"""Every kind of source gives the same batches on any number of hosts and after a restart."""
 
 import csv
 
@@ -24,13 +24,13 @@ KINDS = ("folder", "list", "tfrecord", "arrays")
 
 @pytest.fixture(scope="module")
 def originals():
-    """The examples that every source holds, as encoded images, labels and ids."""
+    """The examples of every source, as encoded images, labels and ids."""
     return open_source("digits", "train").read([(0, COUNT)])
 
 
 @pytest.fixture(scope="module")
 def sources(originals, tmp_path_factory):
-    """Kind -> the same images as a source of this kind, opened at `COUNT` examples."""
+    """Kind -> a source of this kind with the same images, opened at `COUNT` examples."""
     root = tmp_path_factory.mktemp("kinds")
     rows = [("path", "label")]
     for i, (image, label) in enumerate(zip(originals.images, originals.labels, strict=True)):
@@ -123,7 +123,7 @@ def test_opened_again_it_is_the_same(kind, sources):
 
 @pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])
 def test_a_split_that_is_there_alone_is_divided(kind, sources):
-    """Into two parts that have nothing in common, each with all classes; one line says so."""
+    """The two splits are disjoint and both have all classes; one log line reports the division."""
     source, lines = sources[kind], []
     assert split_names(source.name) == ("train",)
     data = choose_splits(Data(name=source.name), lines.append)
@@ -140,8 +140,8 @@ def test_a_split_that_is_there_alone_is_divided(kind, sources):
 
 @pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])
 def test_bad_image_is_named(kind, sources, originals, tmp_path, monkeypatch):
-    """A text file that is called an image stops training with its name."""
-    # Records of others may hold anything; ours are checked when they are written.
+    """A text file with the suffix of an image stops training with an error that names it."""
+    # Records of other programs may hold any bytes; our writer checks images.
     monkeypatch.setattr(record_writer, "can_decode", lambda images: tf.fill([len(images)], True))
     records = [
         b"not an image" if i == 7 else image for i, image in enumerate(originals.images[:12])
@@ -184,7 +184,7 @@ def test_file_that_is_gone_is_named(tmp_path):
 
 
 def test_every_format_is_decoded(tmp_path):
-    """Files written by Pillow, called by each suffix in some letter case."""
+    """Files written by Pillow, with each suffix in some letter case."""
     formats = {
         "jpg": ("JPEG", {"quality": 95}),
         "JPEG": ("JPEG", {"quality": 95}),

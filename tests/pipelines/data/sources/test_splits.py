@@ -1,4 +1,4 @@
-"""Which splits `auto` stands for; division of real sources is in `test_source_kinds.py`."""
+"""The splits that `auto` selects; `test_source_kinds.py` tests the division of real sources."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from pipelines.errors import DataError
 
 
 def _choose(monkeypatch, names, **chosen):
-    """(train split, evaluation split, lines) for a data set with splits of these names."""
+    """(train split, evaluation split, log lines) for a data set with splits of these names."""
     monkeypatch.setattr(splits, "split_names", lambda name, data_dir: names)
     lines = []
     data = splits.choose_splits(Data(name="pets", **chosen), lines.append)

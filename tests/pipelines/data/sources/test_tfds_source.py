@@ -1,4 +1,4 @@
-"""Sources: ranges and stable ids of splits, mocks of TFDS, memory, and clear errors."""
+"""TFDS sources: ranges and stable ids of splits, mocks of TFDS, memory, and clear errors."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def sharded_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stored_keys(sharded_dir):
-    """The key of each stored example, read file after file without TFDS."""
+    """The key of each stored example, read file by file without TFDS."""
     files = sorted(sharded_dir.rglob("shards-train.tfrecord*"))
     records = tf.data.TFRecordDataset(files).as_numpy_iterator()
     features = [tf.train.Example.FromString(record).features.feature for record in records]
@@ -72,7 +72,7 @@ def _keys(examples):
 
 @pytest.fixture(params=["in memory", "from files"])
 def storage(request, monkeypatch):
-    """Small splits are kept in memory; the same must hold when they are not."""
+    """Runs a test with small splits in memory, and with none in memory."""
     if request.param == "from files":
         monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
 
@@ -168,7 +168,7 @@ def _message(*arguments, **options):
     with pytest.raises(DataError) as error:
         open_source(*arguments, **options)
     assert isinstance(error.value, ValueError)
-    assert time.monotonic() - start < 20  # never waits for a network
+    assert time.monotonic() - start < 20  # it did not wait for a network
     assert "\n" not in str(error.value)
     return str(error.value)
 

@@ -1,4 +1,4 @@
-"""Augmentation: contents and statistics of each operation; nothing but the seed matters."""
+"""Augmentation: results and statistics of each operation; they depend only on the seed."""
 
 import colorsys
 import io
@@ -27,7 +27,7 @@ def _encode(image, file_format, **options):
 
 @pytest.fixture(scope="module")
 def plane():
-    """Image whose red value is the column and whose green value is the row."""
+    """An image whose red value is the column and whose green value is the row."""
     image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     image[..., 0] = np.arange(WIDTH)
     image[..., 1] = np.arange(HEIGHT)[:, None]
@@ -54,7 +54,7 @@ def _augment(encoded, seed, *, preprocessing, **options):
 
 
 def _boxes(encoded, seeds, area):
-    """WindowPosition and size (row, column, height, width) of the crop that each seed gives."""
+    """Position and size (row, column, height, width) of the crop of each seed."""
     boxes = []
     for seed in seeds:
         crop = augmentation.inception_crop(encoded, seed, area).numpy()
@@ -76,12 +76,12 @@ def test_crop_statistics(plane, area):
     row, column, height, width = _boxes(_encode(plane, "PNG"), _seeds(600), area=area).T
     share = height * width / (HEIGHT * WIDTH)
     aspect = width / height
-    # Sizes are whole pixels, which moves small crops a little over the limits.
+    # Sizes are whole pixels, so small crops may exceed the limits a little.
     assert area[0] * 0.97 <= share.min() < area[0] + 0.1 * (area[1] - area[0])
     assert area[1] - 0.2 * (area[1] - area[0]) < share.max() <= area[1] * 1.03
     assert 0.75 * 0.97 <= aspect.min() < 0.85
     assert 1.2 < aspect.max() <= 1.33 * 1.03
-    # Places are uniform over the room that the size leaves.
+    # Positions are uniform over the pixels that the crop leaves.
     for start, room in ((row, HEIGHT - height), (column, WIDTH - width)):
         place = start[room > 20] / room[room > 20]
         assert abs(place.mean() - 0.5) < 0.05
@@ -99,7 +99,7 @@ def test_jpeg_gives_the_same_crop_as_decoding_first(photograph):
             expected = augmentation.inception_crop(whole, seed, AREA).numpy()
             assert crop.shape == augmentation.inception_crop(png, seed, AREA).shape
             assert np.abs(crop - expected).max() <= tolerance
-            # With colour at half resolution only the border of the crop differs.
+            # JPEG stores colour at half resolution, so only the border of the crop differs.
             np.testing.assert_array_equal(crop[2:-2, 2:-2], expected[2:-2, 2:-2])
 
 
@@ -187,7 +187,7 @@ def test_seeds_decide(photograph):
 
 
 def test_tiny_image():
-    """A single pixel has one part only."""
+    """A single pixel has only one crop."""
     encoded = _encode(np.full((1, 1, 3), 255, np.uint8), "PNG")
     result = _augment(encoded, _seeds(1)[0], **OPTIONS[0])
     np.testing.assert_array_equal(result, np.ones((24, 32, 3)))
@@ -203,18 +203,18 @@ def _jitter(image, seed, *strengths):
 )
 @pytest.mark.parametrize("strength", [0.4, 1.0])
 def test_jitter_is_pillow_with_a_uniform_factor(photograph, place, enhancer, strength):
-    """Pillow gets the factor that the seed stands for."""
+    """Pillow gets the factor that the seed determines."""
     image, factors = Image.fromarray(photograph), []
     for seed in _seeds(200):
         draw = tf.random.stateless_uniform([4], seed + tf.constant([0, 3], tf.int64))[place]
         factors.append(1 - strength + 2 * strength * float(draw))
-        if len(factors) > 8:  # enough images; the rest is for the statistics
+        if len(factors) > 8:  # enough images; the others are only counted
             continue
         strengths = [0.0] * 4
         strengths[place] = strength
         result = _jitter(photograph, seed, *strengths).astype(int)
         expected = np.asarray(enhancer(image).enhance(factors[-1])).astype(int)
-        # Rounded down from a float32 factor here, a float64 one there.
+        # Rounded down from a float32 factor here, from a float64 factor in Pillow.
         assert np.abs(result - expected).max() <= 1
         assert (result == expected).mean() > 0.999
     assert 1 - strength <= min(factors) < 1 - 0.9 * strength
@@ -223,7 +223,7 @@ def test_jitter_is_pillow_with_a_uniform_factor(photograph, place, enhancer, str
 
 
 def test_jitter_turns_the_hue(photograph):
-    """Hue is an angle: compared with the standard library, pixel by pixel."""
+    """Hue is an angle; the test compares every pixel with the standard library."""
     image = photograph[::20, ::20]
     for seed in _seeds(6):
         draw = tf.random.stateless_uniform([4], seed + tf.constant([0, 3], tf.int64))[3]
@@ -246,7 +246,7 @@ def test_jitter_goes_in_its_order(photograph):
 
 
 def _erased(seeds, shape=(60, 80), **options):
-    """Which pixels of an image of 2s each seed erases, bool `[n, h, w]`, and the images."""
+    """The pixels that each seed erases in images of 2s, bool `[n, h, w]`, and the images."""
     image = tf.fill([*shape, 3], 2.0)
     dataset = tf.data.Dataset.from_tensor_slices(seeds).map(
         lambda seed: augmentation.erase(image, seed, **(ERASING | options))
@@ -256,7 +256,7 @@ def _erased(seeds, shape=(60, 80), **options):
 
 
 def test_erasing_follows_its_definition():
-    """Probability, one rectangle inside, share and aspect uniform, place uniform, noise uniform."""
+    """Probability, one rectangle inside; area fraction, aspect, position and noise are uniform."""
     masks, images = _erased(_seeds(1500), probability=0.6)
     hit = masks.any(axis=(1, 2))
     assert abs(hit.mean() - 0.6) < 4 * (0.24 / 1500) ** 0.5
@@ -265,7 +265,7 @@ def test_erasing_follows_its_definition():
     height, width = rows.sum(axis=1), columns.sum(axis=1)
     np.testing.assert_array_equal(height * width, masks[hit].sum(axis=(1, 2)))  # rectangles
 
-    # Small shares always fit, so among them share and aspect are uniform and independent.
+    # Small rectangles always fit, so for them area fraction and aspect are uniform and independent.
     share, aspect = height * width / 4800, height / width
     assert 0.02 * 0.85 < share.min() < 0.03
     assert share.max() <= 0.4 * 1.03
@@ -295,7 +295,7 @@ def test_erasing_options():
     height = masks.any(axis=2).sum(axis=1)
     assert set(height) == {round((0.25 * 4800) ** 0.5)}
     assert (images[masks] == 0).all()
-    # Half the area at an aspect of 3 never fits into an image of 1 : 1; then nothing is erased.
+    # Half the area at an aspect of 3 never fits into a square image; then nothing is erased.
     masks, _ = _erased(
         _seeds(5), shape=(20, 20), probability=1.0, area=(0.5, 0.6), aspect=(3.0, 3.0)
     )

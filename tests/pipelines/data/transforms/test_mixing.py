@@ -21,7 +21,7 @@ def _draws(**options):
 
 @pytest.mark.parametrize("alpha", [0.02, 0.2, 0.5, 1.0, 3.0])
 def test_symmetric_beta_has_its_moments(alpha):
-    """On a grid of midpoints the sample means are the integrals, up to the grid's own error."""
+    """On a grid of midpoints the sample means equal the integrals, up to the grid's own error."""
     grid = (np.arange(400) + 0.5) / 400
     values = np.array([[symmetric_beta(alpha, u, v) for u in grid] for v in grid])
     assert 0 <= values.min() < values.max() <= 1
@@ -53,13 +53,13 @@ def test_mixup_draws_the_larger_share():
     assert (draws[:, 2:] == 0).all()
     assert 0.5 <= label.min() < 0.52
     assert 0.999 < label.max() <= 1
-    # max(x, 1 - x) = 1/2 + |x - 1/2|, and the square of the distance has the mean of the variance.
+    # max(x, 1 - x) = 1/2 + |x - 1/2|, and the mean of the squared distance is the variance.
     squares = (label - 0.5) ** 2
     assert abs(squares.mean() - 1 / (4 * 1.4)) < 4 * squares.std() / STEPS**0.5
 
 
 def test_cutmix_draws_a_box():
-    """For alpha 1: the share is uniform; the area that the border leaves has a closed form."""
+    """For alpha 1 the fraction is uniform; the area inside the border has a closed form."""
     draws = _draws(cutmix=1.0)
     label, image, top, left, bottom, right = draws.T
     assert (image == 1).all()
@@ -69,8 +69,9 @@ def test_cutmix_draws_a_box():
     assert bottom.max() == 40
     assert right.max() == 60
     assert (bottom >= top).all() and (right >= left).all()
-    # A side r around a uniform centre keeps r - r^2 / 4; its square over r = sqrt(1 - lambda) with
-    # uniform lambda is the integral of 2 r (r - r^2 / 4)^2 from 0 to 1. Whole pixels lose a little.
+    # A side r around a uniform centre keeps r - r^2 / 4. Its square over r = sqrt(1 - lambda) with
+    # uniform lambda is the integral of 2 r (r - r^2 / 4)^2 from 0 to 1. Rounding to whole pixels
+    # reduces it a little.
     expected = 2 * (1 / 4 - 1 / 10 + 1 / 96)
     assert abs(area.mean() - expected) < 4 * area.std() / STEPS**0.5 + 0.015
 

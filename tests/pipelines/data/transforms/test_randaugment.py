@@ -32,7 +32,7 @@ MAGNITUDES = [0, 3, 10, 15, 20]
 
 
 def _images():
-    """Noise, a smooth scene, a dark one, one colour, few colours, and small sizes."""
+    """Noise, a smooth picture, a dark one, one colour, few colours, and small sizes."""
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (HEIGHT, WIDTH, 3)).astype(np.uint8)
     small = Image.fromarray(noise[:5, :6])
@@ -53,19 +53,19 @@ IMAGES = _images()
 
 
 def _points(image, function):
-    """The map of values that NumPy computes in integers, cut to 0 .. 255."""
+    """Applies a map of values in NumPy integers, clipped to 0 .. 255."""
     return np.clip(function(image.astype(int)), 0, 255).astype(np.uint8)
 
 
 def _by_pillow(name, image, magnitude):
-    """What the published magnitudes mean, computed by Pillow or NumPy."""
+    """The published operation at its magnitude, computed by Pillow or NumPy."""
     level, picture = magnitude / 10, Image.fromarray(image)
     bits, threshold, addition = int(4 * level), int(256 * level), int(110 * level)
     results = {
         "AutoContrast": lambda: ImageOps.autocontrast(picture),
         "Equalize": lambda: ImageOps.equalize(picture),
         "Invert": lambda: ImageOps.invert(picture),
-        # Pillow takes 1 to 8 bits; without any bit nothing is left.
+        # Pillow keeps 1 to 8 bits; with 0 bits the image is black.
         "Posterize": lambda: ImageOps.posterize(picture, bits) if bits else image * 0,
         "Solarize": lambda: ImageOps.solarize(picture, threshold),
         "SolarizeAdd": lambda: _points(image, lambda x: np.where(x < 128, x + addition, x)),
@@ -87,7 +87,7 @@ def test_colours_are_exactly_those_of_pillow(name, magnitude):
 
 
 def test_grey_is_exactly_that_of_pillow():
-    """All steps of the cube of colours, so every rounding."""
+    """Uses a regular grid of all colours, which covers every rounding."""
     steps = np.arange(0, 256, 5, dtype=np.uint8)
     cube = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(52, -1, 3)
     expected = np.asarray(Image.fromarray(cube).convert("L"))
@@ -95,7 +95,7 @@ def test_grey_is_exactly_that_of_pillow():
 
 
 def _matrix(name, sign, magnitude):
-    """Rows (a, b, c) of the map from output to input places, at pixel centres."""
+    """Rows (a, b, c) of the map from output to input positions, at pixel centres."""
     level = magnitude / 10
     if name == "Rotate":
         angle = np.deg2rad(sign * 30 * level)
@@ -117,8 +117,8 @@ def _matrix(name, sign, magnitude):
 def test_geometry_takes_the_nearest_pixel(name, magnitude, sign):
     """Pillow's affine transform, and NumPy in float64.
 
-    Half a pixel is no nearest place: float64, float32 and Pillow's 16-bit fixed point may round it
-    differently. All other pixels are equal.
+    A position halfway between two pixels has no nearest pixel: float64, float32 and Pillow's 16-bit
+    fixed point may round it differently. All other pixels are equal.
     """
     image = IMAGES["noise"]
     operation = randaugment.pool(magnitude)[name]
@@ -135,7 +135,7 @@ def test_geometry_takes_the_nearest_pixel(name, magnitude, sign):
     assert clear.mean() > 0.85
     np.testing.assert_array_equal(result[clear], expected[clear])
 
-    # Pillow counts from the corner of the first pixel, not from its centre.
+    # Pillow's coordinates start at the corner of the first pixel, not at its centre.
     shifted = matrix.astype(float).copy()
     shifted[:, 2] += 0.5 - matrix[:, :2].sum(axis=1) / 2
     pillow = Image.fromarray(image).transform(
@@ -148,7 +148,7 @@ def test_geometry_takes_the_nearest_pixel(name, magnitude, sign):
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_rotation_is_that_of_pillow(sign):
-    """Its own `rotate`, by its own angle, around the same centre."""
+    """Compares with Pillow's `rotate` by its own angle, around the same centre."""
     image = IMAGES["scene"]
     result = randaugment.rotate(tf.constant(image), tf.constant(sign * 20.0)).numpy()
     expected = np.asarray(Image.fromarray(image).rotate(sign * 20.0, fillcolor=(128, 128, 128)))
@@ -186,7 +186,7 @@ def test_levels_are_the_published_ones():
 
 
 def _record(monkeypatch):
-    """Replaces the pool by operations that write what they were given into the image."""
+    """Replaces the pool by operations that write their arguments into the image."""
 
     def write(number):
         def operation(image, sign, place):
@@ -201,7 +201,7 @@ def _record(monkeypatch):
 
 
 def test_draws_are_uniform_and_independent(monkeypatch):
-    """Choice, sign and place of both layers, over 4,000 examples."""
+    """Choice, sign and position of both layers, over 4,000 examples."""
     _record(monkeypatch)
     seeds = stateless_random.example_seeds(3, 7, np.arange(4000))
     start = tf.zeros([2, 4, 3], tf.uint8)
@@ -222,7 +222,7 @@ def test_draws_are_uniform_and_independent(monkeypatch):
             assert abs(values.std() - 73.9) < 3
     correlation = np.corrcoef(draws.reshape(4000, 8), rowvar=False)
     assert np.abs(correlation - np.eye(8)).max() < 4 / 4000**0.5
-    # With repetition: both layers take the same operation in one of 16 cases.
+    # Operations may repeat: both layers choose the same one in one of 16 cases.
     same = (draws[:, 0, 0] == draws[:, 1, 0]).mean()
     assert abs(same - 1 / 16) < 4 * (15 / 256 / 4000) ** 0.5
 
@@ -232,7 +232,7 @@ def _of_example(seed, layers, magnitude):
 
 
 def test_layers_are_operations_one_after_the_other():
-    """The draws of the definition, made by hand, lead to the same image."""
+    """Applies the draws of the definition by hand: the same image."""
     for seed in stateless_random.example_seeds(1, 0, np.arange(24)):
         image = tf.constant(IMAGES["scene"])
         for choice, sign, *place in tf.random.stateless_uniform([3, 4], seed).numpy():

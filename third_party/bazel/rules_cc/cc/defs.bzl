@@ -1,4 +1,4 @@
-"""Names of rules_cc for the rules that are part of Bazel 4."""
+"""The names of rules_cc, as aliases of the rules that Bazel 4 has built in."""
 
 cc_binary = native.cc_binary
 cc_import = native.cc_import

@@ -1,4 +1,4 @@
-"""Names of rules_java for the rules that are part of Bazel 4."""
+"""The names of rules_java, as aliases of the rules that Bazel 4 has built in."""
 
 java_binary = native.java_binary
 java_import = native.java_import
