@@ -1,11 +1,13 @@
 # `make demo` and `make test` need no preparation on a new machine: they create .venv first.
 
 PYTHON ?=
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$n || echo 4)
+# One more than there are cores: a test that waits for a process leaves its core idle.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$((n + 1)) || echo 5)
 FUZZ_SECONDS ?= 600
 
 RUN := .venv/bin/python
-PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile
+# In the order of tests/conftest.py: the longest files first.
+PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help

@@ -54,6 +54,15 @@ def pytest_sessionstart(session):
     tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
+def pytest_collection_modifyitems(items):
+    """Moves the files that start processes to the front.
+
+    They take longest. At the end, one of them would run alone while the other workers are idle.
+    """
+    files = {item.path for item in items if item.get_closest_marker("process")}
+    items.sort(key=lambda item: item.path not in files)
+
+
 @pytest.fixture(autouse=True)
 def fresh_state():
     """Seeds Python, NumPy and TensorFlow before each test; restores global state after it."""
