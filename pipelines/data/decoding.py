@@ -4,11 +4,15 @@ Training, exported models and `predict` use it. Shapes: `B` images, `h x w` pixe
 input.
 """
 
+import os
+
 import tensorflow as tf
 
 from pipelines.errors import first_line
 from vit_tf.images.decoding import decode_image
 
+# Images that are decoded at the same time in a training or evaluation pipeline: one per core.
+PARALLEL_CALLS = len(os.sched_getaffinity(0))
 # Images are decoded in groups of this size, within a group one after the other. Smaller groups are
 # slower; larger groups need more memory, because each core holds a few groups.
 _GROUP = 32
@@ -106,8 +110,8 @@ def decode_lenient(dataset, decode, batch_size, image_size, on_bad_images):
     # `Dataset.get_single_element` would also work, but op determinism runs it in one thread.
     dataset = dataset.interleave(
         decode_group,
-        cycle_length=tf.data.AUTOTUNE,
-        num_parallel_calls=tf.data.AUTOTUNE,
+        cycle_length=PARALLEL_CALLS,
+        num_parallel_calls=PARALLEL_CALLS,
         deterministic=True,
     )
     # Not parallel, so that bad images are recorded in the order of the dataset.

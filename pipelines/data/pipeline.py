@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.decoding import decode_lenient
+from pipelines.data.decoding import PARALLEL_CALLS, decode_lenient
 from pipelines.data.prefetch import Window, read_ahead
 from pipelines.data.sharding import batch_samplers, slice_of_host
 from pipelines.data.transforms.augmentation import augment
@@ -252,7 +252,7 @@ def _decoded_batches(examples, decode, batch_size, image_size, on_bad_images):
         image = decode(example["image"], example.pop("seed"))
         return {**example, "image": image}
 
-    images = examples.map(decode_example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    images = examples.map(decode_example, num_parallel_calls=PARALLEL_CALLS, deterministic=True)
     return images.batch(batch_size, drop_remainder=True)
 
 
@@ -290,6 +290,9 @@ def _in_order(dataset):
     """Returns the dataset with prefetching, deterministic order, and no automatic sharding."""
     options = tf.data.Options()
     options.deterministic = True
+    # The autotuner of TensorFlow 2.20 can miss the end of its dataset. Deleting the dataset then
+    # blocks for up to a minute. Without it, each parallel step uses PARALLEL_CALLS.
+    options.autotune.enabled = False
     # The dataset contains only the slice of this host.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)

@@ -180,10 +180,10 @@ def recipes(path, assignments=()):
             )
     # The test split is used only at the end; the curves show the validation split.
     shared = [f"data.data_dir={os.path.join(path, 'data')}", "data.eval_split=validation"]
-    base = override(get_recipe("digits"), shared)
-    pretraining = override(base, [*PRETRAIN, *assignments])
+    base = get_recipe("digits")
+    pretraining = override(base, [*shared, *PRETRAIN, *assignments])
     initial = f"init_from={os.path.join(path, 'pretrain')}"
-    finetuning = override(base, [*FINETUNE, initial, *assignments])
+    finetuning = override(base, [*shared, *FINETUNE, initial, *assignments])
     return pretraining, finetuning
 
 

@@ -136,7 +136,7 @@ URL = "gs://bucket/data"
 def test_urls_are_refused_wherever_a_path_goes(tmp_path, monkeypatch, capsys, module):
     """Python's file functions would treat a URL as a local path."""
     command, module = importlib.import_module(module), module.removeprefix("pipelines.")
-    values = cli._shared_flags()
+    values = cli._shared_flags(getattr(command, "SHARED_FLAGS", cli.SHARED_FLAGS))
     if "experiment" in values:
         cli._define_config(values)
     getattr(command, "define", lambda values: None)(values)

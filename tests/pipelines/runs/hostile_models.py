@@ -203,8 +203,6 @@ def sidecar(**fields):
         place = path.with_name(path.name + ".json")
         content = json.loads(place.read_text())
         content["config"] |= fields
-        if "image_size" in fields:
-            content["preprocessing"]["image_size"] = fields["image_size"]
         place.write_text(json.dumps(content))
 
     return make

@@ -308,8 +308,8 @@ def test_a_folder_without_a_test_split(tmp_path, capsys):
     assert last["eval_examples"] == 4
     data = Workdir(tmp_path / "run").read_experiment().data
     assert (data.train_split, data.eval_split) == ("train[:90%]", "train[90%:]")
-    last = loop.train(tiny_experiment(*common, "train.steps=5"), tmp_path / "run", one_device())
-    assert last["step"] == 5
+    longer = tiny_experiment(*common, "train.steps=5")
+    assert loop.train(longer, tmp_path / "run", one_device(), extend=True)["step"] == 5
 
 
 def test_what_may_not_be_meant_is_said(tmp_path, capsys, monkeypatch):

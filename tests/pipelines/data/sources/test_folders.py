@@ -270,7 +270,7 @@ def test_wrong_paths(tmp_path):
     assert f"There is no folder {tmp_path}/none" in _message(tmp_path / "none")
     assert "list:<path>" in _message(tmp_path / "file.csv")
     assert "has no path" in _message("")
-    with pytest.raises(DataError, match="folder:<path>"):
+    with pytest.raises(DataError, match=f"Did you mean folder:{tmp_path}"):
         open_source(str(tmp_path), "train")
 
 
