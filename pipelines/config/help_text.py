@@ -3,10 +3,10 @@
 import textwrap
 
 from pipelines.config.recipes import summaries
+from vit_tf.config.variants import VARIANTS
 
 _WIDTH, _INDENT = 100, 20
-_SETTINGS = """\
-model names: python -c "import vit_tf; print(*vit_tf.list_models())"
+_FIELDS = """\
 fields of --set: docs/configuration.md describes all of them;
   `python -m pipelines.pretrain --dry_run` prints those of a run with their values."""
 # absl appends this to the help of a flag that can be repeated; our help texts contain it already.
@@ -33,7 +33,15 @@ def help_text(description, usage, own, shared):
             blocks.append("\n".join([f"{heading}:", *rows]))
     if any(flag.name == "experiment" for flag in shared):
         blocks.append("\n".join(["experiments:", recipe_list()]))
-        blocks.append(_SETTINGS)
+        names = textwrap.fill(
+            " ".join(VARIANTS),
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        blocks.append(f"model names:\n{names}")
+        blocks.append(_FIELDS)
     return "\n\n".join(blocks)
 
 
