@@ -162,7 +162,7 @@ def test_output_that_is_something_else(tmp_path, quick):
     (tmp_path / "portable").mkdir()
     saved_model.export(model, preprocessing, tmp_path)  # an empty directory may be used
     (tmp_path / "portable" / "saved_model.pb").rename(tmp_path / "portable" / "photo.jpg")
-    with pytest.raises(UserError, match="no SavedModel"):
+    with pytest.raises(UserError, match="is not a SavedModel"):
         saved_model.export(model, preprocessing, tmp_path, overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["file", "portable"]
     assert os.listdir(tmp_path / "portable") == ["photo.jpg"]
