@@ -1,12 +1,12 @@
 # `make demo` and `make test` need no preparation on a new machine: they create .venv first.
 
 PYTHON ?=
-# One more than there are cores: a test that waits for a process leaves its core idle.
+# One more than there are cores, at most 5: a test that waits for a process leaves its core idle.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$((n + 1)) || echo 5)
 FUZZ_SECONDS ?= 600
 
 RUN := .venv/bin/python
-# In the order of tests/conftest.py: the longest files first.
+# In the order of tests/conftest.py: files that start processes first.
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h')
 
@@ -27,7 +27,7 @@ demo: setup  ## pre-train, fine-tune, export and serve a small model; writes run
 	@$(RUN) -m pipelines.demo
 
 # BASE names a commit or branch that replaces the merge base with main.
-check: lint  ## lint, architecture, and the fast tests of the modules that changed, in 3 minutes
+check: lint  ## lint, architecture, and the fast tests of the modules that changed
 	@tests=$$($(RUN) -m tests.changed $(BASE)) && \
 	  $(PYTEST) -m "not slow and not process and not peers" tests/test_architecture.py $$tests
 

@@ -56,7 +56,8 @@ def resolve(name=None):
 
     Raises:
         ValueError: if the name or `VIT_OPS` is unknown or asks for a compiled library that is not
-            there, or if `VIT_ISA` names an instruction set that this processor does not have.
+            there, or if the compiled library would run and `VIT_ISA` names an instruction set that
+            this processor does not have.
     """
     return _choose(*requested(name))
 

@@ -46,10 +46,8 @@ def main(values, arguments):
     from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
 
-    if values.workdir and (values.set or values.config):
-        raise UserError(
-            "--workdir names the experiment of a run. Leave out --set and --config, or --workdir."
-        )
+    if values.workdir and values.set:
+        raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
     if values.workdir:
         run = Workdir(values.workdir)
         experiment, hosts = cli.experiment(values, run=run), manifest.read_hosts(run.manifest)

@@ -11,11 +11,12 @@ import sys
 from absl import flags
 
 from custom_ops import dispatch
-from pipelines.config.experiment import config_paths
+from pipelines.config.experiment import Experiment, config_paths, override
 from pipelines.config.fields import check_local
 from pipelines.config.help_text import help_text, recipe_list
 from pipelines.config.names import STRATEGIES, WEIGHTS
 from pipelines.config.near_paths import flag_hint
+from pipelines.config.recipes import get_recipe
 from pipelines.config.renamed import RENAMED_WEIGHTS
 from pipelines.errors import Interrupted, RunError, UserError, first_line
 
@@ -34,7 +35,15 @@ _WHY_NOT_TAKEN = {
 }
 
 
-def run(main, description, define=None, positional=None, check_ops=True, shared_flags=SHARED_FLAGS):
+def run(
+    main,
+    description,
+    define=None,
+    positional=None,
+    check_ops=True,
+    shared_flags=SHARED_FLAGS,
+    fields=None,
+):
     """Parses the command line and calls `main(values, arguments)`; never returns.
 
     Args:
@@ -44,6 +53,7 @@ def run(main, description, define=None, positional=None, check_ops=True, shared_
         positional: names of the positional arguments, for `--help`; None refuses them.
         check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
         shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
+        fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
     """
     values = _shared_flags(shared_flags)
     if "experiment" in values:
@@ -57,7 +67,7 @@ def run(main, description, define=None, positional=None, check_ops=True, shared_
     try:
         arguments = values(sys.argv)[1:]
     except flags.UnrecognizedFlagError as error:
-        _fail(EXIT_USAGE, _unknown_flag(error, values))
+        _fail(EXIT_USAGE, _unknown_flag(error, values, fields))
     except flags.Error as error:
         _fail(EXIT_USAGE, error)
     if "list" in values and values.list:
@@ -142,8 +152,6 @@ def experiment(values, init_from=None, init_weights=None, run=None):
     Raises:
         UserError: if an assignment is wrong, or --experiment is given together with a run.
     """
-    from pipelines.config.experiment import override
-
     assignments = list(values.set)
     if init_from is not None:
         assignments.append(f"init_from={init_from}")
@@ -154,9 +162,6 @@ def experiment(values, init_from=None, init_weights=None, run=None):
 
 def _start(values, run):
     """The experiment of `run`, or the one that --config or --experiment names."""
-    from pipelines.config.experiment import Experiment
-    from pipelines.config.recipes import get_recipe
-
     if run is not None:
         for name in ("experiment", "config"):
             if values[name].present:
@@ -192,8 +197,6 @@ def check_settings(values, effective, reason):
     Raises:
         UserError: if `--set` names other fields. `experiment` refuses unknown paths.
     """
-    from pipelines.config.experiment import config_paths
-
     paths, known = [text.partition("=")[0] for text in values.set], config_paths()
     idle = [path for path in paths if path in known or path.startswith("model.")]
     if idle := [path for path in idle if path not in effective]:
@@ -336,7 +339,7 @@ def _define_config(values):
     flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
 
 
-def _unknown_flag(error, values):
+def _unknown_flag(error, values, fields):
     """The message about a flag that the command does not have."""
     if error.flagname in SHARED_FLAGS:
         return (
@@ -344,7 +347,7 @@ def _unknown_flag(error, values):
             "Leave it out; --help lists the flags."
         )
     value = str(error.flagvalue or "").partition("=")[2]
-    paths = config_paths() if "set" in values else ()
+    paths = (config_paths() if fields is None else fields) if "set" in values else ()
     hint = flag_hint(error.flagname, value, list(values), paths)
     return f"Unknown flag --{error.flagname}.{hint}"
 

@@ -11,6 +11,10 @@ class DataError(UserError):
     """The data cannot be used; the message tells the user how to fix it. Exit code 2."""
 
 
+class MissingLabelError(DataError):
+    """Examples of a split have no labels."""
+
+
 class RunError(RuntimeError):
     """The run failed for a reason outside the user's input: exit code 1."""
 

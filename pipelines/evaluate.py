@@ -14,7 +14,7 @@ example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.ev
 """
 
 # The fields of an experiment that an evaluation uses.
-_FIELDS = (
+_DATA_FIELDS = (
     "data.name",
     "data.data_dir",
     "data.eval_split",
@@ -23,6 +23,7 @@ _FIELDS = (
 )
 # Fields that are used only if the model is stored without its preprocessing.
 _PREPROCESSING_FIELDS = ("data.resize", "data.resize_to", "train.loss")
+FIELDS = _DATA_FIELDS + _PREPROCESSING_FIELDS
 
 
 def define(values):
@@ -39,9 +40,7 @@ def main(values, arguments):
     from pipelines.runs import model_source
 
     source = model_source.find(*cli.model_path_and_weights(values))
-    fields = _FIELDS
-    if not model_source.has_preprocessing(source):
-        fields += _PREPROCESSING_FIELDS
+    fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
     cli.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
     experiment = cli.experiment(values, run=source.workdir)
     strategy = cli.strategy(values)
@@ -68,4 +67,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    cli.run(main, DESCRIPTION, define, fields=FIELDS)

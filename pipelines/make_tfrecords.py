@@ -21,7 +21,7 @@ example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --
 SHARED_FLAGS = ("experiment", "set")
 
 # The fields of an experiment that this command uses.
-_FIELDS = (
+FIELDS = (
     "data.name",
     "data.data_dir",
     "data.train_split",
@@ -47,7 +47,7 @@ def main(values, arguments):
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError
 
-    cli.check_settings(values, _FIELDS, "it does not change what is written")
+    cli.check_settings(values, FIELDS, "it does not change what is written")
     data = cli.experiment(values).data
     if not values.output:
         raise UserError("--output is missing. Name the folder to make.")
@@ -65,6 +65,8 @@ def main(values, arguments):
             )
         splits[name] = split
     sources = {name: open_source(data.name, split, data.data_dir) for name, split in splits.items()}
+    if not values.split:
+        sources = _labelled(sources)
     written = write_records(sources, values.output, values.shards, data.bad_images)
     counts = ", ".join(f"{name} {count:,}" for name, count in written.counts.items())
     print(f"wrote {values.output} ({counts} examples, {written.num_bytes / 1e6:,.1f} MB)")
@@ -72,6 +74,27 @@ def main(values, arguments):
         path = os.path.join(values.output, BAD_FILE)
         print(f"left out {written.left_out:,} images that cannot be decoded, named in {path}")
     print(f"read it with --set data.name=tfrecord:{values.output}")
+
+
+def _labelled(sources):
+    """The sources whose examples have labels; prints which others are left out.
+
+    Raises:
+        DataError: if none has.
+    """
+    from pipelines.errors import MissingLabelError
+
+    found, error = {}, None
+    for name, source in sources.items():
+        try:
+            source.read([(0, 1)])
+            found[name] = source
+        except MissingLabelError as missing:
+            error = missing
+            print(f"left out the split {name}: its examples have no labels")
+    if not found:
+        raise error
+    return found
 
 
 def _splits_of(data):
@@ -89,4 +112,4 @@ def _splits_of(data):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)
+    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS, fields=FIELDS)

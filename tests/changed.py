@@ -23,6 +23,7 @@ NOT_CHOSEN = ("tests/test_architecture.py", "tests/peers/")
 FOLDERS = {
     "custom_ops/": "tests/custom_ops/test_",
     "tests/golden/": "tests/vit_tf/models/test_golden",
+    "docs/": "tests/test_docs",
 }
 
 
@@ -39,11 +40,12 @@ def tests_for(path, sources):
     if _is_test(path):
         return [path] if path in sources else []
     if path.endswith(".py"):
-        found = _mirrors(path, sources) or _nearest(path, sources)
+        found = _mirrors(path, sources) or _nearest(path, sources) or _naming(path, sources)
     else:
         start = next((FOLDERS[folder] for folder in FOLDERS if path.startswith(folder)), None)
         found = {test for test in sources if start and test.startswith(start)}
-    return sorted(found or _naming(path, sources))
+        found |= _naming(path, sources)
+    return sorted(found)
 
 
 def _is_test(path):

@@ -27,8 +27,8 @@ same paths as nested objects.
 
 - `int,int` is two numbers, as in `model.image_size=224,160`; one number stands for both.
 - `none` turns an optional field off.
-- The defaults are those of the classes. A recipe brings its own; `--dry_run` prints what holds.
-- Another `model.name` brings that model's own sizes in place of those of the recipe.
+- The defaults are those of the classes. `--dry_run` prints the values of a run.
+- Another `model.name` brings that model's own sizes; `model.image_size` stays as it is.
 
 This page is written by `python -m tests.configuration_page > docs/configuration.md` from the
 docstrings in `pipelines/config/` and `vit_tf/config/`; a test compares them.

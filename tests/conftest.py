@@ -57,7 +57,7 @@ def pytest_sessionstart(session):
 def pytest_collection_modifyitems(items):
     """Moves the files that start processes to the front.
 
-    They take longest. At the end, one of them would run alone while the other workers are idle.
+    Most of them take long. At the end, one would run alone while the other workers are idle.
     """
     files = {item.path for item in items if item.get_closest_marker("process")}
     items.sort(key=lambda item: item.path not in files)

@@ -164,7 +164,7 @@ class Train:
         non_finite: what happens at a loss or gradient that is not finite. "stop": the run ends;
             "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
             restores the newest checkpoint and continues with the data after the failed step, at
-            most 10 times.
+            most 10 times to the same checkpoint.
         deterministic: turns on op determinism: a repeated run gives the same bits; slower on
             GPUs.
     """

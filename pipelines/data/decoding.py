@@ -11,12 +11,15 @@ import tensorflow as tf
 from pipelines.errors import first_line
 from vit_tf.images.decoding import decode_image
 
-# Images that are decoded at the same time in a training or evaluation pipeline: one per core.
-PARALLEL_CALLS = len(os.sched_getaffinity(0))
 # Images are decoded in groups of this size, within a group one after the other. Smaller groups are
 # slower; larger groups need more memory, because each core holds a few groups.
 _GROUP = 32
 _BLACK = -1.0
+
+
+def parallel_calls():
+    """The number of images that a pipeline decodes at the same time: one per core."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def decode_error(image_bytes):
@@ -110,8 +113,8 @@ def decode_lenient(dataset, decode, batch_size, image_size, on_bad_images):
     # `Dataset.get_single_element` would also work, but op determinism runs it in one thread.
     dataset = dataset.interleave(
         decode_group,
-        cycle_length=PARALLEL_CALLS,
-        num_parallel_calls=PARALLEL_CALLS,
+        cycle_length=parallel_calls(),
+        num_parallel_calls=parallel_calls(),
         deterministic=True,
     )
     # Not parallel, so that bad images are recorded in the order of the dataset.

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.decoding import PARALLEL_CALLS, decode_lenient
+from pipelines.data.decoding import decode_lenient, parallel_calls
 from pipelines.data.prefetch import Window, read_ahead
 from pipelines.data.sharding import batch_samplers, slice_of_host
 from pipelines.data.transforms.augmentation import augment
@@ -108,10 +108,7 @@ def train_dataset(
     rows = host_slice.num_rows if mixing else host_slice.num_rows // host_slice.replicas
     dataset = _decoded_batches(examples, decode, rows, preprocessing.image_size, on_bad_images)
     if mixing:
-        may_be_bad = on_bad_images is not None
-        dataset = dataset.map(functools.partial(_mix, host_slice, mixing, may_be_bad))
-        if host_slice.replicas > 1:
-            dataset = dataset.map(functools.partial(_divide, host_slice.replicas)).unbatch()
+        dataset = _mixed(dataset, host_slice, mixing, may_be_bad=on_bad_images is not None)
     return _in_order(dataset)
 
 
@@ -252,7 +249,7 @@ def _decoded_batches(examples, decode, batch_size, image_size, on_bad_images):
         image = decode(example["image"], example.pop("seed"))
         return {**example, "image": image}
 
-    images = examples.map(decode_example, num_parallel_calls=PARALLEL_CALLS, deterministic=True)
+    images = examples.map(decode_example, num_parallel_calls=parallel_calls(), deterministic=True)
     return images.batch(batch_size, drop_remainder=True)
 
 
@@ -279,6 +276,18 @@ def _mix(host_slice, mixing, may_be_bad, rows):
     return batch
 
 
+def _mixed(dataset, host_slice, mixing, may_be_bad):
+    # Two batches at the same time are enough, and more would take more memory.
+    dataset = dataset.map(
+        functools.partial(_mix, host_slice, mixing, may_be_bad),
+        num_parallel_calls=2,
+        deterministic=True,
+    )
+    if host_slice.replicas > 1:
+        dataset = dataset.map(functools.partial(_divide, host_slice.replicas)).unbatch()
+    return dataset
+
+
 def _divide(replicas, batch):
     """Divides the batch of a host among its replicas."""
     return {
@@ -291,7 +300,7 @@ def _in_order(dataset):
     options = tf.data.Options()
     options.deterministic = True
     # The autotuner of TensorFlow 2.20 can miss the end of its dataset. Deleting the dataset then
-    # blocks for up to a minute. Without it, each parallel step uses PARALLEL_CALLS.
+    # blocks for up to a minute. Without it, TensorFlow makes no map parallel on its own.
     options.autotune.enabled = False
     # The dataset contains only the slice of this host.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

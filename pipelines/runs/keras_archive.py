@@ -18,7 +18,7 @@ import keras
 
 import vit_tf
 from pipelines.runs.size_checks import MAX_COMPRESSION, check_size
-from vit_tf.checkpoints.sidecar import DTYPES
+from vit_tf.config.dtypes import POLICIES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
@@ -103,10 +103,10 @@ def _read_config(text, path):
     policy = fields.get("dtype", "float32")
     if isinstance(policy, dict):
         policy = policy["config"].get("name") if isinstance(policy.get("config"), dict) else None
-    if policy not in DTYPES:
+    if policy not in POLICIES:
         raise ValueError(
             f"{path} has the dtype policy {str(policy)[:40]!r}. Expected one of "
-            f"{', '.join(DTYPES)}."
+            f"{', '.join(POLICIES)}."
         )
     try:
         config = config_from_dict(fields.get("config"))

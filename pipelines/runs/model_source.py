@@ -123,9 +123,10 @@ def load(model, source, head="reset"):
         UserError: if the weights do not fit the model. The model is then unchanged.
     """
     try:
-        if source.kind in ("npz", "safetensors"):
-            with open_checkpoint(source.path) as file:
-                return load_checkpoint(model, file, head)
+        if source.kind == "npz":
+            return vit_tf.load_npz(model, source.path, head)
+        if source.kind == "safetensors":
+            return vit_tf.load_safetensors(model, source.path, head)
         donor, _ = open_model(source)
         arrays = model_weights(donor, source.name)
         return load_checkpoint(model, arrays, head)

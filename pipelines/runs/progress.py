@@ -113,10 +113,11 @@ class Progress:
         """
         is_first = not self._compiled.is_set()
         if is_first:
-            say("compiling the training step ...")
+            say("compiling the training step, reading the first images ...")
         timing = _Timing(steps)
         begin = time.perf_counter()
-        with compiling("the training step", self._compiled, say):
+        sign = compiling("the training step, reading the first images", self._compiled, say)
+        with sign if is_first else contextlib.nullcontext():
             yield timing
         timing.seconds = time.perf_counter() - begin
         if is_first:

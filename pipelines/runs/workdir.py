@@ -94,18 +94,21 @@ class Workdir:
     def _check_experiment(self, experiment, extend):
         """Compares `experiment` with `config.json`; returns the `train.steps` of `config.json`."""
         before, steps = self.read_experiment(), experiment.train.steps
+        newest = max([0, *checkpoints.steps(self.checkpoints)])
         may_change = (*_MAY_CHANGE, "train.steps") if extend else _MAY_CHANGE
         changed = differences(before.to_dict(), experiment.to_dict())
         changed = [line for line in changed if line.split(":")[0] not in may_change]
         if changed:
-            is_longer = steps > before.train.steps
             only_steps = [line.split(":")[0] for line in changed] == ["train.steps"]
-            hint = f"Add --extend to train on to step {steps}, or choose another --workdir."
+            hint = (
+                f"Add --extend (pretrain, finetune) to train to step {steps}, or choose another "
+                "--workdir."
+            )
             raise UserError(
                 f"{self.path} holds a run with another configuration ({'; '.join(changed)}). "
-                + (hint if only_steps and is_longer else _OTHER_WORKDIR)
+                + (hint if only_steps and steps >= newest else _OTHER_WORKDIR)
             )
-        if (newest := max([0, *checkpoints.steps(self.checkpoints)])) > steps:
+        if newest > steps:
             raise UserError(
                 f"{self.path} holds a checkpoint of step {newest}, more than train.steps={steps}. "
                 f"Set train.steps to at least {newest}, or choose another --workdir."

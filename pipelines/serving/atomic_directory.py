@@ -1,4 +1,4 @@
-"""Writes a directory atomically: readers never see a partial one, and a crash leaves none."""
+"""Writes a directory atomically: readers never see a partial one."""
 
 import contextlib
 import os

@@ -169,7 +169,8 @@ def _load_saved_model(path):
     try:
         loaded = tf.saved_model.load(path)
         outputs = loaded.signatures[_SIGNATURE].structured_outputs
-        names = loaded.signatures["labels"]()["classes"].numpy()
+        names = list(loaded.signatures["labels"]()["classes"].numpy())
+        count = outputs["probabilities"].shape[-1] if "probabilities" in outputs else None
     except Exception as error:  # TensorFlow raises many types for other directories.
         reason = str(error).partition("\n")[0]
         if _UNKNOWN_OP in reason and not custom_ops.is_compiled():
@@ -187,8 +188,11 @@ def _load_saved_model(path):
         raise UserError(
             f"{path}: expected {sorted(_OUTPUTS)} from {_SIGNATURE}. Received: {sorted(outputs)}."
         )
-    if (count := outputs["probabilities"].shape[-1]) != len(names):
-        raise UserError(f"{path} has {len(names)} class names but {count} probabilities.")
+    if count != len(names):
+        raise UserError(
+            f"{path} has {len(names)} class names but {count} probabilities. Export the model "
+            "again."
+        )
 
     def classify(image_bytes):
         # Called through `loaded`, which owns the variables and must stay alive.

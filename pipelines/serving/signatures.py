@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipelines.data import decoding
 from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
-from vit_tf.images.decoding import MAX_PIXELS
+from vit_tf.images.decoding import FORMATS, MAX_PIXELS
 
 # Number of classes in `top_classes`.
 TOP_CLASSES = 5
@@ -136,8 +136,8 @@ def _undecodable(bad):
             tf.where(tf.size(bad) > 1, "images ", "image "),
             tf.strings.reduce_join(named, separator=", "),
             tf.where(tf.size(bad) > _MAX_NAMED, " and more", ""),
-            " of the batch, counted from 0, cannot be decoded: expected whole JPEG, PNG, GIF, BMP "
-            f"or WebP files of at most {MAX_PIXELS:,} pixels. The signature serving_bytes_lenient "
+            f" of the batch, counted from 0, cannot be decoded: expected whole {FORMATS} files "
+            f"of at most {MAX_PIXELS:,} pixels. The signature serving_bytes_lenient "
             "returns results for the others",
         ]
     )

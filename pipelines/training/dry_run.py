@@ -4,10 +4,11 @@ import dataclasses
 import json
 import re
 
-from pipelines.data.bad_images import BadImages
+from pipelines.config.model import model_field_types
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import DataError
-from pipelines.runs import model_source
+from pipelines.runs import checkpoints, model_source
 from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
 from pipelines.training.loop import check_input, open_data
@@ -16,37 +17,41 @@ from vit_tf import cost
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
 
-def dry_run(experiment, workdir, strategy) -> str:
+def dry_run(experiment, workdir, strategy, extend=False) -> str:
     """Describes the run that `loop.train` would start; writes nothing to the workdir.
 
     Built-in data sets are prepared if they are missing, as for training.
 
     Args:
-        experiment, workdir, strategy: as for `loop.train`.
+        experiment, workdir, strategy, extend: as for `loop.train`.
 
     Returns:
-        The configuration as JSON, the size and cost of the model, and the shapes of the first
-        batch, or the reason why it cannot be read.
+        The configuration as JSON, with every field of the model, its size and cost, and the shapes
+        of the first batch, or the reason why there are no data.
 
     Raises:
         UserError: for wrong input, as `loop.train`.
     """
-    lines = []
-    if experiment.init_from:
-        lines.append(f"starts from: {model_source.find(experiment.init_from).name}")
+    run, lines = Workdir(workdir), []
     try:
         splits = choose_splits(experiment.data, lines.append)
         experiment = dataclasses.replace(experiment, data=splits)
-        data, _ = open_data(experiment, Workdir(workdir))
+        data, _ = open_data(experiment, run)
     except DataError as error:
         classes, batch = None, f"none: {error}"
     else:
-        classes, batch = data.source.num_classes, _first_batch(data)
+        run.check(experiment, data.source.manifest(), extend)
+        classes, batch = data.source.num_classes, _first_batch(data, lines.append)
+    if (step := checkpoints.newest(run.checkpoints)) is not None:
+        lines.append(f"resumes from: step {step} of {run.path}")
+    elif experiment.init_from:
+        source = model_source.find(experiment.init_from, experiment.init_weights)
+        lines.append(f"starts from: {source.name}")
     config = experiment.model.config(classes or 0)
     check_input(experiment.train, config, strategy.num_replicas_in_sync)
     return "\n".join(
         [
-            _readable(experiment.to_dict()),
+            _readable(_resolved(experiment, config)),
             *lines,
             f"model: {experiment.model.name} with {config.summary()}"
             + ("" if classes else ", without a head: the number of classes comes from the data"),
@@ -78,6 +83,14 @@ def _costs(experiment, config, replicas):
     )
 
 
+def _resolved(experiment, config):
+    """The experiment as a dictionary, with the variant's own values of the model's other fields."""
+    values, fields = experiment.to_dict(), config.to_dict()
+    names = {path.partition(".")[0] for path in model_field_types(experiment.model.name)}
+    values["model"] |= {name: fields[name] for name in fields if name in names}
+    return values
+
+
 def _readable(values):
     """JSON with one line per field, also for lists."""
     text = json.dumps(values, indent=2)
@@ -90,11 +103,14 @@ def _metric(number, unit):
     return f"{number / 1000**power:,.3g} {_PREFIXES[power]}{unit}"
 
 
-def _first_batch(data):
+def _first_batch(data, log):
     """The source of the first batch, and the dtype and shape of each of its tensors."""
     if data.bad_images is not None:
-        data = dataclasses.replace(data, bad_images=BadImages(None))  # Writes no file.
-    batch = next(iter(data.dataset(0)))
+        data = dataclasses.replace(data, bad_images=BadImages(None, log))  # Writes no file.
+    try:
+        batch = next(iter(data.dataset(0)))
+    except INPUT_ERRORS as error:
+        raise data.explain_input_error(error, [0], hosts=1) from None
     parts = [f"{name} {part.dtype.name} {list(part.shape)}" for name, part in batch.items()]
     source = data.source
     return (

@@ -36,7 +36,6 @@ from pipelines.training.schedules import LINEAR_END, make_schedule
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import StepSettings, Trainer
 from vit_tf.config.size_notes import size_notes
-from vit_tf.models.inputs import range_note
 
 _LONGEST_LOOP = 10.0  # Seconds between two checks for signals.
 
@@ -111,7 +110,7 @@ def _train(experiment, run, strategy, extend):
     progress = Progress(run, step=step, total_steps=settings.steps, batch_size=settings.batch_size)
     with Signals() as signals, progress, summary_at_end(data.bad_images):
         if step == 0:
-            _show_samples(progress, data.sample_images())
+            progress.write_images("training images", data.sample_images())
         evaluator = None
         if evaluation_data is not None:
             loss = functools.partial(cross_entropy, loss=settings.loss)
@@ -150,6 +149,7 @@ def open_data(experiment, run):
     if settings.eval_split is None:
         return data, None
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
+    source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
     return data, EvaluationData(source=source, batch_size=experiment.train.batch_size, **shared)
 
 
@@ -244,13 +244,6 @@ def _report_sharding(sharding, hosts, run):
             + f"; earlier steps had the order for {before}"
             * (before != hosts)
         )
-
-
-def _show_samples(progress, images):
-    """Writes training images to TensorBoard, and logs a note if their range is wrong."""
-    progress.write_images("training images", images)
-    if note := range_note(images):
-        say(note)
 
 
 def _write_results(trainer, run, preprocessing):

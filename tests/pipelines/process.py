@@ -81,6 +81,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
             getattr(command, "POSITIONAL", None),
             getattr(command, "CHECK_OPS", True),
             shared_flags,
+            getattr(command, "FIELDS", None),
         )
     printed = capsys.readouterr()
     return subprocess.CompletedProcess(sys.argv, exit_.value.code, printed.out, printed.err)

@@ -1,10 +1,12 @@
 """The commands as processes: exit codes, one clear error line, no incomplete files."""
 
+import dataclasses
 import importlib
 import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import time
 
@@ -14,7 +16,7 @@ import pytest
 import vit_tf
 from custom_ops import loader
 from pipelines import cli
-from pipelines.config import recipes
+from pipelines.config import Experiment, recipes
 from tests.pipelines.process import (
     assert_user_error,
     run_command,
@@ -239,14 +241,36 @@ def test_list_prints_the_recipes(tmp_path, monkeypatch, capsys):
     assert [line.split()[0] for line in result.stdout.splitlines()] == list(recipes.RECIPES)
 
 
+@pytest.fixture
+def broken_images(tmp_path_factory):
+    """A folder of images that cannot be decoded, and a config.json."""
+    root = tmp_path_factory.mktemp("broken")
+    for name in ("a", "b"):
+        (root / name).mkdir()
+        for index in range(20):
+            (root / name / f"{index}.png").write_bytes(b"no image")
+    (root / "config.json").write_text(json.dumps(tiny_experiment().to_dict()))
+    return root
+
+
 @pytest.mark.parametrize("module", ["pretrain", "finetune"])
-def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, monkeypatch, capsys, module):
+def test_a_dry_run_describes_the_run_and_writes_nothing(
+    tmp_path, broken_images, monkeypatch, capsys, module
+):
     here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
     result = run_here(module, "--dry_run", *as_flags("train.accumulate_steps=2"), **here)
     assert result.returncode == 0, result.stderr
     config, end = json.JSONDecoder().raw_decode(result.stdout)
-    expected = tiny_experiment("train.accumulate_steps=2").to_dict()
-    assert config == expected | {"init_from": None if module == "pretrain" else "shipped"}
+    expected = tiny_experiment("train.accumulate_steps=2")
+    # Every field of the model is printed, also those that are the variant's own.
+    assert config["model"].keys() > expected.to_dict()["model"].keys()
+    assert config["model"]["classifier"] == "token"
+    resolved = Experiment.from_dict(config)
+    assert resolved.model.config(10) == expected.model.config(10)
+    initial = None if module == "pretrain" else "shipped"
+    assert dataclasses.replace(resolved, model=expected.model) == dataclasses.replace(
+        expected, init_from=initial
+    )
     text = result.stdout[end:]
     count = vit_tf.cost.parameters(tiny_experiment().model.config(10))
     assert f"{count:,} parameters" in text and "activations of 8 images" in text
@@ -258,9 +282,20 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, monkeypatch, c
     assert result.returncode == 0, result.stderr
     assert "first batch: none: There is no folder" in result.stdout
     assert "without a head" in result.stdout
-    result = run_here(module, "--dry_run", *as_flags("train.accumulate_steps=3"), **here)
-    assert_user_error(result, "train.batch_size=16 is not a multiple of 3")
-    assert os.listdir(tmp_path) == []
+    for flags, text in (
+        (as_flags("train.accumulate_steps=3"), "train.batch_size=16 is not a multiple of 3"),
+        ([*as_flags(), "--extend"], "--extend continues a run"),
+        (
+            [*as_flags(f"data.name=folder:{broken_images}", "data.eval_split=none")],
+            "It is not a JPEG, PNG",
+        ),
+    ):
+        assert_user_error(run_here(module, "--dry_run", *flags, **here), text)
+    if module == "finetune":
+        (tmp_path / "run").mkdir()
+        shutil.copy(broken_images / "config.json", tmp_path / "run")
+        best = ["--init_from=run", "--weights=best"]
+        assert_user_error(run_here(module, "--dry_run", *best, **here), "no best checkpoint")
 
 
 def test_a_run_starts_from_a_config(tmp_path, monkeypatch, capsys):
@@ -271,13 +306,14 @@ def test_a_run_starts_from_a_config(tmp_path, monkeypatch, capsys):
     result = run_here("pretrain", *arguments, "--set=train.log_every=9", **here)
     assert result.returncode == 0, result.stderr
     config["train"]["log_every"] = 9
-    assert json.JSONDecoder().raw_decode(result.stdout)[0] == config
+    printed = json.JSONDecoder().raw_decode(result.stdout)[0]
+    assert Experiment.from_dict(printed | {"model": config["model"]}).to_dict() == config
     result = run_here("pretrain", "--config=config.json", **here)
     assert_user_error(result, "--workdir is missing. With --config it has no default")
     (tmp_path / "config.json").write_text(json.dumps({"sed": 1}))
     assert_user_error(run_here("pretrain", *arguments, **here), "sed", "Did you mean seed?")
     result = run_here("batch", "--config=config.json", "--workdir=run", **here)
-    assert_user_error(result, "Leave out --set and --config")
+    assert_user_error(result, "Leave out --config config.json")
 
 
 @pytest.fixture(scope="module")

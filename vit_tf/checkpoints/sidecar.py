@@ -7,10 +7,8 @@ from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.grids import check_grid
 from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.config import ModelConfig
+from vit_tf.config.dtypes import POLICIES
 from vit_tf.preprocessing import Preprocessing
-
-# Keras dtype policies that a model can be stored with.
-DTYPES = ("float16", "bfloat16", "float32", "float64", "mixed_float16", "mixed_bfloat16")
 
 _ADVICE = "Delete or restore it."
 
@@ -41,9 +39,9 @@ class Sidecar:
     def dtype(self) -> str | None:
         """Name of the Keras dtype policy that the weights were trained with."""
         dtype = self._values.raw("dtype")
-        if dtype is not None and dtype not in DTYPES:
+        if dtype is not None and dtype not in POLICIES:
             raise ValueError(
-                f"{self.path} has dtype={dtype!r:.40}. Expected one of {', '.join(DTYPES)}. "
+                f"{self.path} has dtype={dtype!r:.40}. Expected one of {', '.join(POLICIES)}. "
                 f"{_ADVICE}"
             )
         return dtype

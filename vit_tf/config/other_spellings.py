@@ -60,5 +60,12 @@ def other_spelling(name: str) -> tuple[str, int | None] | None:
     return None
 
 
+def named_size(name: str) -> str | None:
+    """The size in a name of a ViT, such as "B" in "vit_base" or "vit_base_patch16_clip_224"."""
+    model = re.sub(r"[^a-z0-9]+", "_", name.lower().rpartition("/")[2])
+    found = re.match(rf"vit_{_SIZE}(?:_|$)", model)
+    return _SIZES[found["size"]] if found else None
+
+
 def _image_size(found):
     return int(found["image_size"]) if found["image_size"] else None

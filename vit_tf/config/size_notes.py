@@ -15,14 +15,17 @@ def one_patch(config: ModelConfig, prefix="") -> str | None:
     """
     if config.grid != (1, 1):
         return None
+    # Most hybrids have patches of one place of the feature map, which cannot be smaller.
+    is_smallest = getattr(config, "patch_size", 1) == 1
     return (
         f"An image is a single patch ({_sizes(config)}), so attention has nothing to compare. "
-        f"Set a larger {prefix}image_size or a smaller {prefix}patch_size."
+        f"Set a larger {prefix}image_size"
+        + ("." if is_smallest else f" or a smaller {prefix}patch_size.")
     )
 
 
 def size_notes(config: ModelConfig, prefix="") -> list[str]:
-    """Notes on pixels that no patch reads and on thousands of tokens, two sentences each.
+    """Notes on pixels beyond the last patch and on thousands of tokens, two sentences each.
 
     Args: see `one_patch`.
     """
@@ -39,8 +42,8 @@ def size_notes(config: ModelConfig, prefix="") -> list[str]:
             if count
         )
         notes.append(
-            f"No patch reads {what} ({_sizes(config)}). Set {prefix}image_size to multiples of "
-            f"{config.patch_pixels}, or another {prefix}patch_size."
+            f"The patches leave out {what} ({_sizes(config)}). Set {prefix}image_size to multiples "
+            f"of {config.patch_pixels}, or another {prefix}patch_size."
         )
     tokens = config.grid[0] * config.grid[1] + config.num_prefix_tokens
     if tokens >= MANY_TOKENS:

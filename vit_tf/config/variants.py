@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.near_names import as_question, did_you_mean
-from vit_tf.config.other_spellings import other_spelling
+from vit_tf.config.other_spellings import named_size, other_spelling
 from vit_tf.config.resnet import ResNetConfig, StemConfig
 from vit_tf.config.vit import ViTConfig
 
@@ -91,5 +91,8 @@ def _hint(name, section):
     if variant in VARIANTS:
         size = f" with {section}image_size={image_size}" if image_size else ""
         return as_question([f"{variant}{size}"])
-    near = did_you_mean(name.replace("_", "/"), VARIANTS, cutoff=0.3)
+    if size := named_size(name):
+        near = as_question([variant for variant in VARIANTS if variant.startswith(f"ViT-{size}/")])
+    else:
+        near = did_you_mean(name.replace("_", "/"), VARIANTS, cutoff=0.5)
     return f"{near} vit_tf.list_models() returns all {len(VARIANTS)} names."

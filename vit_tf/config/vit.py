@@ -119,7 +119,7 @@ class ViTConfig(ModelConfig):
             of_what = "the feature map of " if self.stem else ""
             raise ValueError(
                 f"{of_what}image_size={self.image_size} is smaller than one patch: "
-                f"patch_size={self.patch_size}."
+                f"patch_size={self.patch_size}. Set a larger image_size or a smaller patch_size."
             )
 
     @property

@@ -2,7 +2,10 @@
 
 import keras
 
-from vit_tf.models.inputs import check_images
+from vit_tf.models.inputs import check_images, check_range
+
+# Images of an array whose values `fit` looks at.
+_CHECKED_IMAGES = 32
 
 
 class ImageModel(keras.Model):
@@ -22,7 +25,7 @@ class ImageModel(keras.Model):
     """
 
     def record_graph(self):
-        """Calls every layer once on a symbolic image, so that each has an `input` and `output`."""
+        """Calls the model's own layers once on a symbolic image: each gets `input` and `output`."""
         shape = (*self.config.image_size, 3)
         self._input = keras.Input(shape, dtype=self.variable_dtype, name="images")
         features = self.features(self._input)
@@ -59,6 +62,12 @@ class ImageModel(keras.Model):
         del training
         check_images(self, images)
         return keras.KerasTensor(self.compute_output_shape(images.shape), self._output.dtype)
+
+    def fit(self, x=None, *args, **kwargs):
+        """See `keras.Model.fit`. Warns if the first images of an array look like 0 .. 255."""
+        if hasattr(x, "dtype") and hasattr(x, "shape"):
+            check_range(self, x[:_CHECKED_IMAGES])
+        return super().fit(x, *args, **kwargs)
 
     def get_config(self):
         return super().get_config() | {"config": self.config.to_dict()}

@@ -8,42 +8,42 @@ import tensorflow as tf
 # Larger than values after crops, noise or another normalization, much smaller than 255.
 _LARGEST_VALUE = 10.0
 
-# Models that were called eagerly with float images; only the first batch is checked.
+# Models whose images had values other than zero, or got a warning: they are not checked again.
 _checked = weakref.WeakSet()
 
 
 def check_images(model, images):
     """Raises `ValueError` unless images `[B, H, W, 3]` have the size that a model was built for.
 
-    In eager mode, the values of a model's first batch of float images are checked too: `range_note`
-    returns the warning. In graphs, values are not checked.
+    In eager mode it calls `check_range` too. In graphs, values are not checked.
 
     Args:
         model: has `config.image_size`.
         images: tensor.
     """
     _check_shape(images, model.config.image_size)
-    if not tf.executing_eagerly() or model in _checked or not tf.is_tensor(images):
-        return
-    if images.dtype.is_floating:
-        _checked.add(model)
-        if note := range_note(images):
-            warnings.warn(note, stacklevel=2)
+    if tf.executing_eagerly() and tf.is_tensor(images):
+        check_range(model, images)
 
 
-def range_note(images):
-    """A warning if the values of float images look like 0 .. 255, else None.
+def check_range(model, images):
+    """Warns, once for each model, if the values of float images look like 0 .. 255.
 
     Args:
-        images: eager float tensor.
+        model: a Keras model.
+        images: eager tensor or NumPy array.
     """
-    largest = float(tf.reduce_max(images))
-    if not largest > _LARGEST_VALUE:  # NaN is not larger.
-        return None
-    return (
-        f"Float images are read as values in [-1, 1]. The largest one here is {largest:g}: pass "
-        "0 .. 255 as uint8, or as images / 127.5 - 1."
-    )
+    if model in _checked or not tf.as_dtype(images.dtype).is_floating:
+        return
+    largest = float(tf.reduce_max(images)) if tf.size(images) else 0.0
+    if largest > 0:
+        _checked.add(model)
+    if largest > _LARGEST_VALUE:  # NaN is not larger.
+        warnings.warn(
+            f"{model.name} reads float images as values in [-1, 1]. The largest one here is "
+            f"{largest:g}: pass 0 .. 255 as uint8, or as images / 127.5 - 1.",
+            stacklevel=2,
+        )
 
 
 def _check_shape(images, image_size):

@@ -70,7 +70,7 @@ class FileSource(DataSource):
         labels: class names in label order.
     """
 
-    id_rule = "first_id of its range plus the place of the file in the listing of the whole split"
+    id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
 
     def __init__(self, name, root, splits, split, labels):
         infos = LazyMapping(splits, lambda key: split_info(key, [len(splits[key].paths)]))

@@ -65,7 +65,7 @@ def open_list(path, split, data_dir=None):
         for name, rows in splits.items()
     }
     source = FileSource(f"list:{path}", root, files, split, labels)
-    used = {range_["split"] for range_ in source.manifest()["ranges"]}
+    used = {range_["split"] for range_ in source.manifest()["parts"]}
     _check_files_exist(path, root, [row for name in used for row in splits[name]])
     return source
 

@@ -41,7 +41,7 @@ from pipelines.errors import DataError, first_line
 INFO_FILE = "dataset.json"
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
 
-_MAX_INFO_BYTES = 64 * 2**20
+_MAX_INFO_BYTES = 32 * 2**20
 _ROWS_PER_BATCH = 256
 _BUFFER_BYTES = 2**20
 # Before the data of a record: its length, uint64, and a checksum of the length. After: a checksum

@@ -48,8 +48,8 @@ class DataSource:
     """
 
     failure = None
-    # Meaning of the ids, for the manifest of a run.
-    id_rule = "first_id of its range plus the position in the stored order of the whole split"
+    # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
+    id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
     def __init__(self, *, name, version, split, split_ranges, labels, shard_lengths):
         self.name, self.version, self.split = name, version, split
@@ -94,7 +94,7 @@ class DataSource:
             "num_examples": self.num_examples,
             "labels": list(self.labels),
             "id": self.id_rule,
-            "ranges": [split_range._asdict() for split_range in self._split_ranges],
+            "parts": [split_range._asdict() for split_range in self._split_ranges],
         }
 
     def _locate(self, ranges):

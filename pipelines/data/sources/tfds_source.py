@@ -15,7 +15,7 @@ from pipelines.data.sources.source import (
     resolve_split,
     shard_lengths_within,
 )
-from pipelines.errors import DataError, first_line
+from pipelines.errors import DataError, MissingLabelError, first_line
 
 # Splits up to this size are read once and kept in memory, encoded.
 MAX_CACHED_BYTES = 256 * 2**20
@@ -183,5 +183,5 @@ def _fetch(builder, split, title):
         ) from None
     images, labels = np.concatenate(images), np.concatenate(labels)
     if (labels < 0).any():  # Published test splits without labels have label -1.
-        raise DataError(f"{title} has examples without a label. Choose a labelled split.")
+        raise MissingLabelError(f"{title} has examples without a label. Choose a labelled split.")
     return images, labels

@@ -47,6 +47,14 @@ def _train(source, count, *, step_size=32, shuffle_window=70, seed=5, **options)
     return to_numpy(dataset.take(count))
 
 
+def test_the_autotuner_is_off(digits):
+    """Its end can block for a minute."""
+    options = {"batch_size": 16, "preprocessing": PREPROCESSING}
+    train = train_dataset(digits, seed=0, shuffle_window=50, **options)
+    for dataset in (train, pipeline.eval_dataset(digits, **options)):
+        assert dataset.options().autotune.enabled is False
+
+
 def test_elements_have_static_shapes(digits):
     context = tf.distribute.InputContext(1, 0, 2)
     expected = {

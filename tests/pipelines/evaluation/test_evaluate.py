@@ -1,7 +1,9 @@
 """Evaluation of a saved model: as in training, every example once, with every strategy."""
 
+import functools
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -11,8 +13,10 @@ import vit_tf
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
-from pipelines.runs import model_source
+from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.runs import model_source, progress
 from pipelines.runs.strategies import make_strategy
+from pipelines.tasks import losses
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import one_device, tiny_experiment
@@ -192,6 +196,26 @@ def test_a_folder_without_a_test_split(command, tmp_path):
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["examples"] == 2
     assert "images has the split train: evaluation takes train[90%:]" in result.stderr
+
+
+def test_compiling_is_reported_until_the_first_batch_is_done(finished, monkeypatch):
+    monkeypatch.setattr(progress, "_SIGN_EVERY", 0.01)
+    lines, counts = [], []
+
+    class Signals:
+        def check(self):
+            counts.append(len(lines))
+            time.sleep(0.05)
+
+    model, preprocessing = model_source.open_model(model_source.find(finished[0]))
+    source = open_source("digits", "test[:48]")
+    data = EvaluationData(
+        source=source, preprocessing=preprocessing, batch_size=16, bad_images=None
+    )
+    loss = functools.partial(losses.cross_entropy, loss="softmax")
+    Evaluator(model, one_device(), data, loss, lines.append, Signals()).run()
+    assert len(counts) == 3 and counts[0] >= 1
+    assert counts[0] == counts[-1] == len(lines)
 
 
 def test_nothing_to_evaluate(command):

@@ -11,6 +11,8 @@ import vit_tf
 from pipelines.runs import model_source
 from pipelines.training import loop
 from tests.pipelines.tiny import one_device, tiny_experiment
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import safetensors_models
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,16 @@ def test_models_open_from_every_source(run, tmp_path, kind):
     report = model_source.load(fresh, source, head="keep")
     assert not report.reset
     np.testing.assert_array_equal(fresh(images), model(images))
+
+
+def test_safetensors_without_a_size_load_into_a_grid_that_is_no_square(tmp_path):
+    """As `finetune --init_from` does it."""
+    donor = tiny.model(seed=1, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
+    model = tiny.model(seed=2, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
+    safetensors_models.save(donor, tmp_path, "timm")
+    for path in tmp_path.glob("*.json"):
+        path.unlink()
+    report = model_source.load(model, model_source.find(tmp_path), head="keep")
+    assert report.resized is None
+    for ours, theirs in zip(tiny.values(model), tiny.values(donor), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

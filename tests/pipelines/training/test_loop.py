@@ -15,6 +15,7 @@ from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
+from pipelines.training.dry_run import dry_run
 from tests.pipelines.tiny import arrays, one_device, tiny_experiment, two_replicas
 
 
@@ -128,7 +129,9 @@ def test_a_run_is_made_longer_by_extend_only(tmp_path, capsys):
     loop.train(tiny_experiment(*common, "train.steps=4"), run, one_device())
     before = arrays(run)
     longer = tiny_experiment(*common, "train.steps=8", "train.log_every=2")
-    with pytest.raises(UserError, match=r"train.steps: 4 -> 8\). Add --extend to train on to step"):
+    with pytest.raises(
+        UserError, match=r"train.steps: 4 -> 8\). Add --extend .* to train to step 8"
+    ):
         loop.train(longer, run, one_device())
     other = tiny_experiment(*common, "train.steps=8", "seed=5")
     with pytest.raises(UserError, match=r"seed: 0 -> 5; train.steps: 4 -> 8\). Choose another"):
@@ -298,10 +301,12 @@ def image_folder(path, classes="ab", count=20):
 
 
 def test_a_folder_without_a_test_split(tmp_path, capsys):
-    """A tenth of it is the evaluation split; config.json names it, and a resumed run uses it."""
+    """A tenth of it is the evaluation split, which config.json names; `dry_run` says so too."""
     folder = image_folder(tmp_path / "images")
     splits = ("data.train_split=auto", "data.eval_split=auto")
     common = (f"data.name=folder:{folder}", *splits, "schedule.decay=constant")
+    described = dry_run(tiny_experiment(*common), tmp_path / "run", one_device())
+    assert '"train_split": "train[:90%]"' in described and "36 examples" in described
     last = loop.train(tiny_experiment(*common, "train.steps=4"), tmp_path / "run", one_device())
     takes = "training takes train[:90%], evaluation takes train[90%:]"
     assert capsys.readouterr().out.count(f"has the split train: {takes}\n") == 1
@@ -309,6 +314,10 @@ def test_a_folder_without_a_test_split(tmp_path, capsys):
     data = Workdir(tmp_path / "run").read_experiment().data
     assert (data.train_split, data.eval_split) == ("train[:90%]", "train[90%:]")
     longer = tiny_experiment(*common, "train.steps=5")
+    described = dry_run(longer, tmp_path / "run", one_device(), extend=True)
+    assert "resumes from: step 4" in described
+    with pytest.raises(UserError, match="Add --extend"):
+        dry_run(longer, tmp_path / "run", one_device())
     assert loop.train(longer, tmp_path / "run", one_device(), extend=True)["step"] == 5
 
 
@@ -321,7 +330,10 @@ def test_what_may_not_be_meant_is_said(tmp_path, capsys, monkeypatch):
     )
     loop.train(experiment, tmp_path / "run", one_device())
     out = capsys.readouterr().out
-    assert "No patch reads 1 row of pixels at the bottom (13 x 12 pixels in patches of 4)." in out
+    assert (
+        "The patches leave out 1 row of pixels at the bottom (13 x 12 pixels in patches of 4)."
+        in out
+    )
     assert "Float images are read as values in [-1, 1]. The largest one here is 255:" in out
 
 

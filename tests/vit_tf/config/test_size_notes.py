@@ -36,7 +36,7 @@ def test_one_patch(fields, single):
         ({"image_size": (8, 12)}, None),
         ({"image_size": (11, 13)}, "3 rows of pixels at the bottom and 1 column of pixels at the"),
         ({"image_size": (9, 12)}, "1 row of pixels at the bottom (9 x 12 pixels in patches of 4)"),
-        ({"image_size": (8, 14)}, "No patch reads 2 columns of pixels at the right"),
+        ({"image_size": (8, 14)}, "The patches leave out 2 columns of pixels at the right"),
         # The last row of 5 x 5 feature pixels, each of 4 x 4, is left over. A stem rounds up: 15
         # pixels give 4 feature pixels.
         ({"image_size": 20, "patch_size": 2, "stem": (1,)}, "4 rows of pixels"),

@@ -37,13 +37,27 @@ def test_no_warning(model, images, recwarn):
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_only_the_first_batch_is_looked_at(model, recwarn):
+def test_after_images_in_range_no_values_are_read(model, monkeypatch):
     model(tiny.images())
-    model(tiny.images(dtype="uint8").astype("float32"))
-    assert [str(warning.message) for warning in recwarn] == []
+    monkeypatch.setattr(tf, "reduce_max", lambda images: pytest.fail("read values"))
+    inputs.check_images(model, tf.constant(tiny.images(dtype="uint8").astype("float32")))
+
+
+def test_a_call_on_zeros_is_no_check(model):
+    model(np.zeros_like(tiny.images()))
+    with pytest.warns(UserWarning, match="is 255"):
+        model(tiny.images(dtype="uint8").astype("float32"))
+
+
+def test_fit_warns_about_arrays(model):
+    model.compile(loss="mse")
+    images = tiny.images(dtype="uint8").astype("float32")
+    targets = np.zeros([len(images), *model.output_shape[1:]], np.float32)
+    with pytest.warns(UserWarning, match="is 255"):
+        model.fit(images, targets, verbose=0)
 
 
 def test_graphs_are_left_as_they_are(model, monkeypatch):
-    monkeypatch.setattr(inputs, "range_note", lambda images: pytest.fail("looked at values"))
+    monkeypatch.setattr(inputs, "check_range", lambda *_: pytest.fail("read values"))
     spec = tf.TensorSpec([None, 11, 14, 3])
     tf.function(model, autograph=False).get_concrete_function(spec)

@@ -232,7 +232,7 @@ def test_manifest(big):
     manifest = open_source(f"folder:{big}", "train[:10%]").manifest()
     assert json.loads(json.dumps(manifest)) == manifest
     assert manifest["data_set"] == f"folder:{big}"
-    assert manifest["ranges"] == [{"split": "train", "start": 0, "stop": 80, "first_id": 0}]
+    assert manifest["parts"] == [{"split": "train", "start": 0, "stop": 80, "first_id": 0}]
     assert "listing" in manifest["id"]
 
 

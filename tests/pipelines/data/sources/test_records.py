@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data.sources import record_writer
+from pipelines.data.sources import record_writer, tfds_source
 from pipelines.data.sources.open import open_source, split_names
 from pipelines.data.sources.source import DataSource
-from pipelines.errors import DataError
+from pipelines.errors import DataError, MissingLabelError
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import as_flags
 
@@ -333,6 +333,26 @@ def test_command_writes_the_splits_that_there_are(make_tfrecords, tmp_path):
     assert "wrote one (train 3 examples" in out
     arguments += ["--set", "data.eval_split=none"]
     assert "wrote none (train 3 examples" in make_tfrecords("--output", "none", *arguments)[1]
+
+
+def test_command_leaves_out_splits_without_labels(make_tfrecords, monkeypatch):
+    """Unless they are named, as the test split of ImageNet in TFDS."""
+
+    def read(builder, split, title):
+        images, labels = fetch(builder, split, title)
+        if "test" in title:
+            raise MissingLabelError(f"{title} has examples without a label.")
+        return images, labels
+
+    fetch = tfds_source._fetch
+    monkeypatch.setattr(tfds_source, "_fetch", read)
+    arguments = ["--set", "data.name=digits"]
+    code, out, err = make_tfrecords("--output", "some", *arguments)
+    assert (code, err) == (0, "")
+    assert "left out the split test: its examples have no labels" in out
+    assert "wrote some (train 1,297, validation 200 examples" in out
+    code, out, err = make_tfrecords("--output", "all", *arguments, "--split", "test=test")
+    assert code == 2 and "without a label" in err
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_manifest_is_json():
     assert manifest["data_set"] == "digits/all"
     assert manifest["num_examples"] == 648
     assert manifest["labels"][9] == "9"
-    assert manifest["ranges"] == [{"split": "train", "start": 0, "stop": 648, "first_id": 0}]
+    assert manifest["parts"] == [{"split": "train", "start": 0, "stop": 648, "first_id": 0}]
 
 
 @pytest.mark.parametrize(
