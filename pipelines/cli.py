@@ -62,8 +62,7 @@ def run(
     if define is not None:
         define(values)
     if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(sys.argv[1:]):
-        _print_help(values, shared, description, positional)
-        sys.exit(0)
+        _print_and_exit(_help(values, shared, description, positional))
     try:
         arguments = values(sys.argv)[1:]
     except flags.UnrecognizedFlagError as error:
@@ -71,8 +70,7 @@ def run(
     except flags.Error as error:
         _fail(EXIT_USAGE, error)
     if "list" in values and values.list:
-        print(recipe_list())
-        sys.exit(0)
+        _print_and_exit(recipe_list())
     if arguments and positional is None:
         _fail(
             EXIT_USAGE,
@@ -352,10 +350,19 @@ def _unknown_flag(error, values, fields):
     return f"Unknown flag --{error.flagname}.{hint}"
 
 
-def _print_help(values, shared, description, positional):
+def _help(values, shared, description, positional):
     usage = f"python -m {_module()} [flags]" + (f" [{positional}]" if positional else "")
     own = [values[name] for name in values if name not in shared]
-    print(help_text(description, usage, own, [values[name] for name in shared]))
+    return help_text(description, usage, own, [values[name] for name in shared])
+
+
+def _print_and_exit(text):
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The reader has ended, as in `--help | head`. The flush at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def _module():

@@ -20,13 +20,14 @@ def run_command(module, *arguments, cwd, **variables):
     return run_module(f"pipelines.{module}", *arguments, cwd=cwd, **variables)
 
 
-def run_module(module, *arguments, cwd, **variables):
+def run_module(module, *arguments, cwd, stdout=subprocess.PIPE, **variables):
     """Runs `python -m <module>` to its end, with these environment variables too."""
     return subprocess.run(
         _command(module, arguments),
         cwd=cwd,
         env=_environment() | variables,
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=TIMEOUT,
     )

@@ -241,6 +241,17 @@ def test_list_prints_the_recipes(tmp_path, monkeypatch, capsys):
     assert [line.split()[0] for line in result.stdout.splitlines()] == list(recipes.RECIPES)
 
 
+@pytest.mark.process
+def test_help_may_be_read_in_part(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)  # as `head` does after its last line
+    try:
+        result = run_module("pipelines.batch", "--help", cwd=tmp_path, stdout=writer)
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.fixture
 def broken_images(tmp_path_factory):
     """A folder of images that cannot be decoded, and a config.json."""
