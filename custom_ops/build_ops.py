@@ -60,11 +60,11 @@ def build(library=None, modules=None, say=print):
     compiler = find_compiler()
     target = probe()
     tensorflow = target.get("tensorflow")
-    units = plan(target)
+    units = plan(target, compiler)
     say(
         f"ops: {compiler.version}; "
         + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
-        + f"; instruction sets {', '.join(isas())}"
+        + f"; instruction sets {', '.join(isas(compiler))}"
     )
     products = []
     if tensorflow:
@@ -76,7 +76,7 @@ def build(library=None, modules=None, say=print):
     if products:
         cache = _cache()
         wanted = [*units["kernels"], *(unit for _, own, _ in products for unit in own)]
-        objects = _compile(compiler, wanted, _write_stamp(cache, target), say)
+        objects = _compile(compiler, wanted, _write_stamp(cache, target, compiler), say)
     for path, own, flags in products:
         _link(compiler, [objects[unit] for unit in (*own, *units["kernels"])], flags, path, cache)
         say(f"ops: wrote {path} after {time.monotonic() - start:.0f} s")
@@ -114,12 +114,12 @@ def _cache():
     return cache
 
 
-def _write_stamp(cache, target):
+def _write_stamp(cache, target, compiler):
     """Writes the header that goes into the library as its stamp; custom_ops/BUILD has the same."""
     version = target.get("tensorflow", {}).get("version", "")
     text = (
         f'#define VIT_OPS_TENSORFLOW "{version}"\n'
-        f'#define VIT_OPS_ISAS "{" ".join(isas())}"\n'
+        f'#define VIT_OPS_ISAS "{" ".join(isas(compiler))}"\n'
         f'#define VIT_OPS_SOURCES "{source_hash()}"\n'
     )
     folder = cache / f"stamp-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

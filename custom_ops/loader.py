@@ -53,6 +53,11 @@ class Library:
         """Instruction sets: `available` here, `chosen`, and the `error` in `VIT_ISA`, if any."""
         return json.loads(self.handle.vit_ops_isa_report()) if self.handle else {}
 
+    def choose_isa(self, name):
+        """Sets the instruction set of later calls; "" is the best one. For tests and benchmarks."""
+        if self.handle:
+            self.handle.vit_ops_choose_isa(name.encode())
+
 
 _lock = threading.Lock()
 _library = None
@@ -161,4 +166,5 @@ def _open(path):
     # another library, and would register the ops twice.
     handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
     handle.vit_ops_isa_report.restype = ctypes.c_char_p
+    handle.vit_ops_choose_isa.restype = None
     return handle

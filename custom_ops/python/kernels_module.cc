@@ -67,7 +67,15 @@ PYBIND11_MODULE(_vit_kernels, m) {
         "`prefix` is the number of prefix tokens.");
   m.def("extract_patches", &vit::extract, arg("images"), arg("patch_size"), py::kw_only(),
         arg("threads") = 0, "Returns the patches [B, N, P * P * C] of images [B, H, W, C].");
-  m.def("isa", &vit::isa, "Returns the instruction set in use; VIT_ISA forces one.");
+  m.def("isa", &vit::isa,
+        "Returns the instruction set in use. VIT_ISA names one when the module is imported.");
+  m.def(
+      "choose_isa",
+      [](const std::string& name) {
+        vit::choose_isa(name.c_str());
+        vit::check_isa();
+      },
+      arg("name"), "Sets the instruction set of later calls; \"\" is the best one here.");
   m.def("available_isas", &vit::available_isas,
         "Returns the names of the instruction sets that can be used here.");
 }

@@ -261,7 +261,7 @@ class AttentionOp : public AttentionOpKernel {
     OP_REQUIRES_OK(c, allocate(c, 1, "statistics", inputs.statistics, &statistics));
     if (out->NumElements() == 0) return;
     const AttentionForwardProblem problem = {inputs.problem, out->data(), statistics->data()};
-    OP_REQUIRES_OK(c, status_of(attention_forward(problem, execution_of(c)), "VitAttention"));
+    OP_REQUIRES_OK(c, status_of(c, attention_forward(problem, execution_of(c)), "VitAttention"));
   }
 };
 
@@ -277,7 +277,8 @@ class AttentionGradOp : public AttentionOpKernel {
     OP_REQUIRES_OK(c, allocate(c, 0, "d_qkv", dims_of(*inputs.qkv), &d_qkv));
     if (d_qkv->NumElements() == 0) return;
     problem.gradient = d_qkv->data();
-    OP_REQUIRES_OK(c, status_of(attention_backward(problem, execution_of(c)), "VitAttentionGrad"));
+    OP_REQUIRES_OK(c,
+                   status_of(c, attention_backward(problem, execution_of(c)), "VitAttentionGrad"));
   }
 };
 
@@ -299,7 +300,7 @@ class AttentionBiasGradOp : public AttentionOpKernel {
     }
     problem.gradient = d_bias->data();
     OP_REQUIRES_OK(
-        c, status_of(attention_bias_gradient(problem, execution_of(c)), "VitAttentionBiasGrad"));
+        c, status_of(c, attention_bias_gradient(problem, execution_of(c)), "VitAttentionBiasGrad"));
   }
 };
 
@@ -344,7 +345,7 @@ class AttentionTapsOp : public AttentionOpKernel {
         inputs.problem, statistics->data(), rows_,         columns_,
         data(taps[0]),  data(taps[1]),      data(taps[2]),
     };
-    OP_REQUIRES_OK(c, status_of(attention_taps(problem, execution_of(c)), "VitAttentionTaps"));
+    OP_REQUIRES_OK(c, status_of(c, attention_taps(problem, execution_of(c)), "VitAttentionTaps"));
   }
 
  private:

@@ -96,7 +96,7 @@ class ExtractPatchesOp : public PatchCopyOpKernel {
     OP_REQUIRES_OK(c, allocate(c, 0, "patches", dims, &patches));
     if (patches->NumElements() == 0) return;
     const PatchCopyProblem problem = {shape, element_size_, images.data(), patches->data()};
-    OP_REQUIRES_OK(c, status_of(extract_patches(problem, execution_of(c)), "VitExtractPatches"));
+    OP_REQUIRES_OK(c, status_of(c, extract_patches(problem, execution_of(c)), "VitExtractPatches"));
   }
 };
 
@@ -125,8 +125,8 @@ class ExtractPatchesGradOp : public PatchCopyOpKernel {
       return;
     }
     const PatchCopyProblem problem = {shape, element_size_, d_patches.data(), d_images->data()};
-    OP_REQUIRES_OK(c,
-                   status_of(restore_patches(problem, execution_of(c)), "VitExtractPatchesGrad"));
+    OP_REQUIRES_OK(
+        c, status_of(c, restore_patches(problem, execution_of(c)), "VitExtractPatchesGrad"));
   }
 };
 

@@ -237,7 +237,7 @@ class PatchEmbedOp : public PatchEmbedOpKernel {
     const PatchEmbedForwardProblem forward = {
         problem(shape, images, kernel), bias.data(), prefix_size ? prefix->data() : nullptr,
         position ? position->data() : nullptr, tokens->data()};
-    OP_REQUIRES_OK(c, status_of(patch_embed_forward(forward, execution_of(c)), "VitPatchEmbed"));
+    OP_REQUIRES_OK(c, status_of(c, patch_embed_forward(forward, execution_of(c)), "VitPatchEmbed"));
   }
 };
 
@@ -266,7 +266,7 @@ class PatchEmbedGradOpKernel : public PatchEmbedOpKernel {
     PatchEmbedGradientProblem gradient = {problem(shape, images, kernel), d_tokens.data()};
     gradient.*output_ = output->data();
     OP_REQUIRES_OK(
-        c, status_of(patch_embed_backward(gradient, execution_of(c)), type_string().c_str()));
+        c, status_of(c, patch_embed_backward(gradient, execution_of(c)), type_string().c_str()));
   }
 
  private:
@@ -331,8 +331,8 @@ class PatchEmbedTablesGradOp : public OpKernel {
     gradient.d_bias = data(outputs[0]);
     gradient.d_prefix = prefix_size ? data(outputs[1]) : nullptr;
     gradient.d_position = data(outputs[2]);
-    OP_REQUIRES_OK(
-        c, status_of(patch_embed_backward(gradient, execution_of(c)), "VitPatchEmbedTablesGrad"));
+    OP_REQUIRES_OK(c, status_of(c, patch_embed_backward(gradient, execution_of(c)),
+                                "VitPatchEmbedTablesGrad"));
   }
 
  private:

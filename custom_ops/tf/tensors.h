@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "custom_ops/cc/dtype.h"
-#include "custom_ops/cc/execution.h"
 #include "custom_ops/tf/shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -81,12 +80,6 @@ inline DType dtype_of(tensorflow::DataType type) {
       LOG(FATAL) << "The kernels do not support the dtype " << tensorflow::DataTypeString(type)
                  << ". Register their op for float, double, bfloat16, half and uint8 only.";
   }
-}
-
-inline absl::Status status_of(Result result, const char* op) {
-  if (result == Result::kOk) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      op, " could not allocate its scratch memory. Use a smaller batch, or fewer threads."));
 }
 
 }  // namespace vit

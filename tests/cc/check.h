@@ -75,16 +75,16 @@ inline int finish() {
   return state().failures || !state().checks;
 }
 
-// Calls body() with each instruction set that this processor has, set by VIT_ISA.
+// Calls body() with each instruction set that this processor has.
 template <class Body>
 void for_each_isa(const Body& body) {
   for (int i = 0; i < vit::kIsaCount; ++i) {
     const vit::Isa isa = static_cast<vit::Isa>(i);
     if (!vit::isa_available(isa)) continue;
-    setenv("VIT_ISA", vit::isa_name(isa), 1);
+    vit::choose_isa(vit::isa_name(isa));
     body();
   }
-  unsetenv("VIT_ISA");
+  vit::choose_isa(nullptr);
 }
 inline const char* isa() { return vit::isa_name(vit::current_isa()); }
 

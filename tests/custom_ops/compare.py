@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import custom_ops
+from custom_ops import loader
 from tests.custom_ops import oracle
 from tests.tolerances import EPSILON, assert_as_good
 
@@ -13,7 +14,7 @@ def each_isa(monkeypatch):
     names = custom_ops.describe()["isas"]["available"]
     assert "baseline" in names
     for name in names:
-        monkeypatch.setenv("VIT_ISA", name)
+        loader.library().choose_isa(name)
         assert custom_ops.describe()["isas"]["chosen"] == name
         yield name
 

@@ -94,7 +94,10 @@ def build(mode, programs):
     FOLDER.mkdir(parents=True, exist_ok=True)
     lists = build_plan.sources()
     best = next((isa for isa in _CPU_FLAGS if _CPU_FLAGS[isa] <= _cpu_flags()), "baseline")
-    checked = {"baseline", best} if mode.flags else set()
+    # The kernels of avx512_bf16 are for bfloat16 only; others are those of avx512.
+    used = {"baseline", best, best.removesuffix("_bf16")}
+    checked = used if mode.flags else set()
+    gcc = build_plan.find_compiler()
     headers = [path.read_bytes() for path in sorted((ROOT / "tests" / "cc").glob("*.h"))]
     package = hashlib.sha256(b"".join(headers)).hexdigest()
 
@@ -103,7 +106,7 @@ def build(mode, programs):
 
     plain = []
     ours = [unit_of(f"{name}.cc", name, (*lists["TEST_COPTS"], *mode.flags)) for name in programs]
-    for unit in build_plan.plan({})["kernels"]:
+    for unit in build_plan.plan({}, gcc)["kernels"]:
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
             ours.append(
@@ -113,7 +116,7 @@ def build(mode, programs):
             )
         else:
             plain.append(unit)
-    for isa in build_plan.isas():
+    for isa in build_plan.isas(gcc):
         flags = (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}")
         if isa in checked:
             flags += mode.flags
@@ -121,8 +124,8 @@ def build(mode, programs):
             name = f"{pathlib.PurePath(source).stem}-{isa}"
             ours.append(unit_of(source, name, flags))
 
-    compiler = _clang() if mode.clang else build_plan.find_compiler()
-    objects = _compile(build_plan.find_compiler(), plain, ROOT / "build" / "ops")
+    compiler = _clang() if mode.clang else gcc
+    objects = _compile(gcc, plain, ROOT / "build" / "ops")
     objects |= _compile(compiler, ours, FOLDER)
     shared = [str(objects[unit]) for unit in [*plain, *ours[len(programs) :]]]
     paths = {}
