@@ -166,5 +166,4 @@ def _open(path):
     # another library, and would register the ops twice.
     handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
     handle.vit_ops_isa_report.restype = ctypes.c_char_p
-    handle.vit_ops_choose_isa.restype = None
     return handle
