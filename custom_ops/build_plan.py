@@ -115,9 +115,7 @@ def plan(target, compiler):
         for source in lists["ISA_KERNELS"]
     ]
     kernels += [
-        Unit(
-            source, _object_name(source), (*lists["KERNEL_COPTS"], f"-DVIT_BUILT_ISAS={mask}")
-        )
+        Unit(source, _object_name(source), (*lists["KERNEL_COPTS"], f"-DVIT_BUILT_ISAS={mask}"))
         for source in lists["KERNELS"]
     ]
     ops, module = [], []

@@ -90,7 +90,7 @@ def test_what_bazel_builds_is_what_the_other_build_builds(bazel, target):
     stamp = library_file.read_stamp(path)
     assert stamp["sources"] == build_plan.source_hash()
     assert stamp["tensorflow"] == target["tensorflow"]["version"]
-    assert stamp["isas"].split() == build_plan.isas()
+    assert stamp["isas"].split() == build_plan.isas(build_plan.find_compiler())
     module = bazel / "bazel-bin" / "custom_ops" / "_vit_kernels.so"
     assert module.exists() == bool(build_plan.sources()["MODULE"])
 
@@ -99,7 +99,11 @@ def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
     actions = json.loads((bazel / "actions.json").read_text())["actions"]
     compiled = [a["arguments"] for a in actions if a["mnemonic"] == "CppCompile"]
     linked = [a["arguments"] for a in actions if a["mnemonic"] == "CppLink"]
-    units = [unit for part in build_plan.plan(target).values() for unit in part]
+    units = [
+        unit
+        for part in build_plan.plan(target, build_plan.find_compiler()).values()
+        for unit in part
+    ]
     assert len(compiled) == len(units)
 
     def fits(arguments, unit):

@@ -119,7 +119,7 @@ def test_a_cancelled_op_ends_soon(shape):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_products_that_overflow_before_they_are_scaled(dtype, monkeypatch):
-    """q k^T is 2e39 times the largest float32, its product with the scale is not."""
+    """Q k^T is 2e39 times the largest float32, its product with the scale is not."""
     qkv = np.full([1, 3, 3 * 64], 6e18)
     qkv[:, :, 128:] = 1
     qkv = tf.constant(qkv, dtype)
@@ -129,7 +129,5 @@ def test_products_that_overflow_before_they_are_scaled(dtype, monkeypatch):
         np.testing.assert_array_equal(exact(out), 1)
         expected = np.broadcast_to(exact(cotangent).mean(1, keepdims=True), [1, 3, 64])
         np.testing.assert_allclose(exact(d_qkv)[:, :, 128:], expected, atol=0.02)
-        _, taps = custom_ops.attention_with_taps(
-            qkv, 1, ("class_row",), implementation="compiled"
-        )
+        _, taps = custom_ops.attention_with_taps(qkv, 1, ("class_row",), implementation="compiled")
         np.testing.assert_allclose(taps["class_row"], np.full([1, 1, 3], 1 / 3), rtol=1e-6)
