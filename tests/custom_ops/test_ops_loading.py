@@ -39,8 +39,7 @@ def other_processor(built):
     return built[:18] + b"\xf3\x00" + built[20:]
 
 
-# Files that must not be loaded, because that can end the process: name -> (bytes of the library) ->
-# bytes.
+# Files that must not be loaded, because that can end the process: name -> (change, message).
 UNFIT = {
     "another TensorFlow": (
         lambda built: forged(built, "2.19.1"),
@@ -120,18 +119,13 @@ def test_places(monkeypatch, tmp_path):
 @pytest.fixture
 def fresh(monkeypatch):
     """The state of a new process, without a library. Returns the list of loaded files."""
-    loaded = []
+    loaded, ops = [], types.SimpleNamespace(**dict.fromkeys(OPS))
     monkeypatch.setattr(loader, "_library", None)
     monkeypatch.setattr(loader, "_loaded_before", lambda: None)
-    monkeypatch.setattr(tf, "load_op_library", lambda path: loaded.append(path) or _ops())
+    monkeypatch.setattr(tf, "load_op_library", lambda path: loaded.append(path) or ops)
     monkeypatch.setattr(loader, "_open", lambda path: None)
     monkeypatch.delenv("VIT_OPS", raising=False)
     return loaded
-
-
-def _ops():
-    """The object that `tf.load_op_library` returns."""
-    return types.SimpleNamespace(**dict.fromkeys(OPS))
 
 
 def warned(action):
@@ -305,8 +299,7 @@ def test_a_first_call_in_a_function_loads_and_warns_of_nothing(checkout, built):
     # AutoGraph needs the source of the function, so the program is a file. The library is loaded
     # during the conversion.
     (checkout / "first_calls.py").write_text(FIRST_CALLS)
-    output = run_python("import first_calls", checkout)
-    assert output.split() == [str(path)]
+    assert run_python("import first_calls", checkout).split() == [str(path)]
 
 
 PLACES = """
