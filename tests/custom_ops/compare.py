@@ -9,8 +9,8 @@ from tests.custom_ops import oracle
 from tests.tolerances import EPSILON, assert_as_good, assert_close
 
 
-def each_isa(monkeypatch):
-    """Forces each instruction set of this build and processor in turn; yields its name."""
+def each_isa():
+    """Chooses each instruction set of this build and processor in turn; yields its name."""
     names = custom_ops.describe()["isas"]["available"]
     assert "baseline" in names
     for name in names:
@@ -70,7 +70,7 @@ def check_attention(
         magnitude: magnitude of the terms of the gradient of qkv, if they may cancel.
         bounded: whether errors are within the bounds of the table. Not so for long sums and for
             inputs that amplify rounding: then only the two implementations are compared.
-        isas: `each_isa(monkeypatch)` to repeat the compiled op with each instruction set.
+        isas: `each_isa()` to repeat the compiled op with each instruction set.
     """
     dtype = qkv.dtype.name
     cotangent = draw([*qkv.shape[:-1], qkv.shape[-1] // 3], dtype, seed=1)

@@ -43,12 +43,12 @@ def test_numbers_of_heads_and_head_sizes(heads, size, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_instruction_set(dtype, monkeypatch):
+def test_every_instruction_set(dtype):
     for count, size in ((1, 5), (16, 64), (17, 80), (33, 20), (97, 64), (130, 3)):
         qkv, bias = draw([2, count, 3 * 2 * size], dtype), draw([2, 1, count, count], dtype)
-        check_attention(qkv, 2, bias, bounded=False, isas=each_isa(monkeypatch))
+        check_attention(qkv, 2, bias, bounded=False, isas=each_isa())
     qkv, bias = draw([2, 5, 18, 3 * 40], dtype), draw([18, 18], dtype)
-    check_attention(qkv, 2, bias, axis=2, isas=each_isa(monkeypatch))
+    check_attention(qkv, 2, bias, axis=2, isas=each_isa())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
@@ -133,7 +133,7 @@ def test_axis_bias_broadcasts(axis, form, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_masked_rows(dtype, monkeypatch):
+def test_masked_rows(dtype):
     """Rows that are all -inf give exact zeros; rows that are partly -inf use the other keys."""
     bias = exact(draw([2, 3, 20, 20], dtype))
     bias[0, 0, 2] = bias[1, 2, 0] = bias[1, 2, 19] = -np.inf
@@ -141,8 +141,8 @@ def test_masked_rows(dtype, monkeypatch):
     bias[0, 0, 3, 1:] = bias[1, 0, :, 4] = bias[0, 2, :, :17] = -np.inf
     bias = tf.cast(tf.constant(bias), dtype)
     qkv, cotangent = draw([2, 20, 36], dtype), tf.ones([2, 20, 12], dtype)
-    check_attention(qkv, 3, bias, isas=each_isa(monkeypatch))
-    results = [attend("compiled", qkv, 3, cotangent, bias) for _ in each_isa(monkeypatch)]
+    check_attention(qkv, 3, bias, isas=each_isa())
+    results = [attend("compiled", qkv, 3, cotangent, bias) for _ in each_isa()]
     for out, d_qkv, d_bias in [*results, attend("reference", qkv, 3, cotangent, bias)]:
         heads = exact(out).reshape(2, 20, 3, 4)
         assert not heads[0, 2, 0].any() and not heads[1, 0, 2].any() and not heads[:, :, 1].any()
@@ -170,18 +170,18 @@ def test_masked_lines(axis):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_scale(dtype, monkeypatch):
+def test_scale(dtype):
     """With and without a bias, for even and odd head sizes, and along an axis."""
     for size, scale in ((16, 0.1), (20, 1.0), (5, 0.37), (4, 2.0)):
         qkv, bias = draw([2, 18, 3 * 3 * size], dtype), draw([3, 18, 18], dtype)
         # Rows with almost all weight on one key amplify rounding.
         bounded = scale**2 * size < 20
         for given in (None, bias):
-            isas = each_isa(monkeypatch)
+            isas = each_isa()
             check_attention(qkv, 3, given, scale=scale, bounded=bounded, isas=isas)
     for axis in (1, 2):
         qkv, bias = draw([2, 5, 7, 3 * 24], dtype), draw([5 if axis == 1 else 7], dtype)
-        check_attention(qkv, 3, bias, axis, scale=0.5, isas=each_isa(monkeypatch))
+        check_attention(qkv, 3, bias, axis, scale=0.5, isas=each_isa())
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -220,10 +220,10 @@ def test_large_logits_do_not_overflow(implementation):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [1.0, 3.0, 100.0])
-def test_one_token_has_no_gradient_but_that_of_its_value(scale, dtype, monkeypatch):
+def test_one_token_has_no_gradient_but_that_of_its_value(scale, dtype):
     qkv = tf.cast(scale * draw([2, 1, 3 * 80], dtype), dtype)
     cotangent = draw([2, 1, 80], dtype, seed=1)
-    for _ in each_isa(monkeypatch):
+    for _ in each_isa():
         out, d_qkv = attend("compiled", qkv, 2, cotangent)
         np.testing.assert_array_equal(exact(out), exact(qkv)[:, :, 160:])
         np.testing.assert_array_equal(exact(d_qkv)[:, :, :160], 0)

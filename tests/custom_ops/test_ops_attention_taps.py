@@ -48,7 +48,7 @@ def check(qkv, num_heads, grid, bias=None, scale=None, isas=(None,)):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_match_the_equations(with_bias, dtype, monkeypatch):
+def test_match_the_equations(with_bias, dtype):
     # Grids with and without tokens before the patches.
     for count, grid in (
         (1, (1, 1)),
@@ -60,14 +60,14 @@ def test_match_the_equations(with_bias, dtype, monkeypatch):
         (70, (2, 34)),
     ):
         bias = draw([3, count, count], dtype) if with_bias else None
-        check(draw([2, count, 3 * 24], dtype), 3, grid, bias, isas=each_isa(monkeypatch))
+        check(draw([2, count, 3 * 24], dtype), 3, grid, bias, isas=each_isa())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_follow_the_scale(dtype, monkeypatch):
+def test_follow_the_scale(dtype):
     for size, scale in ((16, 0.1), (20, 1.0), (5, 0.37)):
         qkv = draw([2, 18, 3 * 3 * size], dtype)
-        check(qkv, 3, (4, 4), scale=scale, isas=each_isa(monkeypatch))
+        check(qkv, 3, (4, 4), scale=scale, isas=each_isa())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

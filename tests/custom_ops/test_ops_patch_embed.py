@@ -43,12 +43,12 @@ SIZES = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("shape", "patch_size", "width"), SIZES)
-def test_sizes_with_every_instruction_set(shape, patch_size, width, dtype, monkeypatch):
+def test_sizes_with_every_instruction_set(shape, patch_size, width, dtype):
     weights = tables(shape, patch_size, dtype, width)
     # The sum over a patch of 16 x 16 pixels is too long for the bounds of the table.
     bounded = patch_size < 16
     for images, rescaling in ((draw(shape, dtype), {}), (draw_uint8(shape), TO_UNIT)):
-        isas = each_isa(monkeypatch)
+        isas = each_isa()
         check_patch_embed(images, weights, bounded=bounded, isas=isas, **rescaling)
 
 
@@ -174,7 +174,7 @@ def test_leftover_pixels_are_not_read(image_dtype, implementation):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_inf_spread_as_in_the_reference(value, monkeypatch):
+def test_nan_and_inf_spread_as_in_the_reference(value):
     shape = [2, 9, 8, 3]
     weights = tables(shape, 4, "float32", width=20)
     images = draw(shape).numpy()
@@ -189,7 +189,7 @@ def test_nan_and_inf_spread_as_in_the_reference(value, monkeypatch):
             inputs[name] = tf.constant(broken)
         given = inputs.pop("images")
         plain, plain_gradients, cotangent = embed("reference", given, inputs, TO_UNIT, None)
-        for _ in each_isa(monkeypatch):
+        for _ in each_isa():
             tokens, gradients, _ = embed("compiled", given, inputs, TO_UNIT, cotangent)
             np.testing.assert_allclose(tokens, plain, rtol=0, atol=1e-4)
             for key, gradient in gradients.items():
