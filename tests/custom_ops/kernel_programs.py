@@ -2,8 +2,8 @@
 
 A program links the kernels of the library, or kernels that are compiled again with sanitizers.
 Sanitizers are used for the lowest and the best instruction set of this processor; the other kernels
-are linked unchanged and not run. Object files are kept in `build/kernel_tests`, those without sanitizers in
-`build/ops`, where `build_ops` finds them too.
+are linked unchanged and not run. Object files are kept in `build/kernel_tests`, those without
+sanitizers in `build/ops`, where `build_ops` finds them too.
 """
 
 import concurrent.futures
@@ -69,8 +69,8 @@ MEMORY = Mode(
         "-Wno-unknown-warning-option",
         "-Wno-unknown-pragmas",
     ),
-    # With it clang takes four times as long, more than a minute for the widest vectors. The baseline
-    # is compiled from the same templates, and simd_test has the vectors of each instruction set.
+    # With it clang takes over a minute for the widest vectors, four times as long. The baseline is
+    # compiled from the same templates, and simd_test has the vectors of each instruction set.
     best_flags=("-fno-sanitize=undefined",),
     link=("-fsanitize=address,undefined",),
     environment=(
@@ -114,9 +114,7 @@ def build(mode, programs):
             flags = (*unit.flags, *mode.flags)
             if isa == best != "baseline":
                 flags += mode.best_flags
-            ours.append(
-                dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags)
-            )
+            ours.append(dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags))
         else:
             plain.append(unit)
     for isa in build_plan.isas():

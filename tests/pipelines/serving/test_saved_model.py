@@ -195,7 +195,7 @@ def test_weights_that_changed_on_the_way_fail(tmp_path, monkeypatch, no_process)
     assert os.listdir(tmp_path) == []
 
 
-def test_model_that_is_not_finite_fails(tmp_path, no_process):
+def test_model_that_is_not_finite_fails(tmp_path, quick):
     model, preprocessing = make()
     model.head.bias.assign([np.nan] * 5)
     with pytest.raises(RunError, match="not finite"):
