@@ -75,8 +75,9 @@ inline int finish() {
   return state().failures || !state().checks;
 }
 
-// Whether this processor has an instruction set and VIT_TEST_ISAS, unless unset, names it. Each name
-// there ends with a comma. kernel_programs.py leaves out kernels that a sanitizer does not watch.
+// Whether this processor has an instruction set and VIT_TEST_ISAS, unless unset, names it. Each
+// name there ends with a comma. kernel_programs.py leaves out kernels that a sanitizer does not
+// watch.
 inline bool isa_tested(vit::Isa isa) {
   const char* names = getenv("VIT_TEST_ISAS");
   const std::string name = std::string(vit::isa_name(isa)) + ",";
