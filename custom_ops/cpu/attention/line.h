@@ -41,7 +41,7 @@ struct QueryBlocks {
   Blocking vectors, groups;
   QueryBlocks(int64_t tokens, int64_t group_count)
       : vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors),
-        groups(vectors.count, ceil_divide(vectors.count, group_count)) {}
+        groups(vectors.count, vectors.count ? ceil_divide(vectors.count, group_count) : 1) {}
 };
 
 // One line of one head.
