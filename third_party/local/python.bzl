@@ -5,8 +5,8 @@ is set, only this one), the interpreter of $VIRTUAL_ENV, .venv of this checkout,
 this rule again when one of these variables changes and when its server starts: run `bazel shutdown`
 after you install another version of TensorFlow.
 
-Targets: //:tensorflow, //:pybind11. Constants in //:config.bzl: TENSORFLOW_VERSION,
-TENSORFLOW_COPTS, HAVE_PYBIND11.
+Targets: //:tensorflow, //:xla, //:pybind11. Constants in //:config.bzl: TENSORFLOW_VERSION,
+TENSORFLOW_COPTS, HAVE_XLA, HAVE_PYBIND11.
 """
 
 # A folder is one input. A glob over TensorFlow's 10,000 headers makes a build take 64 s instead of
@@ -32,6 +32,22 @@ cc_library(
     deps = [
         ":tensorflow_framework",
         ":tensorflow_headers",
+    ],
+)
+"""
+
+_BUILD_XLA = """
+cc_import(
+    name = "tensorflow_cc",
+    shared_library = "{library}",
+)
+
+cc_library(
+    name = "xla",
+    includes = {includes},
+    deps = [
+        ":tensorflow",
+        ":tensorflow_cc",
     ],
 )
 """
@@ -86,6 +102,14 @@ def _implementation(ctx):
     ctx.symlink(include, "tensorflow_include")
     ctx.symlink(folder + "/" + framework, framework)
     build = _BUILD.format(framework = framework)
+    if tensorflow["xla"]:
+        library = tensorflow["xla"]["link"][0][3:]
+        ctx.symlink(folder + "/" + library, library)
+        includes = ["tensorflow_include/" + path for path in tensorflow["xla"]["include"]]
+        build += _BUILD_XLA.format(library = library, includes = includes)
+    else:
+        # buildifier: disable=print
+        print("No library for XLA: this TensorFlow has no headers or library of XLA.")
     if "pybind11_include" in answer:
         ctx.symlink(answer["pybind11_include"], "pybind11_include")
         ctx.symlink(answer["python_include"], "python_include")
@@ -94,6 +118,7 @@ def _implementation(ctx):
     constants = {
         "TENSORFLOW_VERSION": tensorflow["version"],
         "TENSORFLOW_COPTS": [x for x in tensorflow["compile"] if not x.startswith("-I")],
+        "HAVE_XLA": bool(tensorflow["xla"]),
         "HAVE_PYBIND11": "pybind11_include" in answer,
     }
     ctx.file("config.bzl", "".join(["%s = %r\n" % item for item in constants.items()]))
