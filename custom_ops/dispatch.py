@@ -178,9 +178,9 @@ def ops_for(implementation):
     """
     if resolve(implementation) == "reference":
         return None
-    on_cpu = _on_cpu()
-    obstacle = _obstacle(on_cpu)
-    if obstacle is None and on_cpu:
+    device = _device_type()
+    obstacle = _obstacle(device)
+    if obstacle is None and device == "CPU":
         return load()
     choice, source = requested(implementation)
     if choice != "compiled":
@@ -208,17 +208,16 @@ def supports_jit(implementation=None):
     return not tf.config.list_physical_devices("GPU")
 
 
-def _obstacle(on_cpu):
-    """Returns the reason why the kernels cannot run here, or None."""
+def _obstacle(device):
+    """Returns the reason why the kernels cannot run on a kind of device, or None."""
     import tensorflow as tf
 
-    tpu = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
-    if isinstance(tf.distribute.get_strategy(), tpu):
+    if device == "TPU":
         return "TPUs"
     xla = loader.library().xla
-    if (on_cpu and xla.path) or tf.executing_eagerly() or not _traced_for_xla():
+    if (device == "CPU" and xla.path) or tf.executing_eagerly() or not _traced_for_xla():
         return None
-    return "XLA (jit_compile=True)" + (f", because {xla.reason}" if on_cpu else "")
+    return "XLA (jit_compile=True)" + (f", because {xla.reason}" if xla.reason else " on GPUs")
 
 
 def _traced_for_xla():
@@ -236,11 +235,17 @@ def _traced_for_xla():
     return not all("_lower_using_switch_merge" in op.node_def.attr for op in conditionals)
 
 
-def _on_cpu():
-    """Whether TensorFlow would place an op on a CPU here if it had kernels for every device."""
+def _device_type():
+    """The kind of device that TensorFlow would place an op on here if it had kernels for all."""
     import tensorflow as tf
 
-    if not tf.config.list_logical_devices("GPU"):
-        return True
-    # In a graph this is the surrounding `tf.device`, which may be none.
-    return tf.DeviceSpec.from_string(tf.zeros([]).device).device_type == "CPU"
+    tpu = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
+    if isinstance(tf.distribute.get_strategy(), tpu):
+        return "TPU"
+    kinds = [kind for kind in ("GPU", "TPU") if tf.config.list_logical_devices(kind)]
+    if not kinds:
+        return "CPU"
+    # In a graph this is the surrounding `tf.device`, which may be none: then TensorFlow takes a
+    # GPU if there is one, but never a TPU.
+    named = tf.DeviceSpec.from_string(tf.zeros([]).device).device_type
+    return named or ("GPU" if "GPU" in kinds else "CPU")

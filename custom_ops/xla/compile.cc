@@ -10,6 +10,7 @@
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/op.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 
@@ -134,11 +135,12 @@ bool has_kernel(const char* op) {
                         });
 }
 
-// Does nothing if another copy of this library has registered the op: XLA ends the process when an
-// op is registered twice.
+// Does nothing if there is no such op, or if another copy of this library has registered it: then
+// XLA would end the process.
 template <class Body>
 void register_op(const std::vector<std::string>& registered) {
   if (absl::c_linear_search(registered, Body::kName)) return;
+  if (!tensorflow::OpRegistry::Global()->LookUp(Body::kName)) return;
   auto builder = tensorflow::XlaOpRegistrationBuilder::Name(Body::kName);
   builder.Device(tensorflow::DEVICE_CPU_XLA_JIT);
   if (Body::kConstantInput >= 0) builder.CompileTimeConstantInput("image_shape");
