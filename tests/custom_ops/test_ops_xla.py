@@ -1,6 +1,5 @@
 """The compiled ops inside `jit_compile=True`, and what happens without the library for XLA."""
 
-import dataclasses
 import os
 import pathlib
 import shutil
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch, library_file, loader
+from tests.checkout import ROOT
 from tests.custom_ops.compare import attend, compiled_ops, draw, draw_uint8, embed, tables
 from tests.vit_tf import tiny
 from vit_tf.layers.dropout import RandomContext
@@ -26,13 +26,6 @@ def _auto(monkeypatch):
     """Unsets the choice of an implementation, as for most users."""
     monkeypatch.delenv("VIT_OPS", raising=False)
     assert custom_ops.describe()["xla_library"], custom_ops.describe()["xla_reason"]
-
-
-@pytest.fixture
-def without_library(monkeypatch):
-    state = loader.library()
-    xla = loader.XlaLibrary(reason="no library for XLA has been built. Build it")
-    monkeypatch.setattr(loader, "_library", dataclasses.replace(state, xla=xla))
 
 
 def calls(function, *arguments):
@@ -128,19 +121,6 @@ def test_nothing_and_sizes_of_one():
         shapes = [batch, tokens, 6], [2, tokens, tokens], [batch, 3, 2, 3], [2, 2, 3, 4]
         arguments = [draw(shape) for shape in shapes]
         assert_same_bits(function(*arguments), function.python_function(*arguments))
-
-
-def test_the_work_is_shared_by_the_threads_of_the_pool():
-    """Large enough for many chunks; handlers wait for none of them that has not started."""
-    qkv = draw([16, 197, 192])
-    expected = custom_ops.attention(qkv, 4)
-
-    def looped(qkv):
-        # XLA may run independent calls at once, on the threads that also run their chunks.
-        return [custom_ops.attention(tf.roll(qkv, i, 0), 4) for i in range(6)]
-
-    for i, out in enumerate(tf.function(looped, jit_compile=True)(qkv)):
-        np.testing.assert_array_equal(out, tf.roll(expected, i, 0))
 
 
 # When it is decided what runs ---------------------------------------------------------------------
@@ -265,18 +245,13 @@ def test_slices_draw_what_the_whole_batch_draws():
     assert any(np.abs(a - b).max() > 1e-3 * scale for a, b in zip(without, whole, strict=True))
 
 
-def test_layers_say_what_xla_can_compile(monkeypatch, without_library):
-    def supports(**fields):
-        return all(layer.supports_jit for layer in tiny.all_layers(tiny.model(**fields)))
-
-    assert supports() and supports(implementation="reference")
-    assert not supports(implementation="compiled")
-    monkeypatch.setenv("VIT_OPS", "compiled")
-    assert not supports() and supports(implementation="reference")
-    monkeypatch.undo()
-    assert supports(implementation="compiled")
+@pytest.mark.parametrize("implementation", dispatch.CHOICES)
+def test_layers_say_that_xla_can_compile_them(implementation, monkeypatch):
+    layers = tiny.all_layers(tiny.model(implementation=implementation))
+    assert all(layer.supports_jit for layer in layers)
+    # The kernels are for CPUs.
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
-    assert not dispatch.supports_jit("compiled") and dispatch.supports_jit()
+    assert dispatch.supports_jit(implementation) == (implementation != "compiled")
 
 
 # Errors -------------------------------------------------------------------------------------------
@@ -348,17 +323,6 @@ def test_a_size_that_is_known_only_when_it_runs_is_refused():
 # Without the library ------------------------------------------------------------------------------
 
 
-def test_without_the_library_new_traces_take_the_reference(without_library):
-    function = tf.function(lambda x: custom_ops.attention(x, 3), jit_compile=True)
-    assert compiled_ops(function, draw([2, 9, 36])) == set()
-    assert dispatch.describe()["xla_library"] is None
-    assert "Build it" in dispatch.describe()["xla_reason"]
-    with pytest.raises(ValueError, match="compiled.* no kernels for XLA .*, because .*Build it"):
-        tf.function(
-            lambda x: custom_ops.attention(x, 3, implementation="compiled"), jit_compile=True
-        )(draw([2, 9, 36]))
-
-
 TRACED_BEFORE = """
 import ctypes, tensorflow as tf, custom_ops
 from pipelines import errors
@@ -374,14 +338,36 @@ except tf.errors.OpError as error:
 """
 
 TWO_COPIES = """
-import ctypes, tensorflow as tf, custom_ops
-twice = tf.function(lambda x: x * 2, jit_compile=True)(tf.ones([2, 5, 12]))
-function = tf.function(lambda x: custom_ops.attention(x, 2), jit_compile=True)
-before = function(twice)
+import collections, ctypes, pathlib, tensorflow as tf, custom_ops
+qkv = tf.function(lambda x: x * 2, jit_compile=True)(tf.ones([2, 5, 12]))
+assert custom_ops.describe()["xla_library"]
 ctypes.CDLL("./second.so")
-again = tf.function(lambda x: custom_ops.attention(x, 2) + 0, jit_compile=True)
-assert bool(tf.reduce_all(again(twice) == before))
-assert "VitAttention" in again.experimental_get_compiler_ir(twice)(stage="hlo")
+function = tf.function(lambda x: custom_ops.attention(x, 2), jit_compile=True)
+assert bool(tf.reduce_all(function(qkv) == custom_ops.attention(qkv, 2)))
+assert "VitAttention" in function.experimental_get_compiler_ir(qkv)(stage="hlo")
+
+qkv = tf.random.stateless_normal([16, 197, 192], [1, 2])
+expected = custom_ops.attention(qkv, 4)
+
+@tf.function(jit_compile=True)
+def independent(qkv):  # XLA may start several at once, on the threads that also run their parts.
+    return [custom_ops.attention(tf.roll(qkv, i, 0), 4) for i in range(6)]
+
+def ticks():  # of processor time, by thread
+    stats = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/stat")]
+    return {stat.split()[0]: int(stat.rpartition(")")[2].split()[11]) for stat in stats}
+
+for i, out in enumerate(independent(qkv)):
+    assert bool(tf.reduce_all(out == tf.roll(expected, i, 0)))
+one = tf.function(lambda x: custom_ops.attention(x, 4), jit_compile=True)
+one(qkv)
+before = collections.Counter(ticks())
+for _ in range(500):
+    one(qkv)
+    if sum(n - before[thread] > 2 for thread, n in ticks().items()) > 1:
+        break
+else:
+    raise AssertionError("only one thread worked")
 """
 
 
@@ -389,7 +375,8 @@ def run_python(program, folder, library):
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-c", program],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.getcwd(), "VIT_OPS_LIBRARY": str(library)},
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), "VIT_OPS_LIBRARY": str(library), "TF_NUM_INTRAOP_THREADS": "4"},
         capture_output=True,
         text=True,
     )
@@ -409,7 +396,7 @@ def test_commands_explain_what_xla_cannot_compile(tmp_path):
 
 
 @pytest.mark.process
-def test_a_library_loaded_late_and_a_second_copy(tmp_path):
+def test_a_library_loaded_late_a_second_copy_and_threads(tmp_path):
     """The library may come after XLA's first use, and a copy of it after the library."""
     shutil.copy(custom_ops.describe()["xla_library"], tmp_path / "second.so")
     run_python(TWO_COPIES, tmp_path, custom_ops.describe()["path"])
