@@ -28,7 +28,8 @@ def attention(qkv, num_heads, *, bias=None, scale=None, implementation=None):
             `implementation="compiled"`.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
             `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
-            mode. It is not used under `jit_compile=True` and not on TPUs and GPUs.
+            mode. It is not used on TPUs and GPUs, and under `jit_compile=True` only if there is a
+            library for XLA.
 
     Returns:
         `[B, N, D]` in the dtype of `qkv`.

@@ -2,10 +2,12 @@
 
 The command builds for the interpreter that runs it and the TensorFlow installed there. It writes to
 the place where `custom_ops.loader` looks: this package, or the file that the environment variable
-`VIT_OPS_LIBRARY` names. Run it again after every change of TensorFlow's version, because binaries
-of one version do not fit another. `CXX` names a compiler other than g++. Sources and flags are
-listed in `sources.bzl`, which Bazel reads too. Only changed sources are compiled again: object
-files are kept in `build/ops` of a checkout, else in the user's cache folder.
+`VIT_OPS_LIBRARY` names. The library for XLA is written beside the op library. It is optional: where
+it cannot be built, a line says so, and the rest is built. Run the command again after every change
+of TensorFlow's version, because binaries of one version do not fit another. `CXX` names a compiler
+other than g++. Sources and flags are listed in `sources.bzl`, which Bazel reads too. Only changed
+sources are compiled again: object files are kept in `build/ops` of a checkout, else in the user's
+cache folder.
 """
 
 import concurrent.futures
@@ -41,11 +43,11 @@ _OBJECTS_KEPT = 4  # Versions of each object in the cache.
 
 
 def build(library=None, modules=None, say=print):
-    """Compiles and links the op library and the Python module for the interpreter that runs this.
+    """Compiles and links the libraries and the Python module for the interpreter that runs this.
 
     Args:
         library: file to write the op library to, None for the one in this package. It is written
-            atomically.
+            atomically. The library for XLA is written beside it.
         modules: folder for the Python module, None for this package.
         say: called with lines of progress.
 
@@ -66,26 +68,57 @@ def build(library=None, modules=None, say=print):
         + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
         + f"; instruction sets {', '.join(isas(compiler))}"
     )
+    library = pathlib.Path(library or PACKAGE / library_file.NAME)
     products = []
     if tensorflow:
         flags = [*sources()["OP_LINKOPTS"], *tensorflow["link"]]
-        products.append((pathlib.Path(library or PACKAGE / library_file.NAME), units["ops"], flags))
+        products.append((library, [*units["info"], *units["ops"]], flags))
     if units["module"]:
         path = pathlib.Path(modules or PACKAGE) / f"_vit_kernels{target['suffix']}"
         products.append((path, units["module"], []))
+    written = []
     if products:
         cache = _cache()
-        wanted = [*units["kernels"], *(unit for _, own, _ in products for unit in own)]
-        objects = _compile(compiler, wanted, _write_stamp(cache, target, compiler), say)
-    for path, own, flags in products:
-        _link(compiler, [objects[unit] for unit in (*own, *units["kernels"])], flags, path, cache)
-        say(f"ops: wrote {path} after {time.monotonic() - start:.0f} s")
+        # The first one of them takes longest to compile.
+        wanted = [*units["xla"], *units["kernels"], *(u for _, own, _ in products for u in own)]
+        stamp = _write_stamp(cache, target, compiler)
+        objects = _compile(compiler, wanted, stamp, say, optional=units["xla"])
+
+        def link(path, own, flags):
+            inputs = [objects[unit] for unit in (*own, *units["kernels"])]
+            _link(compiler, inputs, flags, path, cache)
+            say(f"ops: wrote {path} after {time.monotonic() - start:.0f} s")
+            written.append(path)
+
+        for product in products:
+            link(*product)
+        if tensorflow:
+            _link_for_xla(link, library, units, objects, tensorflow, say)
     if not tensorflow:
         raise BuildError(
             f"{sys.executable} cannot import TensorFlow ({target['error']}). Install it first: "
             f"{sys.executable} -m pip install tensorflow"
         )
-    return [path for path, _, _ in products]
+    return written
+
+
+def _link_for_xla(link, library, units, objects, tensorflow, say):
+    """Links the library for XLA, or says why there is none."""
+    path = library_file.for_xla(library)
+    if not units["xla"]:
+        say("ops: no library for XLA: this TensorFlow has no headers or library of XLA")
+    elif objects.keys() >= set(units["xla"]):
+        flags = [*sources()["OP_LINKOPTS"], *tensorflow["link"], *tensorflow["xla"]["link"]]
+        try:
+            return link(path, [*units["info"], *units["xla"]], flags)
+        except BuildError as error:
+            say(f"ops: no library for XLA: {_one_line(error)}")
+    # It is not for these sources.
+    path.unlink(missing_ok=True)
+
+
+def _one_line(error):
+    return " ".join(str(error).split())
 
 
 def is_current():
@@ -128,8 +161,11 @@ def _write_stamp(cache, target, compiler):
     return folder
 
 
-def _compile(compiler, units, stamp, say):
-    """Returns the object file of each unit, compiling those that the cache does not have."""
+def _compile(compiler, units, stamp, say, optional=()):
+    """Returns the object file of each unit, compiling those that the cache does not have.
+
+    Units in `optional` that do not compile are left out.
+    """
     cache = stamp.parent
     headers = {
         name: "".join((PACKAGE / file).read_text() for file in sources()[name])
@@ -141,8 +177,10 @@ def _compile(compiler, units, stamp, say):
         # Include folders are not part of the key: pip's isolated builds change them every time.
         parts = [*compiler.command, compiler.version, *unit.flags, text]
         parts += [unit.package, headers["HEADERS"]]
-        if unit.source in sources()["OPS"]:
+        if unit.source in (*sources()["OPS"], *sources()["XLA_OPS"]):
             parts.append(headers["OP_HEADERS"])
+        if unit.source in sources()["XLA_OPS"]:
+            parts.append(headers["XLA_HEADERS"])
         if unit.source in sources()["MODULE"]:
             parts.append(headers["MODULE_HEADERS"])
         if "build_stamp.h" in text:
@@ -175,11 +213,17 @@ def _compile(compiler, units, stamp, say):
         try:
             for i, future in enumerate(concurrent.futures.as_completed(running)):
                 unit = running[future]
-                say(f"ops: {i + 1:2}/{len(missing)} {unit.name} {future.result():.0f} s")
+                try:
+                    say(f"ops: {i + 1:2}/{len(missing)} {unit.name} {future.result():.0f} s")
+                except BuildError as error:
+                    if unit not in optional:
+                        raise
+                    say(f"ops: no library for XLA: {_one_line(error)}")
+                    del objects[unit]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    for unit in units:
+    for unit in objects:
         os.utime(objects[unit])
         _prune(cache, unit.name)
     return objects

@@ -19,7 +19,7 @@ import sys
 PACKAGE = pathlib.Path(__file__).resolve().parent
 
 # The lists of `sources.bzl` that name headers.
-HEADER_LISTS = ("HEADERS", "OP_HEADERS", "MODULE_HEADERS")
+HEADER_LISTS = ("HEADERS", "OP_HEADERS", "XLA_HEADERS", "MODULE_HEADERS")
 
 # pip sets these while it builds in isolation; they hide the packages of the interpreter.
 _ISOLATING = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
@@ -61,12 +61,12 @@ def sources():
 def source_files():
     """Paths below `custom_ops/` of all sources and headers, in the order of the hash."""
     lists = sources()
-    names = (*HEADER_LISTS, "KERNELS", "ISA_KERNELS", "OPS", "MODULE")
+    names = (*HEADER_LISTS, "KERNELS", "ISA_KERNELS", "INFO", "OPS", "XLA_OPS", "MODULE")
     return [file for name in names for file in lists[name]]
 
 
 def source_hash():
-    """Hash of `sources.bzl` and all `source_files`; part of the stamp of the op library."""
+    """Hash of `sources.bzl` and all `source_files`; part of the stamp of the libraries."""
     files = ["sources.bzl", *source_files()]
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
 
@@ -98,9 +98,9 @@ def plan(target, compiler):
         compiler: a `Compiler`.
 
     Returns:
-        Dict from "kernels", "ops" and "module" to lists of `Unit`. The op library links "kernels"
-        and "ops", the Python module "kernels" and "module". A product that cannot be built here
-        has an empty list.
+        Dict from "kernels", "info", "ops", "xla" and "module" to lists of `Unit`. The op library
+        links "kernels", "info" and "ops", the library for XLA "kernels", "info" and "xla", and the
+        Python module "kernels" and "module". A product that cannot be built here has an empty list.
     """
     lists, built = sources(), isas(compiler)
     mask = sum(1 << index for index, isa in enumerate(lists["ISA_COPTS"]) if isa in built)
@@ -118,7 +118,7 @@ def plan(target, compiler):
         Unit(source, _object_name(source), (*lists["KERNEL_COPTS"], f"-DVIT_BUILT_ISAS={mask}"))
         for source in lists["KERNELS"]
     ]
-    ops, module = [], []
+    info, ops, xla, module = [], [], [], []
     if "tensorflow" in target:
         package = f"tensorflow {target['tensorflow']['version']}"
         reported = target["tensorflow"]["compile"]
@@ -126,9 +126,17 @@ def plan(target, compiler):
         # -isystem suppresses warnings in these headers.
         includes = tuple(f"-isystem{flag[2:]}" for flag in reported if flag.startswith("-I"))
         flags = (*lists["OP_COPTS"], *others)
-        ops = [
-            Unit(source, _object_name(source), flags, includes, package) for source in lists["OPS"]
-        ]
+
+        def units(name, more=()):
+            return [
+                Unit(source, _object_name(source), flags, (*includes, *more), package)
+                for source in lists[name]
+            ]
+
+        info, ops = units("INFO"), units("OPS")
+        if target["tensorflow"]["xla"]:
+            folders = target["tensorflow"]["xla"]["include"]
+            xla = units("XLA_OPS", [f"{i}/{folder}" for i in includes for folder in folders])
     if "pybind11_include" in target:
         includes = (
             f"-isystem{target['pybind11_include']}",
@@ -140,7 +148,7 @@ def plan(target, compiler):
             Unit(source, _object_name(source), flags, includes, package)
             for source in lists["MODULE"]
         ]
-    return {"kernels": kernels, "ops": ops, "module": module}
+    return {"kernels": kernels, "info": info, "ops": ops, "xla": xla, "module": module}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,11 @@ Three settings choose the implementation. The first of them that is not "auto" d
 3.  the environment variable `VIT_OPS`.
 
 "auto" takes the compiled library if it is there and has kernels for the device, and the reference
-otherwise; it never fails. The kernels are for CPUs. Under `jit_compile=True`, on TPUs and, unless
-the surrounding `tf.device` names a CPU, on machines with a GPU, "auto" takes the reference, which
-runs everywhere.
+otherwise; it never fails. The kernels are for CPUs. On TPUs and, unless the surrounding `tf.device`
+names a CPU, on machines with a GPU, "auto" takes the reference, which runs everywhere. With the
+library for XLA, the compiled ops are in a graph whether or not `jit_compile=True` will compile it,
+so a function can be traced first and compiled later. Without, functions that are traced under
+`jit_compile=True` take the reference, and XLA refuses those that were traced with the compiled ops.
 """
 
 import contextlib
@@ -113,7 +115,9 @@ def describe():
         `outdated`: whether the sources in this package have changed since it was built;
         `isas`: dict of instruction sets: `built`, `available` (on this processor), `chosen`, and
             `error`, the problem with `VIT_ISA`;
-        `cuda_archs`: list, empty without CUDA; `xla_library`: its path, None without one.
+        `cuda_archs`: list, empty without CUDA;
+        `xla_library`: path of the library for XLA, None if XLA cannot compile the ops;
+        `xla_reason`: why it cannot, and the fix; None if it can.
 
     Raises:
         ValueError: if `VIT_OPS` has an unknown value.
@@ -131,7 +135,8 @@ def describe():
         "outdated": False,
         "isas": {"built": [], "available": [], "chosen": None, "error": None},
         "cuda_archs": [],
-        "xla_library": None,
+        "xla_library": state.xla.path,
+        "xla_reason": state.xla.reason,
     }
     if stamp:
         from custom_ops import build_plan
@@ -173,8 +178,9 @@ def ops_for(implementation):
     """
     if resolve(implementation) == "reference":
         return None
-    obstacle = _obstacle()
-    if obstacle is None and _on_cpu():
+    device = _device_type()
+    obstacle = _obstacle(device)
+    if obstacle is None and device == "CPU":
         return load()
     choice, source = requested(implementation)
     if choice != "compiled":
@@ -190,21 +196,28 @@ def ops_for(implementation):
 def supports_jit(implementation=None):
     """Returns whether calls work under `jit_compile=True`; Keras layers report it.
 
-    Only `implementation="compiled"` does not: "auto" takes the reference under XLA.
+    Only `implementation="compiled"` does not, where there is no library for XLA or there are GPUs:
+    "auto" takes the reference there.
     """
-    return requested(implementation)[0] != "compiled"
-
-
-def _obstacle():
-    """Returns the reason why the kernels cannot run here, or None."""
+    if requested(implementation)[0] != "compiled":
+        return True
+    if loader.library().xla.path is None:
+        return False
     import tensorflow as tf
 
-    tpu = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
-    if isinstance(tf.distribute.get_strategy(), tpu):
+    return not tf.config.list_physical_devices("GPU")
+
+
+def _obstacle(device):
+    """Returns the reason why the kernels cannot run on a kind of device, or None."""
+    import tensorflow as tf
+
+    if device == "TPU":
         return "TPUs"
-    if not tf.executing_eagerly() and _traced_for_xla():
-        return "XLA (jit_compile=True)"
-    return None
+    xla = loader.library().xla
+    if (device == "CPU" and xla.path) or tf.executing_eagerly() or not _traced_for_xla():
+        return None
+    return "XLA (jit_compile=True)" + (f", because {xla.reason}" if xla.reason else " on GPUs")
 
 
 def _traced_for_xla():
@@ -222,11 +235,17 @@ def _traced_for_xla():
     return not all("_lower_using_switch_merge" in op.node_def.attr for op in conditionals)
 
 
-def _on_cpu():
-    """Whether TensorFlow would place an op on a CPU here if it had kernels for every device."""
+def _device_type():
+    """The kind of device that TensorFlow would place an op on here if it had kernels for all."""
     import tensorflow as tf
 
-    if not tf.config.list_logical_devices("GPU"):
-        return True
-    # In a graph this is the surrounding `tf.device`, which may be none.
-    return tf.DeviceSpec.from_string(tf.zeros([]).device).device_type == "CPU"
+    tpu = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
+    if isinstance(tf.distribute.get_strategy(), tpu):
+        return "TPU"
+    kinds = [kind for kind in ("GPU", "TPU") if tf.config.list_logical_devices(kind)]
+    if not kinds:
+        return "CPU"
+    # In a graph this is the surrounding `tf.device`, which may be none: then TensorFlow takes a
+    # GPU if there is one, but never a TPU.
+    named = tf.DeviceSpec.from_string(tf.zeros([]).device).device_type
+    return named or ("GPU" if "GPU" in kinds else "CPU")

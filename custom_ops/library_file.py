@@ -1,4 +1,4 @@
-"""The file of the op library: where to look for it, and whether it is safe to load.
+"""The files of the libraries: where to look for them, and whether they are safe to load.
 
 TensorFlow's binary interface changes with every minor version, and loading a truncated file crashes
 the process. So the file is checked before it is loaded: it must be complete, for this processor, of
@@ -35,6 +35,12 @@ def candidates():
     return [_PACKAGE / NAME, _PACKAGE.parent / "bazel-bin" / "custom_ops" / NAME]
 
 
+def for_xla(path):
+    """The library for XLA that belongs to an op library: `_vit_ops_xla.so` beside `_vit_ops.so`."""
+    path = pathlib.Path(path)
+    return path.with_name(f"{path.stem}_xla{path.suffix}")
+
+
 def why_not_built():
     """Why the installation could not build the library, in one line; None if it did not fail."""
     try:
@@ -61,6 +67,11 @@ def read_stamp(path):
         return None
     is_stamp = isinstance(stamp, dict) and all(type(stamp.get(key)) is str for key in _STAMP_KEYS)
     return stamp if is_stamp else None
+
+
+def other_sources(path, other):
+    """Whether the stamps of two libraries name other sources."""
+    return (read_stamp(path) or {}).get("sources") != (read_stamp(other) or {}).get("sources")
 
 
 def why_unusable(path, tensorflow_version):

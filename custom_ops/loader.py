@@ -1,6 +1,7 @@
-"""Finds, checks and loads the compiled library once per process, and records why it is not used.
+"""Finds, checks and loads the compiled libraries once per process, and records why one is not used.
 
-Nothing is loaded when this module is imported. A library that cannot be loaded, or that an
+There is the op library, and beside it, optional, the library for XLA, which lets XLA compile the
+ops. Nothing is loaded when this module is imported. A library that cannot be loaded, or that an
 installation failed to build, causes one warning. A library that was never built causes none.
 """
 
@@ -32,8 +33,25 @@ OPS = (
 
 
 @dataclasses.dataclass(frozen=True)
+class XlaLibrary:
+    """The result of loading the library for XLA.
+
+    Attributes:
+        path: of the library if XLA can compile the ops, else None.
+        reason: why it cannot.
+        broken: whether a library exists and cannot be loaded.
+        handle: ctypes handle, to call the functions of `library_info.cc`.
+    """
+
+    path: str | None = None
+    reason: str | None = None
+    broken: bool = False
+    handle: ctypes.CDLL | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Library:
-    """The result of loading the library.
+    """The result of loading the op library.
 
     Attributes:
         ops: module with a function for each op, or None.
@@ -41,6 +59,7 @@ class Library:
         broken: whether a library exists and cannot be loaded, or could not be built.
         path: of the library, broken or not.
         handle: ctypes handle, to call the functions of `library_info.cc`.
+        xla: the library for XLA.
     """
 
     ops: types.ModuleType | None = None
@@ -48,6 +67,7 @@ class Library:
     broken: bool = False
     path: str | None = None
     handle: ctypes.CDLL | None = None
+    xla: XlaLibrary = XlaLibrary(reason="the compiled ops are not used")
 
     def isa_report(self) -> dict:
         """Instruction sets: `available` here, `chosen`, and the `error` in `VIT_ISA`, if any."""
@@ -89,14 +109,15 @@ def library() -> Library:
         return _library
     with _lock:
         first = _library is None
-        found = _library = _library or _without_autograph(_try_to_load)()
-    if first and found.broken:
-        warnings.warn(
-            f"The compiled ops of custom_ops are not used: {found.reason}. The slower "
-            "TensorFlow reference takes their place.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        found = _library = _library or _without_autograph(_load_all)()
+    for part, where in ((found, ""), (found.xla, " under jit_compile=True")):
+        if first and part.broken:
+            warnings.warn(
+                f"The compiled ops of custom_ops are not used{where}: {part.reason}. The slower "
+                "TensorFlow reference takes their place.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return found
 
 
@@ -104,6 +125,36 @@ def _without_autograph(function):
     """Keeps AutoGraph from converting the function, which would log warnings."""
     tf = sys.modules.get("tensorflow")
     return tf.autograph.experimental.do_not_convert(function) if tf else function
+
+
+def _load_all():
+    found = _try_to_load()
+    return found if found.ops is None else dataclasses.replace(found, xla=_load_for_xla(found.path))
+
+
+def _load_for_xla(ops_path):
+    """Loads the library for XLA that lies beside the op library.
+
+    Args:
+        ops_path: of the op library, or None if another program loaded it.
+    """
+    import tensorflow as tf
+
+    places = [ops_path] if ops_path else library_file.candidates()
+    present = [str(path) for path in map(library_file.for_xla, places) if path.exists()]
+    if not present:
+        return XlaLibrary(reason=f"no library for XLA has been built. Build it with `{REBUILD}`")
+    [path, *_] = present
+    reason = library_file.why_unusable(path, tf.__version__)
+    if reason is None and ops_path and library_file.other_sources(path, ops_path):
+        reason = f"{path} was built from other sources than {ops_path}"
+    if reason is None:
+        try:
+            # It registers its kernels with TensorFlow.
+            return XlaLibrary(path, handle=_declare(ctypes.CDLL(path)))
+        except OSError as error:
+            reason = f"{path} does not load: {error}"
+    return XlaLibrary(reason=f"{reason}. Build it again with `{REBUILD}`", broken=True)
 
 
 def _try_to_load():
@@ -164,6 +215,9 @@ def _loaded_before():
 def _open(path):
     # RTLD_NOLOAD returns only a library that is loaded already. A new file at the same path is
     # another library, and would register the ops twice.
-    handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+    return _declare(ctypes.CDLL(path, mode=os.RTLD_NOLOAD))
+
+
+def _declare(handle):
     handle.vit_ops_isa_report.restype = ctypes.c_char_p
     return handle

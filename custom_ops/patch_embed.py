@@ -44,8 +44,8 @@ def patch_embed(
         position: optional `[T + N, D]` table to add, rows of the prefix first.
         implementation: "auto", "compiled" or "reference"; None is "auto". See
             `custom_ops.dispatch`. The compiled library has no second derivatives and no forward
-            mode. It is not used under `jit_compile=True`, on TPUs and GPUs, or for dtypes other
-            than floats of 16, 32 and 64 bits (and uint8 for images).
+            mode. It is not used on TPUs and GPUs, under `jit_compile=True` without a library for
+            XLA, or for dtypes other than floats of 16, 32 and 64 bits (and uint8 for images).
 
     Returns:
         Tokens `[B, T + N, D]` in the dtype of the kernel (`T = 0` without a prefix). Gradients

@@ -41,12 +41,18 @@ HEADERS = [
     "cpu/tile.h",
 ]
 
-# Read by OPS only.
+# Read by OPS and XLA_OPS.
 OP_HEADERS = [
+    "tf/arrays.h",
+    "tf/attention_bodies.h",
     "tf/attention_checks.h",
+    "tf/cpu_kernel.h",
+    "tf/dims.h",
+    "tf/patch_bodies.h",
     "tf/patch_checks.h",
     "tf/registration.h",
     "tf/shapes.h",
+    "tf/shared_work.h",
     "tf/tensors.h",
     "tf/threads.h",
 ]
@@ -67,13 +73,25 @@ ISA_KERNELS = [
     "cpu/patch_embed/kernels.cc",
 ]
 
+# The stamp and the instruction sets of a library, in each library for TensorFlow.
+INFO = ["tf/library_info.cc"]
+
 # The TensorFlow ops; in _vit_ops.so only.
 OPS = [
     "tf/attention_ops.cc",
     "tf/extract_patches_ops.cc",
-    "tf/library_info.cc",
     "tf/patch_ops.cc",
 ]
+
+# The ops for XLA, in _vit_ops_xla.so only, which is optional: it is left out where the headers of
+# XLA, which change between versions of TensorFlow, are missing or do not fit.
+XLA_OPS = [
+    "xla/compile.cc",
+    "xla/handlers.cc",
+]
+
+# Read by XLA_OPS only.
+XLA_HEADERS = ["xla/ops.h"]
 
 # The Python module _vit_kernels, which needs pybind11 and no TensorFlow.
 MODULE = ["python/kernels_module.cc"]

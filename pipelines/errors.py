@@ -26,6 +26,12 @@ class Interrupted(Exception):
 def first_line(error):
     """Returns the first line of a `tf.errors.OpError` message, without details of the graph."""
     message = re.sub(r"\{\{.*?\}\}\s*", "", error.message)
+    if uncompiled := re.search(r"No registered '(Vit\w+)' OpKernel for XLA", message):
+        return (
+            f"A function that was traced with the compiled op {uncompiled[1]} is used under "
+            "jit_compile=True, but there is no library for XLA: build it with "
+            "`python -m custom_ops.build_ops`, or set VIT_OPS=reference"
+        )
     if asserted := re.search(r"assertion failed: \[(.*?)\]", message):
         return asserted[1]
     # The location of the error, if the message has one, comes before the error itself.

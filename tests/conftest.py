@@ -3,6 +3,7 @@
 The environment is set before TensorFlow is imported, and the processes that tests start inherit it.
 """
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -85,6 +86,16 @@ def needs_gpu(request):
 
         if not tf.config.list_physical_devices("GPU"):
             pytest.skip("needs a GPU, and TensorFlow finds none")
+
+
+@pytest.fixture
+def without_xla_library(monkeypatch):
+    """The state of a process whose compiled ops XLA cannot compile."""
+    from custom_ops import loader
+
+    reason = "no library for XLA has been built. Build it with `python -m custom_ops.build_ops`"
+    xla = loader.XlaLibrary(reason=reason)
+    monkeypatch.setattr(loader, "_library", dataclasses.replace(loader.library(), xla=xla))
 
 
 @pytest.fixture

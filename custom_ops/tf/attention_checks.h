@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "custom_ops/cc/attention.h"
-#include "custom_ops/tf/tensors.h"
+#include "custom_ops/tf/arrays.h"
 
 namespace vit {
 
@@ -52,10 +52,10 @@ struct AttentionAttributes {
   std::optional<double> scale;  // no value: 1 / sqrt(head_size)
 };
 
-// Context: OpKernelConstruction or InferenceContext.
+// Context: OpKernelConstruction, InferenceContext, or a class with the same function GetAttr.
 template <typename Context>
-inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) {
-  tensorflow::DataType accumulator;
+absl::Status get_attributes(Context* c, AttentionAttributes* attributes) {
+  tensorflow::DataType accumulator = tensorflow::DT_INVALID;
   tensorflow::DataTypeVector bias;
   std::vector<float> scale;
   TF_RETURN_IF_ERROR(c->GetAttr("num_heads", &attributes->heads));
@@ -64,6 +64,10 @@ inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) 
   TF_RETURN_IF_ERROR(c->GetAttr("Tacc", &accumulator));
   TF_RETURN_IF_ERROR(c->GetAttr("Tbias", &bias));
   TF_RETURN_IF_ERROR(c->GetAttr("scale", &scale));
+  // TensorFlow checks this and the type itself, but other runtimes do not.
+  if (attributes->heads < 1) {
+    return invalid("num_heads must be at least 1. Received: ", attributes->heads, ".");
+  }
   if (attributes->axis < 0 || attributes->axis > 2) {
     return invalid("axis must be 1 or 2, or 0 for attention along all tokens. Received: ",
                    attributes->axis, ".");
@@ -72,6 +76,10 @@ inline absl::Status get_attributes(Context* c, AttentionAttributes* attributes) 
     return invalid("Tacc must be double if T is double, and else float. Received: T = ",
                    tensorflow::DataTypeString(attributes->type),
                    ", Tacc = ", tensorflow::DataTypeString(accumulator), ".");
+  }
+  if (!is_float(attributes->type)) {
+    return invalid("T must be float, double, bfloat16 or half. Received: ",
+                   tensorflow::DataTypeString(attributes->type), ".");
   }
   attributes->has_bias = !bias.empty();
   if (bias.size() > 1 || (attributes->has_bias && bias[0] != accumulator)) {

@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_TF_PATCH_CHECKS_H_
 #define CUSTOM_OPS_TF_PATCH_CHECKS_H_
 
-#include "custom_ops/tf/shapes.h"
+#include "custom_ops/tf/dims.h"
 
 namespace vit {
 

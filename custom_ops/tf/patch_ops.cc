@@ -2,38 +2,17 @@
 // not change them, add only attributes with defaults. The public functions are in
 // custom_ops/patch_embed.py.
 
-#include <vector>
-
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
-#include "custom_ops/tf/patch_checks.h"
-#include "custom_ops/tf/registration.h"
-#include "custom_ops/tf/tensors.h"
-#include "custom_ops/tf/threads.h"
+#include "custom_ops/tf/cpu_kernel.h"
+#include "custom_ops/tf/patch_bodies.h"
+#include "custom_ops/tf/shapes.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace vit {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-
-// The scale and offset of pixel values.
-template <typename Context>
-absl::Status get_rescaling(Context* c, double* scale, double* offset) {
-  std::vector<float> scales, offsets;
-  TF_RETURN_IF_ERROR(c->GetAttr("scale", &scales));
-  TF_RETURN_IF_ERROR(c->GetAttr("offset", &offsets));
-  *scale = sum_of(scales);
-  *offset = sum_of(offsets);
-  return absl::OkStatus();
-}
-
-// Shape functions --------------------------------------------------------------------------------
 
 absl::Status infer_tokens(InferenceContext* c) {
   int64_t num_prefix, num_position;
@@ -171,181 +150,13 @@ REGISTER_OP("VitPatchEmbedTablesGrad")
     .Attr("T: {" VIT_FLOATS "}")
     .SetShapeFn(infer_table_gradients);
 
-// Kernels ----------------------------------------------------------------------------------------
-
-// Checks images, the kernel and the number of prefix tokens, and returns their shape.
-absl::Status patch_shape(const Dims& images, const Dims& kernel, int64_t prefix,
-                         PatchShape* shape) {
-  int64_t patches, tokens, length;
-  TF_RETURN_IF_ERROR(check_kernel(kernel));
-  TF_RETURN_IF_ERROR(check_images(images, kernel));
-  TF_RETURN_IF_ERROR(count_patches(images, kernel[0], &patches));
-  TF_RETURN_IF_ERROR(count_tokens(prefix, patches, &tokens));
-  TF_RETURN_IF_ERROR(product("A patch", {kernel[0], kernel[1], kernel[2]}, &length));
-  *shape = {images[0], images[1], images[2], images[3], kernel[0], kernel[3], prefix};
-  return absl::OkStatus();
-}
-
-class PatchEmbedOpKernel : public OpKernel {
- public:
-  explicit PatchEmbedOpKernel(OpKernelConstruction* c) : OpKernel(c) {
-    tensorflow::DataType image_type, type;
-    OP_REQUIRES_OK(c, c->GetAttr("I", &image_type));
-    OP_REQUIRES_OK(c, c->GetAttr("T", &type));
-    OP_REQUIRES_OK(c, get_rescaling(c, &scale_, &offset_));
-    image_type_ = dtype_of(image_type);
-    type_ = dtype_of(type);
-  }
-
- protected:
-  PatchEmbedProblem problem(const PatchShape& shape, const Tensor& images,
-                            const Tensor& kernel) const {
-    return {image_type_, type_, shape, images.data(), scale_, offset_, kernel.data()};
-  }
-
- private:
-  DType image_type_, type_;
-  double scale_, offset_;
-};
-
-class PatchEmbedOp : public PatchEmbedOpKernel {
- public:
-  using PatchEmbedOpKernel::PatchEmbedOpKernel;
-
-  void Compute(OpKernelContext* c) override {
-    const Tensor& images = c->input(0);
-    const Tensor& kernel = c->input(1);
-    const Tensor& bias = c->input(2);
-    const Tensor *prefix, *position;
-    OP_REQUIRES_OK(c, optional_input(c, "prefix", &prefix));
-    OP_REQUIRES_OK(c, optional_input(c, "position", &position));
-    if (prefix) OP_REQUIRES_OK(c, check_rank("prefix", dims_of(*prefix), "[T, D]"));
-    const int64_t prefix_size = prefix ? prefix->dim_size(0) : 0;
-    PatchShape shape;
-    OP_REQUIRES_OK(c, patch_shape(dims_of(images), dims_of(kernel), prefix_size, &shape));
-    const int64_t features = shape.features;
-    OP_REQUIRES_OK(c, check_shape("bias", dims_of(bias), "[D]", {features}));
-    if (prefix) {
-      OP_REQUIRES_OK(c, check_shape("prefix", dims_of(*prefix), "[T, D]", {prefix_size, features}));
-    }
-    if (position) {
-      OP_REQUIRES_OK(c, check_position(dims_of(*position), shape.tokens(), features));
-    }
-    Tensor* tokens;
-    OP_REQUIRES_OK(c, allocate(c, 0, "tokens", {shape.batch, shape.tokens(), features}, &tokens));
-    if (tokens->NumElements() == 0) return;
-    const PatchEmbedForwardProblem forward = {
-        problem(shape, images, kernel), bias.data(), prefix_size ? prefix->data() : nullptr,
-        position ? position->data() : nullptr, tokens->data()};
-    OP_REQUIRES_OK(c, status_of(c, patch_embed_forward(forward, execution_of(c)), "VitPatchEmbed"));
-  }
-};
-
-// The gradient of the kernel or of the images, which is input 0 and output 0.
-class PatchEmbedGradOpKernel : public PatchEmbedOpKernel {
- public:
-  PatchEmbedGradOpKernel(OpKernelConstruction* c, int images, int kernel,
-                         void* PatchEmbedGradientProblem::* output, const char* name)
-      : PatchEmbedOpKernel(c), images_(images), kernel_(kernel), output_(output), name_(name) {}
-
-  void Compute(OpKernelContext* c) override {
-    const Tensor& images = c->input(images_);
-    const Tensor& kernel = c->input(kernel_);
-    const Tensor& d_tokens = c->input(2);
-    PatchShape shape;
-    OP_REQUIRES_OK(c, patch_shape(dims_of(images), dims_of(kernel), 0, &shape));
-    const int64_t patches = shape.patches();
-    OP_REQUIRES_OK(c, check_d_tokens(dims_of(d_tokens), shape.batch, patches, shape.features));
-    shape.prefix = d_tokens.dim_size(1) - patches;
-    Tensor* output;
-    OP_REQUIRES_OK(c, allocate(c, 0, name_, dims_of(c->input(0)), &output));
-    if (images.NumElements() == 0 || kernel.NumElements() == 0 || patches == 0) {
-      fill_with_zeros(output);
-      return;
-    }
-    PatchEmbedGradientProblem gradient = {problem(shape, images, kernel), d_tokens.data()};
-    gradient.*output_ = output->data();
-    OP_REQUIRES_OK(
-        c, status_of(c, patch_embed_backward(gradient, execution_of(c)), type_string().c_str()));
-  }
-
- private:
-  const int images_, kernel_;
-  void* PatchEmbedGradientProblem::* output_;
-  const char* name_;
-};
-
-class PatchEmbedKernelGradOp : public PatchEmbedGradOpKernel {
- public:
-  explicit PatchEmbedKernelGradOp(OpKernelConstruction* c)
-      : PatchEmbedGradOpKernel(c, /*images=*/1, /*kernel=*/0, &PatchEmbedGradientProblem::d_kernel,
-                               "d_kernel") {}
-};
-
-class PatchEmbedImagesGradOp : public PatchEmbedGradOpKernel {
- public:
-  explicit PatchEmbedImagesGradOp(OpKernelConstruction* c)
-      : PatchEmbedGradOpKernel(c, /*images=*/0, /*kernel=*/1, &PatchEmbedGradientProblem::d_images,
-                               "d_images") {}
-};
-
-class PatchEmbedTablesGradOp : public OpKernel {
- public:
-  explicit PatchEmbedTablesGradOp(OpKernelConstruction* c) : OpKernel(c) {
-    tensorflow::DataType type;
-    OP_REQUIRES_OK(c, c->GetAttr("T", &type));
-    type_ = dtype_of(type);
-  }
-
-  void Compute(OpKernelContext* c) override {
-    const Tensor *prefix, *position, *tokens;
-    OP_REQUIRES_OK(c, optional_input(c, "prefix", &prefix));
-    OP_REQUIRES_OK(c, optional_input(c, "position", &position));
-    OP_REQUIRES_OK(c, c->input("d_tokens", &tokens));
-    const Dims d_tokens = dims_of(*tokens);
-    OP_REQUIRES_OK(c, check_rank("d_tokens", d_tokens, "[B, T + N, D]"));
-    const int64_t count = d_tokens[1], features = d_tokens[2];
-    if (prefix) OP_REQUIRES_OK(c, check_prefix(dims_of(*prefix), d_tokens));
-    const int64_t prefix_size = prefix ? prefix->dim_size(0) : 0;
-    if (position) {
-      OP_REQUIRES_OK(c, check_position(dims_of(*position), count, features));
-    }
-    Tensor* outputs[3] = {};  // d_bias, d_prefix, d_position
-    int next = 0;
-    OP_REQUIRES_OK(c, allocate(c, next++, "d_bias", {features}, &outputs[0]));
-    if (prefix) OP_REQUIRES_OK(c, allocate(c, next++, "d_prefix", dims_of(*prefix), &outputs[1]));
-    if (position) {
-      OP_REQUIRES_OK(c, allocate(c, next++, "d_position", dims_of(*position), &outputs[2]));
-    }
-    if (tokens->NumElements() == 0) {
-      for (Tensor* output : outputs) {
-        if (output) fill_with_zeros(output);
-      }
-      return;
-    }
-    PatchEmbedGradientProblem gradient = {};
-    gradient.image_type = gradient.type = type_;
-    // A grid of count x 1 patches of one pixel and no channels: only the tokens matter here.
-    gradient.shape = {d_tokens[0], count - prefix_size, 1, 0, 1, features, prefix_size};
-    gradient.d_tokens = tokens->data();
-    gradient.d_bias = data(outputs[0]);
-    gradient.d_prefix = prefix_size ? data(outputs[1]) : nullptr;
-    gradient.d_position = data(outputs[2]);
-    OP_REQUIRES_OK(c, status_of(c, patch_embed_backward(gradient, execution_of(c)),
-                                "VitPatchEmbedTablesGrad"));
-  }
-
- private:
-  DType type_;
-};
-
-VIT_REGISTER_KERNEL(Name("VitPatchEmbed").Device(tensorflow::DEVICE_CPU), PatchEmbedOp);
+VIT_REGISTER_KERNEL(Name("VitPatchEmbed").Device(tensorflow::DEVICE_CPU), CpuKernel<PatchEmbed>);
 VIT_REGISTER_KERNEL(Name("VitPatchEmbedKernelGrad").Device(tensorflow::DEVICE_CPU),
-                    PatchEmbedKernelGradOp);
+                    CpuKernel<PatchEmbedKernelGrad>);
 VIT_REGISTER_KERNEL(Name("VitPatchEmbedImagesGrad").Device(tensorflow::DEVICE_CPU),
-                    PatchEmbedImagesGradOp);
+                    CpuKernel<PatchEmbedImagesGrad>);
 VIT_REGISTER_KERNEL(Name("VitPatchEmbedTablesGrad").Device(tensorflow::DEVICE_CPU),
-                    PatchEmbedTablesGradOp);
+                    CpuKernel<PatchEmbedTablesGrad>);
 
 }  // namespace
 }  // namespace vit

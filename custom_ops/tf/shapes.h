@@ -1,35 +1,13 @@
-// Shapes and their checks, shared by shape functions and kernels: vectors in which -1 means a
-// dimension that is not known yet.
+// The shapes of shape functions.
 #ifndef CUSTOM_OPS_TF_SHAPES_H_
 #define CUSTOM_OPS_TF_SHAPES_H_
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "custom_ops/tf/dims.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace vit {
-
-using Dims = std::vector<int64_t>;
-
-template <typename... Parts>
-absl::Status invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
-inline std::string text(const Dims& dims) {
-  auto one = [](std::string* out, int64_t n) {
-    n < 0 ? absl::StrAppend(out, "?") : absl::StrAppend(out, n);
-  };
-  return absl::StrCat("[", absl::StrJoin(dims, ", ", one), "]");
-}
 
 // Returns no value if the rank is unknown.
 inline std::optional<Dims> dims_of(tensorflow::shape_inference::InferenceContext* context,
@@ -40,37 +18,6 @@ inline std::optional<Dims> dims_of(tensorflow::shape_inference::InferenceContext
     dims.push_back(context->Value(context->Dim(shape, i)));
   }
   return dims;
-}
-
-inline bool may_equal(int64_t one, int64_t other) { return one < 0 || other < 0 || one == other; }
-
-// `layout` names the dimensions, for example "[B, H, W, C]".
-inline absl::Status check_rank(const char* name, const Dims& dims, const char* layout) {
-  const size_t rank = 1 + std::count(layout, layout + std::strlen(layout), ',');
-  if (dims.size() == rank) return absl::OkStatus();
-  return invalid(name, " must be ", layout, ", of rank ", rank, ". Received shape ", text(dims),
-                 ".");
-}
-
-inline absl::Status check_shape(const char* name, const Dims& dims, const char* layout,
-                                const Dims& expected) {
-  bool fits = dims.size() == expected.size();
-  for (size_t i = 0; fits && i < dims.size(); ++i) fits = may_equal(dims[i], expected[i]);
-  if (fits) return absl::OkStatus();
-  return invalid(name, " has shape ", text(dims), ", but it must be ", layout, " = ",
-                 text(expected), ".");
-}
-
-// Multiplies dimensions, which must be known and at least 0. Fails if the result overflows.
-inline absl::Status product(const char* name, const Dims& dims, int64_t* result) {
-  *result = 1;
-  if (std::count(dims.begin(), dims.end(), 0)) *result = 0;
-  for (int64_t n : dims) {
-    if (__builtin_mul_overflow(*result, n, result)) {
-      return invalid(name, " of shape ", text(dims), " would have more than 2^63 - 1 elements.");
-    }
-  }
-  return absl::OkStatus();
 }
 
 // Returns the shape if its rank is known, else a shape of that rank with unknown dimensions.

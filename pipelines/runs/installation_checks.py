@@ -20,6 +20,8 @@ def check_ops(report):
         report.broken.append(f"The compiled ops are not used: {state['reason']}.")
     elif not state["compiled"]:
         report.hints.append(f"The compiled ops are not used: {state['reason']}.")
+    elif state["xla_reason"]:
+        report.hints.append(f"Under jit_compile=True the reference runs: {state['xla_reason']}.")
     if state["outdated"]:
         report.hints.append(
             f"{state['path']} was not built from the sources in this package. Build it again with "

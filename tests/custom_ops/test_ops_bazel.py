@@ -91,10 +91,11 @@ def test_the_tests_of_the_kernels_are_targets(bazel):
 
 def test_what_bazel_builds_is_what_the_other_build_builds(bazel, target):
     path = bazel / "bazel-bin" / "custom_ops" / library_file.NAME
-    stamp = library_file.read_stamp(path)
-    assert stamp["sources"] == build_plan.source_hash()
-    assert stamp["tensorflow"] == target["tensorflow"]["version"]
-    assert stamp["isas"].split() == build_plan.isas(build_plan.find_compiler())
+    for library in (path, library_file.for_xla(path)):
+        stamp = library_file.read_stamp(library)
+        assert stamp["sources"] == build_plan.source_hash()
+        assert stamp["tensorflow"] == target["tensorflow"]["version"]
+        assert stamp["isas"].split() == build_plan.isas(build_plan.find_compiler())
     module = bazel / "bazel-bin" / "custom_ops" / "_vit_kernels.so"
     assert module.exists() == bool(build_plan.sources()["MODULE"])
 
@@ -126,15 +127,18 @@ def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
     assert compiled == []
     lists = build_plan.sources()
     options = lists["LINKOPTS"] + lists["OP_LINKOPTS"]
-    product = f"/custom_ops/{library_file.NAME}"
-    [arguments] = [a for a in linked if any(argument.endswith(product) for argument in a)]
-    assert options in [arguments[i : i + len(options)] for i in range(len(arguments))]
+    for name in (library_file.NAME, library_file.for_xla(library_file.NAME).name):
+        product = f"/custom_ops/{name}"
+        [arguments] = [a for a in linked if any(argument.endswith(product) for argument in a)]
+        assert options in [arguments[i : i + len(options)] for i in range(len(arguments))]
 
 
 PROGRAM = """
 import sys, tensorflow as tf, custom_ops
 qkv = tf.random.stateless_normal([2, 17, 96], [1, 2])
 compiled = custom_ops.attention(qkv, 2, implementation="compiled")
+function = tf.function(lambda x: custom_ops.attention(x, 2), jit_compile=True)
+assert bool(tf.reduce_all(function(qkv) == compiled))
 reference = custom_ops.attention(qkv, 2, implementation="reference")
 assert float(tf.reduce_max(tf.abs(compiled - reference))) < 1e-5
 report = custom_ops.describe()

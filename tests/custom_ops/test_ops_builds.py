@@ -13,7 +13,7 @@ from custom_ops import build_ops, build_plan, library_file
 from custom_ops.build_plan import BuildError
 from tests.architecture import ROOT
 
-FOLDERS = ("cc", "cpu", "tf", "python")
+FOLDERS = ("cc", "cpu", "tf", "xla", "python")
 TARGET = {
     "python_include": "/python",
     "suffix": ".abi.so",
@@ -23,6 +23,7 @@ TARGET = {
         "version": "2.20.0",
         "compile": ["-I/tf/include", "-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17"],
         "link": ["-L/tf", "-l:libtensorflow_framework.so.2"],
+        "xla": {"include": ["external/hash"], "link": ["-l:libtensorflow_cc.so.2"]},
     },
 }
 
@@ -48,8 +49,11 @@ def test_headers_that_are_read_are_listed():
         ("KERNELS", lists["HEADERS"]),
         ("ISA_KERNELS", lists["HEADERS"]),
         ("HEADERS", lists["HEADERS"]),
-        ("OPS", lists["HEADERS"] + lists["OP_HEADERS"] + ["build_stamp.h"]),
+        ("INFO", lists["HEADERS"] + ["build_stamp.h"]),
+        ("OPS", lists["HEADERS"] + lists["OP_HEADERS"]),
         ("OP_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"]),
+        ("XLA_OPS", lists["HEADERS"] + lists["OP_HEADERS"] + lists["XLA_HEADERS"]),
+        ("XLA_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"]),
         ("MODULE", lists["HEADERS"] + lists["MODULE_HEADERS"]),
         ("MODULE_HEADERS", lists["HEADERS"] + lists["MODULE_HEADERS"]),
     ):
@@ -99,11 +103,13 @@ def test_plan():
     for name, unit in by_isa.items():
         assert unit.flags[-1] == f"-DVIT_ISA={name.split('-')[1]}"
 
-    assert [unit.source for unit in units["ops"]] == lists["OPS"]
-    for unit in units["ops"]:
-        assert unit.flags[-2:] == ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17")
-        assert unit.includes == ("-isystem/tf/include",)
-        assert not [flag for flag in unit.flags if flag.startswith("-m")]
+    for part, name in (("info", "INFO"), ("ops", "OPS"), ("xla", "XLA_OPS")):
+        assert [unit.source for unit in units[part]] == lists[name]
+        for unit in units[part]:
+            assert unit.flags[-2:] == ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17")
+            more = ("-isystem/tf/include/external/hash",) if part == "xla" else ()
+            assert unit.includes == ("-isystem/tf/include", *more)
+            assert not [flag for flag in unit.flags if flag.startswith("-m")]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ def test_without_tensorflow_or_pybind11_the_rest_is_planned():
     compiler = build_plan.find_compiler()
     target = {"python_include": "/python", "suffix": ".so", "error": "no"}
     units = build_plan.plan(target, compiler)
-    assert units["ops"] == units["module"] == [] and units["kernels"]
+    assert units["ops"] == units["xla"] == units["module"] == [] and units["kernels"]
     without = {key: value for key, value in TARGET.items() if key != "tensorflow"}
     units = build_plan.plan(without, compiler)
     assert units["ops"] == [] and [unit.source for unit in units["module"]] == lists["MODULE"]
@@ -151,7 +157,10 @@ HEADERS = ["cc/a.h"]
 OP_HEADERS = ["tf/o.h"]
 KERNELS = ["cc/k.cc"]
 ISA_KERNELS = ["cc/i.cc"]
+INFO = []
 OPS = ["tf/op.cc"]
+XLA_OPS = ["xla/x.cc"]
+XLA_HEADERS = ["xla/x.h"]
 MODULE = ["python/m.cc"]
 TESTS = []
 ISA_COPTS = {"baseline": []}
@@ -178,6 +187,8 @@ def package(tmp_path, monkeypatch):
         'int kernel(); extern "C" const char s[] = "VIT_OPS_BUILD_INFO:{\\"tensorflow\\": \\""'
         ' VIT_OPS_TENSORFLOW "\\", \\"compiler\\": \\"c\\", \\"isas\\": \\"" VIT_OPS_ISAS'
         ' "\\", \\"sources\\": \\"" VIT_OPS_SOURCES "\\"}"; int op() { return kernel(); }',
+        "xla/x.h": "",
+        "xla/x.cc": "int kernel(); int x() { return kernel(); }",
         "python/m.h": "",
         "python/m.cc": "int kernel(); int m() { return kernel(); }",
         "../setup.py": "",
@@ -189,7 +200,7 @@ def package(tmp_path, monkeypatch):
         "suffix": ".abi.so",
         "pybind11_include": "/pybind11",
         "pybind11_version": "3.0",
-        "tensorflow": {"version": "2.20.0", "compile": ["-DX"], "link": ["-lm"]},
+        "tensorflow": {"version": "2.20.0", "compile": ["-DX"], "link": ["-lm"], "xla": None},
     }
     for module in (build_plan, build_ops):
         monkeypatch.setattr(module, "PACKAGE", folder)
@@ -298,6 +309,38 @@ def test_what_the_linker_misses_is_shown(package):
     with pytest.raises(BuildError, match="Could not link _vit_ops.so.*\n.*isa"):
         compiled(folder)
     assert not list(folder.glob("*.so")) and not list(folder.glob(".*"))
+
+
+@pytest.mark.process
+def test_the_library_for_xla_is_optional(package):
+    folder, target = package
+
+    def lines():
+        said = []
+        build_ops.build(folder / library_file.NAME, folder, said.append)
+        return [line for line in said if "XLA" in line], (folder / "_vit_ops_xla.so").exists()
+
+    target["tensorflow"]["xla"] = {"include": [], "link": ["-lm"]}
+    assert lines() == ([], True)
+    source = (folder / "xla/x.cc").read_text()
+    for text, reason in (
+        ("int x() { return undeclared; }", "Could not compile custom_ops/xla/x.cc"),
+        ("int missing(); int x() { return missing(); }", "Could not link _vit_ops_xla.so"),
+    ):
+        (folder / "xla/x.cc").write_text(text)
+        [line], exists = lines()
+        # What an older build wrote does not belong to these sources.
+        assert line.startswith(f"ops: no library for XLA: {reason}") and not exists
+        assert "\n" not in line
+        (folder / "xla/x.cc").write_text(source)
+        assert lines() == ([], True)
+    (folder / "xla/x.h").write_text("// changed")
+    said = []
+    build_ops.build(folder / library_file.NAME, folder, said.append)
+    assert sorted(line.split()[2] for line in said if "/" in line.split()[1]) == ["tf_op", "xla_x"]
+    target["tensorflow"]["xla"] = None
+    [line], exists = lines()
+    assert "this TensorFlow has no headers" in line and not exists
 
 
 @pytest.mark.process

@@ -5,9 +5,9 @@ is set, only this one), the interpreter of $VIRTUAL_ENV, .venv of this checkout,
 this rule again when one of these variables changes and when its server starts: run `bazel shutdown`
 after you install another version of TensorFlow.
 
-Targets: //:tensorflow, //:pybind11. Constants in //:config.bzl: TENSORFLOW_VERSION,
-TENSORFLOW_COPTS, HAVE_PYBIND11; ISAS, the instruction sets that the compiler ($CC or gcc) can compile
-for, and ISA_MASK, their VIT_BUILT_ISAS (custom_ops/cpu/isa.h).
+Targets: //:tensorflow, //:xla, //:pybind11. Constants in //:config.bzl: TENSORFLOW_VERSION,
+TENSORFLOW_COPTS, HAVE_XLA, HAVE_PYBIND11; ISAS, the instruction sets that the compiler ($CC or gcc)
+can compile for, and ISA_MASK, their VIT_BUILT_ISAS (custom_ops/cpu/isa.h).
 """
 
 load("//custom_ops:sources.bzl", "ISA_COPTS")
@@ -35,6 +35,22 @@ cc_library(
     deps = [
         ":tensorflow_framework",
         ":tensorflow_headers",
+    ],
+)
+"""
+
+_BUILD_XLA = """
+cc_import(
+    name = "tensorflow_cc",
+    shared_library = "{library}",
+)
+
+cc_library(
+    name = "xla",
+    includes = {includes},
+    deps = [
+        ":tensorflow",
+        ":tensorflow_cc",
     ],
 )
 """
@@ -100,6 +116,14 @@ def _implementation(ctx):
     ctx.symlink(include, "tensorflow_include")
     ctx.symlink(folder + "/" + framework, framework)
     build = _BUILD.format(framework = framework)
+    if tensorflow["xla"]:
+        library = tensorflow["xla"]["link"][0][3:]
+        ctx.symlink(folder + "/" + library, library)
+        includes = ["tensorflow_include/" + path for path in tensorflow["xla"]["include"]]
+        build += _BUILD_XLA.format(library = library, includes = includes)
+    else:
+        # buildifier: disable=print
+        print("No library for XLA: this TensorFlow has no headers or library of XLA.")
     if "pybind11_include" in answer:
         ctx.symlink(answer["pybind11_include"], "pybind11_include")
         ctx.symlink(answer["python_include"], "python_include")
@@ -109,6 +133,7 @@ def _implementation(ctx):
     constants = {
         "TENSORFLOW_VERSION": tensorflow["version"],
         "TENSORFLOW_COPTS": [x for x in tensorflow["compile"] if not x.startswith("-I")],
+        "HAVE_XLA": bool(tensorflow["xla"]),
         "HAVE_PYBIND11": "pybind11_include" in answer,
         "ISAS": isas,
         "ISA_MASK": mask,

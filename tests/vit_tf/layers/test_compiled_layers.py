@@ -104,7 +104,8 @@ def exact(tensor):
     return tensor.numpy().astype(np.float64)
 
 
-def test_jit_is_supported_unless_the_compiled_ops_are_demanded(monkeypatch):
+@pytest.mark.usefixtures("without_xla_library")
+def test_jit_is_supported_unless_ops_are_demanded_that_xla_cannot_compile(monkeypatch):
     def supports(**fields):
         return all(layer.supports_jit for layer in tiny.all_layers(tiny.model(**fields)))
 
@@ -120,7 +121,7 @@ def test_jit_is_supported_unless_the_compiled_ops_are_demanded(monkeypatch):
 
 
 def test_keras_fit_under_xla_and_without():
-    for jit, expected in ((True, False), (False, True)):
+    for jit in (True, False):
         model = tiny.model()
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*jit_compile")
@@ -128,4 +129,4 @@ def test_keras_fit_under_xla_and_without():
         assert model.jit_compile == jit
         model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)
         step = tf.function(lambda x, model=model: model(x), jit_compile=jit)
-        assert bool(compiled_ops(step, tf.constant(tiny.images(4)))) == expected
+        assert compiled_ops(step, tf.constant(tiny.images(4))) == INFERENCE

@@ -1,0 +1,167 @@
+// How XLA compiles the ops: an XlaOpKernel for each op, which checks the shapes and emits a call of
+// the handler of the same name in handlers.cc.
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "custom_ops/xla/ops.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/op.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace vit {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::XlaOpKernelContext;
+
+// Passes on the attributes of an op, and writes those that are read, as an MLIR dictionary.
+class Attributes {
+ public:
+  explicit Attributes(OpKernelConstruction* c) : c_(c) {}
+
+  template <class T>
+  absl::Status GetAttr(const char* name, T* value) {
+    TF_RETURN_IF_ERROR(c_->GetAttr(name, value));
+    absl::StrAppend(&text_, text_.empty() ? "" : ", ", name, " = ", written(*value));
+    return absl::OkStatus();
+  }
+
+  std::string text() const { return absl::StrCat("{", text_, "}"); }
+
+ private:
+  static std::string written(int64_t value) { return absl::StrCat(value, " : i64"); }
+
+  static std::string written(tensorflow::DataType value) { return written(int64_t{value}); }
+
+  static std::string written(const tensorflow::DataTypeVector& values) {
+    return list("i64", std::vector<int64_t>(values.begin(), values.end()));
+  }
+
+  // As bits, which are exact.
+  static std::string written(const std::vector<float>& values) {
+    std::vector<int32_t> bits(values.size());
+    if (!values.empty()) std::memcpy(bits.data(), values.data(), values.size() * sizeof(float));
+    return list("i32", bits);
+  }
+
+  static std::string written(const std::vector<std::string>& values) {
+    return absl::StrCat("\"", absl::StrJoin(values, ","), "\"");
+  }
+
+  template <class T>
+  static std::string list(const char* type, const std::vector<T>& values) {
+    return absl::StrCat("array<", type, values.empty() ? "" : ": ", absl::StrJoin(values, ", "),
+                        ">");
+  }
+
+  OpKernelConstruction* c_;
+  std::string text_;
+};
+
+absl::Status shape_of(const Array& array, xla::Shape* shape) {
+  xla::PrimitiveType type;
+  TF_RETURN_IF_ERROR(tensorflow::DataTypeToPrimitiveType(array.type, &type));
+  *shape = xla::ShapeUtil::MakeShape(type, array.dims);  // row-major
+  return absl::OkStatus();
+}
+
+template <class Body>
+class XlaKernel : public tensorflow::XlaOpKernel {
+ public:
+  explicit XlaKernel(OpKernelConstruction* c) : XlaOpKernel(c) {
+    Attributes attributes(c);
+    OP_REQUIRES_OK(c, body_.init(&attributes));
+    attributes_ = attributes.text();
+  }
+
+  void Compile(XlaOpKernelContext* c) override {
+    Arrays inputs, outputs;
+    std::vector<xla::XlaOp> operands;
+    std::vector<xla::Shape> shapes, results;
+    for (int i = 0; i < c->num_inputs(); ++i) {
+      const auto shape = c->InputXlaShape(i);
+      OP_REQUIRES_OK(c, shape.status());
+      OP_REQUIRES(c, shape->is_static(),
+                  invalid(Body::kName, " has an input of shape ", shape->ToString(),
+                          ", whose size is known only at run time. Compiled by XLA, the op needs ",
+                          "fixed sizes; the reference does not: VIT_OPS=reference."));
+      const auto sizes = shape->dimensions();
+      inputs.push_back({c->input_type(i), Dims(sizes.begin(), sizes.end())});
+      operands.push_back(c->Input(i));
+      OP_REQUIRES_OK(c, shape_of(inputs[i], &shapes.emplace_back()));
+    }
+    std::vector<int64_t> constant;
+    if (constexpr int i = Body::kConstantInput; i >= 0) {
+      OP_REQUIRES_OK(c, c->ConstantInputAsIntVector(i, &constant));
+      inputs[i].data = constant.data();
+    }
+    OP_REQUIRES_OK(c, body_.check(inputs, &outputs));
+    for (const Array& output : outputs) {
+      OP_REQUIRES_OK(c, check_size(output));
+      OP_REQUIRES_OK(c, shape_of(output, &results.emplace_back()));
+    }
+    const bool is_tuple = results.size() > 1;
+    const xla::XlaOp call = xla::CustomCallWithLayout(
+        c->builder(), Body::kName, operands,
+        is_tuple ? xla::ShapeUtil::MakeTupleShape(results) : results[0], shapes, attributes_,
+        /*has_side_effect=*/false, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+        xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+    for (size_t i = 0; i < results.size(); ++i) {
+      c->SetOutput(i, is_tuple ? xla::GetTupleElement(call, i) : call);
+    }
+  }
+
+ private:
+  Body body_;
+  std::string attributes_;
+};
+
+template <class Body>
+OpKernel* make_kernel(OpKernelConstruction* c) {
+  return new XlaKernel<Body>(c);
+}
+
+bool has_kernel(const char* op) {
+  return absl::c_any_of(tensorflow::GetRegisteredKernelsForOp(op).kernel(),
+                        [](const tensorflow::KernelDef& kernel) {
+                          return kernel.device_type() == tensorflow::DEVICE_CPU_XLA_JIT;
+                        });
+}
+
+// Does nothing if there is no such op, or if another copy of this library has registered it: then
+// XLA would end the process.
+template <class Body>
+void register_op(const std::vector<std::string>& registered) {
+  if (absl::c_linear_search(registered, Body::kName)) return;
+  if (!tensorflow::OpRegistry::Global()->LookUp(Body::kName)) return;
+  auto builder = tensorflow::XlaOpRegistrationBuilder::Name(Body::kName);
+  builder.Device(tensorflow::DEVICE_CPU_XLA_JIT);
+  if (Body::kConstantInput >= 0) builder.CompileTimeConstantInput("image_shape");
+  tensorflow::XlaOpRegistrar(builder.Build(make_kernel<Body>));
+  // XLA makes kernels of all registered ops when it is used first. If that was before this library
+  // was loaded, nobody else makes the kernel.
+  tensorflow::XlaOpRegistry::RegisterCompilationKernels();
+  if (has_kernel(Body::kName)) return;
+  auto definition =
+      tensorflow::KernelDefBuilder(Body::kName).Device(tensorflow::DEVICE_CPU_XLA_JIT).Build();
+  tensorflow::kernel_factory::OpKernelRegistrar(definition, Body::kName, make_kernel<Body>);
+}
+
+template <class... Bodies>
+bool register_ops(OpList<Bodies...>) {
+  const std::vector<std::string> registered = tensorflow::XlaOpRegistry::GetAllRegisteredOps();
+  (register_op<Bodies>(registered), ...);
+  return true;
+}
+
+[[maybe_unused]] const bool registered = register_ops(XlaOps());
+
+}  // namespace
+}  // namespace vit

@@ -1,0 +1,19 @@
+// The ops that XLA can compile. compile.cc and handlers.cc register each of them, under its name.
+#ifndef CUSTOM_OPS_XLA_OPS_H_
+#define CUSTOM_OPS_XLA_OPS_H_
+
+#include "custom_ops/tf/attention_bodies.h"
+#include "custom_ops/tf/patch_bodies.h"
+
+namespace vit {
+
+template <class... Bodies>
+struct OpList {};
+
+using XlaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, PatchEmbed,
+                      PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
+                      ExtractPatches, ExtractPatchesGrad>;
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_XLA_OPS_H_
