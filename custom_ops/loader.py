@@ -75,8 +75,8 @@ class Library:
 
     def choose_isa(self, name):
         """Sets the instruction set of later calls; "" is the best one. For tests and benchmarks."""
-        if self.handle:
-            self.handle.vit_ops_choose_isa(name.encode())
+        for handle in filter(None, (self.handle, self.xla.handle)):
+            handle.vit_ops_choose_isa(name.encode())
 
 
 _lock = threading.Lock()
