@@ -12,7 +12,7 @@ from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
+from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations, finetune
 from tests.pipelines.tiny import cut_short, one_device, tiny_experiment
 
 BEST = 4
@@ -93,6 +93,10 @@ def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path):
     source = shutil.copytree(runs / "plain", tmp_path / "source")
     said = f"(best, step {BEST})"
     assert_finetunes_from(command, tmp_path / "run", source, "best", said)
+    # The same command resumes, even after its source was deleted.
+    shutil.rmtree(source)
+    printed = finetune(command, tmp_path / "run", source, "best", 2, "--extend")
+    assert "resuming from step 1" in printed
 
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])

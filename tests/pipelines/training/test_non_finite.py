@@ -302,26 +302,28 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
         assert len(records(again)) == 3
 
 
-def test_a_rewind_from_weights_that_diverged(tmp_path):
+def test_a_rewind_from_weights_that_diverged(tmp_path, monkeypatch):
     """The update of step 0 makes weights that must not be saved; its loss came before."""
+    monkeypatch.setattr(non_finite, "LIMIT", 3)
     experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
     message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
-    with pytest.raises(RunError, match=f"{message}.* 10 rewinds to step 0 have not helped"):
+    with pytest.raises(RunError, match=f"{message}.* 3 rewinds to step 0 have not helped"):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = records(tmp_path / "run")
-    assert [x["batch"] for x in found] == list(range(11))
-    assert [x["action"] for x in found] == ["rewind"] * 10 + ["stop"]
+    assert [x["batch"] for x in found] == list(range(4))
+    assert [x["action"] for x in found] == ["rewind"] * 3 + ["stop"]
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [0]
 
 
-def test_a_rewind_comes_before_an_evaluation(tmp_path):
+def test_a_rewind_comes_before_an_evaluation(tmp_path, monkeypatch):
     """The weights diverged between two checkpoints."""
+    monkeypatch.setattr(non_finite, "LIMIT", 1)
     experiment = experiment_with(
         *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
     )
-    with pytest.raises(RunError, match="after step 0, .* 10 rewinds to step 0 have not helped"):
+    with pytest.raises(RunError, match="after step 0, .* 1 rewinds to step 0 have not helped"):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
-    assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 10 + ["stop"]
+    assert [x["action"] for x in records(tmp_path / "run")] == ["rewind", "stop"]
     assert Workdir(tmp_path / "run").read_metrics() == []
 
 
