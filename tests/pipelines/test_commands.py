@@ -55,6 +55,11 @@ from vit_tf.config.variants import VARIANTS
         ("pretrain", ["--strategy=tpus"], ["--strategy", "tpus"]),
         ("finetune", ["--strategy=tpus"], ["--strategy", "tpus"]),
         ("evaluate", ["--strategy=tpus"], ["--strategy", "tpus"]),
+        (
+            "pretrain",
+            ["--set=data.name=digitz"],
+            ["no data set named 'digitz'", "mean digits?"],
+        ),
         ("pretrain", ["--set", "data.name=/data/pets"], ["'/data/pets'", "folder:/data/pets"]),
         ("pretrain", ["--set", "data.train_split=trian"], ["trian", "train"]),
         (
@@ -190,15 +195,8 @@ def test_a_package_that_cannot_be_imported_is_one_sentence(tmp_path):
 
 
 @pytest.mark.process
-def test_wrong_input_ends_a_process_the_same_way(tmp_path):
-    result = run_command("pretrain", "--set=data.name=digitz", cwd=tmp_path)
-    assert_user_error(result, "There is no data set named 'digitz'. Did you mean digits?")
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.process
 def test_tpu_without_a_tpu_is_answered_soon(tmp_path):
-    for arguments in ([], ["--tpu=local"], ["--tpu=grpc://127.0.0.1:1"]):
+    for arguments in ([], ["--tpu=local"]):
         begin = time.monotonic()
         result = run_command("pretrain", "--strategy=tpu", *arguments, cwd=tmp_path)
         assert time.monotonic() - begin < 120  # detects a hang; not a speed limit
@@ -393,7 +391,7 @@ def test_seven_kills_change_nothing(tmp_path):
     """SIGKILL at 7 moments; the weights and the log equal those of an undisturbed run."""
     kills = 7  # Each of `killed_run.MOMENTS`, and again while a checkpoint is written.
     assignments = [
-        "train.steps=600",
+        "train.steps=300",
         "data.eval_split=test[:100]",
         "train.eval_every=20",
         "train.checkpoint_every=7",
