@@ -391,6 +391,7 @@ def test_seven_kills_change_nothing(tmp_path):
     """SIGKILL at 7 moments; the weights and the log equal those of an undisturbed run."""
     kills = 7  # Each of `killed_run.MOMENTS`, and again while a checkpoint is written.
     assignments = [
+        "model.layers=1",
         "train.steps=300",
         "data.eval_split=test[:100]",
         "train.eval_every=20",

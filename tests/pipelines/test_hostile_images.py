@@ -218,7 +218,7 @@ def unreadable_folder(tmp_path_factory):
 )
 def test_10000_unreadable_files_end_training(command, unreadable_folder, tmp_path, choice, text):
     data = f"data.name=folder:{unreadable_folder}"
-    flags = as_flags(data, "data.eval_split=none", f"data.bad_images={choice}")
+    flags = as_flags(data, "model.layers=1", "data.eval_split=none", f"data.bad_images={choice}")
     result = command("pretrain", *flags, "--workdir", tmp_path / "run")
     process.assert_user_error(result, text, str(unreadable_folder))
     assert result.stdout.count("left out") == (11 if choice == "skip" else 0) + (choice == "skip")
@@ -304,7 +304,10 @@ def test_memory_is_bounded(tmp_path):
     peaks = []
     for root in (ordinary, spoilt):
         flags = as_flags(
-            f"data.name=folder:{root}", "data.bad_images=skip", "data.eval_split=train"
+            f"data.name=folder:{root}",
+            "data.bad_images=skip",
+            "data.eval_split=train",
+            "model.layers=1",
         )
         code, peak = peak_memory("pipelines.pretrain", *flags, "--workdir", root.name, cwd=tmp_path)
         assert code == 0
@@ -320,7 +323,7 @@ def test_exit_codes_of_the_real_command(command, tmp_path):
     write(root / "b", "broken", "jpg", UNREADABLE["cut JPEG"][1])
     write(root / "b", "text", "jpg", b"text")
     run = tmp_path / "run"
-    data = (f"data.name=folder:{root}", "data.eval_split=train[:10]")
+    data = (f"data.name=folder:{root}", "data.eval_split=train[:10]", "model.layers=1")
 
     stopped = command("pretrain", *as_flags(*data), "--workdir", run)
     process.assert_user_error(stopped, f".jpg of folder:{root}", "cannot be decoded", "=skip")

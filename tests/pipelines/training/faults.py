@@ -16,8 +16,9 @@ from tests.pipelines.tiny import tiny_experiment
 from vit_tf.layers import dropout, encoder
 
 # Deterministic, because runs are compared bit for bit. A log line every 4 steps, so that several
-# steps run in one loop on the device.
+# steps run in one loop on the device. One block, because compiling takes most of the time.
 COMMON = (
+    "model.layers=1",
     "data.eval_split=none",
     "train.deterministic=true",
     "train.ema_decay=0.9",

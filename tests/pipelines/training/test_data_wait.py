@@ -29,7 +29,7 @@ def share_of_waiting(request):
     the source and the step take these times for a batch.
     """
     strategy = STRATEGIES[request.param]()
-    experiment = tiny_experiment()
+    experiment = tiny_experiment("model.layers=1")
     trainer = loop.build_trainer(experiment, experiment.model.config(10), strategy)
     replicas = strategy.num_replicas_in_sync
     rows = experiment.train.batch_size // replicas
@@ -106,6 +106,7 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys):
     slow_down_reading(monkeypatch, 0.5)
     monkeypatch.setattr(progress, "_JUDGED_SECONDS", 0.5)
     experiment = tiny_experiment(
+        "model.layers=1",
         "data.eval_split=none",
         "data.shuffle_window=16",
         "train.deterministic=true",

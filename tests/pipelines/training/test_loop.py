@@ -255,7 +255,7 @@ def test_a_folder_without_a_test_split(tmp_path, capsys):
     """A tenth of it is the evaluation split, which config.json names; `dry_run` says so too."""
     folder = image_folder(tmp_path / "images")
     splits = ("data.train_split=auto", "data.eval_split=auto")
-    common = (f"data.name=folder:{folder}", *splits, "schedule.decay=constant")
+    common = (f"data.name=folder:{folder}", *splits, "schedule.decay=constant", "model.layers=1")
     described = dry_run(tiny_experiment(*common), tmp_path / "run", one_device())
     assert '"train_split": "train[:90%]"' in described and "36 examples" in described
     experiment = tiny_experiment(*common, "train.steps=4")
@@ -290,6 +290,7 @@ def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path):
     experiment = tiny_experiment(
         "optimizer.name=sgd",
         "optimizer.learning_rate=3e38",
+        "model.layers=1",
         "train.loss=sigmoid",
         "optimizer.clip_norm=none",
         "schedule.warmup_steps=0",

@@ -100,7 +100,7 @@ def count_traces(monkeypatch):
 
 def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, monkeypatch):
     """On two replicas of two micro-batches."""
-    experiment, run = experiment_with(), tmp_path / "run"
+    experiment, run = experiment_with("model.layers=2"), tmp_path / "run"
     break_block(monkeypatch, nan_forward)
     with pytest.raises(RunError) as error:
         loop.train(experiment, run, STRATEGIES["mirrored"]())
@@ -125,7 +125,7 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
     assert not (run / "final.npz").exists()
 
     traces = count_traces(monkeypatch)
-    experiment = experiment_with("train.non_finite=skip")
+    experiment = experiment_with("model.layers=2", "train.non_finite=skip")
     assert loop.train(experiment, run, STRATEGIES["mirrored"]())["step"] == 12
     assert len(traces) == 2, "the step was compiled again"
     assert [x["action"] for x in records(run)] == ["stop", "skip"]
@@ -151,7 +151,7 @@ def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
     """The loss is finite; in backward order the head and the last norm come before the fault."""
     break_block(monkeypatch, nan_backward, "block_0")
     with pytest.raises(RunError, match=f"The gradient norm is not finite at step {BAD}, first in"):
-        halt(tmp_path / "run", experiment_with(), [2.3, np.nan])
+        halt(tmp_path / "run", experiment_with("model.layers=2"), [2.3, np.nan])
     (record,) = records(tmp_path / "run")
     assert record["what"] == "gradient" and np.isfinite(record["loss"])
     assert (record["layer"], record["variable"]) == (
