@@ -227,7 +227,9 @@ def test_10000_unreadable_files_end_training(command, unreadable_folder, tmp_pat
 
 def test_unreadable_files_end_evaluation(command, unreadable_folder, tmp_path):
     model = vit_tf.create_model(tiny_experiment().model.config(2))
-    vit_tf.save_npz(model, tmp_path / "model.npz", Preprocessing((12, 12), labels=("a", "b")))
+    vit_tf.save_npz(
+        model, tmp_path / "model.npz", Preprocessing(image_size=(12, 12), labels=("a", "b"))
+    )
     data = [f"--set=data.name=folder:{unreadable_folder}", "--set=data.eval_split=train[:5%]"]
     for choice, text in (
         ("stop", "cannot be decoded: "),
