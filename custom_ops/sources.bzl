@@ -112,6 +112,7 @@ TESTS = [
     "guided_schedule_test",
     "isa_test",
     "patch_embed_test",
+    "shared_work_test",
     "simd_test",
 ]
 

@@ -24,7 +24,8 @@ inline bool is_first_copy(const std::string& op, const std::string& device) {
   static std::map<std::pair<std::string, std::string>, bool> known;
   const auto [entry, added] = known.try_emplace({op, device}, true);
   if (added) {
-    for (const auto& kernel : tensorflow::GetRegisteredKernelsForOp(op).kernel()) {
+    const tensorflow::KernelList registered = tensorflow::GetRegisteredKernelsForOp(op);
+    for (const auto& kernel : registered.kernel()) {
       if (kernel.device_type() == device) entry->second = false;
     }
   }

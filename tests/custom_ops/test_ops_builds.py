@@ -88,6 +88,22 @@ def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
     assert shared and not [name for name in shared if not any(part in name for part in own)]
 
 
+@pytest.mark.process
+def test_the_kernels_compile_for_arm(tmp_path):
+    """What they include of the C library is only compared with the headers of this machine."""
+    stubs = tmp_path / "gnu" / "stubs-32.h"
+    stubs.parent.mkdir()
+    stubs.write_text("")
+    lists = build_plan.sources()
+    command = ["clang++", "--target=aarch64-linux-gnu", "-std=c++17", "-Wall", "-Werror"]
+    command += [f"-iquote{ROOT}", f"-isystem{tmp_path}", "-isystem/usr/include/x86_64-linux-gnu"]
+    for source in lists["KERNELS"]:
+        subprocess.run([*command, "-fsyntax-only", ROOT / "custom_ops" / source], check=True)
+    for source in lists["ISA_KERNELS"]:
+        flags = ["-ffreestanding", "-DVIT_ISA=baseline", "-O1", "-c", "-o", tmp_path / "k.o"]
+        subprocess.run([*command, *flags, ROOT / "custom_ops" / source], check=True)
+
+
 def test_plan():
     lists, units = build_plan.sources(), build_plan.plan(TARGET, build_plan.find_compiler())
     names = [unit.name for part in units.values() for unit in part]

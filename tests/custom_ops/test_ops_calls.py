@@ -1,5 +1,7 @@
 """How a call of a compiled op runs: its threads, its cancellation, and what it reads."""
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +14,16 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
 import custom_ops
-from tests.architecture import ROOT
-from tests.custom_ops.compare import attend, draw, each_isa, exact
+from tests.checkout import ROOT
+from tests.custom_ops.compare import (
+    attend,
+    draw,
+    draw_uint8,
+    each_isa,
+    embed,
+    exact,
+    tables,
+)
 
 # Calls kernels in two threads while a third one changes the environment.
 ENVIRONMENT = """
@@ -131,3 +141,49 @@ def test_products_that_overflow_before_they_are_scaled(dtype):
         np.testing.assert_allclose(exact(d_qkv)[:, :, 128:], expected, atol=0.02)
         _, taps = custom_ops.attention_with_taps(qkv, 1, ("class_row",), implementation="compiled")
         np.testing.assert_allclose(taps["class_row"], np.full([1, 1, 3], 1 / 3), rtol=1e-6)
+
+
+def digests():
+    """Digests of outputs and gradients by name, of sizes that are worth several threads."""
+    found = {}
+
+    def note(name, tensors):
+        data = b"".join(tensor.numpy().tobytes() for tensor in tf.nest.flatten(tensors))
+        found[name] = hashlib.sha256(data).hexdigest()
+
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        for shape, size, axis in (([4, 197], 64, None), ([1, 577], 20, None), ([4, 30, 41], 32, 2)):
+            count = shape[axis or 1]
+            qkv, bias = draw([*shape, 9 * size], dtype), draw([3, count, count], dtype)
+            cotangent = draw([*shape, 3 * size], dtype, seed=1)
+            note(f"attention {dtype} {shape}", attend("compiled", qkv, 3, cotangent, bias, axis))
+        for shape, patch_size, width in (([16, 224, 224, 3], 16, 192), ([9, 230, 225, 3], 4, 48)):
+            weights = tables(shape, patch_size, dtype, width)
+            for images in (draw(shape, dtype), draw_uint8(shape)):
+                tokens, gradients, _ = embed("compiled", images, weights, {"scale": 0.1}, None)
+                note(f"patches {dtype} {images.dtype.name} {shape}", [tokens, gradients])
+    return found
+
+
+DIGESTS = """
+import json
+from tests.custom_ops import test_ops_calls
+print(json.dumps(test_ops_calls.digests()))
+"""
+
+
+@pytest.mark.process
+def test_the_same_bits_for_any_number_of_threads():
+    # All tests run with one thread; only a new process can have another number.
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
+    done = subprocess.run(
+        [sys.executable, "-c", DIGESTS],
+        cwd=ROOT,
+        env=os.environ | {"TF_NUM_INTRAOP_THREADS": "4"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = digests()
+    assert len(found) == len(set(found.values())) == 4 * 7
+    assert json.loads(done.stdout) == found
