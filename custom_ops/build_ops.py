@@ -62,11 +62,11 @@ def build(library=None, modules=None, say=print):
     compiler = find_compiler()
     target = probe()
     tensorflow = target.get("tensorflow")
-    units = plan(target)
+    units = plan(target, compiler)
     say(
         f"ops: {compiler.version}; "
         + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
-        + f"; instruction sets {', '.join(isas())}"
+        + f"; instruction sets {', '.join(isas(compiler))}"
     )
     library = pathlib.Path(library or PACKAGE / library_file.NAME)
     products = []
@@ -81,7 +81,7 @@ def build(library=None, modules=None, say=print):
         cache = _cache()
         # The first one of them takes longest to compile.
         wanted = [*units["xla"], *units["kernels"], *(u for _, own, _ in products for u in own)]
-        stamp = _write_stamp(cache, target)
+        stamp = _write_stamp(cache, target, compiler)
         objects = _compile(compiler, wanted, stamp, say, optional=units["xla"])
 
         def link(path, own, flags):
@@ -147,12 +147,12 @@ def _cache():
     return cache
 
 
-def _write_stamp(cache, target):
+def _write_stamp(cache, target, compiler):
     """Writes the header that goes into the library as its stamp; custom_ops/BUILD has the same."""
     version = target.get("tensorflow", {}).get("version", "")
     text = (
         f'#define VIT_OPS_TENSORFLOW "{version}"\n'
-        f'#define VIT_OPS_ISAS "{" ".join(isas())}"\n'
+        f'#define VIT_OPS_ISAS "{" ".join(isas(compiler))}"\n'
         f'#define VIT_OPS_SOURCES "{source_hash()}"\n'
     )
     folder = cache / f"stamp-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

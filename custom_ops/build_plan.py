@@ -6,11 +6,11 @@ about itself and where the headers of others are.
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
-import platform
 import shlex
 import shutil
 import subprocess
@@ -71,25 +71,39 @@ def source_hash():
     return hashlib.sha256(b"".join((PACKAGE / file).read_bytes() for file in files)).hexdigest()
 
 
-def isas():
-    """Names of the instruction sets that are compiled on this kind of processor."""
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        return list(sources()["ISA_COPTS"])
-    return ["baseline"]
+def isas(compiler):
+    """Names of the instruction sets that a compiler can compile for.
+
+    An old compiler lacks the flags of a new set, and a compiler for another kind of processor has
+    none of them.
+
+    Args:
+        compiler: a `Compiler`.
+    """
+    sets = sources()["ISA_COPTS"]
+    return [name for name, flags in sets.items() if _accepts(compiler.command, tuple(flags))]
 
 
-def plan(target):
+@functools.cache
+def _accepts(command, flags):
+    arguments = [*command, *flags, "-fsyntax-only", "-x", "c++", os.devnull]
+    return not flags or subprocess.run(arguments, capture_output=True).returncode == 0
+
+
+def plan(target, compiler):
     """Lists what to compile for an interpreter.
 
     Args:
         target: the answer of `probe`.
+        compiler: a `Compiler`.
 
     Returns:
         Dict from "kernels", "info", "ops", "xla" and "module" to lists of `Unit`. The op library
         links "kernels", "info" and "ops", the library for XLA "kernels", "info" and "xla", and the
         Python module "kernels" and "module". A product that cannot be built here has an empty list.
     """
-    lists = sources()
+    lists, built = sources(), isas(compiler)
+    mask = sum(1 << index for index, isa in enumerate(lists["ISA_COPTS"]) if isa in built)
     kernels = [
         Unit(
             source,
@@ -97,11 +111,11 @@ def plan(target):
             (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}"),
         )
         # The widest vectors take longest to compile, so they start first.
-        for isa in reversed(isas())
+        for isa in reversed(built)
         for source in lists["ISA_KERNELS"]
     ]
     kernels += [
-        Unit(source, _object_name(source), tuple(lists["KERNEL_COPTS"]))
+        Unit(source, _object_name(source), (*lists["KERNEL_COPTS"], f"-DVIT_BUILT_ISAS={mask}"))
         for source in lists["KERNELS"]
     ]
     info, ops, xla, module = [], [], [], []

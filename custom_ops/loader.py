@@ -73,6 +73,12 @@ class Library:
         """Instruction sets: `available` here, `chosen`, and the `error` in `VIT_ISA`, if any."""
         return json.loads(self.handle.vit_ops_isa_report()) if self.handle else {}
 
+    def choose_isa(self, name):
+        """Sets the instruction set of later calls; "" is the best one. For tests and benchmarks."""
+        for handle in (self.handle, self.xla.handle):
+            if handle:
+                handle.vit_ops_choose_isa(name.encode())
+
 
 _lock = threading.Lock()
 _library = None

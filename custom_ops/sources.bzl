@@ -191,9 +191,10 @@ TEST_COPTS = [
     "-Wextra",
 ]
 
-# Hides the symbols of static libraries that the compiler links in.
+# Hides the symbols of static libraries that the compiler links in, and leaves out local symbols.
 LINKOPTS = [
     "-Wl,--exclude-libs,ALL",
+    "-Wl,--strip-all",
 ]
 
 # Undefined symbols are errors. A Python module is linked without this flag, because the interpreter

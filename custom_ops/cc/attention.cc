@@ -19,6 +19,13 @@ double default_attention_scale(int64_t head_size) {
   return 1 / sqrt(static_cast<double>(head_size));
 }
 
+double query_factor(double scale) {
+  if (scale >= 1) return 1;
+  int exponent;
+  frexp(scale, &exponent);  // scale is in [2^(exponent - 1), 2^exponent)
+  return ldexp(1, exponent > -31 ? exponent - 1 : -32);
+}
+
 bool is_attention_scale(DType type, double scale) {
   const bool is_double = type == DType::kFloat64;
   return scale >= (is_double ? DBL_MIN : double{FLT_MIN}) &&

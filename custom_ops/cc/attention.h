@@ -4,9 +4,8 @@
 //
 // A tensor has `batch * lines * tokens` positions of `3 * heads * head_size` elements: q | k | v,
 // each [heads, head_size]. Every token attends to the tokens of its line. Strides say where
-// positions lie, so rows and columns of a grid need no transpose. All tensors are dense; no
-// alignment is assumed.
-// assumed.
+// positions lie, so rows and columns of a grid need no transpose. All tensors are dense; data must
+// be aligned to its element type only.
 #ifndef CUSTOM_OPS_CC_ATTENTION_H_
 #define CUSTOM_OPS_CC_ATTENTION_H_
 
@@ -40,6 +39,10 @@ struct AttentionBias {
 // The scale of q k^T if the caller sets none: 1 / sqrt(head_size).
 double default_attention_scale(int64_t head_size);
 
+// The part of the scale that q is multiplied by before the product with k, so that q k^T does not
+// overflow where scaled logits do not: a power of two in [2^-32, 1], which rounds nothing.
+double query_factor(double scale);
+
 // Whether a problem can have this scale: it must be finite and above 0, because the running maximum
 // is the maximum of the products before they are scaled. This holds for its value in the type of
 // the sums, where its product with log2(e) must be a normal number too.
@@ -57,8 +60,8 @@ struct AttentionProblem {
 // out[position] = softmax(q k^T * scale + bias) v, heads concatenated, `heads * head_size` elements
 // of `type` per position.
 // statistics: [batch, lines, heads, 2, tokens], float (double with kFloat64). For each query: the
-// largest logit (without a bias the largest q k, before it is scaled), and log2 of the sum of
-// exp(logit - largest). 0 and +inf for a query without keys. The problems below read them. One
+// largest logit (without a bias the largest q k * query_factor), and log2 of the sum of exp(logit -
+// largest). 0 and +inf for a query without keys. The problems below read them. One
 // number, the logarithm of the sum of exp(logit), is not enough: its rounding error scales all
 // weights that are computed from it, by some percent for logits of 1e6.
 struct AttentionForwardProblem : AttentionProblem {

@@ -12,9 +12,9 @@ namespace vit {
 // 1987).
 class GuidedSchedule {
  public:
-  // Every chunk except the last has at least `min_chunk` units.
-  GuidedSchedule(int64_t total, int64_t threads, int64_t min_chunk)
-      : total_(total), threads_(threads), min_chunk_(min_chunk) {}
+  // Every chunk except the last has at least `min_chunk` units, and at most `max_chunk`.
+  GuidedSchedule(int64_t total, int64_t threads, int64_t min_chunk, int64_t max_chunk = INT64_MAX)
+      : total_(total), threads_(threads), min_chunk_(min_chunk), max_chunk_(max_chunk) {}
 
   // Sets the next chunk; returns false when no chunk is left.
   bool next(int64_t* begin, int64_t* end) {
@@ -24,7 +24,8 @@ class GuidedSchedule {
       const int64_t left = total_ - first;
       if (left <= 0) return false;
       const int64_t guided = left / (2 * threads_);
-      const int64_t count = guided < min_chunk_ ? min_chunk_ : guided;
+      const int64_t most = guided < max_chunk_ ? guided : max_chunk_;
+      const int64_t count = most < min_chunk_ ? min_chunk_ : most;
       after = first + (count < left ? count : left);
     } while (!__atomic_compare_exchange_n(&next_, &first, after, true, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
@@ -34,7 +35,7 @@ class GuidedSchedule {
   }
 
  private:
-  const int64_t total_, threads_, min_chunk_;  // threads_ and min_chunk_ are at least 1
+  const int64_t total_, threads_, min_chunk_, max_chunk_;  // all but total_ are at least 1
   int64_t next_ = 0;
 };
 

@@ -16,11 +16,11 @@ namespace vit {
 // elements.
 struct PatchShape {
   int64_t batch, height, width, channels, patch_size, features, prefix;
-  int64_t rows() const { return height / patch_size; }
-  int64_t columns() const { return width / patch_size; }
-  int64_t patches() const { return rows() * columns(); }
-  int64_t tokens() const { return prefix + patches(); }
-  int64_t patch_elements() const { return patch_size * patch_size * channels; }
+  VIT_INLINE int64_t rows() const { return height / patch_size; }
+  VIT_INLINE int64_t columns() const { return width / patch_size; }
+  VIT_INLINE int64_t patches() const { return rows() * columns(); }
+  VIT_INLINE int64_t tokens() const { return prefix + patches(); }
+  VIT_INLINE int64_t patch_elements() const { return patch_size * patch_size * channels; }
 };
 
 // The inputs that forward and gradients have.

@@ -9,15 +9,21 @@
 namespace vit {
 
 // The table of functions of the instruction set in use: Table::of<isa>(arguments). Each file that
-// is compiled for one instruction set instantiates the template for that one (kIsa).
+// is compiled for one instruction set instantiates the template for that one (kIsa). AVX-512 BF16
+// adds only instructions for pairs of bfloat16, so that problems without pairs use AVX-512.
 template <class Table, class... Arguments>
-Table table_of_current_isa(Arguments... arguments) {
-  switch (current_isa()) {
-#if defined(__x86_64__)
+Table table_of_current_isa(bool has_pairs, Arguments... arguments) {
+  const Isa isa = current_isa();
+  switch (isa == Isa::kAvx512Bf16 && !has_pairs ? Isa::kAvx512 : isa) {
+#if VIT_BUILT_ISAS & 2
     case Isa::kAvx2:
       return Table::template of<Isa::kAvx2>(arguments...);
+#endif
+#if VIT_BUILT_ISAS & 4
     case Isa::kAvx512:
       return Table::template of<Isa::kAvx512>(arguments...);
+#endif
+#if VIT_BUILT_ISAS & 8
     case Isa::kAvx512Bf16:
       return Table::template of<Isa::kAvx512Bf16>(arguments...);
 #endif

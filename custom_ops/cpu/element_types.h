@@ -9,8 +9,12 @@ namespace vit {
 namespace VIT_ISA {
 
 // Kernels<S>::table(), with S the elements of a float type. Ends the process for any other type.
+// The file for AVX-512 BF16 has kernels for bfloat16 only: see table_of_current_isa.
 template <template <class S> class Kernels>
 auto table_of_type(DType type) {
+#if defined(__AVX512BF16__)
+  if (type == DType::kBfloat16) return Kernels<Bfloat16>::table();
+#else
   switch (type) {
     case DType::kFloat64:
       return Kernels<double>::table();
@@ -23,6 +27,7 @@ auto table_of_type(DType type) {
     case DType::kUint8:
       break;
   }
+#endif
   __builtin_trap();
 }
 

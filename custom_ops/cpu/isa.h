@@ -2,6 +2,16 @@
 #ifndef CUSTOM_OPS_CPU_ISA_H_
 #define CUSTOM_OPS_CPU_ISA_H_
 
+// The sets that are compiled into this build, a bit for each Isa. A build with a compiler that
+// lacks the flags of a set defines it.
+#ifndef VIT_BUILT_ISAS
+#if defined(__x86_64__)
+#define VIT_BUILT_ISAS 15
+#else
+#define VIT_BUILT_ISAS 1
+#endif
+#endif
+
 namespace vit {
 
 // Each is compiled with its own flags. Every set contains the sets before it.
@@ -14,12 +24,17 @@ const char* isa_name(Isa isa);
 bool isa_available(Isa isa);
 
 // The best available instruction set, or the one that the environment variable VIT_ISA names:
-// "baseline", "avx2", "avx512" or "avx512_bf16". VIT_ISA is read in every call, so that a test can
-// change it. A name that is unknown or not available here is ignored, and `isa_error` reports it.
+// "baseline", "avx2", "avx512" or "avx512_bf16". VIT_ISA is read once, when the library loads:
+// getenv in a kernel would race with another thread that changes the environment. A name that is
+// unknown or not available here is ignored, and `isa_error` reports it.
 Isa current_isa();
 
-// The problem with VIT_ISA as a static string, or null if there is none.
+// The problem with the chosen name as a static string, or null if there is none.
 const char* isa_error();
+
+// Chooses the instruction set of later calls as VIT_ISA does, so that a test can run each one. Null
+// and "" mean the best.
+void choose_isa(const char* name);
 
 }  // namespace vit
 

@@ -10,7 +10,7 @@ namespace VIT_ISA {
 // Copies rows of `size` elements, `step` elements apart, as numbers into rows without gaps. It may
 // write up to one vector beyond the end.
 template <class S, class T = Accumulator<S>>
-static void pack_rows(const S* from, int64_t step, int64_t rows, int64_t size, T* to) {
+static VIT_NOINLINE void pack_rows(const S* from, int64_t step, int64_t rows, int64_t size, T* to) {
   for (int64_t i = 0; i < rows; ++i, from += step, to += size) {
     int64_t j = 0;
     for (; j + kLanes<T> <= size; j += kLanes<T>) store<T>(to + j, load_converted(from + j));
@@ -21,8 +21,8 @@ static void pack_rows(const S* from, int64_t step, int64_t rows, int64_t size, T
 // Transposes the same rows: to[j * columns + i] = from[i * step + j]; columns beyond `rows` are 0.
 // `columns` is a multiple of kLanes.
 template <class S, class T = Accumulator<S>>
-static void pack_columns(const S* from, int64_t step, int64_t rows, int64_t size, T* to,
-                         int64_t columns) {
+static VIT_NOINLINE void pack_columns(const S* from, int64_t step, int64_t rows, int64_t size,
+                                      T* to, int64_t columns) {
   constexpr int kCount = kLanes<T>;
   for (int64_t i = 0; i < columns; i += kCount) {
     for (int64_t j = 0; j < size; j += kCount) {
@@ -55,8 +55,8 @@ static void pack_elements(const S* from, int64_t step, int64_t rows, int64_t siz
 // padded]. Numbers of neighbouring rows form an element. `padded` is a whole number of vectors; the
 // padding is 0.
 template <class E, class S>
-static void pack_right(const S* from, int64_t step, int64_t rows, int64_t size, E* to,
-                       int64_t padded) {
+static VIT_NOINLINE void pack_right(const S* from, int64_t step, int64_t rows, int64_t size, E* to,
+                                    int64_t padded) {
   if constexpr (kPackSize<E> == 1) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < padded; j += kLanes<E>) {
@@ -106,8 +106,8 @@ static void clear_columns(T* to, int64_t columns, int64_t rows, Integers<T> open
 // The inverse of pack_columns: to[i * step + j] = from[j * columns + i] * factors[i / kLanes], for
 // i < rows.
 template <class S, class T = Accumulator<S>>
-static void unpack_columns(const T* from, int64_t columns, const Vector<T>* factors, S* to,
-                           int64_t step, int64_t rows, int64_t size) {
+static VIT_NOINLINE void unpack_columns(const T* from, int64_t columns, const Vector<T>* factors,
+                                        S* to, int64_t step, int64_t rows, int64_t size) {
   constexpr int kCount = kLanes<T>;
   for (int64_t i = 0; i < rows; i += kCount) {
     const Vector<T> factor = factors[i / kCount];

@@ -102,10 +102,11 @@ template <class E>
 using Tiles = void (*)(int64_t, int64_t, const E*, int64_t, int64_t, const E*, int64_t,
                        typename Product<E>::Sum*, int64_t, bool);
 
-template <class E, int kVectors, int kRows>
+// The function for tiles of `rows` rows, from half of the most to the most.
+template <class E, int kVectors, int kRows = kTileRows[kVectors]>
 VIT_INLINE Tiles<E> find_tiles(int64_t rows) {
-  if constexpr (kRows == 1) {
-    return tiles<E, 1, kVectors>;
+  if constexpr (kRows == kTileRows[kVectors] / 2) {
+    return tiles<E, kRows, kVectors>;
   } else {
     return rows == kRows ? tiles<E, kRows, kVectors> : find_tiles<E, kVectors, kRows - 1>(rows);
   }
@@ -115,18 +116,22 @@ template <class E, int kVectors>
 static void multiply_columns(int64_t rows, int64_t depth, const E* a, int64_t a_row, int64_t a_step,
                              const E* b, int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
                              bool accumulate) {
-  if (rows == 0) return;
-  // Tiles have nearly equal heights: a last tile of one row would be much slower per row.
   constexpr int kMost = kTileRows[kVectors];
+  // So few rows are rare: they do not get tiles of their own, which would make the library larger.
+  if (rows < kMost / 2) {
+    tiles<E, 1, kVectors>(rows, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
+    return;
+  }
+  // Tiles have nearly equal heights: a last tile of one row would be much slower per row.
   const int64_t count = (rows + kMost - 1) / kMost;
   const int64_t height = rows / count, higher = rows % count;
   if (higher) {
-    find_tiles<E, kVectors, kMost>(height + 1)(higher, depth, a, a_row, a_step, b, b_step, c, c_row,
-                                               accumulate);
+    find_tiles<E, kVectors>(height + 1)(higher, depth, a, a_row, a_step, b, b_step, c, c_row,
+                                        accumulate);
   }
   const int64_t done = higher * (height + 1);
-  find_tiles<E, kVectors, kMost>(height)(count - higher, depth, a + done * a_row, a_row, a_step, b,
-                                         b_step, c + done * c_row, c_row, accumulate);
+  find_tiles<E, kVectors>(height)(count - higher, depth, a + done * a_row, a_row, a_step, b, b_step,
+                                  c + done * c_row, c_row, accumulate);
 }
 
 // c[rows, vectors * kLanes] (+)= a[rows, depth] b[depth, vectors * kLanes], with `vectors` at most

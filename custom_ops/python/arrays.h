@@ -29,8 +29,8 @@ inline std::string shape_text(const std::vector<int64_t>& shape) {
 }
 inline std::string shape_text(const py::array& array) { return shape_text(shape_of(array)); }
 
-// Returns a NumPy array from an array or an object that supports DLPack; dense and in row-major
-// order.
+// Returns a NumPy array from an array or an object that supports DLPack: dense, in row-major order
+// and aligned to its element type. It is a copy if the array is none of these.
 inline py::array dense(const char* name, py::handle object) {
   py::object array = py::reinterpret_borrow<py::object>(object);
   const py::module_ numpy = py::module_::import("numpy");
@@ -42,7 +42,7 @@ inline py::array dense(const char* name, py::handle object) {
     }
     array = numpy.attr("from_dlpack")(array);
   }
-  return numpy.attr("asarray")(array, py::arg("order") = "C");
+  return numpy.attr("require")(array, py::arg("requirements") = "CA");
 }
 
 inline DType type_of(const char* name, const py::array& array, bool with_uint8 = false) {

@@ -42,7 +42,8 @@ PYBIND11_MODULE(_vit_kernels, m) {
         "Returns (out, statistics) of multi-head attention over a packed projection [B, N, 3 D],\n"
         "or with axis=1|2 along that axis of [B, R, C, 3 D]. scale=None is 1 / sqrt(D / H). The\n"
         "other functions need the statistics, [B, (lines,) H, 2, N]: the largest logit of every\n"
-        "query (without a bias the largest q k) and log2 of the sum of exp(logit - largest).");
+        "query (without a bias the largest q k times a power of two of the scale) and log2 of the\n"
+        "sum of exp(logit - largest).");
   m.def("attention_gradient", &vit::attention_gradient, arg("qkv"), arg("num_heads"), arg("out"),
         arg("statistics"), arg("d_out"), py::kw_only(), arg("bias") = py::none(),
         arg("axis") = py::none(), arg("scale") = py::none(), arg("threads") = 0,
@@ -67,7 +68,15 @@ PYBIND11_MODULE(_vit_kernels, m) {
         "`prefix` is the number of prefix tokens.");
   m.def("extract_patches", &vit::extract, arg("images"), arg("patch_size"), py::kw_only(),
         arg("threads") = 0, "Returns the patches [B, N, P * P * C] of images [B, H, W, C].");
-  m.def("isa", &vit::isa, "Returns the instruction set in use; VIT_ISA forces one.");
+  m.def("isa", &vit::isa,
+        "Returns the instruction set in use. VIT_ISA names one when the module is imported.");
+  m.def(
+      "choose_isa",
+      [](const std::string& name) {
+        vit::choose_isa(name.c_str());
+        vit::check_isa();
+      },
+      arg("name"), "Sets the instruction set of later calls; \"\" is the best one here.");
   m.def("available_isas", &vit::available_isas,
         "Returns the names of the instruction sets that can be used here.");
 }

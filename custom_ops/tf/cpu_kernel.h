@@ -21,7 +21,10 @@ class CpuKernel : public tensorflow::OpKernel {
     for (int i = 0; i < c->num_inputs(); ++i) inputs.push_back(array_of(c->input(i)));
     OP_REQUIRES_OK(c, body_.check(inputs, &outputs));
     for (int i = 0; i < c->num_outputs(); ++i) OP_REQUIRES_OK(c, allocate(c, i, &outputs[i]));
-    OP_REQUIRES_OK(c, status_of(body_.run(inputs, outputs, execution_of(c)), Body::kName));
+    const Result result = body_.run(inputs, outputs, execution_of(c));
+    OP_REQUIRES(c, !is_cancelled(c),
+                absl::CancelledError(absl::StrCat(Body::kName, " was cancelled.")));
+    OP_REQUIRES_OK(c, status_of(result, Body::kName));
   }
 
  private:

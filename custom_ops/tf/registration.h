@@ -1,31 +1,40 @@
-// Registers kernels only in the first copy of this library that a process loads.
+// Registers the kernels that no earlier copy of this library has registered.
 //
 // A process can load this library twice: from the package and from an exported SavedModel.
 // TensorFlow accepts a second registration of the same op. But after REGISTER_KERNEL_BUILDER from
-// both copies every call of the op fails ("Multiple OpKernel registrations match NodeDef"). All
-// calls run the kernels of the first copy.
+// both copies every call of the op fails ("Multiple OpKernel registrations match NodeDef"). So the
+// kernels of the first copy run. A later copy, which may be newer or for other devices, adds the
+// kernels that the first one lacks.
 #ifndef CUSTOM_OPS_TF_REGISTRATION_H_
 #define CUSTOM_OPS_TF_REGISTRATION_H_
 
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace vit {
 
-// Whether no other copy of this library has registered its kernels. Each copy has its own variable,
-// because the library is compiled with -fvisibility=hidden.
-inline bool is_first_copy() {
-  static const bool first =
-      tensorflow::GetRegisteredKernelsForOp("VitAttention").kernel_size() == 0;
-  return first;
+// Whether no other copy of this library had kernels of this op for this kind of device. Each copy
+// has its own map, because the library is compiled with -fvisibility=hidden.
+inline bool is_first_copy(const std::string& op, const std::string& device) {
+  static std::map<std::pair<std::string, std::string>, bool> known;
+  const auto [entry, added] = known.try_emplace({op, device}, true);
+  if (added) {
+    for (const auto& kernel : tensorflow::GetRegisteredKernelsForOp(op).kernel()) {
+      if (kernel.device_type() == device) entry->second = false;
+    }
+  }
+  return entry->second;
 }
 
 template <class Kernel>
 bool register_kernel(const tensorflow::KernelDef* definition) {
   std::unique_ptr<const tensorflow::KernelDef> owned(definition);
-  if (!is_first_copy()) return false;
+  if (!is_first_copy(definition->op(), definition->device_type())) return false;
   tensorflow::kernel_factory::OpKernelRegistrar(
       owned.release(), definition->op(),
       [](tensorflow::OpKernelConstruction* context) -> tensorflow::OpKernel* {

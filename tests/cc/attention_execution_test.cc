@@ -14,6 +14,7 @@ void test_threads() {
   } cases[] = {
       {vit::sequence_shape(3, 50, 12, 20), 0}, {vit::sequence_shape(2, 35, 3, 6), 15},
       {vit::sequence_shape(1, 1030, 2, 4), 1},  // groups of queries
+      {vit::sequence_shape(40, 49, 2, 32), 7},  // groups of lines with the same bias
       {vit::grid_shape(2, 9, 17, 2, 5, 1), 3}, {vit::grid_shape(2, 9, 17, 2, 6, 2), 29},
       {vit::sequence_shape(2, 70, 2, 3), 2},
   };

@@ -111,8 +111,9 @@ class AttentionOracle {
     for (double& x : p) sum += x = exp(x - highest);
     for (double& x : p) x /= sum;
 
-    // Without a bias the kernels store the largest logit without its scale.
-    const double unscaled = p_.bias.empty() ? 1 / scale_ : 1;
+    // Without a bias the kernels store the largest logit with only a power of two of its scale.
+    const double power = exp2(fmax(-32, floor(log2(fmin(scale_, 1)))));
+    const double unscaled = p_.bias.empty() ? power / scale_ : 1;
     const double rounding = u * (16 + static_cast<double>(n) / 16);
     result_.statistics.set(kept, highest * unscaled, highest_error * unscaled);
     result_.statistics.set(kept + n, log2(sum), 3 * highest_error + 2 * rounding);

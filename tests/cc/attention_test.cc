@@ -107,6 +107,19 @@ void test_bias() {
   }
 }
 
+// Many lines share each element of a bias: they are added in groups.
+void test_bias_of_many_lines() {
+  for (int mask : {0, 1, 2, 3, 7, 12}) {
+    for (DType type : kFloatTypes) {
+      Random random(static_cast<uint64_t>(mask));
+      AttentionCase problem = make(random, type, vit::sequence_shape(40, 49, 2, 32));
+      shape_bias(problem, mask);
+      fill_bias(random, problem);
+      compare(problem, "bias of many lines", 1);
+    }
+  }
+}
+
 // Queries without keys: exact zeros, whatever their tokens and gradients are.
 void test_closed_rows() {
   for (DType type : kFloatTypes) {
@@ -181,7 +194,10 @@ int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
   if (wanted(argc, argv, "long_lines")) test_long_lines();
   if (wanted(argc, argv, "scale")) test_scale();
-  if (wanted(argc, argv, "bias")) test_bias();
+  if (wanted(argc, argv, "bias")) {
+    test_bias();
+    test_bias_of_many_lines();
+  }
   if (wanted(argc, argv, "closed_rows")) test_closed_rows();
   if (wanted(argc, argv, "no_elements")) test_no_elements();
   return finish();

@@ -43,14 +43,10 @@ class Input {
     return result;
   }
 
-  // Selects one of the instruction sets that this processor has.
+  // Selects one of the instruction sets that are tested.
   void pick_isa() {
     const vit::Isa isa = static_cast<vit::Isa>(pick(0, vit::kIsaCount - 1));
-    if (vit::isa_available(isa)) {
-      setenv("VIT_ISA", vit::isa_name(isa), 1);
-    } else {
-      unsetenv("VIT_ISA");
-    }
+    vit::choose_isa(isa_tested(isa) ? vit::isa_name(isa) : nullptr);
   }
 
  private:

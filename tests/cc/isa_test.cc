@@ -21,20 +21,20 @@ bool mentions(const char* text, const char* part) { return text && strstr(text, 
 
 int main() {
   using vit::Isa;
-  unsetenv("VIT_ISA");
+  vit::choose_isa(nullptr);
   expect(vit::isa_available(Isa::kBaseline), "the baseline is available");
   const Isa best = vit::current_isa();
   expect(vit::isa_available(best), "the best instruction set is available");
   for (int i = static_cast<int>(best) + 1; i < vit::kIsaCount; ++i) {
     expect(!vit::isa_available(static_cast<Isa>(i)), "no set above the best one is available");
   }
-  expect(vit::isa_error() == nullptr, "there is no error without VIT_ISA");
+  expect(vit::isa_error() == nullptr, "there is no error without a name");
 
   for (int i = 0; i < vit::kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);
-    setenv("VIT_ISA", vit::isa_name(isa), 1);
+    vit::choose_isa(vit::isa_name(isa));
     if (vit::isa_available(isa)) {
-      expect(vit::current_isa() == isa, "VIT_ISA selects an available set");
+      expect(vit::current_isa() == isa, "an available set is chosen by its name");
       expect(vit::isa_error() == nullptr, "there is no error for an available set");
     } else {
       expect(vit::current_isa() == best, "a set that is not available is ignored");
@@ -42,11 +42,11 @@ int main() {
              "the error reports a set that is not available");
     }
   }
-  setenv("VIT_ISA", "AVX2", 1);
+  vit::choose_isa("AVX2");
   expect(vit::current_isa() == best, "an unknown name is ignored");
   expect(mentions(vit::isa_error(), "unknown"), "the error reports an unknown name");
-  setenv("VIT_ISA", "", 1);
+  vit::choose_isa("");
   expect(vit::current_isa() == best && vit::isa_error() == nullptr,
-         "an empty VIT_ISA counts as unset");
+         "an empty name means the best set");
   return failures != 0;
 }

@@ -1,19 +1,20 @@
-"""Compares the compiled ops and plain TensorFlow with the float64 oracle."""
+"""Compares both implementations of the ops with the float64 oracle."""
 
 import numpy as np
 import tensorflow as tf
 
 import custom_ops
+from custom_ops import loader
 from tests.custom_ops import oracle
-from tests.tolerances import EPSILON, assert_as_good
+from tests.tolerances import EPSILON, assert_as_good, assert_close
 
 
-def each_isa(monkeypatch):
-    """Forces each instruction set of this build and processor in turn; yields its name."""
+def each_isa():
+    """Chooses each instruction set of this build and processor in turn; yields its name."""
     names = custom_ops.describe()["isas"]["available"]
     assert "baseline" in names
     for name in names:
-        monkeypatch.setenv("VIT_ISA", name)
+        loader.library().choose_isa(name)
         assert custom_ops.describe()["isas"]["chosen"] == name
         yield name
 
@@ -59,16 +60,20 @@ def attend(implementation, qkv, num_heads, cotangent, bias=None, axis=None, scal
     return [out, *tape.gradient(out, sources, cotangent)]
 
 
-def check_attention(qkv, num_heads, bias=None, axis=None, magnitude=0.0, scale=None):
-    """Compares the output and all gradients.
+def check_attention(
+    qkv, num_heads, bias=None, axis=None, *, scale=None, magnitude=0.0, bounded=True, isas=(None,)
+):
+    """Compares the output and all gradients of both implementations with the oracle.
 
     Args:
         qkv, num_heads, bias, axis, scale: as in `custom_ops.axial_attention`.
         magnitude: magnitude of the terms of the gradient of qkv, if they may cancel.
+        bounded: whether errors are within the bounds of the table. Not so for long sums and for
+            inputs that amplify rounding: then only the two implementations are compared.
+        isas: `each_isa()` to repeat the compiled op with each instruction set.
     """
     dtype = qkv.dtype.name
     cotangent = draw([*qkv.shape[:-1], qkv.shape[-1] // 3], dtype, seed=1)
-    actual = attend("compiled", qkv, num_heads, cotangent, bias, axis, scale)
     plain = attend("reference", qkv, num_heads, cotangent, bias, axis, scale)
     exact_bias = None if bias is None else exact(bias)
     if axis is None:
@@ -76,19 +81,34 @@ def check_attention(qkv, num_heads, bias=None, axis=None, magnitude=0.0, scale=N
     else:
         out, backward = oracle.axial_attention(exact(qkv), num_heads, axis, exact_bias, scale)
     d_qkv, d_bias = backward(exact(cotangent))
-    assert actual[0].dtype == actual[1].dtype == qkv.dtype
-    assert_as_good(actual[0], plain[0], out, dtype)
-    assert_as_good(actual[1], plain[1], d_qkv, dtype, magnitude)
+    # (expected, dtype, kind, magnitude) of every result.
+    expected = [
+        (out, dtype, "attention", 0.0),
+        (d_qkv, dtype, "attention gradient", magnitude),
+    ]
     if bias is not None:
-        assert actual[2].dtype == bias.dtype
         # A bias that is the same for all keys has no effect: its gradient cancels to zero. The
         # remaining rounding error grows with the number of terms of the sum.
-        magnitude = np.abs(d_qkv).max(initial=0)
+        terms = np.abs(d_qkv).max(initial=0)
         if d_bias.size and (d_bias.shape or (1,))[-1] == 1:
             heads = out.size // (qkv.shape[-1] // 3) * num_heads
-            magnitude *= np.sqrt(heads * qkv.shape[axis or 1] / d_bias.size)
+            terms *= np.sqrt(heads * qkv.shape[axis or 1] / d_bias.size)
         coarse = max(dtype, bias.dtype.name, key=EPSILON.get)
-        assert_as_good(actual[2], plain[2], d_bias, coarse, magnitude)
+        expected.append((d_bias, coarse, "attention gradient", terms))
+    for _ in isas:
+        actual = attend("compiled", qkv, num_heads, cotangent, bias, axis, scale)
+        for one, other, source in zip(actual, plain, (qkv, qkv, bias), strict=False):
+            assert one.dtype == other.dtype == source.dtype
+        for one, other, (array, *arguments) in zip(actual, plain, expected, strict=True):
+            _check(one, other, array, bounded, *arguments)
+
+
+def _check(compiled, plain, expected, bounded, dtype, kind, magnitude=0.0):
+    """Compares one result of both implementations with the oracle."""
+    assert_as_good(compiled, plain, expected, dtype, magnitude)
+    if bounded:
+        assert_close(compiled, expected, dtype, kind, magnitude)
+        assert_close(plain, expected, dtype, kind, magnitude)
 
 
 def tables(image_shape, patch_size, dtype, width=10, prefix_size=1):
@@ -103,7 +123,7 @@ def tables(image_shape, patch_size, dtype, width=10, prefix_size=1):
 
 
 def embed(implementation, images, weights, rescaling, cotangent):
-    """Returns the tokens, and a dict of all gradients by name."""
+    """Returns the tokens, a dict of all gradients by name, and the cotangent that gave them."""
     watched = dict(weights)
     if images.dtype.is_floating:
         watched["images"] = images
@@ -117,22 +137,28 @@ def embed(implementation, images, weights, rescaling, cotangent):
     return tokens, tape.gradient(tokens, watched, cotangent), cotangent
 
 
-def check_patch_embed(images, weights, **rescaling):
-    """Compares the tokens and all gradients."""
+def check_patch_embed(images, weights, *, bounded=True, isas=(None,), **rescaling):
+    """Compares the tokens and all gradients of both implementations with the oracle.
+
+    Args:
+        images, weights, rescaling: as in `custom_ops.patch_embed`; `tables` makes the weights.
+        bounded, isas: as in `check_attention`.
+    """
     kernel = weights["kernel"]
-    coarse = max(kernel.dtype.name, _float_name(images), key=EPSILON.get)
-    tokens, gradients, cotangent = embed("compiled", images, weights, rescaling, None)
-    plain, plain_gradients, _ = embed("reference", images, weights, rescaling, cotangent)
-    expected, backward = oracle.patch_embed(
+    coarse = kernel.dtype.name
+    if images.dtype.is_floating:
+        coarse = max(coarse, images.dtype.name, key=EPSILON.get)
+    plain, plain_gradients, cotangent = embed("reference", images, weights, rescaling, None)
+    tokens, backward = oracle.patch_embed(
         exact(images), **{name: exact(table) for name, table in weights.items()}, **rescaling
     )
-    assert tokens.dtype == kernel.dtype
-    assert_as_good(tokens, plain, expected, coarse)
-    expected = backward(exact(cotangent))
-    for name, gradient in gradients.items():
-        assert gradient.dtype == plain_gradients[name].dtype, name
-        assert_as_good(gradient, plain_gradients[name], expected[name], coarse)
-
-
-def _float_name(images):
-    return images.dtype.name if images.dtype.is_floating else "float64"
+    gradients = backward(exact(cotangent))
+    for _ in isas:
+        actual, actual_gradients, _ = embed("compiled", images, weights, rescaling, cotangent)
+        assert actual.dtype == plain.dtype == kernel.dtype
+        _check(actual, plain, tokens, bounded, coarse, "patch_embed")
+        for name, gradient in actual_gradients.items():
+            other = plain_gradients[name]
+            source = images if name == "images" else weights[name]
+            assert gradient.dtype == other.dtype == source.dtype, name
+            _check(gradient, other, gradients[name], bounded, coarse, "patch_embed gradient")

@@ -2,6 +2,16 @@
 
 import pytest
 
+from custom_ops import loader
+
+
+@pytest.fixture(autouse=True)
+def best_isa():
+    """Restores the best instruction set after a test that chose another one."""
+    yield
+    if loader.is_compiled():
+        loader.library().choose_isa("")
+
 
 @pytest.fixture(params=["reference", "compiled"])
 def each_implementation(request, monkeypatch):

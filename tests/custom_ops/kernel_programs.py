@@ -2,8 +2,8 @@
 
 A program links the kernels of the library, or kernels that are compiled again with sanitizers.
 Sanitizers are used for the lowest and the best instruction set of this processor; the other kernels
-are linked unchanged. Object files are kept in `build/kernel_tests`, those without sanitizers in
-`build/ops`, where `build_ops` finds them too.
+are linked unchanged and not run. Object files are kept in `build/kernel_tests`, those without
+sanitizers in `build/ops`, where `build_ops` finds them too.
 """
 
 import concurrent.futures
@@ -44,6 +44,7 @@ class Mode:
         name: part of the names of objects and programs.
         clang: whether to compile with clang++ instead of the compiler of the ops.
         flags: compiler flags, after the flags of `sources.bzl`.
+        best_flags: flags after these, for the kernels of the best instruction set.
         link: flags for the linker.
         environment: environment variables of the programs.
     """
@@ -51,6 +52,7 @@ class Mode:
     name: str
     clang: bool = False
     flags: tuple[str, ...] = ()
+    best_flags: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -69,6 +71,9 @@ MEMORY = Mode(
         "-Wno-unknown-warning-option",
         "-Wno-unknown-pragmas",
     ),
+    # With it clang takes over a minute for the widest vectors, four times as long. The baseline is
+    # compiled from the same templates, and simd_test has the vectors of each instruction set.
+    best_flags=("-fno-sanitize=undefined",),
     link=("-fsanitize=address,undefined",),
     environment=(
         ("UBSAN_OPTIONS", "print_stacktrace=1"),
@@ -95,8 +100,11 @@ def build(mode, programs):
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     lists = build_plan.sources()
-    best = next((isa for isa in _CPU_FLAGS if _CPU_FLAGS[isa] <= _cpu_flags()), "baseline")
-    checked = {"baseline", best} if mode.flags else set()
+    best = _best_isa()
+    # The kernels of avx512_bf16 are for bfloat16 only; for other types they are those of avx512.
+    best_isas = {best, best.removesuffix("_bf16")}
+    checked = {"baseline", *best_isas} if mode.flags else set()
+    gcc = build_plan.find_compiler()
     headers = [path.read_bytes() for path in sorted((ROOT / "tests" / "cc").glob("*.h"))]
     package = hashlib.sha256(b"".join(headers)).hexdigest()
 
@@ -105,17 +113,16 @@ def build(mode, programs):
 
     plain = []
     ours = [unit_of(f"{name}.cc", name, (*lists["TEST_COPTS"], *mode.flags)) for name in programs]
-    for unit in build_plan.plan({})["kernels"]:
+    for unit in build_plan.plan({}, gcc)["kernels"]:
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
-            ours.append(
-                dataclasses.replace(
-                    unit, name=f"{unit.name}-{mode.name}", flags=(*unit.flags, *mode.flags)
-                )
-            )
+            flags = (*unit.flags, *mode.flags)
+            if isa in best_isas - {"baseline"}:
+                flags += mode.best_flags
+            ours.append(dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags))
         else:
             plain.append(unit)
-    for isa in build_plan.isas():
+    for isa in build_plan.isas(gcc):
         flags = (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}")
         if isa in checked:
             flags += mode.flags
@@ -125,14 +132,14 @@ def build(mode, programs):
 
     handlers, tensorflow = [], []
     if XLA_FUZZER in programs:
-        [unit], tensorflow = _handlers()
+        [unit], tensorflow = _handlers(gcc)
         flags = (*unit.flags, *mode.flags)
         handlers = [dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags)]
         i = list(programs).index(XLA_FUZZER)
         ours[i] = dataclasses.replace(ours[i], includes=unit.includes)
 
-    compiler = _clang() if mode.clang else build_plan.find_compiler()
-    objects = _compile(build_plan.find_compiler(), plain, ROOT / "build" / "ops")
+    compiler = _clang() if mode.clang else gcc
+    objects = _compile(gcc, plain, ROOT / "build" / "ops")
     objects |= _compile(compiler, ours + handlers, FOLDER)
     shared = [str(objects[unit]) for unit in [*plain, *ours[len(programs) :]]]
     paths = {}
@@ -148,13 +155,16 @@ def build(mode, programs):
     return paths
 
 
-def _handlers():
+def _handlers(gcc):
     """The unit of the handlers, in a list, and the flags that link TensorFlow."""
     target = build_plan.probe()
-    units = [unit for unit in build_plan.plan(target)["xla"] if unit.source == "xla/handlers.cc"]
+    units = build_plan.plan(target, gcc)["xla"]
     link = target["tensorflow"]["link"]
     folders = [flag[2:] for flag in link if flag.startswith("-L")]
-    return units, [*link, *(f"-Wl,-rpath,{folder}" for folder in folders)]
+    return (
+        [unit for unit in units if unit.source == "xla/handlers.cc"],
+        [*link, *(f"-Wl,-rpath,{folder}" for folder in folders)],
+    )
 
 
 def run(mode, arguments, timeout=600):
@@ -216,11 +226,12 @@ def tail(output, lines=60):
 
 
 def _run_one(mode, command, timeout):
+    environment = {"VIT_TEST_ISAS": f"baseline,{_best_isa()},"} if mode.flags else {}
     with tempfile.TemporaryFile("w+", errors="replace") as file:
         try:
             code = subprocess.run(
                 command,
-                env=os.environ | dict(mode.environment),
+                env=os.environ | environment | dict(mode.environment),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 timeout=timeout,
@@ -247,6 +258,10 @@ def _clang():
         raise build_plan.BuildError(CLANG)
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
     return Compiler((path,), version.stdout.splitlines()[0])
+
+
+def _best_isa():
+    return next((isa for isa in _CPU_FLAGS if _CPU_FLAGS[isa] <= _cpu_flags()), "baseline")
 
 
 def _cpu_flags():

@@ -2,13 +2,16 @@
 
 import os
 import pathlib
+import re
 import stat
+import subprocess
 import sysconfig
 
 import pytest
 
 from custom_ops import build_ops, build_plan, library_file
 from custom_ops.build_plan import BuildError
+from tests.architecture import ROOT
 
 FOLDERS = ("cc", "cpu", "tf", "xla", "python")
 TARGET = {
@@ -71,9 +74,22 @@ def test_kernels_know_neither_tensorflow_nor_the_standard_library():
                 )
 
 
-def test_plan(monkeypatch):
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    lists, units = build_plan.sources(), build_plan.plan(TARGET)
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_bf16"])
+@pytest.mark.parametrize("source", build_plan.sources()["ISA_KERNELS"])
+def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
+    """The linker keeps one copy of an inline function. Without optimisation all of them appear."""
+    flags = [*build_plan.sources()["ISA_COPTS"][isa], f"-DVIT_ISA={isa}", "-std=c++17", "-O0"]
+    command = ["g++", *flags, f"-iquote{ROOT}", "-c", ROOT / "custom_ops" / source, "-o", "k.o"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    symbols = subprocess.run(["nm", "k.o"], cwd=tmp_path, capture_output=True, text=True).stdout
+    shared = [line.split()[-1] for line in symbols.splitlines() if line.split()[-2] in "WVu"]
+    # The mangled namespace vit::<isa>, or the table of functions, which is a template of the isa.
+    own = (f"3vit{len(isa)}{isa}", "2ofILNS_3IsaE")
+    assert shared and not [name for name in shared if not any(part in name for part in own)]
+
+
+def test_plan():
+    lists, units = build_plan.sources(), build_plan.plan(TARGET, build_plan.find_compiler())
     names = [unit.name for part in units.values() for unit in part]
     assert len(set(names)) == len(names)
 
@@ -96,19 +112,41 @@ def test_plan(monkeypatch):
             assert not [flag for flag in unit.flags if flag.startswith("-m")]
 
 
-def test_other_processors_have_the_baseline_alone(monkeypatch):
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    flags = [flag for unit in build_plan.plan(TARGET)["kernels"] for flag in unit.flags]
-    assert "-DVIT_ISA=baseline" in flags
-    assert not [flag for flag in flags if flag.startswith("-m")]
+@pytest.mark.parametrize(
+    ("refused", "mask"), [("-mavx512bf16", 7), ("-m", 1)], ids=["older", "for another processor"]
+)
+def test_a_compiler_loses_only_the_sets_that_it_does_not_know(tmp_path, refused, mask):
+    script = tmp_path / "c++"
+    script.write_text(f'#!/bin/sh\ncase " $*" in *" {refused}"*) exit 1;; esac\nexec g++ "$@"\n')
+    script.chmod(0o755)
+    compiler = build_plan.Compiler((str(script),), "older")
+    every = list(build_plan.sources()["ISA_COPTS"])
+    assert build_plan.isas(compiler) == [
+        isa for index, isa in enumerate(every) if mask >> index & 1
+    ]
+    kernels = build_plan.plan(TARGET, compiler)["kernels"]
+    flags = [flag for unit in kernels for flag in unit.flags]
+    assert not [flag for flag in flags if flag.startswith(refused)]
+    # The code that chooses a set links without the others.
+    common = [unit for unit in kernels if f"-DVIT_BUILT_ISAS={mask}" in unit.flags]
+    [choice] = [unit for unit in common if unit.source == "cpu/attention/attention.cc"]
+    subprocess.run(
+        [script, *choice.flags, f"-iquote{ROOT}", "-c", ROOT / "custom_ops" / choice.source]
+        + ["-o", tmp_path / "a.o"],
+        check=True,
+    )
+    names = subprocess.run(["nm", tmp_path / "a.o"], capture_output=True, text=True).stdout
+    assert len(set(re.findall(r"2ofILNS_3IsaE(\d)E", names))) == mask.bit_count()
 
 
 def test_without_tensorflow_or_pybind11_the_rest_is_planned():
     lists = build_plan.sources()
-    units = build_plan.plan({"python_include": "/python", "suffix": ".so", "error": "no"})
+    compiler = build_plan.find_compiler()
+    target = {"python_include": "/python", "suffix": ".so", "error": "no"}
+    units = build_plan.plan(target, compiler)
     assert units["ops"] == units["xla"] == units["module"] == [] and units["kernels"]
     without = {key: value for key, value in TARGET.items() if key != "tensorflow"}
-    units = build_plan.plan(without)
+    units = build_plan.plan(without, compiler)
     assert units["ops"] == [] and [unit.source for unit in units["module"]] == lists["MODULE"]
 
 
@@ -220,7 +258,7 @@ def test_the_product_is_stamped_and_whole(package):
     assert library_file.read_stamp(path) == {
         "tensorflow": "2.20.0",
         "compiler": "c",
-        "isas": " ".join(build_plan.isas()),
+        "isas": " ".join(build_plan.isas(build_plan.find_compiler())),
         "sources": build_plan.source_hash(),
     }
     assert library_file.why_unusable(path, "2.20.0") is None

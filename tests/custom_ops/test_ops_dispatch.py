@@ -1,14 +1,20 @@
-"""Which implementation runs, and how the package reports it."""
+"""Which implementation runs, and how the package reports it.
+
+The reference runs where the compiled ops have no kernels: XLA, TPUs, GPUs.
+"""
 
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch, library_file, loader
+from tests.custom_ops.compare import attend, compiled_ops, draw, embed, exact, tables
+from tests.tolerances import assert_close
 
 
 @pytest.fixture(autouse=True)
@@ -61,17 +67,18 @@ def test_every_op_is_there():
     assert found - {"vit_ops_path"} == set(loader.OPS)
 
 
-def test_an_instruction_set_can_be_forced(monkeypatch):
+def test_an_instruction_set_can_be_chosen():
     for name in custom_ops.describe()["isas"]["available"]:
-        monkeypatch.setenv("VIT_ISA", name)
+        loader.library().choose_isa(name)
         assert custom_ops.describe()["isas"]["chosen"] == name
         assert dispatch.resolve() == "compiled"
-    monkeypatch.setenv("VIT_ISA", "")
+    loader.library().choose_isa("")
     assert custom_ops.describe()["isas"]["error"] is None
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch):
     monkeypatch.setenv("VIT_ISA", "AVX2")
+    loader.library().choose_isa("AVX2")  # as loading the library does
     with pytest.raises(ValueError, match="^VIT_ISA=AVX2: .*unknown. Use one of baseline, avx2"):
         custom_ops.attention(tf.zeros([1, 2, 6]), 2)
     assert "unknown" in custom_ops.describe()["isas"]["error"]
@@ -172,6 +179,106 @@ def test_every_op_reads_the_environment(monkeypatch, no_library, value, message)
 def test_environment_values_that_run(monkeypatch, value):
     monkeypatch.setenv("VIT_OPS", value)
     assert shapes_of_every_op() == [[1, 2, 2], [1, 4, 5], [1, 4, 12]]
+
+
+def under_xla(qkv, bias, images, weights):
+    """Results by the name of their tolerance."""
+    out, taps = custom_ops.attention_with_taps(qkv, 3, ("entropy",), bias=bias)
+    gradients = attend(None, qkv, 3, out, bias)
+    tokens, d_weights, _ = embed(None, images, weights, {"scale": 0.1}, tf.ones([2, 5, 10]))
+    patches = custom_ops.extract_patches(images, 4)
+    return {
+        "attention gradient": [out, *gradients],
+        "taps": list(taps.values()),
+        "patch_embed gradient": [tokens, patches, *d_weights.values()],
+    }
+
+
+@pytest.mark.usefixtures("without_xla_library")
+def test_xla_takes_the_reference():
+    bias = np.zeros([3, 9, 9])
+    bias[0, 2] = bias[1] = bias[2, :, 4] = -np.inf
+    weights = tables([2, 11, 8, 3], 4, "float32")
+    arguments = draw([2, 9, 36]), tf.constant(bias, "float32"), draw([2, 11, 8, 3]), weights
+    function = tf.function(under_xla, jit_compile=True)
+    assert compiled_ops(function, *arguments) == set()
+    found, expected = function(*arguments), under_xla(*arguments)
+    for kind, tensors in found.items():
+        for one, other in zip(tensors, expected[kind], strict=True):
+            assert_close(one, exact(other), "float32", kind)
+    # Outside of XLA the same function is traced again.
+    assert "VitAttention" in compiled_ops(tf.function(under_xla), *arguments)
+
+
+@pytest.mark.usefixtures("without_xla_library")
+@pytest.mark.parametrize("jit", [True, False])
+def test_xla_is_noticed_from_inside(jit):
+    inner = tf.function(lambda x: custom_ops.attention(x, 3))
+
+    def looped(qkv):
+        (qkv,) = tf.while_loop(
+            lambda x: tf.reduce_sum(x) > 1e9,
+            lambda x: (tf.tile(inner(x), [1, 1, 3]),),
+            (qkv,),
+            maximum_iterations=2,
+        )
+        return tf.cond(tf.reduce_sum(qkv) > 0, lambda: inner(qkv), lambda: inner(-qkv))
+
+    function = tf.function(looped, jit_compile=jit)
+    assert compiled_ops(function, draw([2, 9, 36])) == (set() if jit else {"VitAttention"})
+    assert function(draw([2, 9, 36])).shape == [2, 9, 12]
+
+
+def test_nothing_is_left_in_the_graph_that_was_asked_about_xla():
+    def nothing(x):
+        custom_ops.attention(x, 3)
+        return x
+
+    graph = tf.function(nothing).get_concrete_function(draw([2, 9, 36])).graph
+    assert {op.type for op in graph.get_operations()} <= {"Placeholder", "Identity", "VitAttention"}
+
+
+@pytest.mark.usefixtures("without_xla_library")
+@pytest.mark.parametrize("ask", ["argument", "context", "environment"])
+def test_what_cannot_be_had_under_xla_is_refused(ask, monkeypatch):
+    def call(qkv):
+        if ask == "context":
+            with custom_ops.implementation("compiled"):
+                return custom_ops.attention(qkv, 3)
+        return custom_ops.attention(
+            qkv, 3, implementation="compiled" if ask == "argument" else None
+        )
+
+    if ask == "environment":
+        monkeypatch.setenv("VIT_OPS", "compiled")
+    with pytest.raises(ValueError, match="compiled.* no kernels for XLA .*Build it.*'reference'"):
+        tf.function(call, jit_compile=True)(draw([2, 9, 36]))
+    assert call(draw([2, 9, 36])).shape == [2, 9, 12]
+
+
+def test_tpus_take_the_reference(monkeypatch):
+    for kind in (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy):
+        strategy = object.__new__(kind)
+        monkeypatch.setattr(tf.distribute, "get_strategy", lambda strategy=strategy: strategy)
+        function = tf.function(lambda x: custom_ops.attention(x, 3))
+        assert compiled_ops(function, draw([2, 9, 36])) == set()
+        with pytest.raises(ValueError, match="no kernels for TPUs"):
+            custom_ops.attention(draw([2, 9, 36]), 3, implementation="compiled")
+
+
+def test_with_a_gpu_only_what_is_put_on_a_cpu_is_compiled(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+
+    def on(device, implementation=None):
+        def call(x):
+            with tf.device(device):
+                return custom_ops.attention(x, 3, implementation=implementation)
+
+        return compiled_ops(tf.function(call), draw([2, 9, 36]))
+
+    assert on(None) == on("GPU:0") == set()
+    assert on("CPU:0") == on("/job:localhost/device:CPU:1") == {"VitAttention"}
+    assert on(None, "compiled") == {"VitAttention"}
 
 
 @pytest.mark.process

@@ -39,8 +39,7 @@ def other_processor(built):
     return built[:18] + b"\xf3\x00" + built[20:]
 
 
-# Files that must not be loaded, because that can end the process: name -> (bytes of the library) ->
-# bytes.
+# Files that must not be loaded, because that can end the process: name -> (change, message).
 UNFIT = {
     "another TensorFlow": (
         lambda built: forged(built, "2.19.1"),
@@ -120,18 +119,13 @@ def test_places(monkeypatch, tmp_path):
 @pytest.fixture
 def fresh(monkeypatch):
     """The state of a new process, without a library. Returns the list of loaded files."""
-    loaded = []
+    loaded, ops = [], types.SimpleNamespace(**dict.fromkeys(OPS))
     monkeypatch.setattr(loader, "_library", None)
     monkeypatch.setattr(loader, "_loaded_before", lambda: None)
-    monkeypatch.setattr(tf, "load_op_library", lambda path: loaded.append(path) or _ops())
+    monkeypatch.setattr(tf, "load_op_library", lambda path: loaded.append(path) or ops)
     monkeypatch.setattr(loader, "_open", lambda path: None)
     monkeypatch.delenv("VIT_OPS", raising=False)
     return loaded
-
-
-def _ops():
-    """The object that `tf.load_op_library` returns."""
-    return types.SimpleNamespace(**dict.fromkeys(OPS))
 
 
 def warned(action):
@@ -264,7 +258,8 @@ def run_python(program, folder, **environment):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr, done.stderr
+    for warning in ("Warning", "AutoGraph"):
+        assert warning not in done.stdout + done.stderr, done.stderr
     return done.stdout
 
 
@@ -276,8 +271,39 @@ def checkout(built, tmp_path):
     return tmp_path
 
 
+FIRST_CALLS = """
+import os
+import tensorflow as tf
+import custom_ops
+
+@tf.function
+def first(qkv, images, kernel):
+    assert custom_ops.is_compiled() and custom_ops.describe()["compiled"]
+    out, _ = custom_ops.attention_with_taps(qkv, 2, ("entropy",))
+    patches = custom_ops.extract_patches(images, 4)
+    return out, patches, custom_ops.patch_embed(images, kernel, tf.zeros([6]))
+
+arguments = tf.ones([2, 5, 12]), tf.ones([1, 8, 8, 3]), tf.ones([4, 4, 3, 6])
+for chosen in ("auto", "compiled", "reference"):
+    os.environ["VIT_OPS"] = chosen
+    tf.function(first.python_function)(*arguments)
+print(custom_ops.describe()["path"])
+"""
+
+
+@pytest.mark.process
+def test_a_first_call_in_a_function_loads_and_warns_of_nothing(checkout, built):
+    path = checkout / "bazel-bin" / "custom_ops" / "_vit_ops.so"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(built)
+    # AutoGraph needs the source of the function, so the program is a file. The library is loaded
+    # during the conversion.
+    (checkout / "first_calls.py").write_text(FIRST_CALLS)
+    assert run_python("import first_calls", checkout).split() == [str(path)]
+
+
 PLACES = """
-import threading, custom_ops
+import pathlib, threading, custom_ops
 from custom_ops import loader
 answers = []
 threads = [threading.Thread(target=lambda: answers.append(loader.compiled_ops())) for _ in range(4)]
@@ -287,18 +313,21 @@ assert len(answers) == 4 and len(set(map(id, answers))) == 1
 import tensorflow as tf
 out = custom_ops.attention(tf.random.normal([2, 5, 12]), 2, implementation="compiled")
 assert out.shape == [2, 5, 4]
+
+path = pathlib.Path(answers[0].vit_ops_path)
+new = path.with_suffix(".new")
+new.write_bytes(path.read_bytes())
+new.replace(path)
+assert custom_ops.describe()["isas"]["chosen"]
 print(custom_ops.describe()["path"])
 """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("place", ["custom_ops", "bazel-bin/custom_ops", "elsewhere"])
-def test_loads_from_each_place(checkout, built, place):
-    path = checkout / place / "_vit_ops.so"
-    path.parent.mkdir(parents=True, exist_ok=True)
+def test_threads_load_a_named_library_once_and_a_rebuild_does_not_disturb(checkout, built):
+    path = checkout / "elsewhere.so"
     path.write_bytes(built)
-    environment = {"VIT_OPS_LIBRARY": str(path)} if place == "elsewhere" else {}
-    assert run_python(PLACES, checkout, **environment).split() == [str(path)]
+    assert run_python(PLACES, checkout, VIT_OPS_LIBRARY=str(path)).split() == [str(path)]
 
 
 TWICE = """
@@ -326,6 +355,7 @@ import custom_ops as again
 assert again is not custom_ops
 assert (gradient(again) == first).all() and again.loader.compiled_ops() is ops
 assert again.describe()["path"] == custom_ops.describe()["path"]
+assert again.describe()["path"].endswith("/custom_ops/_vit_ops.so")
 assert again.describe()["isas"]["chosen"] is not None
 
 # A copy of the library, as beside an exported model: TensorFlow takes it, and all goes on.
@@ -356,22 +386,6 @@ def test_a_copy_that_somebody_loaded_before_is_used(checkout, built):
     for name in ("custom_ops/_vit_ops.so", "exported.so"):
         (checkout / name).write_bytes(built)
     run_python(LOADED_BY_OTHERS, checkout)
-
-
-REPLACED = """
-import pathlib, custom_ops
-path = pathlib.Path(custom_ops.loader.compiled_ops().vit_ops_path)
-new = path.with_suffix(".new")
-new.write_bytes(path.read_bytes())
-new.replace(path)
-assert custom_ops.describe()["isas"]["chosen"]
-"""
-
-
-@pytest.mark.process
-def test_a_rebuild_does_not_disturb_a_process(checkout, built):
-    (checkout / "custom_ops" / "_vit_ops.so").write_bytes(built)
-    run_python(REPLACED, checkout)
 
 
 @pytest.mark.process

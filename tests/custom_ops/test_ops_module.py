@@ -190,8 +190,26 @@ for dtype in ("int8", "int32", "uint8", "bool", "complex64", "float8_e4m3fn", "f
         else:
             raise AssertionError((name, dtype))
 
+# Arrays that are not aligned to their element type are copied.
+for array in (qkv, bias):
+    buffer = np.zeros(array.nbytes + 1, np.uint8)
+    odd = buffer[1:].view(array.dtype).reshape(array.shape)
+    odd[...] = array
+    assert not odd.flags.aligned
+    given = {"qkv": qkv, "bias": bias, "qkv" if array is qkv else "bias": odd}
+    again, _ = kernels.attention(given["qkv"], HEADS, bias=given["bias"])
+    np.testing.assert_array_equal(again, kernels.attention(qkv, HEADS, bias=bias)[0])
+
 # An instruction set that is not there is never replaced by another one in silence.
-os.environ["VIT_ISA"] = "avx999"
+for name in kernels.available_isas():
+    kernels.choose_isa(name)
+    assert kernels.isa() == name
+try:
+    kernels.choose_isa("avx999")
+except ValueError as error:
+    assert "VIT_ISA is unknown" in str(error), error
+else:
+    raise AssertionError("avx999 was accepted")
 for call in (
     kernels.isa,
     lambda: kernels.attention(qkv, HEADS),
@@ -208,7 +226,7 @@ for call in (
         assert "VIT_ISA is unknown" in str(error), error
     else:
         raise AssertionError("VIT_ISA is ignored")
-del os.environ["VIT_ISA"]
+kernels.choose_isa("")
 assert kernels.isa() in kernels.available_isas()
 print("done")
 """

@@ -1,4 +1,7 @@
-"""`custom_ops.patch_embed` and `extract_patches` against the float64 oracle."""
+"""`patch_embed` and `extract_patches`: both implementations against the float64 oracle.
+
+The compiled one must also be about as accurate as plain TensorFlow.
+"""
 
 import numpy as np
 import pytest
@@ -6,311 +9,265 @@ import tensorflow as tf
 
 import custom_ops
 from tests.custom_ops import oracle
+from tests.custom_ops.compare import (
+    check_patch_embed,
+    draw,
+    draw_uint8,
+    each_isa,
+    embed,
+    exact,
+    tables,
+)
 from tests.tolerances import EPSILON, assert_close
 
-pytestmark = pytest.mark.usefixtures("each_implementation")
+DTYPES = tuple(EPSILON)
+BOTH = ("compiled", "reference")
+TO_UNIT = {"scale": 1 / 127.5, "offset": -1.0}
 
-# (image shape, patch size): square, rectangular, left-over pixels on either side, one patch.
+# (image shape, patch size, width): square, rectangular, left-over pixels on either side, one patch,
+# patches of one pixel, many channels, widths around the vector width, no images.
 SIZES = [
-    ([2, 8, 8, 3], 4),
-    ([3, 12, 8, 3], 4),
-    ([2, 11, 17, 3], 4),
-    ([2, 9, 7, 1], 3),
-    ([1, 5, 5, 2], 5),
-    ([2, 4, 3, 3], 1),
-    ([0, 8, 8, 3], 4),
+    ([2, 8, 8, 3], 4, 10),
+    ([3, 12, 8, 3], 4, 16),
+    ([2, 11, 17, 3], 4, 17),
+    ([2, 9, 7, 1], 3, 33),
+    ([1, 5, 5, 2], 5, 1),
+    ([2, 4, 3, 3], 1, 31),
+    ([1, 9, 9, 20], 2, 64),
+    ([1, 40, 33, 3], 16, 96),
+    ([5, 14, 14, 3], 7, 100),
+    ([2, 33, 50, 3], 16, 40),
+    ([0, 8, 8, 3], 4, 10),
 ]
 
 
-def draw(shape, dtype="float64", seed=0):
-    values = np.random.default_rng([seed, *shape]).normal(size=shape)
-    return tf.cast(tf.constant(values), dtype)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "patch_size", "width"), SIZES)
+def test_sizes_with_every_instruction_set(shape, patch_size, width, dtype):
+    weights = tables(shape, patch_size, dtype, width)
+    # The sum over a patch of 16 x 16 pixels is too long for the bounds of the table.
+    bounded = patch_size < 16
+    for images, rescaling in ((draw(shape, dtype), {}), (draw_uint8(shape), TO_UNIT)):
+        isas = each_isa()
+        check_patch_embed(images, weights, bounded=bounded, isas=isas, **rescaling)
 
 
-def draw_uint8(shape):
-    return tf.constant(np.random.default_rng(0).integers(0, 256, shape), "uint8")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("image_dtype", DTYPES)
+def test_images_of_another_float(image_dtype, dtype):
+    shape = [2, 9, 8, 3]
+    # Values that every dtype represents: only the dtype may differ.
+    images = tf.cast(tf.cast(tf.cast(draw(shape), "bfloat16"), "float16"), image_dtype)
+    check_patch_embed(images, tables(shape, 4, dtype))
+    check_patch_embed(images, tables(shape, 4, dtype), scale=0.5, offset=0.25)
 
 
-def exact(tensor):
-    return tensor.numpy().astype(np.float64)
-
-
-def arguments(image_shape, patch_size, dtype, width=10, prefix_size=1):
-    """Kernel, bias, prefix and position that fit the images."""
-    count = (image_shape[1] // patch_size) * (image_shape[2] // patch_size)
-    return {
-        "kernel": draw([patch_size, patch_size, image_shape[3], width], dtype),
-        "bias": draw([width], dtype, seed=1),
-        "prefix": draw([prefix_size, width], dtype, seed=2),
-        "position": draw([prefix_size + count, width], dtype, seed=3),
-    }
-
-
-def check(images, weights, dtype, **rescale):
-    """Compares the tokens and all gradients with the oracle."""
-    watched = dict(weights)
-    if images.dtype.is_floating:
-        watched["images"] = images
-    with tf.GradientTape() as tape:
-        tape.watch(watched)
-        tokens = custom_ops.patch_embed(images, **weights, **rescale)
-    expected, backward = oracle.patch_embed(
-        exact(images), **{name: exact(x) for name, x in weights.items()}, **rescale
-    )
-    assert tokens.dtype == weights["kernel"].dtype
-    assert_close(tokens, expected, dtype, "patch_embed")
-
-    cotangent = draw(tokens.shape, tokens.dtype, seed=4)
-    gradients = tape.gradient(tokens, watched, cotangent)
-    expected = backward(exact(cotangent))
-    for name, gradient in gradients.items():
-        assert gradient.dtype == watched[name].dtype
-        assert_close(gradient, expected[name], dtype, "patch_embed gradient")
-
-
-@pytest.mark.parametrize("dtype", tuple(EPSILON))
-@pytest.mark.parametrize(("shape", "patch_size"), SIZES)
-def test_tokens_and_gradients_match_the_equations(shape, patch_size, dtype):
-    check(draw(shape, dtype), arguments(shape, patch_size, dtype), dtype)
-
-
-@pytest.mark.parametrize("dtype", tuple(EPSILON))
-def test_uint8_images_take_the_dtype_of_the_kernel(dtype):
-    shape = [2, 9, 10, 3]
-    check(draw_uint8(shape), arguments(shape, 4, dtype), dtype)
-    check(draw_uint8(shape), arguments(shape, 4, dtype), dtype, scale=2 / 255, offset=-1.0)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_uint8_as_it_is(dtype):
+    check_patch_embed(draw_uint8([2, 9, 8, 3]), tables([2, 9, 8, 3], 4, dtype))
 
 
 @pytest.mark.parametrize(
-    ("image_dtype", "dtype"),
-    [("float32", "bfloat16"), ("float16", "float32"), ("float64", "float32")],
+    ("scale", "offset"),
+    [(2 / 255, -1.0), (1 / 3, 1e-9), (-7.5, 0.1), (0.0, 0.3), (1.0, 0.0), (1e30, 1e20), (3, -1)],
 )
-def test_images_of_another_float_are_rescaled_and_cast(image_dtype, dtype):
-    shape = [2, 8, 8, 3]
-    images = tf.cast(draw(shape, dtype), image_dtype)
-    coarse = max(dtype, image_dtype, key=EPSILON.get)
-    check(images, arguments(shape, 4, dtype), coarse, scale=0.5, offset=0.25)
+def test_rescaling_is_exact(scale, offset):
+    """In float64: op attributes are float32, and a single one would have an error of 1e-8."""
+    images, one = draw_uint8([1, 16, 16, 1]), tf.ones([1, 1, 1, 1], "float64")
+    tokens = custom_ops.patch_embed(
+        images, one, tf.zeros([1]), scale=scale, offset=offset, implementation="compiled"
+    )
+    expected = exact(images).reshape(tokens.shape) * scale + offset
+    np.testing.assert_allclose(tokens, expected, rtol=1e-15, atol=0)
 
 
-def test_rescaling_is_rounded_to_bfloat16_only_at_the_end():
+def test_rescaling_that_no_float_holds_takes_the_reference():
+    for scale in (1e300, 1e-300, float("nan"), float("inf")):
+        tokens = custom_ops.patch_embed(
+            tf.ones([1, 1, 1, 1], "float64"),
+            tf.ones([1, 1, 1, 1], "float64"),
+            tf.zeros([1]),
+            scale=scale,
+            implementation="compiled",
+        )
+        np.testing.assert_array_equal(tokens, [[[scale]]])
+
+
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rescaling_is_rounded_to_half_width_only_at_the_end(dtype, implementation):
     # Near the middle of the range the offset cancels: in bfloat16 no digit would be correct.
-    values = np.arange(256)
-    images = tf.constant(values.reshape(1, 16, 16, 1), "uint8")
-    one, zero = tf.ones([1, 1, 1, 1], "bfloat16"), tf.zeros([1], "bfloat16")
-    expected = values * (2 / 255) - 1
+    images = tf.constant(np.arange(256).reshape(1, 16, 16, 1), "uint8")
+    expected = np.arange(256) * (2 / 255) - 1
+    one, zero = tf.ones([1, 1, 1, 1], dtype), tf.zeros([1], dtype)
     for source in (images, tf.cast(images, "bfloat16"), tf.cast(images, "float16")):
-        tokens = custom_ops.patch_embed(source, one, zero, scale=2 / 255, offset=-1)
+        tokens = custom_ops.patch_embed(
+            source, one, zero, scale=2 / 255, offset=-1, implementation=implementation
+        )
         relative = np.abs(exact(tokens).ravel() / expected - 1)
-        assert relative.max() < EPSILON["bfloat16"]
+        assert relative.max() < EPSILON[dtype]
 
 
-@pytest.mark.parametrize("left_out", [("prefix",), ("position",), ("prefix", "position")])
-def test_prefix_and_position_are_optional(left_out):
-    shape = [2, 11, 8, 3]
-    weights = arguments(shape, 4, "float64")
-    if left_out == ("prefix",):
-        weights["position"] = weights["position"][1:]
-    weights = {name: x for name, x in weights.items() if name not in left_out}
-    check(draw(shape), weights, "float64")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("prefix_size", [None, 0, 1, 3])
+@pytest.mark.parametrize("with_position", [False, True])
+def test_prefix_and_position_are_optional(with_position, prefix_size, dtype):
+    shape = [3, 11, 8, 3]
+    weights = tables(shape, 4, dtype, prefix_size=prefix_size or 0)
+    if prefix_size is None:
+        del weights["prefix"]
+    if not with_position:
+        del weights["position"]
+    check_patch_embed(draw(shape, dtype), weights)
 
 
-@pytest.mark.parametrize("prefix_size", [0, 2, 5])
-def test_number_of_prefix_tokens(prefix_size):
+def test_tables_of_another_float_than_the_kernel():
     shape = [2, 8, 8, 3]
-    check(draw(shape), arguments(shape, 4, "float64", prefix_size=prefix_size), "float64")
-
-
-def test_weights_of_another_float_than_the_kernel_are_cast():
-    shape = [2, 8, 8, 3]
-    weights = arguments(shape, 4, "bfloat16")
+    weights = tables(shape, 4, "bfloat16")
     others = {name: tf.cast(x, "float32") for name, x in weights.items()}
-    check(draw(shape, "bfloat16"), others | {"kernel": weights["kernel"]}, "bfloat16")
+    check_patch_embed(draw(shape, "bfloat16"), others | {"kernel": weights["kernel"]})
 
 
-@pytest.mark.parametrize(("shape", "patch_size"), SIZES[:-1])
-def test_convolution_and_flatten_then_dense_agree(shape, patch_size):
-    images = draw(shape, "float32")
-    weights = arguments(shape, patch_size, "float32")
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_many_patches_and_a_long_reduction(dtype):
+    # 300 patches of 768 pixels: several blocks of rows, columns and of the sum.
+    shape = [3, 160, 160, 3]
+    weights = tables(shape, 16, dtype, 48)
+    check_patch_embed(draw_uint8(shape), weights, bounded=False, **TO_UNIT)
+
+
+@pytest.mark.usefixtures("each_implementation")
+@pytest.mark.parametrize(("shape", "patch_size", "width"), SIZES[:6])
+def test_convolution_and_flatten_then_dense_agree(shape, patch_size, width):
+    images = draw(shape)
+    weights = tables(shape, patch_size, "float32", width)
     kernel, bias = weights["kernel"], weights["bias"]
     tokens = custom_ops.patch_embed(images, kernel, bias)
     convolution = tf.nn.conv2d(images, kernel, patch_size, "VALID") + bias
-    dense = custom_ops.extract_patches(images, patch_size) @ tf.reshape(kernel, [-1, 10]) + bias
+    flat = tf.reshape(kernel, [-1, width])
+    dense = custom_ops.extract_patches(images, patch_size) @ flat + bias
     expected = exact(tf.reshape(convolution, tokens.shape))
     assert_close(tokens, expected, "float32", "patch_embed")
     assert_close(dense, expected, "float32", "patch_embed")
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize(("shape", "patch_size"), SIZES)
-def test_extract_patches_moves_values_only(shape, patch_size, dtype):
-    images = draw_uint8(shape) if dtype == "uint8" else draw(shape, dtype)
-    patches = custom_ops.extract_patches(images, patch_size)
-    expected, _ = oracle.extract_patches(exact(images), patch_size)
-    assert patches.dtype == images.dtype
-    np.testing.assert_array_equal(exact(patches), expected)
+@pytest.mark.parametrize("implementation", BOTH)
+@pytest.mark.parametrize("image_dtype", ["uint8", "float32"])
+def test_leftover_pixels_are_not_read(image_dtype, implementation):
+    shape = [2, 11, 14, 3]
+    images, weights = draw_uint8(shape), tables(shape, 4, "float32")
+    if image_dtype == "float32":
+        images = tf.cast(images, tf.float32)
+        beyond = np.ones(shape, bool)
+        beyond[:, :8, :12] = False
+        images = tf.where(beyond, np.nan, images)
+    cut = images[:, :8, :12]
+    (tokens, gradients, cotangent) = embed(implementation, images, weights, TO_UNIT, None)
+    (expected, expected_gradients, _) = embed(implementation, cut, weights, TO_UNIT, cotangent)
+    np.testing.assert_array_equal(tokens, expected)
+    for name in weights:
+        np.testing.assert_array_equal(gradients[name], expected_gradients[name])
+    if image_dtype == "float32":
+        d_images = gradients["images"].numpy()
+        assert not d_images[:, 8:].any() and not d_images[:, :, 12:].any()
+        np.testing.assert_array_equal(d_images[:, :8, :12], expected_gradients["images"])
 
 
-@pytest.mark.parametrize(("shape", "patch_size"), SIZES)
-def test_extract_patches_gradient(shape, patch_size):
-    images = draw(shape)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_spread_as_in_the_reference(value):
+    shape = [2, 9, 8, 3]
+    weights = tables(shape, 4, "float32", width=20)
+    images = draw(shape).numpy()
+    images[1, 5, 2, 1] = value
+    for name in ("images", *weights):
+        inputs = {"images": draw(shape)} | weights
+        if name == "images":
+            inputs["images"] = tf.constant(images)
+        else:
+            broken = inputs[name].numpy()
+            broken.flat[7] = value
+            inputs[name] = tf.constant(broken)
+        given = inputs.pop("images")
+        plain, plain_gradients, cotangent = embed("reference", given, inputs, TO_UNIT, None)
+        for _ in each_isa():
+            tokens, gradients, _ = embed("compiled", given, inputs, TO_UNIT, cotangent)
+            np.testing.assert_allclose(tokens, plain, rtol=0, atol=1e-4)
+            for key, gradient in gradients.items():
+                np.testing.assert_allclose(gradient, plain_gradients[key], rtol=0, atol=1e-4)
+
+
+def test_the_same_bits_every_time():
+    shape = [3, 64, 48, 3]
+    images, weights = draw_uint8(shape), tables(shape, 16, "bfloat16", width=72)
+    first, first_gradients, cotangent = embed("compiled", images, weights, TO_UNIT, None)
+    for _ in range(3):
+        again, gradients, _ = embed("compiled", images, weights, TO_UNIT, cotangent)
+        np.testing.assert_array_equal(exact(again), exact(first))
+        for name, gradient in gradients.items():
+            np.testing.assert_array_equal(exact(gradient), exact(first_gradients[name]))
+
+
+FIXED_SIZE = ["uint8", "int8", "bool", "uint16", "int16", "float16", "bfloat16", "int32", "uint32"]
+FIXED_SIZE += ["float32", "int64", "uint64", "float64", "complex64", "complex128"]
+
+
+@pytest.mark.usefixtures("each_implementation")
+@pytest.mark.parametrize("dtype", FIXED_SIZE)
+def test_extract_patches_moves_values_only(dtype):
+    for shape, patch_size, _ in SIZES:
+        images = tf.cast(draw_uint8(shape), dtype)
+        patches = custom_ops.extract_patches(images, patch_size)
+        expected, _ = oracle.extract_patches(images.numpy(), patch_size)
+        assert patches.dtype == images.dtype
+        np.testing.assert_array_equal(patches, expected.reshape(patches.shape))
+
+
+@pytest.mark.usefixtures("each_implementation")
+def test_extract_patches_of_strings_takes_the_reference():
+    images = np.array([[f"{i}{j}" for j in range(5)] for i in range(4)]).reshape(1, 4, 5, 1)
+    patches = custom_ops.extract_patches(tf.constant(images), 2)
+    expected = [["00", "01", "10", "11"], ["02", "03", "12", "13"]]
+    np.testing.assert_array_equal(patches[0, :2].numpy().astype(str), expected)
+
+
+@pytest.mark.usefixtures("each_implementation")
+@pytest.mark.parametrize(("shape", "patch_size", "width"), SIZES)
+def test_extract_patches_gradient(shape, patch_size, width):
+    del width
+    images = draw(shape, "float64")
     with tf.GradientTape() as tape:
         tape.watch(images)
         patches = custom_ops.extract_patches(images, patch_size)
-    cotangent = draw(patches.shape, seed=1)
+    cotangent = draw(patches.shape, "float64", seed=1)
     _, backward = oracle.extract_patches(exact(images), patch_size)
     gradient = tape.gradient(patches, images, cotangent)
     np.testing.assert_array_equal(gradient, backward(exact(cotangent)))
 
 
+@pytest.mark.usefixtures("each_implementation")
+@pytest.mark.parametrize("dtype", [*DTYPES, "complex64"])
+def test_extract_patches_second_gradient(dtype):
+    """Cutting patches is linear, so the second and further gradients exist too."""
+    shape = [2, 11, 17, 3]
+    images, inner = (tf.cast(draw(shape, seed=seed), dtype) for seed in (0, 1))
+    with tf.GradientTape() as outer_tape:
+        outer_tape.watch(inner)
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            patches = custom_ops.extract_patches(images, 4)
+            weights = custom_ops.extract_patches(inner, 4)
+        gradient = tape.gradient(patches, images, weights)
+    assert gradient.dtype == images.dtype
+    expected = inner.numpy()
+    expected[:, 8:] = expected[:, :, 16:] = 0
+    np.testing.assert_array_equal(gradient, expected)
+    second = outer_tape.gradient(gradient, inner, tf.ones_like(gradient))
+    np.testing.assert_array_equal(second, np.where(expected != 0, np.ones_like(expected), 0))
+
+
+@pytest.mark.usefixtures("each_implementation")
 def test_extract_patches_order_is_that_of_tensorflow():
     images = draw([2, 11, 17, 3], "float32")
     expected = tf.image.extract_patches(images, [1, 4, 4, 1], [1, 4, 4, 1], [1, 1, 1, 1], "VALID")
     patches = custom_ops.extract_patches(images, 4)
     np.testing.assert_array_equal(patches, tf.reshape(expected, patches.shape))
-
-
-def test_leftover_pixels_are_not_read():
-    images = draw([2, 11, 9, 3]).numpy()
-    cropped = images[:, :8, :8].copy()
-    images[:, 8:] = images[:, :, 8:] = np.nan
-    weights = arguments([2, 8, 8, 3], 4, "float64")
-    np.testing.assert_array_equal(
-        custom_ops.patch_embed(images, **weights), custom_ops.patch_embed(cropped, **weights)
-    )
-
-
-def test_graph_with_unknown_sizes_equals_eager():
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, None, None, None], "uint8"),
-            tf.TensorSpec([4, 4, 3, 10], "float32"),
-            tf.TensorSpec([None, 10], "float32"),
-            tf.TensorSpec([None, 10], "float32"),
-        ]
-    )
-    def graph(images, kernel, prefix, position):
-        with tf.GradientTape() as tape:
-            watched = [kernel, prefix, position]
-            tape.watch(watched)
-            tokens = custom_ops.patch_embed(
-                images, kernel, bias, scale=2 / 255, offset=-1.0, prefix=prefix, position=position
-            )
-        patches = custom_ops.extract_patches(images, 4)
-        return tokens, patches, *tape.gradient(tokens, watched)
-
-    bias = draw([10], "float32", seed=1)
-    for shape in ([2, 8, 8, 3], [0, 8, 8, 3], [1, 11, 6, 3]):
-        images = draw_uint8(shape)
-        weights = arguments(shape, 4, "float32")
-        del weights["bias"]
-        eager = graph.python_function(images, *weights.values())
-        for actual, expected in zip(graph(images, *weights.values()), eager, strict=True):
-            assert_close(actual, exact(expected), "float32", "patch_embed gradient")
-    # An image smaller than a patch has only its prefix tokens.
-    weights["position"] = weights["position"][:1]
-    tokens = graph(draw_uint8([2, 3, 9, 3]), *weights.values())[0]
-    assert tokens.shape == [2, 1, 10]
-
-
-def test_position_table_of_another_grid_is_refused_when_sizes_are_unknown():
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3], "float32")])
-    def graph(images):
-        return custom_ops.patch_embed(images, kernel, bias, position=position)
-
-    weights = arguments([1, 8, 8, 3], 4, "float32", prefix_size=0)
-    kernel, bias, position = weights["kernel"], weights["bias"], weights["position"][:1]
-    assert graph(tf.zeros([2, 4, 4, 3])).shape == [2, 1, 10]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="position has another number"):
-        graph(tf.zeros([2, 8, 8, 3]))
-
-
-def test_inside_tf_data_equals_eager():
-    images = draw_uint8([3, 11, 8, 3])
-    weights = arguments([3, 11, 8, 3], 4, "float32")
-
-    def embed(images):
-        return custom_ops.patch_embed(images, **weights), custom_ops.extract_patches(images, 4)
-
-    data = tf.data.Dataset.from_tensor_slices(images).batch(3).map(embed)
-    for actual, expected in zip(next(iter(data)), embed(images), strict=True):
-        assert_close(actual, exact(expected), "float32", "patch_embed")
-
-
-def test_compiles_under_xla(monkeypatch):
-    monkeypatch.delenv("VIT_OPS")  # VIT_OPS=compiled would fail: no kernels for XLA.
-
-    def gradients(images, weights):
-        with tf.GradientTape() as tape:
-            tape.watch([images, *weights.values()])
-            tokens = custom_ops.patch_embed(images, **weights)
-        return tokens, *tape.gradient(tokens, [images, *weights.values()])
-
-    images = draw([2, 11, 8, 3], "float32")
-    weights = arguments([2, 11, 8, 3], 4, "float32")
-    compiled = tf.function(gradients, jit_compile=True)(images, weights)
-    for actual, expected in zip(compiled, gradients(images, weights), strict=True):
-        assert_close(actual, exact(expected), "float32", "patch_embed gradient")
-
-
-def test_static_shapes_are_known():
-    weights = arguments([1, 224, 112, 3], 16, "float32")
-
-    @tf.function
-    def trace(images, unknown):
-        tokens = custom_ops.patch_embed(images, **weights)
-        assert tokens.shape.as_list() == [None, 1 + 14 * 7, 10]
-        patches = custom_ops.extract_patches(images, 16)
-        assert patches.shape.as_list() == [None, 14 * 7, 16 * 16 * 3]
-        tokens = custom_ops.patch_embed(unknown, weights["kernel"], weights["bias"])
-        assert tokens.shape.as_list() == [None, None, 10]
-        patches = custom_ops.extract_patches(unknown, 16)
-        assert patches.shape.as_list() == [None, None, 16 * 16 * 3]
-        return True
-
-    trace.get_concrete_function(
-        tf.TensorSpec([None, 230, 112, 3]), tf.TensorSpec([None, 224, None, 3])
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"images": np.zeros([8, 8, 3])}, r"images must be \[B, H, W, C\].*\(8, 8, 3\)"),
-        ({"images": np.zeros([2, 8, 8, 3], "int32")}, "images have dtype int32. Cast"),
-        ({"images": np.zeros([2, 8, 8, 4])}, "4 channels.*for 3"),
-        ({"images": np.zeros([2, 3, 8, 3])}, "3 x 8 pixels hold no patch of 4 x 4"),
-        ({"kernel": np.zeros([4, 4, 30])}, r"kernel must be \[P, P, C, D\]"),
-        ({"kernel": np.zeros([4, 2, 3, 10])}, r"\(4, 2, 3, 10\).*one patch size"),
-        ({"kernel": np.zeros([0, 0, 3, 10])}, "at least 1"),
-        ({"kernel": np.zeros([4, 4, 3, 10], "int32")}, "kernel has dtype int32"),
-        ({"bias": np.zeros([9])}, r"bias has shape \(9,\).*D = 10"),
-        ({"bias": np.zeros([1, 10])}, r"bias must be \[D\]"),
-        ({"prefix": np.zeros([1, 9])}, r"prefix has shape \(1, 9\)"),
-        ({"prefix": np.zeros([10])}, r"prefix must be \[T, D\]"),
-        ({"prefix": np.zeros([1, 10], "int32")}, "prefix has dtype int32"),
-        ({"position": np.zeros([5, 9])}, r"position has shape \(5, 9\)"),
-        ({"position": np.zeros([4, 10])}, "4 rows, but there are 5 tokens.*1 of the.*2 x 2"),
-        ({"scale": [1.0, 2.0, 3.0]}, r"scale=\[1.0, 2.0, 3.0\].*one number"),
-        ({"offset": None}, "offset=None"),
-        ({"implementation": "fast"}, "implementation='fast' is unknown"),
-    ],
-)
-def test_illegal_arguments_are_named(changes, message):
-    legal = {"images": tf.zeros([2, 8, 8, 3])} | arguments([2, 8, 8, 3], 4, "float32")
-    custom_ops.patch_embed(**legal)
-    with pytest.raises(ValueError, match=message):
-        custom_ops.patch_embed(**(legal | changes))
-
-
-@pytest.mark.parametrize(
-    ("shape", "patch_size", "message"),
-    [
-        ([8, 8, 3], 4, "images must be"),
-        ([2, 8, 3, 3], 4, "8 x 3 pixels hold no patch of 4 x 4"),
-        ([2, 8, 8, 3], 0, "patch_size must be a positive integer. Received: 0"),
-        ([2, 8, 8, 3], (4, 4), r"patch_size.*\(4, 4\)"),
-    ],
-)
-def test_extract_patches_names_illegal_arguments(shape, patch_size, message):
-    with pytest.raises(ValueError, match=message):
-        custom_ops.extract_patches(tf.zeros(shape), patch_size)

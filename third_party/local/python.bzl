@@ -6,8 +6,11 @@ this rule again when one of these variables changes and when its server starts: 
 after you install another version of TensorFlow.
 
 Targets: //:tensorflow, //:xla, //:pybind11. Constants in //:config.bzl: TENSORFLOW_VERSION,
-TENSORFLOW_COPTS, HAVE_XLA, HAVE_PYBIND11.
+TENSORFLOW_COPTS, HAVE_XLA, HAVE_PYBIND11; ISAS, the instruction sets that the compiler ($CC or gcc)
+can compile for, and ISA_MASK, their VIT_BUILT_ISAS (custom_ops/cpu/isa.h).
 """
+
+load("//custom_ops:sources.bzl", "ISA_COPTS")
 
 # A folder is one input. A glob over TensorFlow's 10,000 headers makes a build take 64 s instead of
 # 16 s (2 cores of an AMD EPYC, Bazel 4.2.3, 2026-11).
@@ -82,6 +85,17 @@ def _probe(ctx, script, python):
     answer = json.decode(done.stdout.strip().split("\n")[-1])
     return answer if "tensorflow" in answer else answer["error"]
 
+def _isas(ctx):
+    compiler = ctx.os.environ.get("CC") or "gcc"
+    isas, mask, bit = [], 0, 1
+    for isa, flags in ISA_COPTS.items():
+        done = ctx.execute([compiler] + flags + ["-fsyntax-only", "-x", "c++", "/dev/null"])
+        if not flags or done.return_code == 0:
+            isas.append(isa)
+            mask += bit
+        bit *= 2
+    return isas, mask
+
 def _implementation(ctx):
     script = ctx.path(Label("//custom_ops:probe.py"))
     answer, complaints = None, []
@@ -115,16 +129,19 @@ def _implementation(ctx):
         ctx.symlink(answer["python_include"], "python_include")
         build += _BUILD_PYBIND11
     ctx.file("BUILD", build)
+    isas, mask = _isas(ctx)
     constants = {
         "TENSORFLOW_VERSION": tensorflow["version"],
         "TENSORFLOW_COPTS": [x for x in tensorflow["compile"] if not x.startswith("-I")],
         "HAVE_XLA": bool(tensorflow["xla"]),
         "HAVE_PYBIND11": "pybind11_include" in answer,
+        "ISAS": isas,
+        "ISA_MASK": mask,
     }
     ctx.file("config.bzl", "".join(["%s = %r\n" % item for item in constants.items()]))
 
 python_repository = repository_rule(
     implementation = _implementation,
-    environ = ["PATH", "PYTHONPATH", "PYTHON_BIN_PATH", "VIRTUAL_ENV"],
+    environ = ["CC", "PATH", "PYTHONPATH", "PYTHON_BIN_PATH", "VIRTUAL_ENV"],
     local = True,
 )

@@ -8,7 +8,22 @@ namespace vit {
 namespace {
 
 AttentionKernels kernels(const AttentionProblem& problem) {
-  return table_of_current_isa<AttentionKernels>(problem.type);
+  const bool has_pairs = problem.type == DType::kBfloat16 && problem.shape.head_size % 2 == 0;
+  return table_of_current_isa<AttentionKernels>(has_pairs, problem.type);
+}
+
+// Runs `first`, which computes a gradient or sums of groups, and then `second`, which adds them.
+template <class Problem>
+Result run_in_groups(const Kernel<Problem>& first, const Kernel<Problem>& second, int64_t bytes,
+                     const AttentionGradientProblem& problem, const Execution& execution) {
+  if (bytes == 0) return run_kernel(first, Problem{problem, nullptr}, execution);
+  void* const sums = execution.allocator.allocate(bytes);
+  if (!sums) return Result::kOutOfMemory;
+  const Problem grouped{problem, sums};
+  Result result = run_kernel(first, grouped, execution);
+  if (result == Result::kOk) result = run_kernel(second, grouped, execution);
+  execution.allocator.release(sums);
+  return result;
 }
 
 }  // namespace
@@ -18,12 +33,16 @@ Result attention_forward(const AttentionForwardProblem& problem, const Execution
 }
 
 Result attention_backward(const AttentionGradientProblem& problem, const Execution& execution) {
-  return run_kernel(kernels(problem).backward, problem, execution);
+  const AttentionKernels table = kernels(problem);
+  return run_in_groups(table.backward, table.key_gradients, table.backward_bytes(problem), problem,
+                       execution);
 }
 
 Result attention_bias_gradient(const AttentionGradientProblem& problem,
                                const Execution& execution) {
-  return run_kernel(kernels(problem).bias_gradient, problem, execution);
+  const AttentionKernels table = kernels(problem);
+  return run_in_groups(table.bias_gradient, table.bias_sums, table.bias_bytes(problem), problem,
+                       execution);
 }
 
 Result attention_taps(const AttentionTapsProblem& problem, const Execution& execution) {

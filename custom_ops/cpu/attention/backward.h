@@ -2,69 +2,110 @@
 #ifndef CUSTOM_OPS_CPU_ATTENTION_BACKWARD_H_
 #define CUSTOM_OPS_CPU_ATTENTION_BACKWARD_H_
 
+#include "custom_ops/cpu/attention/kernels.h"
 #include "custom_ops/cpu/attention/logit_gradients.h"
 
 namespace vit {
 namespace VIT_ISA {
 
-// A unit is a line of one head. S and E: see AttentionForward.
+// The sums over queries of the gradients of keys and values: each [tokens, size rounded up to whole
+// vectors], not scaled.
+template <class T>
+struct KeySums {
+  int64_t padded;
+  T *d_keys, *d_values;
+
+  static int64_t bytes(const AttentionShape& shape) {
+    return 2 * Scratch::bytes<T>(shape.tokens * round_up(shape.head_size, kLanes<T>));
+  }
+  KeySums(const AttentionShape& shape, Scratch& scratch)
+      : padded(round_up(shape.head_size, kLanes<T>)) {
+    d_keys = scratch.take<T>(shape.tokens * padded);
+    d_values = scratch.take<T>(shape.tokens * padded);
+  }
+  // Those of a group, in group_sums.
+  static KeySums of_group(const AttentionShape& shape, void* group_sums, int64_t group) {
+    Scratch memory(static_cast<char*>(group_sums) + group * bytes(shape));
+    return KeySums(shape, memory);
+  }
+};
+
+// A unit is a group of queries of a line of one head. With several groups, each writes its KeySums
+// to group_sums, and AttentionKeyGradients adds them. S and E: see AttentionForward.
 template <class S, class E = Accumulator<S>>
 struct AttentionBackward {
   using T = Accumulator<S>;
   static constexpr int64_t kPack = kPackSize<E>;
 
-  static int64_t units(const AttentionGradientProblem& problem) {
-    return problem.shape.tokens ? lines_of(problem.shape) : 0;
+  static int64_t units(const AttentionBackwardProblem& problem) {
+    return problem.shape.tokens ? lines_of(problem.shape) * groups_of(problem.shape) : 0;
   }
 
-  static double unit_cycles(const AttentionGradientProblem& problem) {
-    return line_cycles(problem.shape, 5);
+  static double unit_cycles(const AttentionBackwardProblem& problem) {
+    return line_cycles(problem.shape, 5) / static_cast<double>(groups_of(problem.shape));
   }
 
-  static int64_t scratch_bytes(const AttentionGradientProblem& problem) {
+  static int64_t group_bytes(const AttentionGradientProblem& problem) {
+    const int64_t groups = groups_of(problem.shape);
+    return groups == 1 ? 0 : lines_of(problem.shape) * groups * KeySums<T>::bytes(problem.shape);
+  }
+
+  static int64_t scratch_bytes(const AttentionBackwardProblem& problem) {
     const int64_t padded = round_up(problem.shape.head_size, kLanes<T>);
-    return LogitGradients<S, E>::scratch_bytes(problem) +
-           2 * Scratch::bytes<T>(problem.shape.tokens * padded) +
+    return LogitGradients<S, E>::scratch_bytes(problem) + KeySums<T>::bytes(problem.shape) +
            2 * Scratch::bytes<T>(kMaxQueries<T> * padded) +
            Scratch::bytes<T>(problem.shape.head_size * kMaxQueries<T>) +
            (kPack > 1 ? Scratch::bytes<T>(problem.shape.tokens * problem.shape.head_size) : 0);
   }
 
-  static void run(const AttentionGradientProblem& problem, int64_t begin, int64_t end,
+  static void run(const AttentionBackwardProblem& problem, int64_t begin, int64_t end,
                   void* memory) {
+    const int64_t groups = groups_of(problem.shape);
     const int64_t size = problem.shape.head_size, tokens = problem.shape.tokens;
     const int64_t padded = round_up(size, kLanes<T>);
     Scratch scratch(memory);
+    const KeySums<T> own(problem.shape, scratch);
     LogitGradients<S, E> gradients(problem, scratch);
     Sums sums;
     sums.padded = padded;
-    sums.d_keys = scratch.take<T>(tokens * padded);
-    sums.d_values = scratch.take<T>(tokens * padded);
     sums.queries = scratch.take<E>(kMaxQueries<T> * padded);
     sums.d_out = scratch.take<E>(kMaxQueries<T> * padded);
     sums.d_queries = scratch.take<T>(size * kMaxQueries<T>);
     E* const key_pairs = kPack > 1 ? scratch.take<E>(tokens * size) : nullptr;
 
+    const QueryBlocks<T> blocks(tokens, groups);
+    int64_t packed = -1;
     for (int64_t unit = begin; unit < end; ++unit) {
-      const Line<S> line(problem.shape, unit);
+      const Line<S> line(problem.shape, unit / groups);
       const S* k = static_cast<const S*>(problem.qkv) + line.offset + line.width;
-      gradients.pack_line(problem, line);
-      sums.keys = gradients.keys;
-      sums.key_step = gradients.key_step;
-      if constexpr (kPack > 1) {
-        pack_right(k, line.step, tokens, size, key_pairs, size);
-        sums.keys = key_pairs;
-        sums.key_step = size;
+      if (packed != unit / groups) {
+        gradients.pack_line(problem, line);
+        sums.keys = gradients.keys;
+        sums.key_step = gradients.key_step;
+        if constexpr (kPack > 1) {
+          pack_right(k, line.step, tokens, size, key_pairs, size);
+          sums.keys = key_pairs;
+          sums.key_step = size;
+        }
+        packed = unit / groups;
       }
-      const Blocking vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors);
+      const int64_t group = unit % groups;
+      if (group >= blocks.groups.count) continue;
+      const KeySums<T> to =
+          problem.group_sums ? KeySums<T>::of_group(problem.shape, problem.group_sums, unit) : own;
+      sums.d_keys = to.d_keys;
+      sums.d_values = to.d_values;
+      const int64_t first = blocks.groups.begin(group), count = blocks.groups.size(group);
       gradients.prefetcher = Prefetcher();
-      if (unit + 1 < end) {
-        gradients.prefetcher = prefetcher_of(problem, Line<S>(problem.shape, unit + 1));
+      const int64_t next = unit / groups + 1;
+      if (group == blocks.groups.count - 1 && next * groups < end) {
+        gradients.prefetcher = prefetcher_of(problem, Line<S>(problem.shape, next));
       }
-      gradients.prefetch_interval = ceil_divide(vectors.count, kPack);
-      for (int64_t i = 0; i < vectors.count; ++i) {
-        const int64_t query = vectors.begin(i) * kLanes<T>;
-        switch (vectors.size(i)) {
+      gradients.prefetch_interval = ceil_divide(count, kPack);
+      sums.first_query = blocks.vectors.begin(first) * kLanes<T>;
+      for (int64_t i = first; i < first + count; ++i) {
+        const int64_t query = blocks.vectors.begin(i) * kLanes<T>;
+        switch (blocks.vectors.size(i)) {
           case 1:
             run_block<1>(problem, line, query, gradients, sums);
             break;
@@ -81,10 +122,7 @@ struct AttentionBackward {
 #endif
         }
       }
-      S* d_qkv = static_cast<S*>(problem.gradient) + line.offset;
-      const T scale = static_cast<T>(problem.scale);
-      write_rows(sums.d_keys, padded, scale, d_qkv + line.width, line.step, tokens, size);
-      write_rows(sums.d_values, padded, 1, d_qkv + 2 * line.width, line.step, tokens, size);
+      if (!problem.group_sums) write_key_gradients(problem, line, to);
     }
   }
 
@@ -102,7 +140,8 @@ struct AttentionBackward {
 
   struct Sums {
     int64_t padded;           // size, rounded up to whole vectors
-    T *d_keys, *d_values;     // [tokens, padded]
+    T *d_keys, *d_values;     // [tokens, padded], sums from first_query on
+    int64_t first_query;
     E *queries, *d_out;       // [queries / kPack, padded]
     T* d_queries;             // [size, columns]
     const E* keys;            // [tokens / kPack, size], rows key_step elements apart
@@ -140,9 +179,11 @@ struct AttentionBackward {
         const int count = static_cast<int>(columns.size(c));
         const int64_t at = key * sums.padded + column;
         multiply<E>(keys, count, depth, gradients.weight_rows, kColumns / kPack, 1,
-                    sums.d_out + column, sums.padded, sums.d_values + at, sums.padded, query > 0);
+                    sums.d_out + column, sums.padded, sums.d_values + at, sums.padded,
+                    query > sums.first_query);
         multiply<E>(keys, count, depth, gradients.d_rows, kColumns / kPack, 1,
-                    sums.queries + column, sums.padded, sums.d_keys + at, sums.padded, query > 0);
+                    sums.queries + column, sums.padded, sums.d_keys + at, sums.padded,
+                    query > sums.first_query);
       }
       multiply<E>(size, kVectors, key_blocks.size(i), sums.keys + key / kPack * sums.key_step, 1,
                   sums.key_step, gradients.d_right, kColumns, sums.d_queries, kColumns, i > 0);
@@ -158,12 +199,57 @@ struct AttentionBackward {
                    queries, size);
   }
 
+  static void write_key_gradients(const AttentionGradientProblem& problem, const Line<S>& line,
+                                  const KeySums<T>& sums) {
+    S* d_qkv = static_cast<S*>(problem.gradient) + line.offset;
+    const T scale = static_cast<T>(problem.scale);
+    write_rows(sums.d_keys, sums.padded, scale, d_qkv + line.width, line.step, line.tokens,
+               line.size);
+    write_rows(sums.d_values, sums.padded, 1, d_qkv + 2 * line.width, line.step, line.tokens,
+               line.size);
+  }
+
   static void write_rows(const T* from, int64_t padded, T factor, S* to, int64_t step, int64_t rows,
                          int64_t size) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < size; j += kLanes<T>) {
         store_first(to + i * step + j, load(from + i * padded + j) * factor, size - j);
       }
+    }
+  }
+};
+
+// Adds the KeySums of the groups of a line and writes the gradients of k and v; a unit is a line of
+// one head.
+template <class S, class E>
+struct AttentionKeyGradients {
+  using T = Accumulator<S>;
+
+  static int64_t units(const AttentionBackwardProblem& problem) { return lines_of(problem.shape); }
+
+  static double unit_cycles(const AttentionBackwardProblem& problem) {
+    return static_cast<double>(groups_of(problem.shape) * KeySums<T>::bytes(problem.shape)) / 16 +
+           500;
+  }
+
+  static int64_t scratch_bytes(const AttentionBackwardProblem&) { return 0; }
+
+  static void run(const AttentionBackwardProblem& problem, int64_t begin, int64_t end, void*) {
+    const int64_t groups = groups_of(problem.shape);
+    const int64_t used = QueryBlocks<T>(problem.shape.tokens, groups).groups.count;
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const auto sums = [&](int64_t group) {
+        return KeySums<T>::of_group(problem.shape, problem.group_sums, unit * groups + group);
+      };
+      const KeySums<T> total = sums(0);
+      for (int64_t group = 1; group < used; ++group) {
+        const KeySums<T> added = sums(group);
+        for (int64_t i = 0; i < problem.shape.tokens * total.padded; i += kLanes<T>) {
+          store<T>(total.d_keys + i, load(total.d_keys + i) + load(added.d_keys + i));
+          store<T>(total.d_values + i, load(total.d_values + i) + load(added.d_values + i));
+        }
+      }
+      AttentionBackward<S, E>::write_key_gradients(problem, Line<S>(problem.shape, unit), total);
     }
   }
 };

@@ -9,19 +9,6 @@
 namespace vit {
 namespace VIT_ISA {
 
-// With fewer lines than this, lines are split into groups of queries, so that many threads have
-// work. Each group packs all keys again; this costs little because such lines are usually long.
-constexpr int64_t kManyLines = 32;
-constexpr int64_t kQueriesPerGroup = 256;
-
-inline int64_t groups_of(const AttentionShape& shape) {
-  const int64_t lines = lines_of(shape);
-  if (lines == 0 || lines >= kManyLines) return 1;
-  const int64_t wanted = ceil_divide(kManyLines, lines);
-  const int64_t useful = shape.tokens / kQueriesPerGroup;
-  return useful < 1 ? 1 : wanted < useful ? wanted : useful;
-}
-
 // S: elements in memory; E: elements of the products, either the numbers T themselves or, for an
 // even head size, Pairs of bfloat16. A unit is a group of queries of a line of one head.
 template <class S, class E = Accumulator<S>>
@@ -34,7 +21,7 @@ struct AttentionForward {
   }
 
   static double unit_cycles(const AttentionForwardProblem& problem) {
-    return line_cycles(problem.shape, 2);
+    return line_cycles(problem.shape, 2) / static_cast<double>(groups_of(problem.shape));
   }
 
   static int64_t scratch_bytes(const AttentionForwardProblem& problem) {
@@ -59,6 +46,7 @@ struct AttentionForward {
     block.logits = scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>);
     block.bias = problem.bias.data ? scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>) : nullptr;
 
+    const QueryBlocks<T> blocks(tokens, groups);
     int64_t packed = -1;
     for (int64_t unit = begin; unit < end; ++unit) {
       const Line<S> line(problem.shape, unit / groups);
@@ -74,21 +62,18 @@ struct AttentionForward {
         }
         packed = unit / groups;
       }
-      // Blocks of queries are whole vectors, of nearly equal size.
-      const Blocking vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors);
-      const Blocking group_blocks(vectors.count, ceil_divide(vectors.count, groups));
-      if (unit % groups >= group_blocks.count) continue;
-      const int64_t first = group_blocks.begin(unit % groups);
-      const int64_t count = group_blocks.size(unit % groups);
+      const int64_t group = unit % groups;
+      if (group >= blocks.groups.count) continue;
+      const int64_t first = blocks.groups.begin(group), count = blocks.groups.size(group);
       const int64_t next = unit / groups + 1;
       block.prefetcher = Prefetcher();
-      if (next * groups < end) {
+      if (group == blocks.groups.count - 1 && next * groups < end) {
         block.prefetcher = prefetcher_of(problem, Line<S>(problem.shape, next));
       }
       block.prefetch_interval = count;
       for (int64_t i = first; i < first + count; ++i) {
-        const int64_t query = vectors.begin(i) * kLanes<T>;
-        switch (vectors.size(i)) {
+        const int64_t query = blocks.vectors.begin(i) * kLanes<T>;
+        switch (blocks.vectors.size(i)) {
           case 1:
             run_block<1>(problem, line, query, block);
             break;
@@ -138,7 +123,7 @@ struct AttentionForward {
     const int64_t size = line.size;
     const int64_t queries = line.tokens - query < kColumns ? line.tokens - query : kColumns;
     const S* q = static_cast<const S*>(problem.qkv) + line.offset + query * line.step;
-    pack_elements<E>(q, line.step, queries, size, block.queries, kColumns);
+    pack_queries(q, line, queries, problem.scale, block.queries, kColumns);
     const LineBias<T> bias(problem.bias, line.batch, line.line, line.head);
 
     const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));

@@ -12,49 +12,29 @@ namespace VIT_ISA {
 
 namespace {
 
+// The elements of the products: Pairs where there are instructions for them.
+template <class S>
+using Elements =
+#if defined(__AVX512BF16__)
+    Pair;
+#else
+    Accumulator<S>;
+#endif
+
 template <class S>
 struct Kernels {
+  using E = Elements<S>;
   static AttentionKernels table() {
-    return {Kernel<AttentionForwardProblem>::of<AttentionForward<S>>(),
-            Kernel<AttentionGradientProblem>::of<AttentionBackward<S>>(),
-            Kernel<AttentionGradientProblem>::of<AttentionBiasGradient<S>>(),
-            Kernel<AttentionTapsProblem>::of<AttentionTaps<S>>()};
+    return {Kernel<AttentionForwardProblem>::of<AttentionForward<S, E>>(),
+            Kernel<AttentionBackwardProblem>::of<AttentionBackward<S, E>>(),
+            Kernel<AttentionBackwardProblem>::of<AttentionKeyGradients<S, E>>(),
+            Kernel<AttentionBiasProblem>::of<AttentionBiasGradient<S, E>>(),
+            Kernel<AttentionBiasProblem>::of<AttentionBiasSums<S>>(),
+            Kernel<AttentionTapsProblem>::of<AttentionTaps<S, E>>(),
+            AttentionBackward<S, E>::group_bytes,
+            AttentionBiasGradient<S, E>::group_bytes};
   }
 };
-
-#if defined(__AVX512BF16__)
-// Multiplies Pairs if the head size is even, as it nearly always is.
-template <template <class S, class E> class Implementation, class Problem>
-struct PairsIfEven {
-  using Pairs = Implementation<Bfloat16, Pair>;
-  using Numbers = Implementation<Bfloat16, float>;
-
-  static bool even(const Problem& problem) { return problem.shape.head_size % 2 == 0; }
-  static int64_t units(const Problem& problem) { return Numbers::units(problem); }
-  static double unit_cycles(const Problem& problem) { return Numbers::unit_cycles(problem); }
-  static int64_t scratch_bytes(const Problem& problem) {
-    return even(problem) ? Pairs::scratch_bytes(problem) : Numbers::scratch_bytes(problem);
-  }
-  static void run(const Problem& problem, int64_t begin, int64_t end, void* scratch) {
-    even(problem) ? Pairs::run(problem, begin, end, scratch)
-                  : Numbers::run(problem, begin, end, scratch);
-  }
-};
-
-template <>
-struct Kernels<Bfloat16> {
-  template <template <class S, class E> class Implementation, class Problem>
-  static Kernel<Problem> kernel() {
-    return Kernel<Problem>::template of<PairsIfEven<Implementation, Problem>>();
-  }
-  static AttentionKernels table() {
-    return {kernel<AttentionForward, AttentionForwardProblem>(),
-            kernel<AttentionBackward, AttentionGradientProblem>(),
-            kernel<AttentionBiasGradient, AttentionGradientProblem>(),
-            kernel<AttentionTaps, AttentionTapsProblem>()};
-  }
-};
-#endif
 
 }  // namespace
 

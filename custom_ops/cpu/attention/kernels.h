@@ -8,10 +8,26 @@
 
 namespace vit {
 
+// Where a kernel writes the sums of the groups that a gradient is split into, so that there are
+// units for many threads. Another kernel adds them, always in the same order. Null without groups:
+// the first kernel then writes the gradient.
+struct AttentionBackwardProblem : AttentionGradientProblem {
+  void* group_sums;
+};
+struct AttentionBiasProblem : AttentionGradientProblem {
+  void* group_sums;
+};
+
+// The kernels of a type. With AVX-512 BF16 they multiply pairs of bfloat16, so the head size must
+// be even.
 struct AttentionKernels {
   Kernel<AttentionForwardProblem> forward;
-  Kernel<AttentionGradientProblem> backward, bias_gradient;
+  Kernel<AttentionBackwardProblem> backward, key_gradients;
+  Kernel<AttentionBiasProblem> bias_gradient, bias_sums;
   Kernel<AttentionTapsProblem> taps;
+  // Bytes of group_sums; 0 without groups.
+  int64_t (*backward_bytes)(const AttentionGradientProblem& problem);
+  int64_t (*bias_bytes)(const AttentionGradientProblem& problem);
 
   template <Isa isa>
   static AttentionKernels of(DType type);

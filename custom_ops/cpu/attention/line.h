@@ -3,7 +3,9 @@
 #define CUSTOM_OPS_CPU_ATTENTION_LINE_H_
 
 #include "custom_ops/cc/attention.h"
+#include "custom_ops/cpu/blocking.h"
 #include "custom_ops/cpu/pack.h"
+#include "custom_ops/cpu/tile.h"
 
 namespace vit {
 namespace VIT_ISA {
@@ -19,6 +21,28 @@ inline double line_cycles(const AttentionShape& shape, double products) {
   const double tokens = static_cast<double>(shape.tokens);
   return products * tokens * tokens * static_cast<double>(shape.head_size) / 16 + 500;
 }
+
+// With fewer lines than this, lines are split into groups of queries, so that a machine with many
+// cores has work for all of them at batch 1.
+constexpr int64_t kManyLines = 32;
+constexpr int64_t kQueriesPerGroup = 64;
+
+inline int64_t groups_of(const AttentionShape& shape) {
+  const int64_t lines = lines_of(shape);
+  if (lines == 0 || lines >= kManyLines) return 1;
+  const int64_t wanted = ceil_divide(kManyLines, lines);
+  const int64_t most = ceil_divide(shape.tokens, kQueriesPerGroup);
+  return most < 1 ? 1 : wanted < most ? wanted : most;
+}
+
+// The queries of a line, in blocks of whole vectors of nearly equal size, and the blocks in groups.
+template <class T>
+struct QueryBlocks {
+  Blocking vectors, groups;
+  QueryBlocks(int64_t tokens, int64_t group_count)
+      : vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors),
+        groups(vectors.count, vectors.count ? ceil_divide(vectors.count, group_count) : 1) {}
+};
 
 // One line of one head.
 template <class S>

@@ -76,13 +76,14 @@ struct LogitGradients {
   };
 
   template <int kVectors>
-  PerQuery<kVectors> pack_queries(const AttentionGradientProblem& problem, const Line<S>& line,
-                                  int64_t query, int64_t count) const {
+  VIT_NOINLINE PerQuery<kVectors> pack_queries(const AttentionGradientProblem& problem,
+                                               const Line<S>& line, int64_t query,
+                                               int64_t count) const {
     constexpr int64_t kColumns = kVectors * kLanes<T>;
     constexpr T kInfinity = static_cast<T>(__builtin_inf());
     const int64_t at = line.out_offset + query * line.out_step;
-    pack_elements<E>(static_cast<const S*>(problem.qkv) + line.offset + query * line.step,
-                     line.step, count, line.size, queries, kColumns);
+    vit::VIT_ISA::pack_queries(static_cast<const S*>(problem.qkv) + line.offset + query * line.step,
+                               line, count, problem.scale, queries, kColumns);
     pack_elements<E>(static_cast<const S*>(problem.d_out) + at, line.out_step, count, line.size,
                      d_out, kColumns);
     pack_elements<E>(static_cast<const S*>(problem.out) + at, line.out_step, count, line.size, out,
@@ -131,8 +132,9 @@ struct LogitGradients {
   // Computes p and ds of `count` keys, starting at `key`: as numbers, or as pairs for the products
   // of AttentionBackward.
   template <int kVectors, bool kUnpacked = kPack == 1>
-  void block(const AttentionGradientProblem& problem, const Line<S>& line, int64_t query,
-             int64_t key, int64_t count, const PerQuery<kVectors>& per_query) {
+  VIT_NOINLINE void block(const AttentionGradientProblem& problem, const Line<S>& line,
+                          int64_t query, int64_t key, int64_t count,
+                          const PerQuery<kVectors>& per_query) {
     constexpr int64_t kColumns = kVectors * kLanes<T>;
     constexpr int64_t kStep = kUnpacked ? 1 : kPack;
     const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));

@@ -85,12 +85,29 @@ VIT_INLINE void add_bias(T* logits, const T* bias, int64_t keys, T scale,
   }
 }
 
-// Computes the logits of `count` keys, starting at `key`, and of the packed queries, starting at
-// `query`: [keys, columns]. Without a bias they stay products k q^T, with a bias they are k q^T *
-// scale + bias. Returns the factor that converts their differences to units of log2: exp(logit -
-// largest) is exp2((x - largest x) * factor), whose rounding error does not grow with the logits.
-// Gradients and taps call this function as forward does, so that they get the same bits. `open`:
-// see add_bias.
+// Packs rows of queries as columns of elements, multiplied by query_factor(scale).
+template <class E, class S>
+static void pack_queries(const S* from, const Line<S>& line, int64_t queries, double scale, E* to,
+                         int64_t columns) {
+  using T = Accumulator<E>;
+  pack_elements<E>(from, line.step, queries, line.size, to, columns);
+  const T factor = static_cast<T>(query_factor(scale));
+  const int64_t count = line.size / kPackSize<E> * columns;
+  for (int64_t i = 0; factor != T(1) && i < count; i += kLanes<T>) {
+    if constexpr (kPackSize<E> == 1) {
+      store<T>(to + i, load(to + i) * factor);
+    } else {
+      scale_pairs(to + i, factor);
+    }
+  }
+}
+
+// Computes the logits of `count` keys, starting at `key`, and of the queries from pack_queries,
+// starting at `query`: [keys, columns]. Without a bias they stay products k q^T * query_factor,
+// with a bias they are k q^T * scale + bias. Returns the factor that converts their differences to
+// units of log2: exp(logit - largest) is exp2((x - largest x) * factor), whose rounding error does
+// not grow with the logits. Gradients and taps call this function as forward does, so that they get
+// the same bits. `open`: see add_bias.
 template <class E, int kVectors, class S, class T = Accumulator<S>>
 static T compute_logits(const Line<S>& line, double scale, const LineBias<T>& bias, const E* keys,
                         int64_t key_step, const E* queries, int64_t key, int64_t count,
@@ -98,10 +115,11 @@ static T compute_logits(const Line<S>& line, double scale, const LineBias<T>& bi
   constexpr int64_t kColumns = kVectors * kLanes<T>;
   multiply<E>(count, kVectors, line.size / kPackSize<E>, keys + key * key_step, key_step, 1,
               queries, kColumns, logits, kColumns, false);
-  if (!bias.data) return static_cast<T>(kLog2E * scale);
+  const double left_of_scale = scale / query_factor(scale);
+  if (!bias.data) return static_cast<T>(kLog2E * left_of_scale);
   const int64_t left = line.tokens - query;
   bias.pack(key, count, query, left < kColumns ? left : kColumns, packed_bias, kColumns);
-  add_bias<T, kVectors>(logits, packed_bias, count, static_cast<T>(scale), open);
+  add_bias<T, kVectors>(logits, packed_bias, count, static_cast<T>(left_of_scale), open);
   return static_cast<T>(kLog2E);
 }
 

@@ -70,8 +70,8 @@ struct AttentionTaps {
     constexpr int64_t kColumns = kLanes<T>;
     const int64_t prefix = line.tokens - problem.rows * problem.columns;
     const int64_t count = line.tokens - query < kColumns ? line.tokens - query : kColumns;
-    pack_elements<E>(static_cast<const S*>(problem.qkv) + line.offset + query * line.step,
-                     line.step, count, line.size, queries, kColumns);
+    pack_queries(static_cast<const S*>(problem.qkv) + line.offset + query * line.step, line, count,
+                 problem.scale, queries, kColumns);
     const LineBias<T> bias(problem.bias, line.batch, line.line, line.head);
     const T* kept =
         static_cast<const T*>(problem.statistics) + 2 * line.first_query(problem.shape) + query;

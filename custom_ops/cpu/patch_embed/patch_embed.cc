@@ -5,15 +5,23 @@
 
 namespace vit {
 
+namespace {
+
+PatchEmbedKernels kernels_of(const PatchEmbedProblem& problem) {
+  return table_of_current_isa<PatchEmbedKernels>(problem.type == DType::kBfloat16, problem.type);
+}
+
+}  // namespace
+
 Result patch_embed_forward(const PatchEmbedForwardProblem& problem, const Execution& execution) {
-  const auto kernels = table_of_current_isa<PatchEmbedKernels>(problem.type);
+  const PatchEmbedKernels kernels = kernels_of(problem);
   const Result result = run_kernel(kernels.forward, problem, execution);
   if (result != Result::kOk) return result;
   return run_kernel(kernels.prefix, problem, execution);
 }
 
 Result patch_embed_backward(const PatchEmbedGradientProblem& problem, const Execution& execution) {
-  const auto kernels = table_of_current_isa<PatchEmbedKernels>(problem.type);
+  const PatchEmbedKernels kernels = kernels_of(problem);
   Result result = Result::kOk;
   if (problem.d_kernel) result = run_kernel(kernels.kernel_gradient, problem, execution);
   if (problem.d_images && result == Result::kOk) {

@@ -135,27 +135,37 @@ VIT_INLINE void store_converted(S* p, Vector<float> x) {
 }
 #endif
 
-// Loads the first `count` lanes; the others are 0. Reads nothing beyond `count`.
+// Loads or stores the first `count` lanes, fewer than all of them. Not inlined: rows that end
+// within a vector are rare, and the code is large.
 template <class S>
-VIT_INLINE Vector<Accumulator<S>> load_first(const S* p, int64_t count) {
+static VIT_NOINLINE Vector<Accumulator<S>> load_some(const S* p, int64_t count) {
   using T = Accumulator<S>;
-  if (count >= kLanes<T>) return load_converted(p);
   T lanes[kLanes<T>] = {};
   for (int64_t i = 0; i < count; ++i) lanes[i] = convert(p[i]);
   return load<T>(lanes);
+}
+template <class S>
+static VIT_NOINLINE void store_some(S* p, Vector<Accumulator<S>> x, int64_t count) {
+  using T = Accumulator<S>;
+  T lanes[kLanes<T>];
+  store<T>(lanes, x);
+  for (int64_t i = 0; i < count; ++i) convert_to(lanes[i], p + i);
+}
+
+// Loads the first `count` lanes; the others are 0. Reads nothing beyond `count`.
+template <class S>
+VIT_INLINE Vector<Accumulator<S>> load_first(const S* p, int64_t count) {
+  return count >= kLanes<Accumulator<S>> ? load_converted(p) : load_some(p, count);
 }
 
 // Writes only the first `count` lanes.
 template <class S>
 VIT_INLINE void store_first(S* p, Vector<Accumulator<S>> x, int64_t count) {
-  using T = Accumulator<S>;
-  if (count >= kLanes<T>) {
+  if (count >= kLanes<Accumulator<S>>) {
     store_converted(p, x);
-    return;
+  } else {
+    store_some(p, x, count);
   }
-  T lanes[kLanes<T>];
-  store<T>(lanes, x);
-  for (int64_t i = 0; i < count; ++i) convert_to(lanes[i], p + i);
 }
 
 #if defined(__AVX512BF16__)
@@ -163,6 +173,16 @@ VIT_INLINE void store_first(S* p, Vector<Accumulator<S>> x, int64_t count) {
 VIT_INLINE void store_rounded(Bfloat16* p, Vector<float> x) {
   const __m256bh rounded = _mm512_cvtneps_pbh((__m512)x);
   __builtin_memcpy(p, &rounded, 32);
+}
+
+// Multiplies both numbers of 16 Pairs by a power of two, which rounds nothing.
+VIT_INLINE void scale_pairs(Pair* p, float factor) {
+  const __m512i pairs = _mm512_loadu_si512(p);
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  const Vector<float> first = (Vector<float>)_mm512_slli_epi32(pairs, 16) * factor;
+  const Vector<float> second = (Vector<float>)_mm512_and_si512(pairs, upper) * factor;
+  _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32((__m512i)first, 16),
+                                         _mm512_and_si512((__m512i)second, upper)));
 }
 
 // Stores the numbers of two vectors as 16 Pairs at `p`, with the same rounding.

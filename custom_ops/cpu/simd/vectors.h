@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include "custom_ops/cc/dtype.h"
 #include "custom_ops/cpu/isa.h"
 
 #ifndef VIT_ISA
@@ -27,7 +28,12 @@
 #define VIT_VECTOR_BYTES 16
 #endif
 
-#define VIT_INLINE inline __attribute__((always_inline))
+// For functions that the compiler would copy into each caller, which makes the library much larger.
+#if defined(__clang__)
+#define VIT_NOINLINE __attribute__((noinline))
+#else
+#define VIT_NOINLINE __attribute__((noinline, noclone))
+#endif
 
 namespace vit {
 namespace VIT_ISA {

@@ -282,12 +282,14 @@ def test_variables(examine, doctor, monkeypatch):
     # The compiled ops are requested explicitly, so they are checked anyway.
     assert "attention check" in found["ops"]
     monkeypatch.setenv("VIT_ISA", "avx1024")
+    loader.library().choose_isa("avx1024")  # as loading the library does
     code, found, err = examine()
     assert code == 1 and "VIT_ISA is unknown" in err
     monkeypatch.delenv("VIT_OPS")
     code, out, err = doctor()
     assert code == 2 and err.startswith("error: VIT_ISA=avx1024: ")
     assert "VIT_ISA is unknown" in out
+    loader.library().choose_isa("")
 
 
 def test_what_vit_ops_asks_for_is_judged_after_the_report(doctor, monkeypatch):

@@ -8,17 +8,25 @@ import sys
 import pytest
 
 import vit_tf
-from pipelines.serving import conversion
 from tests.checkout import ROOT
 
 pytestmark = pytest.mark.process
 
-SIZES = {"hidden_size": 768, "mlp_size": 3072, "layers": 8, "heads": 12, "patch_size": 16}
-SOURCES = {"model.npz": None, "model.keras": None, "folder": "huggingface"}
+FIELDS = {
+    "hidden_size": 768,
+    "mlp_size": 3072,
+    "layers": 8,
+    "heads": 12,
+    "patch_size": 16,
+    "activation": "gelu_erf",  # of the layout of Hugging Face
+}
+SOURCES = ("model.npz", "model.keras", "folder")
+ACTIONS = ("open", "load")
 
-# The first small model pays TensorFlow's one-time costs before the measurement.
+# Each measurement has its own process, which is forked after the imports. The small model pays
+# TensorFlow's one-time costs first.
 PROGRAM = """
-import gc, json, sys
+import gc, json, os, sys
 import vit_tf
 from pipelines.runs import model_source
 
@@ -26,37 +34,44 @@ def peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
-action, path, fields = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-small = vit_tf.create_model(vit_tf.ViTConfig(**fields | {"layers": 1}))
-vit_tf.save_npz(small, sys.argv[4])
-model_source.open_model(model_source.find(sys.argv[4]))
-gc.collect()  # Keras models are circles, which stay until then.
-before = peak()
-if action == "open":
-    model, _ = model_source.open_model(model_source.find(path))
-else:
-    model = vit_tf.create_model(vit_tf.ViTConfig(**fields))
-    model_source.load(model, model_source.find(path))
-print(json.dumps([peak() - before, 4 * model.count_params()]))
+def measure(action, path):
+    small = folder + "/small.npz"
+    model = vit_tf.create_model(config.replace(layers=1))
+    vit_tf.save_npz(model, small)
+    model_source.open_model(model_source.find(small))
+    gc.collect()  # Keras models are circles, which stay until then.
+    before = peak()
+    if action == "open":
+        model, _ = model_source.open_model(model_source.find(path))
+    else:
+        model = vit_tf.create_model(config)
+        model_source.load(model, model_source.find(path))
+    print(json.dumps([peak() - before, 4 * model.count_params()]), flush=True)
+
+folder, names, actions, fields = sys.argv[1], *map(json.loads, sys.argv[2:])
+config = vit_tf.ViTConfig(**fields)
+for name in names:
+    for action in actions:
+        child = os.fork()
+        if child == 0:
+            measure(action, folder + "/" + name)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
 """
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def measured(tmp_path_factory):
+    """`(source, action)` -> bytes by which memory grew, bytes of the weights."""
     folder = tmp_path_factory.mktemp("memory")
-    model = vit_tf.create_model(vit_tf.ViTConfig(**SIZES))
+    model = vit_tf.create_model(vit_tf.ViTConfig(**FIELDS))
     vit_tf.save_npz(model, folder / "model.npz")
-    for name, layout in list(SOURCES.items())[1:]:
-        conversion.convert(str(folder / "model.npz"), str(folder / name), layout=layout, log=str)
-    return folder
-
-
-@pytest.mark.parametrize("action", ["open", "load"])
-@pytest.mark.parametrize("name", SOURCES)
-def test_memory(files, tmp_path, name, action):
+    model.save(folder / "model.keras")
+    vit_tf.save_safetensors(model, folder / "folder", "huggingface")
+    del model
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM]
-        + [action, str(files / name), json.dumps(SIZES), str(tmp_path / "small.npz")],
+        [sys.executable, "-c", PROGRAM, str(folder)]
+        + [json.dumps(value) for value in (SOURCES, ACTIONS, FIELDS)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -64,7 +79,14 @@ def test_memory(files, tmp_path, name, action):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    grown, weights = json.loads(done.stdout.splitlines()[-1])
+    cases = [(name, action) for name in SOURCES for action in ACTIONS]
+    return dict(zip(cases, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("name", SOURCES)
+def test_memory(measured, name, action):
+    grown, weights = measured[name, action]
     assert weights > 200e6
     # The file has the size of the weights.
     assert grown < (1.3 + 1) * weights, f"{grown / weights:.2f} times the weights"

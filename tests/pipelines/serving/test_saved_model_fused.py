@@ -3,6 +3,7 @@
 import filecmp
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -32,31 +33,43 @@ def ops_in(path):
     return {node.op for node in nodes if node.op.startswith("Vit")}
 
 
-@pytest.fixture
-def no_process(monkeypatch):
+def recorder(loaders):
     """Records the loader that the other process would run."""
-    loaders = []
 
     def call(directory, calls, loader=None):
         loaders.append(loader and os.path.relpath(loader, directory))
         return call_here(directory, calls)
 
-    monkeypatch.setattr(clean_process, "call_signatures", call)
-    return loaders
+    return call
 
 
-def test_the_form_decides_which_ops_are_inside(tmp_path, no_process, monkeypatch):
-    """The environment has no influence."""
+@pytest.fixture
+def no_process(monkeypatch):
+    monkeypatch.setattr(clean_process, "call_signatures", call_here)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A model, its preprocessing, the reports of both forms, the loaders that were used."""
     model, preprocessing = make({}, {"labels": LABELS})
-    monkeypatch.setenv("VIT_OPS", "compiled")
-    portable = saved_model.export(model, preprocessing, tmp_path)
-    monkeypatch.setenv("VIT_OPS", "reference")
-    fused = saved_model.export(model, preprocessing, tmp_path, form="fused")
-    assert no_process == [None, "assets.extra/load_ops.py"]
-    assert sorted(os.listdir(tmp_path)) == ["fused", "portable"]
-    assert ops_in(tmp_path / "portable") == set() and ops_in(tmp_path / "fused") == FUSED_OPS
-    assert portable.loader is None and not (tmp_path / "portable" / "assets.extra").exists()
-    extra = tmp_path / "fused" / "assets.extra"
+    folder, loaders = tmp_path_factory.mktemp("exported"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clean_process, "call_signatures", recorder(loaders))
+        # The form decides which ops are inside; the environment has no influence.
+        patch.setenv("VIT_OPS", "compiled")
+        portable = saved_model.export(model, preprocessing, folder)
+        patch.setenv("VIT_OPS", "reference")
+        fused = saved_model.export(model, preprocessing, folder, form="fused")
+    return model, preprocessing, folder, portable, fused, loaders
+
+
+def test_the_form_decides_which_ops_are_inside(exported):
+    model, preprocessing, folder, portable, fused, loaders = exported
+    assert loaders == [None, "assets.extra/load_ops.py"]
+    assert sorted(os.listdir(folder)) == ["fused", "portable"]
+    assert ops_in(folder / "portable") == set() and ops_in(folder / "fused") == FUSED_OPS
+    assert portable.loader is None and not (folder / "portable" / "assets.extra").exists()
+    extra = folder / "fused" / "assets.extra"
     assert fused.loader == str(extra / "load_ops.py") and "load_ops.py" in str(fused)
     assert len((extra / "load_ops.py").read_text().splitlines()) == 2
     assert filecmp.cmp(extra / "_vit_ops.so", custom_ops.describe()["path"], shallow=False)
@@ -67,10 +80,9 @@ def test_the_form_decides_which_ops_are_inside(tmp_path, no_process, monkeypatch
     assert_close(model, logits, model(preprocessing(images)))
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_without_a_class_token(tmp_path, no_process, policy):
+def test_without_a_class_token(tmp_path, no_process):
     """`attend` is then the gradient of the op, inside the exported file."""
-    model, preprocessing = make({"classifier": "gap", "dtype": policy})
+    model, preprocessing = make({"classifier": "gap", "dtype": "mixed_bfloat16"})
     saved_model.export(model, preprocessing, tmp_path, form="fused")
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 
@@ -110,9 +122,9 @@ def test_both_are_checked_before_one_is_written(tmp_path, monkeypatch, capsys):
     assert os.listdir(tmp_path / "out") == ["fused"]
 
 
-def test_prediction_reads_it(tmp_path, no_process):
-    model, preprocessing = make({}, {"labels": LABELS})
-    saved_model.export(model, preprocessing, tmp_path, form="fused")
+def test_prediction_reads_it(exported, tmp_path):
+    model, preprocessing, folder, *_ = exported
+    shutil.copytree(folder / "fused", tmp_path / "fused")
     found = prediction.find_model(tmp_path)
     assert (found.kind, found.path) == ("saved_model", str(tmp_path / "fused"))
     # The installed library serves it: code inside an export is not run.

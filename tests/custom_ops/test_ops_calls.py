@@ -1,0 +1,133 @@
+"""How a call of a compiled op runs: its threads, its cancellation, and what it reads."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import cancellation
+
+import custom_ops
+from tests.architecture import ROOT
+from tests.custom_ops.compare import attend, draw, each_isa, exact
+
+# Calls kernels in two threads while a third one changes the environment.
+ENVIRONMENT = """
+import os, threading, time
+import tensorflow as tf
+import custom_ops
+
+@tf.function
+def many(qkv):
+    step = lambda i, x: (i + 1, tf.tile(custom_ops.attention(x, 1), [1, 1, 3]))
+    return tf.while_loop(lambda i, _: i < 20_000, step, (0, qkv))[1]
+
+def call():
+    while time.monotonic() < end:
+        many(qkv)
+
+qkv = tf.random.normal([1, 2, 6])
+many(qkv)
+end = time.monotonic() + 4
+threads = [threading.Thread(target=call) for _ in range(2)]
+for thread in threads:
+    thread.start()
+count = 0
+while time.monotonic() < end:
+    os.environ[f"VIT_TEST_{count}"] = "x" * (count % 97)
+    count += 1
+for thread in threads:
+    thread.join()
+print(count)
+"""
+
+
+@pytest.mark.process
+def test_the_environment_may_change_meanwhile():
+    done = subprocess.run(
+        [sys.executable, "-c", ENVIRONMENT], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 1000
+
+
+# Counts the threads of the process that have used the processor while one op ran.
+THREADS = """
+import os, sys
+import tensorflow as tf
+import custom_ops
+
+def seconds():
+    times = {}
+    for task in os.listdir("/proc/self/task"):
+        fields = open(f"/proc/self/task/{task}/stat").read().rpartition(")")[2].split()
+        times[task] = int(fields[11]) + int(fields[12])
+    return times
+
+qkv = tf.random.normal([64, 1024, 3 * 64])
+data = tf.data.Dataset.from_tensors(qkv).map(lambda x: custom_ops.attention(x, 1))
+options = tf.data.Options()
+options.threading.max_intra_op_parallelism = int(sys.argv[1])
+data = data.with_options(options)
+iterator = iter(data.repeat(2))
+next(iterator)
+before = seconds()
+next(iterator)
+after = seconds()
+used = [after[task] - before.get(task, 0) for task in after]
+print(sum(ticks > 0.2 * max(used) for ticks in used))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_op_uses_the_threads_that_it_may_use(count):
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, str(count)],
+        cwd=ROOT,
+        env=os.environ | {"TF_NUM_INTRAOP_THREADS": "2"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == count
+
+
+@pytest.mark.parametrize("shape", [[400, 577, 3 * 64], [1, 12000, 3 * 64]])
+def test_a_cancelled_op_ends_soon(shape):
+    qkv = tf.zeros(shape)
+    function = tf.function(lambda x: custom_ops.attention(x, 1, implementation="compiled"))
+    function = function.get_concrete_function(tf.TensorSpec([None, None, 3 * 64]))
+    function(qkv[:1, :5])  # prepares the graph
+    begin = time.monotonic()
+    function(qkv)
+    whole = time.monotonic() - begin
+
+    manager = cancellation.CancellationManager()
+    cancelled = manager.get_cancelable_function(function)
+    timer = threading.Timer(0.1 * whole, manager.start_cancel)
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(tf.errors.CancelledError):
+        cancelled(qkv)
+    assert time.monotonic() - begin < 0.7 * whole  # a call that is not cancelled takes 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_products_that_overflow_before_they_are_scaled(dtype):
+    """Q k^T is 2e39 times the largest float32, its product with the scale is not."""
+    qkv = np.full([1, 3, 3 * 64], 6e18)
+    qkv[:, :, 128:] = 1
+    qkv = tf.constant(qkv, dtype)
+    cotangent = draw([1, 3, 64], dtype)
+    for _ in each_isa():
+        out, d_qkv = attend("compiled", qkv, 1, cotangent)
+        np.testing.assert_array_equal(exact(out), 1)
+        expected = np.broadcast_to(exact(cotangent).mean(1, keepdims=True), [1, 3, 64])
+        np.testing.assert_allclose(exact(d_qkv)[:, :, 128:], expected, atol=0.02)
+        _, taps = custom_ops.attention_with_taps(qkv, 1, ("class_row",), implementation="compiled")
+        np.testing.assert_allclose(taps["class_row"], np.full([1, 1, 3], 1 / 3), rtol=1e-6)
