@@ -75,9 +75,8 @@ class Library:
 
     def choose_isa(self, name):
         """Sets the instruction set of later calls; "" is the best one. For tests and benchmarks."""
-        for handle in (self.handle, self.xla.handle):
-            if handle:
-                handle.vit_ops_choose_isa(name.encode())
+        for handle in filter(None, (self.handle, self.xla.handle)):
+            handle.vit_ops_choose_isa(name.encode())
 
 
 _lock = threading.Lock()

@@ -8,11 +8,18 @@ import tensorflow as tf
 
 from pipelines.config import override, recipes
 from pipelines.runs import model_source
-from pipelines.runs.workdir import Workdir
 from pipelines.serving import conversion, saved_model
 from pipelines.training import loop
-from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.tiny import arrays, one_device, tiny_experiment, two_replicas
+from tests.pipelines.process import run_here
+from tests.pipelines.tiny import (
+    arrays,
+    assert_same_weights,
+    cut_short,
+    losses,
+    one_device,
+    tiny_experiment,
+    two_replicas,
+)
 
 SHARED = (
     "data.shuffle_window=64",
@@ -50,16 +57,19 @@ def run(request, tmp_path_factory):
     return make, folder
 
 
-@pytest.mark.parametrize(
-    "strategy, parts",
-    [(one_device, 4), (two_replicas, 1), (two_replicas, 2)],
-    ids=["4 parts", "2 replicas", "2 replicas of 2 parts"],
-)
-def test_splits_train_the_same_model(run, tmp_path, strategy, parts):
+@pytest.fixture(scope="module")
+def split_run(run, tmp_path_factory):
+    """The workdir of the same run on two replicas of two micro-batches."""
+    make, _ = run
+    folder = tmp_path_factory.mktemp("families") / "split"
+    loop.train(make("train.accumulate_steps=2"), folder, two_replicas())
+    return folder
+
+
+def test_replicas_and_parts_train_the_same_model(run, split_run):
     """With micro-batches, kernels are standardised once; their gradients are summed before."""
-    make, folder = run
-    loop.train(make(f"train.accumulate_steps={parts}"), tmp_path / "run", strategy())
-    expected, received = arrays(folder), arrays(tmp_path / "run")
+    _, folder = run
+    expected, received = arrays(folder), arrays(split_run)
     largest = max(np.abs(value).max() for value in expected.values())
     for key, value in expected.items():
         if not key.endswith("key/bias"):
@@ -68,36 +78,23 @@ def test_splits_train_the_same_model(run, tmp_path, strategy, parts):
     assert np.abs(begun.head.kernel).max() > 1e-3  # training has changed the head
 
 
-def test_a_checkpoint_of_replicas_becomes_a_file(run, tmp_path):
+def test_a_checkpoint_of_replicas_becomes_a_file(split_run, tmp_path):
     """Checkpoints do not depend on the strategy: those of two replicas load anywhere."""
-    make, _ = run
-    loop.train(make(), tmp_path / "run", two_replicas())
-    expected = arrays(tmp_path / "run")
-    (tmp_path / "run" / "final.npz").unlink()
-    report = conversion.convert(str(tmp_path / "run"), str(tmp_path / "a.npz"), log=str)
+    unfinished = cut_short(split_run, tmp_path / "run", 4)
+    report = conversion.convert(str(unfinished), str(tmp_path / "a.npz"), log=str)
     assert report.passed and report.difference == 0
-    with np.load(tmp_path / "a.npz") as file:
-        for key, value in expected.items():
-            np.testing.assert_array_equal(file[key], value)
+    expected, received = arrays(split_run), arrays(tmp_path, "a.npz")
+    for key, value in expected.items():
+        np.testing.assert_array_equal(received[key], value)
 
 
 def test_resumes_bitwise(run, tmp_path, capsys):
+    """With SGD and momentum."""
     make, folder = run
-    loop.train(make("train.steps=2", "schedule.decay=constant"), tmp_path / "a", one_device())
-    loop.train(make("schedule.decay=constant"), tmp_path / "a", one_device(), extend=True)
+    resumed = cut_short(folder, tmp_path / "run", 2)
+    loop.train(make(), resumed, one_device())
     assert "resuming from step 2" in capsys.readouterr().out
-    loop.train(make("schedule.decay=constant"), tmp_path / "b", one_device())
-    a, b = arrays(tmp_path / "a"), arrays(tmp_path / "b")
-    assert all(a[key].tobytes() == b[key].tobytes() for key in b)
-    assert any(a[key].tobytes() != value.tobytes() for key, value in arrays(folder).items())
-
-
-def test_mixed_precision_and_average(run, tmp_path):
-    make, _ = run
-    experiment = make("model.dtype=mixed_bfloat16", "train.ema_decay=0.9")
-    loop.train(experiment, tmp_path / "run", one_device())
-    losses = [line["loss"] for line in Workdir(tmp_path / "run").read_metrics() if "loss" in line]
-    assert len(losses) == 4 and np.isfinite(losses).all()
+    assert_same_weights(resumed, folder, ["final.npz"])
 
 
 def test_export_holds_standardised_kernels(run, tmp_path):
@@ -120,27 +117,33 @@ def test_export_holds_standardised_kernels(run, tmp_path):
         assert sum(node.op == "Sqrt" for node in nodes) == 0
 
 
-def command(monkeypatch, capsys, cwd, *arguments):
-    return run_here(*arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=cwd)
-
-
 def test_commands_take_the_run(run, monkeypatch, capsys, tmp_path):
     _, folder = run
     for arguments in (
         ["evaluate", "--json", f"--model={folder}", "--set=data.eval_split=test"],
         ["predict", "--json", f"--model={folder}"],
     ):
-        result = command(monkeypatch, capsys, tmp_path, *arguments)
+        result = run_here(*arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert json.loads(result.stdout.splitlines()[0])
 
 
 def test_fine_tuning_begins_with_the_weights(run, tmp_path):
-    """At another image size: a ResNet accepts any size, the positions of a hybrid are resized."""
+    """At another image size: a ResNet accepts any size, the positions of a hybrid are resized.
+
+    In mixed precision and with an average, whose losses stay finite.
+    """
     make, folder = run
     source = model_source.open_model(model_source.find(folder))[0]
-    experiment = make(f"init_from={folder}", "model.image_size=24", "optimizer.learning_rate=0")
+    experiment = make(
+        f"init_from={folder}",
+        "model.image_size=24",
+        "model.dtype=mixed_bfloat16",
+        "optimizer.learning_rate=0",
+        "train.ema_decay=0.9",
+    )
     loop.train(experiment, tmp_path / "run", one_device())
+    assert len(losses(tmp_path / "run")) == 4 and np.isfinite(losses(tmp_path / "run")).all()
     tuned = model_source.open_model(model_source.find(tmp_path / "run"))[0]
     kernel = "conv_root" if make is hybrid else "root"
     old, new = (
@@ -148,29 +151,3 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path):
     )
     np.testing.assert_array_equal(old, new)
     assert not np.any(tuned.head.kernel)
-
-
-@pytest.mark.parametrize(
-    "assignments, words",
-    [
-        (["model.name=BiT-R50x1", "model.heads=3"], ["Unknown model field 'heads'"]),
-        (["model.name=ViT-B/16", "model.stem.width=2"], ["ViT-B/16 has no stem", "width"]),
-        (["model.name=ViT-B/16", "model.width=2"], ["model.width -> model.stem.width"]),
-        (
-            ["model.name=R50+ViT-B/16", "model.stem.stage_depths=0"],
-            ["stage_depths must be at least 1"],
-        ),
-        (["model.name=BiT-R50x1", "model.stage_depths=()"], ["at least one stage"]),
-        (
-            ["model.name=BiT-R50x1", "model.stage_depths=x"],
-            ["model.stage_depths is of type", "'x'"],
-        ),
-        (["model.name=BiT-R50x9"], ["Unknown model 'BiT-R50x9'. Did you mean BiT-R50x"]),
-        (["model.name=R+ViT-Ti/16", "model.image_size=16"], ["smaller than one patch"]),
-    ],
-)
-def test_wrong_fields_are_one_sentence(assignments, words, monkeypatch, capsys, tmp_path):
-    flags = [f"--set={assignment}" for assignment in assignments]
-    result = command(monkeypatch, capsys, tmp_path, "pretrain", "--workdir=run", *flags)
-    assert_user_error(result, *words)
-    assert not (tmp_path / "run").exists()

@@ -1,12 +1,15 @@
 """An experiment that runs in a second, and helpers for its tests."""
 
 import os
+import shutil
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override, recipes
+from pipelines.runs import checkpoints
 from pipelines.runs.strategies import make_strategy
+from pipelines.runs.workdir import Workdir
 
 # All kinds of dropout and augmentation are on, so that a draw that depends on the split is noticed.
 TINY = [
@@ -52,3 +55,30 @@ def arrays(workdir, name="final.npz"):
     """The weights that a run has written, by name."""
     with np.load(os.path.join(workdir, name), allow_pickle=False) as file:
         return dict(file)
+
+
+def losses(workdir):
+    """The logged training losses of a run, in the order of the steps."""
+    return [line["loss"] for line in Workdir(workdir).read_metrics() if "loss" in line]
+
+
+def cut_short(workdir, path, step):
+    """A copy of a run in the state after a power cut right after the checkpoint of `step`."""
+    shutil.copytree(workdir, path)
+    for name in os.listdir(path):
+        if name.startswith(("final", "ema")):
+            os.unlink(path / name)
+    for later in checkpoints.steps(path / "checkpoints"):
+        if later > step:
+            shutil.rmtree(path / "checkpoints" / f"step-{later}")
+    assert checkpoints.newest(path / "checkpoints") == step
+    return path
+
+
+def assert_same_weights(workdir, expected, names=("final.npz", "ema.npz")):
+    """Checks that the weights that two runs have written are bitwise equal."""
+    for name in names:
+        received, wanted = arrays(workdir, name), arrays(expected, name)
+        assert received.keys() == wanted.keys()
+        for key, value in wanted.items():
+            np.testing.assert_array_equal(received[key], value, err_msg=f"{key} of {name}")

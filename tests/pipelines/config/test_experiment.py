@@ -315,11 +315,19 @@ def test_assignment_without_value():
         ("model.stage_depths=1", "'stage_depths' of ViT-B/16. Did you mean stem.stage_depths"),
         ("model.num_classes=3", "Unknown model field 'num_classes'"),
         ("init_weights=newest", "init_weights must be one of final, ema, best"),
+        ("steps=5", "'steps' in --set steps=5. Did you mean train.steps"),
+        ("model.name=BiT-R50x9", "Unknown model 'BiT-R50x9'. Did you mean BiT-R50x"),
+        ("model.name=BiT-R50x1 model.heads=3", "Unknown model field 'heads'"),
+        ("model.name=BiT-R50x1 model.stage_depths=()", "at least one stage"),
+        ("model.name=BiT-R50x1 model.stage_depths=x", "model.stage_depths is of type.*'x'"),
+        ("model.name=R50+ViT-B/16 model.stem.stage_depths=0", "stage_depths must be at least 1"),
+        ("model.name=R+ViT-Ti/16 model.image_size=16", "smaller than one patch"),
     ],
 )
 def test_bad_values_are_one_clear_error(assignment, message):
-    with pytest.raises(UserError, match=message):
-        override(Experiment(), [assignment])
+    with pytest.raises(UserError, match=message) as error:
+        override(Experiment(), assignment.split())
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

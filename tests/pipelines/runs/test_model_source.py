@@ -10,7 +10,7 @@ import tensorflow as tf
 import vit_tf
 from pipelines.runs import model_source
 from pipelines.training import loop
-from tests.pipelines.tiny import one_device, tiny_experiment
+from tests.pipelines.tiny import losses, one_device, tiny_experiment
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 
@@ -19,9 +19,16 @@ from tests.vit_tf.checkpoints import safetensors_models
 def run(tmp_path_factory):
     """The workdir of a finished run."""
     folder = tmp_path_factory.mktemp("runs") / "ended"
-    short = ("train.steps=2", "schedule.warmup_steps=1", "model.dtype=mixed_bfloat16")
-    loop.train(tiny_experiment(*short), folder, one_device())
+    short = ("train.steps=4", "schedule.warmup_steps=1", "data.eval_split=none")
+    kind = ("model.dtype=mixed_bfloat16", "train.loss=sigmoid")
+    loop.train(tiny_experiment(*short, *kind), folder, one_device())
     return folder
+
+
+def test_mixed_precision_trains_and_keeps_float32_weights(run):
+    assert len(losses(run)) == 4 and np.isfinite(losses(run)).all()
+    model, _ = model_source.open_model(model_source.find(run))
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
 @pytest.mark.parametrize("kind", ["workdir", "old workdir", "checkpoint", "npz", "keras"])
@@ -57,6 +64,9 @@ def test_models_open_from_every_source(run, tmp_path, kind):
     np.testing.assert_array_equal(opened(images), model(images))
     assert preprocessing.image_size == (12, 12)
     assert preprocessing.labels == (() if kind == "keras" else tuple("0123456789"))
+    # Of a model that was trained with the sigmoid loss, which a .keras file does not store.
+    probability = preprocessing.to_probabilities(tf.zeros([1, 10]))[0, 0]
+    assert float(probability) == pytest.approx(0.1 if kind == "keras" else 0.5)
     fresh = vit_tf.create_model(model.config, dtype="mixed_bfloat16")
     report = model_source.load(fresh, source, head="keep")
     assert not report.reset

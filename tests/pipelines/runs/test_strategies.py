@@ -40,6 +40,11 @@ def test_a_silent_address_is_given_up(monkeypatch):
             strategies.make_strategy("tpu", tpu=address)
 
 
+def test_an_address_that_refuses_is_no_tpu():
+    with pytest.raises(UserError, match="found no TPU .--tpu=grpc://127.0.0.1:1.*--strategy=auto"):
+        strategies.make_strategy("tpu", tpu="grpc://127.0.0.1:1")
+
+
 def test_a_hanging_search_is_given_up():
     import threading
 

@@ -12,8 +12,8 @@ from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
-from tests.pipelines.tiny import one_device, tiny_experiment
+from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations, finetune
+from tests.pipelines.tiny import cut_short, one_device, tiny_experiment
 
 BEST = 4
 EVERY = (
@@ -34,6 +34,11 @@ def scores(run):
     return {step: read_json(checksums(run, step))["score"] for step in steps}
 
 
+def set_score(run, step, score):
+    path = checksums(run, step)
+    write_json(path, read_json(path) | {"score": score})
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """`plain` and `averaged`: step `BEST` of 12 has the highest score; `unscored`: no scores."""
@@ -41,9 +46,10 @@ def runs(tmp_path_factory):
     for name, more in (("plain", ()), ("averaged", ("train.ema_decay=0.9",))):
         loop.train(tiny_experiment(*EVERY, *more), folder / name, one_device())
         assert scores(folder / name).keys() == {4, 8, 12}
-        path = checksums(folder / name, BEST)
-        write_json(path, read_json(path) | {"score": 1.0})
-    loop.train(tiny_experiment("train.steps=4"), folder / "unscored", one_device())
+        set_score(folder / name, BEST, 1.0)
+    shutil.copytree(folder / "plain", folder / "unscored")
+    for step in (4, 8, 12):
+        set_score(folder / "unscored", step, None)
     return folder
 
 
@@ -87,6 +93,10 @@ def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path):
     source = shutil.copytree(runs / "plain", tmp_path / "source")
     said = f"(best, step {BEST})"
     assert_finetunes_from(command, tmp_path / "run", source, "best", said)
+    # The same command resumes, even after its source was deleted.
+    shutil.rmtree(source)
+    printed = finetune(command, tmp_path / "run", source, "best", 2, "--extend")
+    assert "resuming from step 1" in printed
 
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
@@ -106,8 +116,13 @@ def test_where_there_is_no_best(runs, command, module, source, text):
 
 
 @pytest.mark.parametrize("place", ["before the score", "before the metrics"])
-def test_a_kill_after_an_evaluation_loses_no_score(tmp_path, monkeypatch, place):
+def test_a_kill_after_an_evaluation_loses_no_score(runs, tmp_path, monkeypatch, place):
     """The scored checkpoint is written first; missing results are evaluated again."""
+    run, experiment = cut_short(runs / "plain", tmp_path / "run", 8), tiny_experiment(*EVERY)
+    set_score(run, BEST, evaluations(run)[BEST]["eval_accuracy"])
+    # As before the evaluation at step 8, which comes next.
+    set_score(run, 8, None)
+    Workdir(run).drop_metrics_after(7)
     owner, name, killed_at = {
         "before the score": (CheckpointStore, "save", lambda step, score=None: score and step),
         "before the metrics": (
@@ -126,9 +141,9 @@ def test_a_kill_after_an_evaluation_loses_no_score(tmp_path, monkeypatch, place)
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
-            loop.train(tiny_experiment(*EVERY), tmp_path / "run", one_device())
-    loop.train(tiny_experiment(*EVERY), tmp_path / "run", one_device())
-    logged = evaluations(tmp_path / "run")
-    assert scores(tmp_path / "run") == {step: x["eval_accuracy"] for step, x in logged.items()}
-    lines = Workdir(tmp_path / "run").read_metrics()
-    assert [x["step"] for x in lines if "eval_loss" in x] == [4, 8, 12]
+            loop.train(experiment, run, one_device())
+    loop.train(experiment, run, one_device())
+    logged = evaluations(run)
+    assert scores(run) == {step: x["eval_accuracy"] for step, x in logged.items()}
+    steps = [x["step"] for x in Workdir(run).read_metrics() if "eval_loss" in x]
+    assert steps == [4, 8, 12]

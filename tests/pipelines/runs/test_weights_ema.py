@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -11,13 +10,12 @@ import tensorflow as tf
 from pipelines.runs import model_source
 from pipelines.serving import clean_process
 from pipelines.training import loop
-from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
 from tests.pipelines.serving.exports import call_here
-from tests.pipelines.tiny import one_device, tiny_experiment
+from tests.pipelines.tiny import cut_short, one_device, tiny_experiment
 
 WARM_UP = "schedule.warmup_steps=1"
-RESULTS = ("final.npz", "final.npz.json", "ema.npz", "ema.npz.json")
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +25,9 @@ def runs(tmp_path_factory):
     every = ("train.steps=6", "train.eval_every=3", "train.checkpoint_every=3", WARM_UP)
     average = ("train.ema_decay=0.9", "optimizer.learning_rate=0.05")
     loop.train(tiny_experiment(*every, *average), folder / "ended", one_device())
-    loop.train(tiny_experiment("train.steps=4"), folder / "plain", one_device())
-    shutil.copytree(folder / "ended", folder / "unfinished")
-    for name in RESULTS:
-        (folder / "unfinished" / name).unlink()
-    shutil.rmtree(folder / "unfinished" / "checkpoints" / "step-6")
+    short = ("train.steps=2", "data.eval_split=none", "model.layers=1", WARM_UP)
+    loop.train(tiny_experiment(*short), folder / "plain", one_device())
+    cut_short(folder / "ended", folder / "unfinished", 3)
     return folder
 
 
@@ -65,9 +61,7 @@ def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
 
 def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
     """Every array is bitwise equal, before and after the run has written its results."""
-    shutil.copytree(runs / "ended", tmp_path / "run")
-    for name in RESULTS:
-        (tmp_path / "run" / name).unlink()
+    cut_short(runs / "ended", tmp_path / "run", 6)
     for choice, file in (("ema", "ema.npz"), ("final", "final.npz")):
         from_checkpoint = model_source.find(tmp_path / "run", choice)
         written = model_source.find(runs / "ended", choice)
@@ -94,7 +88,7 @@ def test_predict(runs, command):
     assert lines["by flag"] == lines["by name"] != lines["final"]
 
 
-def test_export(runs, command, monkeypatch, tmp_path):
+def test_an_export_has_the_average_and_no_choice(runs, command, monkeypatch, tmp_path):
     monkeypatch.setattr(clean_process, "call_signatures", call_here)
     result = command("export", "--model=unfinished", "--weights=ema", f"--output={tmp_path}")
     assert result.returncode == 0, result.stderr
@@ -107,12 +101,14 @@ def test_export(runs, command, monkeypatch, tmp_path):
         logits[choice] = model(preprocessing(images)).numpy()
     np.testing.assert_allclose(served["logits"], logits["ema"], rtol=0, atol=1e-5)
     assert np.abs(logits["ema"] - logits["final"]).max() > 1e-2
+    for path in (tmp_path, tmp_path / "portable"):
+        result = command("predict", f"--model={path}", "--weights=ema")
+        assert_user_error(result, f"{path} is not a workdir")
 
 
 def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path):
-    source = shutil.copytree(runs / "unfinished", tmp_path / "source")
     said = "(average at step 3)"
-    assert_finetunes_from(command, tmp_path / "run", source, "ema", said)
+    assert_finetunes_from(command, tmp_path / "run", runs / "unfinished", "ema", said)
 
 
 @pytest.mark.parametrize("module", ["evaluate", "predict", "export", "finetune"])
@@ -139,19 +135,9 @@ def test_without_a_source_there_is_no_choice(command, module):
     assert_user_error(command(module, "--weights=mean"), "weights", "ema")
 
 
-def test_an_exported_model_has_no_average(runs, command, monkeypatch, tmp_path):
-    monkeypatch.setattr(clean_process, "call_signatures", call_here)
-    command("export", "--model=plain", f"--output={tmp_path}")
-    for path in (tmp_path, tmp_path / "portable"):
-        result = command("predict", f"--model={path}", "--weights=ema")
-        assert_user_error(result, f"{path} is not a workdir")
-
-
 def test_a_damaged_checkpoint_is_not_the_average(runs, command, tmp_path):
     """The newest undamaged one is used, as for the weights; without one there is no model."""
-    shutil.copytree(runs / "ended", tmp_path / "run")
-    for name in RESULTS:
-        (tmp_path / "run" / name).unlink()
+    cut_short(runs / "ended", tmp_path / "run", 6)
     for step, answer in ((6, "3"), (3, None)):
         folder = tmp_path / "run" / "checkpoints" / f"step-{step}"
         data = next(path for path in folder.iterdir() if ".data-" in path.name)
@@ -163,12 +149,3 @@ def test_a_damaged_checkpoint_is_not_the_average(runs, command, tmp_path):
             assert json.loads(result.stdout)["loss"] == pytest.approx(logged, rel=1e-6)
         else:
             assert_user_error(result, "no model at")
-
-
-@pytest.mark.process
-def test_as_a_process(runs):
-    flags = ["--model=unfinished", "--weights=ema", "--json"]
-    result = run_command("evaluate", *flags, cwd=runs)
-    assert result.returncode == 0, result.stderr
-    logged = evaluations(runs / "unfinished")[3]["eval_loss"]
-    assert json.loads(result.stdout)["loss"] == pytest.approx(logged, rel=1e-6)

@@ -1,7 +1,5 @@
 """Checks for every choice of `--weights`."""
 
-import shutil
-
 import numpy as np
 
 from pipelines.runs import model_source
@@ -17,23 +15,25 @@ def evaluations(workdir):
     return {x["step"]: x for x in Workdir(workdir).read_metrics() if "eval_loss" in x}
 
 
-def assert_finetunes_from(command, run, source, choice, said):
-    """Fine-tunes into `run` from the weights `choice` of workdir `source`, then deletes `source`.
+def finetune(command, run, source, choice, steps, *more):
+    """Fine-tunes into `run`; returns what the command prints.
 
     Args:
         command: the fixture of that name.
-        run, source: paths.
+        run, source: paths of workdirs.
         choice: value of `--weights`.
-        said: text that the command prints about the weights.
+        steps: of training, which keep the weights.
+        more: flags.
     """
+    flags = [*as_flags(*UNCHANGED, f"train.steps={steps}"), f"--workdir={run}", *more]
+    result = command("finetune", *flags, f"--init_from={source}", f"--weights={choice}")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
-    def finetune(steps, *more):
-        flags = [*as_flags(*UNCHANGED, f"train.steps={steps}"), f"--workdir={run}", *more]
-        result = command("finetune", *flags, f"--init_from={source}", f"--weights={choice}")
-        assert result.returncode == 0, result.stderr
-        return result.stdout
 
-    assert said in finetune(1)
+def assert_finetunes_from(command, run, source, choice, said):
+    """Checks that a run begins with weights of `source`, and that the command prints `said`."""
+    assert said in finetune(command, run, source, choice, 1)
     experiment = Workdir(run).read_experiment()
     assert (experiment.init_from, experiment.init_weights) == (str(source), choice)
     expected, _ = model_source.open_model(model_source.find(source, choice))
@@ -41,6 +41,3 @@ def assert_finetunes_from(command, run, source, choice, said):
     for a, b in zip(trained.weights, expected.weights, strict=True):
         if "head" not in a.path:
             np.testing.assert_array_equal(a, b)
-    # The same command resumes, even after its source was deleted.
-    shutil.rmtree(source)
-    assert "resuming from step 1" in finetune(2, "--extend")

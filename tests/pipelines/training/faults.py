@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import numpy as np
 import tensorflow as tf
@@ -10,16 +9,16 @@ import tensorflow as tf
 import vit_tf
 from pipelines.data import batch_listing, pipeline
 from pipelines.data.sources.open import open_source
-from pipelines.runs import checkpoints
 from pipelines.runs.strategies import make_strategy
 from pipelines.training import loop
 from pipelines.training.train_data import TrainData
-from tests.pipelines.tiny import arrays, tiny_experiment
+from tests.pipelines.tiny import tiny_experiment
 from vit_tf.layers import dropout, encoder
 
 # Deterministic, because runs are compared bit for bit. A log line every 4 steps, so that several
-# steps run in one loop on the device.
+# steps run in one loop on the device. One block, because compiling takes most of the time.
 COMMON = (
+    "model.layers=1",
     "data.eval_split=none",
     "train.deterministic=true",
     "train.ema_decay=0.9",
@@ -100,25 +99,23 @@ def records(run):
         return [json.loads(line) for line in file]
 
 
-def assert_same_results(run, expected):
-    for name in ("final.npz", "ema.npz"):
-        received, wanted = arrays(run, name), arrays(expected, name)
-        assert received.keys() == wanted.keys()
-        for key, value in wanted.items():
-            np.testing.assert_array_equal(received[key], value, err_msg=key)
-
-
-def make_trainer(strategy, experiment):
-    """`(trainer, data)` with the initial weights of a run; no dataset is open."""
+def train_data(experiment):
+    """The training data of an experiment, as `loop.train` opens them."""
     source = open_source(experiment.data.name, experiment.data.train_split)
-    trainer = loop.build_trainer(experiment, experiment.model.config(source.num_classes), strategy)
-    trainer.ema.initialize()
-    data = TrainData(
+    return TrainData(
         source=source,
         sampling=experiment.sampling(),
         augmentation=experiment.data.augmentation(),
         preprocessing=experiment.preprocessing(source.labels),
     )
+
+
+def make_trainer(strategy, experiment):
+    """`(trainer, data)` with the initial weights of a run; no dataset is open."""
+    data = train_data(experiment)
+    model_config = experiment.model.config(data.source.num_classes)
+    trainer = loop.build_trainer(experiment, model_config, strategy)
+    trainer.ema.initialize()
     return trainer, data
 
 
@@ -134,12 +131,3 @@ def train_by_hand(strategy, experiment, plan, folder):
     vit_tf.save_npz(trainer.model, folder / "final.npz")
     with trainer.ema.swapped_in():
         vit_tf.save_npz(trainer.model, folder / "ema.npz")
-
-
-def cut(run, after):
-    """Restores a run to its state right after the checkpoint of a step."""
-    for step in checkpoints.steps(run / "checkpoints"):
-        if step > after:
-            shutil.rmtree(run / "checkpoints" / f"step-{step}")
-    for name in ("final.npz", "ema.npz"):
-        os.unlink(run / name)

@@ -18,12 +18,18 @@ from tests.pipelines.tiny import tiny_experiment
 from tests.pipelines.training.faults import STRATEGIES
 
 STEPS = 12
-on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
+on_one_device = pytest.mark.parametrize("share_of_waiting", ["one"], indirect=True)
 
 
-def share_of_waiting(strategy, source_seconds, step_seconds):
-    """The fraction of time that one loop of `STEPS` steps on the device waits for data."""
-    experiment = tiny_experiment()
+@pytest.fixture(scope="module", params=STRATEGIES)
+def share_of_waiting(request):
+    """`share_of_waiting(source_seconds, step_seconds)`, for each strategy.
+
+    It returns the fraction of time that one loop of `STEPS` steps on the device waits for data, if
+    the source and the step take these times for a batch.
+    """
+    strategy = STRATEGIES[request.param]()
+    experiment = tiny_experiment("model.layers=1")
     trainer = loop.build_trainer(experiment, experiment.model.config(10), strategy)
     replicas = strategy.num_replicas_in_sync
     rows = experiment.train.batch_size // replicas
@@ -34,10 +40,11 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
         "position": np.arange(rows, dtype=np.int32),
         "weight": np.ones([rows], np.float32),
     }
+    seconds = {"source": 0.0, "step": 0.0}
 
     def produce():
         while True:
-            time.sleep(source_seconds / replicas)
+            time.sleep(seconds["source"] / replicas)
             yield batch
 
     signature = {key: tf.TensorSpec(value.shape, value.dtype) for key, value in batch.items()}
@@ -52,7 +59,7 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
         """Adds computing time, after the batch of the replica has arrived."""
 
         def slowly(images):
-            time.sleep(step_seconds)
+            time.sleep(seconds["step"])
             return images
 
         image = tf.numpy_function(slowly, [batch["image"]], tf.float32)
@@ -60,44 +67,49 @@ def share_of_waiting(strategy, source_seconds, step_seconds):
         return replica_step({**batch, "image": image})
 
     trainer.replica_step = slow_step
-    trainer.train_dataset = strategy.distribute_datasets_from_function(dataset)
-    trainer.train(tf.constant(1))
-    trainer.data_wait.assign(1000.0)  # each loop starts from 0
-    begin = time.perf_counter()
-    trainer.train(tf.constant(STEPS))
-    assert trainer.step.numpy() == STEPS + 1
-    return trainer.data_wait.numpy() / (time.perf_counter() - begin)
+
+    def share(source_seconds, step_seconds):
+        seconds.update(source=source_seconds, step=step_seconds)
+        trainer.train_dataset = strategy.distribute_datasets_from_function(dataset)
+        trainer.train(tf.constant(1))
+        trainer.data_wait.assign(1000.0)  # each loop starts from 0
+        begin, step = time.perf_counter(), trainer.step.numpy()
+        trainer.train(tf.constant(STEPS))
+        assert trainer.step.numpy() == step + STEPS
+        return trainer.data_wait.numpy() / (time.perf_counter() - begin)
+
+    return share
 
 
-@on_both_strategies
-def test_a_slow_source_is_waited_for(strategy):
-    assert 0.5 < share_of_waiting(STRATEGIES[strategy](), 0.2, 0.0) <= 1.0
+def test_a_slow_source_is_waited_for(share_of_waiting):
+    assert 0.5 < share_of_waiting(0.2, 0.0) <= 1.0
 
 
-@on_both_strategies
-def test_a_slow_step_does_not_wait(strategy):
-    assert 0 <= share_of_waiting(STRATEGIES[strategy](), 0.0, 0.2) < 0.2
+def test_a_slow_step_does_not_wait(share_of_waiting):
+    assert 0 <= share_of_waiting(0.0, 0.2) < 0.2
 
 
-def test_what_computing_hides_is_no_waiting():
+@on_one_device
+def test_what_computing_hides_is_no_waiting(share_of_waiting):
     """The source needs 0.1 s for a batch, and the step takes 0.2 s."""
-    assert share_of_waiting(STRATEGIES["one"](), 0.1, 0.2) < 0.2
+    assert share_of_waiting(0.1, 0.2) < 0.2
 
 
-def test_what_computing_does_not_hide_is_waiting():
+@on_one_device
+def test_what_computing_does_not_hide_is_waiting(share_of_waiting):
     """0.4 s for a batch; a step of 0.2 s hides half of it, so half of the time is waiting."""
-    assert 0.25 < share_of_waiting(STRATEGIES["one"](), 0.4, 0.2) < 0.7
+    assert 0.25 < share_of_waiting(0.4, 0.2) < 0.7
 
 
-@pytest.mark.parametrize("deterministic", ["false", "true"])
-def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, deterministic):
-    """A complete run, also with op determinism, in which TensorFlow has no clock."""
+def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys):
+    """A complete run with op determinism, in which TensorFlow has no clock; the others have one."""
     slow_down_reading(monkeypatch, 0.5)
     monkeypatch.setattr(progress, "_JUDGED_SECONDS", 0.5)
     experiment = tiny_experiment(
+        "model.layers=1",
         "data.eval_split=none",
         "data.shuffle_window=16",
-        f"train.deterministic={deterministic}",
+        "train.deterministic=true",
         "train.steps=8",
         "train.log_every=2",
     )

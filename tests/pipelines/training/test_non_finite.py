@@ -1,7 +1,6 @@
 """Losses and gradients that are not finite: the cause is found, recorded and acted upon."""
 
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -16,15 +15,12 @@ from pipelines.runs.workdir import Workdir
 from pipelines.training import loop, non_finite
 from pipelines.training.find_non_finite import find_non_finite
 from pipelines.training.train_step import Trainer
-from tests.pipelines.process import run_command
-from tests.pipelines.tiny import as_flags
+from tests.pipelines.tiny import assert_same_weights, cut_short
 from tests.pipelines.training.faults import (
     BAD,
     EXPLODING,
     STRATEGIES,
-    assert_same_results,
     break_block,
-    cut,
     experiment_with,
     ids_of,
     make_trainer,
@@ -40,7 +36,7 @@ on_both_strategies = pytest.mark.parametrize("strategy", STRATEGIES)
 
 @on_both_strategies
 def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
-    experiment = experiment_with()
+    experiment = experiment_with("train.loss=sigmoid")
     spoil(monkeypatch, ids_of(experiment, BAD)[3:4])
     trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
     trainer.open_dataset(data.dataset)
@@ -65,16 +61,10 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     assert trainer.step.numpy() == BAD + 2 and not trainer.halted.numpy()
     moved = [np.abs(old - new).max() for old, new in zip(before[5:9], state()[5:9], strict=True)]
     assert min(moved) > 0
-
-
-@on_both_strategies
-def test_a_loss_out_of_range_is_enough(strategy):
-    """The gradient of a sigmoid loss is at most 1, however large a finite logit is."""
-    experiment = experiment_with("train.loss=sigmoid")
-    trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
+    # A loss out of range is enough: the gradient of a sigmoid loss is at most 1, however large a
+    # finite logit is.
     (bias,) = (v for v in trainer.model.trainable_variables if v.path.endswith("head/bias"))
     bias.assign(tf.fill([10], 3e38))
-    trainer.open_dataset(data.dataset)
     trainer.train(tf.constant(1))
     loss, norm = trainer.last_loss_and_norm.numpy()
     assert trainer.halted.numpy() and np.isinf(loss) and np.isfinite(norm)
@@ -96,20 +86,32 @@ def test_the_step_compiles_with_xla():
         np.testing.assert_array_equal(variable.numpy(), old)
 
 
-@on_both_strategies
-def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strategy):
-    experiment = experiment_with()
+def count_traces(monkeypatch):
+    """A list that gets an element whenever the step of a replica is traced."""
+    traces, replica_step = [], Trainer.replica_step
+
+    def counted(self, batch):
+        traces.append(self)
+        return replica_step(self, batch)
+
+    monkeypatch.setattr(Trainer, "replica_step", counted)
+    return traces
+
+
+def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, monkeypatch):
+    """On two replicas of two micro-batches."""
+    experiment, run = experiment_with("model.layers=2"), tmp_path / "run"
     break_block(monkeypatch, nan_forward)
     with pytest.raises(RunError) as error:
-        loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+        loop.train(experiment, run, STRATEGIES["mirrored"]())
     layer, variable = "block_1/mlp", "head/bias"
     assert str(error.value).startswith(
         f"The loss is not finite at step {BAD}, first in the output of layer {layer} and in the "
         f"gradient of {variable}. Lower optimizer.learning_rate, lengthen schedule.warmup_steps, "
         "or look at the images. With train.non_finite=skip or rewind the run goes on."
     )
-    assert str(tmp_path / "run" / "non_finite.jsonl") in str(error.value)
-    (record,) = records(tmp_path / "run")
+    assert str(run / "non_finite.jsonl") in str(error.value)
+    (record,) = records(run)
     ids = ids_of(experiment, BAD)
     source = open_source("digits", experiment.data.train_split)
     indices = pipeline.train_indices(source, experiment.sampling(), BAD)
@@ -119,15 +121,37 @@ def test_stop_names_layer_variable_step_and_images(tmp_path, monkeypatch, strate
     expected = {"step": BAD, "batch": BAD, "what": "layer", "action": "stop"}
     expected |= {"layer": layer, "variable": variable, "loss": "nan", "gradient_norm": "nan"}
     assert expected.items() <= record.items()
-    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [4]
-    assert not (tmp_path / "run" / "final.npz").exists()
+    assert checkpoints.steps(run / "checkpoints") == [4]
+    assert not (run / "final.npz").exists()
+
+    traces = count_traces(monkeypatch)
+    experiment = experiment_with("model.layers=2", "train.non_finite=skip")
+    assert loop.train(experiment, run, STRATEGIES["mirrored"]())["step"] == 12
+    assert len(traces) == 2, "the step was compiled again"
+    assert [x["action"] for x in records(run)] == ["stop", "skip"]
+    lines = Workdir(run).read_metrics()
+    assert [line.get("skipped") for line in lines] == [None, 1, None]
+    assert all(2.0 < line["loss"] < 2.6 for line in lines)
+
+
+def halt(workdir, experiment, loss_and_norm, change=lambda model: None):
+    """Calls the policy as after a step `BAD` with this loss and norm, without training."""
+    trainer, data = make_trainer(STRATEGIES["one"](), experiment)
+    change(trainer.model)
+    trainer.step.assign(BAD)
+    trainer.halted.assign(True)
+    trainer.last_loss_and_norm.assign(loss_and_norm)
+    workdir.mkdir()
+    run, action = Workdir(workdir), experiment.train.non_finite
+    policy = non_finite.NonFinitePolicy(action, trainer, store=None, run=run, data=data)
+    return policy.recover(BAD)
 
 
 def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
     """The loss is finite; in backward order the head and the last norm come before the fault."""
     break_block(monkeypatch, nan_backward, "block_0")
     with pytest.raises(RunError, match=f"The gradient norm is not finite at step {BAD}, first in"):
-        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+        halt(tmp_path / "run", experiment_with("model.layers=2"), [2.3, np.nan])
     (record,) = records(tmp_path / "run")
     assert record["what"] == "gradient" and np.isfinite(record["loss"])
     assert (record["layer"], record["variable"]) == (
@@ -150,166 +174,156 @@ def test_what_the_data_bring_with_them(tmp_path, monkeypatch, value, key, what, 
     ids = ids_of(experiment_with(), BAD)
     spoil(monkeypatch, [ids[11]], value, key)
     with pytest.raises(RunError, match=f"The loss is not finite at step {BAD}, first in"):
-        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
+        halt(tmp_path / "run", experiment_with(), [np.nan, np.nan])
     (record,) = records(tmp_path / "run")
     assert (record["what"], record["layer"], record["ids"]) == (what, layer, ids)
     assert record["shown_by"] == (ids[8:] if what == "loss" else [ids[11]])
 
 
-def test_weights_that_explode_in_a_process(tmp_path):
-    """The error names them; skipping steps cannot repair weights."""
-    result = run_command(
-        "pretrain",
-        *as_flags(*EXPLODING, "data.eval_split=none", "train.non_finite=skip"),
-        "--workdir",
-        tmp_path / "run",
-        cwd=tmp_path,
+def test_skipping_cannot_repair_weights(tmp_path):
+    def explode(model):
+        model.patch_embedding.kernel.assign(model.patch_embedding.kernel * np.inf)
+
+    message = (
+        f"is not finite at step {BAD}, first in the weight patch_embedding/kernel. Skipping cannot "
+        "repair weights"
     )
-    assert result.returncode == 1, result.stdout + result.stderr
-    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and "Traceback" not in result.stderr
-    assert "is not finite at step 1, first in the weight patch_embedding/kernel." in lines[0]
-    assert "Skipping cannot repair weights" in lines[0]
+    with pytest.raises(RunError, match=message):
+        halt(tmp_path / "run", experiment_with("train.non_finite=skip"), [np.nan] * 2, explode)
     (record,) = records(tmp_path / "run")
     assert record["layer"] == "patch_embedding" and record["action"] == "stop"
     assert record["shown_by"] == []
 
 
-@on_both_strategies
-def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, capsys, strategy):
-    experiment = experiment_with("train.non_finite=skip")
-    traces = []
-    replica_step = Trainer.replica_step
+def test_a_full_disk_does_not_hide_what_was_found(tmp_path, monkeypatch):
+    spoil(monkeypatch, ids_of(experiment_with(), BAD)[:1])
 
-    def counted(self, batch):
-        traces.append(tf.distribute.get_replica_context().replica_id_in_sync_group)
-        return replica_step(self, batch)
+    def full(self, values):
+        raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        spoil(patch, ids_of(experiment, BAD)[3:4])
-        patch.setattr(Trainer, "replica_step", counted)
-        loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
-    output = capsys.readouterr().out
-    assert f"skipping step {BAD}" in output and "skipped 1 step " in output
-    replicas = {"one": 1, "mirrored": 2}[strategy]
-    assert len(traces) == replicas, "the step was compiled again"
-    (record,) = records(tmp_path / "run")
-    assert (record["step"], record["what"], record["action"]) == (BAD, "image", "skip")
-
-    plan = [(0, 0, BAD), (BAD + 1, BAD + 1, 11 - BAD)]
-    train_by_hand(STRATEGIES[strategy](), experiment, plan, tmp_path / "expected")
-    assert_same_results(tmp_path / "run", tmp_path / "expected")
-
-    lines = Workdir(tmp_path / "run").read_metrics()
-    assert [line["step"] for line in lines] == [4, 8, 12]
-    assert [line.get("skipped") for line in lines] == [None, 1, None]
-    # The mean is over the three valid steps: log 10 and a little more, as in other runs here.
-    assert all(2.0 < line["loss"] < 2.6 for line in lines)
+    monkeypatch.setattr(Workdir, "append_non_finite", full)
+    with pytest.raises(RunError, match=r"first in the input images\. Cannot write .* disk is full"):
+        halt(tmp_path / "run", experiment_with("train.non_finite=skip"), [np.nan, np.nan])
 
 
-@pytest.mark.parametrize("action", ["skip", "rewind"])
-def test_a_run_that_goes_on_reads_no_window_again(tmp_path, monkeypatch, action):
-    """After three bad steps only their own rows are read additionally."""
-    experiment = experiment_with(f"train.non_finite={action}", "data.shuffle_window=8192")
-    source = open_source(experiment.data.name, experiment.data.train_split)
-    rows = []
-    read = type(source).read
+def count_rows(monkeypatch, experiment):
+    """A list of the numbers of rows that each read of the training data reads."""
+    source_class = type(open_source(experiment.data.name, experiment.data.train_split))
+    rows, read = [], source_class.read
 
     def counted(self, ranges):
         rows.append(sum(stop - start for start, stop in ranges))
         return read(self, ranges)
 
-    bad = [2, BAD, 9]
-    spoil(monkeypatch, [ids_of(experiment, batch)[3] for batch in bad])
-    monkeypatch.setattr(type(source), "read", counted)
-    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
-    assert [x["batch"] for x in records(tmp_path / "run")] == bad
-    # A window is the whole split, and the next one is read ahead. For each bad batch its rows are
-    # read, and up to 16 rows between two of them; TensorBoard shows 16 images.
-    batch_size = experiment.train.batch_size
-    assert sum(rows) <= 2 * source.num_examples + len(bad) * 17 * batch_size + 16, rows
+    monkeypatch.setattr(source_class, "read", counted)
+    return rows
 
 
-def test_a_skip_survives_a_restart_between_two_log_lines(tmp_path, monkeypatch):
-    """The checkpoint is saved after the skip and before the log line that counts it."""
-    spoil(monkeypatch, ids_of(experiment_with(), 4))
+def assert_no_window_was_read_again(rows, bad_batches):
+    """Windows are the whole split, and the next one is read ahead.
+
+    For each bad batch its rows are read additionally, and up to 16 rows between two of them;
+    TensorBoard shows 16 images.
+    """
+    examples, batch_size = 1297, 16
+    assert examples <= sum(rows) <= 2 * examples + bad_batches * 17 * batch_size + 16, rows
+
+
+def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, capsys):
+    """Also after a restart from a checkpoint between the skip and the log line that counts it."""
     experiment = experiment_with(
-        "train.non_finite=skip", "train.checkpoint_every=3", "train.keep_last=9"
+        "train.non_finite=skip",
+        "train.checkpoint_every=7",
+        "train.keep_last=9",
+        "data.shuffle_window=8192",
     )
-    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
-    shutil.copytree(tmp_path / "run", tmp_path / "again")
-    cut(tmp_path / "again", after=6)
-    loop.train(experiment, tmp_path / "again", STRATEGIES["one"]())
-    assert_same_results(tmp_path / "again", tmp_path / "run")
+    run, again = tmp_path / "run", tmp_path / "again"
+    with monkeypatch.context() as patch:
+        spoil(patch, ids_of(experiment, BAD)[3:4])
+        rows, traces = count_rows(patch, experiment), count_traces(patch)
+        loop.train(experiment, run, STRATEGIES["one"]())
+        assert len(traces) == 1, "the step was compiled again"
+        assert_no_window_was_read_again(rows, 1)
+        loop.train(experiment, cut_short(run, again, BAD + 1), STRATEGIES["one"]())
+    output = capsys.readouterr().out
+    assert f"skipping step {BAD}" in output and "skipped 1 step " in output
+    (record,) = records(run)
+    assert (record["step"], record["what"], record["action"]) == (BAD, "image", "skip")
+
+    plan = [(0, 0, BAD), (BAD + 1, BAD + 1, 11 - BAD)]
+    train_by_hand(STRATEGIES["one"](), experiment, plan, tmp_path / "expected")
+    assert_same_weights(run, tmp_path / "expected")
+    assert_same_weights(again, run)
+
+    lines = Workdir(run).read_metrics()
+    assert [line["step"] for line in lines] == [4, 8, 12]
+    assert [line.get("skipped") for line in lines] == [None, 1, None]
+    # The mean is over the three valid steps: log 10 and a little more, as in other runs here.
+    assert all(2.0 < line["loss"] < 2.6 for line in lines)
     kept = ("step", "loss", "skipped", "gradient_norm")
     first, second = (
-        [{key: line.get(key) for key in kept} for line in Workdir(tmp_path / name).read_metrics()]
-        for name in ("run", "again")
+        [{key: line.get(key) for key in kept} for line in Workdir(path).read_metrics()]
+        for path in (run, again)
     )
-    assert first == second and first[1]["skipped"] == 1
+    assert first == second
 
 
 @on_both_strategies
 def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, strategy):
-    """Batch 6 is bad, and batch 9, which comes after the rewind, is bad too."""
-    experiment = experiment_with("train.non_finite=rewind", "train.log_every=2")
-    spoil(monkeypatch, [ids_of(experiment, BAD)[3], ids_of(experiment, 9)[12]])
-    loop.train(experiment, tmp_path / "run", STRATEGIES[strategy]())
+    """Batch 2 is bad before the first checkpoint; 9 and 12 are bad after it."""
+    experiment = experiment_with(
+        "train.non_finite=rewind", "train.log_every=2", "data.shuffle_window=8192"
+    )
+    bad = [2, 9, 12]
+    run, again = tmp_path / "run", tmp_path / "again"
+    with monkeypatch.context() as patch:
+        spoil(patch, [ids_of(experiment, batch)[3] for batch in bad])
+        rows = count_rows(patch, experiment)
+        loop.train(experiment, run, STRATEGIES[strategy]())
+    assert_no_window_was_read_again(rows, len(bad))
     output = capsys.readouterr().out
-    assert "rewinding to step 4, which goes on with batch 7" in output
-    assert "rewinding to step 4, which goes on with batch 10" in output
-    # Step 4 reads batch 7, 5 reads 8, 6 reads 9, which is bad; then step 4 reads batch 10 and so
-    # on.
-    found = [(x["step"], x["batch"], x["action"]) for x in records(tmp_path / "run")]
-    assert found == [(6, 6, "rewind"), (6, 9, "rewind")]
-    # Step 6 was logged three times; two of these lines were removed.
-    lines = Workdir(tmp_path / "run").read_metrics()
+    for step, batch in ((0, 3), (4, 10), (4, 13)):
+        assert f"rewinding to step {step}, which goes on with batch {batch}\n" in output
+    # Step 0 reads batch 3, and so on; step 6 reads batch 9, which is bad. Then step 4 reads batch
+    # 10, and step 6 reads 12, which is bad. Then step 4 reads batch 13, and so on.
+    found = [(x["step"], x["batch"], x["action"]) for x in records(run)]
+    assert found == [(2, 2, "rewind"), (6, 9, "rewind"), (6, 12, "rewind")]
+    # Steps that were logged more than once have one line.
+    lines = Workdir(run).read_metrics()
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
     assert all(2.0 < line["loss"] < 2.6 for line in lines)
-
-    plan = [(0, 0, 4), (4, 10, 8)]
-    train_by_hand(STRATEGIES[strategy](), experiment, plan, tmp_path / "expected")
-    assert_same_results(tmp_path / "run", tmp_path / "expected")
     if strategy == "one":
+        plan = [(0, 3, 4), (4, 13, 8)]
+        train_by_hand(STRATEGIES["one"](), experiment, plan, tmp_path / "expected")
+        assert_same_weights(run, tmp_path / "expected")
         # A restart from a checkpoint after the rewind uses the shifted data.
-        shutil.copytree(tmp_path / "run", tmp_path / "again")
-        cut(tmp_path / "again", after=8)
-        loop.train(experiment, tmp_path / "again", STRATEGIES[strategy]())
-        assert_same_results(tmp_path / "again", tmp_path / "run")
-        assert len(records(tmp_path / "again")) == 2
+        loop.train(experiment, cut_short(run, again, 8), STRATEGIES["one"]())
+        assert_same_weights(again, run)
+        assert len(records(again)) == 3
 
 
-def test_a_rewind_without_a_checkpoint_goes_back_to_the_start(tmp_path, monkeypatch):
-    """This includes a restart, and weights that were loaded from another model."""
-    experiment = experiment_with("train.non_finite=rewind", "train.checkpoint_every=0")
-    spoil(monkeypatch, ids_of(experiment, 2)[:1])
-    loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
-    assert [(x["step"], x["batch"]) for x in records(tmp_path / "run")] == [(2, 2)]
-    plan = [(0, 3, 12)]
-    train_by_hand(STRATEGIES["one"](), experiment, plan, tmp_path / "expected")
-    assert_same_results(tmp_path / "run", tmp_path / "expected")
-
-
-def test_a_rewind_from_weights_that_diverged(tmp_path):
+def test_a_rewind_from_weights_that_diverged(tmp_path, monkeypatch):
     """The update of step 0 makes weights that must not be saved; its loss came before."""
+    monkeypatch.setattr(non_finite, "LIMIT", 3)
     experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
     message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
-    with pytest.raises(RunError, match=f"{message}.* 10 rewinds to step 0 have not helped"):
+    with pytest.raises(RunError, match=f"{message}.* 3 rewinds to step 0 have not helped"):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = records(tmp_path / "run")
-    assert [x["batch"] for x in found] == list(range(11))
-    assert [x["action"] for x in found] == ["rewind"] * 10 + ["stop"]
+    assert [x["batch"] for x in found] == list(range(4))
+    assert [x["action"] for x in found] == ["rewind"] * 3 + ["stop"]
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [0]
 
 
-def test_a_rewind_comes_before_an_evaluation(tmp_path):
+def test_a_rewind_comes_before_an_evaluation(tmp_path, monkeypatch):
     """The weights diverged between two checkpoints."""
+    monkeypatch.setattr(non_finite, "LIMIT", 2)
     experiment = experiment_with(
         *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
     )
-    with pytest.raises(RunError, match="after step 0, .* 10 rewinds to step 0 have not helped"):
+    with pytest.raises(RunError, match="after step 0, .* 2 rewinds to step 0 have not helped"):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
-    assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 10 + ["stop"]
+    assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 2 + ["stop"]
     assert Workdir(tmp_path / "run").read_metrics() == []
 
 
@@ -328,15 +342,6 @@ def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
     assert [line["skipped"] for line in lines] == [3, 3]
     assert all(2.0 < line["loss"] < 2.6 for line in lines)
     assert checkpoints.newest(tmp_path / "run" / "checkpoints") == 8
-
-
-def test_a_run_that_stopped_may_go_on_skipping(tmp_path, monkeypatch):
-    spoil(monkeypatch, ids_of(experiment_with(), BAD)[:1])
-    with pytest.raises(RunError):
-        loop.train(experiment_with(), tmp_path / "run", STRATEGIES["one"]())
-    experiment = experiment_with("train.non_finite=skip")
-    assert loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())["step"] == 12
-    assert [x["action"] for x in records(tmp_path / "run")] == ["stop", "skip"]
 
 
 def test_checkpoints_of_before_are_refused_clearly(tmp_path):
@@ -371,14 +376,3 @@ def test_a_full_disk_leaves_the_lines_before(tmp_path, monkeypatch):
             run.append_non_finite({"step": 2})
     run.append_non_finite({"step": 3})
     assert records(tmp_path) == [{"step": 1}, {"step": 3}]
-
-
-def test_a_full_disk_does_not_hide_what_was_found(tmp_path, monkeypatch):
-    spoil(monkeypatch, ids_of(experiment_with(), 0)[:1])
-
-    def full(self, values):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Workdir, "append_non_finite", full)
-    with pytest.raises(RunError, match=r"first in the input images\. Cannot write .* disk is full"):
-        loop.train(experiment_with("train.non_finite=skip"), tmp_path / "run", STRATEGIES["one"]())
