@@ -123,8 +123,17 @@ Array array_of(ffi::AnyBuffer buffer) {
           "A buffer"};
 }
 
+// XLA passes known dimensions; to the checks of the ops, a negative one is unknown.
+absl::Status check_buffer(const Array& buffer) {
+  for (int64_t n : buffer.dims) {
+    if (n < 0) return invalid("A buffer has a dimension below 0: ", n, ".");
+  }
+  return check_size(buffer);
+}
+
 // Checks that the buffer of an output is what the op writes, and sets output->data.
 absl::Status take_buffer(const Array& buffer, Array* output) {
+  TF_RETURN_IF_ERROR(check_buffer(buffer));
   TF_RETURN_IF_ERROR(check_size(*output));
   TF_RETURN_IF_ERROR(check_type(output->name, buffer, output->type));
   TF_RETURN_IF_ERROR(check_shape(output->name, buffer.dims, "its result", output->dims));
@@ -149,7 +158,7 @@ absl::Status call(ffi::ThreadPool* pool, ffi::Dictionary attributes, ffi::Remain
     const auto buffer = arguments.get<ffi::AnyBuffer>(i);
     if (buffer.has_error()) return invalid(buffer.error().message());
     inputs.push_back(array_of(buffer.value()));
-    TF_RETURN_IF_ERROR(check_size(inputs.back()));
+    TF_RETURN_IF_ERROR(check_buffer(inputs.back()));
   }
   TF_RETURN_IF_ERROR(body.check(inputs, &outputs));
   if (results.size() != outputs.size()) {

@@ -24,7 +24,9 @@ from tests.checkout import ROOT
 
 FOLDER = ROOT / "build" / "kernel_tests"
 FAILURES = ROOT / "build" / "fuzz"
-FUZZERS = ("attention_fuzz", "patch_embed_fuzz")
+# The fuzzer of the handlers that XLA calls: it needs TensorFlow's headers and library.
+XLA_FUZZER = "xla_handlers_fuzz"
+FUZZERS = ("attention_fuzz", "patch_embed_fuzz", XLA_FUZZER)
 CLANG = "clang++ is missing, or its sanitizers are: apt-get install -y clang libclang-rt-dev"
 # CPU flags of each instruction set, from the best one down.
 _CPU_FLAGS = {
@@ -128,19 +130,41 @@ def build(mode, programs):
             name = f"{pathlib.PurePath(source).stem}-{isa}"
             ours.append(unit_of(source, name, flags))
 
+    handlers, tensorflow = [], []
+    if XLA_FUZZER in programs:
+        [unit], tensorflow = _handlers(gcc)
+        flags = (*unit.flags, *mode.flags)
+        handlers = [dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags)]
+        i = list(programs).index(XLA_FUZZER)
+        ours[i] = dataclasses.replace(ours[i], includes=unit.includes)
+
     compiler = _clang() if mode.clang else gcc
     objects = _compile(gcc, plain, ROOT / "build" / "ops")
-    objects |= _compile(compiler, ours, FOLDER)
+    objects |= _compile(compiler, ours + handlers, FOLDER)
     shared = [str(objects[unit]) for unit in [*plain, *ours[len(programs) :]]]
     paths = {}
     for name, unit in zip(programs, ours, strict=False):
         link = ["-fsanitize=fuzzer", *mode.link] if name in FUZZERS else mode.link
         paths[name] = FOLDER / f"{name}-{mode.name}"
         command = [*compiler.command, "-o", str(paths[name]), str(objects[unit]), *shared]
+        if name == XLA_FUZZER:
+            command += [*(str(objects[unit]) for unit in handlers), *tensorflow]
         done = subprocess.run([*command, "-pthread", *link], capture_output=True, text=True)
         if done.returncode:
             raise build_plan.BuildError(f"Could not link {name}:\n{done.stderr[-2000:]}")
     return paths
+
+
+def _handlers(gcc):
+    """The unit of the handlers, in a list, and the flags that link TensorFlow."""
+    target = build_plan.probe()
+    units = build_plan.plan(target, gcc)["xla"]
+    link = target["tensorflow"]["link"]
+    folders = [flag[2:] for flag in link if flag.startswith("-L")]
+    return (
+        [unit for unit in units if unit.source == "xla/handlers.cc"],
+        [*link, *(f"-Wl,-rpath,{folder}" for folder in folders)],
+    )
 
 
 def run(mode, arguments, timeout=600):

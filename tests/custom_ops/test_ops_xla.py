@@ -1,5 +1,6 @@
 """The compiled ops inside `jit_compile=True`, and what happens without the library for XLA."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -14,7 +15,7 @@ import tensorflow as tf
 import custom_ops
 from custom_ops import dispatch, library_file, loader
 from tests.checkout import ROOT
-from tests.custom_ops.compare import attend, compiled_ops, draw, draw_uint8, embed, tables
+from tests.custom_ops.compare import attend, compiled_ops, draw, draw_uint8, each_isa, embed, tables
 from tests.vit_tf import tiny
 from vit_tf.layers.dropout import RandomContext
 
@@ -106,6 +107,26 @@ def test_patches_of_every_dtype_are_extracted():
         return [custom_ops.extract_patches(x, 2) for x in images]
 
     assert_same_bits(tf.function(extract, jit_compile=True)(), extract())
+
+
+def test_every_instruction_set():
+    """The library for XLA has its own kernels, and the choice is made for both."""
+    qkv, images, weights = (
+        draw([2, 23, 36]),
+        draw_uint8([2, 11, 8, 3]),
+        tables([2, 11, 8, 3], 4, "float32"),
+    )
+
+    def both(qkv, images):
+        return attend(None, qkv, 3, tf.ones([2, 23, 12])), embed(None, images, weights, {}, None)[
+            :2
+        ]
+
+    function = tf.function(both, jit_compile=True)
+    for isa in each_isa():
+        handle = loader.library().xla.handle
+        assert json.loads(handle.vit_ops_isa_report())["chosen"] == isa
+        assert_same_bits(function(qkv, images), both(qkv, images))
 
 
 def test_nothing_and_sizes_of_one():
