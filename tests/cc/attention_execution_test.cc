@@ -1,5 +1,7 @@
 // How attention runs: the number of threads changes no bit, scratch is small, and calls without
 // scratch fail.
+#include <algorithm>
+
 #include "tests/cc/attention_run.h"
 
 namespace {
@@ -35,6 +37,49 @@ void test_threads() {
       });
     }
   }
+}
+
+// The units and the cycles of the kernels of a call, which runs on one thread.
+struct Work {
+  int64_t most_units = 0;
+  double cycles = 0;
+  vit::ParallelFor parallel_for() {
+    return {[](void* pool, int64_t total, int64_t cost, vit::RangeBody body, void* argument) {
+              Work& self = *static_cast<Work*>(pool);
+              self.most_units = std::max(self.most_units, total);
+              self.cycles += static_cast<double>(total) * static_cast<double>(cost);
+              body(argument, 0, total);
+            },
+            this};
+  }
+};
+
+// Work for 32 threads, and costs by which they are used: ViT-B/16 at batch 1, and a bias that many
+// windows share.
+void test_units() {
+  Random random(5);
+  const AttentionCase image = make(random, DType::kFloat32, vit::sequence_shape(1, 197, 12, 64));
+  AttentionCase windows = make(random, DType::kFloat32, vit::sequence_shape(256, 49, 3, 32));
+  shape_bias(windows, 7);
+  for_each_isa([&] {
+    testing("units: %s", isa());
+    AttentionRun run(image, 0);
+    Work forward, backward, bias;
+    run.forward(forward.parallel_for());
+    run.backward(backward.parallel_for());
+    EXPECT(forward.most_units >= 32, "forward has %lld units",
+           static_cast<long long>(forward.most_units));
+    EXPECT(backward.most_units >= 32, "backward has %lld units",
+           static_cast<long long>(backward.most_units));
+    AttentionRun many(windows, 0);
+    many.forward(vit::serial());
+    many.bias_gradient(bias.parallel_for());
+    EXPECT(bias.most_units >= 32, "the gradient of the bias has %lld units",
+           static_cast<long long>(bias.most_units));
+    const double products = 2.0 * 256 * 3 * 49 * 49 * 32;
+    EXPECT(bias.cycles > products / 32 && bias.cycles < products,
+           "the gradient of the bias has %g cycles for %g products", bias.cycles, products);
+  });
 }
 
 void test_scratch() {
@@ -82,6 +127,7 @@ void test_scratch() {
 
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "threads")) test_threads();
+  if (wanted(argc, argv, "units")) test_units();
   if (wanted(argc, argv, "scratch")) test_scratch();
   return finish();
 }
