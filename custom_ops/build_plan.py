@@ -84,9 +84,16 @@ def isas(compiler):
     return [name for name, flags in sets.items() if _accepts(compiler.command, tuple(flags))]
 
 
+def built_isas(compiler):
+    """`isas` as VIT_BUILT_ISAS of custom_ops/cpu/isa.h: a bit for each set."""
+    built = isas(compiler)
+    return sum(1 << index for index, isa in enumerate(sources()["ISA_COPTS"]) if isa in built)
+
+
 @functools.cache
 def _accepts(command, flags):
-    arguments = [*command, *flags, "-fsyntax-only", "-x", "c++", os.devnull]
+    # For another processor, clang only warns of flags that it does not use.
+    arguments = [*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]
     return not flags or subprocess.run(arguments, capture_output=True).returncode == 0
 
 
@@ -103,7 +110,7 @@ def plan(target, compiler):
         Python module "kernels" and "module". A product that cannot be built here has an empty list.
     """
     lists, built = sources(), isas(compiler)
-    mask = sum(1 << index for index, isa in enumerate(lists["ISA_COPTS"]) if isa in built)
+    mask = built_isas(compiler)
     kernels = [
         Unit(
             source,

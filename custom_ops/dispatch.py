@@ -93,10 +93,8 @@ def _choose(choice, source):
                 "'reference' to do without."
             )
         return "reference"
-    if os.environ.get(ISA_VARIABLE):
-        error = state.isa_report().get("error")
-        if error:
-            raise ValueError(f"{ISA_VARIABLE}={os.environ[ISA_VARIABLE]}: {error}")
+    if state.isa_error:
+        raise ValueError(state.isa_error)
     return "compiled"
 
 

@@ -59,6 +59,7 @@ class Library:
         broken: whether a library exists and cannot be loaded, or could not be built.
         path: of the library, broken or not.
         handle: ctypes handle, to call the functions of `library_info.cc`.
+        isa_error: the problem with `VIT_ISA` when the library was loaded, with its value.
         xla: the library for XLA.
     """
 
@@ -67,6 +68,7 @@ class Library:
     broken: bool = False
     path: str | None = None
     handle: ctypes.CDLL | None = None
+    isa_error: str | None = None
     xla: XlaLibrary = XlaLibrary(reason="the compiled ops are not used")
 
     def isa_report(self) -> dict:
@@ -74,9 +76,15 @@ class Library:
         return json.loads(self.handle.vit_ops_isa_report()) if self.handle else {}
 
     def choose_isa(self, name):
-        """Sets the instruction set of later calls; "" is the best one. For tests and benchmarks."""
+        """Sets the instruction set of later calls; "" is the best one. For tests and benchmarks.
+
+        Raises:
+            ValueError: if the name is unknown, or this processor does not have the set.
+        """
         for handle in filter(None, (self.handle, self.xla.handle)):
-            handle.vit_ops_choose_isa(name.encode())
+            handle.vit_ops_choose_isa.restype = ctypes.c_char_p
+            if error := handle.vit_ops_choose_isa(name.encode()):
+                raise ValueError(f"choose_isa({name!r}): {error.decode()}")
 
 
 _lock = threading.Lock()
@@ -129,7 +137,10 @@ def _without_autograph(function):
 
 def _load_all():
     found = _try_to_load()
-    return found if found.ops is None else dataclasses.replace(found, xla=_load_for_xla(found.path))
+    if found.ops is None:
+        return found
+    error = found.isa_report().get("error")
+    return dataclasses.replace(found, isa_error=error, xla=_load_for_xla(found.path))
 
 
 def _load_for_xla(ops_path):
@@ -140,13 +151,15 @@ def _load_for_xla(ops_path):
     """
     import tensorflow as tf
 
-    places = [ops_path] if ops_path else library_file.candidates()
-    present = [str(path) for path in map(library_file.for_xla, places) if path.exists()]
-    if not present:
+    if ops_path is None:
+        return XlaLibrary(
+            reason="this program had loaded the compiled ops of another installation before"
+        )
+    path = str(library_file.for_xla(ops_path))
+    if not os.path.exists(path):
         return XlaLibrary(reason=f"no library for XLA has been built. Build it with `{REBUILD}`")
-    [path, *_] = present
     reason = library_file.why_unusable(path, tf.__version__)
-    if reason is None and ops_path and library_file.other_sources(path, ops_path):
+    if reason is None and library_file.other_sources(path, ops_path):
         reason = f"{path} was built from other sources than {ops_path}"
     if reason is None:
         try:

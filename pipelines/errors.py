@@ -26,7 +26,7 @@ class Interrupted(Exception):
 def first_line(error):
     """Returns the first line of a `tf.errors.OpError` message, without details of the graph."""
     message = re.sub(r"\{\{.*?\}\}\s*", "", error.message)
-    if uncompiled := re.search(r"No registered '(Vit\w+)' OpKernel for XLA", message):
+    if uncompiled := re.search(r"No registered '(Vit\w+)' OpKernel for XLA_CPU_JIT", message):
         return (
             f"A function that was traced with the compiled op {uncompiled[1]} is used under "
             "jit_compile=True, but there is no library for XLA: build it with "

@@ -38,7 +38,7 @@ def main(values, arguments):
     if experiment.init_from is None:
         experiment = dataclasses.replace(experiment, init_from=SHIPPED)
     if values.dry_run:
-        print(dry_run(experiment, workdir, strategy, values.extend))
+        dry_run(experiment, workdir, strategy, values.extend)
     else:
         train(experiment, workdir, strategy, values.extend)
 

@@ -21,7 +21,7 @@ def main(values, arguments):
     from pipelines.training.loop import train
 
     if values.dry_run:
-        print(dry_run(experiment, workdir, strategy, values.extend))
+        dry_run(experiment, workdir, strategy, values.extend)
     else:
         train(experiment, workdir, strategy, values.extend)
 

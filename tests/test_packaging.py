@@ -63,8 +63,7 @@ def test_wheel_has_every_module_and_asset(tmp_path):
         if path.is_file() and (path.suffix in (".py", ".css", ".typed") or "assets" in path.parts)
     }
     # The sources of the ops, which a rebuild needs; tests/custom_ops tests the built files.
-    lists = ("HEADERS", "OP_HEADERS", "KERNELS", "ISA_KERNELS", "OPS", "MODULE", "MODULE_HEADERS")
-    sources = ["sources.bzl"] + [file for name in lists for file in build_plan.sources()[name]]
+    sources = ["sources.bzl", *build_plan.source_files()]
     expected |= {f"custom_ops/{file}" for file in sources}
 
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]

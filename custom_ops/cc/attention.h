@@ -39,8 +39,9 @@ struct AttentionBias {
 // The scale of q k^T if the caller sets none: 1 / sqrt(head_size).
 double default_attention_scale(int64_t head_size);
 
-// The part of the scale that q is multiplied by before the product with k, so that q k^T does not
-// overflow where scaled logits do not: a power of two in [2^-32, 1], which rounds nothing.
+// The part of the scale that q is multiplied by before the product with k, so that for scales from
+// 2^-32 on q k^T does not overflow where scaled logits do not: a power of two in [2^-32, 1], which
+// rounds only what becomes subnormal.
 double query_factor(double scale);
 
 // Whether a problem can have this scale: it must be finite and above 0, because the running maximum

@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,32 +20,38 @@ int named_isa(const char* name) {
   return -1;
 }
 
-// Which instruction set is in use. Both fields are written and read as atomics.
-struct Choice {
-  int isa;
-  const char* error;
-};
-
-Choice choice_of(const char* name) {
+int best_isa() {
   int best = kIsaCount - 1;
   while (best > 0 && !isa_available(static_cast<Isa>(best))) --best;
-  // An empty value counts as unset, so that `VIT_ISA= command` unsets it for one command.
-  if (!name || !*name) return {best, nullptr};
-  const int isa = named_isa(name);
-  if (isa < 0) {
-    return {best,
-            "VIT_ISA is unknown. Use one of baseline, avx2, avx512, avx512_bf16, or unset it."};
-  }
-  if (!isa_available(static_cast<Isa>(isa))) {
-    return {best,
-            "VIT_ISA names an instruction set that this processor or this build does not have. "
-            "Unset it, or use a lower one of baseline, avx2, avx512, avx512_bf16."};
-  }
-  return {isa, nullptr};
+  return best;
 }
 
-// Initialised when the library loads.
-Choice chosen = choice_of(getenv("VIT_ISA"));
+// Sets `isa` to the set of a name; an empty name means the best one. Returns the problem, or null.
+const char* find_isa(const char* name, int* isa) {
+  *isa = *name ? named_isa(name) : best_isa();
+  if (*isa < 0) {
+    return "This instruction set is unknown. Use one of baseline, avx2, avx512, avx512_bf16.";
+  }
+  if (!isa_available(static_cast<Isa>(*isa))) {
+    return "This processor or this build does not have the instruction set. Use a lower one of "
+           "baseline, avx2, avx512, avx512_bf16.";
+  }
+  return nullptr;
+}
+
+// The problem with VIT_ISA, if there is one: see isa_error.
+char error_at_load[256] = "";
+
+// The set in use, read and written as an atomic. Initialised when the library loads. An empty value
+// counts as unset, so that `VIT_ISA= command` unsets it for one command.
+int chosen = [] {
+  const char* name = getenv("VIT_ISA");
+  int isa;
+  const char* error = find_isa(name ? name : "", &isa);
+  if (!error) return isa;
+  snprintf(error_at_load, sizeof error_at_load, "VIT_ISA=%.64s: %s", name, error);
+  return best_isa();
+}();
 
 #if defined(__x86_64__)
 // __builtin_cpu_supports does not know F16C in every compiler.
@@ -76,14 +83,15 @@ bool isa_available(Isa isa) {
   return false;
 }
 
-Isa current_isa() { return static_cast<Isa>(__atomic_load_n(&chosen.isa, __ATOMIC_RELAXED)); }
+Isa current_isa() { return static_cast<Isa>(__atomic_load_n(&chosen, __ATOMIC_RELAXED)); }
 
-const char* isa_error() { return __atomic_load_n(&chosen.error, __ATOMIC_RELAXED); }
+const char* isa_error() { return *error_at_load ? error_at_load : nullptr; }
 
-void choose_isa(const char* name) {
-  const Choice choice = choice_of(name);
-  __atomic_store_n(&chosen.isa, choice.isa, __ATOMIC_RELAXED);
-  __atomic_store_n(&chosen.error, choice.error, __ATOMIC_RELAXED);
+const char* choose_isa(const char* name) {
+  int isa;
+  const char* error = find_isa(name, &isa);
+  if (!error) __atomic_store_n(&chosen, isa, __ATOMIC_RELAXED);
+  return error;
 }
 
 }  // namespace vit

@@ -29,12 +29,12 @@ bool isa_available(Isa isa);
 // unknown or not available here is ignored, and `isa_error` reports it.
 Isa current_isa();
 
-// The problem with the chosen name as a static string, or null if there is none.
+// The problem with VIT_ISA when the library was loaded, with its value; null if there is none.
 const char* isa_error();
 
-// Chooses the instruction set of later calls as VIT_ISA does, so that a test can run each one. Null
-// and "" mean the best.
-void choose_isa(const char* name);
+// Chooses the instruction set of later calls by its name, so that a test can run each one; "" means
+// the best. Returns null, or the problem, and then changes nothing.
+const char* choose_isa(const char* name);
 
 }  // namespace vit
 

@@ -6,7 +6,7 @@
 
 #include "custom_ops/cpu/blocking.h"
 
-// With AddressSanitizer there is a gap after each piece that must not be touched.
+// With AddressSanitizer (of clang) there is a gap after each piece that must not be touched.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define VIT_SCRATCH_GAP 64

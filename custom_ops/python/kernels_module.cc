@@ -73,8 +73,9 @@ PYBIND11_MODULE(_vit_kernels, m) {
   m.def(
       "choose_isa",
       [](const std::string& name) {
-        vit::choose_isa(name.c_str());
-        vit::check_isa();
+        if (const char* error = vit::choose_isa(name.c_str())) {
+          throw py::value_error("choose_isa(" + vit::repr(py::str(name)) + "): " + error);
+        }
       },
       arg("name"), "Sets the instruction set of later calls; \"\" is the best one here.");
   m.def("available_isas", &vit::available_isas,

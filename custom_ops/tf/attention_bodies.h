@@ -207,9 +207,9 @@ class AttentionTaps : public AttentionBody {
     }
     void* taps[3];
     for (int i = 0; i < 3; ++i) taps[i] = outputs[i].elements() ? outputs[i].data : nullptr;
-    return attention_taps(
-        {problem(inputs), inputs[first_own()].data, rows_, columns_, taps[0], taps[1], taps[2]},
-        execution);
+    return attention_taps({problem(inputs), inputs[first_own()].data, taps[1] ? rows_ : 0,
+                           taps[1] ? columns_ : 0, taps[0], taps[1], taps[2]},
+                          execution);
   }
 
  private:

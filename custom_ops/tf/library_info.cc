@@ -28,9 +28,9 @@ constexpr int kStampPrefix = sizeof("VIT_OPS_BUILD_INFO:") - 1;
 // instruction sets, the hash of the sources.
 VIT_EXPORT const char* vit_ops_build_info() { return kStamp + kStampPrefix; }
 
-// Chooses the instruction set of later calls; "" is the best one here. A wrong name is reported by
-// vit_ops_isa_report.
-VIT_EXPORT void vit_ops_choose_isa(const char* name) { vit::choose_isa(name); }
+// Chooses the instruction set of later calls; "" is the best one here. Returns the problem, or
+// null.
+VIT_EXPORT const char* vit_ops_choose_isa(const char* name) { return vit::choose_isa(name); }
 
 // JSON: the instruction sets that this processor can run, the one in use, and the problem with
 // VIT_ISA or null. Valid until the next call in the same thread.

@@ -178,6 +178,14 @@ class PatchEmbedImagesGrad : public PatchEmbedGradient {
  public:
   static constexpr char kName[] = "VitPatchEmbedImagesGrad";
   PatchEmbedImagesGrad() : PatchEmbedGradient(/*images=*/0) {}
+
+  template <typename Context>
+  absl::Status init(Context* c) {
+    TF_RETURN_IF_ERROR(PatchEmbedGradient::init(c));
+    if (is_float(image_type_)) return absl::OkStatus();
+    return invalid("I must be a float type. Received: ", tensorflow::DataTypeString(image_type_),
+                   ".");
+  }
 };
 
 // The gradients of the bias and of the optional tables. The inputs are d_tokens and the tables.

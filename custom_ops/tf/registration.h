@@ -18,9 +18,12 @@
 
 namespace vit {
 
-// Whether no other copy of this library had kernels of this op for this kind of device. Each copy
-// has its own map, because the library is compiled with -fvisibility=hidden.
-inline bool is_first_copy(const std::string& op, const std::string& device) {
+// Whether no other copy of this library had kernels of this op for this kind of device. The
+// attention ops belong together, because the gradients and taps read the statistics of
+// VitAttention, and another copy may define them in another way. Each copy has its own map, because
+// the library is compiled with -fvisibility=hidden.
+inline bool is_first_copy(std::string op, const std::string& device) {
+  if (op.rfind("VitAttention", 0) == 0) op = "VitAttention";
   static std::map<std::pair<std::string, std::string>, bool> known;
   const auto [entry, added] = known.try_emplace({op, device}, true);
   if (added) {

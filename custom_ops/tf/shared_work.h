@@ -16,7 +16,7 @@ namespace vit {
 // To schedule a task for another thread costs about a microsecond, plus the time until it starts.
 // So chunks have at least this many cycles.
 constexpr int64_t kCyclesPerChunk = 50'000;
-// A call that is cancelled ends when its chunks do: after some 30 ms.
+// A call that is cancelled ends when its chunks do: after some 30 ms, unless one unit takes longer.
 constexpr int64_t kMostCyclesPerChunk = 100'000'000;
 
 // Whether a call has been cancelled; null if it cannot be.

@@ -123,8 +123,7 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
     The type of the field decides how a value is read: `none` for an optional field, `224` or
     `224,160` for sizes. If `model.name` changes, the sizes are those of the new model, not those
     that the recipe set, except `model.image_size`; fields that the new model does not have are
-    dropped. If `data.name`
-    changes, the splits are chosen again for the new data set.
+    dropped. If `data.name` changes, the splits are chosen again for the new data set.
 
     Raises:
         UserError: for an unknown path (the message has similar names), an unreadable value, a value

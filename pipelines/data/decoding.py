@@ -19,7 +19,7 @@ _BLACK = -1.0
 
 def parallel_calls():
     """The number of images that a pipeline decodes at the same time: one per core."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def decode_error(image_bytes):

@@ -17,7 +17,7 @@ from vit_tf import cost
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
 
-def dry_run(experiment, workdir, strategy, extend=False) -> str:
+def dry_run(experiment, workdir, strategy, extend=False):
     """Describes the run that `loop.train` would start; writes nothing to the workdir.
 
     Built-in data sets are prepared if they are missing, as for training.
@@ -25,20 +25,20 @@ def dry_run(experiment, workdir, strategy, extend=False) -> str:
     Args:
         experiment, workdir, strategy, extend: as for `loop.train`.
 
-    Returns:
-        The configuration as JSON, with every field of the model, its size and cost, and the shapes
-        of the first batch, or the reason why there are no data.
+    Prints the configuration as JSON, with every field of the model, its size and cost, and the
+    shapes of the first batch.
 
     Raises:
-        UserError: for wrong input, as `loop.train`.
+        UserError: for wrong input, as `loop.train`; if only the data are wrong, after printing the
+            rest.
     """
-    run, lines = Workdir(workdir), []
+    run, lines, wrong_data = Workdir(workdir), [], None
     try:
         splits = choose_splits(experiment.data, lines.append)
         experiment = dataclasses.replace(experiment, data=splits)
         data, _ = open_data(experiment, run)
     except DataError as error:
-        classes, batch = None, f"none: {error}"
+        classes, wrong_data = None, error
     else:
         run.check(experiment, data.source.manifest(), extend)
         classes, batch = data.source.num_classes, _first_batch(data, lines.append)
@@ -49,7 +49,7 @@ def dry_run(experiment, workdir, strategy, extend=False) -> str:
         lines.append(f"starts from: {source.name}")
     config = experiment.model.config(classes or 0)
     check_input(experiment.train, config, strategy.num_replicas_in_sync)
-    return "\n".join(
+    text = "\n".join(
         [
             _readable(_resolved(experiment, config)),
             *lines,
@@ -57,9 +57,12 @@ def dry_run(experiment, workdir, strategy, extend=False) -> str:
             + ("" if classes else ", without a head: the number of classes comes from the data"),
             *_costs(experiment, config, strategy.num_replicas_in_sync),
             f"devices: {describe(strategy)}",
-            f"first batch: {batch}",
         ]
     )
+    print(text)
+    if wrong_data is not None:
+        raise wrong_data
+    print(f"first batch: {batch}")
 
 
 def _costs(experiment, config, replicas):

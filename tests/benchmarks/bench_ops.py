@@ -122,7 +122,7 @@ class Table:
         self.threads, self.rounds, self.rows = threads, rounds, []
 
     def row(self, name, ours, theirs, operations, wanted, torch=None, most_rounds=None):
-        """Times two or three contestants in turn.
+        """Times two or three implementations in turn.
 
         Args:
             name: name of the row.
@@ -132,17 +132,17 @@ class Table:
             torch: optional `Torch`, loaded with the same work.
             most_rounds: maximum rounds of a slow row.
         """
-        contestants = {"ours": lambda: _time(ours), "tensorflow": lambda: _time(theirs)}
+        candidates = {"ours": lambda: _time(ours), "tensorflow": lambda: _time(theirs)}
         if torch:
-            contestants["pytorch"] = torch.time
-        seconds = {key: [] for key in contestants}
+            candidates["pytorch"] = torch.time
+        seconds = {key: [] for key in candidates}
         for _ in range(2):
             ours(), theirs()
         for turn in range(min(self.rounds, most_rounds or self.rounds)):
-            # The first contestant changes, so that none always finds the same caches.
-            keys = list(contestants)
+            # The first one changes, so that none always finds the same caches.
+            keys = list(candidates)
             for key in keys[turn % len(keys) :] + keys[: turn % len(keys)]:
-                seconds[key].append(contestants[key]())
+                seconds[key].append(candidates[key]())
         row = {"name": name, "threads": self.threads, "wanted": wanted}
         for key, times in seconds.items():
             low, median, high = statistics.quantiles(times, n=4)

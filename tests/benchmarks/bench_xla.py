@@ -69,14 +69,14 @@ def measure(name, function, inputs, rounds):
         # Each is traced by its first call, inside the block.
         reference = tf.function(lambda *x: function(*x), jit_compile=True)
         expected = tf.nest.flatten(reference(*inputs))
-    contestants = [tf.function(function, jit_compile=True), reference, tf.function(function)]
-    for contestant in contestants:
+    candidates = [tf.function(function, jit_compile=True), reference, tf.function(function)]
+    for contestant in candidates:
         for actual, other in zip(tf.nest.flatten(contestant(*inputs)), expected, strict=True):
             error = np.abs(actual - other).max()
             assert error <= CLOSE * np.abs(other).max() + 1e-12, f"{name}: differs by {error}"
-    best = [np.inf] * len(contestants)
+    best = [np.inf] * len(candidates)
     for _ in range(rounds):
-        for i, contestant in enumerate(contestants):
+        for i, contestant in enumerate(candidates):
             start = time.perf_counter()
             tf.nest.flatten(contestant(*inputs))[0].numpy()
             best[i] = min(best[i], time.perf_counter() - start)

@@ -13,7 +13,7 @@ import custom_ops
 import vit_tf
 
 _TORCH = {tf.float32: "float32", tf.bfloat16: "bfloat16"}
-# Largest difference between contestants, as a fraction of the largest number.
+# Largest difference between implementations, as a fraction of the largest number.
 _CLOSE = {tf.float32: 1e-5, tf.bfloat16: 2e-2}
 
 
@@ -175,4 +175,6 @@ def _check(name, ours, theirs, dtype):
         one, other = (tf.cast(x, tf.float64).numpy() for x in (one, other))
         error = np.abs(one - other).max() / np.abs(other).max()
         if not error <= _CLOSE[dtype]:
-            raise SystemExit(f"error: {name}: the contestants differ by {error:.1e} of the largest")
+            raise SystemExit(
+                f"error: {name}: the implementations differ by {error:.1e} of the largest"
+            )

@@ -54,23 +54,28 @@ struct Work {
   }
 };
 
-// Work for 32 threads, and costs by which they are used: ViT-B/16 at batch 1, and a bias that many
-// windows share.
+// Work for 32 threads, and costs by which they are used: ViT-Ti/16, -S/16 and -B/16 at batch 1, and
+// a bias that many windows share.
 void test_units() {
   Random random(5);
-  const AttentionCase image = make(random, DType::kFloat32, vit::sequence_shape(1, 197, 12, 64));
   AttentionCase windows = make(random, DType::kFloat32, vit::sequence_shape(256, 49, 3, 32));
   shape_bias(windows, 7);
   for_each_isa([&] {
     testing("units: %s", isa());
-    AttentionRun run(image, 0);
-    Work forward, backward, bias;
-    run.forward(forward.parallel_for());
-    run.backward(backward.parallel_for());
-    EXPECT(forward.most_units >= 32, "forward has %lld units",
-           static_cast<long long>(forward.most_units));
-    EXPECT(backward.most_units >= 32, "backward has %lld units",
-           static_cast<long long>(backward.most_units));
+    for (DType type : {DType::kFloat32, DType::kBfloat16}) {
+      for (int64_t heads : {3, 6, 12}) {
+        const AttentionCase image = make(random, type, vit::sequence_shape(1, 197, heads, 64));
+        AttentionRun run(image, 0);
+        Work forward, backward;
+        run.forward(forward.parallel_for());
+        run.backward(backward.parallel_for());
+        EXPECT(forward.most_units >= 32, "forward of %lld heads has %lld units",
+               static_cast<long long>(heads), static_cast<long long>(forward.most_units));
+        EXPECT(backward.most_units >= 32, "backward of %lld heads has %lld units",
+               static_cast<long long>(heads), static_cast<long long>(backward.most_units));
+      }
+    }
+    Work bias;
     AttentionRun many(windows, 0);
     many.forward(vit::serial());
     many.bias_gradient(bias.parallel_for());

@@ -93,7 +93,7 @@ void for_each_isa(const Body& body) {
     vit::choose_isa(vit::isa_name(isa));
     body();
   }
-  vit::choose_isa(nullptr);
+  vit::choose_isa("");
 }
 inline const char* isa() { return vit::isa_name(vit::current_isa()); }
 

@@ -46,7 +46,7 @@ class Input {
   // Selects one of the instruction sets that are tested.
   void pick_isa() {
     const vit::Isa isa = static_cast<vit::Isa>(pick(0, vit::kIsaCount - 1));
-    vit::choose_isa(isa_tested(isa) ? vit::isa_name(isa) : nullptr);
+    vit::choose_isa(isa_tested(isa) ? vit::isa_name(isa) : "");
   }
 
  private:

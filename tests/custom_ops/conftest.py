@@ -1,5 +1,7 @@
 """Fixtures for all tests of the ops."""
 
+import os
+
 import pytest
 
 from custom_ops import loader
@@ -7,10 +9,10 @@ from custom_ops import loader
 
 @pytest.fixture(autouse=True)
 def best_isa():
-    """Restores the best instruction set after a test that chose another one."""
+    """Restores the instruction set after a test that chose another one."""
     yield
     if loader.is_compiled():
-        loader.library().choose_isa("")
+        loader.library().choose_isa(os.environ.get("VIT_ISA", ""))
 
 
 @pytest.fixture(params=["reference", "compiled"])

@@ -100,6 +100,7 @@ def build(mode, programs):
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     lists = build_plan.sources()
+    compiler = _clang() if mode.clang else build_plan.find_compiler()
     best = _best_isa()
     # The kernels of avx512_bf16 are for bfloat16 only; for other types they are those of avx512.
     best_isas = {best, best.removesuffix("_bf16")}
@@ -112,7 +113,9 @@ def build(mode, programs):
         return Unit(f"../tests/cc/{source}", f"{name}-{mode.name}", flags, package=package)
 
     plain = []
-    ours = [unit_of(f"{name}.cc", name, (*lists["TEST_COPTS"], *mode.flags)) for name in programs]
+    built = build_plan.built_isas(gcc)
+    copts = (*lists["TEST_COPTS"], f"-DVIT_BUILT_ISAS={built}", *mode.flags)
+    ours = [unit_of(f"{name}.cc", name, copts) for name in programs]
     for unit in build_plan.plan({}, gcc)["kernels"]:
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
@@ -138,7 +141,6 @@ def build(mode, programs):
         i = list(programs).index(XLA_FUZZER)
         ours[i] = dataclasses.replace(ours[i], includes=unit.includes)
 
-    compiler = _clang() if mode.clang else gcc
     objects = _compile(gcc, plain, ROOT / "build" / "ops")
     objects |= _compile(compiler, ours + handlers, FOLDER)
     shared = [str(objects[unit]) for unit in [*plain, *ours[len(programs) :]]]

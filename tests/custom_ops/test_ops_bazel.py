@@ -29,7 +29,9 @@ set -e
 bazel() { command bazel --output_user_root="$OUTPUT" "$@"; }
 trap "bazel shutdown" EXIT
 bazel query 'tests(//custom_ops/...)' > tests.txt
-bazel test //custom_ops:isa_test --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
+bazel build --nobuild //custom_ops/...
+targets="//custom_ops:isa_test //custom_ops:shared_work_test"
+bazel test $targets --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
 bazel build //custom_ops
 bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink", deps(//custom_ops))' > actions.json
 VIRTUAL_ENV="$PWD/other" bazel build --nobuild //custom_ops

@@ -3,6 +3,7 @@
 The reference runs where the compiled ops have no kernels: XLA, TPUs, GPUs.
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -76,17 +77,41 @@ def test_an_instruction_set_can_be_chosen():
     assert custom_ops.describe()["isas"]["error"] is None
 
 
-def test_an_unknown_instruction_set_is_refused(monkeypatch):
-    monkeypatch.setenv("VIT_ISA", "AVX2")
-    loader.library().choose_isa("AVX2")  # as loading the library does
-    with pytest.raises(ValueError, match="^VIT_ISA=AVX2: .*unknown. Use one of baseline, avx2"):
-        custom_ops.attention(tf.zeros([1, 2, 6]), 2)
-    assert "unknown" in custom_ops.describe()["isas"]["error"]
-    assert custom_ops.attention(tf.zeros([1, 2, 6]), 2, implementation="reference").shape == [
-        1,
-        2,
-        2,
-    ]
+def test_an_unknown_name_chooses_no_instruction_set():
+    before = custom_ops.describe()["isas"]["chosen"]
+    with pytest.raises(ValueError, match="'AVX2'.*unknown. Use one of baseline, avx2"):
+        loader.library().choose_isa("AVX2")
+    assert custom_ops.describe()["isas"]["chosen"] == before
+
+
+WRONG_ISA = """
+import tensorflow as tf
+import custom_ops
+
+error = custom_ops.describe()["isas"]["error"]
+assert error.startswith("VIT_ISA=AVX2: This instruction set is unknown. Use one of baseline, avx2")
+try:
+    custom_ops.attention(tf.zeros([1, 2, 6]), 2)
+except ValueError as raised:
+    assert str(raised) == error, raised
+else:
+    raise AssertionError("VIT_ISA is ignored")
+out = custom_ops.attention(tf.zeros([1, 2, 6]), 2, implementation="reference")
+assert out.shape == [1, 2, 2]
+print("done")
+"""
+
+
+@pytest.mark.process
+def test_an_unknown_instruction_set_is_refused():
+    """VIT_ISA is read when the library loads."""
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG_ISA],
+        env=os.environ | {"VIT_ISA": "AVX2"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_contexts_nest_and_are_restored():

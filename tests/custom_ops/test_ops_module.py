@@ -1,5 +1,6 @@
 """The kernels as a Python module, in a process that cannot import TensorFlow."""
 
+import os
 import subprocess
 import sys
 
@@ -207,27 +208,12 @@ for name in kernels.available_isas():
 try:
     kernels.choose_isa("avx999")
 except ValueError as error:
-    assert "VIT_ISA is unknown" in str(error), error
+    assert "choose_isa('avx999'): This instruction set is unknown" in str(error), error
 else:
     raise AssertionError("avx999 was accepted")
-for call in (
-    kernels.isa,
-    lambda: kernels.attention(qkv, HEADS),
-    lambda: kernels.attention_gradient(qkv, HEADS, out, statistics, d_out),
-    lambda: kernels.attention_bias_gradient(qkv, HEADS, out, statistics, d_out, bias=scalar),
-    lambda: kernels.attention_taps(qkv, HEADS, statistics),
-    lambda: kernels.patch_embed(images, kernel, table[0]),
-    lambda: kernels.patch_embed_gradient(images, kernel, tokens, prefix=1),
-    lambda: kernels.extract_patches(images, 4),
-):
-    try:
-        call()
-    except ValueError as error:
-        assert "VIT_ISA is unknown" in str(error), error
-    else:
-        raise AssertionError("VIT_ISA is ignored")
+assert kernels.isa() == name
 kernels.choose_isa("")
-assert kernels.isa() in kernels.available_isas()
+assert kernels.isa() == kernels.available_isas()[-1]
 print("done")
 """
 
@@ -237,3 +223,42 @@ def test_the_module_computes_and_checks_without_tensorflow():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
+
+
+WRONG_ISA = """
+import numpy as np
+from custom_ops import _vit_kernels as kernels
+
+qkv, kernel, table = np.zeros([1, 2, 6]), np.zeros([1, 1, 1, 2]), np.zeros(2)
+images, tokens = np.zeros([1, 2, 2, 1]), np.zeros([1, 4, 2])
+out, statistics = np.zeros([1, 2, 2]), np.zeros([1, 1, 2, 2])
+gradient = (qkv, 1, out, statistics, out)
+for call in (
+    kernels.isa,
+    lambda: kernels.attention(qkv, 1),
+    lambda: kernels.attention_gradient(*gradient),
+    lambda: kernels.attention_bias_gradient(*gradient, bias=np.float64(0)[None]),
+    lambda: kernels.attention_taps(qkv, 1, statistics),
+    lambda: kernels.patch_embed(images, kernel, table),
+    lambda: kernels.patch_embed_gradient(images, kernel, tokens),
+    lambda: kernels.extract_patches(images, 1),
+):
+    try:
+        call()
+    except ValueError as error:
+        assert "VIT_ISA=avx999: This instruction set is unknown. Use one of" in str(error), error
+    else:
+        raise AssertionError("VIT_ISA is ignored")
+print("done")
+"""
+
+
+@pytest.mark.process
+def test_a_wrong_instruction_set_is_refused_by_every_function():
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG_ISA],
+        env=os.environ | {"VIT_ISA": "avx999"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "done\n", done.stderr

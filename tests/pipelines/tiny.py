@@ -63,7 +63,7 @@ def losses(workdir):
 
 
 def cut_short(workdir, path, step):
-    """A copy of a run in the state after a power cut right after the checkpoint of `step`."""
+    """A copy of a run in the state right after the checkpoint of `step`."""
     shutil.copytree(workdir, path)
     for name in os.listdir(path):
         if name.startswith(("final", "ema")):

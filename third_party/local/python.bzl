@@ -86,11 +86,13 @@ def _probe(ctx, script, python):
     return answer if "tensorflow" in answer else answer["error"]
 
 def _isas(ctx):
-    compiler = ctx.os.environ.get("CC") or "gcc"
+    compiler = (ctx.os.environ.get("CC") or "gcc").split(" ")
+    empty = ["-Werror", "-fsyntax-only", "-x", "c++", "/dev/null"]
+    if ctx.execute(compiler + empty).return_code:
+        fail("The C++ compiler %s does not run. Name one by CC." % " ".join(compiler))
     isas, mask, bit = [], 0, 1
     for isa, flags in ISA_COPTS.items():
-        done = ctx.execute([compiler] + flags + ["-fsyntax-only", "-x", "c++", "/dev/null"])
-        if not flags or done.return_code == 0:
+        if ctx.execute(compiler + flags + empty).return_code == 0:
             isas.append(isa)
             mask += bit
         bit *= 2

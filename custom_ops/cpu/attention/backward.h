@@ -8,6 +8,9 @@
 namespace vit {
 namespace VIT_ISA {
 
+// The most memory for the sums of groups, unless one group takes more.
+constexpr int64_t kMostGroupBytes = 64 * 1024 * 1024;
+
 // The sums over queries of the gradients of keys and values: each [tokens, size rounded up to whole
 // vectors], not scaled.
 template <class T>
@@ -18,6 +21,8 @@ struct KeySums {
   static int64_t bytes(const AttentionShape& shape) {
     return 2 * Scratch::bytes<T>(shape.tokens * round_up(shape.head_size, kLanes<T>));
   }
+  KeySums(int64_t padded, T* d_keys, T* d_values)
+      : padded(padded), d_keys(d_keys), d_values(d_values) {}
   KeySums(const AttentionShape& shape, Scratch& scratch)
       : padded(round_up(shape.head_size, kLanes<T>)) {
     d_keys = scratch.take<T>(shape.tokens * padded);
@@ -37,22 +42,29 @@ struct AttentionBackward {
   using T = Accumulator<S>;
   static constexpr int64_t kPack = kPackSize<E>;
 
+  static QueryBlocks<T> blocks_of(const AttentionGradientProblem& problem) {
+    const int64_t bytes = lines_of(problem.shape) * KeySums<T>::bytes(problem.shape);
+    const int64_t most = bytes ? kMostGroupBytes / bytes : 1;
+    return QueryBlocks<T>(problem.shape, most < 1 ? 1 : most);
+  }
+
   static int64_t units(const AttentionBackwardProblem& problem) {
-    return problem.shape.tokens ? lines_of(problem.shape) * groups_of(problem.shape) : 0;
+    return lines_of(problem.shape) * blocks_of(problem).groups.count;
   }
 
   static double unit_cycles(const AttentionBackwardProblem& problem) {
-    return line_cycles(problem.shape, 5) / static_cast<double>(groups_of(problem.shape));
+    return line_cycles(problem.shape, 5) / static_cast<double>(blocks_of(problem).group_count());
   }
 
   static int64_t group_bytes(const AttentionGradientProblem& problem) {
-    const int64_t groups = groups_of(problem.shape);
+    const int64_t groups = blocks_of(problem).group_count();
     return groups == 1 ? 0 : lines_of(problem.shape) * groups * KeySums<T>::bytes(problem.shape);
   }
 
   static int64_t scratch_bytes(const AttentionBackwardProblem& problem) {
     const int64_t padded = round_up(problem.shape.head_size, kLanes<T>);
-    return LogitGradients<S, E>::scratch_bytes(problem) + KeySums<T>::bytes(problem.shape) +
+    return LogitGradients<S, E>::scratch_bytes(problem) +
+           (problem.group_sums ? 0 : KeySums<T>::bytes(problem.shape)) +
            2 * Scratch::bytes<T>(kMaxQueries<T> * padded) +
            Scratch::bytes<T>(problem.shape.head_size * kMaxQueries<T>) +
            (kPack > 1 ? Scratch::bytes<T>(problem.shape.tokens * problem.shape.head_size) : 0);
@@ -60,11 +72,11 @@ struct AttentionBackward {
 
   static void run(const AttentionBackwardProblem& problem, int64_t begin, int64_t end,
                   void* memory) {
-    const int64_t groups = groups_of(problem.shape);
+    const QueryBlocks<T> blocks = blocks_of(problem);
+    const int64_t groups = blocks.groups.count;
     const int64_t size = problem.shape.head_size, tokens = problem.shape.tokens;
     const int64_t padded = round_up(size, kLanes<T>);
     Scratch scratch(memory);
-    const KeySums<T> own(problem.shape, scratch);
     LogitGradients<S, E> gradients(problem, scratch);
     Sums sums;
     sums.padded = padded;
@@ -73,7 +85,8 @@ struct AttentionBackward {
     sums.d_queries = scratch.take<T>(size * kMaxQueries<T>);
     E* const key_pairs = kPack > 1 ? scratch.take<E>(tokens * size) : nullptr;
 
-    const QueryBlocks<T> blocks(tokens, groups);
+    KeySums<T> own = {padded, nullptr, nullptr};
+    if (!problem.group_sums) own = KeySums<T>(problem.shape, scratch);
     int64_t packed = -1;
     for (int64_t unit = begin; unit < end; ++unit) {
       const Line<S> line(problem.shape, unit / groups);
@@ -90,7 +103,6 @@ struct AttentionBackward {
         packed = unit / groups;
       }
       const int64_t group = unit % groups;
-      if (group >= blocks.groups.count) continue;
       const KeySums<T> to =
           problem.group_sums ? KeySums<T>::of_group(problem.shape, problem.group_sums, unit) : own;
       sums.d_keys = to.d_keys;
@@ -98,7 +110,7 @@ struct AttentionBackward {
       const int64_t first = blocks.groups.begin(group), count = blocks.groups.size(group);
       gradients.prefetcher = Prefetcher();
       const int64_t next = unit / groups + 1;
-      if (group == blocks.groups.count - 1 && next * groups < end) {
+      if (group == groups - 1 && next * groups < end) {
         gradients.prefetcher = prefetcher_of(problem, Line<S>(problem.shape, next));
       }
       gradients.prefetch_interval = ceil_divide(count, kPack);
@@ -225,24 +237,26 @@ template <class S, class E>
 struct AttentionKeyGradients {
   using T = Accumulator<S>;
 
+  static int64_t groups_of(const AttentionBackwardProblem& problem) {
+    return AttentionBackward<S, E>::blocks_of(problem).groups.count;
+  }
+
   static int64_t units(const AttentionBackwardProblem& problem) { return lines_of(problem.shape); }
 
   static double unit_cycles(const AttentionBackwardProblem& problem) {
-    return static_cast<double>(groups_of(problem.shape) * KeySums<T>::bytes(problem.shape)) / 16 +
-           500;
+    return static_cast<double>(groups_of(problem) * KeySums<T>::bytes(problem.shape)) / 16 + 500;
   }
 
   static int64_t scratch_bytes(const AttentionBackwardProblem&) { return 0; }
 
   static void run(const AttentionBackwardProblem& problem, int64_t begin, int64_t end, void*) {
-    const int64_t groups = groups_of(problem.shape);
-    const int64_t used = QueryBlocks<T>(problem.shape.tokens, groups).groups.count;
+    const int64_t groups = groups_of(problem);
     for (int64_t unit = begin; unit < end; ++unit) {
       const auto sums = [&](int64_t group) {
         return KeySums<T>::of_group(problem.shape, problem.group_sums, unit * groups + group);
       };
       const KeySums<T> total = sums(0);
-      for (int64_t group = 1; group < used; ++group) {
+      for (int64_t group = 1; group < groups; ++group) {
         const KeySums<T> added = sums(group);
         for (int64_t i = 0; i < problem.shape.tokens * total.padded; i += kLanes<T>) {
           store<T>(total.d_keys + i, load(total.d_keys + i) + load(added.d_keys + i));

@@ -33,8 +33,7 @@ struct BiasUnits {
       : batch(problem.bias.batch_stride, problem.shape.batch),
         lines(problem.bias.line_stride, problem.shape.lines),
         heads(problem.bias.head_stride, problem.shape.heads),
-        blocks(problem.bias.query_stride ? QueryBlocks<T>(problem.shape.tokens, 1).vectors.count
-                                         : 1),
+        blocks(problem.bias.query_stride ? query_blocks(problem.shape).count : 1),
         elements(batch.parts * lines.parts * heads.parts *
                  (problem.bias.query_stride ? problem.shape.tokens : 1) *
                  (problem.bias.key_stride ? problem.shape.tokens : 1)),
@@ -46,6 +45,10 @@ struct BiasUnits {
       ++groups.count;
     }
   }
+  static Blocking query_blocks(const AttentionShape& shape) {
+    return Blocking(ceil_divide(shape.tokens, kLanes<T>), kMaxVectors);
+  }
+
   int64_t parts() const { return blocks * batch.parts * lines.parts * heads.parts; }
 
   // Of a part of one group.
@@ -69,19 +72,25 @@ static VIT_NOINLINE void add_logits(const T* logits, int64_t columns, int64_t ke
     return;
   }
   // Logits that have one element of the bias are summed before they are added.
-  const int64_t outer = query_stride ? queries : keys, inner = query_stride ? keys : queries;
-  const int64_t outer_step = query_stride ? 1 : columns, inner_step = query_stride ? columns : 1;
+  if (query_stride) {
+    T sums[kMaxQueries<T>] = {};
+    for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t c = 0; c < queries; ++c) sums[c] += logits[j * columns + c];
+    }
+    for (int64_t c = 0; c < queries; ++c) at[c * query_stride] += sums[c];
+    return;
+  }
   T total = 0;
-  for (int64_t i = 0; i < outer; ++i) {
+  for (int64_t j = 0; j < keys; ++j) {
     T sum = 0;
-    for (int64_t j = 0; j < inner; ++j) sum += logits[i * outer_step + j * inner_step];
-    if (query_stride || key_stride) {
-      at[i * (query_stride + key_stride)] += sum;
+    for (int64_t c = 0; c < queries; ++c) sum += logits[j * columns + c];
+    if (key_stride) {
+      at[j * key_stride] += sum;
     } else {
       total += sum;
     }
   }
-  if (!query_stride && !key_stride) *at += total;
+  if (!key_stride) *at += total;
 }
 
 // Computes d_bias, or the sums of each group, [groups, elements]. S and E: see AttentionForward.
@@ -114,7 +123,7 @@ struct AttentionBiasGradient {
     const AttentionShape& shape = problem.shape;
     const AttentionBias& bias = problem.bias;
     const BiasUnits<T> units(problem);
-    const Blocking vectors = QueryBlocks<T>(shape.tokens, 1).vectors;
+    const Blocking vectors = BiasUnits<T>::query_blocks(shape);
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t group = unit / units.parts();
       int64_t rest = unit % units.parts();

@@ -17,11 +17,12 @@ struct AttentionForward {
   static constexpr int64_t kPack = kPackSize<E>;
 
   static int64_t units(const AttentionForwardProblem& problem) {
-    return problem.shape.tokens ? lines_of(problem.shape) * groups_of(problem.shape) : 0;
+    return lines_of(problem.shape) * QueryBlocks<T>(problem.shape).groups.count;
   }
 
   static double unit_cycles(const AttentionForwardProblem& problem) {
-    return line_cycles(problem.shape, 2) / static_cast<double>(groups_of(problem.shape));
+    return line_cycles(problem.shape, 2) /
+           static_cast<double>(QueryBlocks<T>(problem.shape).group_count());
   }
 
   static int64_t scratch_bytes(const AttentionForwardProblem& problem) {
@@ -34,7 +35,8 @@ struct AttentionForward {
 
   static void run(const AttentionForwardProblem& problem, int64_t begin, int64_t end,
                   void* memory) {
-    const int64_t groups = groups_of(problem.shape);
+    const QueryBlocks<T> blocks(problem.shape);
+    const int64_t groups = blocks.groups.count;
     const int64_t size = problem.shape.head_size, tokens = problem.shape.tokens;
     Scratch scratch(memory);
     Block block;
@@ -46,7 +48,6 @@ struct AttentionForward {
     block.logits = scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>);
     block.bias = problem.bias.data ? scratch.take<T>(kMaxKeys<T> * kMaxQueries<T>) : nullptr;
 
-    const QueryBlocks<T> blocks(tokens, groups);
     int64_t packed = -1;
     for (int64_t unit = begin; unit < end; ++unit) {
       const Line<S> line(problem.shape, unit / groups);
@@ -63,11 +64,10 @@ struct AttentionForward {
         packed = unit / groups;
       }
       const int64_t group = unit % groups;
-      if (group >= blocks.groups.count) continue;
       const int64_t first = blocks.groups.begin(group), count = blocks.groups.size(group);
       const int64_t next = unit / groups + 1;
       block.prefetcher = Prefetcher();
-      if (group == blocks.groups.count - 1 && next * groups < end) {
+      if (group == groups - 1 && next * groups < end) {
         block.prefetcher = prefetcher_of(problem, Line<S>(problem.shape, next));
       }
       block.prefetch_interval = count;

@@ -25,23 +25,27 @@ inline double line_cycles(const AttentionShape& shape, double products) {
 // With fewer lines than this, lines are split into groups of queries, so that a machine with many
 // cores has work for all of them at batch 1.
 constexpr int64_t kManyLines = 32;
-constexpr int64_t kQueriesPerGroup = 64;
-
-inline int64_t groups_of(const AttentionShape& shape) {
-  const int64_t lines = lines_of(shape);
-  if (lines == 0 || lines >= kManyLines) return 1;
-  const int64_t wanted = ceil_divide(kManyLines, lines);
-  const int64_t most = ceil_divide(shape.tokens, kQueriesPerGroup);
-  return most < 1 ? 1 : wanted < most ? wanted : most;
-}
 
 // The queries of a line, in blocks of whole vectors of nearly equal size, and the blocks in groups.
 template <class T>
 struct QueryBlocks {
   Blocking vectors, groups;
-  QueryBlocks(int64_t tokens, int64_t group_count)
-      : vectors(ceil_divide(tokens, kLanes<T>), kMaxVectors),
-        groups(vectors.count, vectors.count ? ceil_divide(vectors.count, group_count) : 1) {}
+
+  explicit QueryBlocks(const AttentionShape& shape, int64_t most_groups = kManyLines)
+      : vectors(ceil_divide(shape.tokens, kLanes<T>), kMaxVectors), groups(0, 1) {
+    const int64_t lines = lines_of(shape);
+    int64_t count = lines ? ceil_divide(kManyLines, lines) : 1;
+    if (count > most_groups) count = most_groups;
+    // Smaller blocks, if there are too few of the usual size.
+    const int64_t per_block = vectors.total / count;
+    if (count > 1 && per_block < kMaxVectors) {
+      vectors = Blocking(vectors.total, per_block < 1 ? 1 : per_block);
+    }
+    groups = Blocking(vectors.count, 1);
+    groups.count = count < vectors.count ? count : vectors.count;
+  }
+  // At least 1, also for a line without queries.
+  int64_t group_count() const { return groups.count ? groups.count : 1; }
 };
 
 // One line of one head.

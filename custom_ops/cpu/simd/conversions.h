@@ -175,7 +175,7 @@ VIT_INLINE void store_rounded(Bfloat16* p, Vector<float> x) {
   __builtin_memcpy(p, &rounded, 32);
 }
 
-// Multiplies both numbers of 16 Pairs by a power of two, which rounds nothing.
+// Multiplies both numbers of 16 Pairs by a power of two.
 VIT_INLINE void scale_pairs(Pair* p, float factor) {
   const __m512i pairs = _mm512_loadu_si512(p);
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));

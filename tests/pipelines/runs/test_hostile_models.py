@@ -164,7 +164,7 @@ def test_a_sidecar_with_another_dtype(tmp_path, dtype):
     vit_tf.save_npz(tiny.model(), tmp_path / "model.npz")
     sidecar = json.loads((tmp_path / "model.npz.json").read_text())
     (tmp_path / "model.npz.json").write_text(json.dumps(sidecar | {"dtype": dtype}))
-    with pytest.raises(UserError, match="model.npz.json has dtype=.*Expected one of float16"):
+    with pytest.raises(UserError, match="model.npz.json has dtype=.*Expected one of float32"):
         model_source.open_model(model_source.find(tmp_path / "model.npz"))
 
 

@@ -1,5 +1,6 @@
 """The command that checks the installation: its findings and its advice."""
 
+import dataclasses
 import importlib.metadata
 import json
 import pathlib
@@ -281,15 +282,19 @@ def test_variables(examine, doctor, monkeypatch):
     assert code == 0 and any("VIT_OPS=reference is set" in hint for hint in found["hints"])
     # The compiled ops are requested explicitly, so they are checked anyway.
     assert "attention check" in found["ops"]
+    # As if the library had been loaded with a wrong VIT_ISA.
+    error = "VIT_ISA=avx1024: This instruction set is unknown. Use one of baseline"
+    wrong = dataclasses.replace(loader.library(), isa_error=error)
+    report = wrong.isa_report() | {"error": error}
+    monkeypatch.setattr(loader, "_library", wrong)
+    monkeypatch.setattr(loader.Library, "isa_report", lambda self: report)
     monkeypatch.setenv("VIT_ISA", "avx1024")
-    loader.library().choose_isa("avx1024")  # as loading the library does
     code, found, err = examine()
-    assert code == 1 and "VIT_ISA is unknown" in err
+    assert code == 1 and "VIT_ISA=avx1024: This instruction set is unknown" in err
     monkeypatch.delenv("VIT_OPS")
     code, out, err = doctor()
     assert code == 2 and err.startswith("error: VIT_ISA=avx1024: ")
-    assert "VIT_ISA is unknown" in out
-    loader.library().choose_isa("")
+    assert "VIT_ISA=avx1024: This instruction set is unknown" in out
 
 
 def test_what_vit_ops_asks_for_is_judged_after_the_report(doctor, monkeypatch):

@@ -39,7 +39,7 @@ def measure(action, path):
     model = vit_tf.create_model(config.replace(layers=1))
     vit_tf.save_npz(model, small)
     model_source.open_model(model_source.find(small))
-    gc.collect()  # Keras models are circles, which stay until then.
+    gc.collect()  # Keras models have reference cycles: they stay until then.
     before = peak()
     if action == "open":
         model, _ = model_source.open_model(model_source.find(path))

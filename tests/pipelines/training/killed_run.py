@@ -39,14 +39,16 @@ MOMENTS = ("save", "later", "evaluation", "later", "start", "later")
 _EVALUATING, _EVALUATED = "evaluating", "evaluated"
 
 
-def attempt(workdir, assignments, log):
-    """Trains in this process, with its output in a file."""
+def attempt(workdir, assignments, log, moment):
+    """Trains in this process, with its output in a file, until `moment` at least."""
     with open(log, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
     run = Evaluator.run
 
     def reported(evaluator):
         say(_EVALUATING)
+        if moment == "evaluation" and _EVALUATED in read(log):
+            time.sleep(600)  # until it is killed
         means = run(evaluator)
         say(_EVALUATED)
         return means
@@ -104,16 +106,17 @@ def main(workdir, kills, seed, *assignments):
     while True:
         open(log, "w").close()
         begin = time.time()
+        moment = MOMENTS[len(killed) % len(MOMENTS)] if len(killed) < int(kills) else None
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                attempt(workdir, assignments, log)
+                attempt(workdir, assignments, log, moment)
                 status = 0
             finally:
                 os._exit(status)
-        if len(killed) < int(kills):
-            wait_for(MOMENTS[len(killed) % len(MOMENTS)], child, workdir, log, begin, moments)
+        if moment:
+            wait_for(moment, child, workdir, log, begin, moments)
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):

@@ -256,7 +256,8 @@ def test_a_folder_without_a_test_split(tmp_path, capsys):
     folder = image_folder(tmp_path / "images")
     splits = ("data.train_split=auto", "data.eval_split=auto")
     common = (f"data.name=folder:{folder}", *splits, "schedule.decay=constant", "model.layers=1")
-    described = dry_run(tiny_experiment(*common), tmp_path / "run", one_device())
+    dry_run(tiny_experiment(*common), tmp_path / "run", one_device())
+    described = capsys.readouterr().out
     assert '"train_split": "train[:90%]"' in described and "36 examples" in described
     experiment = tiny_experiment(*common, "train.steps=4")
     last = loop.train(experiment, tmp_path / "run", one_device())
@@ -268,8 +269,8 @@ def test_a_folder_without_a_test_split(tmp_path, capsys):
     # The same command finds the run that it has begun.
     assert loop.train(experiment, tmp_path / "run", one_device()) == last
     longer = tiny_experiment(*common, "train.steps=5")
-    described = dry_run(longer, tmp_path / "run", one_device(), extend=True)
-    assert "resumes from: step 4" in described
+    dry_run(longer, tmp_path / "run", one_device(), extend=True)
+    assert "resumes from: step 4" in capsys.readouterr().out
     with pytest.raises(UserError, match="Add --extend"):
         dry_run(longer, tmp_path / "run", one_device())
 
