@@ -18,7 +18,7 @@ def one_patch(config: ModelConfig, prefix="") -> str | None:
     # Most hybrids have patches of one place of the feature map, which cannot be smaller.
     is_smallest = getattr(config, "patch_size", 1) == 1
     return (
-        f"An image is a single patch ({_sizes(config)}), so attention has nothing to compare. "
+        f"An image is a single patch ({_sizes(config)}), so its token attends to no other patch. "
         f"Set a larger {prefix}image_size"
         + ("." if is_smallest else f" or a smaller {prefix}patch_size.")
     )

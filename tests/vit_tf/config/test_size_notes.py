@@ -27,7 +27,9 @@ def test_one_patch(fields, single):
         height, width = config.image_size
         side = 32 if config.stem else 4
         assert f"single patch ({height} x {width} pixels in patches of {side})" in note
-        assert "larger model.image_size or a smaller model.patch_size" in note
+        # A patch_size of 1 cannot become smaller.
+        smaller = " or a smaller model.patch_size" if config.patch_size > 1 else ""
+        assert f"Set a larger model.image_size{smaller}." in note
 
 
 @pytest.mark.parametrize(
