@@ -3,8 +3,8 @@
 A program links the kernels of the library, or kernels that are compiled again with sanitizers.
 Sanitizers are used for the lowest and the best instruction set of this processor, except that
 undefined behaviour is checked in the lowest only, since checking vectors of 64 bytes takes minutes
-to compile. The other kernels are linked unchanged and not run. Object files are kept in `build/kernel_tests`, those without
-sanitizers in `build/ops`, where `build_ops` finds them too.
+to compile. The other kernels are linked unchanged and not run. Object files are kept in
+`build/kernel_tests`, those without sanitizers in `build/ops`, where `build_ops` finds them too.
 """
 
 import concurrent.futures
