@@ -69,7 +69,7 @@ def test_the_environment_may_change_meanwhile():
 
 # Counts the threads of the process that have used the processor while one op ran.
 THREADS = """
-import contextlib, os, sys
+import contextlib, os, statistics, sys
 import tensorflow as tf
 import custom_ops
 
@@ -88,18 +88,16 @@ options = tf.data.Options()
 options.threading.max_intra_op_parallelism = int(sys.argv[1])
 data = data.with_options(options)
 # On a busy machine the second thread may come too late to find work.
-most = 0
-for _ in range(10):
+seen = []
+for _ in range(5):
     iterator = iter(data.repeat(2))
     next(iterator)
     before = ticks()
     next(iterator)
     after = ticks()
     used = [after[task] - before.get(task, 0) for task in after]
-    most = max(most, sum(count > 0.1 * max(used) for count in used))
-    if most == int(sys.argv[1]):
-        break
-print(most)
+    seen.append(sum(count > 0.2 * max(used) for count in used))
+print(statistics.median_low(seen), max(seen))
 """
 
 
@@ -114,7 +112,8 @@ def test_an_op_uses_the_threads_that_it_may_use(count):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == count
+    usual, most = map(int, done.stdout.split())
+    assert (usual if count == 1 else most) == count
 
 
 @pytest.mark.parametrize("shape", [[400, 577, 3 * 64], [1, 12000, 3 * 64]])
