@@ -24,7 +24,7 @@ class BuildOps(build_ext):
     def run(self):
         from custom_ops import build_ops, build_plan, library_file
 
-        reason = self._directory() / library_file.NOT_BUILT
+        reason = library_file.not_built(self._directory() / library_file.NAME)
         reason.unlink(missing_ok=True)
         for path in self._products():
             # An earlier build in a wheel's folder may be for another TensorFlow.

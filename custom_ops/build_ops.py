@@ -82,7 +82,7 @@ def build(library=None, modules=None, say=print):
         # The first one of them takes longest to compile.
         wanted = [*units["xla"], *units["kernels"], *(u for _, own, _ in products for u in own)]
         stamp = _write_stamp(cache, target, compiler)
-        objects = _compile(compiler, wanted, stamp, say, optional=units["xla"])
+        objects, errors = _compile(compiler, wanted, stamp, say, optional=units["xla"])
 
         def link(path, own, flags):
             inputs = [objects[unit] for unit in (*own, *units["kernels"])]
@@ -93,7 +93,7 @@ def build(library=None, modules=None, say=print):
         for product in products:
             link(*product)
         if tensorflow:
-            _link_for_xla(link, library, units, objects, tensorflow, say)
+            _link_for_xla(link, library, units, errors, tensorflow, say)
     if not tensorflow:
         raise BuildError(
             f"{sys.executable} cannot import TensorFlow ({target['error']}). Install it first: "
@@ -102,23 +102,23 @@ def build(library=None, modules=None, say=print):
     return written
 
 
-def _link_for_xla(link, library, units, objects, tensorflow, say):
-    """Links the library for XLA, or says why there is none."""
+def _link_for_xla(link, library, units, errors, tensorflow, say):
+    """Links the library for XLA, or says why there is none and writes it to a file."""
     path = library_file.for_xla(library)
-    if not units["xla"]:
-        say("ops: no library for XLA: this TensorFlow has no headers or library of XLA")
-    elif objects.keys() >= set(units["xla"]):
+    reason = library_file.not_built(path)
+    try:
+        if not units["xla"]:
+            raise BuildError("this TensorFlow has no headers or library of XLA")
+        if errors:
+            raise errors[0]
         flags = [*sources()["OP_LINKOPTS"], *tensorflow["link"], *tensorflow["xla"]["link"]]
-        try:
-            return link(path, [*units["info"], *units["xla"]], flags)
-        except BuildError as error:
-            say(f"ops: no library for XLA: {_one_line(error)}")
-    # It is not for these sources.
-    path.unlink(missing_ok=True)
-
-
-def _one_line(error):
-    return " ".join(str(error).split())
+        link(path, [*units["info"], *units["xla"]], flags)
+        reason.unlink(missing_ok=True)
+    except BuildError as error:
+        text = " ".join(str(error).split())
+        say(f"ops: no library for XLA: {text}")
+        path.unlink(missing_ok=True)  # An earlier one is not for these sources.
+        reason.write_text(text, encoding="utf-8")
 
 
 def is_current():
@@ -132,6 +132,9 @@ def is_current():
     except importlib.metadata.PackageNotFoundError:
         return False
     if stamp is None or (stamp["sources"], stamp["tensorflow"]) != (source_hash(), version):
+        return False
+    xla = library_file.for_xla(PACKAGE / library_file.NAME)
+    if not (xla.exists() or library_file.not_built(xla).exists()):
         return False
     module = PACKAGE / f"_vit_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
     return module.exists() or importlib.util.find_spec("pybind11") is None
@@ -162,9 +165,11 @@ def _write_stamp(cache, target, compiler):
 
 
 def _compile(compiler, units, stamp, say, optional=()):
-    """Returns the object file of each unit, compiling those that the cache does not have.
+    """Compiles the units whose object files the cache does not have.
 
-    Units in `optional` that do not compile are left out.
+    Returns:
+        Dict from unit to object file, without units in `optional` that do not compile, and the list
+        of their errors.
     """
     cache = stamp.parent
     headers = {
@@ -188,6 +193,7 @@ def _compile(compiler, units, stamp, say, optional=()):
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
         objects[unit] = cache / f"{unit.name}-{key}.o"
     missing = [unit for unit in units if not objects[unit].exists()]
+    errors = []
 
     def compile_one(unit):
         start = time.monotonic()
@@ -218,7 +224,7 @@ def _compile(compiler, units, stamp, say, optional=()):
                 except BuildError as error:
                     if unit not in optional:
                         raise
-                    say(f"ops: no library for XLA: {_one_line(error)}")
+                    errors.append(error)
                     del objects[unit]
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -226,7 +232,7 @@ def _compile(compiler, units, stamp, say, optional=()):
     for unit in objects:
         os.utime(objects[unit])
         _prune(cache, unit.name)
-    return objects
+    return objects, errors
 
 
 def _prune(cache, name):

@@ -80,8 +80,12 @@ def isas(compiler):
     Args:
         compiler: a `Compiler`.
     """
-    sets = sources()["ISA_COPTS"]
-    return [name for name, flags in sets.items() if _accepts(compiler.command, tuple(flags))]
+    lists = sources()
+    return [
+        name
+        for name, flags in lists["ISA_COPTS"].items()
+        if _defines(compiler.command, tuple(flags), lists["ISA_MACROS"][name])
+    ]
 
 
 def built_isas(compiler):
@@ -91,10 +95,11 @@ def built_isas(compiler):
 
 
 @functools.cache
-def _accepts(command, flags):
-    # For another processor, clang only warns of flags that it does not use.
-    arguments = [*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]
-    return not flags or subprocess.run(arguments, capture_output=True).returncode == 0
+def _defines(command, flags, macro):
+    """Whether a compiler takes the flags and then defines the macro."""
+    arguments = [*command, *flags, "-dM", "-E", "-x", "c++", os.devnull]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    return done.returncode == 0 and f"#define {macro} " in done.stdout
 
 
 def plan(target, compiler):

@@ -7,10 +7,11 @@ Three settings choose the implementation. The first of them that is not "auto" d
 3.  the environment variable `VIT_OPS`.
 
 "auto" takes the compiled library if it is there and has kernels for the device, and the reference
-otherwise; it never fails. The kernels are for CPUs. On TPUs and, unless the surrounding `tf.device`
+otherwise. The kernels are for CPUs. On TPUs and, unless the surrounding `tf.device`
 names a CPU, on machines with a GPU, "auto" takes the reference, which runs everywhere. With the
 library for XLA, the compiled ops are in a graph whether or not `jit_compile=True` will compile it,
-so a function can be traced first and compiled later. Without, functions that are traced under
+so a function can be traced first and compiled later; XLA refuses the ops only where sizes are known
+at run time alone. Without, functions that are traced under
 `jit_compile=True` take the reference, and XLA refuses those that were traced with the compiled ops.
 """
 
@@ -194,16 +195,12 @@ def ops_for(implementation):
 def supports_jit(implementation=None):
     """Returns whether calls work under `jit_compile=True`; Keras layers report it.
 
-    Only `implementation="compiled"` does not, where there is no library for XLA or there are GPUs:
-    "auto" takes the reference there.
+    Only `implementation="compiled"` does not, where there is no library for XLA or a call would run
+    on a GPU or TPU: "auto" takes the reference there.
     """
     if requested(implementation)[0] != "compiled":
         return True
-    if loader.library().xla.path is None:
-        return False
-    import tensorflow as tf
-
-    return not tf.config.list_physical_devices("GPU")
+    return loader.library().xla.path is not None and _device_type() == "CPU"
 
 
 def _obstacle(device):

@@ -16,8 +16,6 @@ import struct
 NAME = "_vit_ops.so"
 # Path of the library to load instead of those in `candidates`; `build_ops` writes there too.
 VARIABLE = "VIT_OPS_LIBRARY"
-# Holds the reason why `pip install` could not build the library: pip hides build output.
-NOT_BUILT = "_vit_ops_not_built.txt"
 REBUILD = "python -m custom_ops.build_ops"
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
@@ -41,10 +39,16 @@ def for_xla(path):
     return path.with_name(f"{path.stem}_xla{path.suffix}")
 
 
-def why_not_built():
-    """Why the installation could not build the library, in one line; None if it did not fail."""
+def not_built(path):
+    """The text file beside a library that says why it could not be built: pip hides the output."""
+    path = pathlib.Path(path)
+    return path.with_name(f"{path.stem}_not_built.txt")
+
+
+def why_not_built(path=_PACKAGE / NAME):
+    """Why a library could not be built, in one line; None if the build did not fail."""
     try:
-        text = (_PACKAGE / NOT_BUILT).read_text(encoding="utf-8", errors="replace")
+        text = not_built(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     return (text.strip().splitlines() or ["unknown reason"])[0][:300].rstrip(".")

@@ -140,31 +140,34 @@ def _load_all():
     if found.ops is None:
         return found
     error = found.isa_report().get("error")
-    return dataclasses.replace(found, isa_error=error, xla=_load_for_xla(found.path))
+    xla = _load_for_xla(vars(found.ops).get("vit_ops_path"))
+    return dataclasses.replace(found, isa_error=error, xla=xla)
 
 
 def _load_for_xla(ops_path):
     """Loads the library for XLA that lies beside the op library.
 
     Args:
-        ops_path: of the op library, or None if another program loaded it.
+        ops_path: of the op library; None if ops of another copy were loaded before.
     """
     import tensorflow as tf
 
     if ops_path is None:
         return XlaLibrary(
-            reason="this program had loaded the compiled ops of another installation before"
+            reason="this program loaded the compiled ops of another installation before"
         )
-    path = str(library_file.for_xla(ops_path))
-    if not os.path.exists(path):
-        return XlaLibrary(reason=f"no library for XLA has been built. Build it with `{REBUILD}`")
+    path = library_file.for_xla(ops_path)
+    if not path.exists():
+        why = library_file.why_not_built(path)
+        problem = f"could not be built: {why}" if why else "has not been built"
+        return XlaLibrary(reason=f"the library for XLA {problem}. Build it with `{REBUILD}`")
     reason = library_file.why_unusable(path, tf.__version__)
     if reason is None and library_file.other_sources(path, ops_path):
         reason = f"{path} was built from other sources than {ops_path}"
     if reason is None:
         try:
             # It registers its kernels with TensorFlow.
-            return XlaLibrary(path, handle=_declare(ctypes.CDLL(path)))
+            return XlaLibrary(str(path), handle=_declare(ctypes.CDLL(str(path))))
         except OSError as error:
             reason = f"{path} does not load: {error}"
     return XlaLibrary(reason=f"{reason}. Build it again with `{REBUILD}`", broken=True)
@@ -197,10 +200,17 @@ def _try_to_load():
             except (tf.errors.OpError, RuntimeError, OSError) as error:
                 reason = f"{path} does not load: {' '.join(str(error).split())}"
             else:
-                missing = [name for name in OPS if not hasattr(ops, name)]
-                if not missing:
+                own = {name: getattr(ops, name) for name in OPS if hasattr(ops, name)}
+                # TensorFlow leaves out what another copy, with fewer ops, has registered before.
+                functions = _functions_of_plugins() | own
+                missing = [name for name in OPS if name not in functions]
+                if not missing and len(own) < len(OPS):
+                    ops = types.ModuleType("vit_ops")
+                    vars(ops).update(functions)
+                elif not missing:
                     # Kept for a second import of this package in the same process.
                     ops.vit_ops_path = path
+                if not missing:
                     return Library(ops, path=path, handle=_open(path))
                 reason = f"{path} has no {missing[0]}: it belongs to another version of custom_ops"
         reasons.append(reason)
@@ -216,13 +226,26 @@ def _loaded_before():
     That happens after a second import of this package, or when a program loaded the copy inside a
     SavedModel. A second copy cannot be loaded: TensorFlow registers each op once.
     """
-    for module in list(sys.modules.values()):
-        # `hasattr` would trigger the lazy imports of some packages.
-        found = vars(module) if isinstance(module, types.ModuleType) else {}
-        if found.get("_IS_TENSORFLOW_PLUGIN") and all(name in found for name in OPS):
-            path = found.get("vit_ops_path")
+    for module in _plugins():
+        if all(name in vars(module) for name in OPS):
+            path = vars(module).get("vit_ops_path")
             return Library(module, path=path, handle=_open(path) if path else None)
     return None
+
+
+def _functions_of_plugins():
+    """The functions of our ops in all libraries that this process has loaded, by name."""
+    return {
+        name: vars(module)[name] for module in _plugins() for name in OPS if name in vars(module)
+    }
+
+
+def _plugins():
+    """The modules of op libraries that this process has loaded."""
+    for module in list(sys.modules.values()):
+        # `hasattr` would trigger the lazy imports of some packages.
+        if isinstance(module, types.ModuleType) and vars(module).get("_IS_TENSORFLOW_PLUGIN"):
+            yield module
 
 
 def _open(path):

@@ -148,6 +148,15 @@ ISA_COPTS = {
     ],
 }
 
+# A macro that a compiler defines if it compiles for the set: other compilers refuse the flags, or
+# only warn.
+ISA_MACROS = {
+    "baseline": "__cplusplus",
+    "avx2": "__AVX2__",
+    "avx512": "__AVX512F__",
+    "avx512_bf16": "__AVX512BF16__",
+}
+
 KERNEL_COPTS = [
     "-std=c++17",
     "-O3",

@@ -2,6 +2,8 @@
 
 import re
 
+from custom_ops import loader
+
 
 class UserError(ValueError):
     """The user's input is wrong: exit code 2."""
@@ -29,8 +31,8 @@ def first_line(error):
     if uncompiled := re.search(r"No registered '(Vit\w+)' OpKernel for XLA_CPU_JIT", message):
         return (
             f"A function that was traced with the compiled op {uncompiled[1]} is used under "
-            "jit_compile=True, but there is no library for XLA: build it with "
-            "`python -m custom_ops.build_ops`, or set VIT_OPS=reference"
+            f"jit_compile=True, which cannot compile it: {loader.library().xla.reason}; or set "
+            "VIT_OPS=reference"
         )
     if asserted := re.search(r"assertion failed: \[(.*?)\]", message):
         return asserted[1]

@@ -93,7 +93,9 @@ def without_xla_library(monkeypatch):
     """The state of a process whose compiled ops XLA cannot compile."""
     from custom_ops import loader
 
-    reason = "no library for XLA has been built. Build it with `python -m custom_ops.build_ops`"
+    reason = (
+        "the library for XLA has not been built. Build it with `python -m custom_ops.build_ops`"
+    )
     xla = loader.XlaLibrary(reason=reason)
     monkeypatch.setattr(loader, "_library", dataclasses.replace(loader.library(), xla=xla))
 

@@ -45,8 +45,8 @@ double default_attention_scale(int64_t head_size);
 double query_factor(double scale);
 
 // Whether a problem can have this scale: it must be finite and above 0, because the running maximum
-// is the maximum of the products before they are scaled. This holds for its value in the type of
-// the sums, where its product with log2(e) must be a normal number too.
+// is the maximum of the products before they are scaled by the rest of the scale. This holds for
+// its value in the type of the sums, where its product with log2(e) must be a normal number too.
 bool is_attention_scale(DType type, double scale);
 
 // The inputs that all problems have.

@@ -50,6 +50,10 @@ int chosen = [] {
   const char* error = find_isa(name ? name : "", &isa);
   if (!error) return isa;
   snprintf(error_at_load, sizeof error_at_load, "VIT_ISA=%.64s: %s", name, error);
+  // The text becomes part of JSON and of Python strings.
+  for (char* c = error_at_load; *c; ++c) {
+    if (*c < ' ' || *c > '~' || *c == '"' || *c == '\\') *c = '?';
+  }
   return best_isa();
 }();
 

@@ -29,11 +29,12 @@ bool isa_available(Isa isa);
 // unknown or not available here is ignored, and `isa_error` reports it.
 Isa current_isa();
 
-// The problem with VIT_ISA when the library was loaded, with its value; null if there is none.
+// The problem with VIT_ISA when the library was loaded, with its value; null if there is none. In
+// the value, quotes, backslashes and bytes beyond printable ASCII are replaced by "?".
 const char* isa_error();
 
 // Chooses the instruction set of later calls by its name, so that a test can run each one; "" means
-// the best. Returns null, or the problem, and then changes nothing.
+// the best. Returns null, or the problem, and then changes nothing. isa_error stays as it is.
 const char* choose_isa(const char* name);
 
 }  // namespace vit

@@ -2,6 +2,7 @@
 #ifndef CUSTOM_OPS_TF_ARRAYS_H_
 #define CUSTOM_OPS_TF_ARRAYS_H_
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -23,11 +24,10 @@ struct Array {
 
   // The dimensions must be known and their product below 2^63, as check_size ensures.
   int64_t elements() const {
+    // With a zero, the product of the others may overflow.
+    if (std::count(dims.begin(), dims.end(), 0)) return 0;
     int64_t count = 1;
-    for (int64_t n : dims) {
-      if (n == 0) return 0;
-      count *= n;
-    }
+    for (int64_t n : dims) count *= n;
     return count;
   }
   int64_t bytes() const { return elements() * tensorflow::DataTypeSize(type); }

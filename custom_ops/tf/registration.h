@@ -4,7 +4,7 @@
 // TensorFlow accepts a second registration of the same op. But after REGISTER_KERNEL_BUILDER from
 // both copies every call of the op fails ("Multiple OpKernel registrations match NodeDef"). So the
 // kernels of the first copy run. A later copy, which may be newer or for other devices, adds the
-// kernels that the first one lacks.
+// kernels that the first one lacks: op by op, and all attention ops of a device or none.
 #ifndef CUSTOM_OPS_TF_REGISTRATION_H_
 #define CUSTOM_OPS_TF_REGISTRATION_H_
 

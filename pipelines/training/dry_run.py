@@ -22,47 +22,45 @@ def dry_run(experiment, workdir, strategy, extend=False):
 
     Built-in data sets are prepared if they are missing, as for training.
 
-    Args:
-        experiment, workdir, strategy, extend: as for `loop.train`.
-
     Prints the configuration as JSON, with every field of the model, its size and cost, and the
     shapes of the first batch.
 
+    Args:
+        experiment, workdir, strategy, extend: as for `loop.train`.
+
     Raises:
-        UserError: for wrong input, as `loop.train`; if only the data are wrong, after printing the
+        UserError: for wrong input, as `loop.train`; if the data cannot be used, after printing the
             rest.
     """
-    run, lines, wrong_data = Workdir(workdir), [], None
+    run, lines, data, wrong_data = Workdir(workdir), [], None, None
     try:
         splits = choose_splits(experiment.data, lines.append)
         experiment = dataclasses.replace(experiment, data=splits)
         data, _ = open_data(experiment, run)
     except DataError as error:
-        classes, wrong_data = None, error
+        wrong_data = error
     else:
         run.check(experiment, data.source.manifest(), extend)
-        classes, batch = data.source.num_classes, _first_batch(data, lines.append)
     if (step := checkpoints.newest(run.checkpoints)) is not None:
         lines.append(f"resumes from: step {step} of {run.path}")
     elif experiment.init_from:
         source = model_source.find(experiment.init_from, experiment.init_weights)
         lines.append(f"starts from: {source.name}")
+    classes = data.source.num_classes if data else None
     config = experiment.model.config(classes or 0)
     check_input(experiment.train, config, strategy.num_replicas_in_sync)
-    text = "\n".join(
-        [
-            _readable(_resolved(experiment, config)),
-            *lines,
-            f"model: {experiment.model.name} with {config.summary()}"
-            + ("" if classes else ", without a head: the number of classes comes from the data"),
-            *_costs(experiment, config, strategy.num_replicas_in_sync),
-            f"devices: {describe(strategy)}",
-        ]
-    )
-    print(text)
+    description = [
+        _readable(_resolved(experiment, config)),
+        *lines,
+        f"model: {experiment.model.name} with {config.summary()}"
+        + ("" if classes else ", without a head: the number of classes comes from the data"),
+        *_costs(experiment, config, strategy.num_replicas_in_sync),
+        f"devices: {describe(strategy)}",
+    ]
+    print("\n".join(description))
     if wrong_data is not None:
         raise wrong_data
-    print(f"first batch: {batch}")
+    print(f"first batch: {_first_batch(data, print)}")
 
 
 def _costs(experiment, config, replicas):

@@ -39,16 +39,15 @@ void test_threads() {
   }
 }
 
-// The units and the cycles of the kernels of a call, which runs on one thread.
+// The units and the cycles of the kernels of a call. The kernels do not run.
 struct Work {
   int64_t most_units = 0;
   double cycles = 0;
   vit::ParallelFor parallel_for() {
-    return {[](void* pool, int64_t total, int64_t cost, vit::RangeBody body, void* argument) {
+    return {[](void* pool, int64_t total, int64_t cost, vit::RangeBody, void*) {
               Work& self = *static_cast<Work*>(pool);
               self.most_units = std::max(self.most_units, total);
               self.cycles += static_cast<double>(total) * static_cast<double>(cost);
-              body(argument, 0, total);
             },
             this};
   }
@@ -58,8 +57,6 @@ struct Work {
 // a bias that many windows share.
 void test_units() {
   Random random(5);
-  AttentionCase windows = make(random, DType::kFloat32, vit::sequence_shape(256, 49, 3, 32));
-  shape_bias(windows, 7);
   for_each_isa([&] {
     testing("units: %s", isa());
     for (DType type : {DType::kFloat32, DType::kBfloat16}) {
@@ -75,15 +72,26 @@ void test_units() {
                static_cast<long long>(heads), static_cast<long long>(backward.most_units));
       }
     }
-    Work bias;
+    AttentionCase windows = make(random, DType::kFloat32, vit::sequence_shape(256, 49, 3, 32));
+    shape_bias(windows, 7);
     AttentionRun many(windows, 0);
-    many.forward(vit::serial());
+    Work bias;
     many.bias_gradient(bias.parallel_for());
     EXPECT(bias.most_units >= 32, "the gradient of the bias has %lld units",
            static_cast<long long>(bias.most_units));
     const double products = 2.0 * 256 * 3 * 49 * 49 * 32;
     EXPECT(bias.cycles > products / 32 && bias.cycles < products,
            "the gradient of the bias has %g cycles for %g products", bias.cycles, products);
+
+    // One long line: fewer groups, so that their sums take a bounded amount of memory.
+    const AttentionCase line = make(random, DType::kFloat32, vit::sequence_shape(1, 16000, 1, 64));
+    AttentionRun one(line, 0);
+    Work backward;
+    scratch_use().largest = 0;
+    one.backward(backward.parallel_for());
+    EXPECT(scratch_use().largest <= 64 << 20, "the sums of groups take %lld bytes",
+           static_cast<long long>(scratch_use().largest));
+    EXPECT(backward.most_units > 1, "the line is not split");
   });
 }
 

@@ -75,21 +75,12 @@ inline int finish() {
   return state().failures || !state().checks;
 }
 
-// Whether this processor has an instruction set and VIT_TEST_ISAS, unless unset, names it. Each
-// name there ends with a comma. kernel_programs.py leaves out kernels that a sanitizer does not
-// watch.
-inline bool isa_tested(vit::Isa isa) {
-  const char* names = getenv("VIT_TEST_ISAS");
-  const std::string name = std::string(vit::isa_name(isa)) + ",";
-  return vit::isa_available(isa) && (!names || strstr(names, name.c_str()));
-}
-
-// Calls body() with each instruction set that is tested.
+// Calls body() with each instruction set that this processor has.
 template <class Body>
 void for_each_isa(const Body& body) {
   for (int i = 0; i < vit::kIsaCount; ++i) {
     const vit::Isa isa = static_cast<vit::Isa>(i);
-    if (!isa_tested(isa)) continue;
+    if (!vit::isa_available(isa)) continue;
     vit::choose_isa(vit::isa_name(isa));
     body();
   }

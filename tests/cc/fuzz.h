@@ -43,10 +43,10 @@ class Input {
     return result;
   }
 
-  // Selects one of the instruction sets that are tested.
+  // Selects one of the instruction sets that this processor has.
   void pick_isa() {
     const vit::Isa isa = static_cast<vit::Isa>(pick(0, vit::kIsaCount - 1));
-    vit::choose_isa(isa_tested(isa) ? vit::isa_name(isa) : "");
+    vit::choose_isa(vit::isa_available(isa) ? vit::isa_name(isa) : "");
   }
 
  private:

@@ -166,7 +166,7 @@ Call attention_call(Input& input, const std::string& op) {
 Call patch_call(Input& input, const std::string& op) {
   const XLA_FFI_DataType type = kTypes[input.pick(0, 3)];
   const bool images_grad = op == "VitPatchEmbedImagesGrad";
-  const XLA_FFI_DataType pixels = kTypes[input.pick(0, images_grad ? 3 : 4)];
+  const XLA_FFI_DataType pixels = kTypes[input.pick(0, 4)];  // uint8 has no gradient: an error
   const int64_t batch = input.pick(0, 2), height = input.pick(0, 9), width = input.pick(0, 9);
   const int64_t channels = input.pick(0, 3), size = input.pick(1, 4), features = input.pick(0, 20);
   const int64_t patches = (height / size) * (width / size);

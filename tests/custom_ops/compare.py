@@ -49,6 +49,22 @@ def call_attention(qkv, num_heads, axis=None, taps=None, grid=None, **options):
     return custom_ops.attention(qkv, num_heads, **options)
 
 
+def asks_for_compiled(how, monkeypatch):
+    """A function of qkv that asks for the compiled op: by argument, context or environment."""
+    if how == "environment":
+        monkeypatch.setenv("VIT_OPS", "compiled")
+
+    def call(qkv):
+        if how == "context":
+            with custom_ops.implementation("compiled"):
+                return custom_ops.attention(qkv, 3)
+        return custom_ops.attention(
+            qkv, 3, implementation="compiled" if how == "argument" else None
+        )
+
+    return call
+
+
 def attend(implementation, qkv, num_heads, cotangent, bias=None, axis=None, scale=None):
     """Returns the output, the gradient of qkv and, with a bias, the gradient of the bias."""
     sources = [qkv] if bias is None else [qkv, bias]

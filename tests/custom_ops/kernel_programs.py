@@ -1,10 +1,9 @@
 """Builds and runs the programs of tests/cc. As a command with a number of seconds it fuzzes.
 
 A program links the kernels of the library, or kernels that are compiled again with sanitizers.
-Sanitizers are used for the lowest and the best instruction set of this processor, except that
-undefined behaviour is checked in the lowest only, since checking vectors of 64 bytes takes minutes
-to compile. The other kernels are linked unchanged and not run. Object files are kept in
-`build/kernel_tests`, those without sanitizers in `build/ops`, where `build_ops` finds them too.
+Sanitizers are used for the lowest and the best instruction set of this processor; the other kernels
+are linked unchanged. Object files are kept in `build/kernel_tests`, those without sanitizers in
+`build/ops`, where `build_ops` finds them too.
 """
 
 import concurrent.futures
@@ -45,7 +44,6 @@ class Mode:
         name: part of the names of objects and programs.
         clang: whether to compile with clang++ instead of the compiler of the ops.
         flags: compiler flags, after the flags of `sources.bzl`.
-        best_flags: flags after these, for the kernels of the best instruction set.
         link: flags for the linker.
         environment: environment variables of the programs.
     """
@@ -53,7 +51,6 @@ class Mode:
     name: str
     clang: bool = False
     flags: tuple[str, ...] = ()
-    best_flags: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -72,9 +69,6 @@ MEMORY = Mode(
         "-Wno-unknown-warning-option",
         "-Wno-unknown-pragmas",
     ),
-    # With it clang takes over a minute for the widest vectors, four times as long. The baseline is
-    # compiled from the same templates, and simd_test has the vectors of each instruction set.
-    best_flags=("-fno-sanitize=undefined",),
     link=("-fsanitize=address,undefined",),
     environment=(
         ("UBSAN_OPTIONS", "print_stacktrace=1"),
@@ -102,10 +96,9 @@ def build(mode, programs):
     FOLDER.mkdir(parents=True, exist_ok=True)
     lists = build_plan.sources()
     compiler = _clang() if mode.clang else build_plan.find_compiler()
-    best = _best_isa()
+    best = next((isa for isa in _CPU_FLAGS if _CPU_FLAGS[isa] <= _cpu_flags()), "baseline")
     # The kernels of avx512_bf16 are for bfloat16 only; for other types they are those of avx512.
-    best_isas = {best, best.removesuffix("_bf16")}
-    checked = {"baseline", *best_isas} if mode.flags else set()
+    checked = {"baseline", best, best.removesuffix("_bf16")} if mode.flags else set()
     gcc = build_plan.find_compiler()
     headers = [path.read_bytes() for path in sorted((ROOT / "tests" / "cc").glob("*.h"))]
     package = hashlib.sha256(b"".join(headers)).hexdigest()
@@ -121,8 +114,6 @@ def build(mode, programs):
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
             flags = (*unit.flags, *mode.flags)
-            if isa in best_isas - {"baseline"}:
-                flags += mode.best_flags
             ours.append(dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags))
         else:
             plain.append(unit)
@@ -229,12 +220,11 @@ def tail(output, lines=60):
 
 
 def _run_one(mode, command, timeout):
-    environment = {"VIT_TEST_ISAS": f"baseline,{_best_isa()},"} if mode.flags else {}
     with tempfile.TemporaryFile("w+", errors="replace") as file:
         try:
             code = subprocess.run(
                 command,
-                env=os.environ | environment | dict(mode.environment),
+                env=os.environ | dict(mode.environment),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 timeout=timeout,
@@ -248,7 +238,7 @@ def _run_one(mode, command, timeout):
 def _compile(compiler, units, folder):
     folder.mkdir(parents=True, exist_ok=True)
     # The objects go to the folder of the stamp of a library; these programs have no stamp.
-    return build_ops._compile(compiler, units, folder / "no_stamp", say=lambda line: None)
+    return build_ops._compile(compiler, units, folder / "no_stamp", say=lambda line: None)[0]
 
 
 def _clang():
@@ -261,10 +251,6 @@ def _clang():
         raise build_plan.BuildError(CLANG)
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
     return Compiler((path,), version.stdout.splitlines()[0])
-
-
-def _best_isa():
-    return next((isa for isa in _CPU_FLAGS if _CPU_FLAGS[isa] <= _cpu_flags()), "baseline")
 
 
 def _cpu_flags():

@@ -79,7 +79,11 @@ def test_kernels_know_neither_tensorflow_nor_the_standard_library():
 def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
     """The linker keeps one copy of an inline function. Without optimisation all of them appear."""
     flags = [*build_plan.sources()["ISA_COPTS"][isa], f"-DVIT_ISA={isa}", "-std=c++17", "-O0"]
-    command = ["g++", *flags, f"-iquote{ROOT}", "-c", ROOT / "custom_ops" / source, "-o", "k.o"]
+    compiler = build_plan.find_compiler()
+    if isa not in build_plan.isas(compiler):
+        pytest.skip(f"this compiler has no {isa}")
+    command = [*compiler.command, *flags, f"-iquote{ROOT}", "-c", ROOT / "custom_ops" / source]
+    command += ["-o", "k.o"]
     subprocess.run(command, cwd=tmp_path, check=True)
     symbols = subprocess.run(["nm", "k.o"], cwd=tmp_path, capture_output=True, text=True).stdout
     shared = [line.split()[-1] for line in symbols.splitlines() if line.split()[-2] in "WVu"]
@@ -129,11 +133,14 @@ def test_plan():
 
 
 @pytest.mark.parametrize(
-    ("refused", "mask"), [("-mavx512bf16", 7), ("-m", 1)], ids=["older", "for another processor"]
+    ("refused", "action", "mask"),
+    [("-mavx512bf16", "exit 1", 7), ("-m", "exit 1", 1), ("-m", "exec true", 1)],
+    ids=["older", "for another processor", "that only warns"],
 )
-def test_a_compiler_loses_only_the_sets_that_it_does_not_know(tmp_path, refused, mask):
+def test_sets_that_a_compiler_does_not_know_are_left_out(tmp_path, refused, action, mask):
     script = tmp_path / "c++"
-    script.write_text(f'#!/bin/sh\ncase " $*" in *" {refused}"*) exit 1;; esac\nexec g++ "$@"\n')
+    refusal = f'case " $*" in *" {refused}"*) {action};; esac'
+    script.write_text(f'#!/bin/sh\n{refusal}\nexec g++ "$@"\n')
     script.chmod(0o755)
     compiler = build_plan.Compiler((str(script),), "older")
     every = list(build_plan.sources()["ISA_COPTS"])
@@ -169,6 +176,7 @@ def test_without_tensorflow_or_pybind11_the_rest_is_planned():
 # Tests of the build, on a package of a few lines.
 
 LISTS = """
+ISA_MACROS = {"baseline": "__cplusplus"}
 HEADERS = ["cc/a.h"]
 OP_HEADERS = ["tf/o.h"]
 KERNELS = ["cc/k.cc"]
@@ -282,6 +290,7 @@ def test_the_product_is_stamped_and_whole(package):
     assert sorted(p.name for p in folder.iterdir() if p.is_file()) == [
         "_vit_kernels.abi.so",
         "_vit_ops.so",
+        "_vit_ops_xla_not_built.txt",
         "sources.bzl",
     ]
 
@@ -348,8 +357,12 @@ def test_the_library_for_xla_is_optional(package):
         # What an older build wrote does not belong to these sources.
         assert line.startswith(f"ops: no library for XLA: {reason}") and not exists
         assert "\n" not in line
+        # Later the loader quotes the reason.
+        told = library_file.why_not_built(folder / "_vit_ops_xla.so")
+        assert told and line.startswith(f"ops: no library for XLA: {told}")
         (folder / "xla/x.cc").write_text(source)
         assert lines() == ([], True)
+        assert library_file.why_not_built(folder / "_vit_ops_xla.so") is None
     (folder / "xla/x.h").write_text("// changed")
     said = []
     build_ops.build(folder / library_file.NAME, folder, said.append)
@@ -403,6 +416,11 @@ def test_is_current(package, monkeypatch):
     module.rename(folder / "gone")
     assert build_ops.is_current() is False
     (folder / "gone").rename(module)
+    # Without the library for XLA only if it could not be built.
+    reason = library_file.not_built(folder / "_vit_ops_xla.so")
+    reason.rename(folder / "gone")
+    assert build_ops.is_current() is False
+    (folder / "gone").rename(reason)
     for file in ("sources.bzl", "cc/a.h", "tf/o.h", "python/m.h", "python/m.cc", "cc/i.cc"):
         text = (folder / file).read_text()
         (folder / file).write_text(text + "\n# changed")

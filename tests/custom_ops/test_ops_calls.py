@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -14,7 +12,6 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
 import custom_ops
-from tests.checkout import ROOT
 from tests.custom_ops.compare import (
     attend,
     draw,
@@ -24,6 +21,7 @@ from tests.custom_ops.compare import (
     exact,
     tables,
 )
+from tests.custom_ops.process import run_python
 
 # Calls kernels in two threads while a third one changes the environment.
 ENVIRONMENT = """
@@ -60,16 +58,12 @@ print(count)
 
 @pytest.mark.process
 def test_the_environment_may_change_meanwhile():
-    done = subprocess.run(
-        [sys.executable, "-c", ENVIRONMENT], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) > 1000
+    assert int(run_python(ENVIRONMENT)) > 1000
 
 
 # Counts the threads of the process that have used the processor while one op ran.
 THREADS = """
-import contextlib, os, statistics, sys
+import contextlib, os, sys
 import tensorflow as tf
 import custom_ops
 
@@ -97,23 +91,22 @@ for _ in range(5):
     after = ticks()
     used = [after[task] - before.get(task, 0) for task in after]
     seen.append(sum(count > 0.2 * max(used) for count in used))
-print(statistics.median_low(seen), max(seen))
+print(*seen)
 """
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_op_uses_the_threads_that_it_may_use(count):
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS, str(count)],
-        cwd=ROOT,
-        env=os.environ | {"TF_NUM_INTRAOP_THREADS": "2"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    usual, most = map(int, done.stdout.split())
-    assert (usual if count == 1 else most) == count
+    seen = sorted(map(int, run_python(THREADS, count, TF_NUM_INTRAOP_THREADS="2").split()))
+    # One measurement of five may be wrong.
+    assert seen[-2] == 2 if count == 2 else seen[1:4] == [1, 1, 1]
+
+
+def seconds(function, *arguments):
+    begin = time.monotonic()
+    function(*arguments)
+    return time.monotonic() - begin
 
 
 @pytest.mark.parametrize("shape", [[400, 577, 3 * 64], [1, 12000, 3 * 64]])
@@ -122,9 +115,7 @@ def test_a_cancelled_op_ends_soon(shape):
     function = tf.function(lambda x: custom_ops.attention(x, 1, implementation="compiled"))
     function = function.get_concrete_function(tf.TensorSpec([None, None, 3 * 64]))
     function(qkv[:1, :5])  # prepares the graph
-    begin = time.monotonic()
-    function(qkv)
-    whole = time.monotonic() - begin
+    whole = min(seconds(function, qkv) for _ in range(2))
     for _ in range(5):  # the machine may be busy with something else
         manager = cancellation.CancellationManager()
         cancelled = manager.get_cancelable_function(function)
@@ -138,18 +129,18 @@ def test_a_cancelled_op_ends_soon(shape):
     raise AssertionError("the op goes on after it was cancelled")
 
 
-def test_the_kernels_take_no_more_processor_time_than_tensorflow():
-    """On an idle machine they take half. The bound finds a lost optimisation flag."""
+def test_the_kernels_take_less_processor_time_than_tensorflow():
+    """They take about 0.6 of it. A lost optimisation flag would be found."""
     qkv, cotangent = draw([8, 197, 3 * 384]), draw([8, 197, 384])
 
-    def seconds(implementation):
+    def processor_seconds(implementation):
         begin = time.process_time()
         attend(implementation, qkv, 6, cotangent)
         return time.process_time() - begin
 
-    times = [(seconds("compiled"), seconds("reference")) for _ in range(6)]
+    times = [[processor_seconds(name) for name in ("compiled", "reference")] for _ in range(6)]
     compiled, reference = map(min, zip(*times, strict=True))
-    assert compiled < 1.5 * reference
+    assert compiled < reference
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -201,14 +192,7 @@ print(json.dumps(test_ops_calls.digests()))
 def test_the_same_bits_for_any_number_of_threads():
     # All tests run with one thread; only a new process can have another number.
     assert os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
-    done = subprocess.run(
-        [sys.executable, "-c", DIGESTS],
-        cwd=ROOT,
-        env=os.environ | {"TF_NUM_INTRAOP_THREADS": "4"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    printed = run_python(DIGESTS, TF_NUM_INTRAOP_THREADS="4")
     found = digests()
     assert len(found) == len(set(found.values())) == 4 * 7
-    assert json.loads(done.stdout) == found
+    assert json.loads(printed) == found

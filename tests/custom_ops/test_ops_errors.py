@@ -251,6 +251,14 @@ def test_sizes_of_nothing():
     assert ops.vit_extract_patches(zeros(2, 4, 4, 0), patch_size=2**40).shape == [2, 0, 0]
 
 
+def test_a_grid_without_the_distance_is_ignored():
+    arguments = ATTENTION | {"statistics": STATISTICS, "taps": ["entropy"]}
+    ops = custom_ops.load()
+    expected = ops.vit_attention_taps(**arguments).entropy
+    found = ops.vit_attention_taps(**arguments, grid_rows=2**62, grid_columns=4).entropy
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_gradients_of_nothing_are_zero():
     ops = custom_ops.load()
     d_bias = ops.vit_attention_bias_grad(

@@ -179,7 +179,7 @@ def test_the_ops_can_be_left_out(environment):
         / "custom_ops"
     )
     stale.mkdir(parents=True)
-    for name in (library_file.NAME, library_file.NOT_BUILT):
+    for name in (library_file.NAME, library_file.not_built(library_file.NAME)):
         (stale / name).write_bytes(b"stale")
     output = environment.install(checkout, VIT_BUILD_OPS="0")
     assert WARNING not in output and "ops: " not in output

@@ -15,7 +15,7 @@ from tests.custom_ops.kernel_programs import MEMORY, PLAIN, THREADS
 
 pytestmark = pytest.mark.process
 
-FUZZ_SECONDS = 5
+FUZZ_SECONDS = 10
 
 
 def test_every_program_passes():

@@ -1,10 +1,8 @@
 """The file of the compiled library is found, checked before it is loaded, and loaded once."""
 
-import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import threading
 import time
 import types
@@ -14,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from custom_ops import dispatch, library_file, loader
+from custom_ops import build_ops, build_plan, dispatch, library_file, loader
+from tests.custom_ops.process import run_python
 
 OPS = loader.OPS
 PACKAGE = pathlib.Path(custom_ops.__file__).parent
@@ -248,21 +247,6 @@ def test_threads_wait_for_one_load(fresh, built, monkeypatch, tmp_path, fits):
 # Tests in separate processes.
 
 
-def run_python(program, folder, **environment):
-    """Runs a program with `custom_ops` from a folder; asserts that it succeeds without warnings."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", program],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    for warning in ("Warning", "AutoGraph"):
-        assert warning not in done.stdout + done.stderr, done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def checkout(built, tmp_path):
     """A copy of the package without a library, in a separate folder."""
@@ -299,7 +283,7 @@ def test_a_first_call_in_a_function_loads_and_warns_of_nothing(checkout, built):
     # AutoGraph needs the source of the function, so the program is a file. The library is loaded
     # during the conversion.
     (checkout / "first_calls.py").write_text(FIRST_CALLS)
-    assert run_python("import first_calls", checkout).split() == [str(path)]
+    assert run_python("import first_calls", folder=checkout).split() == [str(path)]
 
 
 PLACES = """
@@ -327,7 +311,7 @@ print(custom_ops.describe()["path"])
 def test_threads_load_a_named_library_once_and_a_rebuild_does_not_disturb(checkout, built):
     path = checkout / "elsewhere.so"
     path.write_bytes(built)
-    assert run_python(PLACES, checkout, VIT_OPS_LIBRARY=str(path)).split() == [str(path)]
+    assert run_python(PLACES, folder=checkout, VIT_OPS_LIBRARY=str(path)).split() == [str(path)]
 
 
 TWICE = """
@@ -368,14 +352,16 @@ assert (gradient(again) == first).all()
 def test_importing_and_loading_twice_is_harmless(checkout, built):
     for name in ("custom_ops/_vit_ops.so", "exported.so"):
         (checkout / name).write_bytes(built)
-    run_python(TWICE, checkout)
+    run_python(TWICE, folder=checkout)
 
 
 LOADED_BY_OTHERS = """
 import tensorflow as tf
 tf.load_op_library("./exported.so")
 import custom_ops
-assert custom_ops.is_compiled() and custom_ops.describe()["path"] is None
+report = custom_ops.describe()
+assert report["compiled"] and report["path"] is report["xla_library"] is None
+assert "the compiled ops of another installation" in report["xla_reason"]
 out = custom_ops.attention(tf.zeros([2, 5, 12]), 2, implementation="compiled")
 assert out.shape == [2, 5, 4]
 """
@@ -385,7 +371,70 @@ assert out.shape == [2, 5, 4]
 def test_a_copy_that_somebody_loaded_before_is_used(checkout, built):
     for name in ("custom_ops/_vit_ops.so", "exported.so"):
         (checkout / name).write_bytes(built)
-    run_python(LOADED_BY_OTHERS, checkout)
+    run_python(LOADED_BY_OTHERS, folder=checkout)
+
+
+OLDER = """
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+
+tf.load_op_library("./older.so")  # as a program that serves an older exported model does
+def devices(op):
+    return [kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel]
+assert devices("VitPatchEmbed") == ["CPU"] and devices("VitExtractPatches") == []
+import custom_ops
+images = np.arange(2 * 4 * 4 * 3, dtype=np.float32).reshape(2, 4, 4, 3)
+qkv = tf.random.stateless_normal([2, 5, 12], [1, 2])
+custom_ops.attention(qkv, 2, implementation="compiled")
+assert "of another installation" in custom_ops.describe()["xla_reason"]
+for op in ("VitPatchEmbed", "VitAttention", "VitAttentionTaps", "VitExtractPatches"):
+    assert devices(op) == ["CPU"], op
+with custom_ops.implementation("compiled"):
+    patches = custom_ops.extract_patches(images, 2)
+with custom_ops.implementation("reference"):
+    assert (patches == custom_ops.extract_patches(images, 2)).numpy().all()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("missing", [["extract_patches"], ["extract_patches", "attention"]])
+def test_a_newer_copy_adds_the_kernels_that_an_older_one_lacks(checkout, built, missing):
+    (checkout / "custom_ops" / "_vit_ops.so").write_bytes(built)
+    compiler, target = build_plan.find_compiler(), build_plan.probe()
+    units = build_plan.plan(target, compiler)
+    older = [unit for unit in units["ops"] if not any(name in unit.source for name in missing)]
+    assert len(older) == len(units["ops"]) - len(missing)
+    # The object files are those of the library that is tested.
+    cache = build_ops._cache()
+    stamp = build_ops._write_stamp(cache, target, compiler)
+    wanted = [*older, *units["info"], *units["kernels"]]
+    objects, _ = build_ops._compile(compiler, wanted, stamp, print)
+    flags = [*build_plan.sources()["OP_LINKOPTS"], *target["tensorflow"]["link"]]
+    build_ops._link(compiler, list(objects.values()), flags, checkout / "older.so", cache)
+    run_python(OLDER, folder=checkout)
+
+
+@pytest.mark.process
+def test_a_library_that_was_built_by_other_flags_does_not_load(built, tmp_path):
+    """The stamp fits, but std::string has another binary interface."""
+    stamp = built[built.rindex(b"VIT_OPS_BUILD_INFO:") :].split(b"\0")[0].decode()
+    source, path = tmp_path / "other.cc", tmp_path / "other.so"
+    source.write_text(
+        "#include <string>\n"
+        "namespace tensorflow { std::string KernelsRegisteredForOp(const std::string& name); }\n"
+        f'extern "C" {{ const char* stamp = R"({stamp})"; }}\n'
+        'bool used = tensorflow::KernelsRegisteredForOp("VitAttention").empty();\n'
+    )
+    [compiler, *_] = build_plan.find_compiler().command
+    command = [compiler, "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", source, "-o", path]
+    subprocess.run(command, check=True)
+    program = (
+        "import warnings; warnings.simplefilter('ignore'); import custom_ops; "
+        "print(custom_ops.describe()['reason'])"
+    )
+    reason = run_python(program, VIT_OPS_LIBRARY=str(path))
+    assert "other.so does not load: " in reason and "undefined symbol" in reason
 
 
 @pytest.mark.process
@@ -393,4 +442,4 @@ def test_without_tensorflow_the_package_says_so(checkout, built):
     (checkout / "custom_ops" / "_vit_ops.so").write_bytes(built)
     (checkout / "tensorflow.py").write_text("raise ImportError('not here')")
     program = "import custom_ops; print(custom_ops.describe()['reason'])"
-    assert run_python(program, checkout) == "TensorFlow cannot be imported: not here\n"
+    assert run_python(program, folder=checkout) == "TensorFlow cannot be imported: not here\n"

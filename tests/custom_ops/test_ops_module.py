@@ -1,10 +1,8 @@
 """The kernels as a Python module, in a process that cannot import TensorFlow."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.custom_ops.process import run_python
 
 PROGRAM = """
 import sys
@@ -220,9 +218,7 @@ print("done")
 
 @pytest.mark.process
 def test_the_module_computes_and_checks_without_tensorflow():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "done\n"
+    assert run_python(PROGRAM) == "done\n"
 
 
 WRONG_ISA = """
@@ -255,10 +251,4 @@ print("done")
 
 @pytest.mark.process
 def test_a_wrong_instruction_set_is_refused_by_every_function():
-    done = subprocess.run(
-        [sys.executable, "-c", WRONG_ISA],
-        env=os.environ | {"VIT_ISA": "avx999"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "done\n", done.stderr
+    assert run_python(WRONG_ISA, VIT_ISA="avx999") == "done\n"

@@ -1,11 +1,8 @@
 """The compiled ops inside `jit_compile=True`, and what happens without the library for XLA."""
 
 import json
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -14,8 +11,17 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch, library_file, loader
-from tests.checkout import ROOT
-from tests.custom_ops.compare import attend, compiled_ops, draw, draw_uint8, each_isa, embed, tables
+from tests.custom_ops.compare import (
+    asks_for_compiled,
+    attend,
+    compiled_ops,
+    draw,
+    draw_uint8,
+    each_isa,
+    embed,
+    tables,
+)
+from tests.custom_ops.process import run_python
 from tests.vit_tf import tiny
 from vit_tf.layers.dropout import RandomContext
 
@@ -191,19 +197,8 @@ def test_control_flow_holds_the_ops():
 
 
 @pytest.mark.parametrize("ask", ["argument", "context", "environment"])
-def test_what_is_demanded_is_compiled(ask, monkeypatch):
-    if ask == "environment":
-        monkeypatch.setenv("VIT_OPS", "compiled")
-
-    def call(qkv):
-        if ask == "context":
-            with custom_ops.implementation("compiled"):
-                return custom_ops.attention(qkv, 3)
-        return custom_ops.attention(
-            qkv, 3, implementation="compiled" if ask == "argument" else None
-        )
-
-    function = tf.function(call, jit_compile=True)
+def test_explicitly_compiled_ops_are_compiled(ask, monkeypatch):
+    function = tf.function(asks_for_compiled(ask, monkeypatch), jit_compile=True)
     assert calls(function, draw([2, 9, 36])) == {"VitAttention"}
     with custom_ops.implementation("reference"):
         reference = tf.function(lambda x: custom_ops.attention(x, 3), jit_compile=True)
@@ -271,8 +266,9 @@ def test_layers_say_that_xla_can_compile_them(implementation, monkeypatch):
     layers = tiny.all_layers(tiny.model(implementation=implementation))
     assert all(layer.supports_jit for layer in layers)
     # The kernels are for CPUs.
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
-    assert dispatch.supports_jit(implementation) == (implementation != "compiled")
+    for device in ("GPU", "TPU"):
+        monkeypatch.setattr(dispatch, "_device_type", lambda device=device: device)
+        assert dispatch.supports_jit(implementation) == (implementation != "compiled")
 
 
 # Errors -------------------------------------------------------------------------------------------
@@ -349,7 +345,7 @@ import ctypes, tensorflow as tf, custom_ops
 from pipelines import errors
 ctypes.CDLL("./alone.so")  # It registers nothing, because there are no ops.
 report, qkv = custom_ops.describe(), tf.ones([2, 5, 36])
-assert report["xla_library"] is None and "for XLA has been built" in report["xla_reason"]
+assert report["xla_library"] is None and "for XLA has not been built" in report["xla_reason"]
 traced = tf.function(lambda x: custom_ops.attention(x, 3)).get_concrete_function(qkv)
 try:
     tf.function(lambda x: traced(x), jit_compile=True)(qkv)
@@ -392,27 +388,15 @@ else:
 """
 
 
-def run_python(program, folder, library):
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", program],
-        cwd=folder,
-        env=os.environ
-        | {"PYTHONPATH": str(ROOT), "VIT_OPS_LIBRARY": str(library), "TF_NUM_INTRAOP_THREADS": "4"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 @pytest.mark.process
 def test_commands_explain_what_xla_cannot_compile(tmp_path):
     library = shutil.copy(custom_ops.describe()["path"], tmp_path / "mine.so")
     shutil.copy(custom_ops.describe()["xla_library"], tmp_path / "alone.so")
-    assert run_python(TRACED_BEFORE, tmp_path, library) == (
+    printed = run_python(TRACED_BEFORE, cwd=tmp_path, VIT_OPS_LIBRARY=str(library))
+    assert printed.strip() == (
         "A function that was traced with the compiled op VitAttention is used under "
-        "jit_compile=True, but there is no library for XLA: build it with "
-        "`python -m custom_ops.build_ops`, or set VIT_OPS=reference"
+        "jit_compile=True, which cannot compile it: the library for XLA has not been built. Build "
+        "it with `python -m custom_ops.build_ops`; or set VIT_OPS=reference"
     )
 
 
@@ -420,7 +404,8 @@ def test_commands_explain_what_xla_cannot_compile(tmp_path):
 def test_a_library_loaded_late_a_second_copy_and_threads(tmp_path):
     """The library may come after XLA's first use, and a copy of it after the library."""
     shutil.copy(custom_ops.describe()["xla_library"], tmp_path / "second.so")
-    run_python(TWO_COPIES, tmp_path, custom_ops.describe()["path"])
+    library = custom_ops.describe()["path"]
+    run_python(TWO_COPIES, cwd=tmp_path, VIT_OPS_LIBRARY=library, TF_NUM_INTRAOP_THREADS="4")
 
 
 @pytest.mark.parametrize("problem", ["none", "another TensorFlow", "other sources", "truncated"])
@@ -430,7 +415,7 @@ def test_a_library_that_does_not_fit_is_not_loaded(tmp_path, problem):
     whole = pathlib.Path(report["xla_library"]).read_bytes()
     sources = library_file.read_stamp(ops)["sources"].encode()
     changed, message = {
-        "none": (None, "no library for XLA has been built"),
+        "none": (None, "the library for XLA has not been built"),
         "another TensorFlow": (
             whole.replace(f'"{tf.__version__}'.encode(), b'"9.99.9'),
             "was built for TensorFlow 9.99.9",
@@ -440,6 +425,10 @@ def test_a_library_that_does_not_fit_is_not_loaded(tmp_path, problem):
     }[problem]
     if changed is not None:
         (tmp_path / "_vit_ops_xla.so").write_bytes(changed)
+    else:
+        library_file.not_built(tmp_path / "_vit_ops_xla.so").write_text("no such header\n")
+        assert "could not be built: no such header." in loader._load_for_xla(ops).reason
+        library_file.not_built(tmp_path / "_vit_ops_xla.so").unlink()
     found = loader._load_for_xla(ops)
     assert found.path is None and message in found.reason and found.broken == (problem != "none")
     assert "`python -m custom_ops.build_ops`" in found.reason

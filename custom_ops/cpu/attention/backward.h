@@ -8,7 +8,7 @@
 namespace vit {
 namespace VIT_ISA {
 
-// The most memory for the sums of groups, unless one group takes more.
+// The most memory for the sums of groups.
 constexpr int64_t kMostGroupBytes = 64 * 1024 * 1024;
 
 // The sums over queries of the gradients of keys and values: each [tokens, size rounded up to whole
@@ -134,7 +134,7 @@ struct AttentionBackward {
 #endif
         }
       }
-      if (!problem.group_sums) write_key_gradients(problem, line, to);
+      if (!problem.group_sums) write_key_gradients(problem, line, to, 0, tokens);
     }
   }
 
@@ -211,14 +211,14 @@ struct AttentionBackward {
                    queries, size);
   }
 
+  // Writes the gradients of k and v of `count` tokens, starting at `first`.
   static void write_key_gradients(const AttentionGradientProblem& problem, const Line<S>& line,
-                                  const KeySums<T>& sums) {
-    S* d_qkv = static_cast<S*>(problem.gradient) + line.offset;
+                                  const KeySums<T>& sums, int64_t first, int64_t count) {
+    const int64_t from = first * sums.padded, width = line.width;
+    S* d_q = static_cast<S*>(problem.gradient) + line.offset + first * line.step;
     const T scale = static_cast<T>(problem.scale);
-    write_rows(sums.d_keys, sums.padded, scale, d_qkv + line.width, line.step, line.tokens,
-               line.size);
-    write_rows(sums.d_values, sums.padded, 1, d_qkv + 2 * line.width, line.step, line.tokens,
-               line.size);
+    write_rows(sums.d_keys + from, sums.padded, scale, d_q + width, line.step, count, line.size);
+    write_rows(sums.d_values + from, sums.padded, 1, d_q + 2 * width, line.step, count, line.size);
   }
 
   static void write_rows(const T* from, int64_t padded, T factor, S* to, int64_t step, int64_t rows,
@@ -231,39 +231,52 @@ struct AttentionBackward {
   }
 };
 
-// Adds the KeySums of the groups of a line and writes the gradients of k and v; a unit is a line of
-// one head.
+// Adds the KeySums of the groups of a line and writes the gradients of k and v. A unit is a block
+// of tokens of a line of one head.
 template <class S, class E>
 struct AttentionKeyGradients {
   using T = Accumulator<S>;
+  static constexpr int64_t kTokens = 64;
 
   static int64_t groups_of(const AttentionBackwardProblem& problem) {
     return AttentionBackward<S, E>::blocks_of(problem).groups.count;
   }
 
-  static int64_t units(const AttentionBackwardProblem& problem) { return lines_of(problem.shape); }
+  static Blocking tokens_of(const AttentionBackwardProblem& problem) {
+    return Blocking(problem.shape.tokens, kTokens);
+  }
+
+  static int64_t units(const AttentionBackwardProblem& problem) {
+    return lines_of(problem.shape) * tokens_of(problem).count;
+  }
 
   static double unit_cycles(const AttentionBackwardProblem& problem) {
-    return static_cast<double>(groups_of(problem) * KeySums<T>::bytes(problem.shape)) / 16 + 500;
+    const int64_t bytes = groups_of(problem) * KeySums<T>::bytes(problem.shape);
+    return static_cast<double>(bytes / tokens_of(problem).count) / 16 + 100;
   }
 
   static int64_t scratch_bytes(const AttentionBackwardProblem&) { return 0; }
 
   static void run(const AttentionBackwardProblem& problem, int64_t begin, int64_t end, void*) {
     const int64_t groups = groups_of(problem);
+    const Blocking tokens = tokens_of(problem);
     for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t line = unit / tokens.count;
+      const int64_t first = tokens.begin(unit % tokens.count);
+      const int64_t count = tokens.size(unit % tokens.count);
       const auto sums = [&](int64_t group) {
-        return KeySums<T>::of_group(problem.shape, problem.group_sums, unit * groups + group);
+        return KeySums<T>::of_group(problem.shape, problem.group_sums, line * groups + group);
       };
       const KeySums<T> total = sums(0);
       for (int64_t group = 1; group < groups; ++group) {
         const KeySums<T> added = sums(group);
-        for (int64_t i = 0; i < problem.shape.tokens * total.padded; i += kLanes<T>) {
+        for (int64_t i = first * total.padded; i < (first + count) * total.padded; i += kLanes<T>) {
           store<T>(total.d_keys + i, load(total.d_keys + i) + load(added.d_keys + i));
           store<T>(total.d_values + i, load(total.d_values + i) + load(added.d_values + i));
         }
       }
-      AttentionBackward<S, E>::write_key_gradients(problem, Line<S>(problem.shape, unit), total);
+      AttentionBackward<S, E>::write_key_gradients(problem, Line<S>(problem.shape, line), total,
+                                                   first, count);
     }
   }
 };

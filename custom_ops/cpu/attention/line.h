@@ -32,17 +32,16 @@ struct QueryBlocks {
   Blocking vectors, groups;
 
   explicit QueryBlocks(const AttentionShape& shape, int64_t most_groups = kManyLines)
-      : vectors(ceil_divide(shape.tokens, kLanes<T>), kMaxVectors), groups(0, 1) {
+      : vectors(ceil_divide(shape.tokens, kLanes<T>), 1), groups(0, 1) {
     const int64_t lines = lines_of(shape);
     int64_t count = lines ? ceil_divide(kManyLines, lines) : 1;
     if (count > most_groups) count = most_groups;
-    // Smaller blocks, if there are too few of the usual size.
-    const int64_t per_block = vectors.total / count;
-    if (count > 1 && per_block < kMaxVectors) {
-      vectors = Blocking(vectors.total, per_block < 1 ? 1 : per_block);
-    }
+    if (count > vectors.total) count = vectors.total;
+    // The same number of blocks in each group, so that groups take about the same time.
+    const int64_t blocks = count ? ceil_divide(ceil_divide(vectors.total, count), kMaxVectors) : 0;
+    vectors.count = count * blocks < vectors.total ? count * blocks : vectors.total;
     groups = Blocking(vectors.count, 1);
-    groups.count = count < vectors.count ? count : vectors.count;
+    groups.count = count;
   }
   // At least 1, also for a line without queries.
   int64_t group_count() const { return groups.count ? groups.count : 1; }
