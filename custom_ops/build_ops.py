@@ -176,15 +176,16 @@ def _compile(compiler, units, stamp, say, optional=()):
         name: "".join((PACKAGE / file).read_text() for file in sources()[name])
         for name in HEADER_LISTS
     }
+    xla = [*sources()["XLA_OPS"], *sources()["CUDA_XLA_OPS"]]
     objects = {}
     for unit in units:
         text = (PACKAGE / unit.source).read_text()
         # Include folders are not part of the key: pip's isolated builds change them every time.
         parts = [*compiler.command, compiler.version, *unit.flags, text]
         parts += [unit.package, headers["HEADERS"]]
-        if unit.source in (*sources()["OPS"], *sources()["XLA_OPS"]):
+        if unit.source in (*sources()["OPS"], *xla):
             parts.append(headers["OP_HEADERS"])
-        if unit.source in sources()["XLA_OPS"]:
+        if unit.source in xla:
             parts.append(headers["XLA_HEADERS"])
         if unit.source in sources()["MODULE"]:
             parts.append(headers["MODULE_HEADERS"])

@@ -61,7 +61,16 @@ def sources():
 def source_files():
     """Paths below `custom_ops/` of all sources and headers, in the order of the hash."""
     lists = sources()
-    names = (*HEADER_LISTS, "KERNELS", "ISA_KERNELS", "INFO", "OPS", "XLA_OPS", "MODULE")
+    names = (
+        *HEADER_LISTS,
+        "KERNELS",
+        "ISA_KERNELS",
+        "INFO",
+        "OPS",
+        "XLA_OPS",
+        "CUDA_XLA_OPS",
+        "MODULE",
+    )
     return [file for name in names for file in lists[name]]
 
 

@@ -90,8 +90,17 @@ XLA_OPS = [
     "xla/handlers.cc",
 ]
 
-# Read by XLA_OPS only.
-XLA_HEADERS = ["xla/ops.h"]
+# The same for GPUs: compiled by a test only, since there are no CUDA kernels that it could call.
+CUDA_XLA_OPS = ["xla/cuda_handlers.cc"]
+
+# Read by XLA_OPS and CUDA_XLA_OPS only.
+XLA_HEADERS = [
+    "cuda/attention.h",
+    "cuda/execution.h",
+    "cuda/patch_embed.h",
+    "xla/handlers.h",
+    "xla/ops.h",
+]
 
 # The Python module _vit_kernels, which needs pybind11 and no TensorFlow.
 MODULE = ["python/kernels_module.cc"]

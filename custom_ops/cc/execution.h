@@ -28,14 +28,17 @@ struct Allocator {
 // The allocator of the C library.
 Allocator heap();
 
-struct Execution {
-  ParallelFor parallel_for;
-  Allocator allocator;
-};
-
 enum class Result : int {
   kOk = 0,
   kOutOfMemory = 1,  // scratch could not be allocated; outputs are undefined
+};
+
+// On the CPU. custom_ops/cuda/execution.h has the same for a GPU.
+struct Execution {
+  using Result = vit::Result;
+
+  ParallelFor parallel_for;
+  Allocator allocator;
 };
 
 }  // namespace vit

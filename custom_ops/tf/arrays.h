@@ -35,8 +35,21 @@ struct Array {
 
 using Arrays = std::vector<Array>;
 
-inline void fill_with_zeros(const Array& array) {
-  if (array.bytes()) std::memset(array.data, 0, array.bytes());
+inline Result set_to_zero(void* data, int64_t bytes, const Execution&) {
+  std::memset(data, 0, bytes);
+  return Result::kOk;
+}
+
+// Each device has an overload of set_to_zero.
+template <class DeviceExecution>
+typename DeviceExecution::Result fill_with_zeros(const Arrays& arrays,
+                                                 const DeviceExecution& execution) {
+  for (const Array& array : arrays) {
+    if (array.bytes() == 0) continue;
+    const auto result = set_to_zero(array.data, array.bytes(), execution);
+    if (result != DeviceExecution::Result::kOk) return result;
+  }
+  return {};
 }
 
 // Fails if the bytes of an array are more than 2^63 - 1.

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cc/attention.h"
 #include "custom_ops/tf/attention_checks.h"
 
 namespace vit {
@@ -123,8 +123,10 @@ class Attention : public AttentionBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
-    if (outputs[0].elements() == 0) return Result::kOk;
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
+    if (outputs[0].elements() == 0) return {};
     return attention_forward({problem(inputs), outputs[0].data, outputs[1].data}, execution);
   }
 };
@@ -139,8 +141,10 @@ class AttentionGrad : public AttentionBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
-    if (outputs[0].elements() == 0) return Result::kOk;
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
+    if (outputs[0].elements() == 0) return {};
     return attention_backward(gradient_problem(inputs, outputs[0]), execution);
   }
 };
@@ -161,11 +165,10 @@ class AttentionBiasGrad : public AttentionBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
-    if (inputs[0].elements() == 0) {
-      fill_with_zeros(outputs[0]);
-      return Result::kOk;
-    }
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
+    if (inputs[0].elements() == 0) return fill_with_zeros(outputs, execution);
     return attention_bias_gradient(gradient_problem(inputs, outputs[0]), execution);
   }
 };
@@ -200,11 +203,10 @@ class AttentionTaps : public AttentionBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
-    if (inputs[0].elements() == 0) {
-      for (const Array& tap : outputs) fill_with_zeros(tap);
-      return Result::kOk;
-    }
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
+    if (inputs[0].elements() == 0) return fill_with_zeros(outputs, execution);
     void* taps[3];
     for (int i = 0; i < 3; ++i) taps[i] = outputs[i].elements() ? outputs[i].data : nullptr;
     return attention_taps({problem(inputs), inputs[first_own()].data, taps[1] ? rows_ : 0,

@@ -2,6 +2,8 @@
 #ifndef CUSTOM_OPS_TF_CPU_KERNEL_H_
 #define CUSTOM_OPS_TF_CPU_KERNEL_H_
 
+#include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/tf/registration.h"
 #include "custom_ops/tf/tensors.h"
 #include "custom_ops/tf/threads.h"

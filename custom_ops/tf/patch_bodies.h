@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/cc/patch_embed.h"
 #include "custom_ops/tf/arrays.h"
 #include "custom_ops/tf/patch_checks.h"
 
@@ -120,8 +120,10 @@ class PatchEmbed : public PatchEmbedBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
-    if (outputs[0].elements() == 0) return Result::kOk;
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
+    if (outputs[0].elements() == 0) return {};
     const Array *prefix = tables_.prefix(inputs, 3), *position = tables_.position(inputs, 3);
     const int64_t prefix_size = prefix ? prefix->dims[0] : 0;
     return patch_embed_forward({problem(inputs[0], inputs[1], prefix_size), inputs[2].data,
@@ -149,12 +151,13 @@ class PatchEmbedGradient : public PatchEmbedBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
     const Array &images = inputs[images_], &kernel = inputs[1 - images_];
     PatchEmbedGradientProblem gradient = {problem(images, kernel, 0), inputs[2].data};
     if (images.elements() == 0 || kernel.elements() == 0 || gradient.shape.patches() == 0) {
-      fill_with_zeros(outputs[0]);
-      return Result::kOk;
+      return fill_with_zeros(outputs, execution);
     }
     gradient.shape.prefix = inputs[2].dims[1] - gradient.shape.patches();
     (images_ ? gradient.d_kernel : gradient.d_images) = outputs[0].data;
@@ -221,12 +224,11 @@ class PatchEmbedTablesGrad {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
     const Array& d_tokens = inputs[0];
-    if (d_tokens.elements() == 0) {
-      for (const Array& output : outputs) fill_with_zeros(output);
-      return Result::kOk;
-    }
+    if (d_tokens.elements() == 0) return fill_with_zeros(outputs, execution);
     // The outputs are like the inputs, with d_bias in the place of d_tokens.
     const Array *d_prefix = tables_.prefix(outputs, 1), *d_position = tables_.position(outputs, 1);
     const int64_t prefix_size = d_prefix ? d_prefix->dims[0] : 0;
@@ -285,8 +287,10 @@ class ExtractPatches : public PatchCopyBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
-    if (outputs[0].elements() == 0) return Result::kOk;
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
+    if (outputs[0].elements() == 0) return {};
     return extract_patches(problem(inputs[0].dims, inputs[0], outputs[0]), execution);
   }
 };
@@ -317,11 +321,10 @@ class ExtractPatchesGrad : public PatchCopyBody {
     return absl::OkStatus();
   }
 
-  Result run(const Arrays& inputs, const Arrays& outputs, const Execution& execution) const {
-    if (inputs[0].elements() == 0) {
-      fill_with_zeros(outputs[0]);
-      return Result::kOk;
-    }
+  template <class DeviceExecution>
+  typename DeviceExecution::Result run(const Arrays& inputs, const Arrays& outputs,
+                                       const DeviceExecution& execution) const {
+    if (inputs[0].elements() == 0) return fill_with_zeros(outputs, execution);
     return restore_patches(problem(outputs[0].dims, inputs[0], outputs[0]), execution);
   }
 };

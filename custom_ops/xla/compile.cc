@@ -1,5 +1,5 @@
 // How XLA compiles the ops: an XlaOpKernel for each op, which checks the shapes and emits a call of
-// the handler of the same name in handlers.cc.
+// the handler of the same name: see handlers.h.
 
 #include <cstring>
 #include <string>
@@ -21,6 +21,12 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::XlaOpKernelContext;
 
+// A list of numbers as an MLIR attribute.
+template <class T>
+std::string list(const char* type, const std::vector<T>& values) {
+  return absl::StrCat("array<", type, values.empty() ? "" : ": ", absl::StrJoin(values, ", "), ">");
+}
+
 // Passes on the attributes of an op, and writes those that are read, as an MLIR dictionary.
 class Attributes {
  public:
@@ -33,7 +39,8 @@ class Attributes {
     return absl::OkStatus();
   }
 
-  std::string text() const { return absl::StrCat("{", text_, "}"); }
+  // Without the braces around them.
+  std::string text() const { return text_; }
 
  private:
   static std::string written(int64_t value) { return absl::StrCat(value, " : i64"); }
@@ -53,12 +60,6 @@ class Attributes {
 
   static std::string written(const std::vector<std::string>& values) {
     return absl::StrCat("\"", absl::StrJoin(values, ","), "\"");
-  }
-
-  template <class T>
-  static std::string list(const char* type, const std::vector<T>& values) {
-    return absl::StrCat("array<", type, values.empty() ? "" : ": ", absl::StrJoin(values, ", "),
-                        ">");
   }
 
   OpKernelConstruction* c_;
@@ -98,9 +99,11 @@ class XlaKernel : public tensorflow::XlaOpKernel {
       OP_REQUIRES_OK(c, shape_of(inputs[i], &shapes.emplace_back()));
     }
     std::vector<int64_t> constant;
+    std::string attributes = attributes_;
     if (constexpr int i = Body::kConstantInput; i >= 0) {
       OP_REQUIRES_OK(c, c->ConstantInputAsIntVector(i, &constant));
       inputs[i].data = constant.data();
+      absl::StrAppend(&attributes, ", ", kConstant, " = ", list("i64", constant));
     }
     OP_REQUIRES_OK(c, body_.check(inputs, &outputs));
     for (const Array& output : outputs) {
@@ -110,7 +113,8 @@ class XlaKernel : public tensorflow::XlaOpKernel {
     const bool is_tuple = results.size() > 1;
     const xla::XlaOp call = xla::CustomCallWithLayout(
         c->builder(), Body::kName, operands,
-        is_tuple ? xla::ShapeUtil::MakeTupleShape(results) : results[0], shapes, attributes_,
+        is_tuple ? xla::ShapeUtil::MakeTupleShape(results) : results[0], shapes,
+        absl::StrCat("{", attributes, "}"),
         /*has_side_effect=*/false, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
         xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
     for (size_t i = 0; i < results.size(); ++i) {

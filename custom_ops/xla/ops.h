@@ -1,4 +1,4 @@
-// The ops that XLA can compile. compile.cc and handlers.cc register each of them, under its name.
+// The ops that XLA can compile. compile.cc and the handlers register each of them, under its name.
 #ifndef CUSTOM_OPS_XLA_OPS_H_
 #define CUSTOM_OPS_XLA_OPS_H_
 
@@ -13,6 +13,9 @@ struct OpList {};
 using XlaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, PatchEmbed,
                       PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
                       ExtractPatches, ExtractPatchesGrad>;
+
+// The attribute of a call that holds the value of the constant input, if the op has one.
+constexpr char kConstant[] = "constant";
 
 }  // namespace vit
 

@@ -1,13 +1,20 @@
-// libFuzzer on the FFI handlers of custom_ops/xla/handlers.cc, which check buffers and attributes
-// again before the kernels use them. This program takes XLA's place: it collects the handlers and
-// calls them. A call whose parts fit must succeed. After a change of some part it may succeed or
-// fail, but must neither crash nor touch memory outside of the buffers.
+// libFuzzer on the FFI handlers of custom_ops/xla, which check buffers and attributes again before
+// the kernels use them. This program takes XLA's place: it collects the handlers and calls them.
+// The launchers of the handlers for GPUs are replaced by functions that run on the CPU. A call
+// whose parts fit must succeed. After a change of some part it may succeed or fail, but must
+// neither crash nor touch memory outside of the buffers.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/patch_embed/patch_embed.h"
+#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/patch_embed.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tests/cc/fuzz.h"
 #include "xla/ffi/api/c_api.h"
@@ -20,15 +27,17 @@ namespace {
 
 using namespace vit_test;
 
-std::map<std::string, XLA_FFI_Handler*>& handlers() {
-  static std::map<std::string, XLA_FFI_Handler*> found;
+// By the name of the op and the platform.
+std::map<std::pair<std::string, std::string>, XLA_FFI_Handler*>& handlers() {
+  static std::map<std::pair<std::string, std::string>, XLA_FFI_Handler*> found;
   return found;
 }
 
 XLA_FFI_Error* register_handler(XLA_FFI_Handler_Register_Args* args) {
   const std::string name(args->name.ptr, args->name.len);
   // TensorFlow's library registers its own handlers too.
-  if (name.rfind("Vit", 0) == 0) handlers()[name] = args->bundle.execute;
+  const std::string platform(args->platform.ptr, args->platform.len);
+  if (name.rfind("Vit", 0) == 0) handlers()[{name, platform}] = args->bundle.execute;
   return nullptr;
 }
 
@@ -44,6 +53,11 @@ void destroy_error(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
 XLA_FFI_Error* num_threads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   *args->num_threads = 1;
+  return nullptr;
+}
+
+XLA_FFI_Error* get_stream(XLA_FFI_Stream_Get_Args* args) {
+  args->stream = &handlers();  // any address
   return nullptr;
 }
 
@@ -64,6 +78,7 @@ struct Call {
   std::string op;
   std::vector<Buffer> arguments, results;
   std::vector<Attribute> attributes;
+  bool is_refused = false;
 };
 
 int64_t bytes_of(XLA_FFI_DataType type) {
@@ -166,7 +181,7 @@ Call attention_call(Input& input, const std::string& op) {
 Call patch_call(Input& input, const std::string& op) {
   const XLA_FFI_DataType type = kTypes[input.pick(0, 3)];
   const bool images_grad = op == "VitPatchEmbedImagesGrad";
-  const XLA_FFI_DataType pixels = kTypes[input.pick(0, 4)];  // uint8 has no gradient: an error
+  const XLA_FFI_DataType pixels = kTypes[input.pick(0, 4)];
   const int64_t batch = input.pick(0, 2), height = input.pick(0, 9), width = input.pick(0, 9);
   const int64_t channels = input.pick(0, 3), size = input.pick(1, 4), features = input.pick(0, 20);
   const int64_t patches = (height / size) * (width / size);
@@ -176,7 +191,8 @@ Call patch_call(Input& input, const std::string& op) {
   const Attribute copied = number("T", tensorflow_type(pixels));
   if (op == "VitExtractPatches") return {op, {images}, {cut}, {patch_size, copied}};
   if (op == "VitExtractPatchesGrad") {
-    return {op, {cut, {XLA_FFI_DataType_S64, {4}}}, {images}, {patch_size, copied}};
+    const Attribute shape = list("constant", XLA_FFI_DataType_S64, images.dims);
+    return {op, {cut, {XLA_FFI_DataType_S64, {4}}}, {images}, {patch_size, copied, shape}};
   }
   const bool has_prefix = input.pick(0, 1), has_position = input.pick(0, 1);
   const int64_t prefix = has_prefix ? input.pick(0, 2) : 0;
@@ -206,6 +222,7 @@ Call patch_call(Input& input, const std::string& op) {
     } else {
       call.arguments = {images_grad ? images : kernel, images_grad ? kernel : images, tokens};
       call.results = {call.arguments[0]};
+      call.is_refused = images_grad && pixels == XLA_FFI_DataType_U8;  // it has no gradient
       return call;
     }
   }
@@ -293,12 +310,6 @@ class Frame {
         (is_result ? results_ : arguments_).push_back(buffers_.back().get());
       }
     }
-    // The value of the one input that is not only numbers.
-    if (call.op == "VitExtractPatchesGrad" && call.results.size() == 1 &&
-        call.arguments.size() > 1 && call.arguments[1].type == XLA_FFI_DataType_S64 &&
-        call.arguments[1].dims == std::vector<int64_t>{4} && call.results[0].dims.size() == 4) {
-      std::copy_n(call.results[0].dims.data(), 4, reinterpret_cast<int64_t*>(memory_[1].get()));
-    }
     std::vector<Attribute> sorted = call.attributes;  // by name, as in XLA
     std::sort(sorted.begin(), sorted.end(),
               [](const Attribute& a, const Attribute& b) { return a.name < b.name; });
@@ -365,6 +376,62 @@ class Frame {
 
 }  // namespace
 
+namespace vit {
+
+template <class Problem>
+CudaResult on_cpu(Result (*run)(const Problem&, const Execution&), const Problem& problem,
+                  const CudaExecution& execution) {
+  if (execution.stream != &handlers()) abort();
+  return run(problem, {serial(), heap()}) == Result::kOk ? CudaResult::kOk
+                                                         : CudaResult::kOutOfMemory;
+}
+
+CudaResult attention_forward(const AttentionForwardProblem& problem,
+                             const CudaExecution& execution) {
+  return on_cpu(attention_forward, problem, execution);
+}
+
+CudaResult attention_backward(const AttentionGradientProblem& problem,
+                              const CudaExecution& execution) {
+  return on_cpu(attention_backward, problem, execution);
+}
+
+CudaResult attention_bias_gradient(const AttentionGradientProblem& problem,
+                                   const CudaExecution& execution) {
+  return on_cpu(attention_bias_gradient, problem, execution);
+}
+
+CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecution& execution) {
+  return on_cpu(attention_taps, problem, execution);
+}
+
+CudaResult patch_embed_forward(const PatchEmbedForwardProblem& problem,
+                               const CudaExecution& execution) {
+  return on_cpu(patch_embed_forward, problem, execution);
+}
+
+CudaResult patch_embed_backward(const PatchEmbedGradientProblem& problem,
+                                const CudaExecution& execution) {
+  return on_cpu(patch_embed_backward, problem, execution);
+}
+
+CudaResult extract_patches(const PatchCopyProblem& problem, const CudaExecution& execution) {
+  return on_cpu(extract_patches, problem, execution);
+}
+
+CudaResult restore_patches(const PatchCopyProblem& problem, const CudaExecution& execution) {
+  return on_cpu(restore_patches, problem, execution);
+}
+
+CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution&) {
+  std::memset(data, 0, bytes);
+  return CudaResult::kOk;
+}
+
+const char* error_text(CudaResult) { return "text of an error"; }
+
+}  // namespace vit
+
 namespace xla::ffi {
 
 const XLA_FFI_Api* GetXlaFfiApi() {
@@ -378,6 +445,7 @@ const XLA_FFI_Api* GetXlaFfiApi() {
     result.XLA_FFI_Error_GetMessage = get_message;
     result.XLA_FFI_Error_Destroy = destroy_error;
     result.XLA_FFI_ThreadPool_NumThreads = num_threads;
+    result.XLA_FFI_Stream_Get = get_stream;
     return result;
   }();
   return &api;
@@ -387,8 +455,10 @@ const XLA_FFI_Api* GetXlaFfiApi() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  const auto& [op, handler] =
+  if (handlers().size() != 20) abort();  // 10 ops on 2 platforms
+  const auto& [name, handler] =
       *std::next(handlers().begin(), input.pick(0, static_cast<int64_t>(handlers().size()) - 1));
+  const std::string& op = name.first;
   Call call =
       op.find("Attention") != std::string::npos ? attention_call(input, op) : patch_call(input, op);
   const int64_t changes = input.pick(0, 3);
@@ -396,8 +466,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Frame frame;
   if (!frame.fill(call)) return 0;
   XLA_FFI_Error* error = frame.run(xla::ffi::GetXlaFfiApi(), handler);
-  if (error && changes == 0) {
-    fprintf(stderr, "%s refused: %s\n", op.c_str(), error->message.c_str());
+  if (changes == 0 && (error != nullptr) != call.is_refused) {
+    fprintf(stderr, "%s on %s: %s\n", op.c_str(), name.second.c_str(),
+            error ? error->message.c_str() : "not refused");
     abort();
   }
   delete error;

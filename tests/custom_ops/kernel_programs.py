@@ -100,7 +100,8 @@ def build(mode, programs):
     # The kernels of avx512_bf16 are for bfloat16 only; for other types they are those of avx512.
     checked = {"baseline", best, best.removesuffix("_bf16")} if mode.flags else set()
     gcc = build_plan.find_compiler()
-    headers = [path.read_bytes() for path in sorted((ROOT / "tests" / "cc").glob("*.h"))]
+    folders = (ROOT / "tests" / "cc", build_plan.PACKAGE / "cuda")
+    headers = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h"))]
     package = hashlib.sha256(b"".join(headers)).hexdigest()
 
     def unit_of(source, name, flags):
@@ -127,11 +128,15 @@ def build(mode, programs):
 
     handlers, tensorflow = [], []
     if XLA_FUZZER in programs:
-        [unit], tensorflow = _handlers(gcc)
-        flags = (*unit.flags, *mode.flags)
-        handlers = [dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags)]
+        units, tensorflow = _handlers(gcc)
+        handlers = [
+            dataclasses.replace(
+                unit, name=f"{unit.name}-{mode.name}", flags=(*unit.flags, *mode.flags)
+            )
+            for unit in units
+        ]
         i = list(programs).index(XLA_FUZZER)
-        ours[i] = dataclasses.replace(ours[i], includes=unit.includes)
+        ours[i] = dataclasses.replace(ours[i], includes=units[0].includes)
 
     objects = _compile(gcc, plain, ROOT / "build" / "ops")
     objects |= _compile(compiler, ours + handlers, FOLDER)
@@ -150,13 +155,15 @@ def build(mode, programs):
 
 
 def _handlers(gcc):
-    """The unit of the handlers, in a list, and the flags that link TensorFlow."""
+    """The units of the handlers, for the CPU and for GPUs, and the flags that link TensorFlow."""
     target = build_plan.probe()
     units = build_plan.plan(target, gcc)["xla"]
+    [cpu] = [unit for unit in units if unit.source == "xla/handlers.cc"]
+    cuda = dataclasses.replace(cpu, source="xla/cuda_handlers.cc", name="xla_cuda_handlers")
     link = target["tensorflow"]["link"]
     folders = [flag[2:] for flag in link if flag.startswith("-L")]
     return (
-        [unit for unit in units if unit.source == "xla/handlers.cc"],
+        [cpu, cuda],
         [*link, *(f"-Wl,-rpath,{folder}" for folder in folders)],
     )
 

@@ -13,7 +13,7 @@ from custom_ops import build_ops, build_plan, library_file
 from custom_ops.build_plan import BuildError
 from tests.architecture import ROOT
 
-FOLDERS = ("cc", "cpu", "tf", "xla", "python")
+FOLDERS = ("cc", "cpu", "cuda", "tf", "xla", "python")
 TARGET = {
     "python_include": "/python",
     "suffix": ".abi.so",
@@ -53,7 +53,8 @@ def test_headers_that_are_read_are_listed():
         ("OPS", lists["HEADERS"] + lists["OP_HEADERS"]),
         ("OP_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"]),
         ("XLA_OPS", lists["HEADERS"] + lists["OP_HEADERS"] + lists["XLA_HEADERS"]),
-        ("XLA_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"]),
+        ("CUDA_XLA_OPS", lists["XLA_HEADERS"]),
+        ("XLA_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"] + lists["XLA_HEADERS"]),
         ("MODULE", lists["HEADERS"] + lists["MODULE_HEADERS"]),
         ("MODULE_HEADERS", lists["HEADERS"] + lists["MODULE_HEADERS"]),
     ):

@@ -1,0 +1,25 @@
+// Attention on a GPU: cc/attention.h defines the problems, whose pointers are memory of the GPU.
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_H_
+
+#include "custom_ops/cc/attention.h"
+#include "custom_ops/cuda/execution.h"
+
+namespace vit {
+
+CudaResult attention_forward(const AttentionForwardProblem& problem,
+                             const CudaExecution& execution);
+
+// Writes d_qkv.
+CudaResult attention_backward(const AttentionGradientProblem& problem,
+                              const CudaExecution& execution);
+
+// Writes d_bias.
+CudaResult attention_bias_gradient(const AttentionGradientProblem& problem,
+                                   const CudaExecution& execution);
+
+CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecution& execution);
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_H_

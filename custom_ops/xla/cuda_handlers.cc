@@ -1,0 +1,56 @@
+// What runs on a GPU in a program that XLA compiled: an FFI handler for each op, which starts the
+// work on XLA's stream. custom_ops/cuda/execution.h says what is missing.
+
+#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/xla/handlers.h"
+
+namespace vit {
+
+absl::Status status_of(CudaResult result, const char* op) {
+  if (result == CudaResult::kOk) return absl::OkStatus();
+  if (result == CudaResult::kOutOfMemory) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        op, " could not allocate its scratch memory on the GPU. Use a smaller batch."));
+  }
+  return absl::InternalError(absl::StrCat(op, " failed: CUDA error ", static_cast<int>(result),
+                                          ", ", error_text(result), "."));
+}
+
+namespace {
+
+// XLA frees what it allocates here when the handler returns, and uses it again only for work that
+// follows on the same stream.
+void* allocate_scratch(void* allocator, int64_t bytes) {
+  constexpr size_t kAlignment = 256;
+  return static_cast<ffi::ScratchAllocator*>(allocator)
+      ->Allocate(bytes, kAlignment)
+      .value_or(nullptr);
+}
+
+template <class Body>
+ffi::Error call_on_cuda(void* stream, ffi::ScratchAllocator allocator, ffi::Dictionary attributes,
+                        ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  const CudaExecution execution = {stream, allocate_scratch, &allocator};
+  return error_of<Body>(call<Body>(attributes, arguments, results, execution));
+}
+
+template <class Body>
+struct CudaHandler {
+  static XLA_FFI_Error* run(XLA_FFI_CallFrame* frame) {
+    static const auto* const bound = ffi::Ffi::Bind()
+                                         .Ctx<ffi::PlatformStream<void*>>()
+                                         .Ctx<ffi::ScratchAllocator>()
+                                         .Attrs()
+                                         .RemainingArgs()
+                                         .RemainingRets()
+                                         .To(call_on_cuda<Body>)
+                                         .release();
+    return bound->Call(frame);
+  }
+};
+
+[[maybe_unused]] const bool registered = register_handlers<CudaHandler>("CUDA", XlaOps());
+
+}  // namespace
+}  // namespace vit
