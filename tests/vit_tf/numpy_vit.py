@@ -39,7 +39,11 @@ def published(model):
     }
     if model.class_token is not None:
         params["cls"] = value(model.class_token.token)[None]
-    if (table := model.position_embedding.table) is not None:
+    if model.config.position_embedding == "learned_2d":
+        for name in ("prefix", "x", "y"):
+            if (vectors := getattr(model.position_embedding, name)) is not None:
+                params[f"{POSITIONS}_{name}"] = value(vectors)[None]
+    elif (table := model.position_embedding.table) is not None:
         params[POSITIONS] = keras.ops.convert_to_numpy(table).astype(np.float64)[None]
     for index, block in enumerate(model.blocks):
         names = block_names(index)
@@ -80,6 +84,20 @@ def embed(params, images):
     return tokens
 
 
+def positions_of(params):
+    """What is added to the tokens, `[T, D]`, or None: one table, or vectors per row and column."""
+    if POSITIONS in params:
+        return params[POSITIONS][0]
+    if f"{POSITIONS}_x" not in params:
+        return None
+    by_column, by_row = params[f"{POSITIONS}_x"][0], params[f"{POSITIONS}_y"][0]
+    found = list(params[f"{POSITIONS}_prefix"][0]) if f"{POSITIONS}_prefix" in params else []
+    for y in range(len(by_row)):
+        for x in range(len(by_column)):
+            found.append(np.concatenate([by_column[x], by_row[y]]))
+    return np.array(found)
+
+
 def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, masks=None):
     """Equations 1-4 from the patch embeddings to the final norm.
 
@@ -102,8 +120,8 @@ def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, 
     if classifier == "token":
         cls = np.broadcast_to(params["cls"], (len(tokens), 1, tokens.shape[-1]))
         tokens = np.concatenate([cls, tokens], axis=1)
-    if POSITIONS in params:
-        tokens = tokens + params[POSITIONS]
+    if (positions := positions_of(params)) is not None:
+        tokens = tokens + positions
     tokens = tokens * masks.get("embedding", 1.0)
 
     found = []

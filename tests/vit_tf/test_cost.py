@@ -31,6 +31,8 @@ FIELDS = [
     {"layers": 5, "dropout": 0.1, "attention_dropout": 0.1, "stochastic_depth": 0.1},
     {"image_size": (4, 40), "heads": 1},
     {"position_embedding": "sincos_2d"},
+    {"position_embedding": "learned_2d"},
+    {"position_embedding": "learned_2d", "classifier": "gap"},
     MAP | {"representation_size": 7},
 ]
 OTHERS = [

@@ -56,16 +56,26 @@ def _embedding(config, patches, tokens, size, fused):
     source = height * width * channels
     patch, hidden = config.patch_size**2 * channels, config.hidden_size
     prefix = config.num_prefix_tokens
-    has_table = config.position_embedding == "learned_1d"
+    positions = _positions(config, tokens)
     # The compiled op reads the image itself, or the feature map that the stem already keeps.
     kept = (0 if config.stem else source) if fused else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
-        parameters=(prefix + has_table * tokens) * hidden,
-        arrays=prefix + has_table,
+        parameters=prefix * hidden + sum(positions),
+        arrays=prefix + len(positions),
         kept=kept * size + mask,
         live=size * (source + max(tokens * hidden, 0 if fused else patches * patch)),
     )
+
+
+def _positions(config, tokens):
+    """Parameters of each array of the position embedding."""
+    hidden, prefix = config.hidden_size, config.num_prefix_tokens
+    if config.position_embedding == "learned_1d":
+        return [tokens * hidden]
+    if config.position_embedding == "learned_2d":
+        return [side * hidden // 2 for side in config.grid] + [hidden] * prefix
+    return []
 
 
 def _block(config, tokens, size, fused):

@@ -9,7 +9,7 @@ from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
 
 CLASSIFIERS = ("token", "gap", "map", "unpooled")
-POSITION_EMBEDDINGS = ("learned_1d", "sincos_2d", "none")
+POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 
 
@@ -33,8 +33,9 @@ class ViTConfig(ModelConfig):
         representation_size: width R of the tanh layer before the head ("pre-logits"); none means no
             such layer.
         position_embedding: "learned_1d": one vector per token in raster order, class token
-            included; "sincos_2d": fixed sines and cosines of row and column (big_vision); "none":
-            no positions (a bag of patches).
+            included; "learned_2d": a vector per column beside a vector per row, each of half the
+            width (a class token has its own vector); "sincos_2d": fixed sines and cosines of row
+            and column (big_vision); "none": no positions (a bag of patches).
         activation: "gelu_tanh", which the published weights were trained with, or "gelu_erf".
         dropout: drop rate after the position embedding and after every dense layer except the qkv
             projection.
@@ -114,6 +115,10 @@ class ViTConfig(ModelConfig):
             raise ValueError(
                 "position_embedding=sincos_2d needs a hidden_size that is a multiple of 4, from 8 "
                 f"on. Received: {self.hidden_size}."
+            )
+        if self.position_embedding == "learned_2d" and self.hidden_size % 2:
+            raise ValueError(
+                f"position_embedding=learned_2d needs an even hidden_size: {self.hidden_size}."
             )
         if min(self.feature_size) < self.patch_size:
             of_what = "the feature map of " if self.stem else ""

@@ -132,7 +132,11 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("hidden_size", 10**400, "below 2.40. Received: a longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),
         ("classifier", "cls", "token, gap, map, unpooled. Received: 'cls'"),
-        ("position_embedding", "sinusoidal", "learned_1d, sincos_2d, none. Received: 'sinusoidal'"),
+        (
+            "position_embedding",
+            "sinusoidal",
+            "learned_1d, learned_2d, sincos_2d, none. Received: 'sinusoidal'",
+        ),
         ("activation", "gelu", "gelu_tanh, gelu_erf. Received: 'gelu'"),
         ("implementation", "cuda", "auto, compiled, reference. Received: 'cuda'"),
     ],
@@ -219,6 +223,11 @@ def test_from_dict_refuses_what_is_no_dictionary(fields):
     """Values that a hostile sidecar may have in place of the configuration."""
     with pytest.raises((TypeError, ValueError), match="ViTConfig|model field"):
         ViTConfig.from_dict(fields)
+
+
+def test_positions_of_rows_and_columns_need_two_parts():
+    with pytest.raises(ValueError, match="needs an even hidden_size: 9"):
+        tiny.config(position_embedding="learned_2d", hidden_size=9)
 
 
 def test_fixed_positions_need_four_parts():

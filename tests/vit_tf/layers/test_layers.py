@@ -44,6 +44,7 @@ CASES = {
         },
         TOKENS,
     ),
+    "FactorizedPositions": (PLACES, TOKENS),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5}, (5, 3, 8)),
     "MapPooling": (
         {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
@@ -259,6 +260,7 @@ def test_every_variable_gets_a_gradient(name):
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
     counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
     counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
+    counts |= {"FactorizedPositions": 3}
     assert len(layer.trainable_variables) == counts[name]
 
 

@@ -27,6 +27,8 @@ FORMS = {
     "unpooled pre-logits": {"classifier": "unpooled", "representation_size": 7},
     "no positions": {"position_embedding": "none"},
     "gap no positions": {"classifier": "gap", "position_embedding": "none"},
+    "2-D positions": {"position_embedding": "learned_2d"},
+    "gap 2-D positions": {"classifier": "gap", "position_embedding": "learned_2d"},
     "erf": {"activation": "gelu_erf"},
     "epsilon": {"layer_norm_epsilon": 0.1},
     "one block": {"layers": 1},
