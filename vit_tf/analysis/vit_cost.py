@@ -29,8 +29,10 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
     if config.stem:
         costs["stem"] = resnet_cost.stem(config.stem, config.image_size, size)
     costs["embedding"] = _embedding(config, patches, tokens, size, fused)
-    for name, cost in _block(config, tokens, size, fused).items():
-        costs[name] = cost * config.layers
+    # Tokens that a token attends to, in each block of a layer.
+    for keys in (columns, rows) if config.axial else (tokens,):
+        for name, cost in _block(config, tokens, keys, size, fused).items():
+            costs[name] = costs.get(name, Cost()) + cost * config.layers
     costs["norm"] = layer_norm(width, tokens, size)
     if config.classifier == "map":
         costs["pooling"] = _map_pooling(config, patches, size)
@@ -78,14 +80,17 @@ def _positions(config, tokens):
     return []
 
 
-def _block(config, tokens, size, fused):
-    """Costs of one encoder block by part; the shortcut is in memory while each layer runs."""
+def _block(config, tokens, keys, size, fused):
+    """Costs of one encoder block by part; the shortcut is in memory while each layer runs.
+
+    Each of the `tokens` attends to `keys` of them.
+    """
     width, hidden = config.hidden_size, config.mlp_size
     stream, expanded = tokens * width, tokens * hidden
     masks = bool(config.dropout)
     norm = layer_norm(width, tokens, size)
     # q | k | v (packed or split) and the result; then the weights or their statistics.
-    attention, weights = 4 * stream * size, config.heads * tokens**2
+    attention, weights = 4 * stream * size, config.heads * tokens * keys
     statistics = _SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
     softmax = weights * also_float32(size)
     if config.attention_dropout:
@@ -103,7 +108,7 @@ def _block(config, tokens, size, fused):
     live += stream * size
     return {
         "projections": norm + projections + in_projections,
-        "attention": Cost(macs=2 * tokens**2 * width, kept=attention + kept, live=live),
+        "attention": Cost(macs=2 * tokens * keys * width, kept=attention + kept, live=live),
         "mlp": norm + _mlp(config, tokens, size) + in_mlp,
     }
 

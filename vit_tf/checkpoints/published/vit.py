@@ -61,14 +61,17 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
     Raises:
         ValueError: if vit_tf does not support a model with these arrays.
     """
-    block = "Transformer/encoderblock_0"
-    found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
+    found = (re.match(r"Transformer/encoderblock_((row_|column_)?\d+)/", key) for key in shapes)
     blocks = {match[1] for match in found if match}
-    if blocks != {str(index) for index in range(len(blocks))}:
+    axial = any(not name.isdigit() for name in blocks)
+    layers = len(blocks) // (1 + axial)
+    expected = _block_keys(layers, axial)
+    if {f"Transformer/encoderblock_{name}" for name in blocks} != set(expected):
         raise ValueError(
             f"{path} does not hold a plain Vision Transformer: of its encoder blocks, numbered "
             f"{summarize(sorted(blocks))}, some are missing."
         )
+    block = _block_keys(1, axial)[0]
     stem = None
     if "conv_root/kernel" in shapes:
         stem = build_config(
@@ -89,7 +92,8 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
     fields = {
         "hidden_size": hidden_size,
         "mlp_size": mlp_size,
-        "layers": len(blocks),
+        "layers": layers,
+        "axial": axial,
         "heads": shape_of(shapes, query, 3, path)[1],
         "patch_size": patch_size,
         "classifier": "token" if "cls" in shapes else "gap",
@@ -116,6 +120,7 @@ def array_fields(config) -> dict:
     some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
+    names += ("axial",)
     fields = {name: getattr(config, name) for name in names}
     if config.stem:
         fields |= {"stage_depths": config.stem.stage_depths, "width": config.stem.width}
@@ -146,8 +151,8 @@ def entries(model) -> list[Entry]:
     for variable in model.position_embedding.trainable_variables:
         key = POSITION_KEYS[variable.name]
         found.append(reshaped(variable, key, (1, *variable.shape)))
-    for index, block in enumerate(model.blocks):
-        prefix = f"Transformer/encoderblock_{index}"
+    keys = _block_keys(model.config.layers, model.config.axial)
+    for prefix, block in zip(keys, model.blocks, strict=True):
         attention = f"{prefix}/MultiHeadDotProductAttention_1"
         found += _norm(block.norm_attention, f"{prefix}/LayerNorm_0")
         found += _attention(block.attention, attention, width, heads)
@@ -200,6 +205,12 @@ def read_positions(checkpoint, model, grid):
     read = read_table if kind == "learned_1d" else read_sides
     arrays, grid = read(checkpoint, model, grid)
     return arrays, (None if grid == model.grid else (grid, model.grid))
+
+
+def _block_keys(layers, axial):
+    """Starts of the keys of all blocks, in order."""
+    kinds = ("row_", "column_") if axial else ("",)
+    return [f"Transformer/encoderblock_{kind}{i}" for i in range(layers) for kind in kinds]
 
 
 def _stem(stem):

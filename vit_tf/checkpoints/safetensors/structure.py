@@ -157,6 +157,8 @@ def checked_labels(preprocessing, num_classes) -> tuple[str, ...]:
 
 def inexpressible(config) -> str | None:
     """Why no layout can store this Vision Transformer, as a clause; None if nothing is known."""
+    if config.axial:
+        return "it has no axial models"
     if config.position_embedding == "learned_2d":
         return "it has one vector per position, but position_embedding is 'learned_2d'"
     return None
