@@ -8,6 +8,7 @@ from custom_ops import reference
 from pipelines.serving import clean_process, saved_model, signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
+from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
 # name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
@@ -17,6 +18,7 @@ VARIANTS = {
         {"classifier": "gap", "representation_size": 7, "position_embedding": "none"},
         {"resize": "resize_small", "resize_to": 20},
     ),
+    "axial": (tiny.AXIAL, {"labels": LABELS}),
     "bfloat16": ({"classifier": "gap", "dtype": "mixed_bfloat16"}, {"labels": LABELS}),
 }
 

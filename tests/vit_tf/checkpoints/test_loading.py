@@ -104,10 +104,10 @@ def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
         np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
 
 
-@pytest.mark.parametrize("classifier", ["token", "gap"])
-def test_positions_of_rows_and_columns_are_resized_alone(classifier, tmp_path):
+@pytest.mark.parametrize("classifier, axial", [("token", False), ("gap", False), ("gap", True)])
+def test_positions_of_rows_and_columns_are_resized_alone(classifier, axial, tmp_path):
     """The resized table is that of the resized vectors; no sidecar is needed."""
-    fields = {"position_embedding": "learned_2d", "classifier": classifier}
+    fields = {"position_embedding": "learned_2d", "classifier": classifier, "axial": axial}
     donor = tiny.model(seed=1, image_size=(8, 12), **fields)
     model = tiny.model(seed=2, image_size=(20, 8), **fields)
     path = saved(donor, tmp_path / "model.npz", sidecar=False)
@@ -126,6 +126,17 @@ def test_positions_of_rows_and_columns_are_resized_alone(classifier, tmp_path):
     np.testing.assert_allclose(model.position_embedding.table, table, atol=1e-6)
     with refused(model, path, "positions for 2 x 3 patches", "said to be 3 x 2"):
         vit_tf.load_npz(model, path, source_grid=(3, 2))
+
+
+def test_axial_and_full_models_do_not_share_files(tmp_path):
+    files = {}
+    for axial in (True, False):
+        model = tiny.model(1, classifier="gap", axial=axial)
+        files[axial] = saved(model, tmp_path / f"{axial}.npz")
+    for axial, words in ((True, "encoderblock_0"), (False, "encoderblock_column_0")):
+        model = tiny.model(2, classifier="gap", axial=axial)
+        with refused(model, files[not axial], words):
+            vit_tf.load_npz(model, files[not axial])
 
 
 @pytest.mark.parametrize(

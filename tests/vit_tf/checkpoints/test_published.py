@@ -30,7 +30,7 @@ FORMS = {
     "pre-logits no head": {"representation_size": 7, "num_classes": 0},
     "no positions": {"position_embedding": "none"},
     "2-D positions": {"position_embedding": "learned_2d"},
-    "2-D positions, gap": {"position_embedding": "learned_2d", "classifier": "gap"},
+    "axial": tiny.AXIAL,
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
 }

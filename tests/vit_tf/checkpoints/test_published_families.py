@@ -23,8 +23,8 @@ MODELS = {
         seed, classifier="map", position_embedding="sincos_2d", image_size=(8, 12)
     ),
     "MAP, learned positions": lambda seed=0: tiny.model(seed, classifier="map", image_size=(8, 12)),
-    "hybrid, 2-D positions": lambda seed=0: tiny.model(
-        seed, stem=(), patch_size=2, image_size=(32, 48), position_embedding="learned_2d"
+    "axial hybrid": lambda seed=0: tiny.model(
+        seed, stem=(), patch_size=2, image_size=(32, 48), **tiny.AXIAL
     ),
     "token, fixed positions": lambda seed=0: tiny.model(
         seed, position_embedding="sincos_2d", image_size=(8, 12)
@@ -210,14 +210,19 @@ DAMAGE = {
     "stage 0": ("hybrid", with_shape("block0/unit1/conv1/kernel", (1,)), "of its units"),
     "stage 10^9": ("BiT", with_shape("resnet/block999999999/unit01/x", (1,)), "of its units"),
     "no probe": ("MAP", without("MAPHead_0/probe"), "no place for"),
-    "no rows": ("hybrid, 2-D positions", without(f"{POSITIONS}_y"), r"pos_embedding_y has shape"),
+    "a row block is missing": (
+        "axial hybrid",
+        lambda arrays: [arrays.pop(key) for key in list(arrays) if "block_row_1/" in key],
+        "of its encoder blocks",
+    ),
+    "no rows": ("axial hybrid", without(f"{POSITIONS}_y"), r"pos_embedding_y has shape"),
     "other rows": (
-        "hybrid, 2-D positions",
+        "axial hybrid",
         with_shape(f"{POSITIONS}_y", (1, 5, 6)),
         "positions for 5 x 6 patches, but the grid is said to be 4 x 6",
     ),
     "many columns": (
-        "hybrid, 2-D positions",
+        "axial hybrid",
         with_shape(f"{POSITIONS}_x", (1, 2**17, 6)),
         "are for 524288 patches. Expected 1 to",
     ),

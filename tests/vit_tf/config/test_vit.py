@@ -29,6 +29,7 @@ OTHER = {
     "layer_norm_epsilon": 1e-5,
     "head_bias": -10.0,
     "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
+    "axial": True,
     "implementation": "reference",
 }
 FIELDS = [field.name for field in dataclasses.fields(ViTConfig)]

@@ -19,7 +19,7 @@ FORMS = {
     "pre-logits": {"representation_size": 7},
     "unpooled": {"classifier": "unpooled"},
     "no positions": {"position_embedding": "none", "classifier": "gap"},
-    "2-D positions": {"position_embedding": "learned_2d"},
+    "axial": tiny.AXIAL,
 }
 
 
