@@ -147,7 +147,8 @@ def _axial(qkv, implementation, axes=(2, 1), gradient=True):
     def attend(qkv):
         for axis in axes:
             out = custom_ops.axial_attention(qkv, HEADS, axis, implementation=implementation)
-            qkv = tf.concat([out, qkv[..., WIDTH:]], axis=-1)
+            _, key, value = tf.split(qkv, 3, axis=-1)
+            qkv = tf.concat([out, key, value], axis=-1)
         return out
 
     return _call(attend, qkv, gradient)

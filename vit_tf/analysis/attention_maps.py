@@ -50,16 +50,18 @@ def _mean_rows(model, inputs):
     tokens = model.position_embedding(model.embed(inputs), grid=model.grid)
     if model.config.axial:
         tokens = tf.reshape(tokens, [-1, rows, columns, width])
+    of_patches = tf.concat([tf.shape(tokens)[:-1], [heads]], axis=0)
     blocks_per_layer = len(model.blocks) // model.config.layers
-    found, packed = [], []
-    for block in model.blocks:
-        packed.append((block, block.attention.qkv(block.norm_attention(tokens))))
-        tokens, _ = block(tokens)
-        if len(packed) == blocks_per_layer:
-            weights = tf.fill([*tf.unstack(tf.shape(tokens))[:-1], heads], 1 / (rows * columns))
-            while packed:
-                weights = _pulled_back(*packed.pop(), weights)
-            found.append(tf.transpose(tf.reshape(weights, [-1, rows * columns, heads]), [0, 2, 1]))
+    found = []
+    for first in range(0, len(model.blocks), blocks_per_layer):
+        layer, packed = model.blocks[first : first + blocks_per_layer], []
+        for block in layer:
+            packed.append(block.attention.qkv(block.norm_attention(tokens)))
+            tokens, _ = block(tokens)
+        weights = tf.fill(of_patches, 1 / (rows * columns))
+        for block, qkv in zip(reversed(layer), reversed(packed), strict=True):
+            weights = _pulled_back(block, qkv, weights)
+        found.append(tf.transpose(tf.reshape(weights, [-1, rows * columns, heads]), [0, 2, 1]))
     return _stack_layers(found)
 
 
