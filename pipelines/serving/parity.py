@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipelines.config.fields import differences
 from vit_tf.analysis.comparison import relative_difference
 from vit_tf.checkpoints.messages import summarize
-from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.weights import published_arrays
 
 # Largest relative difference of logits and features that rounding can cause.

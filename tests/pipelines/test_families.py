@@ -1,4 +1,8 @@
-"""Hybrids and BiT ResNets in all features: strategies, micro-batches, policies, restart, export."""
+"""Axial hybrids and BiT ResNets: strategies, micro-batches, policies, restart, export.
+
+Runs of ViTs are in the other tests; an axial model is one without a class token, and with
+positions of rows and columns.
+"""
 
 import json
 
@@ -20,6 +24,7 @@ from tests.pipelines.tiny import (
     tiny_experiment,
     two_replicas,
 )
+from tests.vit_tf import tiny
 
 SHARED = (
     "data.shuffle_window=64",
@@ -35,9 +40,11 @@ SHARED = (
 IMAGES = "model.image_size=16"
 
 
-def hybrid(*assignments):
+def axial_hybrid(*assignments):
+    """One layer of two blocks on 2 x 3 patches."""
     own = ("model.stem.stage_depths=1,1", "model.stem.width=0.5", "model.patch_size=1")
-    return tiny_experiment(*SHARED, IMAGES, *own, *assignments)
+    axial = ["model.layers=1", *(f"model.{name}={x}" for name, x in tiny.AXIAL.items())]
+    return tiny_experiment(*SHARED, "model.image_size=(16,24)", *own, *axial, *assignments)
 
 
 def bit(*assignments):
@@ -45,7 +52,7 @@ def bit(*assignments):
     return override(recipes.get_recipe("digits"), [*SHARED, IMAGES, *own, *assignments])
 
 
-FAMILIES = {"hybrid": hybrid, "BiT": bit}
+FAMILIES = {"axial hybrid": axial_hybrid, "BiT": bit}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -101,7 +108,7 @@ def test_export_holds_standardised_kernels(run, tmp_path):
     make, folder = run
     model, preprocessing = model_source.open_model(model_source.find(folder))
     report = saved_model.export(model, preprocessing, str(tmp_path))
-    assert ("attend" in report.signatures) == (make is hybrid)
+    assert ("attend" in report.signatures) == (make is axial_hybrid)
     loaded = tf.saved_model.load(report.path)
     variables = {tuple(variable.shape): variable for variable in loaded.variables_}
     kernels = [value.numpy() for shape, value in variables.items() if len(shape) == 4]
@@ -145,9 +152,9 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path):
     loop.train(experiment, tmp_path / "run", one_device())
     assert len(losses(tmp_path / "run")) == 4 and np.isfinite(losses(tmp_path / "run")).all()
     tuned = model_source.open_model(model_source.find(tmp_path / "run"))[0]
-    kernel = "conv_root" if make is hybrid else "root"
     old, new = (
-        np.array(getattr(m.stem if make is hybrid else m, kernel).kernel) for m in (source, tuned)
+        np.array((m.stem.conv_root if make is axial_hybrid else m.root).kernel)
+        for m in (source, tuned)
     )
     np.testing.assert_array_equal(old, new)
     assert not np.any(tuned.head.kernel)

@@ -12,9 +12,12 @@ import numpy as np
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
-def block_names(index):
-    """The names of the weights of one encoder block: `(name in this module, published prefix)`."""
-    prefix = f"Transformer/encoderblock_{index}"
+def block_names(block):
+    """The names of the weights of one encoder block: `(name in this module, published prefix)`.
+
+    A block is a number or, in an axial model, "row_0", "column_0" and so on.
+    """
+    prefix = f"Transformer/encoderblock_{block}"
     return {
         "norm_attention": f"{prefix}/LayerNorm_0",
         "attention": f"{prefix}/MultiHeadDotProductAttention_1",
@@ -39,10 +42,15 @@ def published(model):
     }
     if model.class_token is not None:
         params["cls"] = value(model.class_token.token)[None]
-    if (table := model.position_embedding.table) is not None:
+    if model.config.position_embedding == "learned_2d":
+        for name in ("prefix", "x", "y"):
+            if (vectors := getattr(model.position_embedding, name)) is not None:
+                params[f"{POSITIONS}_{name}"] = value(vectors)[None]
+    elif (table := model.position_embedding.table) is not None:
         params[POSITIONS] = keras.ops.convert_to_numpy(table).astype(np.float64)[None]
     for index, block in enumerate(model.blocks):
-        names = block_names(index)
+        axial = f"{('row', 'column')[index % 2]}_{index // 2}"
+        names = block_names(axial if model.config.axial else index)
         for ours in ("norm_attention", "norm_mlp"):
             params[f"{names[ours]}/scale"] = value(getattr(block, ours).gamma)
             params[f"{names[ours]}/bias"] = value(getattr(block, ours).beta)
@@ -80,39 +88,56 @@ def embed(params, images):
     return tokens
 
 
-def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, masks=None):
+def positions_of(params):
+    """What is added to the tokens, `[T, D]`, or None: one table, or vectors per row and column."""
+    if POSITIONS in params:
+        return params[POSITIONS][0]
+    if f"{POSITIONS}_x" not in params:
+        return None
+    by_column, by_row = params[f"{POSITIONS}_x"][0], params[f"{POSITIONS}_y"][0]
+    found = list(params[f"{POSITIONS}_prefix"][0]) if f"{POSITIONS}_prefix" in params else []
+    for y in range(len(by_row)):
+        for x in range(len(by_column)):
+            found.append(np.concatenate([by_column[x], by_row[y]]))
+    return np.array(found)
+
+
+def encode(
+    params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, masks=None, grid=None
+):
     """Equations 1-4 from the patch embeddings to the final norm.
 
     Args:
         params: published layout.
         patches: `[B, N, D]`.
         heads: number of attention heads.
-        classifier: "token" puts the class token first.
+        classifier: "token" puts the class token first, if there is one.
         epsilon: epsilon of every LayerNorm.
         gelu: activation; None for the tanh form.
         masks: what training multiplies with, by place (docs/paper.md A.7): "embedding" and, for
             block i, "i/weights", "i/attention", "i/attention branch", "i/hidden", "i/mlp",
             "i/mlp branch".
+        grid: `(rows, columns)` of the patches, for an axial model.
 
     Returns:
-        `(features [B, T, D], weights)`: the attention weights `[B, heads, T, T]` of each block.
+        `(features [B, T, D], weights)`: the attention weights `[B, heads, T, T]` of each block; in
+        an axial model they are 0 between different rows, or between different columns.
     """
     gelu, masks = gelu or gelu_tanh, masks or {}
     tokens = patches
-    if classifier == "token":
+    if classifier == "token" and "cls" in params:
         cls = np.broadcast_to(params["cls"], (len(tokens), 1, tokens.shape[-1]))
         tokens = np.concatenate([cls, tokens], axis=1)
-    if POSITIONS in params:
-        tokens = tokens + params[POSITIONS]
+    if (positions := positions_of(params)) is not None:
+        tokens = tokens + positions
     tokens = tokens * masks.get("embedding", 1.0)
 
     found = []
-    while f"{block_names(len(found))['norm_mlp']}/scale" in params:
-        index = len(found)
-        names = block_names(index)
+    for index, (block, visible) in enumerate(_blocks(params, grid)):
+        names = block_names(block)
         normed = _norm(params, names["norm_attention"], tokens, epsilon)
         attended, weights = _attention(
-            params, names["attention"], normed, heads, masks.get(f"{index}/weights", 1.0)
+            params, names["attention"], normed, heads, masks.get(f"{index}/weights", 1.0), visible
         )
         attended = attended * masks.get(f"{index}/attention", 1.0)
         tokens = tokens + attended * masks.get(f"{index}/attention branch", 1.0)
@@ -124,6 +149,17 @@ def encode(params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, 
         tokens = tokens + out * masks.get(f"{index}/mlp branch", 1.0)
         found.append(weights)
     return _norm(params, "Transformer/encoder_norm", tokens, epsilon), found
+
+
+def _blocks(params, grid):
+    """`(block, bool [T, T])`: the blocks in order, and which tokens see which others there."""
+    count = len({key for key in params if key.endswith("LayerNorm_2/scale")})
+    if f"{block_names('row_0')['norm_mlp']}/scale" not in params:
+        return [(index, True) for index in range(count)]
+    row, column = np.indices(grid).reshape(2, -1)
+    same_row, same_column = row[:, None] == row, column[:, None] == column
+    layers = range(count // 2)
+    return [x for i in layers for x in ((f"row_{i}", same_row), (f"column_{i}", same_column))]
 
 
 def classify(params, features, classifier="token"):
@@ -141,7 +177,9 @@ def classify(params, features, classifier="token"):
 
 def forward(params, images, heads, classifier="token", **options):
     """Images to the output of the model; `options` as for `encode`."""
-    features, _ = encode(params, embed(params, images), heads, classifier, **options)
+    side = params["embedding/kernel"].shape[0]
+    grid = (images.shape[1] // side, images.shape[2] // side)
+    features, _ = encode(params, embed(params, images), heads, classifier, grid=grid, **options)
     return classify(params, features, classifier)
 
 
@@ -187,8 +225,11 @@ def _dense(params, name, x):
     return x @ params[f"{name}/kernel"] + params[f"{name}/bias"]
 
 
-def _attention(params, name, x, heads, mask):
-    """Multi-head attention, appendix A, equations 5-8; `mask` multiplies the weights."""
+def _attention(params, name, x, heads, mask, visible):
+    """Multi-head attention, appendix A, equations 5-8; `mask` multiplies the weights.
+
+    `visible`, bool `[T, T]` or True, says which keys the softmax of a query is over.
+    """
     size = x.shape[-1] // heads
     out = np.zeros_like(x) + params[f"{name}/out/bias"]
     found = []
@@ -198,6 +239,7 @@ def _attention(params, name, x, heads, mask):
             for part in ("query", "key", "value")
         )
         logits = query @ key.transpose(0, 2, 1) / math.sqrt(size)
+        logits = np.where(visible, logits, -np.inf)
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
         weights = powers / powers.sum(axis=-1, keepdims=True)
         found.append(weights)

@@ -11,7 +11,7 @@ import vit_tf
 from pipelines.training import optimizers
 from tests.vit_tf import tiny
 from vit_tf import cost
-from vit_tf.config.variants import get_variant
+from vit_tf.config.variants import VARIANTS, get_variant
 
 STEM = {"stage_depths": (2, 1), "width": 0.5}
 HYBRID = {"stem": STEM, "patch_size": 1, "image_size": (50, 66)}
@@ -31,6 +31,11 @@ FIELDS = [
     {"layers": 5, "dropout": 0.1, "attention_dropout": 0.1, "stochastic_depth": 0.1},
     {"image_size": (4, 40), "heads": 1},
     {"position_embedding": "sincos_2d"},
+    {"position_embedding": "learned_2d"},
+    {"position_embedding": "learned_2d", "classifier": "gap"},
+    tiny.AXIAL,
+    {"axial": True},
+    {"axial": True, "classifier": "map"},
     MAP | {"representation_size": 7},
 ]
 OTHERS = [
@@ -74,6 +79,8 @@ OTHER_GMACS = {
     "BiT-R152x4": (182.777, 537.13, 839.25),
     "BiT-R200x3": (134.347, 394.8, 616.88),
 }
+# GMAC at 224 (docs/paper.md E.1).
+AXIAL_GMACS = {"Axial-ViT-B/32": 8.453, "Axial-ViT-B/16": 33.512}
 # Name, epochs, exaFLOPs of table 6 of the paper (docs/paper.md L.3).
 TABLE_6 = [
     ("ViT-B/32", 7, 55),
@@ -102,6 +109,7 @@ FAMILIES = {
     "gap_pre_logits": tiny.config(classifier="gap", representation_size=7),
     "unpooled": tiny.config(classifier="unpooled", representation_size=7, num_classes=99),
     "map_sincos": tiny.config(**MAP),
+    "axial": tiny.config(**tiny.AXIAL),
     "hybrid": tiny.config(**HYBRID, num_classes=0),
     "root_only": tiny.config(**ROOT_ONLY),
     "bit": vit_tf.ResNetConfig(**BIT),
@@ -131,6 +139,16 @@ MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()
     "bit_small": (vit_tf.ResNetConfig(**BIT | {"image_size": 7}), "float32", True),
     "dropout": (tiny.config(dropout=0.1, mlp_size=48, num_classes=0), "float32", True),
     "attention_dropout": (tiny.config(attention_dropout=0.1), "mixed_bfloat16", True),
+    "long_axial_reference": (
+        tiny.config(image_size=(56, 44), mlp_size=13, **tiny.AXIAL),
+        "mixed_bfloat16",
+        False,
+    ),
+    "axial_attention_dropout": (
+        tiny.config(attention_dropout=0.1, **tiny.AXIAL),
+        "mixed_bfloat16",
+        True,
+    ),
     "erf": (
         tiny.config(activation="gelu_erf", mlp_size=48, num_classes=0, representation_size=7),
         "mixed_bfloat16",
@@ -190,6 +208,26 @@ def test_macs_of_hybrids_and_resnets(name):
     for side, total in zip((224, 384, 480), OTHER_GMACS[name], strict=False):
         config = get_variant(name).replace(image_size=side)
         assert cost.macs(config) / 1e9 == pytest.approx(total, rel=0.005)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("Axial")])
+@pytest.mark.parametrize("size", [(224, 224), (96, 160)])
+def test_macs_of_axial_models(name, size):
+    """Against ViT without a class token: two blocks, and a line instead of all patches."""
+    config = get_variant(name).replace(image_size=size)
+    vit = get_variant(name.removeprefix("Axial-")).replace(image_size=size, classifier="gap")
+    (rows, columns), parts, expected = config.grid, *map(cost.macs_by_part, (config, vit))
+    for part in ("projections", "mlp"):
+        assert parts[part] == 2 * expected[part]
+    patches = rows * columns
+    products = 2 * patches * (rows + columns) * config.hidden_size
+    assert parts["attention"] == config.layers * products
+    assert expected["attention"] == config.layers * 2 * patches**2 * config.hidden_size
+    assert {name: parts[name] for name in ("embedding", "head")} == {
+        name: expected[name] for name in ("embedding", "head")
+    }
+    if size == (224, 224) and name in AXIAL_GMACS:
+        assert cost.macs(config) / 1e9 == pytest.approx(AXIAL_GMACS[name], abs=0.0006)
 
 
 def test_parts_of_the_macs():

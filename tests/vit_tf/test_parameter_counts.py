@@ -51,6 +51,8 @@ PUBLISHED_BIT = {
     "BiT-R152x4": (928_340_224, 936_533_224, 1_107_299_923),
     "BiT-R200x3": (562_488_000, 568_633_000, 696_713_235),
 }
+# K=1000 at 224 (docs/paper.md E.1).
+PUBLISHED_AXIAL = {"Axial-ViT-B/32": 173_244_904, "Axial-ViT-B/16": 171_480_808}
 # Units of each stage -> parameters of the stem alone (docs/paper.md A.11).
 STEMS = {
     (): 9_536,
@@ -78,6 +80,7 @@ SIZES = {
     "H": (1280, 5120, 32),
 }
 NAMES = [f"ViT-{size}/{patch}" for size in SIZES for patch in (8, 14, 16, 32)]
+AXIAL = [f"Axial-ViT-{size}/{patch}" for size in SIZES for patch in (16, 32)]
 
 
 def by_formula(name, classes=1000, representation=False, image_size=224, token=True):
@@ -98,6 +101,16 @@ def by_formula(name, classes=1000, representation=False, image_size=224, token=T
     if representation:
         count += width * width + width
     return count + (width * classes + classes if classes else 0)
+
+
+def axial_by_formula(name):
+    """Two blocks per layer, no class token, a vector of `D / 2` per row and per column."""
+    vit = name.removeprefix("Axial-")
+    width, mlp, layers = SIZES[vit.split("ViT-")[1].split("/")[0]]
+    side = 224 // int(vit.split("/")[1])
+    block = 4 * width + 4 * (width * width + width) + 2 * width * mlp + mlp + width
+    positions = side * width - side * side * width  # 2 side vectors of half the width
+    return by_formula(vit, token=False) + layers * block + positions
 
 
 def residual_by_formula(stage_depths, root, pre_activation):
@@ -156,12 +169,18 @@ def columns(name):
 
 def test_every_model_has_a_count():
     """A new model name must be added to the tables of this module."""
-    assert sorted(vit_tf.list_models()) == sorted([*NAMES, *HYBRIDS, *PUBLISHED_BIT])
+    assert sorted(vit_tf.list_models()) == sorted([*NAMES, *AXIAL, *HYBRIDS, *PUBLISHED_BIT])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_count_at_224_with_1000_classes(name):
     assert counted(name) == by_formula(name)
+
+
+@pytest.mark.parametrize("name", AXIAL)
+def test_counts_of_axial_models(name):
+    assert cost.parameters(get_variant(name)) == axial_by_formula(name)
+    assert name not in PUBLISHED_AXIAL or counted(name) == PUBLISHED_AXIAL[name]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -225,7 +244,13 @@ def test_only_learned_positions_have_a_table(position_embedding):
     assert counted("ViT-Ti/16", **fields) == by_formula("ViT-Ti/16") - 197 * 192
 
 
-@pytest.mark.parametrize("name", [*NAMES, *HYBRIDS])
+def test_positions_of_rows_and_columns_have_two_tables():
+    """Half the width for each of 14 rows and 14 columns, and the class token's own vector."""
+    expected = by_formula("ViT-Ti/16") - 197 * 192 + 14 * 96 + 14 * 96 + 192
+    assert counted("ViT-Ti/16", position_embedding="learned_2d") == expected
+
+
+@pytest.mark.parametrize("name", [*NAMES, *AXIAL, *HYBRIDS])
 def test_heads_leave_64_values_each_and_80_in_huge(name):
     """The number of heads does not change the parameter count (paper, table 1)."""
     config = get_variant(name)

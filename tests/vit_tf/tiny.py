@@ -20,6 +20,10 @@ FIELDS = {
 }
 
 
+# The fields in which a named axial model differs from a ViT.
+AXIAL = {"axial": True, "classifier": "gap", "position_embedding": "learned_2d"}
+
+
 def config(**fields):
     return vit_tf.ViTConfig(**(FIELDS | fields))
 

@@ -27,7 +27,8 @@ def attention_maps(model, inputs):
 
     With a class token: the softmax weights from the class token to the patches. They are not
     normalised again: together with the class token's weight for itself they sum to 1. Without a
-    class token: the mean over the queries of all patches.
+    class token: the mean over the queries of all patches. In an axial model, the row and column
+    attention of a layer count as one attention, the product of their matrices in each head.
 
     Args:
         model: a `VisionTransformer`.
@@ -45,28 +46,50 @@ def attention_maps(model, inputs):
 
 def _mean_rows(model, inputs):
     """Attention weights averaged over the queries, float32 `[B, layers, heads, N]`."""
+    (rows, columns), width, heads = model.grid, model.config.hidden_size, model.config.heads
     tokens = model.position_embedding(model.embed(inputs), grid=model.grid)
-    rows = []
-    for block in model.blocks:
-        rows.append(_mean_row(block.attention.qkv(block.norm_attention(tokens)), block.heads))
-        tokens, _ = block(tokens)
-    return _stack_layers(rows)
+    if model.config.axial:
+        tokens = tf.reshape(tokens, [-1, rows, columns, width])
+    of_patches = tf.concat([tf.shape(tokens)[:-1], [heads]], axis=0)
+    blocks_per_layer = len(model.blocks) // model.config.layers
+    found = []
+    for first in range(0, len(model.blocks), blocks_per_layer):
+        layer, packed = model.blocks[first : first + blocks_per_layer], []
+        for block in layer:
+            packed.append(block.attention.qkv(block.norm_attention(tokens)))
+            tokens, _ = block(tokens)
+        weights = tf.fill(of_patches, 1 / (rows * columns))
+        for block, qkv in zip(reversed(layer), reversed(packed), strict=True):
+            weights = _pulled_back(block, qkv, weights)
+        found.append(tf.transpose(tf.reshape(weights, [-1, rows * columns, heads]), [0, 2, 1]))
+    return _stack_layers(found)
 
 
-def _mean_row(qkv, heads):
-    """`A^T u` with u = 1 / N in every head, `[B, heads, N]` float32, for attention weights A.
+def _pulled_back(block, qkv, weights):
+    """`A^T u` in every head for the attention weights A of a block and u = `weights`.
 
-    Since attention is `A v`, this is the gradient of its mean over the tokens with respect to v. It
-    is the same in every column of v. The op computes this gradient without storing A.
+    Since attention is `A v`, this is the gradient of the sum of `u A v` with respect to v. It is
+    the same in every column of v. The op computes this gradient without storing A.
+
+    Args:
+        block: `EncoderBlock`.
+        qkv: its packed projection, `[B, ..., 3 D]`.
+        weights: float32 `[B, ..., heads]`.
+
+    Returns:
+        float32 `[B, ..., heads]`.
     """
     qkv = tf.cast(qkv, tf.float32)  # otherwise bfloat16 would round the weights to 8 bits
+    width = qkv.shape[-1] // 3
+    size = width // block.heads
     with tf.GradientTape() as tape:
         tape.watch(qkv)
-        mean = tf.reduce_mean(custom_ops.attention(qkv, heads), axis=1)
-    gradient = tape.gradient(mean, qkv)
-    _, tokens, width = qkv.shape
-    by_part = tf.reshape(gradient, [-1, tokens, 3, heads, width // (3 * heads)])
-    return tf.transpose(by_part[:, :, 2, :, 0], [0, 2, 1])
+        if block.axis is None:
+            attended = custom_ops.attention(qkv, block.heads)
+        else:
+            attended = custom_ops.axial_attention(qkv, block.heads, block.axis)
+    gradient = tape.gradient(attended, qkv, output_gradients=tf.repeat(weights, size, axis=-1))
+    return gradient[..., 2 * width :: size]
 
 
 def _stack_layers(rows):

@@ -29,8 +29,10 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
     if config.stem:
         costs["stem"] = resnet_cost.stem(config.stem, config.image_size, size)
     costs["embedding"] = _embedding(config, patches, tokens, size, fused)
-    for name, cost in _block(config, tokens, size, fused).items():
-        costs[name] = cost * config.layers
+    # Tokens that a token attends to, in each block of a layer.
+    for keys in (columns, rows) if config.axial else (tokens,):
+        for name, cost in _block(config, tokens, keys, size, fused).items():
+            costs[name] = costs.get(name, Cost()) + cost * config.layers
     costs["norm"] = layer_norm(width, tokens, size)
     if config.classifier == "map":
         costs["pooling"] = _map_pooling(config, patches, size)
@@ -56,26 +58,39 @@ def _embedding(config, patches, tokens, size, fused):
     source = height * width * channels
     patch, hidden = config.patch_size**2 * channels, config.hidden_size
     prefix = config.num_prefix_tokens
-    has_table = config.position_embedding == "learned_1d"
+    positions = _positions(config, tokens)
     # The compiled op reads the image itself, or the feature map that the stem already keeps.
     kept = (0 if config.stem else source) if fused else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
-        parameters=(prefix + has_table * tokens) * hidden,
-        arrays=prefix + has_table,
+        parameters=prefix * hidden + sum(positions),
+        arrays=prefix + len(positions),
         kept=kept * size + mask,
         live=size * (source + max(tokens * hidden, 0 if fused else patches * patch)),
     )
 
 
-def _block(config, tokens, size, fused):
-    """Costs of one encoder block by part; the shortcut is in memory while each layer runs."""
+def _positions(config, tokens):
+    """Parameters of each array of the position embedding."""
+    hidden, prefix = config.hidden_size, config.num_prefix_tokens
+    if config.position_embedding == "learned_1d":
+        return [tokens * hidden]
+    if config.position_embedding == "learned_2d":
+        return [side * hidden // 2 for side in config.grid] + [hidden] * prefix
+    return []
+
+
+def _block(config, tokens, keys, size, fused):
+    """Costs of one encoder block by part; the shortcut is in memory while each layer runs.
+
+    Each of the `tokens` attends to `keys` of them.
+    """
     width, hidden = config.hidden_size, config.mlp_size
     stream, expanded = tokens * width, tokens * hidden
     masks = bool(config.dropout)
     norm = layer_norm(width, tokens, size)
     # q | k | v (packed or split) and the result; then the weights or their statistics.
-    attention, weights = 4 * stream * size, config.heads * tokens**2
+    attention, weights = 4 * stream * size, config.heads * tokens * keys
     statistics = _SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
     softmax = weights * also_float32(size)
     if config.attention_dropout:
@@ -93,7 +108,7 @@ def _block(config, tokens, size, fused):
     live += stream * size
     return {
         "projections": norm + projections + in_projections,
-        "attention": Cost(macs=2 * tokens**2 * width, kept=attention + kept, live=live),
+        "attention": Cost(macs=2 * tokens * keys * width, kept=attention + kept, live=live),
         "mlp": norm + _mlp(config, tokens, size) + in_mlp,
     }
 

@@ -67,10 +67,9 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
     loaded_head = _choose_head(head, head_entries, shapes, mapping, path)
     loaded = [entry for entry in entries if entry not in head_entries] + loaded_head
     dropped = _find_dropped(shapes, loaded, mapping, path)
-    table, resized = None, None
+    positions, resized = mapping.read_positions(checkpoint, model, grid)
     for entry in loaded:
-        if mapping.POSITIONS in entry.shapes:
-            table, resized = mapping.read_positions(checkpoint, model, grid)
+        if _first_key(entry) in positions:
             continue
         _check_shapes(entry, shapes, path)
         for key in entry.shapes:
@@ -78,8 +77,8 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
 
     # Arrays are read again, one at a time, so that memory never holds the whole file and the model.
     for entry in loaded:
-        if mapping.POSITIONS in entry.shapes:
-            entry.variable.assign(table)
+        if (key := _first_key(entry)) in positions:
+            entry.variable.assign(positions[key])
         else:
             entry.variable.assign(entry.pack([checkpoint.read(key) for key in entry.shapes]))
     reset = [entry for entry in head_entries if entry not in loaded_head]

@@ -40,6 +40,14 @@ def check_float(name, value) -> float:
     return float(value)
 
 
+def check_bool(name, value):
+    """Raises unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"{name} must be true or false. Received: {value!r} ({type(value).__name__})."
+        )
+
+
 def check_choice(name, value, choices):
     """Raises unless `value` is one of `choices`."""
     if value not in choices:

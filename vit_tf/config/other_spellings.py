@@ -14,7 +14,8 @@ _SIZE, _PATCH = rf"(?P<size>{'|'.join(sorted(_SIZES, key=len, reverse=True))})",
 _END = rf"{_TRAINING}(?:_(?P<image_size>\d{{2,4}}))?{_TRAINING}"
 
 _VIT = re.compile(
-    rf"(?:vit_?)?{_SIZE}_?(?:patch_?)?{_PATCH}{_END}"  # vit_base_patch16_224, vit_b_16, ViT-H14
+    # vit_base_patch16_224, vit_b_16, ViT-H14, axial_vit_b_16.
+    rf"(?:(?P<axial>axial_)?vit_?)?{_SIZE}_?(?:patch_?)?{_PATCH}{_END}"
 )
 _HYBRIDS = (
     # R50-ViT-B_16, r26+vit-s/32.
@@ -46,7 +47,8 @@ def other_spelling(name: str) -> tuple[str, int | None] | None:
     model = re.sub(r"^.*/(?=[a-z])", "", name.lower()).partition(".")[0]
     model = re.sub(r"[^a-z0-9]+", "_", model).strip("_")
     if found := _VIT.fullmatch(model):
-        return f"ViT-{_SIZES[found['size']]}/{found['patch']}", _image_size(found)
+        axial = "Axial-" if found["axial"] else ""
+        return f"{axial}ViT-{_SIZES[found['size']]}/{found['patch']}", _image_size(found)
     if found := _R50_B16.fullmatch(model):
         return "R50+ViT-B/16", _image_size(found)
     for pattern in _HYBRIDS:

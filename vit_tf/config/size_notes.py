@@ -46,7 +46,8 @@ def size_notes(config: ModelConfig, prefix="") -> list[str]:
             f"of {config.patch_pixels}, or another {prefix}patch_size."
         )
     tokens = config.grid[0] * config.grid[1] + config.num_prefix_tokens
-    if tokens >= MANY_TOKENS:
+    # In axial models, the time grows with the power 1.5 of the number of tokens.
+    if tokens >= MANY_TOKENS and not getattr(config, "axial", False):
         notes.append(
             f"{tokens:,} tokens per image ({_sizes(config)}): the time of attention grows with the "
             f"square of this number. A smaller {prefix}image_size or a larger {prefix}patch_size "

@@ -18,7 +18,7 @@ _SIZES = {
 }
 
 
-def _vit(size, patch_size, stem=None):
+def _vit(size, patch_size, stem=None, **fields):
     hidden_size, mlp_size, layers, heads = _SIZES[size]
     return ViTConfig(
         hidden_size=hidden_size,
@@ -27,8 +27,12 @@ def _vit(size, patch_size, stem=None):
         heads=heads,
         patch_size=patch_size,
         stem=stem,
+        **fields,
     )
 
+
+# No class token and positions of rows and columns, as in later code of the paper's authors.
+_AXIAL = {"axial": True, "classifier": "gap", "position_embedding": "learned_2d"}
 
 # The number in the name of a hybrid is the total reduction of the sides: with /16, the layers of
 # the fourth stage are in the third (paper, section 4.1). Only R+ViT-Ti/16 reduces by 32.
@@ -55,6 +59,11 @@ VARIANTS: Mapping[str, ModelConfig] = (
     | {
         name: _vit(size, patch, StemConfig(stage_depths=depths))
         for name, (size, patch, depths) in _HYBRIDS.items()
+    }
+    | {
+        f"Axial-ViT-{size}/{patch}": _vit(size, patch, **_AXIAL)
+        for size in _SIZES
+        for patch in (16, 32)
     }
     | {
         f"BiT-R{depth}x{width}": ResNetConfig(stage_depths=depths, width=float(width))

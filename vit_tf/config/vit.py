@@ -4,12 +4,12 @@ import dataclasses
 from typing import Any, ClassVar
 
 from custom_ops import dispatch
-from vit_tf.config.checks import check_choice, check_float, check_int, height_width
+from vit_tf.config.checks import check_bool, check_choice, check_float, check_int, height_width
 from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
 
 CLASSIFIERS = ("token", "gap", "map", "unpooled")
-POSITION_EMBEDDINGS = ("learned_1d", "sincos_2d", "none")
+POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 
 
@@ -20,7 +20,7 @@ class ViTConfig(ModelConfig):
     Attributes:
         hidden_size: width D of every token.
         mlp_size: width of the hidden layer of each MLP block.
-        layers: number of encoder blocks L.
+        layers: number of encoder blocks L; in an axial model, of pairs of blocks.
         heads: number of attention heads; divides `hidden_size`.
         patch_size: side P of a square patch, in pixels or, with a stem, in pixels of its feature
             map; pixels right of and below the last whole patch are not read.
@@ -28,23 +28,27 @@ class ViTConfig(ModelConfig):
         num_classes: number of logits K; 0 builds no head, and the model returns what the head would
             read.
         classifier: what the head reads. "token": the class token (only this classifier has one);
-            "gap": the mean over the patches; "map": the attention of a learned query to the patches
+            an axial model has none and reads the patch in row 0 and column 0 instead. "gap": the
+            mean over the patches; "map": the attention of a learned query to the patches
             (big_vision); "unpooled": every patch.
         representation_size: width R of the tanh layer before the head ("pre-logits"); none means no
             such layer.
         position_embedding: "learned_1d": one vector per token in raster order, class token
-            included; "sincos_2d": fixed sines and cosines of row and column (big_vision); "none":
-            no positions (a bag of patches).
+            included; "learned_2d": a vector per column beside a vector per row, each of half the
+            width (a class token has its own vector); "sincos_2d": fixed sines and cosines of row
+            and column (big_vision); "none": no positions (a bag of patches).
         activation: "gelu_tanh", which the published weights were trained with, or "gelu_erf".
         dropout: drop rate after the position embedding and after every dense layer except the qkv
             projection.
         attention_dropout: drop rate of the attention weights. Above 0, training stores the N x N
             weights.
         stochastic_depth: drop rate of the last block's residual branches; rises linearly from 0 at
-            the first block.
+            the first block, in an axial model over all 2 L blocks.
         layer_norm_epsilon: added to the variance in every LayerNorm.
         head_bias: initial value of the head's bias; -10 for sigmoid pre-training on ImageNet-21k.
         stem: the ResNet of a hybrid; its feature map is cut into patches instead of the image.
+        axial: whether each layer is two blocks, one with attention within each row of the patches,
+            then one with attention within each column.
         implementation: which implementation of the custom ops runs in this process. Saved models do
             not store it.
 
@@ -62,6 +66,7 @@ class ViTConfig(ModelConfig):
         "heads",
         "representation_size",
         "stem",
+        "axial",
     )
 
     hidden_size: int
@@ -81,6 +86,7 @@ class ViTConfig(ModelConfig):
     layer_norm_epsilon: float = 1e-6
     head_bias: float = 0.0
     stem: StemConfig | None = None
+    axial: bool = False
     implementation: str = "auto"
 
     def __post_init__(self):
@@ -100,6 +106,7 @@ class ViTConfig(ModelConfig):
                 f"layer_norm_epsilon must be above 0. Received: {self.layer_norm_epsilon}."
             )
         check_float("head_bias", self.head_bias)
+        check_bool("axial", self.axial)
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("activation", self.activation, ACTIVATIONS)
@@ -114,6 +121,10 @@ class ViTConfig(ModelConfig):
             raise ValueError(
                 "position_embedding=sincos_2d needs a hidden_size that is a multiple of 4, from 8 "
                 f"on. Received: {self.hidden_size}."
+            )
+        if self.position_embedding == "learned_2d" and self.hidden_size % 2:
+            raise ValueError(
+                f"position_embedding=learned_2d needs an even hidden_size: {self.hidden_size}."
             )
         if min(self.feature_size) < self.patch_size:
             of_what = "the feature map of " if self.stem else ""
@@ -146,14 +157,14 @@ class ViTConfig(ModelConfig):
     @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches: 1 with a class token, else 0."""
-        return int(self.classifier == "token")
+        return int(self.classifier == "token" and not self.axial)
 
     def summary(self) -> str:
         """One line of text that describes the model."""
         stem = f"a stem of {self.stem.units_summary()}, " if self.stem else ""
         height, width = self.feature_size
         return (
-            f"{stem}{self.layers} layers, width {self.hidden_size}, "
+            f"{stem}{self.layers} {'axial ' * self.axial}layers, width {self.hidden_size}, "
             f"patches of {self.patch_size} on {height} x {width}"
         )
 

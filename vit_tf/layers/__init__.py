@@ -7,6 +7,7 @@ from vit_tf.layers.encoder import EncoderBlock, MlpBlock
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import (
+    FactorizedPositions,
     NoPositions,
     PositionEmbedding,
     SinCosPositions,
@@ -20,6 +21,7 @@ __all__ = [
     "ClassToken",
     "Dropout",
     "EncoderBlock",
+    "FactorizedPositions",
     "GroupNorm",
     "MapPooling",
     "MlpBlock",

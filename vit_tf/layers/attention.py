@@ -23,31 +23,37 @@ def projections(width, dtype):
 class MultiHeadAttention(keras.layers.Layer):
     """Self-attention with one packed q | k | v projection and an output projection.
 
-    Calls `custom_ops.attention_with_taps`, compiled if possible. With `dropout` above 0, training
-    uses the reference and stores the `[B, heads, N, N]` weights; inference does not.
+    Calls `custom_ops.attention_with_taps` or, with an `axis`, `custom_ops.axial_attention`,
+    compiled if possible. With `dropout` above 0, training uses the reference and stores the
+    weights, `[B, heads, N, N]` or `[B, lines, heads, n, n]`; inference does not.
 
     Args:
         heads: number of heads; must divide the width `D`.
         dropout: drop rate of the attention weights.
         stream: int that separates the random numbers of this dropout from other layers.
         implementation: see `custom_ops.attention`.
+        axis: None: every token attends to all tokens. 2 or 1: the tokens are a grid, and each
+            attends to its row (2) or its column (1).
 
     Call arguments:
-        tokens: `[B, N, D]`.
+        tokens: `[B, N, D]`; with an axis `[B, R, C, D]`.
         training: bool.
         taps: names of the statistics to return: "class_row", "distance", "entropy"; see
-            `custom_ops.attention_with_taps`.
+            `custom_ops.attention_with_taps`. Only without an axis.
         grid: `(rows, columns)` of the patches, needed by "distance".
 
     Returns:
-        `(output [B, N, D], dict of taps)`; the dict is empty without taps.
+        `(output of the shape of the tokens, dict of taps)`; the dict is empty without taps.
     """
 
-    def __init__(self, heads, dropout=0.0, stream=0, implementation="auto", **kwargs):
+    def __init__(self, heads, dropout=0.0, stream=0, implementation="auto", axis=None, **kwargs):
         super().__init__(**kwargs)
+        if axis not in (None, 1, 2):
+            raise ValueError(f"axis must be None, 1 or 2. Received: {axis!r}.")
         self.heads = heads
         self.dropout = dropout
         self.stream = stream
+        self.axis = axis
         self.implementation = implementation
         self.supports_jit = dispatch.supports_jit(implementation)
         self.weights_dropout = Dropout(dropout, stream=stream, dtype=self.dtype_policy)
@@ -63,6 +69,8 @@ class MultiHeadAttention(keras.layers.Layer):
     def call(self, tokens, training=False, taps=(), grid=None):
         qkv = self.qkv(tokens)
         tap_values = {}
+        if taps and self.axis is not None:
+            raise ValueError(f"taps={tuple(taps)} need full attention, but axis={self.axis}.")
         if training and self.dropout > 0:
             if taps:
                 raise ValueError(
@@ -70,6 +78,10 @@ class MultiHeadAttention(keras.layers.Layer):
                     "Call with training=False."
                 )
             attended = self._attend_with_dropout(qkv)
+        elif self.axis is not None:
+            attended = custom_ops.axial_attention(
+                qkv, self.heads, self.axis, implementation=self.implementation
+            )
         else:
             attended, tap_values = custom_ops.attention_with_taps(
                 qkv, self.heads, tuple(taps), grid=grid, implementation=self.implementation
@@ -77,10 +89,10 @@ class MultiHeadAttention(keras.layers.Layer):
         return self.out(attended), tap_values
 
     def _attend_with_dropout(self, qkv):
-        weights = reference.attention_weights(qkv, self.heads)
+        weights = reference.attention_weights(qkv, self.heads, axis=self.axis)
         weights = self.weights_dropout(weights, training=True)
-        _, _, value = reference.split_heads(qkv, self.heads)
-        return reference.apply_weights(weights, value)
+        _, _, value = reference.split_heads(qkv, self.heads, self.axis)
+        return reference.apply_weights(weights, value, self.axis)
 
     def get_config(self):
         return super().get_config() | {
@@ -88,4 +100,5 @@ class MultiHeadAttention(keras.layers.Layer):
             "dropout": self.dropout,
             "stream": self.stream,
             "implementation": "auto",
+            "axis": self.axis,
         }

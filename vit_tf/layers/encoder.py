@@ -104,14 +104,15 @@ class EncoderBlock(keras.layers.Layer):
             drawn independently.
         stream: first of the `STREAMS_PER_BLOCK` ints for the random numbers of this block.
         implementation: see `custom_ops.attention`.
+        axis: see `MultiHeadAttention`.
 
     Call arguments:
-        tokens: `[B, N, D]`.
+        tokens: `[B, N, D]`; with an axis `[B, R, C, D]`.
         training: bool.
         taps, grid: see `MultiHeadAttention`.
 
     Returns:
-        `(tokens [B, N, D], dict of taps)`.
+        `(tokens of the same shape, dict of taps)`.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class EncoderBlock(keras.layers.Layer):
         stochastic_depth=0.0,
         stream=0,
         implementation="auto",
+        axis=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -137,13 +139,14 @@ class EncoderBlock(keras.layers.Layer):
         self.epsilon = epsilon
         self.stream = stream
         self.implementation = implementation
+        self.axis = axis
 
         policy = {"dtype": self.dtype_policy}
         self.norm_attention = keras.layers.LayerNormalization(
             epsilon=epsilon, name="norm_attention", **policy
         )
         self.attention = MultiHeadAttention(
-            heads, attention_dropout, stream, implementation, name="attention", **policy
+            heads, attention_dropout, stream, implementation, axis, name="attention", **policy
         )
         self.attention_output_dropout = Dropout(dropout, stream=stream + 1, **policy)
         self.attention_branch = StochasticDepth(stochastic_depth, stream=stream + 2, **policy)
@@ -180,6 +183,7 @@ class EncoderBlock(keras.layers.Layer):
             "epsilon": self.epsilon,
             "stream": self.stream,
             "implementation": "auto",
+            "axis": self.axis,
         }
 
 

@@ -1,4 +1,4 @@
-"""Position embeddings: a learned table, fixed sines and cosines, or none (paper, eq. 1).
+"""Position embeddings: learned vectors, fixed sines and cosines, or none (paper, eq. 1).
 
 Shapes: `B` images, `D` width, `T` prefix tokens.
 """
@@ -27,11 +27,9 @@ class _Positions(keras.layers.Layer):
     Attributes:
         table: `[T + rows * columns, D]`, the values that are added on the layer's own grid; the
             patch embedding can add them in the same op. None if nothing is added.
-        is_learned: whether `table` is a variable.
     """
 
     table = None
-    is_learned = False
 
     def __init__(self, grid, num_prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
@@ -46,6 +44,19 @@ class _Positions(keras.layers.Layer):
             "grid": self.grid,
             "num_prefix_tokens": self.num_prefix_tokens,
         }
+
+    def _learned(self, name, *shape):
+        """A variable whose initial values are normal with standard deviation 0.02."""
+        initializer = keras.initializers.RandomNormal(stddev=0.02)
+        return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+    def _check_own_grid(self, grid):
+        if grid is not None and tuple(grid) != self.grid:
+            raise ValueError(
+                f"The position table is for a grid of {self.grid[0]} x {self.grid[1]}. "
+                f"Received: grid={tuple(grid)}. Create the model with that image_size and load its "
+                "weights with vit_tf.load_npz, which resizes the table."
+            )
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -64,22 +75,53 @@ class PositionEmbedding(_Positions):
     `resize_position_table` converts a table for another grid.
     """
 
-    is_learned = True
-
     def build(self, input_shape):
-        self.table = self.add_weight(
-            name="table",
-            shape=tuple(input_shape[1:]),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-        )
+        self.table = self._learned("table", *input_shape[1:])
 
     def call(self, tokens, grid=None):
-        if grid is not None and tuple(grid) != self.grid:
-            raise ValueError(
-                f"The position table is for a grid of {self.grid[0]} x {self.grid[1]}. "
-                f"Received: grid={tuple(grid)}. Create the model with that image_size and load its "
-                "weights with vit_tf.load_npz, which resizes the table."
-            )
+        self._check_own_grid(grid)
+        return tokens + in_dtype(self.table, tokens.dtype)
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class FactorizedPositions(_Positions):
+    """Adds one learned vector per column and one per row, side by side (docs/paper.md D.1).
+
+    The patch in column x and row y gets `X[x]` in the first half of its values and `Y[y]` in the
+    second half. Each prefix token has a learned vector of its own. The initial values are normal
+    with standard deviation 0.02. The layer accepts only its own grid.
+
+    Attributes:
+        x: `[columns, D / 2]`.
+        y: `[rows, D / 2]`.
+        prefix: `[T, D]`, or None without prefix tokens.
+    """
+
+    prefix = None
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        if width % 2:
+            raise ValueError(f"The width {width} is odd: columns and rows take half of it each.")
+        rows, columns = self.grid
+        self.x = self._learned("x", columns, width // 2)
+        self.y = self._learned("y", rows, width // 2)
+        if self.num_prefix_tokens:
+            self.prefix = self._learned("prefix", self.num_prefix_tokens, width)
+
+    @property
+    def table(self):
+        rows, columns = self.grid
+        x, y = map(tf.convert_to_tensor, (self.x, self.y))
+        half = [rows, columns, x.shape[-1]]
+        x, y = tf.broadcast_to(x[None], half), tf.broadcast_to(y[:, None], half)
+        patches = tf.reshape(tf.concat([x, y], axis=-1), [rows * columns, 2 * half[-1]])
+        if self.prefix is None:
+            return patches
+        return tf.concat([tf.convert_to_tensor(self.prefix), patches], axis=0)
+
+    def call(self, tokens, grid=None):
+        self._check_own_grid(grid)
         return tokens + in_dtype(self.table, tokens.dtype)
 
 
@@ -113,6 +155,7 @@ class SinCosPositions(_Positions):
 # Value of `ViTConfig.position_embedding` -> layer.
 POSITION_LAYERS = {
     "learned_1d": PositionEmbedding,
+    "learned_2d": FactorizedPositions,
     "sincos_2d": SinCosPositions,
     "none": NoPositions,
 }

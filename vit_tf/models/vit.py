@@ -17,6 +17,9 @@ from vit_tf.models.inputs import check_images
 class VisionTransformer(ImageModel):
     """Images to logits (Dosovitskiy et al., 2021, eq. 1-4); with a stem, the paper's hybrid.
 
+    An axial model (docs/paper.md E.1) has two blocks per layer: `block_0_row`, `block_0_column`
+    and so on.
+
     `B` images, `N` patches on a grid of `rows x columns`, `T` = prefix tokens + `N`, `D` width,
     `K` classes, `R` representation size. All variables exist once the model is constructed.
 
@@ -58,7 +61,7 @@ class VisionTransformer(ImageModel):
         self.embedding_dropout = Dropout(
             config.dropout, stream=0, name="embedding_dropout", **policy
         )
-        self.blocks = [self._block(index, **policy) for index in range(config.layers)]
+        self.blocks = self._blocks(**policy)
         self.norm = keras.layers.LayerNormalization(
             epsilon=config.layer_norm_epsilon, name="norm", **policy
         )
@@ -83,22 +86,27 @@ class VisionTransformer(ImageModel):
         self.build((None, *config.image_size, 3))
         self.record_graph()
 
-    def _block(self, index, **policy):
+    def _blocks(self, **policy):
         config = self.config
-        depth = index / max(config.layers - 1, 1)
-        return EncoderBlock(
-            heads=config.heads,
-            mlp_size=config.mlp_size,
-            activation=config.activation,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            stochastic_depth=config.stochastic_depth * depth,
-            epsilon=config.layer_norm_epsilon,
-            stream=STREAMS_PER_BLOCK * (index + 1),
-            implementation=config.implementation,
-            name=f"block_{index}",
-            **policy,
-        )
+        axes = {"_row": 2, "_column": 1} if config.axial else {"": None}
+        places = [(layer, kind) for layer in range(config.layers) for kind in axes]
+        return [
+            EncoderBlock(
+                heads=config.heads,
+                mlp_size=config.mlp_size,
+                activation=config.activation,
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+                stochastic_depth=config.stochastic_depth * index / max(len(places) - 1, 1),
+                epsilon=config.layer_norm_epsilon,
+                stream=STREAMS_PER_BLOCK * (index + 1),
+                implementation=config.implementation,
+                axis=axes[kind],
+                name=f"block_{layer}{kind}",
+                **policy,
+            )
+            for index, (layer, kind) in enumerate(places)
+        ]
 
     def build(self, input_shape):
         config = self.config
@@ -110,8 +118,10 @@ class VisionTransformer(ImageModel):
         self.patch_embedding.build(input_shape)
         if self.class_token is not None:
             self.class_token.build(patches)
-        for layer in (self.position_embedding, *self.blocks, self.norm):
+        for layer in (self.position_embedding, self.norm):
             layer.build(tokens)
+        for block in self.blocks:
+            block.build((None, *self.grid, config.hidden_size) if config.axial else tokens)
         if self.map_pooling is not None:
             self.map_pooling.build(tokens)
         if self.pre_logits is not None:
@@ -156,14 +166,20 @@ class VisionTransformer(ImageModel):
             grid: `(rows, columns)` of the patches; None means the model's own.
             training: bool.
             taps: names of the statistics that the attention of every block returns; see
-                `custom_ops.attention_with_taps`.
+                `custom_ops.attention_with_taps`. Axial models have none.
 
         Returns:
             `(features, taps)`: `[B, T, D]` after the final norm, and one dict per block.
 
         Raises:
-            ValueError: if the number of patches does not fit `grid` or the position table.
+            ValueError: if the number of patches does not fit `grid` or the position table, or for
+                taps of an axial model.
         """
+        if taps and self.config.axial:
+            raise ValueError(
+                f"taps={tuple(taps)} are statistics of full attention, which an axial model does "
+                "not have; vit_tf.analysis.attention_maps works for both."
+            )
         rows, columns = grid or self.grid
         if patches.shape[1] not in (None, rows * columns):
             raise ValueError(
@@ -176,6 +192,8 @@ class VisionTransformer(ImageModel):
 
     def _encode_tokens(self, tokens, training, taps, grid):
         tokens = self.embedding_dropout(tokens, training=training)
+        if self.config.axial:
+            tokens = keras.ops.reshape(tokens, [-1, *grid, self.config.hidden_size])
         tap_values = []
         for block in self.blocks:
             if taps and isinstance(tokens, keras.KerasTensor):
@@ -184,10 +202,15 @@ class VisionTransformer(ImageModel):
             else:
                 tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
             tap_values.append(block_taps)
+        if self.config.axial:
+            tokens = keras.ops.reshape(tokens, [-1, grid[0] * grid[1], self.config.hidden_size])
         return self.norm(tokens), tap_values
 
     def pool(self, features):
-        """Pools the features `[B, T, D]` to `[B, D]`, or to `[B, N, D]` unpooled."""
+        """Pools the features `[B, T, D]` to `[B, D]`, or to `[B, N, D]` unpooled.
+
+        The first token is the class token or, in an axial model, the patch in row 0 and column 0.
+        """
         if self.config.classifier == "token":
             return features[:, 0]
         if self.config.classifier == "map":

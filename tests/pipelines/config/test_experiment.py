@@ -32,6 +32,7 @@ VALUES = {
     "model.representation_size": ("32", 32),
     "model.position_embedding": ("none", "none"),
     "model.activation": ("gelu_erf", "gelu_erf"),
+    "model.axial": ("true", True),
     "model.dropout": ("0.1", 0.1),
     "model.attention_dropout": ("0.2", 0.2),
     "model.stochastic_depth": ("0.3", 0.3),

@@ -20,6 +20,7 @@ from pipelines.serving import clean_process, prediction, saved_model
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
+from tests.vit_tf import tiny
 
 FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitPatchEmbed"}
 
@@ -80,9 +81,12 @@ def test_the_form_decides_which_ops_are_inside(exported):
     assert_close(model, logits, model(preprocessing(images)))
 
 
-def test_without_a_class_token(tmp_path, no_process):
+@pytest.mark.parametrize(
+    "fields", [{"classifier": "gap", "dtype": "mixed_bfloat16"}, tiny.AXIAL], ids=["gap", "axial"]
+)
+def test_without_a_class_token(fields, tmp_path, no_process):
     """`attend` is then the gradient of the op, inside the exported file."""
-    model, preprocessing = make({"classifier": "gap", "dtype": "mixed_bfloat16"})
+    model, preprocessing = make(fields)
     saved_model.export(model, preprocessing, tmp_path, form="fused")
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 

@@ -8,13 +8,14 @@ from custom_ops import reference
 from pipelines.serving import clean_process, saved_model, signatures
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
+from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
 # name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
 VARIANTS = {
     "token": ({}, {"labels": LABELS}),
-    "gap": (
-        {"classifier": "gap", "representation_size": 7, "position_embedding": "none"},
+    "axial": (
+        tiny.AXIAL | {"representation_size": 7},
         {"resize": "resize_small", "resize_to": 20},
     ),
     "bfloat16": ({"classifier": "gap", "dtype": "mixed_bfloat16"}, {"labels": LABELS}),
@@ -190,14 +191,21 @@ def test_attend(exported):
     tokens = model.embed(preprocessing(images))
     for layer in (model.class_token, model.position_embedding):
         tokens = tokens if layer is None else layer(tokens)
-    expected = []
+    if model.config.axial:
+        tokens = tf.reshape(tokens, [2, 2, 3, 12])
+    found = []
     for block in model.blocks:
         qkv = tf.cast(block.attention.qkv(block.norm_attention(tokens)), tf.float32)
-        weights = reference.attention_weights(qkv, block.heads)
-        has_token = model.class_token is not None
-        row = weights[:, :, 0, 1:] if has_token else tf.reduce_mean(weights, axis=2)
-        expected.append(tf.reshape(row, [2, 3, 2, 3]))
+        found.append(reference.attention_weights(qkv, block.heads, axis=block.axis))
         tokens, _ = block(tokens)
+    if model.config.axial:
+        # From cell (r, n) to (r, m) in row blocks, and from (n, m) to (r, m) in column blocks.
+        pairs = zip(found[::2], found[1::2], strict=True)
+        expected = [tf.einsum("brhnm,bnhkr->bhrm", row, column) / 6 for row, column in pairs]
+    elif model.class_token is not None:
+        expected = [tf.reshape(weights[:, :, 0, 1:], [2, 3, 2, 3]) for weights in found]
+    else:
+        expected = [tf.reshape(tf.reduce_mean(x, axis=2), [2, 3, 2, 3]) for x in found]
     assert_close(model, outputs["attention"], tf.stack(expected, axis=1))
     total = outputs["attention"].numpy().sum(axis=(-2, -1))
     if model.class_token is None:

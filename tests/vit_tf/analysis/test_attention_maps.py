@@ -12,7 +12,8 @@ def weights(model, images):
     """`[B, layers, heads, T, T]` of all blocks, float64."""
     params = numpy_vit.published(model)
     patches = numpy_vit.embed(params, images)
-    _, blocks = numpy_vit.encode(params, patches, model.config.heads, model.config.classifier)
+    config = model.config
+    _, blocks = numpy_vit.encode(params, patches, config.heads, config.classifier, grid=config.grid)
     return np.stack(blocks, axis=1)
 
 
@@ -31,6 +32,20 @@ def test_maps(classifier, positions):
     expected = weights(model, images)
     has_token = classifier == "token"
     expected = expected[..., 0, 1:] if has_token else expected.mean(axis=-2)
+    maps = attention_maps(model, images)
+    assert maps.shape == (3, 2, 3, 2, 3) and maps.dtype == "float32"
+    assert_close(maps, expected.reshape(maps.shape), "float32", "model")
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_maps_of_axial_models(classifier):
+    """The mean over the queries of the column weights times the row weights of each layer."""
+    model = tiny.model(axial=True, classifier=classifier)
+    images = tiny.images()
+    blocks = weights(model, images)
+    assert blocks.shape == (3, 4, 3, 6, 6)
+    assert (blocks[:, 0, :, :3, 3:] == 0).all() and (blocks[:, 1, :, 0, [1, 2, 4, 5]] == 0).all()
+    expected = (blocks[:, 1::2] @ blocks[:, ::2]).mean(axis=-2)
     maps = attention_maps(model, images)
     assert maps.shape == (3, 2, 3, 2, 3) and maps.dtype == "float32"
     assert_close(maps, expected.reshape(maps.shape), "float32", "model")

@@ -104,6 +104,51 @@ def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
         np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
 
 
+@pytest.mark.parametrize("classifier, axial", [("token", False), ("gap", False), ("gap", True)])
+def test_positions_of_rows_and_columns_are_resized_alone(classifier, axial, tmp_path):
+    """The resized table is that of the resized vectors; no sidecar is needed."""
+    fields = {"position_embedding": "learned_2d", "classifier": classifier, "axial": axial}
+    donor = tiny.model(seed=1, image_size=(8, 12), **fields)
+    model = tiny.model(seed=2, image_size=(20, 8), **fields)
+    path = saved(donor, tmp_path / "model.npz", sidecar=False)
+    report = vit_tf.load_npz(model, path, head="keep")
+    assert report.resized == ((2, 3), (5, 2))
+    now, expected = params_of(model), params_of(donor)
+    for name, old, new in (("y", 2, 5), ("x", 3, 2)):
+        key = f"{POSITIONS}_{name}"
+        resized = numpy_vit.resize_positions(expected[key][0], (old, 1), (new, 1), 0)
+        np.testing.assert_allclose(now[key][0], resized, atol=1e-6)
+    for key in expected.keys() - {f"{POSITIONS}_x", f"{POSITIONS}_y"}:
+        np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
+    table = numpy_vit.resize_positions(
+        numpy_vit.positions_of(expected), (2, 3), (5, 2), int(classifier == "token")
+    )
+    np.testing.assert_allclose(model.position_embedding.table, table, atol=1e-6)
+    with refused(model, path, "positions for 2 x 3 patches", "said to be 3 x 2"):
+        vit_tf.load_npz(model, path, source_grid=(3, 2))
+
+
+def test_axial_and_full_models_do_not_share_files(tmp_path):
+    files = {}
+    for axial in (True, False):
+        model = tiny.model(1, classifier="gap", axial=axial)
+        files[axial] = saved(model, tmp_path / f"{axial}.npz")
+    for axial, words in ((True, "encoderblock_0"), (False, "encoderblock_column_0")):
+        model = tiny.model(2, classifier="gap", axial=axial)
+        with refused(model, files[not axial], words):
+            vit_tf.load_npz(model, files[not axial])
+
+
+@pytest.mark.parametrize(
+    "trained, kind", [("learned_1d", "learned_2d"), ("learned_2d", "learned_1d")]
+)
+def test_other_kinds_of_learned_positions(trained, kind, tmp_path):
+    path = saved(tiny.model(position_embedding=trained), tmp_path / "model.npz")
+    model = tiny.model(seed=2, position_embedding=kind)
+    with refused(model, path, "pos_embedding", f"it was trained with: '{trained}'"):
+        vit_tf.load_npz(model, path)
+
+
 def test_where_the_grid_comes_from(tmp_path):
     donor = tiny.model(seed=1, image_size=(16, 16))
     model = tiny.model(seed=2, image_size=(8, 8))

@@ -29,6 +29,8 @@ FORMS = {
     "no head": {"num_classes": 0},
     "pre-logits no head": {"representation_size": 7, "num_classes": 0},
     "no positions": {"position_embedding": "none"},
+    "2-D positions": {"position_embedding": "learned_2d"},
+    "axial": tiny.AXIAL,
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
 }

@@ -8,10 +8,11 @@ import pytest
 
 import vit_tf
 from tests.tolerances import golden_excess
-from tests.vit_tf import tiny
+from tests.vit_tf import numpy_vit, tiny
 from tests.vit_tf.checkpoints.npz_files import infer_config, linen, read, refused, saved, write
 from vit_tf.weights import published_arrays, published_entries
 
+POSITIONS = numpy_vit.POSITIONS
 MODELS = {
     "hybrid": lambda seed=0: tiny.model(
         seed, stem={"stage_depths": (1, 2), "width": 0.5}, patch_size=1, image_size=(32, 48)
@@ -22,6 +23,9 @@ MODELS = {
         seed, classifier="map", position_embedding="sincos_2d", image_size=(8, 12)
     ),
     "MAP, learned positions": lambda seed=0: tiny.model(seed, classifier="map", image_size=(8, 12)),
+    "axial hybrid": lambda seed=0: tiny.model(
+        seed, stem=(), patch_size=2, image_size=(32, 48), **tiny.AXIAL
+    ),
     "token, fixed positions": lambda seed=0: tiny.model(
         seed, position_embedding="sincos_2d", image_size=(8, 12)
     ),
@@ -206,6 +210,22 @@ DAMAGE = {
     "stage 0": ("hybrid", with_shape("block0/unit1/conv1/kernel", (1,)), "of its units"),
     "stage 10^9": ("BiT", with_shape("resnet/block999999999/unit01/x", (1,)), "of its units"),
     "no probe": ("MAP", without("MAPHead_0/probe"), "no place for"),
+    "a row block is missing": (
+        "axial hybrid",
+        lambda arrays: [arrays.pop(key) for key in list(arrays) if "block_row_1/" in key],
+        "of its encoder blocks",
+    ),
+    "no rows": ("axial hybrid", without(f"{POSITIONS}_y"), r"pos_embedding_y has shape"),
+    "other rows": (
+        "axial hybrid",
+        with_shape(f"{POSITIONS}_y", (1, 5, 6)),
+        "positions for 5 x 6 patches, but the grid is said to be 4 x 6",
+    ),
+    "many columns": (
+        "axial hybrid",
+        with_shape(f"{POSITIONS}_x", (1, 2**17, 6)),
+        "are for 524288 patches. Expected 1 to",
+    ),
 }
 
 

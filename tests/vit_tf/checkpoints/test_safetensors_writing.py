@@ -28,6 +28,10 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ),
         ("timm", tiny.config(stem=CUSTOM_STEM, image_size=20), "fill the feature map"),
         ("timm", BIT.replace(stage_depths=(1,) * 5), "at most 4 stages"),
+        ("timm", tiny.config(position_embedding="learned_2d"), "is 'learned_2d'"),
+        ("huggingface", tiny.config(position_embedding="learned_2d"), "is 'learned_2d'"),
+        ("timm", tiny.config(axial=True), "has no axial models"),
+        ("huggingface", tiny.config(axial=True), "has no axial models"),
         ("torch", tiny.config(), "layout='torch' is unknown"),
     ],
 )

@@ -32,6 +32,12 @@ def test_one_patch(fields, single):
         assert f"Set a larger model.image_size{smaller}." in note
 
 
+def test_many_tokens_are_for_axial_models():
+    config = tiny.config(image_size=(4 * 50, 4 * 50))
+    assert len(size_notes(config)) == 1
+    assert size_notes(config.replace(axial=True)) == []
+
+
 @pytest.mark.parametrize(
     ("fields", "unread"),
     [

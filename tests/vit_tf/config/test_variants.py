@@ -19,11 +19,19 @@ def test_names_are_the_papers():
     names = [f"ViT-{size}/{patch}" for size in sizes for patch in patches]
     for name in names:
         assert VARIANTS[name].patch_size == int(name.split("/")[1])
+    names += [f"Axial-ViT-{size}/{patch}" for size in sizes for patch in (16, 32)]
     names += ["R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32"]
     names += ["R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"]
     nets = "50x1 50x2 50x3 101x1 101x3 152x1 152x2 152x4 200x3"
     names += [f"BiT-R{net}" for net in nets.split()]
     assert sorted(vit_tf.list_models()) == sorted(names)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("Axial")])
+def test_axial_models_are_vits_without_a_class_token(name):
+    config, vit = get_variant(name), get_variant(name.removeprefix("Axial-"))
+    assert config == vit.replace(axial=True, classifier="gap", position_embedding="learned_2d")
+    assert (config.num_prefix_tokens, vit.num_prefix_tokens) == (0, 1)
 
 
 @pytest.mark.parametrize(

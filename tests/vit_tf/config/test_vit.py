@@ -29,6 +29,7 @@ OTHER = {
     "layer_norm_epsilon": 1e-5,
     "head_bias": -10.0,
     "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
+    "axial": True,
     "implementation": "reference",
 }
 FIELDS = [field.name for field in dataclasses.fields(ViTConfig)]
@@ -132,7 +133,11 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("hidden_size", 10**400, "below 2.40. Received: a longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),
         ("classifier", "cls", "token, gap, map, unpooled. Received: 'cls'"),
-        ("position_embedding", "sinusoidal", "learned_1d, sincos_2d, none. Received: 'sinusoidal'"),
+        (
+            "position_embedding",
+            "sinusoidal",
+            "learned_1d, learned_2d, sincos_2d, none. Received: 'sinusoidal'",
+        ),
         ("activation", "gelu", "gelu_tanh, gelu_erf. Received: 'gelu'"),
         ("implementation", "cuda", "auto, compiled, reference. Received: 'cuda'"),
     ],
@@ -219,6 +224,11 @@ def test_from_dict_refuses_what_is_no_dictionary(fields):
     """Values that a hostile sidecar may have in place of the configuration."""
     with pytest.raises((TypeError, ValueError), match="ViTConfig|model field"):
         ViTConfig.from_dict(fields)
+
+
+def test_positions_of_rows_and_columns_need_two_parts():
+    with pytest.raises(ValueError, match="needs an even hidden_size: 9"):
+        tiny.config(position_embedding="learned_2d", hidden_size=9)
 
 
 def test_fixed_positions_need_four_parts():

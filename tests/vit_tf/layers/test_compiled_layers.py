@@ -44,6 +44,21 @@ def test_every_model_uses_them(classifier, dtype):
     assert compiled_ops(tf.function(lambda x: train(model, x)), images) == set()
 
 
+def test_axial_models_use_them_under_xla_and_without():
+    model = tiny.model(layers=1, **tiny.AXIAL)
+    images = tf.constant(tiny.images())
+    with custom_ops.implementation("reference"):
+        expected_loss, expected = train(model, images)
+    largest = max(np.abs(gradient).max() for gradient in expected)
+    for jit in (True, False):
+        step = tf.function(lambda x: train(model, x), jit_compile=jit)
+        assert compiled_ops(step, images) == TRAINING
+        loss, gradients = step(images)
+        assert_close(loss, exact(expected_loss), "float32", "model")
+        for actual, other in zip(gradients, expected, strict=True):
+            assert_close(actual, exact(other), "float32", "model", magnitude=largest)
+
+
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_training_gives_what_the_reference_gives(policy, dtype):

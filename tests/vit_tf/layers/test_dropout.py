@@ -233,7 +233,20 @@ def random_layers(model):
     return places
 
 
-@pytest.mark.parametrize("fields", [{}, {"representation_size": 7}, {"classifier": "gap"}])
+def full_weights(weights, axis):
+    """Attention along an axis of a 2 x 3 grid, `[B, lines, heads, n, n]`, as `[B, heads, 6, 6]`."""
+    full = np.zeros((len(weights), 3, 2, 3, 2, 3))
+    for line in range(weights.shape[1]):
+        if axis == 2:
+            full[:, :, line, :, line, :] = weights[:, line]
+        else:
+            full[:, :, :, line, :, line] = weights[:, line]
+    return full.reshape(-1, 3, 6, 6)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"representation_size": 7}, {"classifier": "gap"}, tiny.AXIAL]
+)
 def test_dropout_is_where_the_paper_puts_it(fields):
     """Training equals the equations with the masks that the layers draw."""
     model = tiny.model(**RANDOM, **fields)
@@ -243,9 +256,15 @@ def test_dropout_is_where_the_paper_puts_it(fields):
         place: mask(layer, shapes.get(place.split("/")[-1], (4, tokens, 12)))
         for place, layer in random_layers(model).items()
     }
+    if model.config.axial:
+        for index, (axis, shape) in enumerate([(2, (4, 2, 3, 3, 3)), (1, (4, 3, 3, 2, 2))] * 2):
+            drawn = mask(model.blocks[index].attention.weights_dropout, shape)
+            masks[f"{index}/weights"] = full_weights(drawn, axis)
     # The first block always keeps its branches.
     assert (masks["0/attention branch"] == 1).all() and (masks["0/mlp branch"] == 1).all()
-    assert all((drawn == 0).any() for name, drawn in masks.items() if "0/" not in name)
+    last = f"{len(model.blocks) - 1}/"
+    often = [name for name in masks if "branch" not in name or name.startswith(last)]
+    assert all((masks[name] == 0).any() for name in often)
     with RandomContext(0, 0, tf.range(4)):
         outputs = model(images, training=True)
     params = numpy_vit.published(model)
@@ -253,20 +272,22 @@ def test_dropout_is_where_the_paper_puts_it(fields):
     assert_close(outputs, expected, "float32", "model")
 
 
-def test_random_layers_share_no_stream():
-    model = tiny.model(**RANDOM, layers=4)
+@pytest.mark.parametrize("fields", [{"layers": 4}, {"layers": 2, "axial": True}])
+def test_random_layers_share_no_stream(fields):
+    model = tiny.model(**RANDOM, **fields)
     layers = [x for x in tiny.all_layers(model) if isinstance(x, Dropout | StochasticDepth)]
     assert sorted(map(id, layers)) == sorted(map(id, random_layers(model).values()))
     assert len({layer.stream for layer in layers}) == len(layers) == 1 + 4 * 6
 
 
-def test_rates():
+@pytest.mark.parametrize("fields, last", [({"layers": 5}, 4), ({"layers": 2, "axial": True}, 3)])
+def test_rates(fields, last):
     """All positions have one dropout rate; the stochastic depth rate rises with the block."""
-    places = random_layers(tiny.model(**RANDOM, layers=5))
+    places = random_layers(tiny.model(**RANDOM, **fields))
     for place, layer in places.items():
         kind = place.split("/")[-1]
         if "branch" in kind:
-            assert layer.rate == pytest.approx(0.5 * int(place[0]) / 4)
+            assert layer.rate == pytest.approx(0.5 * int(place[0]) / last)
         else:
             assert layer.rate == {"weights": 0.4}.get(kind, 0.3)
     single = random_layers(tiny.model(stochastic_depth=0.5, layers=1))

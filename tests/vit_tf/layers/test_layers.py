@@ -16,6 +16,7 @@ from vit_tf.layers.embeddings import PATCH_FORMS
 from vit_tf.layers.encoder import gelu_erf, gelu_tanh
 
 TOKENS = (6, 12)
+CELLS = (2, 3, 12)
 IMAGES = (11, 14, 3)
 UNIT = {
     "filters": 32,
@@ -25,25 +26,28 @@ UNIT = {
     "deviation_epsilon": 1e-4,
 }
 PLACES = {"grid": (1, 5), "num_prefix_tokens": 1}
-# layer -> (for every constructor argument a value other than the default, input shape).
+BLOCK = {
+    "heads": 3,
+    "mlp_size": 20,
+    "activation": "gelu_erf",
+    "dropout": 0.2,
+    "attention_dropout": 0.3,
+    "stochastic_depth": 0.4,
+    "epsilon": 1e-3,
+    "stream": 8,
+    "implementation": "reference",
+    "axis": None,
+}
+ATTENTION = {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference", "axis": None}
+# layer -> (for every constructor argument a value other than the default, input shape). An axis
+# changes the shape of the input, so layers with one have two cases.
 CASES = {
     "BottleneckUnit": (UNIT, (7, 5, 32)),
     "ClassToken": ({}, TOKENS),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS),
-    "EncoderBlock": (
-        {
-            "heads": 3,
-            "mlp_size": 20,
-            "activation": "gelu_erf",
-            "dropout": 0.2,
-            "attention_dropout": 0.3,
-            "stochastic_depth": 0.4,
-            "epsilon": 1e-3,
-            "stream": 8,
-            "implementation": "reference",
-        },
-        TOKENS,
-    ),
+    "EncoderBlock": (BLOCK, TOKENS),
+    "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS),
+    "FactorizedPositions": (PLACES, TOKENS),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5}, (5, 3, 8)),
     "MapPooling": (
         {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
@@ -53,10 +57,8 @@ CASES = {
         {"mlp_size": 20, "activation": "gelu_erf", "dropout": 0.2, "stream": 3},
         TOKENS,
     ),
-    "MultiHeadAttention": (
-        {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference"},
-        TOKENS,
-    ),
+    "MultiHeadAttention": (ATTENTION, TOKENS),
+    "MultiHeadAttention in rows": (ATTENTION | {"axis": 2}, CELLS),
     "PatchEmbedding": (
         {"patch_size": 4, "hidden_size": 12, "form": "convolution", "implementation": "reference"},
         IMAGES,
@@ -85,8 +87,12 @@ CASES = {
 every_layer = pytest.mark.parametrize("name", CASES)
 
 
-def make(layer, **kwargs):
-    return getattr(layers, layer)(**CASES[layer][0], **kwargs)
+def class_of(name):
+    return getattr(layers, name.partition(" ")[0])
+
+
+def make(case, **kwargs):
+    return class_of(case)(**CASES[case][0], **kwargs)
 
 
 def draw(name, count=2, seed=0):
@@ -126,18 +132,19 @@ def test_no_exported_layer_is_missing():
         if inspect.isclass(getattr(layers, name))
         and issubclass(getattr(layers, name), keras.layers.Layer)
     }
-    assert exported == CASES.keys()
+    assert exported == {class_of(name).__name__ for name in CASES}
 
 
 @every_layer
 def test_cases_leave_no_argument_at_its_default(name):
     # The signature of `__init__`: Python 3.11.2 reports Keras' `__new__` for the class.
     inherited = inspect.signature(keras.layers.Layer.__init__).parameters
-    parameters = inspect.signature(getattr(layers, name).__init__).parameters
+    parameters = inspect.signature(class_of(name).__init__).parameters
     own = {key: value for key, value in parameters.items() if key not in inherited}
-    values = CASES[name][0]
-    assert values.keys() == own.keys()
-    assert all(values[key] != parameter.default for key, parameter in own.items())
+    assert CASES[name][0].keys() == own.keys()
+    cases = [values for other, (values, _) in CASES.items() if class_of(other) is class_of(name)]
+    for key, parameter in own.items():
+        assert any(values[key] != parameter.default for values in cases), key
 
 
 @every_layer
@@ -163,8 +170,8 @@ def test_config_survives_json(name):
 def test_layer_is_registered_for_saving(name):
     layer = make(name)
     written = keras.saving.serialize_keras_object(layer)
-    assert written["registered_name"] == f"vit_tf>{name}"
-    assert type(keras.saving.deserialize_keras_object(written)) is getattr(layers, name)
+    assert written["registered_name"] == f"vit_tf>{class_of(name).__name__}"
+    assert type(keras.saving.deserialize_keras_object(written)) is class_of(name)
 
 
 @every_layer
@@ -259,7 +266,8 @@ def test_every_variable_gets_a_gradient(name):
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
     counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
     counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
-    assert len(layer.trainable_variables) == counts[name]
+    counts |= {"FactorizedPositions": 3}
+    assert len(layer.trainable_variables) == counts[class_of(name).__name__]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
@@ -330,6 +338,13 @@ def test_gelu_forms_differ_as_the_paper_sheet_says():
         (lambda: layers.PatchEmbedding(4, 12, form="linear"), "form must be .*'linear'"),
         (lambda: layers.MlpBlock(20, activation="relu"), "gelu_tanh, gelu_erf.*'relu'"),
         (lambda: layers.MultiHeadAttention(5).build((None, 6, 12)), "12 is not .*heads=5"),
+        (lambda: layers.MultiHeadAttention(3, axis=0), "None, 1 or 2. Received: 0"),
+        (
+            lambda: layers.MultiHeadAttention(3, axis=1)(
+                np.zeros((1, 2, 3, 12)), taps=("entropy",)
+            ),
+            r"taps=\('entropy',\) need full attention, but axis=1",
+        ),
     ],
 )
 def test_illegal_arguments(create, words):
@@ -337,10 +352,10 @@ def test_illegal_arguments(create, words):
         create()
 
 
-@pytest.mark.parametrize("name", ["EncoderBlock", "MultiHeadAttention", "PatchEmbedding"])
+@pytest.mark.parametrize("name", [name for name in CASES if "implementation" in CASES[name][0]])
 def test_implementation_reaches_the_op(name):
     """An unknown implementation raises an error, so the argument is not ignored."""
     values = CASES[name][0] | {"implementation": "sorcery"}
     values.pop("form", None)
     with pytest.raises(ValueError, match="sorcery"):
-        getattr(layers, name)(**values)(draw(name))
+        class_of(name)(**values)(draw(name))

@@ -24,7 +24,7 @@ def test_every_kind_has_a_layer():
 def test_a_layer_adds_its_table(kind):
     """The fused patch embedding adds the table itself, without calling the layer."""
     layer = built(kind)
-    assert layer.is_learned == (kind == "learned_1d") == bool(layer.variables)
+    assert bool(layer.variables) == kind.startswith("learned")
     tokens = tf.random.normal((2, 7, 12))
     added = tokens if layer.table is None else tokens + layer.table
     np.testing.assert_array_equal(layer(tokens, grid=(2, 3)), added)
@@ -38,9 +38,30 @@ def test_fixed_positions_fit_every_grid(kind):
     np.testing.assert_array_equal(layer(tokens, grid=(3, 4)), other(tokens))
 
 
-def test_a_learned_table_fits_its_own_grid():
+@pytest.mark.parametrize("kind", ["learned_1d", "learned_2d"])
+def test_learned_positions_fit_their_own_grid(kind):
     with pytest.raises(ValueError, match=r"grid of 2 x 3. Received: grid=\(3, 2\).*load_npz"):
-        built("learned_1d")(tf.zeros((2, 7, 12)), grid=(3, 2))
+        built(kind)(tf.zeros((2, 7, 12)), grid=(3, 2))
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_the_vector_of_the_column_comes_first(prefix):
+    """Patch (x, y): X[x], then Y[y]; a prefix token has a vector of its own."""
+    layer = built("learned_2d", prefix=prefix)
+    assert (layer.x.shape, layer.y.shape) == ((3, 6), (2, 6))
+    x, y, table = np.array(layer.x), np.array(layer.y), np.array(layer.table)
+    for row in range(2):
+        for column in range(3):
+            place = prefix + 3 * row + column
+            np.testing.assert_array_equal(table[place], np.concatenate([x[column], y[row]]))
+    if prefix:
+        np.testing.assert_array_equal(table[:1], layer.prefix)
+    assert len(layer.variables) == 2 + prefix
+
+
+def test_halves_need_an_even_width():
+    with pytest.raises(ValueError, match="width 13 is odd"):
+        built("learned_2d", width=13)
 
 
 def test_resize_vectors():

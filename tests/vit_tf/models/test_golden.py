@@ -9,7 +9,7 @@ import tensorflow as tf
 import vit_tf
 from tests.tolerances import assert_golden, golden_excess
 from tests.vit_tf import numpy_vit
-from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.families import FAMILIES
 from vit_tf.weights import published_entries
 

@@ -19,6 +19,7 @@ FORMS = {
     "pre-logits": {"representation_size": 7},
     "unpooled": {"classifier": "unpooled"},
     "no positions": {"position_embedding": "none", "classifier": "gap"},
+    "axial": tiny.AXIAL,
 }
 
 
@@ -52,6 +53,9 @@ def test_initial_values_have_the_papers_distributions():
     check_lecun(array(model.pre_logits.kernel), 96)
     check_normal(array(model.position_embedding.table), 0.02)
     assert array(model.position_embedding.table).shape == (1 + 7 * 9, 96)
+    factorized = vit_tf.create_model(tiny.config(**WIDE, position_embedding="learned_2d"))
+    for variable in factorized.position_embedding.variables:
+        check_normal(array(variable), 0.02)
     drawn = []
     for block in model.blocks:
         parts = np.split(array(block.attention.qkv.kernel), 3, axis=1)

@@ -27,6 +27,9 @@ FORMS = {
     "unpooled pre-logits": {"classifier": "unpooled", "representation_size": 7},
     "no positions": {"position_embedding": "none"},
     "gap no positions": {"classifier": "gap", "position_embedding": "none"},
+    "2-D positions": {"position_embedding": "learned_2d"},
+    "axial": tiny.AXIAL,
+    "axial token": {"axial": True, "activation": "gelu_erf"},
     "erf": {"activation": "gelu_erf"},
     "epsilon": {"layer_norm_epsilon": 0.1},
     "one block": {"layers": 1},
@@ -98,7 +101,7 @@ def test_stages_called_directly(form, dtype, policy):
     features, taps = model.encode(patches)
     assert features.dtype == precision
     assert features.shape[1] == model.num_prefix_tokens + patches.shape[1]
-    assert taps == [{}] * config.layers
+    assert taps == [{}] * len(model.blocks)
 
     output = model.classify(features)
     assert output.dtype == ("float32" if config.num_classes else precision)
@@ -169,8 +172,9 @@ def test_distance_uses_the_grid_that_is_passed():
     assert np.abs(expected - oracle.distance(weights[0], (2, 3))).max() > 0.1
 
 
-def test_another_grid_without_positions():
-    model = tiny.model(position_embedding="none")
+@pytest.mark.parametrize("fields", [{}, {"axial": True}], ids=["full", "axial"])
+def test_another_grid_without_positions(fields):
+    model = tiny.model(position_embedding="none", **fields)
     larger = tiny.images(size=(16, 12))
     donor = vit_tf.create_model(model.config, image_size=(16, 12))
     donor.set_weights(model.get_weights())
@@ -214,6 +218,7 @@ def test_grid_and_prefix():
     model = tiny.model(image_size=(11, 14))
     assert (model.grid, model.num_prefix_tokens) == ((2, 3), 1)
     assert tiny.model(classifier="gap").num_prefix_tokens == 0
+    assert tiny.model(axial=True).num_prefix_tokens == 0
     assert tiny.model(classifier="unpooled").num_prefix_tokens == 0
     assert vit_tf.create_model(tiny.config(), image_size=9).grid == (2, 2)
 

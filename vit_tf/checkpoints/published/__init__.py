@@ -11,7 +11,7 @@ models has a module (`vit.py`, `resnet.py`); all modules have the same functions
 - `entries(model)`: the list of `Entry` between variables and arrays, used in both directions.
 - `HEAD_PREFIXES`: starts of the keys of the layers that fine-tuning replaces, the classifier last;
   `head_layer(model, key)`: the layer that such a key belongs to.
-- `POSITIONS`: the key of the position table, None if the family has no positions;
-  `read_positions(checkpoint, model, grid)`: that table on the grid of a model.
+- `read_positions(checkpoint, model, grid)`: the arrays of positions that depend on the patch grid,
+  by key, on the grid of a model; none if the family has no positions.
 - `OPTIONAL_KEYS`: keys of arrays in a file that a model need not use.
 """

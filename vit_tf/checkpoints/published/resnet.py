@@ -12,7 +12,6 @@ from vit_tf.config import ResNetConfig
 
 HEAD_PREFIXES = ("resnet/head/",)
 OPTIONAL_KEYS = ()
-POSITIONS = None
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
 _HEAD = "resnet/head/conv2d"
 
@@ -71,6 +70,12 @@ def entries(model) -> list[Entry]:
         found.append(reshaped(model.head.kernel, f"{_HEAD}/kernel", shape))
         found += layer_entries(model.head, _HEAD, ("bias",))
     return found
+
+
+def read_positions(checkpoint, model, grid):
+    """No arrays, and no grids: a ResNet has no positions."""
+    del checkpoint, model, grid
+    return {}, None
 
 
 def head_layer(model, key):

@@ -3,26 +3,27 @@
 The docstring of the package describes each function.
 """
 
-import math
 import re
 
 import numpy as np
 
 from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.grids import square_grid
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published import resnet
 from vit_tf.checkpoints.published.entries import Entry, kernel, layer_entries, reshaped
 from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
+from vit_tf.checkpoints.published.vit_positions import (
+    POSITION_KEYS,
+    patch_grid,
+    read_sides,
+    read_table,
+    trained_positions,
+)
 from vit_tf.config import StemConfig, ViTConfig
-from vit_tf.layers.positions import resize_position_table
 
-POSITIONS = "Transformer/posembed_input/pos_embedding"
 MAP_HEAD = "MAPHead_0"
 HEAD_PREFIXES = ("pre_logits/", "head/")
-OPTIONAL_KEYS = ("cls", POSITIONS)
-# A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot request more memory.
-_MOST_POSITIONS = 512 * 512
+OPTIONAL_KEYS = ("cls", *POSITION_KEYS.values())
 # Name in newer files, written with Flax's Linen interface -> canonical name, within a block.
 _LINEN_NAMES = {
     "LayerNorm_1": "LayerNorm_2",
@@ -60,14 +61,17 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
     Raises:
         ValueError: if vit_tf does not support a model with these arrays.
     """
-    block = "Transformer/encoderblock_0"
-    found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
+    found = (re.match(r"Transformer/encoderblock_((row_|column_)?\d+)/", key) for key in shapes)
     blocks = {match[1] for match in found if match}
-    if blocks != {str(index) for index in range(len(blocks))}:
+    axial = any(not name.isdigit() for name in blocks)
+    layers = len(blocks) // (1 + axial)
+    expected = _block_keys(layers, axial)
+    if {f"Transformer/encoderblock_{name}" for name in blocks} != set(expected):
         raise ValueError(
             f"{path} does not hold a plain Vision Transformer: of its encoder blocks, numbered "
             f"{summarize(sorted(blocks))}, some are missing."
         )
+    block = _block_keys(1, axial)[0]
     stem = None
     if "conv_root/kernel" in shapes:
         stem = build_config(
@@ -88,7 +92,8 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
     fields = {
         "hidden_size": hidden_size,
         "mlp_size": mlp_size,
-        "layers": len(blocks),
+        "layers": layers,
+        "axial": axial,
         "heads": shape_of(shapes, query, 3, path)[1],
         "patch_size": patch_size,
         "classifier": "token" if "cls" in shapes else "gap",
@@ -101,9 +106,8 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         (fields["representation_size"],) = shape_of(shapes, "pre_logits/bias", 1, path)
     if f"{MAP_HEAD}/probe" in shapes:
         fields["classifier"] = "map"
-    grid = _patch_grid(shapes, path, grid, "cls" in shapes)
-    if POSITIONS not in shapes:
-        fields["position_embedding"] = "sincos_2d"
+    grid = patch_grid(shapes, path, grid, "cls" in shapes, hidden_size)
+    fields["position_embedding"] = trained_positions(shapes) or "sincos_2d"
     factor = stem.reduction if stem else 1
     fields["image_size"] = tuple(side * patch_size * factor for side in grid)
     return build_config(ViTConfig, path, **fields)
@@ -116,6 +120,7 @@ def array_fields(config) -> dict:
     some pixels may be outside of all patches.
     """
     names = ("hidden_size", "mlp_size", "layers", "heads", "patch_size", "num_classes", "grid")
+    names += ("axial",)
     fields = {name: getattr(config, name) for name in names}
     if config.stem:
         fields |= {"stage_depths": config.stem.stage_depths, "width": config.stem.width}
@@ -143,11 +148,11 @@ def entries(model) -> list[Entry]:
     if model.stem is not None:
         found += _stem(model.stem)
     found += layer_entries(model.patch_embedding, "embedding")
-    if model.position_embedding.is_learned:
-        table = model.position_embedding.table
-        found.append(reshaped(table, POSITIONS, (1, *table.shape)))
-    for index, block in enumerate(model.blocks):
-        prefix = f"Transformer/encoderblock_{index}"
+    for variable in model.position_embedding.trainable_variables:
+        key = POSITION_KEYS[variable.name]
+        found.append(reshaped(variable, key, (1, *variable.shape)))
+    keys = _block_keys(model.config.layers, model.config.axial)
+    for prefix, block in zip(keys, model.blocks, strict=True):
         attention = f"{prefix}/MultiHeadDotProductAttention_1"
         found += _norm(block.norm_attention, f"{prefix}/LayerNorm_0")
         found += _attention(block.attention, attention, width, heads)
@@ -172,82 +177,40 @@ def head_layer(model, key):
 
 
 def read_positions(checkpoint, model, grid):
-    """The position table of a file on the grid of a model.
+    """The position embeddings of a file on the grid of a model.
 
     Args:
         checkpoint: open, see `vit_tf.checkpoints`.
         model: the `VisionTransformer`.
-        grid: (rows, columns) of the file's table; None means the model's own grid if it has as many
-            patches, else a square.
+        grid: (rows, columns) of the file's patches; None means those that the arrays show, or for
+            one table the model's own grid if it has as many patches, else a square.
 
     Returns:
-        The table, float32 `[T + N, D]`, and the (source, target) grids if they differ, else None.
+        The arrays that depend on the grid, key -> float32 value of the variable, and the (source,
+        target) grids if they differ, else None.
 
     Raises:
-        ValueError: if the file has no table of this width, or the table does not fill the grid.
+        ValueError: if the file has other positions, or they do not fit the width or the grid.
     """
-    path, shapes, width = checkpoint.path, checkpoint.shapes, model.config.hidden_size
-    if POSITIONS not in shapes:
+    kind = model.config.position_embedding
+    if kind not in ("learned_1d", "learned_2d"):
+        return {}, None
+    if (trained := trained_positions(checkpoint.shapes)) != kind:
+        choice = f"{trained!r}" if trained else "'sincos_2d' (big_vision) or 'none'"
+        needed = POSITION_KEYS["table" if kind == "learned_1d" else "y"]
         raise ValueError(
-            f"{path} has no {POSITIONS}. Create the model with the position_embedding that it was "
-            "trained with: 'sincos_2d' (big_vision) or 'none'."
+            f"{checkpoint.path} has no {needed}. Create the model with the position_embedding that "
+            f"it was trained with: {choice}."
         )
-    shape = shapes[POSITIONS]
-    if len(shape) != 3 or shape[0] != 1 or shape[2] != width:
-        raise ValueError(
-            f"{path}: {POSITIONS} has shape {tuple(shape)}, the model needs (1, tokens, {width})."
-        )
-    prefix = int("cls" in shapes)
-    rows = shape[1] - prefix
-    if not 1 <= rows <= _MOST_POSITIONS:
-        raise ValueError(
-            f"{path}: {POSITIONS} claims {rows} patch positions. Expected 1 to {_MOST_POSITIONS}."
-        )
-    grid = _source_grid(path, grid, rows, model.grid)
-    table = checkpoint.read(POSITIONS)[0]
-    if grid != model.grid:
-        table = resize_position_table(table, grid, model.grid, prefix)
-    table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
-    return table, (None if grid == model.grid else (grid, model.grid))
+    read = read_table if kind == "learned_1d" else read_sides
+    arrays, grid = read(checkpoint, model, grid)
+    return arrays, (None if grid == model.grid else (grid, model.grid))
 
 
-def _source_grid(path, grid, rows, own_grid):
-    if grid is None:
-        grid = own_grid if math.prod(own_grid) == rows else square_grid(rows)
-    if grid is None:
-        raise ValueError(
-            f"{path} has {rows} patch positions, which are neither the {own_grid[0]} x "
-            f"{own_grid[1]} of the model nor a square. Pass source_grid=(rows, columns)."
-        )
-    if grid[0] * grid[1] != rows:
-        raise ValueError(
-            f"{path} has {rows} patch positions, which do not fill {grid[0]} x {grid[1]}. "
-            "Pass source_grid=(rows, columns) as it was trained with."
-        )
-    return grid
-
-
-def _patch_grid(shapes, path, grid, has_token):
-    """Rows and columns of the patches: `grid`, or the square grid of the position table."""
-    if POSITIONS not in shapes:
-        if grid is None:
-            raise ValueError(
-                f"{path} has no {POSITIONS} and does not hold the size of its images; with fixed "
-                f'positions it cannot be told. Add a sidecar {path}.json with {{"grid": [rows, '
-                "columns]}."
-            )
-        return grid
-    rows = shape_of(shapes, POSITIONS, 3, path)[1] - has_token
-    if grid is None and (grid := square_grid(rows)) is None:
-        problem = "which are not a square"
-    elif grid[0] * grid[1] != rows:
-        problem = f"which do not fill a grid of {grid[0]} x {grid[1]}"
-    else:
-        return grid
-    raise ValueError(
-        f"{path} has {rows} patch positions, {problem}; the image size is unknown. Add a sidecar "
-        f'{path}.json with {{"grid": [rows, columns]}}.'
-    )
+def _block_keys(layers, axial):
+    """Starts of the keys of all blocks, in order."""
+    kinds = ("row_", "column_") if axial else ("",)
+    return [f"Transformer/encoderblock_{kind}{i}" for i in range(layers) for kind in kinds]
 
 
 def _stem(stem):

@@ -155,6 +155,15 @@ def checked_labels(preprocessing, num_classes) -> tuple[str, ...]:
     return labels
 
 
+def inexpressible(config) -> str | None:
+    """Why no layout can store this Vision Transformer, as a clause; None if nothing is known."""
+    if config.axial:
+        return "it has no axial models"
+    if config.position_embedding == "learned_2d":
+        return "it has one vector per position, but position_embedding is 'learned_2d'"
+    return None
+
+
 def sincos_table(config):
     """The fixed positions of a model as a published table, float32 `[1, tokens, D]`."""
     layer = SinCosPositions(config.grid, config.num_prefix_tokens)

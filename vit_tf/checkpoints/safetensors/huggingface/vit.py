@@ -6,7 +6,7 @@ import numpy as np
 
 from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.json_object import read_json_object
-from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.huggingface import config_json
 from vit_tf.checkpoints.safetensors.rules import (
@@ -100,6 +100,8 @@ def write(config, preprocessing) -> WritePlan:
         ValueError: if the layout cannot express the model; the message states why.
     """
     notes = []
+    if reason := structure.inexpressible(config):
+        raise _cannot(reason)
     if config.stem is not None:
         raise _cannot("it has no models with a ResNet stem; write the timm layout")
     if config.classifier != "token":

@@ -5,7 +5,7 @@ import re
 
 from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.grids import square_grid
-from vit_tf.checkpoints.published.vit import POSITIONS
+from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan
 from vit_tf.checkpoints.safetensors.timm import residual
@@ -259,6 +259,8 @@ def _stem(path, shapes):
 
 
 def _check_vit_writable(config):
+    if reason := structure.inexpressible(config):
+        raise cannot(reason)
     if config.layer_norm_epsilon != LAYER_NORM_EPSILON:
         raise cannot(
             f"timm's layer_norm_epsilon is {LAYER_NORM_EPSILON}, here {config.layer_norm_epsilon}; "

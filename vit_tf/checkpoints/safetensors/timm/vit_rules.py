@@ -1,6 +1,7 @@
 """Tensors of timm's Vision Transformers and hybrids <-> published arrays; `D` is the width."""
 
-from vit_tf.checkpoints.published.vit import MAP_HEAD, POSITIONS
+from vit_tf.checkpoints.published.vit import MAP_HEAD
+from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors.rules import (
     Rule,
     convolution,

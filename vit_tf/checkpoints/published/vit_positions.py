@@ -1,0 +1,125 @@
+"""The position embeddings of Vision Transformers in the published layout (docs/paper.md B.2, B.6).
+
+The published files hold one table. The vectors of rows and columns (docs/paper.md D.1) are in no
+published file; their keys here follow the key of the table.
+"""
+
+import math
+
+from vit_tf.checkpoints.grids import square_grid
+from vit_tf.checkpoints.published.shapes import shape_of
+from vit_tf.layers.positions import resize_position_table
+
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+# Variable of the position layer -> key.
+POSITION_KEYS = {
+    "table": POSITIONS,
+    "y": f"{POSITIONS}_y",
+    "x": f"{POSITIONS}_x",
+    "prefix": f"{POSITIONS}_prefix",
+}
+# A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot request more memory.
+_MOST_POSITIONS = 512 * 512
+
+
+def trained_positions(shapes) -> str | None:
+    """The kind of learned positions that the arrays show, if any."""
+    if POSITIONS in shapes:
+        return "learned_1d"
+    return "learned_2d" if {POSITION_KEYS["x"], POSITION_KEYS["y"]} & shapes.keys() else None
+
+
+def patch_grid(shapes, path, grid, has_token, width):
+    """Rows and columns of the patches: `grid`, those that the arrays show, or a square."""
+    kind = trained_positions(shapes)
+    if kind == "learned_2d":
+        return _grid_of_sides(path, shapes, width // 2, grid)
+    if kind is None:
+        if grid is None:
+            raise ValueError(
+                f"{path} has no {POSITIONS} and does not hold the size of its images; with fixed "
+                f'positions it cannot be told. Add a sidecar {path}.json with {{"grid": [rows, '
+                "columns]}."
+            )
+        return grid
+    rows = shape_of(shapes, POSITIONS, 3, path)[1] - has_token
+    if grid is None and (grid := square_grid(rows)) is None:
+        problem = "which are not a square"
+    elif grid[0] * grid[1] != rows:
+        problem = f"which do not fill a grid of {grid[0]} x {grid[1]}"
+    else:
+        return grid
+    raise ValueError(
+        f"{path} has {rows} patch positions, {problem}; the image size is unknown. Add a sidecar "
+        f'{path}.json with {{"grid": [rows, columns]}}.'
+    )
+
+
+def read_table(checkpoint, model, grid):
+    """The table of all tokens on the grid of a model, by key, and the grid of the file."""
+    path, shapes = checkpoint.path, checkpoint.shapes
+    prefix = int("cls" in shapes)
+    rows = _position_rows(path, shapes, POSITIONS, model.config.hidden_size) - prefix
+    _check_count(path, rows)
+    grid = _source_grid(path, grid, rows, model.grid)
+    table = checkpoint.read(POSITIONS)[0]
+    if grid != model.grid:
+        table = resize_position_table(table, grid, model.grid, prefix)
+    table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
+    return {POSITIONS: table}, grid
+
+
+def read_sides(checkpoint, model, grid):
+    """The vectors of rows and columns on the grid of a model, by key, and the grid of the file."""
+    path, shapes = checkpoint.path, checkpoint.shapes
+    source = _grid_of_sides(path, shapes, model.config.hidden_size // 2, grid)
+    arrays = {}
+    for name, old, new in zip("yx", source, model.grid, strict=True):
+        table = checkpoint.read(POSITION_KEYS[name])[0]
+        if old != new:
+            table = resize_position_table(table, (old, 1), (new, 1), num_prefix_tokens=0)
+        arrays[POSITION_KEYS[name]] = table
+    return arrays, source
+
+
+def _grid_of_sides(path, shapes, width, stated=None):
+    """(rows, columns) of the positions per row and column; raises if `stated` is another grid."""
+    rows, columns = (_position_rows(path, shapes, POSITION_KEYS[name], width) for name in "yx")
+    _check_count(path, rows * columns)
+    if stated not in (None, (rows, columns)):
+        raise ValueError(
+            f"{path} has positions for {rows} x {columns} patches, but the grid is said to be "
+            f"{stated[0]} x {stated[1]}. Correct the sidecar or source_grid."
+        )
+    return rows, columns
+
+
+def _position_rows(path, shapes, key, width):
+    """Number of vectors in an array of positions."""
+    shape = tuple(shapes.get(key, ()))
+    if len(shape) != 3 or shape[0] != 1 or shape[2] != width:
+        raise ValueError(f"{path}: {key} has shape {shape}, the model needs (1, tokens, {width}).")
+    return shape[1]
+
+
+def _check_count(path, patches):
+    if not 1 <= patches <= _MOST_POSITIONS:
+        raise ValueError(
+            f"{path}: the positions are for {patches} patches. Expected 1 to {_MOST_POSITIONS}."
+        )
+
+
+def _source_grid(path, grid, rows, own_grid):
+    if grid is None:
+        grid = own_grid if math.prod(own_grid) == rows else square_grid(rows)
+    if grid is None:
+        raise ValueError(
+            f"{path} has {rows} patch positions, which are neither the {own_grid[0]} x "
+            f"{own_grid[1]} of the model nor a square. Pass source_grid=(rows, columns)."
+        )
+    if grid[0] * grid[1] != rows:
+        raise ValueError(
+            f"{path} has {rows} patch positions, which do not fill {grid[0]} x {grid[1]}. "
+            "Pass source_grid=(rows, columns) as it was trained with."
+        )
+    return grid
