@@ -30,6 +30,14 @@ FORMS = {
     "2-D positions": {"position_embedding": "learned_2d"},
     "axial": tiny.AXIAL,
     "axial token": {"axial": True, "activation": "gelu_erf"},
+    "relative": {"position_embedding": "relative"},
+    "one token relative": {
+        "classifier": "gap",
+        "position_embedding": "relative",
+        "image_size": (4, 7),
+    },
+    "every layer": {"position_injection": "every_layer", "layers": 3},
+    "every layer shared": {"position_injection": "every_layer_shared", "layers": 3},
     "erf": {"activation": "gelu_erf"},
     "epsilon": {"layer_norm_epsilon": 0.1},
     "one block": {"layers": 1},
@@ -49,6 +57,7 @@ def expected_output(model, images):
         config.classifier,
         epsilon=config.layer_norm_epsilon,
         gelu={"gelu_tanh": numpy_vit.gelu_tanh, "gelu_erf": numpy_vit.gelu_erf}[config.activation],
+        injection=config.position_injection,
     )
 
 
@@ -229,10 +238,16 @@ def test_grid_and_prefix():
         (5, None, "2 x 3 has 6 patches. Received: 5"),
         (6, (2, 2), "2 x 2 has 4 patches. Received: 6"),
         (8, (2, 4), r"grid of 2 x 3. Received: grid=\(2, 4\)"),
+        (6, (3, 2), r"grid of 2 x 3. Received: grid=\(3, 2\)"),
     ],
 )
-def test_encode_refuses_a_grid_that_does_not_fit(count, grid, words):
-    model = tiny.model()
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"position_embedding": "relative"}, {"position_injection": "every_layer"}],
+    ids=str,
+)
+def test_encode_refuses_a_grid_that_does_not_fit(fields, count, grid, words):
+    model = tiny.model(**fields)
     with pytest.raises(ValueError, match=words):
         model.encode(tf.zeros([1, count, 12]), grid=grid)
 
