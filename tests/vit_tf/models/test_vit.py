@@ -154,9 +154,10 @@ def test_stages_in_a_graph_with_unknown_batch():
     assert_close(row, encoded(model, images)[1][1][:, :, 0], "float32", "model")
 
 
+@pytest.mark.parametrize("positions", ["learned_1d", "relative"])
 @pytest.mark.parametrize("classifier", ["token", "gap"])
-def test_taps_of_every_block(classifier):
-    model = tiny.model(classifier=classifier, layers=3)
+def test_taps_of_every_block(classifier, positions):
+    model = tiny.model(classifier=classifier, layers=3, position_embedding=positions)
     images = tiny.images()
     features, taps = model.encode(model.embed(images), taps=("class_row", "distance", "entropy"))
     expected_features, weights = encoded(model, images)
@@ -193,7 +194,7 @@ def test_another_grid_without_positions(fields):
 
 def test_without_positions_the_order_of_patches_is_invisible():
     order = [3, 1, 5, 0, 4, 2]
-    for field, equal in (("none", True), ("learned_1d", False)):
+    for field, equal in (("none", True), ("learned_1d", False), ("relative", False)):
         model = tiny.model(position_embedding=field)
         patches = model.embed(tiny.images())
         outputs = [
