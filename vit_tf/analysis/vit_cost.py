@@ -124,8 +124,8 @@ def _relative_logits(config, tokens, size, fused):
     # in float32, those of the reference a byte for each row: whether all keys are hidden.
     is_compiled = fused and not config.attention_dropout
     kept = FLOAT32 * logits if is_compiled else config.heads * tokens
-    # Two copies of the queries, or the products and a copy of them, while q | k | v and the shortcut
-    # are in memory. In the reference then three times all logits in float32.
+    # Beside q | k | v and the shortcut: two copies of the queries, or the products and a copy of
+    # them. Later, in the reference, three times all logits in float32.
     shift = size * (4 * stream + max(2 * stream, config.heads * tokens * (4 * tokens - 1)))
     masked = 0 if fused else 3 * FLOAT32 * logits + 2 * size * stream
     return Cost(

@@ -79,8 +79,8 @@ class RelativePositions(_Positions):
         if grid is not None and tuple(grid) != self.grid:
             raise ValueError(
                 f"The relative positions are for a grid of {self.grid[0]} x {self.grid[1]}. "
-                f"Received: grid={tuple(grid)}. Train a model with that image_size: an offset means "
-                "another displacement there, so these tables cannot be resized."
+                f"Received: grid={tuple(grid)}. Train a model with that image_size: an offset is "
+                "another displacement there, so that these tables cannot be resized."
             )
         return tokens
 
