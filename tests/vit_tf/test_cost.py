@@ -47,6 +47,8 @@ OTHERS = [
     tiny.config(**HYBRID),
     tiny.config(**HYBRID, **MAP),
     tiny.config(**ROOT_ONLY),
+    tiny.config(**HYBRID, position_embedding="relative", classifier="map"),
+    tiny.config(**ROOT_ONLY, position_injection="every_layer"),
     tiny.config(stem={"stage_depths": (1, 2, 1, 3)}, patch_size=3, image_size=(100, 170)),
     vit_tf.ResNetConfig(**BIT),
     vit_tf.ResNetConfig(stage_depths=(1,), image_size=1, num_classes=0),

@@ -6,11 +6,12 @@ paper's and what is chosen here, and how a command trains them.
 
 from collections.abc import Mapping
 
+from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.variants import VARIANTS
 from vit_tf.config.vit import POSITION_INJECTIONS, ViTConfig
 
 # Kinds of positions, and where they are added: "relative, stem" (table 8; docs/paper.md D.1).
-TABLE_8: Mapping[str, ViTConfig] = {
+TABLE_8: Mapping[str, ModelConfig] = {
     f"{kind}, {injection}": VARIANTS["ViT-B/16"].replace(
         position_embedding=kind, position_injection=injection
     )
@@ -19,7 +20,7 @@ TABLE_8: Mapping[str, ViTConfig] = {
 }
 
 # ViT-B with all hidden dimensions halved (figure 4; docs/paper.md A.1).
-FIGURE_4: Mapping[str, ViTConfig] = {
+FIGURE_4: Mapping[str, ModelConfig] = {
     "ViT-b/32": VARIANTS["ViT-B/32"].replace(hidden_size=384, mlp_size=1536, heads=6)
 }
 

@@ -37,7 +37,11 @@ FORMS = {
         "image_size": (4, 7),
     },
     "every layer": {"position_injection": "every_layer", "layers": 3},
-    "every layer shared": {"position_injection": "every_layer_shared", "layers": 3},
+    "unpooled every layer shared": {
+        "classifier": "unpooled",
+        "position_injection": "every_layer_shared",
+        "layers": 3,
+    },
     "erf": {"activation": "gelu_erf"},
     "epsilon": {"layer_norm_epsilon": 0.1},
     "one block": {"layers": 1},
