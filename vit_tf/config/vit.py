@@ -116,7 +116,7 @@ class ViTConfig(ModelConfig):
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
-        _check_injection(self.position_embedding, self.position_injection)
+        _check_positions(self.position_embedding, self.position_injection, self.axial)
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("implementation", self.implementation, dispatch.CHOICES)
         if self.hidden_size % self.heads:
@@ -186,8 +186,14 @@ class ViTConfig(ModelConfig):
         return super().from_dict(fields).replace(implementation="auto")
 
 
-def _check_injection(kind, injection):
-    """Raises for a kind of position embedding that has no table for this injection."""
+def _check_positions(kind, injection, axial):
+    """Raises for positions, injections and attention that do not exist together."""
+    if axial and (kind == "relative" or injection != "stem"):
+        raise ValueError(
+            "An axial model adds positions in the stem only, and has no relative ones. Received: "
+            f"position_embedding={kind}, position_injection={injection}. Change them, or set "
+            "axial=false."
+        )
     if kind in ("none", "relative") and injection != "stem":
         raise ValueError(
             f"position_embedding={kind} adds no table to the tokens: leave position_injection at "

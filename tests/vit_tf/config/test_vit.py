@@ -247,6 +247,14 @@ def test_injections_without_meaning_are_refused(kind, injection):
         assert tiny.config(**fields).position_injection == injection
 
 
+@pytest.mark.parametrize(
+    "fields", [{"position_embedding": "relative"}, {"position_injection": "every_layer"}], ids=str
+)
+def test_axial_models_have_positions_in_the_stem(fields):
+    with pytest.raises(ValueError, match="in the stem only.* set axial=false"):
+        tiny.config(axial=True, **fields)
+
+
 def test_fixed_positions_need_four_parts():
     with pytest.raises(ValueError, match="multiple of 4"):
         tiny.config(position_embedding="sincos_2d", hidden_size=6)

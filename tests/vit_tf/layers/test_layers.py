@@ -62,7 +62,10 @@ CASES = {
     ),
     "MultiHeadAttention": (ATTENTION, TOKENS),
     "MultiHeadAttention in rows": (ATTENTION | {"axis": 2}, CELLS),
-    "MultiHeadAttention with relative positions": (ATTENTION | {"relative_positions": True}, TOKENS),
+    "MultiHeadAttention with relative positions": (
+        ATTENTION | {"relative_positions": True},
+        TOKENS,
+    ),
     "PatchEmbedding": (
         {"patch_size": 4, "hidden_size": 12, "form": "convolution", "implementation": "reference"},
         IMAGES,

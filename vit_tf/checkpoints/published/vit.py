@@ -209,7 +209,7 @@ def read_positions(checkpoint, model, grid):
         return {}, None
     if (trained := trained_positions(checkpoint.shapes)) != kind:
         choice = f"{trained!r}" if trained else "'sincos_2d' (big_vision) or 'none'"
-        keys = {"learned_2d": POSITION_KEYS["y"], "relative": RELATIVE.format(0)}
+        keys = {"learned_2d": POSITION_KEYS["y"], "relative": RELATIVE}
         raise ValueError(
             f"{checkpoint.path} has no {keys.get(kind, POSITIONS)}. Create the model with the "
             f"position_embedding that it was trained with: {choice}."

@@ -18,8 +18,8 @@ POSITION_KEYS = {
     "x": f"{POSITIONS}_x",
     "prefix": f"{POSITIONS}_prefix",
 }
-_BLOCK = "Transformer/encoderblock_{}"
-RELATIVE = f"{_BLOCK}/MultiHeadDotProductAttention_1/relative_embedding"
+# The relative positions of the first block; every block has some.
+RELATIVE = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/relative_embedding"
 # A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot request more memory.
 _MOST_POSITIONS = 512 * 512
 
@@ -27,7 +27,7 @@ _MOST_POSITIONS = 512 * 512
 def position_key(name, block=0):
     """The key of a variable of a position layer; `block` is the first one that the layer is for."""
     key = POSITION_KEYS[name]
-    return key.replace("Transformer", _BLOCK.format(block)) if block else key
+    return key.replace("Transformer", f"Transformer/encoderblock_{block}") if block else key
 
 
 def trained_positions(shapes) -> str | None:
@@ -36,7 +36,7 @@ def trained_positions(shapes) -> str | None:
         return "learned_1d"
     if {POSITION_KEYS["x"], POSITION_KEYS["y"]} & shapes.keys():
         return "learned_2d"
-    return "relative" if RELATIVE.format(0) in shapes else None
+    return "relative" if RELATIVE in shapes else None
 
 
 def trained_injection(shapes) -> str:
@@ -118,7 +118,7 @@ def check_relative(checkpoint, model, grid):
 
 def _relative_tokens(path, shapes):
     """Number of tokens whose offsets the relative positions are for."""
-    return (shape_of(shapes, RELATIVE.format(0), 2, path)[0] + 1) // 2
+    return (shape_of(shapes, RELATIVE, 2, path)[0] + 1) // 2
 
 
 def _grid_of_sides(path, shapes, width, stated=None, block=0):
