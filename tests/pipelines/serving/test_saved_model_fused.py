@@ -94,7 +94,7 @@ def test_without_a_class_token(fields, tmp_path, no_process):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"classifier": "gap", "position_embedding": "relative"},
+        {"classifier": "gap", "position_embedding": "relative", "layers": 1},
         {"position_injection": "every_layer"},
     ],
     ids=str,
