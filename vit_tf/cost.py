@@ -37,8 +37,9 @@ def macs_by_part(config: ModelConfig) -> dict[str, int]:
     """The terms of `macs`, by part of the model.
 
     The parts of a ViT are "stem", "embedding", "projections" (q, k, v and output of all blocks),
-    "attention" (`q k^T` and weights times values), "mlp", "pooling" (by attention), "pre_logits"
-    and "head"; of a ResNet "root", "stage1" and so on, and "head". Parts without MACs are left out.
+    "attention" (`q k^T`, weights times values, relative positions), "mlp", "pooling" (by
+    attention), "pre_logits" and "head"; of a ResNet "root", "stage1" and so on, and "head". Parts
+    without MACs are left out.
     """
     return {name: cost.macs for name, cost in _costs(config).items() if cost.macs}
 
@@ -108,7 +109,7 @@ def activation_bytes(
         training: whether gradients are computed.
         fused: True for the compiled attention, which stores no `T x T` weights. False for the
             reference, which runs on GPUs, on TPUs and under XLA. With `attention_dropout` above 0,
-            training always stores the weights.
+            training always stores the weights, and relative positions are `T x T` logits too.
 
     Returns:
         Bytes.

@@ -158,3 +158,16 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path):
     )
     np.testing.assert_array_equal(old, new)
     assert not np.any(tuned.head.kernel)
+
+
+def test_relative_positions_in_replicas_and_after_a_restart(tmp_path):
+    """One device goes on from half of the steps of two replicas, and gets their weights."""
+    experiment = tiny_experiment(*SHARED, "model.position_embedding=relative", "model.layers=1")
+    loop.train(experiment, tmp_path / "split", two_replicas())
+    resumed = cut_short(tmp_path / "split", tmp_path / "resumed", 2)
+    loop.train(experiment, resumed, one_device())
+    expected, received = arrays(tmp_path / "split"), arrays(resumed)
+    assert any(key.endswith("relative_embedding") for key in expected)
+    largest = max(np.abs(value).max() for value in expected.values())
+    for key, value in expected.items():
+        assert np.abs(received[key] - value).max() <= 1e-6 * largest, key

@@ -26,6 +26,11 @@ def block_names(block):
     }
 
 
+def block_positions(index):
+    """The name of the position table of a block after the first, with a table for each block."""
+    return f"Transformer/encoderblock_{index}/posembed_input/pos_embedding"
+
+
 def published(model):
     """The variables of a model in the published layout, float64, converted by hand."""
     width, heads = model.config.hidden_size, model.config.heads
@@ -42,15 +47,20 @@ def published(model):
     }
     if model.class_token is not None:
         params["cls"] = value(model.class_token.token)[None]
-    if model.config.position_embedding == "learned_2d":
-        for name in ("prefix", "x", "y"):
-            if (vectors := getattr(model.position_embedding, name)) is not None:
-                params[f"{POSITIONS}_{name}"] = value(vectors)[None]
-    elif (table := model.position_embedding.table) is not None:
-        params[POSITIONS] = keras.ops.convert_to_numpy(table).astype(np.float64)[None]
+    for index, layer in enumerate(model.position_layers()):
+        key = block_positions(index) if index else POSITIONS
+        if model.config.position_embedding == "learned_2d":
+            for name in ("prefix", "x", "y"):
+                if (vectors := getattr(layer, name)) is not None:
+                    params[f"{key}_{name}"] = value(vectors)[None]
+        elif (table := layer.table) is not None:
+            params[key] = keras.ops.convert_to_numpy(table).astype(np.float64)[None]
     for index, block in enumerate(model.blocks):
         axial = f"{('row', 'column')[index % 2]}_{index // 2}"
         names = block_names(axial if model.config.axial else index)
+        if model.config.position_embedding == "relative":
+            offsets = value(block.attention.relative.table)
+            params[f"{names['attention']}/relative_embedding"] = offsets
         for ours in ("norm_attention", "norm_mlp"):
             params[f"{names[ours]}/scale"] = value(getattr(block, ours).gamma)
             params[f"{names[ours]}/bias"] = value(getattr(block, ours).beta)
@@ -88,14 +98,14 @@ def embed(params, images):
     return tokens
 
 
-def positions_of(params):
+def positions_of(params, key=POSITIONS):
     """What is added to the tokens, `[T, D]`, or None: one table, or vectors per row and column."""
-    if POSITIONS in params:
-        return params[POSITIONS][0]
-    if f"{POSITIONS}_x" not in params:
+    if key in params:
+        return params[key][0]
+    if f"{key}_x" not in params:
         return None
-    by_column, by_row = params[f"{POSITIONS}_x"][0], params[f"{POSITIONS}_y"][0]
-    found = list(params[f"{POSITIONS}_prefix"][0]) if f"{POSITIONS}_prefix" in params else []
+    by_column, by_row = params[f"{key}_x"][0], params[f"{key}_y"][0]
+    found = list(params[f"{key}_prefix"][0]) if f"{key}_prefix" in params else []
     for y in range(len(by_row)):
         for x in range(len(by_column)):
             found.append(np.concatenate([by_column[x], by_row[y]]))
@@ -103,7 +113,15 @@ def positions_of(params):
 
 
 def encode(
-    params, patches, heads, classifier="token", epsilon=1e-6, gelu=None, masks=None, grid=None
+    params,
+    patches,
+    heads,
+    classifier="token",
+    epsilon=1e-6,
+    gelu=None,
+    masks=None,
+    grid=None,
+    injection="stem",
 ):
     """Equations 1-4 from the patch embeddings to the final norm.
 
@@ -118,6 +136,7 @@ def encode(
             block i, "i/weights", "i/attention", "i/attention branch", "i/hidden", "i/mlp",
             "i/mlp branch".
         grid: `(rows, columns)` of the patches, for an axial model.
+        injection: "stem", "every_layer" or "every_layer_shared" (docs/paper.md D.1).
 
     Returns:
         `(features [B, T, D], weights)`: the attention weights `[B, heads, T, T]` of each block; in
@@ -128,13 +147,18 @@ def encode(
     if classifier == "token" and "cls" in params:
         cls = np.broadcast_to(params["cls"], (len(tokens), 1, tokens.shape[-1]))
         tokens = np.concatenate([cls, tokens], axis=1)
-    if (positions := positions_of(params)) is not None:
+    positions = positions_of(params)
+    if positions is not None and injection == "stem":
         tokens = tokens + positions
     tokens = tokens * masks.get("embedding", 1.0)
 
     found = []
     for index, (block, visible) in enumerate(_blocks(params, grid)):
         names = block_names(block)
+        if injection == "every_layer_shared" or (injection == "every_layer" and index == 0):
+            tokens = tokens + positions
+        elif injection == "every_layer":
+            tokens = tokens + positions_of(params, block_positions(index))
         normed = _norm(params, names["norm_attention"], tokens, epsilon)
         attended, weights = _attention(
             params, names["attention"], normed, heads, masks.get(f"{index}/weights", 1.0), visible
@@ -238,7 +262,10 @@ def _attention(params, name, x, heads, mask, visible):
             x @ params[f"{name}/{part}/kernel"][:, head] + params[f"{name}/{part}/bias"][head]
             for part in ("query", "key", "value")
         )
-        logits = query @ key.transpose(0, 2, 1) / math.sqrt(size)
+        logits = query @ key.transpose(0, 2, 1)
+        if f"{name}/relative_embedding" in params:
+            logits = logits + _relative(query, params[f"{name}/relative_embedding"])
+        logits = logits / math.sqrt(size)
         logits = np.where(visible, logits, -np.inf)
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
         weights = powers / powers.sum(axis=-1, keepdims=True)
@@ -247,3 +274,13 @@ def _attention(params, name, x, heads, mask, visible):
             weights = weights * mask[:, head]
         out = out + weights @ value @ params[f"{name}/out/kernel"][head]
     return out, np.stack(found, axis=1)
+
+
+def _relative(query, table):
+    """`q_i . r_(i - j)` for each query i and key j; row n of the table is the offset T - 1 - n."""
+    count = query.shape[1]
+    logits = np.zeros((len(query), count, count))
+    for i in range(count):
+        for j in range(count):
+            logits[:, i, j] = query[:, i] @ table[count - 1 - (i - j)]
+    return logits

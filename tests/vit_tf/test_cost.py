@@ -19,6 +19,8 @@ ROOT_ONLY = {"stem": {"stage_depths": (), "width": 0.5}, "patch_size": 2, "image
 MAP = {"classifier": "map", "position_embedding": "sincos_2d"}
 BIT = {"stage_depths": (2, 1), "width": 0.5, "image_size": (51, 66), "num_classes": 5}
 
+RELATIVE = tiny.config(position_embedding="relative", image_size=(44, 56), layers=1)
+
 FIELDS = [
     {},
     {"num_classes": 0},
@@ -37,11 +39,16 @@ FIELDS = [
     {"axial": True},
     {"axial": True, "classifier": "map"},
     MAP | {"representation_size": 7},
+    {"position_embedding": "relative", "layers": 3},
+    {"position_injection": "every_layer", "layers": 3},
+    {"position_injection": "every_layer_shared", "layers": 3},
 ]
 OTHERS = [
     tiny.config(**HYBRID),
     tiny.config(**HYBRID, **MAP),
     tiny.config(**ROOT_ONLY),
+    tiny.config(**HYBRID, position_embedding="relative", classifier="map"),
+    tiny.config(**ROOT_ONLY, position_injection="every_layer"),
     tiny.config(stem={"stage_depths": (1, 2, 1, 3)}, patch_size=3, image_size=(100, 170)),
     vit_tf.ResNetConfig(**BIT),
     vit_tf.ResNetConfig(stage_depths=(1,), image_size=1, num_classes=0),
@@ -113,6 +120,8 @@ FAMILIES = {
     "hybrid": tiny.config(**HYBRID, num_classes=0),
     "root_only": tiny.config(**ROOT_ONLY),
     "bit": vit_tf.ResNetConfig(**BIT),
+    "relative": tiny.config(position_embedding="relative", hidden_size=96),
+    "every_layer": tiny.config(position_injection="every_layer"),
 }
 # The same families, and settings that change only the memory: name -> (configuration, dtype,
 # fused).
@@ -156,6 +165,9 @@ MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()
     ),
     "map_bfloat16": (tiny.config(**MAP, representation_size=7), "mixed_bfloat16", True),
     "hybrid_bfloat16": (tiny.config(**HYBRID), "mixed_bfloat16", False),
+    "relative_bfloat16": (RELATIVE, "mixed_bfloat16", True),
+    "relative_reference_bfloat16": (RELATIVE, "mixed_bfloat16", False),
+    "relative_dropout": (RELATIVE.replace(attention_dropout=0.1), "mixed_bfloat16", True),
     "bit_bfloat16": (vit_tf.ResNetConfig(**BIT), "mixed_bfloat16", True),
 }
 # Operations whose output uses the memory of their first input, and operations that overwrite an

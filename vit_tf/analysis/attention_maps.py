@@ -47,7 +47,7 @@ def attention_maps(model, inputs):
 def _mean_rows(model, inputs):
     """Attention weights averaged over the queries, float32 `[B, layers, heads, N]`."""
     (rows, columns), width, heads = model.grid, model.config.hidden_size, model.config.heads
-    tokens = model.position_embedding(model.embed(inputs), grid=model.grid)
+    tokens = model.first_tokens(model.embed(inputs), model.grid)
     if model.config.axial:
         tokens = tf.reshape(tokens, [-1, rows, columns, width])
     of_patches = tf.concat([tf.shape(tokens)[:-1], [heads]], axis=0)
@@ -55,17 +55,18 @@ def _mean_rows(model, inputs):
     found = []
     for first in range(0, len(model.blocks), blocks_per_layer):
         layer, packed = model.blocks[first : first + blocks_per_layer], []
-        for block in layer:
-            packed.append(block.attention.qkv(block.norm_attention(tokens)))
+        for index, block in enumerate(layer, first):
+            tokens = model.block_inputs(index, tokens, model.grid)
+            packed.append(block.attention.project(block.norm_attention(tokens)))
             tokens, _ = block(tokens)
         weights = tf.fill(of_patches, 1 / (rows * columns))
-        for block, qkv in zip(reversed(layer), reversed(packed), strict=True):
-            weights = _pulled_back(block, qkv, weights)
+        for block, (qkv, bias) in zip(reversed(layer), reversed(packed), strict=True):
+            weights = _pulled_back(block, qkv, bias, weights)
         found.append(tf.transpose(tf.reshape(weights, [-1, rows * columns, heads]), [0, 2, 1]))
     return _stack_layers(found)
 
 
-def _pulled_back(block, qkv, weights):
+def _pulled_back(block, qkv, bias, weights):
     """`A^T u` in every head for the attention weights A of a block and u = `weights`.
 
     Since attention is `A v`, this is the gradient of the sum of `u A v` with respect to v. It is
@@ -73,7 +74,7 @@ def _pulled_back(block, qkv, weights):
 
     Args:
         block: `EncoderBlock`.
-        qkv: its packed projection, `[B, ..., 3 D]`.
+        qkv, bias: see `MultiHeadAttention.project`.
         weights: float32 `[B, ..., heads]`.
 
     Returns:
@@ -85,7 +86,7 @@ def _pulled_back(block, qkv, weights):
     with tf.GradientTape() as tape:
         tape.watch(qkv)
         if block.axis is None:
-            attended = custom_ops.attention(qkv, block.heads)
+            attended = custom_ops.attention(qkv, block.heads, bias=bias)
         else:
             attended = custom_ops.axial_attention(qkv, block.heads, block.axis)
     gradient = tape.gradient(attended, qkv, output_gradients=tf.repeat(weights, size, axis=-1))

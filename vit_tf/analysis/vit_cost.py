@@ -59,12 +59,13 @@ def _embedding(config, patches, tokens, size, fused):
     patch, hidden = config.patch_size**2 * channels, config.hidden_size
     prefix = config.num_prefix_tokens
     positions = _positions(config, tokens)
+    tables = config.layers if config.position_injection == "every_layer" else 1
     # The compiled op reads the image itself, or the feature map that the stem already keeps.
     kept = (0 if config.stem else source) if fused else patches * patch
     mask = tokens * hidden if config.dropout else 0
     return dense(patch, hidden, patches) + Cost(
-        parameters=prefix * hidden + sum(positions),
-        arrays=prefix + len(positions),
+        parameters=prefix * hidden + tables * sum(positions),
+        arrays=prefix + tables * len(positions),
         kept=kept * size + mask,
         live=size * (source + max(tokens * hidden, 0 if fused else patches * patch)),
     )
@@ -106,11 +107,34 @@ def _block(config, tokens, keys, size, fused):
     wide = size * (stream + expanded + max(stream, expanded))
     in_mlp = Cost(kept=masks * (stream + expanded), live=wide)
     live += stream * size
+    in_attention = Cost(macs=2 * tokens * keys * width, kept=attention + kept, live=live)
+    if config.position_embedding == "relative":
+        in_attention += _relative_logits(config, tokens, size, fused)
     return {
         "projections": norm + projections + in_projections,
-        "attention": Cost(macs=2 * tokens * keys * width, kept=attention + kept, live=live),
+        "attention": in_attention,
         "mlp": norm + _mlp(config, tokens, size) + in_mlp,
     }
+
+
+def _relative_logits(config, tokens, size, fused):
+    """Costs of `RelativeLogits`: products with `2 T` rows, one of them padding, then a shift."""
+    stream, logits = tokens * config.hidden_size, config.heads * tokens**2
+    # Gradients read the queries of each head. Those of the compiled attention also read the logits
+    # in float32, those of the reference a byte for each row: whether all keys are hidden.
+    is_compiled = fused and not config.attention_dropout
+    kept = FLOAT32 * logits if is_compiled else config.heads * tokens
+    # Beside q | k | v and the shortcut: two copies of the queries, or the products and a copy of
+    # them. Later, in the reference, three times all logits in float32.
+    shift = size * (4 * stream + max(2 * stream, config.heads * tokens * (4 * tokens - 1)))
+    masked = 0 if fused else 3 * FLOAT32 * logits + 2 * size * stream
+    return Cost(
+        parameters=(2 * tokens - 1) * (config.hidden_size // config.heads),
+        arrays=1,
+        macs=2 * tokens * stream,
+        kept=size * stream + kept,
+        live=max(shift, masked),
+    )
 
 
 def _mlp(config, rows, size):

@@ -1,5 +1,6 @@
 """Configurations of models: a frozen dataclass for each family. Loads no framework."""
 
+from vit_tf.config import ablations
 from vit_tf.config.model_config import RENAMED_FIELDS, ModelConfig
 from vit_tf.config.resnet import GROUPS, ResNetConfig, StemConfig
 from vit_tf.config.variants import VARIANTS, get_variant
@@ -13,5 +14,6 @@ __all__ = [
     "ResNetConfig",
     "StemConfig",
     "ViTConfig",
+    "ablations",
     "get_variant",
 ]

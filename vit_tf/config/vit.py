@@ -9,7 +9,8 @@ from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import StemConfig
 
 CLASSIFIERS = ("token", "gap", "map", "unpooled")
-POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "none")
+POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "none")
+POSITION_INJECTIONS = ("stem", "every_layer", "every_layer_shared")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 
 
@@ -36,7 +37,11 @@ class ViTConfig(ModelConfig):
         position_embedding: "learned_1d": one vector per token in raster order, class token
             included; "learned_2d": a vector per column beside a vector per row, each of half the
             width (a class token has its own vector); "sincos_2d": fixed sines and cosines of row
-            and column (big_vision); "none": no positions (a bag of patches).
+            and column (big_vision); "relative": one vector per offset of query and key in raster
+            order, in the attention of every block; "none": no positions (a bag of patches).
+        position_injection: where the position table is added. "stem": once, before the first block;
+            "every_layer": a learned table for each block, at its input; "every_layer_shared": one
+            table for all blocks, at the input of each.
         activation: "gelu_tanh", which the published weights were trained with, or "gelu_erf".
         dropout: drop rate after the position embedding and after every dense layer except the qkv
             projection.
@@ -79,6 +84,7 @@ class ViTConfig(ModelConfig):
     classifier: str = "token"
     representation_size: int | None = None
     position_embedding: str = "learned_1d"
+    position_injection: str = "stem"
     activation: str = "gelu_tanh"
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -109,6 +115,8 @@ class ViTConfig(ModelConfig):
         check_bool("axial", self.axial)
         check_choice("classifier", self.classifier, CLASSIFIERS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
+        check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
+        _check_positions(self.position_embedding, self.position_injection, self.axial)
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("implementation", self.implementation, dispatch.CHOICES)
         if self.hidden_size % self.heads:
@@ -176,6 +184,26 @@ class ViTConfig(ModelConfig):
     def from_dict(cls, fields: dict[str, Any]) -> "ViTConfig":
         """Inverse of `to_dict`. `implementation` is always "auto": a file cannot choose it."""
         return super().from_dict(fields).replace(implementation="auto")
+
+
+def _check_positions(kind, injection, axial):
+    """Raises for positions, injections and attention that do not exist together."""
+    if axial and (kind == "relative" or injection != "stem"):
+        raise ValueError(
+            "An axial model adds positions in the stem only, and has no relative ones. Received: "
+            f"position_embedding={kind}, position_injection={injection}. Change them, or set "
+            "axial=false."
+        )
+    if kind in ("none", "relative") and injection != "stem":
+        raise ValueError(
+            f"position_embedding={kind} adds no table to the tokens: leave position_injection at "
+            f"stem. Received: {injection}."
+        )
+    if kind == "sincos_2d" and injection == "every_layer":
+        raise ValueError(
+            "position_embedding=sincos_2d is the same table in every layer: set position_injection="
+            "every_layer_shared. Received: every_layer."
+        )
 
 
 def _stem(stem) -> StemConfig | None:

@@ -10,9 +10,11 @@ from vit_tf.layers.positions import (
     FactorizedPositions,
     NoPositions,
     PositionEmbedding,
+    RelativePositions,
     SinCosPositions,
     resize_position_table,
 )
+from vit_tf.layers.relative_logits import RelativeLogits
 from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem
 from vit_tf.layers.standardized_conv import StandardizedConv, StandardizedKernels
 
@@ -31,6 +33,8 @@ __all__ = [
     "PositionEmbedding",
     "PreActivationUnit",
     "RandomContext",
+    "RelativeLogits",
+    "RelativePositions",
     "ResNetStem",
     "SinCosPositions",
     "StandardizedConv",

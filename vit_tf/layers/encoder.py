@@ -105,6 +105,7 @@ class EncoderBlock(keras.layers.Layer):
         stream: first of the `STREAMS_PER_BLOCK` ints for the random numbers of this block.
         implementation: see `custom_ops.attention`.
         axis: see `MultiHeadAttention`.
+        relative_positions: see `MultiHeadAttention`.
 
     Call arguments:
         tokens: `[B, N, D]`; with an axis `[B, R, C, D]`.
@@ -127,6 +128,7 @@ class EncoderBlock(keras.layers.Layer):
         stream=0,
         implementation="auto",
         axis=None,
+        relative_positions=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -140,13 +142,21 @@ class EncoderBlock(keras.layers.Layer):
         self.stream = stream
         self.implementation = implementation
         self.axis = axis
+        self.relative_positions = relative_positions
 
         policy = {"dtype": self.dtype_policy}
         self.norm_attention = keras.layers.LayerNormalization(
             epsilon=epsilon, name="norm_attention", **policy
         )
         self.attention = MultiHeadAttention(
-            heads, attention_dropout, stream, implementation, axis, name="attention", **policy
+            heads,
+            attention_dropout,
+            stream,
+            implementation,
+            axis,
+            relative_positions,
+            name="attention",
+            **policy,
         )
         self.attention_output_dropout = Dropout(dropout, stream=stream + 1, **policy)
         self.attention_branch = StochasticDepth(stochastic_depth, stream=stream + 2, **policy)
@@ -184,6 +194,7 @@ class EncoderBlock(keras.layers.Layer):
             "stream": self.stream,
             "implementation": "auto",
             "axis": self.axis,
+            "relative_positions": self.relative_positions,
         }
 
 

@@ -68,6 +68,24 @@ class NoPositions(_Positions):
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
+class RelativePositions(_Positions):
+    """Adds nothing: the attention of every block has relative positions, see `RelativeLogits`.
+
+    The layer accepts only its own grid. An offset in raster order is another displacement on a grid
+    of another width, so that the tables of the attention cannot be resized.
+    """
+
+    def call(self, tokens, grid=None):
+        if grid is not None and tuple(grid) != self.grid:
+            raise ValueError(
+                f"The relative positions are for a grid of {self.grid[0]} x {self.grid[1]}. "
+                f"Received: grid={tuple(grid)}. Train a model with that image_size: an offset is "
+                "another displacement there, so that these tables cannot be resized."
+            )
+        return tokens
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
 class PositionEmbedding(_Positions):
     """Adds one learned vector per token, in raster order (paper, section 3.1).
 
@@ -157,6 +175,7 @@ POSITION_LAYERS = {
     "learned_1d": PositionEmbedding,
     "learned_2d": FactorizedPositions,
     "sincos_2d": SinCosPositions,
+    "relative": RelativePositions,
     "none": NoPositions,
 }
 

@@ -55,9 +55,13 @@ class VisionTransformer(ImageModel):
         )
         if config.num_prefix_tokens:
             self.class_token = ClassToken(name="class_token", **policy)
-        self.position_embedding = POSITION_LAYERS[config.position_embedding](
-            self.grid, self.num_prefix_tokens, name="position_embedding", **policy
-        )
+        self.position_embedding = self._positions("position_embedding", **policy)
+        if config.position_injection == "every_layer":
+            # A list is part of the paths in `.keras` files, so other models have no empty one.
+            self.later_positions = [
+                self._positions(f"position_embedding_{index}", **policy)
+                for index in range(1, config.layers)
+            ]
         self.embedding_dropout = Dropout(
             config.dropout, stream=0, name="embedding_dropout", **policy
         )
@@ -86,6 +90,10 @@ class VisionTransformer(ImageModel):
         self.build((None, *config.image_size, 3))
         self.record_graph()
 
+    def _positions(self, name, **policy):
+        layer = POSITION_LAYERS[self.config.position_embedding]
+        return layer(self.grid, self.num_prefix_tokens, name=name, **policy)
+
     def _blocks(self, **policy):
         config = self.config
         axes = {"_row": 2, "_column": 1} if config.axial else {"": None}
@@ -102,6 +110,7 @@ class VisionTransformer(ImageModel):
                 stream=STREAMS_PER_BLOCK * (index + 1),
                 implementation=config.implementation,
                 axis=axes[kind],
+                relative_positions=config.position_embedding == "relative",
                 name=f"block_{layer}{kind}",
                 **policy,
             )
@@ -118,7 +127,7 @@ class VisionTransformer(ImageModel):
         self.patch_embedding.build(input_shape)
         if self.class_token is not None:
             self.class_token.build(patches)
-        for layer in (self.position_embedding, self.norm):
+        for layer in (*self.position_layers(), self.norm):
             layer.build(tokens)
         for block in self.blocks:
             block.build((None, *self.grid, config.hidden_size) if config.axial else tokens)
@@ -134,12 +143,19 @@ class VisionTransformer(ImageModel):
         """All `StandardizedConv` layers, which the stem has; see `StandardizedKernels`."""
         return [] if self.stem is None else self.stem.standardized_convs()
 
+    def position_layers(self):
+        """The position layers in the order of the blocks; one, if all blocks share its table."""
+        if self.config.position_injection == "every_layer":
+            return [self.position_embedding, *self.later_positions]
+        return [self.position_embedding]
+
     def call(self, images, training=False):
         # The same as encode(embed(images)), with class token and positions fused into the op.
+        in_stem = self.config.position_injection == "stem"
         tokens = self.patch_embedding(
             self._patch_source(images),
             prefix=None if self.class_token is None else self.class_token.token,
-            position=self.position_embedding.table,
+            position=self.position_embedding.table if in_stem else None,
         )
         features, _ = self._encode_tokens(tokens, training, (), self.grid)
         return self.classify(features, training=training)
@@ -186,16 +202,30 @@ class VisionTransformer(ImageModel):
                 f"A grid of {rows} x {columns} has {rows * columns} patches. "
                 f"Received: {patches.shape[1]} patches. Pass the grid they came from."
             )
-        tokens = patches if self.class_token is None else self.class_token(patches)
-        tokens = self.position_embedding(tokens, grid=(rows, columns))
+        tokens = self.first_tokens(patches, (rows, columns))
         return self._encode_tokens(tokens, training, taps, (rows, columns))
+
+    def first_tokens(self, patches, grid):
+        """Patch embeddings with class token and, if the stem adds them, positions: `[B, T, D]`."""
+        tokens = patches if self.class_token is None else self.class_token(patches)
+        if self.config.position_injection == "stem":
+            tokens = self.position_embedding(tokens, grid=grid)
+        return tokens
+
+    def block_inputs(self, index, tokens, grid):
+        """The tokens of block `index` after the positions of that block, if it has any."""
+        if self.config.position_injection == "stem":
+            return tokens
+        layers = self.position_layers()
+        return layers[index % len(layers)](tokens, grid=grid)
 
     def _encode_tokens(self, tokens, training, taps, grid):
         tokens = self.embedding_dropout(tokens, training=training)
         if self.config.axial:
             tokens = keras.ops.reshape(tokens, [-1, *grid, self.config.hidden_size])
         tap_values = []
-        for block in self.blocks:
+        for index, block in enumerate(self.blocks):
+            tokens = self.block_inputs(index, tokens, grid)
             if taps and isinstance(tokens, keras.KerasTensor):
                 tapped = TappedBlock(block, taps, grid, dtype=block.dtype_policy)
                 tokens, block_taps = tapped(tokens, training=training)

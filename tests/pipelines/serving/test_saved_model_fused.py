@@ -91,6 +91,24 @@ def test_without_a_class_token(fields, tmp_path, no_process):
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"classifier": "gap", "position_embedding": "relative", "layers": 1},
+        {"position_injection": "every_layer"},
+    ],
+    ids=str,
+)
+def test_other_positions(fields, tmp_path, no_process):
+    """Both forms are compared with the model, `attend` included."""
+    model, preprocessing = make(fields | {"num_classes": 0})
+    for form, ops in (("portable", set()), ("fused", {"VitAttention", "VitPatchEmbed"})):
+        report = saved_model.export(model, preprocessing, tmp_path, form=form)
+        assert "attend" in report.signatures
+        found = ops_in(tmp_path / form)
+        assert found >= ops and bool(found) == bool(ops)
+
+
 def test_wrong_results_of_the_compiled_ops_fail(tmp_path, no_process, monkeypatch):
     """They are compared with TensorFlow's own ops."""
     ops = custom_ops.load()

@@ -13,7 +13,14 @@ def weights(model, images):
     params = numpy_vit.published(model)
     patches = numpy_vit.embed(params, images)
     config = model.config
-    _, blocks = numpy_vit.encode(params, patches, config.heads, config.classifier, grid=config.grid)
+    _, blocks = numpy_vit.encode(
+        params,
+        patches,
+        config.heads,
+        config.classifier,
+        grid=config.grid,
+        injection=config.position_injection,
+    )
     return np.stack(blocks, axis=1)
 
 
@@ -24,10 +31,22 @@ def test_rows_of_the_class_token():
     assert_close(rows, weights(model, images)[..., 0, :], "float32", "model")
 
 
-@pytest.mark.parametrize("positions", ["learned_1d", "sincos_2d", "none"])
+@pytest.mark.parametrize(
+    ("positions", "injection"),
+    [
+        ("learned_1d", "stem"),
+        ("learned_1d", "every_layer"),
+        ("sincos_2d", "stem"),
+        ("sincos_2d", "every_layer_shared"),
+        ("relative", "stem"),
+        ("none", "stem"),
+    ],
+)
 @pytest.mark.parametrize("classifier", ["token", "gap", "map"])
-def test_maps(classifier, positions):
-    model = tiny.model(classifier=classifier, position_embedding=positions)
+def test_maps(classifier, positions, injection):
+    model = tiny.model(
+        classifier=classifier, position_embedding=positions, position_injection=injection
+    )
     images = tiny.images()
     expected = weights(model, images)
     has_token = classifier == "token"

@@ -140,12 +140,63 @@ def test_axial_and_full_models_do_not_share_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "trained, kind", [("learned_1d", "learned_2d"), ("learned_2d", "learned_1d")]
+    "trained, kind",
+    [
+        ("learned_1d", "learned_2d"),
+        ("learned_2d", "learned_1d"),
+        ("learned_1d", "relative"),
+    ],
 )
 def test_other_kinds_of_learned_positions(trained, kind, tmp_path):
     path = saved(tiny.model(position_embedding=trained), tmp_path / "model.npz")
     model = tiny.model(seed=2, position_embedding=kind)
-    with refused(model, path, "pos_embedding", f"it was trained with: '{trained}'"):
+    with refused(
+        model,
+        path,
+        "Create the model with the position_embedding",
+        f"it was trained with: '{trained}'",
+    ):
+        vit_tf.load_npz(model, path)
+
+
+@pytest.mark.parametrize("kind", ["learned_1d", "learned_2d"])
+def test_tables_of_all_layers_are_resized(kind, tmp_path):
+    """Each as the table of a model with that one would be."""
+    fields = {"position_embedding": kind, "position_injection": "every_layer", "layers": 3}
+    donor = tiny.model(seed=1, image_size=(8, 12), **fields)
+    model = tiny.model(seed=2, image_size=(20, 8), **fields)
+    assert vit_tf.load_npz(model, saved(donor, tmp_path / "m.npz")).resized == ((2, 3), (5, 2))
+    tables = [np.asarray(layer.table) for layer in donor.position_layers()]
+    assert len({table.tobytes() for table in tables}) == 3
+    for table, layer in zip(tables, model.position_layers(), strict=True):
+        expected = numpy_vit.resize_positions(table, (2, 3), (5, 2), 1)
+        np.testing.assert_allclose(layer.table, expected, atol=1e-6)
+
+
+def test_a_table_of_every_layer_is_needed(tmp_path):
+    path = saved(tiny.model(seed=1), tmp_path / "model.npz", sidecar=False)
+    model = tiny.model(position_injection="every_layer")
+    with refused(model, path, "has no array Transformer/encoderblock_1/posembed_input"):
+        vit_tf.load_npz(model, path)
+    path = saved(model, path, sidecar=False)
+    with refused(tiny.model(), path, "no place for", "encoderblock_1/posembed_input"):
+        vit_tf.load_npz(tiny.model(), path)
+
+
+@pytest.mark.parametrize(
+    ("image_size", "sidecar", "words"),
+    [
+        ((12, 8), True, "for a grid of 2 x 3, the model has 3 x 2"),
+        ((12, 12), True, "for a grid of 2 x 3, the model has 3 x 3"),
+        ((12, 12), False, "6 patch positions, which are neither"),
+    ],
+)
+def test_relative_positions_are_not_resized(image_size, sidecar, words, tmp_path):
+    """An offset in raster order is another displacement on another grid."""
+    donor = tiny.model(seed=1, position_embedding="relative", image_size=(8, 12))
+    path = saved(donor, tmp_path / "model.npz", sidecar=sidecar)
+    model = tiny.model(seed=2, position_embedding="relative", image_size=image_size)
+    with refused(model, path, words):
         vit_tf.load_npz(model, path)
 
 

@@ -31,6 +31,10 @@ FORMS = {
     "no positions": {"position_embedding": "none"},
     "2-D positions": {"position_embedding": "learned_2d"},
     "axial": tiny.AXIAL,
+    "relative": {"position_embedding": "relative"},
+    "every layer": {"position_injection": "every_layer"},
+    "every layer, 2-D": {"position_embedding": "learned_2d", "position_injection": "every_layer"},
+    "shared positions": {"position_injection": "every_layer_shared"},
     "square": {"image_size": 12},
     "eleven blocks": {"layers": 11},
 }

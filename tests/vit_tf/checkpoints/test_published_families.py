@@ -215,7 +215,7 @@ DAMAGE = {
         lambda arrays: [arrays.pop(key) for key in list(arrays) if "block_row_1/" in key],
         "of its encoder blocks",
     ),
-    "no rows": ("axial hybrid", without(f"{POSITIONS}_y"), r"pos_embedding_y has shape"),
+    "no rows": ("axial hybrid", without(f"{POSITIONS}_y"), "has no array .*pos_embedding_y"),
     "other rows": (
         "axial hybrid",
         with_shape(f"{POSITIONS}_y", (1, 5, 6)),
@@ -259,6 +259,10 @@ def test_heads_of_bit(head, tmp_path):
 
 MEANING = {
     "position_embedding": ("MAP", {"position_embedding": "none"}),
+    "position_injection": (
+        "token, fixed positions",
+        {"position_injection": "every_layer_shared"},
+    ),
     "activation": ("token, fixed positions", {"activation": "gelu_erf"}),
     "layer_norm_epsilon": ("MAP", {"layer_norm_epsilon": 1e-5}),
     "group_norm_epsilon": ("BiT", {"group_norm_epsilon": 1e-6}),

@@ -32,6 +32,9 @@ CUSTOM_STEM = {"stage_depths": (1,), **EPSILONS}
         ("huggingface", tiny.config(position_embedding="learned_2d"), "is 'learned_2d'"),
         ("timm", tiny.config(axial=True), "has no axial models"),
         ("huggingface", tiny.config(axial=True), "has no axial models"),
+        ("timm", tiny.config(position_embedding="relative"), "is 'relative'"),
+        ("huggingface", tiny.config(position_injection="every_layer"), "is 'every_layer'"),
+        ("timm", tiny.config(position_injection="every_layer_shared"), "is 'every_layer_shared'"),
         ("torch", tiny.config(), "layout='torch' is unknown"),
     ],
 )

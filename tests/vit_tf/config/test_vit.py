@@ -9,6 +9,7 @@ import pytest
 import vit_tf
 from tests.vit_tf import tiny
 from vit_tf.config import RENAMED_FIELDS, ResNetConfig, StemConfig, ViTConfig
+from vit_tf.config.vit import POSITION_EMBEDDINGS, POSITION_INJECTIONS
 
 # For every field a valid value other than the default.
 OTHER = {
@@ -21,7 +22,8 @@ OTHER = {
     "num_classes": 0,
     "classifier": "unpooled",
     "representation_size": 9,
-    "position_embedding": "none",
+    "position_embedding": "relative",
+    "position_injection": "every_layer",
     "activation": "gelu_erf",
     "dropout": 0.1,
     "attention_dropout": 0.2,
@@ -54,6 +56,7 @@ def test_defaults_are_the_papers():
         classifier="token",
         representation_size=None,
         position_embedding="learned_1d",
+        position_injection="stem",
         activation="gelu_tanh",
         dropout=0.0,
         attention_dropout=0.0,
@@ -133,11 +136,8 @@ def test_grid_leaves_incomplete_patches_out(size, patch, grid):
         ("hidden_size", 10**400, "below 2.40. Received: a longer number"),
         ("layer_norm_epsilon", 0.0, "above 0"),
         ("classifier", "cls", "token, gap, map, unpooled. Received: 'cls'"),
-        (
-            "position_embedding",
-            "sinusoidal",
-            "learned_1d, learned_2d, sincos_2d, none. Received: 'sinusoidal'",
-        ),
+        ("position_embedding", "sinusoidal", "none. Received: 'sinusoidal'"),
+        ("position_injection", "all", "every_layer, every_layer_shared. Received: 'all'"),
         ("activation", "gelu", "gelu_tanh, gelu_erf. Received: 'gelu'"),
         ("implementation", "cuda", "auto, compiled, reference. Received: 'cuda'"),
     ],
@@ -229,6 +229,30 @@ def test_from_dict_refuses_what_is_no_dictionary(fields):
 def test_positions_of_rows_and_columns_need_two_parts():
     with pytest.raises(ValueError, match="needs an even hidden_size: 9"):
         tiny.config(position_embedding="learned_2d", hidden_size=9)
+
+
+@pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
+@pytest.mark.parametrize("injection", POSITION_INJECTIONS)
+def test_injections_without_meaning_are_refused(kind, injection):
+    """docs/paper.md D.1 lists which exist; fixed positions are the same table in every layer."""
+    refused = {("none", "every_layer"), ("none", "every_layer_shared")}
+    refused |= {("relative", "every_layer"), ("relative", "every_layer_shared")}
+    refused |= {("sincos_2d", "every_layer")}
+    fields = {"position_embedding": kind, "position_injection": injection}
+    if (kind, injection) in refused:
+        words = rf"{kind} .*position_injection.* Received: {injection}\."
+        with pytest.raises(ValueError, match=words):
+            tiny.config(**fields)
+    else:
+        assert tiny.config(**fields).position_injection == injection
+
+
+@pytest.mark.parametrize(
+    "fields", [{"position_embedding": "relative"}, {"position_injection": "every_layer"}], ids=str
+)
+def test_axial_models_have_positions_in_the_stem(fields):
+    with pytest.raises(ValueError, match="in the stem only.* set axial=false"):
+        tiny.config(axial=True, **fields)
 
 
 def test_fixed_positions_need_four_parts():

@@ -76,6 +76,28 @@ def test_training_gives_what_the_reference_gives(policy, dtype):
         assert_close(actual, other.numpy().astype(np.float64), name, "model", magnitude=largest)
 
 
+@pytest.mark.parametrize(("policy", "jit"), [("mixed_bfloat16", False), ("float32", True)])
+def test_relative_positions_are_a_bias_of_the_op(policy, jit):
+    """XLA compiles the op if there is a library for it, and plain TensorFlow in any case."""
+    model = tiny.model(dtype=policy, position_embedding="relative", layers=1)
+    images = tf.constant(tiny.images())
+    with custom_ops.implementation("reference"):
+        expected_loss, expected = train(model, images)
+    largest = max(np.abs(gradient).max() for gradient in expected)
+    for implementation, ops in (
+        ("compiled", TRAINING | {"VitAttentionBiasGrad"}),
+        ("reference", set()),
+    ):
+        with custom_ops.implementation(implementation):
+            step = tf.function(lambda x: train(model, x), jit_compile=jit)
+            assert compiled_ops(step, images) == ops
+            loss, gradients = step(images)
+        name = policy.removeprefix("mixed_")
+        assert_close(loss, exact(expected_loss), name, "model")
+        for actual, other in zip(gradients, expected, strict=True):
+            assert_close(actual, exact(other), name, "model", magnitude=largest)
+
+
 def test_uint8_images_are_mapped_in_the_op():
     model = tiny.model()
     images = tiny.images(dtype="uint8")

@@ -245,7 +245,16 @@ def full_weights(weights, axis):
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"representation_size": 7}, {"classifier": "gap"}, tiny.AXIAL]
+    "fields",
+    [
+        {},
+        {"representation_size": 7},
+        {"classifier": "gap"},
+        tiny.AXIAL,
+        {"position_embedding": "relative"},
+        {"position_injection": "every_layer"},
+    ],
+    ids=str,
 )
 def test_dropout_is_where_the_paper_puts_it(fields):
     """Training equals the equations with the masks that the layers draw."""
@@ -268,7 +277,10 @@ def test_dropout_is_where_the_paper_puts_it(fields):
     with RandomContext(0, 0, tf.range(4)):
         outputs = model(images, training=True)
     params = numpy_vit.published(model)
-    expected = numpy_vit.forward(params, images, 3, model.config.classifier, masks=masks)
+    config = model.config
+    expected = numpy_vit.forward(
+        params, images, 3, config.classifier, masks=masks, injection=config.position_injection
+    )
     assert_close(outputs, expected, "float32", "model")
 
 

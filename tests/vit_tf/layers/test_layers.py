@@ -37,8 +37,10 @@ BLOCK = {
     "stream": 8,
     "implementation": "reference",
     "axis": None,
+    "relative_positions": False,
 }
 ATTENTION = {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference", "axis": None}
+ATTENTION |= {"relative_positions": False}
 # layer -> (for every constructor argument a value other than the default, input shape). An axis
 # changes the shape of the input, so layers with one have two cases.
 CASES = {
@@ -47,6 +49,7 @@ CASES = {
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS),
     "EncoderBlock": (BLOCK, TOKENS),
     "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS),
+    "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS),
     "FactorizedPositions": (PLACES, TOKENS),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5}, (5, 3, 8)),
     "MapPooling": (
@@ -59,12 +62,18 @@ CASES = {
     ),
     "MultiHeadAttention": (ATTENTION, TOKENS),
     "MultiHeadAttention in rows": (ATTENTION | {"axis": 2}, CELLS),
+    "MultiHeadAttention with relative positions": (
+        ATTENTION | {"relative_positions": True},
+        TOKENS,
+    ),
     "PatchEmbedding": (
         {"patch_size": 4, "hidden_size": 12, "form": "convolution", "implementation": "reference"},
         IMAGES,
     ),
     "NoPositions": (PLACES, TOKENS),
     "PositionEmbedding": (PLACES, TOKENS),
+    "RelativeLogits": ({"heads": 3}, TOKENS),
+    "RelativePositions": (PLACES, TOKENS),
     "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
     "ResNetStem": (
         {
@@ -267,7 +276,9 @@ def test_every_variable_gets_a_gradient(name):
     counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
     counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
     counts |= {"FactorizedPositions": 3}
-    assert len(layer.trainable_variables) == counts[class_of(name).__name__]
+    counts |= {"RelativeLogits": 1, "RelativePositions": 0}
+    relative = int(CASES[name][0].get("relative_positions", False))
+    assert len(layer.trainable_variables) == counts[class_of(name).__name__] + relative
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
@@ -338,6 +349,10 @@ def test_gelu_forms_differ_as_the_paper_sheet_says():
         (lambda: layers.PatchEmbedding(4, 12, form="linear"), "form must be .*'linear'"),
         (lambda: layers.MlpBlock(20, activation="relu"), "gelu_tanh, gelu_erf.*'relu'"),
         (lambda: layers.MultiHeadAttention(5).build((None, 6, 12)), "12 is not .*heads=5"),
+        (
+            lambda: layers.MultiHeadAttention(3, axis=2, relative_positions=True),
+            "relative_positions need full attention, but axis=2",
+        ),
         (lambda: layers.MultiHeadAttention(3, axis=0), "None, 1 or 2. Received: 0"),
         (
             lambda: layers.MultiHeadAttention(3, axis=1)(

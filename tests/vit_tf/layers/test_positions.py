@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.tolerances import EPSILON
 from tests.vit_tf import numpy_vit
 from vit_tf.config.vit import POSITION_EMBEDDINGS
+from vit_tf.layers import RelativeLogits
 from vit_tf.layers.positions import POSITION_LAYERS, resize_position_table
 
 
@@ -38,9 +39,13 @@ def test_fixed_positions_fit_every_grid(kind):
     np.testing.assert_array_equal(layer(tokens, grid=(3, 4)), other(tokens))
 
 
-@pytest.mark.parametrize("kind", ["learned_1d", "learned_2d"])
-def test_learned_positions_fit_their_own_grid(kind):
-    with pytest.raises(ValueError, match=r"grid of 2 x 3. Received: grid=\(3, 2\).*load_npz"):
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [("learned_1d", "load_npz"), ("learned_2d", "load_npz"), ("relative", "cannot be resized")],
+)
+def test_learned_positions_fit_their_own_grid(kind, advice):
+    """Also if the other grid has as many patches."""
+    with pytest.raises(ValueError, match=rf"grid of 2 x 3. Received: grid=\(3, 2\).*{advice}"):
         built(kind)(tf.zeros((2, 7, 12)), grid=(3, 2))
 
 
@@ -62,6 +67,26 @@ def test_the_vector_of_the_column_comes_first(prefix):
 def test_halves_need_an_even_width():
     with pytest.raises(ValueError, match="width 13 is odd"):
         built("learned_2d", width=13)
+
+
+def test_relative_logits_depend_on_the_offset_only():
+    """Of equal queries: constant along diagonals, and the row of the table for each offset."""
+    layer = RelativeLogits(heads=3, dtype="float64")
+    query = np.random.default_rng(0).normal(size=12)
+    logits = layer(np.broadcast_to(query, (2, 7, 12))).numpy()
+    table = layer.table.numpy()
+    assert table.shape == (13, 4) and logits.shape == (2, 3, 7, 7)
+    for head, i, j in np.ndindex(3, 7, 7):
+        expected = query[4 * head : 4 * head + 4] @ table[6 - (i - j)] / 2
+        np.testing.assert_allclose(logits[:, head, i, j], expected, atol=1e-15)
+    np.testing.assert_array_equal(logits[:, :, 1:, 1:], logits[:, :, :-1, :-1])
+
+
+def test_relative_logits_refuse_another_number_of_tokens():
+    layer = RelativeLogits(heads=3)
+    layer.build((None, 7, 12))
+    with pytest.raises(ValueError, match="for 7 tokens. Received: 6 tokens"):
+        layer(tf.zeros((2, 6, 12)))
 
 
 def test_resize_vectors():

@@ -20,6 +20,9 @@ FORMS = {
     "unpooled": {"classifier": "unpooled"},
     "no positions": {"position_embedding": "none", "classifier": "gap"},
     "axial": tiny.AXIAL,
+    "relative": {"position_embedding": "relative"},
+    "every layer": {"position_injection": "every_layer"},
+    "every layer shared": {"position_injection": "every_layer_shared"},
 }
 
 
@@ -230,6 +233,22 @@ PATHS = {
             "layers/map_pooling/": "qkv out norm",
             "layers/map_pooling/mlp/": "dense_0 dense_1",
         },
+    ),
+    "relative": (
+        tiny.config(layers=1, position_embedding="relative", classifier="gap"),
+        VIT_PATHS
+        | {
+            "layers/": "layer_normalization patch_embedding",
+            "blocks/encoder_block/attention/": "qkv out relative",
+        },
+    ),
+    "every layer": (
+        tiny.config(layers=3, position_injection="every_layer", classifier="gap"),
+        VIT_PATHS
+        | {f"blocks/encoder_block_{n}/": "norm_attention norm_mlp" for n in (1, 2)}
+        | {f"blocks/encoder_block_{n}/attention/": "qkv out" for n in (1, 2)}
+        | {f"blocks/encoder_block_{n}/mlp/": "dense_0 dense_1" for n in (1, 2)}
+        | {"later_positions/": "position_embedding position_embedding_1"},
     ),
     "hybrid": (
         tiny.config(layers=1, stem={"stage_depths": (1,), "width": 0.5}, image_size=(33, 50)),

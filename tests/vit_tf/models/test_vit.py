@@ -30,6 +30,18 @@ FORMS = {
     "2-D positions": {"position_embedding": "learned_2d"},
     "axial": tiny.AXIAL,
     "axial token": {"axial": True, "activation": "gelu_erf"},
+    "relative": {"position_embedding": "relative"},
+    "one token relative": {
+        "classifier": "gap",
+        "position_embedding": "relative",
+        "image_size": (4, 7),
+    },
+    "every layer": {"position_injection": "every_layer", "layers": 3},
+    "unpooled every layer shared": {
+        "classifier": "unpooled",
+        "position_injection": "every_layer_shared",
+        "layers": 3,
+    },
     "erf": {"activation": "gelu_erf"},
     "epsilon": {"layer_norm_epsilon": 0.1},
     "one block": {"layers": 1},
@@ -49,6 +61,7 @@ def expected_output(model, images):
         config.classifier,
         epsilon=config.layer_norm_epsilon,
         gelu={"gelu_tanh": numpy_vit.gelu_tanh, "gelu_erf": numpy_vit.gelu_erf}[config.activation],
+        injection=config.position_injection,
     )
 
 
@@ -145,9 +158,10 @@ def test_stages_in_a_graph_with_unknown_batch():
     assert_close(row, encoded(model, images)[1][1][:, :, 0], "float32", "model")
 
 
+@pytest.mark.parametrize("positions", ["learned_1d", "relative"])
 @pytest.mark.parametrize("classifier", ["token", "gap"])
-def test_taps_of_every_block(classifier):
-    model = tiny.model(classifier=classifier, layers=3)
+def test_taps_of_every_block(classifier, positions):
+    model = tiny.model(classifier=classifier, layers=3, position_embedding=positions)
     images = tiny.images()
     features, taps = model.encode(model.embed(images), taps=("class_row", "distance", "entropy"))
     expected_features, weights = encoded(model, images)
@@ -184,7 +198,7 @@ def test_another_grid_without_positions(fields):
 
 def test_without_positions_the_order_of_patches_is_invisible():
     order = [3, 1, 5, 0, 4, 2]
-    for field, equal in (("none", True), ("learned_1d", False)):
+    for field, equal in (("none", True), ("learned_1d", False), ("relative", False)):
         model = tiny.model(position_embedding=field)
         patches = model.embed(tiny.images())
         outputs = [
@@ -229,10 +243,16 @@ def test_grid_and_prefix():
         (5, None, "2 x 3 has 6 patches. Received: 5"),
         (6, (2, 2), "2 x 2 has 4 patches. Received: 6"),
         (8, (2, 4), r"grid of 2 x 3. Received: grid=\(2, 4\)"),
+        (6, (3, 2), r"grid of 2 x 3. Received: grid=\(3, 2\)"),
     ],
 )
-def test_encode_refuses_a_grid_that_does_not_fit(count, grid, words):
-    model = tiny.model()
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"position_embedding": "relative"}, {"position_injection": "every_layer"}],
+    ids=str,
+)
+def test_encode_refuses_a_grid_that_does_not_fit(fields, count, grid, words):
+    model = tiny.model(**fields)
     with pytest.raises(ValueError, match=words):
         model.encode(tf.zeros([1, count, 12]), grid=grid)
 

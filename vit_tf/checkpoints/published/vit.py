@@ -14,9 +14,14 @@ from vit_tf.checkpoints.published.entries import Entry, kernel, layer_entries, r
 from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
 from vit_tf.checkpoints.published.vit_positions import (
     POSITION_KEYS,
+    POSITIONS,
+    RELATIVE,
+    check_relative,
     patch_grid,
+    position_key,
     read_sides,
     read_table,
+    trained_injection,
     trained_positions,
 )
 from vit_tf.config import StemConfig, ViTConfig
@@ -108,6 +113,7 @@ def config_from_shapes(shapes, path, grid=None) -> ViTConfig:
         fields["classifier"] = "map"
     grid = patch_grid(shapes, path, grid, "cls" in shapes, hidden_size)
     fields["position_embedding"] = trained_positions(shapes) or "sincos_2d"
+    fields["position_injection"] = trained_injection(shapes)
     factor = stem.reduction if stem else 1
     fields["image_size"] = tuple(side * patch_size * factor for side in grid)
     return build_config(ViTConfig, path, **fields)
@@ -133,6 +139,8 @@ def trained_fields(config) -> dict:
     # A dropped or missing table is noticed, but no array shows that positions were fixed.
     if config.position_embedding in ("sincos_2d", "none"):
         fields["position_embedding"] = config.position_embedding
+    if config.position_embedding not in ("relative", "none"):
+        fields["position_injection"] = config.position_injection
     if config.stem:
         of_stem = resnet.trained_fields(config.stem)
         fields |= {f"stem.{name}": value for name, value in of_stem.items()}
@@ -148,14 +156,18 @@ def entries(model) -> list[Entry]:
     if model.stem is not None:
         found += _stem(model.stem)
     found += layer_entries(model.patch_embedding, "embedding")
-    for variable in model.position_embedding.trainable_variables:
-        key = POSITION_KEYS[variable.name]
-        found.append(reshaped(variable, key, (1, *variable.shape)))
+    for index, layer in enumerate(model.position_layers()):
+        for variable in layer.trainable_variables:
+            key = position_key(variable.name, index)
+            found.append(reshaped(variable, key, (1, *variable.shape)))
     keys = _block_keys(model.config.layers, model.config.axial)
     for prefix, block in zip(keys, model.blocks, strict=True):
         attention = f"{prefix}/MultiHeadDotProductAttention_1"
         found += _norm(block.norm_attention, f"{prefix}/LayerNorm_0")
         found += _attention(block.attention, attention, width, heads)
+        if block.attention.relative_positions:
+            table = block.attention.relative.table
+            found.append(reshaped(table, f"{attention}/relative_embedding", table.shape))
         found += _norm(block.norm_mlp, f"{prefix}/LayerNorm_2")
         found += _mlp(block.mlp, f"{prefix}/MlpBlock_3")
     found += _norm(model.norm, "Transformer/encoder_norm")
@@ -193,17 +205,22 @@ def read_positions(checkpoint, model, grid):
         ValueError: if the file has other positions, or they do not fit the width or the grid.
     """
     kind = model.config.position_embedding
-    if kind not in ("learned_1d", "learned_2d"):
+    if kind not in ("learned_1d", "learned_2d", "relative"):
         return {}, None
     if (trained := trained_positions(checkpoint.shapes)) != kind:
         choice = f"{trained!r}" if trained else "'sincos_2d' (big_vision) or 'none'"
-        needed = POSITION_KEYS["table" if kind == "learned_1d" else "y"]
+        keys = {"learned_2d": POSITION_KEYS["y"], "relative": RELATIVE}
         raise ValueError(
-            f"{checkpoint.path} has no {needed}. Create the model with the position_embedding that "
-            f"it was trained with: {choice}."
+            f"{checkpoint.path} has no {keys.get(kind, POSITIONS)}. Create the model with the "
+            f"position_embedding that it was trained with: {choice}."
         )
-    read = read_table if kind == "learned_1d" else read_sides
-    arrays, grid = read(checkpoint, model, grid)
+    if kind == "relative":
+        check_relative(checkpoint, model, grid)
+        return {}, None
+    read, arrays = read_table if kind == "learned_1d" else read_sides, {}
+    for index in range(len(model.position_layers())):
+        of_layer, grid = read(checkpoint, model, grid, index)
+        arrays |= of_layer
     return arrays, (None if grid == model.grid else (grid, model.grid))
 
 

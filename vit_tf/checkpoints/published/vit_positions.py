@@ -1,7 +1,7 @@
 """The position embeddings of Vision Transformers in the published layout (docs/paper.md B.2, B.6).
 
-The published files hold one table. The vectors of rows and columns (docs/paper.md D.1) are in no
-published file; their keys here follow the key of the table.
+The published files hold one table. Vectors of rows and columns, tables of later blocks and relative
+positions (docs/paper.md D.1) are in no published file; their keys here follow those of the files.
 """
 
 import math
@@ -18,15 +18,31 @@ POSITION_KEYS = {
     "x": f"{POSITIONS}_x",
     "prefix": f"{POSITIONS}_prefix",
 }
+# The relative positions of the first block; every block has some.
+RELATIVE = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/relative_embedding"
 # A table for 4096 x 4096 pixels and patches of 8 x 8; a hostile header cannot request more memory.
 _MOST_POSITIONS = 512 * 512
+
+
+def position_key(name, block=0):
+    """The key of a variable of a position layer; `block` is the first one that the layer is for."""
+    key = POSITION_KEYS[name]
+    return key.replace("Transformer", f"Transformer/encoderblock_{block}") if block else key
 
 
 def trained_positions(shapes) -> str | None:
     """The kind of learned positions that the arrays show, if any."""
     if POSITIONS in shapes:
         return "learned_1d"
-    return "learned_2d" if {POSITION_KEYS["x"], POSITION_KEYS["y"]} & shapes.keys() else None
+    if {POSITION_KEYS["x"], POSITION_KEYS["y"]} & shapes.keys():
+        return "learned_2d"
+    return "relative" if RELATIVE in shapes else None
+
+
+def trained_injection(shapes) -> str:
+    """The injection that the arrays show; one table for all blocks looks like one for the stem."""
+    of_second_block = {position_key(name, block=1) for name in POSITION_KEYS}
+    return "every_layer" if of_second_block & shapes.keys() else "stem"
 
 
 def patch_grid(shapes, path, grid, has_token, width):
@@ -42,7 +58,10 @@ def patch_grid(shapes, path, grid, has_token, width):
                 "columns]}."
             )
         return grid
-    rows = shape_of(shapes, POSITIONS, 3, path)[1] - has_token
+    if kind == "relative":
+        rows = _relative_tokens(path, shapes) - has_token
+    else:
+        rows = shape_of(shapes, POSITIONS, 3, path)[1] - has_token
     if grid is None and (grid := square_grid(rows)) is None:
         problem = "which are not a square"
     elif grid[0] * grid[1] != rows:
@@ -55,36 +74,58 @@ def patch_grid(shapes, path, grid, has_token, width):
     )
 
 
-def read_table(checkpoint, model, grid):
-    """The table of all tokens on the grid of a model, by key, and the grid of the file."""
-    path, shapes = checkpoint.path, checkpoint.shapes
+def read_table(checkpoint, model, grid, block):
+    """A table of all tokens on the grid of a model, by key, and the grid of the file."""
+    path, shapes, key = checkpoint.path, checkpoint.shapes, position_key("table", block)
     prefix = int("cls" in shapes)
-    rows = _position_rows(path, shapes, POSITIONS, model.config.hidden_size) - prefix
+    rows = _position_rows(path, shapes, key, model.config.hidden_size) - prefix
     _check_count(path, rows)
     grid = _source_grid(path, grid, rows, model.grid)
-    table = checkpoint.read(POSITIONS)[0]
+    table = checkpoint.read(key)[0]
     if grid != model.grid:
         table = resize_position_table(table, grid, model.grid, prefix)
     table = table[prefix - model.num_prefix_tokens :] if prefix > model.num_prefix_tokens else table
-    return {POSITIONS: table}, grid
+    return {key: table}, grid
 
 
-def read_sides(checkpoint, model, grid):
+def read_sides(checkpoint, model, grid, block):
     """The vectors of rows and columns on the grid of a model, by key, and the grid of the file."""
     path, shapes = checkpoint.path, checkpoint.shapes
-    source = _grid_of_sides(path, shapes, model.config.hidden_size // 2, grid)
+    source = _grid_of_sides(path, shapes, model.config.hidden_size // 2, grid, block)
     arrays = {}
     for name, old, new in zip("yx", source, model.grid, strict=True):
-        table = checkpoint.read(POSITION_KEYS[name])[0]
+        key = position_key(name, block)
+        table = checkpoint.read(key)[0]
         if old != new:
             table = resize_position_table(table, (old, 1), (new, 1), num_prefix_tokens=0)
-        arrays[POSITION_KEYS[name]] = table
+        arrays[key] = table
     return arrays, source
 
 
-def _grid_of_sides(path, shapes, width, stated=None):
+def check_relative(checkpoint, model, grid):
+    """Raises if the relative positions of a file are for another grid than that of a model."""
+    path, shapes = checkpoint.path, checkpoint.shapes
+    patches = _relative_tokens(path, shapes) - int("cls" in shapes)
+    rows, columns = grid = _source_grid(path, grid, patches, model.grid)
+    if grid != model.grid:
+        raise ValueError(
+            f"{path} has relative positions for a grid of {rows} x {columns}, the model has "
+            f"{model.grid[0]} x {model.grid[1]}. An offset is another displacement there, so that "
+            f"they cannot be resized: create the model with an image_size of {rows} x {columns} "
+            "patches."
+        )
+
+
+def _relative_tokens(path, shapes):
+    """Number of tokens whose offsets the relative positions are for."""
+    return (shape_of(shapes, RELATIVE, 2, path)[0] + 1) // 2
+
+
+def _grid_of_sides(path, shapes, width, stated=None, block=0):
     """(rows, columns) of the positions per row and column; raises if `stated` is another grid."""
-    rows, columns = (_position_rows(path, shapes, POSITION_KEYS[name], width) for name in "yx")
+    rows, columns = (
+        _position_rows(path, shapes, position_key(name, block), width) for name in "yx"
+    )
     _check_count(path, rows * columns)
     if stated not in (None, (rows, columns)):
         raise ValueError(
@@ -96,7 +137,9 @@ def _grid_of_sides(path, shapes, width, stated=None):
 
 def _position_rows(path, shapes, key, width):
     """Number of vectors in an array of positions."""
-    shape = tuple(shapes.get(key, ()))
+    if key not in shapes:
+        raise ValueError(f"{path} has no array {key}, which the model needs.")
+    shape = tuple(shapes[key])
     if len(shape) != 3 or shape[0] != 1 or shape[2] != width:
         raise ValueError(f"{path}: {key} has shape {shape}, the model needs (1, tokens, {width}).")
     return shape[1]

@@ -159,8 +159,10 @@ def inexpressible(config) -> str | None:
     """Why no layout can store this Vision Transformer, as a clause; None if nothing is known."""
     if config.axial:
         return "it has no axial models"
-    if config.position_embedding == "learned_2d":
-        return "it has one vector per position, but position_embedding is 'learned_2d'"
+    if (kind := config.position_embedding) in ("learned_2d", "relative"):
+        return f"it has one vector per position, but position_embedding is {kind!r}"
+    if (injection := config.position_injection) != "stem":
+        return f"it adds positions once, but position_injection is {injection!r}"
     return None
 
 
