@@ -1,5 +1,6 @@
 """Configurations of models: a frozen dataclass for each family. Loads no framework."""
 
+from vit_tf.config.axial_resnet import AxialResNetConfig
 from vit_tf.config.model_config import RENAMED_FIELDS, ModelConfig
 from vit_tf.config.resnet import GROUPS, ResNetConfig, StemConfig
 from vit_tf.config.variants import VARIANTS, get_variant
@@ -9,6 +10,7 @@ __all__ = [
     "GROUPS",
     "RENAMED_FIELDS",
     "VARIANTS",
+    "AxialResNetConfig",
     "ModelConfig",
     "ResNetConfig",
     "StemConfig",
