@@ -20,11 +20,13 @@ class BatchStatistics:
 
     Attributes:
         weights: as given.
+        examples: sum of the weights over all replicas.
         updates: pairs of a Keras variable and its new value, equal on all replicas.
     """
 
     def __init__(self, weights):
         self.weights = tf.cast(weights, tf.float32)
+        self.examples = _sum_over_replicas(tf.reduce_sum(self.weights))
         self.updates = []
         self._tokens = []
 
@@ -118,10 +120,11 @@ class BatchNorm(keras.layers.Layer):
                 values *= weights
             return _sum_over_replicas(tf.reduce_sum(values, axis=axes))
 
-        examples = tf.cast(shape[0], tf.float32)
-        if batch is not None:
-            examples = tf.reduce_sum(batch.weights)
-        count = each * _sum_over_replicas(examples)
+        if batch is None:
+            examples = _sum_over_replicas(tf.cast(shape[0], tf.float32))
+        else:
+            examples = batch.examples
+        count = each * examples
         mean = tf.math.divide_no_nan(total(x), count)
         # Two passes: the mean square minus the squared mean would cancel.
         centred = x - self._aligned(mean, x)
