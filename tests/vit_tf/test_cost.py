@@ -18,6 +18,8 @@ HYBRID = {"stem": STEM, "patch_size": 1, "image_size": (50, 66)}
 ROOT_ONLY = {"stem": {"stage_depths": (), "width": 0.5}, "patch_size": 2, "image_size": (50, 67)}
 MAP = {"classifier": "map", "position_embedding": "sincos_2d"}
 BIT = {"stage_depths": (2, 1), "width": 0.5, "image_size": (51, 66), "num_classes": 5}
+# Feature maps of 16 x 24 and 8 x 12 pixels.
+AXIAL = {"stage_depths": (1, 2), "width": 0.125, "heads": 2, "image_size": (64, 96)}
 
 FIELDS = [
     {},
@@ -41,6 +43,8 @@ OTHERS = [
     vit_tf.ResNetConfig(**BIT),
     vit_tf.ResNetConfig(stage_depths=(1,), image_size=1, num_classes=0),
     vit_tf.ResNetConfig(stage_depths=(1, 1, 1, 1, 2), width=1.5, image_size=(1, 70)),
+    vit_tf.AxialResNetConfig(**AXIAL),
+    vit_tf.AxialResNetConfig(stage_depths=(1, 1, 1), norm="group", num_classes=0),
 ]
 
 # GMAC at 224 and 384, and the fraction of them in attention (docs/paper.md L.2).
@@ -73,6 +77,10 @@ OTHER_GMACS = {
     "BiT-R152x2": (45.814, 134.63, 210.36),
     "BiT-R152x4": (182.777, 537.13, 839.25),
     "BiT-R200x3": (134.347, 394.8, 616.88),
+    "AxialResNet-26S": (1.812,),
+    "AxialResNet-50S": (2.843,),
+    "AxialResNet-50M": (5.955,),
+    "AxialResNet-50L": (10.194,),
 }
 # Name, epochs, exaFLOPs of table 6 of the paper (docs/paper.md L.3).
 TABLE_6 = [
@@ -105,6 +113,8 @@ FAMILIES = {
     "hybrid": tiny.config(**HYBRID, num_classes=0),
     "root_only": tiny.config(**ROOT_ONLY),
     "bit": vit_tf.ResNetConfig(**BIT),
+    "axial": vit_tf.AxialResNetConfig(**AXIAL),
+    "axial_group": vit_tf.AxialResNetConfig(**AXIAL, norm="group", num_classes=0),
 }
 # The same families, and settings that change only the memory: name -> (configuration, dtype,
 # fused).
@@ -139,6 +149,7 @@ MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()
     "map_bfloat16": (tiny.config(**MAP, representation_size=7), "mixed_bfloat16", True),
     "hybrid_bfloat16": (tiny.config(**HYBRID), "mixed_bfloat16", False),
     "bit_bfloat16": (vit_tf.ResNetConfig(**BIT), "mixed_bfloat16", True),
+    "axial_bfloat16": (vit_tf.AxialResNetConfig(**AXIAL), "mixed_bfloat16", True),
 }
 # Operations whose output uses the memory of their first input, and operations that overwrite an
 # input of the same size if no other operation reads it later.
@@ -148,9 +159,10 @@ IN_PLACE = {"BiasAdd", "AddV2", "Sub", "Mul", "Neg", "Relu", "Tanh", "Square", "
 
 def check_weights(config):
     with tiny.unallocated():
-        weights = vit_tf.create_model(config).weights
-        assert cost.parameters(config) == sum(math.prod(weight.shape) for weight in weights)
-        assert cost.arrays(config) == len(weights)
+        model = vit_tf.create_model(config)
+        numbers = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+        assert cost.parameters(config) == numbers
+        assert cost.arrays(config) == len(model.weights)
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
@@ -169,7 +181,10 @@ def test_absurd_configurations_are_counted_at_once():
     vit = tiny.config(layers=many, image_size=(many, many), num_classes=many)
     hybrid = tiny.config(stem={"stage_depths": (many,) * 5}, patch_size=1, image_size=many)
     resnet = vit_tf.ResNetConfig(stage_depths=(many,) * 5, image_size=many, num_classes=many)
-    for config in (vit, hybrid, resnet):
+    axial = vit_tf.AxialResNetConfig(
+        stage_depths=(many,) * 5, image_size=(many // 64) * 64, num_classes=many
+    )
+    for config in (vit, hybrid, resnet, axial):
         assert min(cost.parameters(config), cost.arrays(config), cost.macs(config)) > many
         assert cost.activation_bytes(config, many) > many
     assert time.process_time() - start < 1
@@ -335,12 +350,16 @@ def live_bytes(model, batch):
 
 @pytest.mark.parametrize("name", MEMORIES)
 def test_activations_are_those_of_the_graph(name):
-    """Exactly for training; for inference except for the few numbers that the rule ignores."""
+    """Except for the few numbers that the rule ignores: in inference, and of BatchNorm."""
     config, dtype, fused = MEMORIES[name]
     model = vit_tf.create_model(config, dtype=dtype)
     with custom_ops.implementation("compiled" if fused else "reference"):
         kept, live = kept_bytes(model, batch=2), live_bytes(model, batch=2)
-    assert cost.activation_bytes(config, 2, dtype, fused=fused) == kept
+    found = cost.activation_bytes(config, 2, dtype, fused=fused)
+    if config.uses_batch_statistics:
+        assert 0.99 * kept <= found < kept
+    else:
+        assert found == kept
     found = cost.activation_bytes(config, 2, dtype, training=False, fused=fused)
     assert 0.97 * live <= found <= live
 

@@ -25,8 +25,11 @@ UNIT = {
     "deviation_epsilon": 1e-4,
 }
 PLACES = {"grid": (1, 5), "num_prefix_tokens": 1}
+AXIAL = {"heads": 2, "strides": 2, "norm": "group", "epsilon": 1e-3, "momentum": 0.8}
 # layer -> (for every constructor argument a value other than the default, input shape).
 CASES = {
+    "AxialResidualUnit": (AXIAL | {"filters": 8}, (4, 6, 8)),
+    "BatchNorm": ({"epsilon": 1e-4, "momentum": 0.8, "axis": 2, "scale": 0.5}, (5, 8, 3)),
     "BottleneckUnit": (UNIT, (7, 5, 32)),
     "ClassToken": ({}, TOKENS),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS),
@@ -44,7 +47,7 @@ CASES = {
         },
         TOKENS,
     ),
-    "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5}, (5, 3, 8)),
+    "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5, "axis": 2}, (5, 8, 3)),
     "MapPooling": (
         {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
         TOKENS,
@@ -63,6 +66,7 @@ CASES = {
     ),
     "NoPositions": (PLACES, TOKENS),
     "PositionEmbedding": (PLACES, TOKENS),
+    "PositionSensitiveAttention": (AXIAL | {"filters": 8, "axis": 2}, (4, 6, 5)),
     "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
     "ResNetStem": (
         {
@@ -82,6 +86,8 @@ CASES = {
     ),
     "StochasticDepth": ({"rate": 0.3, "stream": 5}, TOKENS),
 }
+# The softmax cancels an offset of all logits of a head: its gradient is rounding.
+CANCELLED = "norm_logits/beta"
 every_layer = pytest.mark.parametrize("name", CASES)
 
 
@@ -222,7 +228,8 @@ def test_one_fit_step_changes_every_variable(name):
     history = model.fit(draw(name, 4), np.array([0, 1, 2, 0]), batch_size=4, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     for variable, value in zip(model.trainable_variables, before, strict=True):
-        assert np.abs(np.array(variable) - value).max() > 0, variable.path
+        changed = np.abs(np.array(variable) - value).max() > 0
+        assert changed or variable.path.endswith(CANCELLED), variable.path
 
 
 @every_layer
@@ -254,10 +261,11 @@ def test_every_variable_gets_a_gradient(name):
         strict=True,
     ):
         assert gradient is not None, variable.path
-        assert np.abs(gradient).max() > 0, variable.path
+        assert np.abs(gradient).max() > 0 or variable.path.endswith(CANCELLED), variable.path
     counts = {"ClassToken": 1, "PositionEmbedding": 1, "PatchEmbedding": 2, "MlpBlock": 4}
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
     counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
+    counts |= {"AxialResidualUnit": 25, "BatchNorm": 2, "PositionSensitiveAttention": 8}
     counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
     assert len(layer.trainable_variables) == counts[name]
 
