@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import custom_ops
 from pipelines.config import override, recipes
 from pipelines.runs import model_source
 from pipelines.serving import conversion, saved_model
+from pipelines.serving.signatures import make_signatures
 from pipelines.training import loop
 from tests.pipelines.process import run_here
 from tests.pipelines.tiny import (
@@ -20,6 +22,7 @@ from tests.pipelines.tiny import (
     tiny_experiment,
     two_replicas,
 )
+from vit_tf.analysis.attention_maps import attention_maps
 
 SHARED = (
     "data.shuffle_window=64",
@@ -123,6 +126,28 @@ def test_export_holds_standardised_kernels(run, tmp_path):
         convolutions = [node for node in nodes if node.op == "Conv2D"]
         assert convolutions
         assert sum(node.op == "Sqrt" for node in nodes) == 0
+
+
+def test_exports_of_an_axial_resnet_have_no_op_of_this_project(run, tmp_path):
+    """Neither form has one: the fused form carries the library in vain. Both hold the averages."""
+    make, folder = run
+    if make is not axial:
+        pytest.skip("other models use the compiled ops in the fused form")
+    model, preprocessing = model_source.open_model(model_source.find(folder))
+    with custom_ops.implementation("compiled"):
+        traced = make_signatures(model, preprocessing)["embed"].get_concrete_function().graph
+    report = saved_model.export(model, preprocessing, str(tmp_path))
+    assert {"embed", "serving_bytes"} <= set(report.signatures)
+    assert "attend" not in report.signatures
+    loaded = tf.saved_model.load(report.path)
+    for graph in (traced, loaded.signatures["serving_default"].graph):
+        definition = graph.as_graph_def()
+        nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+        assert nodes and not [node.op for node in nodes if node.op.startswith("Vit")]
+    exported = {variable.numpy().tobytes() for variable in loaded.variables_}
+    assert all(np.array(v).tobytes() in exported for v in model.non_trainable_weights)
+    with pytest.raises(ValueError, match="Attention maps belong to models with patches"):
+        attention_maps(model, tf.zeros([1, 16, 16, 3]))
 
 
 def test_commands_take_the_run(run, monkeypatch, capsys, tmp_path):

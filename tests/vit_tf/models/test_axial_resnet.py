@@ -10,7 +10,7 @@ import vit_tf
 from tests.tolerances import golden_excess
 from tests.vit_tf import numpy_axial_resnet, tiny
 from vit_tf import layers
-from vit_tf.weights import open_checkpoint
+from vit_tf.weights import load_checkpoint, open_checkpoint
 
 # Offsets that the softmax, or the next BatchNorm in training, cancels: their gradient is rounding.
 CANCELLED = ("norm_logits/beta", "height/norm_values/beta")
@@ -172,6 +172,36 @@ def test_another_image_size_resizes_the_tables(tmp_path):
             expected = np.linspace(-1, 1, 2 * attention.span - 1)
             np.testing.assert_allclose(attention.relative[0], expected, atol=1e-6)
     assert np.isfinite(larger(tiny.images(2, (48, 24)))).all()
+
+
+TABLE = "block1_unit1/height/relative"
+DAMAGE = {
+    "no table": (lambda arrays: arrays.pop(TABLE), "not a Vision Transformer"),
+    "an even table": (lambda arrays: arrays.update({TABLE: np.zeros([16, 6])}), "has shape"),
+    "no other table": (lambda arrays: arrays.pop("block2_unit1/width/relative"), "has no array"),
+    "an even other table": (
+        lambda arrays: arrays.update({"block2_unit1/width/relative": np.zeros([32, 4])}),
+        "has shape",
+    ),
+    "no moving mean": (
+        lambda arrays: arrays.pop("block2_unit1/norm_up/moving_mean"),
+        "has no array block2_unit1/norm_up/moving_mean",
+    ),
+    "one more array": (lambda arrays: arrays.update({"root/bias": np.zeros(8)}), "no place for"),
+}
+
+
+@pytest.mark.parametrize("title", DAMAGE)
+def test_damaged_npz_files_are_refused(title, tmp_path):
+    damage, words = DAMAGE[title]
+    vit_tf.save_npz(create(stage_depths=(1, 1)), tmp_path / "a.npz")
+    (tmp_path / "a.npz.json").unlink()
+    with np.load(tmp_path / "a.npz") as file:
+        arrays = dict(file)
+    damage(arrays)
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=words), open_checkpoint(tmp_path / "a.npz") as checkpoint:
+        load_checkpoint(vit_tf.create_model(checkpoint.config), checkpoint, head="keep")
 
 
 def test_files_of_another_norm_are_refused(tmp_path):

@@ -18,7 +18,7 @@ _FIRST = "block1_unit1"
 
 def canonical_names(names) -> dict[str, str] | None:
     """Name -> the same name."""
-    is_axial = any(name.endswith(_TABLE) for name in names)
+    is_axial = f"{_FIRST}/height{_TABLE}" in names
     return {name: name for name in names} if is_axial else None
 
 
