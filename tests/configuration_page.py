@@ -15,7 +15,7 @@ import typing
 from pipelines.config import Data, Experiment, Model, Optimizer, Schedule, Train, config_paths
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.recipes import RECIPES
-from vit_tf.config import ResNetConfig, StemConfig, ViTConfig
+from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
 from vit_tf.config.variants import VARIANTS
 
 _INTRO = """\
@@ -41,6 +41,7 @@ _SECTIONS = (
     ("Model: ViTs and hybrids", "model.", ViTConfig),
     ("Model: the stem of a hybrid", "model.stem.", StemConfig),
     ("Model: ResNets", "model.", ResNetConfig),
+    ("Model: AxialResNets", "model.", AxialResNetConfig),
     ("Data", "data.", Data),
     ("Data: augmentation of training images", "data.", Augmentation),
     ("Optimizer", "optimizer.", Optimizer),

@@ -10,7 +10,7 @@ from pipelines.errors import UserError
 from tests import configuration_page
 from tests.checkout import ROOT
 
-MODELS = ("R50+ViT-B/16", "BiT-R50x1")
+MODELS = ("R50+ViT-B/16", "BiT-R50x1", "AxialResNet-26S")
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
 ROWS = re.findall(r"^\| `([\w.]+)` \| (.+?) \| (.+?) \| (.+) \|$", PAGE, re.MULTILINE)
 
@@ -24,13 +24,14 @@ def test_the_page_is_what_the_classes_say():
 def test_every_path_has_a_row():
     shown = [path for path, *_ in ROWS]
     assert set(shown) == set().union(*map(config_paths, MODELS))
-    # Both families have these fields.
+    # Several families have these fields.
     twice = {path for path in shown if shown.count(path) > 1}
-    assert twice == {"model.head_bias"}
+    residual = {"model.stage_depths", "model.width", "model.group_norm_epsilon"}
+    assert twice == {"model.head_bias", "model.heads"} | residual
 
 
 def test_defaults_are_written_as_they_are_read():
-    known = config_paths(MODELS[1]) | config_paths(MODELS[0])
+    known = {path: kind for name in MODELS for path, kind in config_paths(name).items()}
     for path, _, default, _ in ROWS:
         if default.startswith("`"):
             value = parse(path, default.strip("`"), known[path])

@@ -123,6 +123,18 @@ def test_costs_are_those_of_the_models():
     assert [(name, int(epochs), int(flops)) for name, epochs, flops in rows] == test_cost.TABLE_6
 
 
+def test_axial_resnets_are_those_of_the_variants():
+    (rows,) = tables("E.2")
+    assert {name: int(count.replace(",", "")) for name, *_, count, _ in rows} == (
+        test_parameter_counts.PUBLISHED_AXIAL
+    )
+    assert {name: float(macs) for name, *_, macs in rows} == test_cost.AXIAL_GMACS
+    for name, units, width, *_ in rows:
+        config = VARIANTS[name]
+        assert units == ", ".join(map(str, config.stage_depths))
+        assert float(width) == config.width
+
+
 def test_augreg_levels_are_those_of_the_configuration():
     (rows,) = tables("F.7")
     assert numbers(rows) == {

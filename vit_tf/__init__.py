@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vit_tf import analysis, config, cost, layers, models, weights
-    from vit_tf.config import ResNetConfig, StemConfig, ViTConfig
+    from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
     from vit_tf.create import create_model, list_models
     from vit_tf.preprocessing import Preprocessing
     from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
 
 __all__ = [
+    "AxialResNetConfig",
     "Preprocessing",
     "ResNetConfig",
     "StemConfig",
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it; the other names of `__all__` are modules.
 _MODULES = {
+    "AxialResNetConfig": "vit_tf.config",
     "Preprocessing": "vit_tf.preprocessing",
     "ResNetConfig": "vit_tf.config",
     "StemConfig": "vit_tf.config",

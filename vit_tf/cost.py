@@ -14,7 +14,7 @@ _TRAINING_BYTES = {"sgd": 12, "adamw": 16}
 
 
 def parameters(config: ModelConfig) -> int:
-    """Number of parameters of a model."""
+    """Number of parameters of a model; moving averages of BatchNorm are not parameters."""
     return _total(config).parameters
 
 
@@ -38,8 +38,8 @@ def macs_by_part(config: ModelConfig) -> dict[str, int]:
 
     The parts of a ViT are "stem", "embedding", "projections" (q, k, v and output of all blocks),
     "attention" (`q k^T`, weights times values, relative positions), "mlp", "pooling" (by
-    attention), "pre_logits" and "head"; of a ResNet "root", "stage1" and so on, and "head". Parts
-    without MACs are left out.
+    attention), "pre_logits" and "head"; of a residual network "root", "stage1" and so on, and
+    "head". Parts without MACs are left out.
     """
     return {name: cost.macs for name, cost in _costs(config).items() if cost.macs}
 

@@ -19,13 +19,14 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
     """Builds a model with fresh weights.
 
     Args:
-        name: a name of `list_models`, such as "ViT-B/16" (or "ViT-B_16"), or a `ViTConfig` or
-            `ResNetConfig`.
+        name: a name of `list_models`, such as "ViT-B/16" (or "ViT-B_16"), or a `ViTConfig`,
+            `ResNetConfig` or `AxialResNetConfig`.
         dtype: Keras dtype policy, such as "mixed_bfloat16"; None is the global policy.
         **fields: new values of fields of the configuration; None keeps the variant's value.
 
     Returns:
-        A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-...".
+        A built `keras.Model`: a `VisionTransformer`, a `ResNet` for the names "BiT-...", or an
+        `AxialResNet`.
 
     Warns:
         UserWarning: if an image is a single patch.

@@ -7,7 +7,7 @@ configuration, and pass what they need from it as arguments. To add a family, ad
 import dataclasses
 import importlib
 
-from vit_tf.config import ModelConfig, ResNetConfig, ViTConfig
+from vit_tf.config import AxialResNetConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_tf.config.model_config import family_name
 
 
@@ -72,6 +72,15 @@ FAMILIES = (
         cost_path="vit_tf.analysis.resnet_cost:parts",
         published_path="vit_tf.checkpoints.published.resnet",
         safetensors_paths={"timm": "vit_tf.checkpoints.safetensors.timm.resnet"},
+    ),
+    Family(
+        config=AxialResNetConfig,
+        model_path="vit_tf.models.axial_resnet:AxialResNet",
+        cost_path="vit_tf.analysis.axial_resnet_cost:parts",
+        published_path="vit_tf.checkpoints.published.axial_resnet",
+        safetensors_paths={
+            "axial_deeplab": "vit_tf.checkpoints.safetensors.axial_deeplab",
+        },
     ),
 )
 

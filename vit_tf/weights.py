@@ -49,7 +49,7 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
     """Loads a published checkpoint into a model; resizes the positions if the grids differ.
 
     Args:
-        model: a `VisionTransformer` or `ResNet`.
+        model: the model.
         path: `.npz` file; read without pickle.
         head: what happens to `pre_logits` and `head`. "keep": both are loaded, and a mismatch is an
             error. "auto": both are loaded if they fit, else both are reset. "reset": both are reset
@@ -74,13 +74,14 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
 def save_npz(model, path, preprocessing=None) -> None:
     """Writes a model in the published layout, with a sidecar `<path>.json`.
 
-    The reference JAX code can load the file. The sidecar holds what the layout cannot store: the
+    The reference JAX code can load the file; an AxialResNet, of which no weights are published, has
+    the paths of its variables as keys. The sidecar holds what the layout cannot store: the
     patch grid, the configuration, the dtype policy, and the preprocessing with the class names.
     Both files are written under a temporary name and then renamed, so that a reader never sees an
     incomplete file.
 
     Args:
-        model: a `VisionTransformer` or `ResNet`.
+        model: the model.
         path: file name; its directory must exist.
         preprocessing: optional `vit_tf.Preprocessing`.
     """
@@ -93,10 +94,10 @@ def save_npz(model, path, preprocessing=None) -> None:
 
 
 def load_safetensors(model, path, head="auto") -> LoadReport:
-    """Loads a Hugging Face or timm checkpoint into a model; see `load_npz`.
+    """Loads a checkpoint of Hugging Face, timm or axial-deeplab into a model; see `load_npz`.
 
     Args:
-        model: a `VisionTransformer` or `ResNet` with the configuration
+        model: a model with the configuration
             `open_checkpoint(path).config`; image size, head and dropout may differ.
         path: a `.safetensors` file, or a directory with `model.safetensors`. `config.json` and
             `preprocessor_config.json` are read from the same directory if they exist. If they do
@@ -114,12 +115,12 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
 
 
 def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
-    """Writes a model in the layout of Hugging Face `transformers` or timm.
+    """Writes a model in the layout of Hugging Face `transformers`, timm or axial-deeplab.
 
     Args:
-        model: a `VisionTransformer` or `ResNet`.
+        model: the model.
         path: directory for `model.safetensors`, `config.json` and the layout's other files.
-        layout: "huggingface" or "timm".
+        layout: "huggingface", "timm" or "axial_deeplab" (AxialResNets).
         preprocessing: the model's `vit_tf.Preprocessing`, with the class names. None means a direct
             resize to the model's image size, without class names.
 

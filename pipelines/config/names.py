@@ -27,6 +27,6 @@ LOSSES = ("softmax", "sigmoid")
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.
 EXPORT_FORMS = ("portable", "fused")
 # Forms of folders with `model.safetensors`; vit_tf.families lists those of each family.
-LAYOUTS = ("huggingface", "timm")
+LAYOUTS = ("huggingface", "timm", "axial_deeplab")
 # What happens after a loss or gradient that is not finite.
 NON_FINITE_MODES = ("stop", "skip", "rewind")

@@ -205,7 +205,7 @@ def read_weights(file_prefix, model, ema=False):
     Args:
         file_prefix: path prefix of the checkpoint's files, see `prefix`.
         model: the model whose weights are set.
-        ema: whether trainable weights are set to their moving average.
+        ema: whether the weights are set to their Polyak averages.
 
     Raises:
         UserError: if the checkpoint cannot be read or lacks weights of the model.
@@ -213,7 +213,7 @@ def read_weights(file_prefix, model, ema=False):
     with _read_errors(file_prefix):
         _read(file_prefix, model=weights_by_path(model.weights))
         if ema:
-            _read(file_prefix, ema=weights_by_path(model.trainable_weights))
+            _read(file_prefix, ema=weights_by_path(model.weights))
 
 
 def _read(file_prefix, **objects):

@@ -11,7 +11,8 @@ class ExponentialMovingAverage:
     """Polyak averaging: a <- decay a + (1 - decay) w after every update (paper, section 4.1).
 
     Create it inside `strategy.scope()`. `state.by_path` maps the path of each variable to its
-    average; checkpoints store `state`.
+    average; checkpoints store `state`. The moving averages of BatchNorm are averaged like the
+    weights, so that they belong to weights of about the same age.
 
     Args:
         variables: Keras variables.

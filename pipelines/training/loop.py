@@ -154,12 +154,18 @@ def open_data(experiment, run):
 
 
 def check_input(settings, model_config, replicas):
-    """Raises `UserError` if the batch cannot be divided, or the model is unpooled."""
+    """Raises `UserError` if the model cannot be trained with these settings."""
     micro_batches = replicas * settings.accumulate_steps
     if settings.batch_size % micro_batches:
         raise UserError(
             f"train.batch_size={settings.batch_size} is not a multiple of {micro_batches}: "
             f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
+        )
+    if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
+        raise UserError(
+            f"train.accumulate_steps={settings.accumulate_steps} would normalise each micro-batch "
+            "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
+            "train.accumulate_steps=1."
         )
     if not model_config.pooled:
         raise UserError(
@@ -188,13 +194,13 @@ def build_trainer(experiment, model_config, strategy):
     schedule = make_schedule(experiment.schedule, peak, settings.steps)
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
-        variables, ema = model.trainable_variables, None
-        optimizer = make_optimizer(experiment.optimizer, schedule, variables)
+        ema = None
+        optimizer = make_optimizer(experiment.optimizer, schedule, model.trainable_variables)
         if settings.ema_decay is not None:
-            ema = ExponentialMovingAverage(variables, settings.ema_decay)
+            ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
     say(
-        f"{experiment.model.name} with {model_config.summary()}: {model.count_params():,} "
-        f"parameters, {describe(strategy)}"
+        f"{experiment.model.name} with {model_config.summary()}: "
+        f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
     )
     for note in size_notes(model_config, "model."):
         say(note)

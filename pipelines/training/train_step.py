@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from pipelines.runs import checkpoints
 from pipelines.training.optimizers import clip_by_global_norm
-from vit_tf.layers import RandomContext, StandardizedKernels
+from pipelines.training.replica_update import update_on_all_replicas
+from vit_tf.layers import BatchStatistics, RandomContext, StandardizedKernels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,8 @@ class Trainer(orbit.StandardTrainer):
             equal on all replicas.
         """
         step = tf.convert_to_tensor(self.step)
-        loss, gradients = self._accumulated_gradients(batch, step)
+        with BatchStatistics(batch["weight"]) as statistics:
+            loss, gradients = self._accumulated_gradients(batch, step)
         context = tf.distribute.get_replica_context()
         # The loss too, so that all replicas agree whether to apply the update.
         loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))
@@ -165,6 +167,8 @@ class Trainer(orbit.StandardTrainer):
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
         applied = finite & ~tf.convert_to_tensor(self.halted)
         self.optimizer.apply(gradients, step, applied)
+        if statistics.updates:
+            _assign_on_all_replicas(statistics.updates, applied)
         if self.ema:
             self.ema.update(applied)
         return loss, norm, applied
@@ -227,12 +231,25 @@ class Trainer(orbit.StandardTrainer):
 
     @tf.function
     def _weight_sum(self):
-        sums = [tf.reduce_sum(variable.value) for variable in self.model.trainable_variables]
-        return tf.add_n(sums)
+        return tf.add_n([tf.reduce_sum(weight.value) for weight in self.model.weights])
 
     def weight_sum(self) -> float:
-        """The sum of all trainable weights; not finite if one weight is not finite."""
+        """The sum of all weights; not finite if one weight is not finite."""
         return float(self._weight_sum().numpy())
+
+
+def _assign_on_all_replicas(updates, condition):
+    """Assigns `BatchStatistics.updates` if `condition`."""
+
+    def assign_all(extended, values):
+        for (variable, _), value in zip(updates, values, strict=True):
+            extended.update(variable.value, _assign, args=(value,), group=False)
+
+    update_on_all_replicas(assign_all, condition, [value for _, value in updates])
+
+
+def _assign(variable, value):
+    variable.assign(value)
 
 
 def _clock():

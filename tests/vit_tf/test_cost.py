@@ -18,6 +18,8 @@ HYBRID = {"stem": STEM, "patch_size": 1, "image_size": (50, 66)}
 ROOT_ONLY = {"stem": {"stage_depths": (), "width": 0.5}, "patch_size": 2, "image_size": (50, 67)}
 MAP = {"classifier": "map", "position_embedding": "sincos_2d"}
 BIT = {"stage_depths": (2, 1), "width": 0.5, "image_size": (51, 66), "num_classes": 5}
+# Feature maps of 16 x 24 and 8 x 12 pixels.
+AXIAL_RESNET = {"stage_depths": (1, 1), "width": 0.125, "heads": 2, "image_size": (64, 96)}
 
 RELATIVE = tiny.config(position_embedding="relative", image_size=(44, 56), layers=1)
 
@@ -53,6 +55,8 @@ OTHERS = [
     vit_tf.ResNetConfig(**BIT),
     vit_tf.ResNetConfig(stage_depths=(1,), image_size=1, num_classes=0),
     vit_tf.ResNetConfig(stage_depths=(1, 1, 1, 1, 2), width=1.5, image_size=(1, 70)),
+    vit_tf.AxialResNetConfig(**AXIAL_RESNET),
+    vit_tf.AxialResNetConfig(stage_depths=(1, 1, 1), norm="group", num_classes=0),
 ]
 
 # GMAC at 224 and 384, and the fraction of them in attention (docs/paper.md L.2).
@@ -88,6 +92,13 @@ OTHER_GMACS = {
 }
 # GMAC at 224 (docs/paper.md E.1).
 AXIAL_GMACS = {"Axial-ViT-B/32": 8.453, "Axial-ViT-B/16": 33.512}
+# GMAC at 224 (docs/paper.md E.2).
+AXIAL_RESNET_GMACS = {
+    "AxialResNet-26S": 1.812,
+    "AxialResNet-50S": 2.843,
+    "AxialResNet-50M": 5.955,
+    "AxialResNet-50L": 10.194,
+}
 # Name, epochs, exaFLOPs of table 6 of the paper (docs/paper.md L.3).
 TABLE_6 = [
     ("ViT-B/32", 7, 55),
@@ -122,6 +133,7 @@ FAMILIES = {
     "bit": vit_tf.ResNetConfig(**BIT),
     "relative": tiny.config(position_embedding="relative", hidden_size=96),
     "every_layer": tiny.config(position_injection="every_layer"),
+    "axial_resnet": vit_tf.AxialResNetConfig(**AXIAL_RESNET),
 }
 # The same families, and settings that change only the memory: name -> (configuration, dtype,
 # fused).
@@ -169,6 +181,13 @@ MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()
     "relative_reference_bfloat16": (RELATIVE, "mixed_bfloat16", False),
     "relative_dropout": (RELATIVE.replace(attention_dropout=0.1), "mixed_bfloat16", True),
     "bit_bfloat16": (vit_tf.ResNetConfig(**BIT), "mixed_bfloat16", True),
+    "axial_group_bfloat16": (
+        vit_tf.AxialResNetConfig(
+            **AXIAL_RESNET | {"stage_depths": (2,)}, norm="group", num_classes=0
+        ),
+        "mixed_bfloat16",
+        True,
+    ),
 }
 # Operations whose output uses the memory of their first input, and operations that overwrite an
 # input of the same size if no other operation reads it later.
@@ -178,9 +197,10 @@ IN_PLACE = {"BiasAdd", "AddV2", "Sub", "Mul", "Neg", "Relu", "Tanh", "Square", "
 
 def check_weights(config):
     with tiny.unallocated():
-        weights = vit_tf.create_model(config).weights
-        assert cost.parameters(config) == sum(math.prod(weight.shape) for weight in weights)
-        assert cost.arrays(config) == len(weights)
+        model = vit_tf.create_model(config)
+        numbers = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+        assert cost.parameters(config) == numbers
+        assert cost.arrays(config) == len(model.weights)
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
@@ -199,7 +219,10 @@ def test_absurd_configurations_are_counted_at_once():
     vit = tiny.config(layers=many, image_size=(many, many), num_classes=many)
     hybrid = tiny.config(stem={"stage_depths": (many,) * 5}, patch_size=1, image_size=many)
     resnet = vit_tf.ResNetConfig(stage_depths=(many,) * 5, image_size=many, num_classes=many)
-    for config in (vit, hybrid, resnet):
+    axial = vit_tf.AxialResNetConfig(
+        stage_depths=(many,) * 5, image_size=(many // 64) * 64, num_classes=many
+    )
+    for config in (vit, hybrid, resnet, axial):
         assert min(cost.parameters(config), cost.arrays(config), cost.macs(config)) > many
         assert cost.activation_bytes(config, many) > many
     assert time.process_time() - start < 1
@@ -222,7 +245,7 @@ def test_macs_of_hybrids_and_resnets(name):
         assert cost.macs(config) / 1e9 == pytest.approx(total, rel=0.005)
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("Axial")])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("Axial-")])
 @pytest.mark.parametrize("size", [(224, 224), (96, 160)])
 def test_macs_of_axial_models(name, size):
     """Against ViT without a class token: two blocks, and a line instead of all patches."""
@@ -240,6 +263,11 @@ def test_macs_of_axial_models(name, size):
     }
     if size == (224, 224) and name in AXIAL_GMACS:
         assert cost.macs(config) / 1e9 == pytest.approx(AXIAL_GMACS[name], abs=0.0006)
+
+
+@pytest.mark.parametrize("name", AXIAL_RESNET_GMACS)
+def test_macs_of_axial_resnets(name):
+    assert cost.macs(get_variant(name)) / 1e9 == pytest.approx(AXIAL_RESNET_GMACS[name], abs=0.0006)
 
 
 def test_parts_of_the_macs():
@@ -385,12 +413,16 @@ def live_bytes(model, batch):
 
 @pytest.mark.parametrize("name", MEMORIES)
 def test_activations_are_those_of_the_graph(name):
-    """Exactly for training; for inference except for the few numbers that the rule ignores."""
+    """Except for the few numbers that the rule ignores: in inference, and of BatchNorm."""
     config, dtype, fused = MEMORIES[name]
     model = vit_tf.create_model(config, dtype=dtype)
     with custom_ops.implementation("compiled" if fused else "reference"):
         kept, live = kept_bytes(model, batch=2), live_bytes(model, batch=2)
-    assert cost.activation_bytes(config, 2, dtype, fused=fused) == kept
+    found = cost.activation_bytes(config, 2, dtype, fused=fused)
+    if config.uses_batch_statistics:
+        assert 0.99 * kept <= found < kept
+    else:
+        assert found == kept
     found = cost.activation_bytes(config, 2, dtype, training=False, fused=fused)
     assert 0.97 * live <= found <= live
 

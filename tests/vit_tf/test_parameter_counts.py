@@ -53,6 +53,13 @@ PUBLISHED_BIT = {
 }
 # K=1000 at 224 (docs/paper.md E.1).
 PUBLISHED_AXIAL = {"Axial-ViT-B/32": 173_244_904, "Axial-ViT-B/16": 171_480_808}
+# K=1000 (docs/paper.md E.2).
+PUBLISHED_AXIAL_RESNET = {
+    "AxialResNet-26S": 5_944_936,
+    "AxialResNet-50S": 11_586_216,
+    "AxialResNet-50M": 25_179_400,
+    "AxialResNet-50L": 43_973_480,
+}
 # Units of each stage -> parameters of the stem alone (docs/paper.md A.11).
 STEMS = {
     (): 9_536,
@@ -136,11 +143,31 @@ def bit_by_formula(name, classes=1000):
     return count + 2 * channels + (channels * classes + classes if classes else 0)
 
 
+def axial_resnet_by_formula(name, classes=1000, heads=8, sides=(56, 28, 14, 7)):
+    units = {"26": (1, 2, 4, 1), "50": (3, 4, 6, 3)}[name[-3:-1]]
+    channels = root = int(64 * {"S": 0.5, "M": 0.75, "L": 1}[name[-1]])
+    count = 7 * 7 * 3 * root + 2 * root
+    for stage, number in enumerate(units):
+        inside = 2 * root * 2**stage
+        for index in range(number):
+            # The first unit of a stage attends at the side of the stage before.
+            span = sides[max(stage - 1, 0)] if index == 0 else sides[stage]
+            attention = 2 * inside * inside + 2 * (2 * inside + 3 * heads + 2 * inside)
+            attention += 2 * inside // heads * (2 * span - 1)
+            count += channels * inside + 2 * inside + 2 * attention
+            count += inside * 2 * inside + 2 * 2 * inside
+            if index == 0:
+                count += channels * 2 * inside + 2 * 2 * inside
+            channels = 2 * inside
+    return count + (channels * classes + classes if classes else 0)
+
+
 def counted(name, **fields):
+    """Trainable numbers: the moving averages of BatchNorm are not parameters."""
     with tiny.unallocated():
         model = vit_tf.create_model(name, **fields)
-        count = sum(math.prod(variable.shape) for variable in model.variables)
-        assert model.count_params() == count == cost.parameters(model.config)
+        count = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        assert count == cost.parameters(model.config)
         assert len(model.weights) == cost.arrays(model.config)
     return count
 
@@ -169,7 +196,8 @@ def columns(name):
 
 def test_every_model_has_a_count():
     """A new model name must be added to the tables of this module."""
-    assert sorted(vit_tf.list_models()) == sorted([*NAMES, *AXIAL, *HYBRIDS, *PUBLISHED_BIT])
+    counted_names = [*NAMES, *AXIAL, *HYBRIDS, *PUBLISHED_BIT, *PUBLISHED_AXIAL_RESNET]
+    assert sorted(vit_tf.list_models()) == sorted(counted_names)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -221,6 +249,14 @@ def test_published_counts_of_bit(name):
     config = get_variant(name)
     found = tuple(cost.parameters(config.replace(num_classes=number)) for number in classes)
     assert found == PUBLISHED_BIT[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_AXIAL_RESNET)
+def test_published_counts_of_axial_resnets(name):
+    assert axial_resnet_by_formula(name) == PUBLISHED_AXIAL_RESNET[name]
+    assert counted(name) == PUBLISHED_AXIAL_RESNET[name]
+    headless = get_variant(name).replace(num_classes=0)
+    assert cost.parameters(headless) == axial_resnet_by_formula(name, classes=0)
 
 
 @pytest.mark.parametrize("name", PUBLISHED_GAP)

@@ -17,7 +17,11 @@ def class_rows(model, inputs):
 
     Returns:
         float32 `[B, layers, heads, T]`; rows sum to 1.
+
+    Raises:
+        ValueError: for a model without patches.
     """
+    _check_patches(model)
     _, taps = model.encode(model.embed(inputs), taps=("class_row",))
     return _stack_layers([block["class_row"] for block in taps])
 
@@ -36,12 +40,24 @@ def attention_maps(model, inputs):
 
     Returns:
         float32 `[B, layers, heads, rows, columns]`.
+
+    Raises:
+        ValueError: for a model without patches.
     """
+    _check_patches(model)
     if model.class_token is not None:
         maps = class_rows(model, inputs)[..., model.num_prefix_tokens :]
     else:
         maps = _mean_rows(model, inputs)
     return tf.reshape(maps, [-1, *maps.shape[1:3], *model.grid])
+
+
+def _check_patches(model):
+    if model.config.grid is None:
+        raise ValueError(
+            f"Attention maps belong to models with patches, such as ViT-B/16. Received: a model of "
+            f"the family {model.config.family!r}."
+        )
 
 
 def _mean_rows(model, inputs):

@@ -1,4 +1,4 @@
-"""File formats of weights: the published npz layout, Hugging Face and timm.
+"""File formats of weights: the published npz layout, Hugging Face, timm and axial-deeplab.
 
 `vit_tf.weights` opens and writes them. An open checkpoint of any format has these attributes; a key
 is a canonical published key (`published/`):
@@ -9,6 +9,6 @@ is a canonical published key (`published/`):
   `trained_config`: the configuration that the weights were trained with, or None if the file does
   not state it. `grid`: (rows, columns) of the position table, or None.
 - `preprocessing`: the model's `Preprocessing`, or None if the file does not state it.
-- `path`, `layout` ("published", "huggingface", "timm"), and `notes`: assumptions about the source,
-  one sentence each.
+- `path`, `layout` ("published", "huggingface", "timm", "axial_deeplab"), and `notes`: assumptions
+  about the source, one sentence each.
 """

@@ -8,6 +8,8 @@ import dataclasses
 from vit_tf.checkpoints.grids import check_grid
 from vit_tf.checkpoints.messages import summarize
 
+# Relative positions of a line of 4096 pixels; a hostile header cannot request more memory.
+_MOST_OFFSETS = 2 * 4096 - 1
 HEAD_MODES = ("auto", "keep", "reset", "reset_last")
 
 
@@ -21,6 +23,7 @@ class LoadReport:
         reset: keys of the model that got fresh initial values.
         dropped: keys of the file that the model does not use.
         resized: `(source grid, target grid)` of the position table, or None.
+        resized_tables: keys of the tables of relative positions that were resized.
     """
 
     path: str
@@ -28,12 +31,15 @@ class LoadReport:
     reset: list[str]
     dropped: list[str]
     resized: tuple[tuple[int, int], tuple[int, int]] | None
+    resized_tables: list[str]
 
     def __str__(self):
         lines = [f"loaded {len(self.loaded)} arrays from {self.path}"]
         if self.resized:
             (rows, columns), (new_rows, new_columns) = self.resized
             lines.append(f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}")
+        if self.resized_tables:
+            lines.append(f"resized {len(self.resized_tables)} tables of relative positions")
         if self.reset:
             lines.append(f"fresh initial values: {', '.join(self.reset)}")
         if self.dropped:
@@ -90,6 +96,12 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
         reset=[key for entry in reset for key in entry.shapes],
         dropped=dropped,
         resized=resized,
+        resized_tables=[
+            key
+            for entry in loaded
+            for key, shape in entry.shapes.items()
+            if entry.resizable and tuple(shapes[key]) != tuple(shape)
+        ],
     )
 
 
@@ -161,11 +173,17 @@ def _check_shapes(entry, shapes, path):
                 f"{path} has no array {key}, which the model needs with shape {tuple(expected)}. "
                 "The file is incomplete or was written for another model."
             )
-        if tuple(shapes[key]) != tuple(expected):
+        if not _fits(tuple(shapes[key]), tuple(expected), entry.resizable):
             raise ValueError(
                 f"{path}: {key} has shape {tuple(shapes[key])}, the model needs {tuple(expected)}. "
                 "Create the model the file was written for."
             )
+
+
+def _fits(shape, expected, resizable):
+    if resizable and shape and shape[-1] % 2 and shape[-1] <= _MOST_OFFSETS:
+        return shape[:-1] == expected[:-1]
+    return shape == expected
 
 
 def _reset(entry, layer):

@@ -1,6 +1,7 @@
 """Configurations of models: a frozen dataclass for each family. Loads no framework."""
 
 from vit_tf.config import ablations
+from vit_tf.config.axial_resnet import AxialResNetConfig
 from vit_tf.config.model_config import RENAMED_FIELDS, ModelConfig
 from vit_tf.config.resnet import GROUPS, ResNetConfig, StemConfig
 from vit_tf.config.variants import VARIANTS, get_variant
@@ -10,6 +11,7 @@ __all__ = [
     "GROUPS",
     "RENAMED_FIELDS",
     "VARIANTS",
+    "AxialResNetConfig",
     "ModelConfig",
     "ResNetConfig",
     "StemConfig",

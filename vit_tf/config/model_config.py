@@ -107,6 +107,11 @@ class ModelConfig(Config):
         """Tokens before the patches."""
         return 0
 
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """Whether images of a batch change each other's outputs in training."""
+        return False
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-able fields and the name of the family; `from_dict` reads them back."""
         family = {} if self.family == _DEFAULT_FAMILY else {"family": self.family}

@@ -32,6 +32,8 @@ _BIT = (
     ),
     re.compile(rf"bit_r?(?P<depth>\d+){_END}"),  # google/bit-50
 )
+# axial26s, the public PyTorch implementation of AxialResNet.
+_AXIAL_RESNET = re.compile(rf"axial_?(?:resnet_?)?(?P<depth>\d+)_?(?P<size>[sml]){_END}")
 
 
 def other_spelling(name: str) -> tuple[str, int | None] | None:
@@ -59,6 +61,8 @@ def other_spelling(name: str) -> tuple[str, int | None] | None:
         if found := pattern.fullmatch(model):
             width = found.groupdict().get("width", "1")
             return f"BiT-R{found['depth']}x{width}", _image_size(found)
+    if found := _AXIAL_RESNET.fullmatch(model):
+        return f"AxialResNet-{found['depth']}{found['size'].upper()}", _image_size(found)
     return None
 
 

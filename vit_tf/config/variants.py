@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from vit_tf.config.axial_resnet import AxialResNetConfig
 from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.near_names import as_question, did_you_mean
 from vit_tf.config.other_spellings import named_size, other_spelling
@@ -54,6 +55,14 @@ _RESNETS = {
     200: ((3, 24, 36, 3), (3,)),
 }
 
+# Name -> stage depths and width factor s (docs/paper.md E.2).
+_AXIAL_RESNETS = {
+    "26S": ((1, 2, 4, 1), 0.5),
+    "50S": ((3, 4, 6, 3), 0.5),
+    "50M": ((3, 4, 6, 3), 0.75),
+    "50L": ((3, 4, 6, 3), 1.0),
+}
+
 VARIANTS: Mapping[str, ModelConfig] = (
     {f"ViT-{size}/{patch}": _vit(size, patch) for size in _SIZES for patch in (8, 14, 16, 32)}
     | {
@@ -69,6 +78,10 @@ VARIANTS: Mapping[str, ModelConfig] = (
         f"BiT-R{depth}x{width}": ResNetConfig(stage_depths=depths, width=float(width))
         for depth, (depths, widths) in _RESNETS.items()
         for width in widths
+    }
+    | {
+        f"AxialResNet-{name}": AxialResNetConfig(stage_depths=depths, width=width)
+        for name, (depths, width) in _AXIAL_RESNETS.items()
     }
 )
 

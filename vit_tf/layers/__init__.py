@@ -1,6 +1,8 @@
 """Keras layers of the Vision Transformer."""
 
 from vit_tf.layers.attention import MultiHeadAttention
+from vit_tf.layers.axial_resnet import AxialResidualUnit, PositionSensitiveAttention
+from vit_tf.layers.batch_norm import BatchNorm, BatchStatistics
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
 from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
 from vit_tf.layers.encoder import EncoderBlock, MlpBlock
@@ -19,6 +21,9 @@ from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem
 from vit_tf.layers.standardized_conv import StandardizedConv, StandardizedKernels
 
 __all__ = [
+    "AxialResidualUnit",
+    "BatchNorm",
+    "BatchStatistics",
     "BottleneckUnit",
     "ClassToken",
     "Dropout",
@@ -31,6 +36,7 @@ __all__ = [
     "NoPositions",
     "PatchEmbedding",
     "PositionEmbedding",
+    "PositionSensitiveAttention",
     "PreActivationUnit",
     "RandomContext",
     "RelativeLogits",

@@ -1,6 +1,7 @@
 """Keras models of each family."""
 
+from vit_tf.models.axial_resnet import AxialResNet
 from vit_tf.models.resnet import ResNet
 from vit_tf.models.vit import VisionTransformer
 
-__all__ = ["ResNet", "VisionTransformer"]
+__all__ = ["AxialResNet", "ResNet", "VisionTransformer"]

@@ -109,6 +109,15 @@ RESNET_VALUES = {
     "model.deviation_epsilon": ("1e-3", 1e-3),
 }
 RESNET = override(Experiment(), ["model.name=BiT-R50x1"])
+# The same for fields that only an AxialResNet has.
+AXIAL_VALUES = {
+    "model.norm": ("group", "group"),
+    "model.pixel_mean": ("0.4,0.5,0.6", (0.4, 0.5, 0.6)),
+    "model.pixel_deviation": ("0.2,0.3,0.4", (0.2, 0.3, 0.4)),
+    "model.batch_norm_epsilon": ("1e-3", 1e-3),
+    "model.batch_norm_momentum": ("0.99", 0.99),
+}
+AXIAL = override(Experiment(), ["model.name=AxialResNet-26S"])
 
 
 def _read(experiment, path):
@@ -122,11 +131,19 @@ def test_every_path_has_a_value():
     assert set(VALUES) == set(config.config_paths())
     only_resnet = set(config.config_paths("BiT-R50x1")) - set(config.config_paths())
     assert set(RESNET_VALUES) == only_resnet
+    others = set(config.config_paths()) | set(config.config_paths("BiT-R50x1"))
+    assert set(AXIAL_VALUES) == set(config.config_paths("AxialResNet-26S")) - others
 
 
 @pytest.mark.parametrize("path", VALUES)
 def test_override_sets_one_field_by_its_type(path):
     _check_override(Experiment(), path, *VALUES[path])
+
+
+@pytest.mark.parametrize("path", AXIAL_VALUES)
+def test_override_sets_one_field_of_an_axial_resnet(path):
+    _check_override(AXIAL, path, *AXIAL_VALUES[path])
+    assert getattr(AXIAL.model.config(10), path.removeprefix("model.")) != AXIAL_VALUES[path][1]
 
 
 @pytest.mark.parametrize("path", RESNET_VALUES)

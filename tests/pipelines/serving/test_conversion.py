@@ -33,20 +33,23 @@ MODELS = {
     },
     "MAP": {"classifier": "map", "position_embedding": "sincos_2d"},
 }
+RESNETS = {
+    "BiT": vit_tf.ResNetConfig(stage_depths=(1, 1), width=0.5, image_size=(33, 21), num_classes=5),
+    "AxialResNet": vit_tf.AxialResNetConfig(
+        stage_depths=(1,), width=0.125, heads=2, image_size=(15, 16), num_classes=5
+    ),
+}
 
 
 def make(kind):
-    if kind == "BiT":
-        config = vit_tf.ResNetConfig(
-            stage_depths=(1, 1), width=0.5, image_size=(33, 21), num_classes=5
-        )
-        model = vit_tf.create_model(config)
+    if kind in RESNETS:
+        model = vit_tf.create_model(RESNETS[kind])
         tiny.randomize(model)
         return model
     return tiny.model(image_size=(32, 24), **MODELS[kind])
 
 
-@pytest.fixture(params=[*MODELS, "BiT"])
+@pytest.fixture(params=[*MODELS, *RESNETS])
 def saved(request, tmp_path):
     """`(kind, path of its .npz file)`."""
     model, path = make(request.param), str(tmp_path / "model.npz")
@@ -74,6 +77,7 @@ def test_npz_to_keras_and_back_is_bitwise(saved, tmp_path):
 LAYOUTS = {
     "huggingface": {"ViT"},
     "timm": {"hybrid", "MAP", "BiT"},
+    "axial_deeplab": {"AxialResNet"},
 }
 
 

@@ -24,6 +24,7 @@ def test_names_are_the_papers():
     names += ["R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"]
     nets = "50x1 50x2 50x3 101x1 101x3 152x1 152x2 152x4 200x3"
     names += [f"BiT-R{net}" for net in nets.split()]
+    names += [f"AxialResNet-{net}" for net in ("26S", "50S", "50M", "50L")]
     assert sorted(vit_tf.list_models()) == sorted(names)
 
 
@@ -108,6 +109,7 @@ def test_unknown_names_bring_the_near_ones(name, near):
         ("resnetv2_101x3_bitm_in21k", "BiT-R101x3"),
         ("BiT-M-R50x3", "BiT-R50x3"),
         ("google/bit-50", "BiT-R50x1"),
+        ("axial50m", "AxialResNet-50M"),
     ],
 )
 def test_spellings_of_other_projects(name, variant):

@@ -41,9 +41,12 @@ BLOCK = {
 }
 ATTENTION = {"heads": 3, "dropout": 0.3, "stream": 2, "implementation": "reference", "axis": None}
 ATTENTION |= {"relative_positions": False}
+AXIAL_UNIT = {"heads": 2, "strides": 2, "norm": "group", "epsilon": 1e-3, "momentum": 0.8}
 # layer -> (for every constructor argument a value other than the default, input shape). An axis
 # changes the shape of the input, so layers with one have two cases.
 CASES = {
+    "AxialResidualUnit": (AXIAL_UNIT | {"filters": 8}, (4, 6, 8)),
+    "BatchNorm": ({"epsilon": 1e-4, "momentum": 0.8, "axis": 2, "scale": 0.5}, (5, 8, 3)),
     "BottleneckUnit": (UNIT, (7, 5, 32)),
     "ClassToken": ({}, TOKENS),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS),
@@ -51,7 +54,7 @@ CASES = {
     "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS),
     "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS),
     "FactorizedPositions": (PLACES, TOKENS),
-    "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5}, (5, 3, 8)),
+    "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5, "axis": 2}, (5, 8, 3)),
     "MapPooling": (
         {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
         TOKENS,
@@ -74,6 +77,7 @@ CASES = {
     "PositionEmbedding": (PLACES, TOKENS),
     "RelativeLogits": ({"heads": 3}, TOKENS),
     "RelativePositions": (PLACES, TOKENS),
+    "PositionSensitiveAttention": (AXIAL_UNIT | {"filters": 8, "axis": 2}, (4, 6, 5)),
     "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
     "ResNetStem": (
         {
@@ -93,6 +97,8 @@ CASES = {
     ),
     "StochasticDepth": ({"rate": 0.3, "stream": 5}, TOKENS),
 }
+# The softmax cancels an offset of all logits of a head: its gradient is rounding.
+CANCELLED = "norm_logits/beta"
 every_layer = pytest.mark.parametrize("name", CASES)
 
 
@@ -238,7 +244,8 @@ def test_one_fit_step_changes_every_variable(name):
     history = model.fit(draw(name, 4), np.array([0, 1, 2, 0]), batch_size=4, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     for variable, value in zip(model.trainable_variables, before, strict=True):
-        assert np.abs(np.array(variable) - value).max() > 0, variable.path
+        changed = np.abs(np.array(variable) - value).max() > 0
+        assert changed or variable.path.endswith(CANCELLED), variable.path
 
 
 @every_layer
@@ -270,10 +277,11 @@ def test_every_variable_gets_a_gradient(name):
         strict=True,
     ):
         assert gradient is not None, variable.path
-        assert np.abs(gradient).max() > 0, variable.path
+        assert np.abs(gradient).max() > 0 or variable.path.endswith(CANCELLED), variable.path
     counts = {"ClassToken": 1, "PositionEmbedding": 1, "PatchEmbedding": 2, "MlpBlock": 4}
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
     counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
+    counts |= {"AxialResidualUnit": 25, "BatchNorm": 2, "PositionSensitiveAttention": 8}
     counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
     counts |= {"FactorizedPositions": 3}
     counts |= {"RelativeLogits": 1, "RelativePositions": 0}

@@ -17,11 +17,14 @@ CONFIGS = {
     "ViT": tiny.config(representation_size=7, classifier="gap"),
     "hybrid": tiny.config(stem=STEM, image_size=SIZE, classifier="map"),
     "ResNet": vit_tf.ResNetConfig(stage_depths=(1, 1), width=0.5, image_size=SIZE, num_classes=5),
+    "AxialResNet": vit_tf.AxialResNetConfig(
+        stage_depths=(1,), width=0.125, heads=2, image_size=SIZE, num_classes=5
+    ),
 }
 every_family = pytest.mark.parametrize("family", CONFIGS)
 # A block of each family -> its name and its output shape for an image of the configured size.
 BLOCKS = {"ViT": ("block_0", (6, 12)), "hybrid": ("block_1", (6, 12))}
-BLOCKS |= {"ResNet": ("block2_unit1", (5, 7, 256))}
+BLOCKS |= {"ResNet": ("block2_unit1", (5, 7, 256)), "AxialResNet": ("block1_unit1", (9, 13, 32))}
 
 
 def create(family, dtype=None, **fields):
@@ -118,7 +121,7 @@ def test_a_model_of_features_is_saved_whole(family, tmp_path, monkeypatch):
     monkeypatch.setenv("VIT_OPS", "reference")
     model = create(family)
     outputs = [model.output, model.get_layer(BLOCKS[family][0]).output]
-    if family != "ResNet":
+    if family in ("ViT", "hybrid"):
         outputs.append(model.encode(model.embed(model.input), taps=("entropy",))[1][0]["entropy"])
     extractor = keras.Model(model.input, outputs)
     extractor.save(tmp_path / "features.keras")

@@ -269,6 +269,18 @@ PATHS = {
             "layers/pre_activation_unit/": "conv_a conv_b conv_c gn_a gn_b gn_c proj",
         },
     ),
+    "AxialResNet": (
+        vit_tf.AxialResNetConfig(stage_depths=(1,), width=0.125, image_size=16, num_classes=5),
+        {
+            "": "head",
+            "layers/": "batch_norm conv2d",
+            "layers/axial_residual_unit/": (
+                "conv_down conv_proj conv_up height norm_down norm_proj norm_up width"
+            ),
+            "layers/axial_residual_unit/height/": "norm_logits norm_qkv norm_values qkv",
+            "layers/axial_residual_unit/width/": "norm_logits norm_qkv norm_values qkv",
+        },
+    ),
 }
 
 

@@ -21,12 +21,15 @@ class Entry:
         shapes: published key -> shape.
         pack: list of published arrays, in the order of `shapes`, -> value of the variable.
         unpack: value of the variable -> list of published arrays.
+        resizable: whether the last axis of an array, of relative positions, may have another odd
+            length; `pack` then resizes the array.
     """
 
     variable: keras.Variable
     shapes: dict[str, tuple[int, ...]]
     pack: Callable
     unpack: Callable
+    resizable: bool = False
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The current values by published key, float32."""

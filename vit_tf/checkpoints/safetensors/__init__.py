@@ -1,4 +1,4 @@
-"""Reads and writes models of Hugging Face transformers and of timm as `.safetensors` files.
+"""Reads and writes models of other projects (Hugging Face, timm) as `.safetensors` files.
 
 A layout has a module for each family of models that it supports. All modules have the functions
 `recognizes(names)`, `read(path, shapes, folder, own_grid) -> ReadPlan` and

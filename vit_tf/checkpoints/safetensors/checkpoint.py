@@ -26,7 +26,7 @@ class SafetensorsCheckpoint:
             image size is not stated; None if there is no model yet.
 
     Attributes:
-        layout: "huggingface" or "timm".
+        layout: name of the layout, such as "timm".
         config, trained_config: `ViTConfig` or `ResNetConfig`, with the source's activation and
             epsilons.
         grid: (rows, columns) of the position table; None for a model without patches.
@@ -120,7 +120,8 @@ def _recognize(shapes, layouts, path):
                 return layout, module
     raise ValueError(
         f"{path} is neither a Vision Transformer of Hugging Face transformers, nor a Vision "
-        f"Transformer or BiT ResNet of timm. It holds {summarize(sorted(shapes)) or 'no tensors'}."
+        "Transformer or BiT ResNet of timm, nor an AxialResNet of axial-deeplab. It holds "
+        f"{summarize(sorted(shapes)) or 'no tensors'}."
     )
 
 

@@ -1,0 +1,157 @@
+"""Batch normalisation over the batches of all replicas (Ioffe and Szegedy, 2015)."""
+
+import contextvars
+
+import keras
+import tensorflow as tf
+
+_current = contextvars.ContextVar("vit_tf_batch_statistics", default=None)
+
+
+class BatchStatistics:
+    """Sets the weights of the examples, and collects new moving averages, in a `with` block.
+
+    Enter it inside the function that runs on a replica, around the forward pass of the whole batch
+    of that replica. `BatchNorm` then changes no variable: the training step decides whether it
+    assigns `updates`, so that a step that is not finite changes nothing.
+
+    Args:
+        weights: float `[b]`; an example of weight 0, such as padding, does not count.
+
+    Attributes:
+        weights: as given.
+        examples: sum of the weights over all replicas.
+        updates: pairs of a Keras variable and its new value, equal on all replicas.
+    """
+
+    def __init__(self, weights):
+        self.weights = tf.cast(weights, tf.float32)
+        self.examples = _sum_over_replicas(tf.reduce_sum(self.weights))
+        self.updates = []
+        self._tokens = []
+
+    def __enter__(self):
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *exc_info):
+        _current.reset(self._tokens.pop())
+
+
+@keras.saving.register_keras_serializable(package="vit_tf")
+class BatchNorm(keras.layers.Layer):
+    """Normalises each channel by its mean and variance over the batch, in float32.
+
+    In training the statistics are those of the whole batch of all replicas. Inference, and a layer
+    with `trainable=False`, use moving averages, which training updates as
+    new = momentum * old + (1 - momentum) * statistic. The variance that normalises is the mean
+    square (`/ n`); its moving average is of the unbiased variance (`/ (n - 1)`), as in PyTorch and
+    unlike in Keras. PyTorch's momentum of 0.1 is 0.9 here.
+
+    The weights of a `BatchStatistics` apply. Without one (Keras `fit`), all examples count, and the
+    call assigns the moving averages.
+
+    Args:
+        epsilon: added to the variance.
+        momentum: share of the old value in an update of the moving averages.
+        axis: the axis of the channels.
+        scale: initial value of the scale `gamma`.
+
+    Call arguments:
+        inputs: `[B, ..., C, ...]`.
+        training: bool.
+
+    Returns:
+        A tensor of the same shape and dtype.
+    """
+
+    def __init__(self, epsilon, momentum=0.9, axis=-1, scale=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+        self.momentum = momentum
+        self.axis = axis
+        self.scale = scale
+
+    def build(self, input_shape):
+        initial = {"gamma": self.scale, "beta": 0.0, "moving_mean": 0.0, "moving_variance": 1.0}
+        for name, value in initial.items():
+            weight = self.add_weight(
+                name=name,
+                shape=(input_shape[self.axis],),
+                initializer=keras.initializers.Constant(value),
+                trainable=not name.startswith("moving"),
+                autocast=False,
+                # All replicas have the same statistics.
+                aggregation="only_first_replica" if name.startswith("moving") else "none",
+            )
+            setattr(self, name, weight)
+
+    def call(self, inputs, training=False):
+        x = tf.cast(inputs, tf.float32)
+        if training and self.trainable:
+            centred, variance = self._centred_by_batch(x)
+        else:
+            centred = x - self._aligned(self.moving_mean.value, x)
+            variance = self._aligned(self.moving_variance.value, x)
+        gamma, beta = (self._aligned(v.value, x) for v in (self.gamma, self.beta))
+        scale = tf.math.rsqrt(variance + self.epsilon) * gamma
+        return tf.cast(centred * scale + beta, inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def _aligned(self, vector, x):
+        """A vector over the channels as float32, in a shape that broadcasts with `x`."""
+        axis = self.axis % len(x.shape)
+        return tf.reshape(tf.cast(vector, tf.float32), [-1] + [1] * (len(x.shape) - 1 - axis))
+
+    def _centred_by_batch(self, x):
+        """`x` minus its mean, and its variance, over the batches of all replicas."""
+        batch = _current.get()
+        axis = self.axis % len(x.shape)
+        axes = [i for i in range(len(x.shape)) if i != axis]
+        shape = tf.shape(x)
+        each = tf.cast(tf.size(x) // (shape[0] * shape[axis]), tf.float32)
+
+        def total(values):
+            """Sum over examples and positions, and over replicas."""
+            if batch is not None:
+                weights = tf.reshape(batch.weights, [-1] + [1] * (len(x.shape) - 1))
+                values *= weights
+            return _sum_over_replicas(tf.reduce_sum(values, axis=axes))
+
+        if batch is None:
+            examples = _sum_over_replicas(tf.cast(shape[0], tf.float32))
+        else:
+            examples = batch.examples
+        count = each * examples
+        mean = tf.math.divide_no_nan(total(x), count)
+        # Two passes: the mean square minus the squared mean would cancel.
+        centred = x - self._aligned(mean, x)
+        variance = tf.math.divide_no_nan(total(tf.square(centred)), count)
+        unbiased = variance * tf.math.divide_no_nan(count, tf.maximum(count - 1, 1))
+        # A batch in which no example counts has no statistics.
+        rate = tf.where(count > 0, 1 - self.momentum, 0.0)
+        for variable, value in ((self.moving_mean, mean), (self.moving_variance, unbiased)):
+            old = tf.cast(variable.value, tf.float32)
+            new = tf.stop_gradient(old + rate * (value - old))
+            if batch is None:
+                variable.assign(new)
+            else:
+                batch.updates.append((variable, new))
+        return centred, self._aligned(variance, x)
+
+    def get_config(self):
+        return super().get_config() | {
+            "epsilon": self.epsilon,
+            "momentum": self.momentum,
+            "axis": self.axis,
+            "scale": self.scale,
+        }
+
+
+def _sum_over_replicas(value):
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return value
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
