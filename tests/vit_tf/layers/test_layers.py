@@ -17,6 +17,7 @@ from vit_tf.layers.encoder import gelu_erf, gelu_tanh
 
 TOKENS = (6, 12)
 IMAGES = (11, 14, 3)
+MAPS = (7, 5, 8)
 UNIT = {
     "filters": 32,
     "strides": 2,
@@ -27,6 +28,11 @@ UNIT = {
 PLACES = {"grid": (1, 5), "num_prefix_tokens": 1}
 # layer -> (for every constructor argument a value other than the default, input shape).
 CASES = {
+    "AugmentedConvolution": (
+        {"filters": 12, "heads": 2, "key_fraction": 0.3, "value_fraction": 0.5}
+        | {"variance_epsilon": 1e-6, "deviation_epsilon": 1e-4},
+        MAPS,
+    ),
     "BottleneckUnit": (UNIT, (7, 5, 32)),
     "ClassToken": ({}, TOKENS),
     "Dropout": ({"rate": 0.3, "stream": 5}, TOKENS),
@@ -44,7 +50,10 @@ CASES = {
         },
         TOKENS,
     ),
+    "FullAttention": ({"heads": 2}, MAPS),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5}, (5, 3, 8)),
+    "LocalAttention1D": ({"heads": 2, "block": 6}, MAPS),
+    "LocalAttention2D": ({"heads": 2, "block": (3, 4), "reach": (1, 2)}, MAPS),
     "MapPooling": (
         {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
         TOKENS,
@@ -63,7 +72,10 @@ CASES = {
     ),
     "NoPositions": (PLACES, TOKENS),
     "PositionEmbedding": (PLACES, TOKENS),
-    "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
+    "PreActivationUnit": (
+        UNIT | {"variance_epsilon": 1e-4, "spatial": "sparse", "squeeze_excite": True},
+        (7, 5, 32),
+    ),
     "ResNetStem": (
         {
             "config": StemConfig(
@@ -75,6 +87,9 @@ CASES = {
         (33, 30, 3),
     ),
     "SinCosPositions": (PLACES, TOKENS),
+    "SparseAttention": ({"heads": 2, "block": 6}, MAPS),
+    "SqueezeExcite": ({"reduction": 2}, MAPS),
+    "StandAloneAttention": ({"heads": 2, "kernel_size": 3}, MAPS),
     "StandardizedConv": (
         {"filters": 6, "kernel_size": 3, "strides": 2, "padding": 1}
         | {"variance_epsilon": 1e-6, "deviation_epsilon": 1e-4},
@@ -257,8 +272,11 @@ def test_every_variable_gets_a_gradient(name):
         assert np.abs(gradient).max() > 0, variable.path
     counts = {"ClassToken": 1, "PositionEmbedding": 1, "PatchEmbedding": 2, "MlpBlock": 4}
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
-    counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
+    counts |= {"BottleneckUnit": 12, "PreActivationUnit": 17, "GroupNorm": 2, "MapPooling": 11}
     counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
+    counts |= {"AugmentedConvolution": 7, "FullAttention": 6, "LocalAttention1D": 4}
+    counts |= {"LocalAttention2D": 4, "SparseAttention": 4, "SqueezeExcite": 4}
+    counts |= {"StandAloneAttention": 3}
     assert len(layer.trainable_variables) == counts[name]
 
 
