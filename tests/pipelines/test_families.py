@@ -1,4 +1,7 @@
-"""Hybrids and BiT ResNets in all features: strategies, micro-batches, policies, restart, export."""
+"""Hybrids, BiT and a ResNet with attention in all features.
+
+Strategies, micro-batches, policies, restart, export.
+"""
 
 import json
 
@@ -45,7 +48,11 @@ def bit(*assignments):
     return override(recipes.get_recipe("digits"), [*SHARED, IMAGES, *own, *assignments])
 
 
-FAMILIES = {"hybrid": hybrid, "BiT": bit}
+def stand_alone(*assignments):
+    return bit("model.name=SASA-R26", *assignments)
+
+
+FAMILIES = {"hybrid": hybrid, "BiT": bit, "SASA": stand_alone}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -6,7 +6,7 @@ import functools
 from vit_tf.analysis.layer_costs import FLOAT32, Cost, conv, group_norm, halved, head, norm_relu
 from vit_tf.analysis.spatial_cost import spatial_layer, squeeze_excite
 from vit_tf.config import ResNetConfig, StemConfig
-from vit_tf.config.spatial import PATCH
+from vit_tf.config.spatial import PATCH, QUADRATIC
 
 
 def parts(config: ResNetConfig, size, fused) -> dict[str, Cost]:
@@ -95,14 +95,17 @@ def _post_activation_unit(stage, filters, channels, before, after, size):
 
 def _pre_activation_unit(config, stage, filters, channels, before, after, size, fused):
     """See `_stages`."""
-    kind, sides = config.spatial_of(stage), before
+    kind = config.spatial_of(stage)
+    sides = after if kind in QUADRATIC else before
     before, pixels, outside = before[0] * before[1], after[0] * after[1], 4 * filters
     if kind == "convolution":
         middle = conv(3, filters, filters, pixels)
     else:
-        # The layer has no strides; the shortcut is in memory beside it.
+        # The shortcut is in memory beside the layer; a layer after the mean keeps its own input.
         middle = spatial_layer(kind, filters, sides, size, fused)
         middle = dataclasses.replace(middle, live=middle.live + size * outside * pixels)
+        if kind in QUADRATIC and before != pixels:
+            middle += Cost(kept=size * filters * pixels)
     # The first norm while an unprojected shortcut is in memory, or the last convolution.
     wait = size if channels == outside else 0
     first = channels * before * (2 * FLOAT32 + wait)

@@ -17,6 +17,9 @@ SPATIAL = (
     "full",
 )
 
+# Kinds whose cost grows with the square of the pixels: in a unit with strides, the mean comes
+# before these layers, and after the others.
+QUADRATIC = ("augmented", "full")
 # Heads of every kind of attention.
 HEADS = 8
 # Side of the neighbourhood of "stand_alone".

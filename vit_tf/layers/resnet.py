@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from vit_tf.config import StemConfig
-from vit_tf.config.spatial import REDUCTION
+from vit_tf.config.spatial import QUADRATIC, REDUCTION
 from vit_tf.images.value_range import OFFSET, SCALE
 from vit_tf.layers.comparison import SqueezeExcite
 from vit_tf.layers.comparison.kinds import spatial_layer
@@ -128,9 +128,9 @@ class PreActivationUnit(_ResidualUnit):
     If the channels or the sides change, the shortcut is a projection of the output of the first
     ReLU. Sides are padded with one zero before and after, not by TensorFlow's SAME rule.
 
-    With another `spatial`, a layer of that kind takes the place of the 3 x 3 convolution; the mean
-    over windows of `strides x strides` pixels follows it if the strides are above 1
-    (docs/paper.md C.4).
+    With another `spatial`, a layer of that kind takes the place of the 3 x 3 convolution. Strides
+    above 1 are then the mean over windows of `strides x strides` pixels, after the layer or, for
+    layers of quadratic cost, before it (docs/paper.md C.4).
 
     Args:
         filters, strides, group_norm_epsilon, variance_epsilon, deviation_epsilon: see
@@ -160,18 +160,20 @@ class PreActivationUnit(_ResidualUnit):
 
     def build(self, input_shape):
         inside, outside = self.filters, 4 * self.filters
-        narrow, small = (*input_shape[:-1], inside), (None, None, None, inside)
+        narrow = (None, None, None, inside)
         self.gn_a = self._norm("gn_a")
         self.conv_a = self._conv("conv_a", inside, 1, 1, 0)
         self.gn_b = self._norm("gn_b")
         self.conv_b = self.spatial_b = self.scale = self.proj = None
+        is_pooled = self.spatial in QUADRATIC
+        sides = (self.compute_output_shape(input_shape) if is_pooled else input_shape)[1:3]
         if self.spatial == "convolution":
-            self.conv_b = middle = self._conv("conv_b", inside, 3, self.strides, 1)
+            middle = self.conv_b = self._conv("conv_b", inside, 3, self.strides, 1)
         else:
-            self.spatial_b = middle = spatial_layer(
+            middle = self.spatial_b = spatial_layer(
                 self.spatial,
                 inside,
-                input_shape[1:3],
+                sides,
                 standardization(self),
                 name=self.spatial,
                 dtype=self.dtype_policy,
@@ -180,10 +182,10 @@ class PreActivationUnit(_ResidualUnit):
         self.conv_c = self._conv("conv_c", outside, 1, 1, 0)
         for layer in (self.gn_a, self.conv_a):
             layer.build(input_shape)
-        for layer in (self.gn_b, middle):
-            layer.build(narrow)
+        self.gn_b.build(narrow)
+        middle.build((None, *sides, inside))
         for layer in (self.gn_c, self.conv_c):
-            layer.build(small)
+            layer.build(narrow)
         if self.squeeze_excite:
             self.scale = SqueezeExcite(REDUCTION, name="squeeze_excite", dtype=self.dtype_policy)
             self.scale.build((None, None, None, outside))
@@ -206,10 +208,11 @@ class PreActivationUnit(_ResidualUnit):
         return (self.scale(x) if self.scale else x) + shortcut
 
     def _replace_conv_b(self, x):
-        x = self.spatial_b(x)
         if self.strides == 1:
-            return x
-        return tf.nn.avg_pool2d(x, self.strides, self.strides, "SAME")
+            return self.spatial_b(x)
+        if self.spatial in QUADRATIC:
+            return self.spatial_b(tf.nn.avg_pool2d(x, self.strides, self.strides, "SAME"))
+        return tf.nn.avg_pool2d(self.spatial_b(x), self.strides, self.strides, "SAME")
 
     def get_config(self):
         return super().get_config() | {

@@ -157,22 +157,25 @@ def _attend(query, key, value, by_column, by_row):
     log_total = largest + tf.math.log(total)
 
     def gradient(upstream):
+        # All sums subtract negative terms: TensorFlow rewrites long chains of additions as one
+        # AddN, which adds in the order in which buffers become free, so that bits would vary.
+        minus_upstream = -upstream
         shared = tf.reduce_sum(tf.cast(upstream, dtype) * out, axis=-1, keepdims=True)
         d_query, d_column, d_rows = tf.zeros_like(out), tf.zeros_like(by_column), []
         d_key, d_value = tf.zeros_like(key, dtype), tf.zeros_like(value, dtype)
         for offset in range(offsets):
             weights = tf.exp(logits(offset) - log_total)
             d_weights = tf.matmul(upstream, rows_of(value, offset), transpose_b=True)
-            d_logits = weights * (tf.cast(d_weights, dtype) - shared)
-            d_column += d_logits
-            d_rows.append(tf.reduce_sum(d_logits, axis=-1, keepdims=True))
-            low = tf.cast(d_logits, query.dtype)
-            d_query += tf.cast(tf.matmul(low, rows_of(key, offset)), dtype)
+            minus = weights * (shared - tf.cast(d_weights, dtype))
+            d_column -= minus
+            d_rows.append(-tf.reduce_sum(minus, axis=-1, keepdims=True))
+            low = tf.cast(minus, query.dtype)
+            d_query -= tf.cast(tf.matmul(low, rows_of(key, offset)), dtype)
             around = [[0, 0], [offset, offsets - 1 - offset]] + [[0, 0]] * 4
             for_key = tf.matmul(low, query, transpose_a=True)
-            for_value = tf.matmul(tf.cast(weights, value.dtype), upstream, transpose_a=True)
-            d_key += tf.pad(tf.cast(for_key, dtype), around)
-            d_value += tf.pad(tf.cast(for_value, dtype), around)
+            for_value = tf.matmul(tf.cast(weights, value.dtype), minus_upstream, transpose_a=True)
+            d_key -= tf.pad(tf.cast(for_key, dtype), around)
+            d_value -= tf.pad(tf.cast(for_value, dtype), around)
         d_query, d_key, d_value = (tf.cast(x, query.dtype) for x in (d_query, d_key, d_value))
         return d_query, d_key, d_value, d_column, tf.concat(d_rows, axis=-1)
 
