@@ -55,7 +55,10 @@ def stand_alone(*assignments):
 FAMILIES = {"hybrid": hybrid, "BiT": bit, "SASA": stand_alone}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=["hybrid", "BiT", pytest.param("SASA", marks=pytest.mark.slow)],
+)
 def run(request, tmp_path_factory):
     """`(function that makes the experiment, workdir of a run on one device)`."""
     folder = tmp_path_factory.mktemp("families") / "one"
