@@ -25,7 +25,8 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
         **fields: new values of fields of the configuration; None keeps the variant's value.
 
     Returns:
-        A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-...".
+        A built `keras.Model`: a `VisionTransformer`, or a `ResNet` for the names "BiT-..." and
+        those of docs/paper.md C.4.
 
     Warns:
         UserWarning: if an image is a single patch.

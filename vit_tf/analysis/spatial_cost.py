@@ -1,14 +1,19 @@
 """Costs of the layers that take the place of a 3 x 3 convolution; see `vit_tf/cost.py`.
 
 `f` channels in and out; every query and key that is computed counts, also those that a mask hides.
+The relative positions of "full" exist once per batch, not per image, and do not count.
 """
 
-from vit_tf.analysis.layer_costs import FLOAT32, Cost, also_float32, conv, dense
+from vit_tf.analysis.layer_costs import (
+    FLOAT32,
+    SOFTMAX_STATISTICS,
+    Cost,
+    also_float32,
+    conv,
+    dense,
+)
 from vit_tf.config import spatial
 from vit_tf.config.spatial import HEADS
-
-# Numbers that the compiled attention keeps per row of weights, to compute the row again.
-SOFTMAX_STATISTICS = 2
 
 
 def spatial_layer(kind, filters, sides, size, fused) -> Cost:
