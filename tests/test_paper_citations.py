@@ -7,6 +7,7 @@ import pytest
 from pipelines.config.augmentation import AUGREG_LEVELS
 from tests.checkout import ROOT
 from tests.vit_tf import test_cost, test_parameter_counts
+from vit_tf import cost
 from vit_tf.config.variants import VARIANTS
 
 PAPER = (ROOT / "docs" / "paper.md").read_text()
@@ -109,6 +110,17 @@ def test_hybrids_are_those_of_the_variants():
         assert grid_at_384 == "{} x {}".format(*config.replace(image_size=384).grid)
         assert int(reduction) == config.stem.reduction * config.patch_size
         assert int(channels) == config.stem.channels
+
+
+def test_comparisons_are_those_of_the_variants():
+    (rows,) = tables("C.4")
+    assert {name for name, *_ in rows} == test_parameter_counts.COMPARISONS.keys()
+    for name, spatial, units, parameters, gmacs, _ in rows:
+        config = VARIANTS[name]
+        assert spatial == f"`{config.spatial}`"
+        assert units == ", ".join(map(str, config.stage_depths))
+        assert int(parameters.replace(",", "")) == cost.parameters(config)
+        assert gmacs == f"{cost.macs(config) / 1e9:.3f}"
 
 
 def _stem(config):

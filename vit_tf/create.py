@@ -25,8 +25,8 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
         **fields: new values of fields of the configuration; None keeps the variant's value.
 
     Returns:
-        A built `keras.Model`: a `VisionTransformer`, a `ResNet` for the names "BiT-...", or an
-        `AxialResNet`.
+        A built `keras.Model`: a `VisionTransformer`, a `ResNet` for the names "BiT-..." and those
+        of docs/paper.md C.4, or an `AxialResNet`.
 
     Warns:
         UserWarning: if an image is a single patch.

@@ -1,4 +1,4 @@
-"""Axial hybrids and ResNets: strategies, micro-batches, policies, restart, export.
+"""Axial hybrids and ResNets, also with attention: strategies, micro-batches, policies, restart.
 
 Runs of ViTs are in the other tests; an axial model is one without a class token, and with
 positions of rows and columns.
@@ -61,10 +61,22 @@ def axial_resnet(*assignments):
     return override(recipes.get_recipe("digits"), [*SHARED, IMAGES, *own, *assignments])
 
 
-FAMILIES = {"axial hybrid": axial_hybrid, "BiT": bit, "AxialResNet": axial_resnet}
+def stand_alone(*assignments):
+    return bit("model.name=SASA-R26", *assignments)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+FAMILIES = {
+    "axial hybrid": axial_hybrid,
+    "BiT": bit,
+    "AxialResNet": axial_resnet,
+    "SASA": stand_alone,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["axial hybrid", "BiT", "AxialResNet", pytest.param("SASA", marks=pytest.mark.slow)],
+)
 def run(request, tmp_path_factory):
     """`(function that makes the experiment, workdir of a run on one device)`."""
     folder = tmp_path_factory.mktemp("families") / "one"

@@ -37,6 +37,13 @@ def group_norm(x, scale, bias, epsilon, groups=32):
     return grouped.reshape(x.shape) * scale.reshape(-1) + bias.reshape(-1)
 
 
+def mean_of_windows(x, stride):
+    """The mean over windows of `stride x stride` pixels, of those that are in the image."""
+    edge = [(0, -x.shape[1] % stride), (0, -x.shape[2] % stride)]
+    x = np.pad(x, [(0, 0), *edge, (0, 0)], constant_values=np.nan)
+    return np.nanmean(windows(x, stride, stride, 0), axis=(3, 4))
+
+
 def relu(x):
     return np.maximum(x, 0)
 
@@ -65,8 +72,13 @@ def stem(arrays, images, units, group_norm_epsilon=1e-6, epsilons=(0.0, 1e-5)):
     return x
 
 
-def bit(arrays, images, units, group_norm_epsilon=1e-5, epsilons=(1e-10, 0.0)):
-    """Logits of a BiT ResNet, pre-activation."""
+def bit(arrays, images, units, group_norm_epsilon=1e-5, epsilons=(1e-10, 0.0), layers=None):
+    """Logits of a BiT ResNet, pre-activation.
+
+    `layers` has functions by name: "block1/unit01/b" is the function in place of the convolution
+    3 x 3 and whether the strides come before it, "block1/unit01/squeeze_excite" scales the result.
+    """
+    layers = layers or {}
 
     def convolve(x, name, stride=1, padding=0):
         kernel = arrays[f"resnet/{name}/standardized_conv2d/kernel"]
@@ -77,8 +89,11 @@ def bit(arrays, images, units, group_norm_epsilon=1e-5, epsilons=(1e-10, 0.0)):
         scale, bias = arrays[f"{name}/gamma"], arrays[f"{name}/beta"]
         return relu(group_norm(x, scale, bias, group_norm_epsilon))
 
-    x = convolve(images.astype(np.float64), "root_block", 2, 3)
-    x = windows(x, 3, 2, 1).max(axis=(3, 4))
+    images = images.astype(np.float64)
+    if len(arrays["resnet/root_block/standardized_conv2d/kernel"]) == 2:  # patches
+        x = convolve(images, "root_block", 2)
+    else:
+        x = windows(convolve(images, "root_block", 2, 3), 3, 2, 1).max(axis=(3, 4))
     for stage, count in enumerate(units, 1):
         for index in range(1, count + 1):
             unit = f"block{stage}/unit{index:02}"
@@ -87,7 +102,14 @@ def bit(arrays, images, units, group_norm_epsilon=1e-5, epsilons=(1e-10, 0.0)):
             if f"resnet/{unit}/a/proj/standardized_conv2d/kernel" in arrays:
                 x = convolve(y, f"{unit}/a/proj", stride)
             y = norm_relu(convolve(y, f"{unit}/a"), f"{unit}/b/")
-            y = norm_relu(convolve(y, f"{unit}/b", stride, 1), f"{unit}/c/")
-            x = x + convolve(y, f"{unit}/c")
+            if f"{unit}/b" in layers:
+                # The mean comes before the layers that are built for one size of map.
+                layer, first = layers[f"{unit}/b"]
+                y = mean_of_windows(y, stride) if first else y
+                y = layer(y) if first else mean_of_windows(layer(y), stride)
+            else:
+                y = convolve(y, f"{unit}/b", stride, 1)
+            y = convolve(norm_relu(y, f"{unit}/c/"), f"{unit}/c")
+            x = x + layers.get(f"{unit}/squeeze_excite", lambda y: y)(y)
     pooled = norm_relu(x, "").mean(axis=(1, 2))
     return pooled @ arrays["resnet/head/conv2d/kernel"][0, 0] + arrays["resnet/head/conv2d/bias"]

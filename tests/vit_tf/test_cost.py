@@ -11,6 +11,7 @@ import vit_tf
 from pipelines.training import optimizers
 from tests.vit_tf import tiny
 from vit_tf import cost
+from vit_tf.config.spatial import SPATIAL
 from vit_tf.config.variants import VARIANTS, get_variant
 
 STEM = {"stage_depths": (2, 1), "width": 0.5}
@@ -22,6 +23,18 @@ BIT = {"stage_depths": (2, 1), "width": 0.5, "image_size": (51, 66), "num_classe
 AXIAL_RESNET = {"stage_depths": (1, 1), "width": 0.125, "heads": 2, "image_size": (64, 96)}
 
 RELATIVE = tiny.config(position_embedding="relative", image_size=(44, 56), layers=1)
+
+SMALL = BIT | {"stage_depths": (1, 1)}
+# One model of each layer that takes the place of a convolution, and of squeeze-and-excitation.
+COMPARISONS = {
+    spatial: vit_tf.ResNetConfig(**SMALL | {"spatial": spatial}) for spatial in SPATIAL[1:]
+} | {"squeeze_excite": vit_tf.ResNetConfig(**SMALL | {"squeeze_excite": True})}
+
+
+def one_stage(name):
+    """A model of `COMPARISONS` with a single unit."""
+    return COMPARISONS[name].replace(stage_depths=(1,), image_size=(31, 46), num_classes=0)
+
 
 FIELDS = [
     {},
@@ -188,10 +201,16 @@ MEMORIES = {name: (config, "float32", True) for name, config in FAMILIES.items()
         "mixed_bfloat16",
         True,
     ),
+    "stand_alone": (one_stage("stand_alone"), "mixed_bfloat16", True),
+    "local_1d": (one_stage("local_1d"), "mixed_bfloat16", True),
+    "sparse": (one_stage("sparse"), "float32", True),
+    "full_reference": (one_stage("full"), "float32", False),
+    "augmented": (COMPARISONS["augmented"], "mixed_bfloat16", True),
+    "squeeze_excite": (one_stage("squeeze_excite"), "float32", True),
 }
 # Operations whose output uses the memory of their first input, and operations that overwrite an
 # input of the same size if no other operation reads it later.
-ALIASES = {"Reshape", "Identity", "Squeeze", "ExpandDims", "StopGradient"}
+ALIASES = {"Reshape", "Identity", "IdentityN", "Squeeze", "ExpandDims", "StopGradient"}
 IN_PLACE = {"BiasAdd", "AddV2", "Sub", "Mul", "Neg", "Relu", "Tanh", "Square", "Erfc", "Softmax"}
 
 
@@ -222,7 +241,8 @@ def test_absurd_configurations_are_counted_at_once():
     axial = vit_tf.AxialResNetConfig(
         stage_depths=(many,) * 5, image_size=(many // 64) * 64, num_classes=many
     )
-    for config in (vit, hybrid, resnet, axial):
+    others = [resnet.replace(spatial=spatial, squeeze_excite=True) for spatial in SPATIAL]
+    for config in (vit, hybrid, resnet, axial, *others):
         assert min(cost.parameters(config), cost.arrays(config), cost.macs(config)) > many
         assert cost.activation_bytes(config, many) > many
     assert time.process_time() - start < 1
@@ -309,7 +329,7 @@ def reachable(outputs):
 def owner(tensor):
     """The tensor that owns the memory of this one."""
     while tensor.op.type in ALIASES:
-        tensor = tensor.op.inputs[0]
+        tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 
 
@@ -355,9 +375,9 @@ def macs_of(operation):
     return 0
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES | COMPARISONS)
 def test_macs_are_those_of_the_graph(name):
-    config = FAMILIES[name]
+    config = (FAMILIES | COMPARISONS)[name]
     model = vit_tf.create_model(config)
     with custom_ops.implementation("reference"):
         graph = traced(model, 1, model)

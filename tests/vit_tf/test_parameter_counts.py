@@ -78,6 +78,22 @@ HYBRIDS = {
     "R50+ViT-L/32": (32, (3, 4, 6, 3)),
 }
 BIT_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
+# Millions of parameters (Ramachandran et al., 2019, table 1; Bello et al., 2019), and what
+# squeeze-and-excitation adds to ResNet-50 (Hu et al., 2018: 28.09 M for 25.56 M).
+PUBLISHED_COMPARISONS = {"SASA-R26": 10.3, "SASA-R38": 14.1, "SASA-R50": 18.0, "AACN-R50": 25.8}
+PUBLISHED_SQUEEZE_EXCITE = 2_530_992
+# Units of each stage; what is between the two convolutions 1 x 1.
+COMPARISONS = {
+    "SASA-R26": ((1, 2, 4, 1), "stand_alone"),
+    "SASA-R38": ((2, 3, 5, 2), "stand_alone"),
+    "SASA-R50": ((3, 4, 6, 3), "stand_alone"),
+    "Local1D-R50": ((3, 4, 6, 3), "tokens"),
+    "Local2D-R50": ((3, 4, 6, 3), "tokens"),
+    "Sparse-R50": ((3, 4, 6, 3), "tokens"),
+    "AACN-R50": ((3, 4, 6, 3), "augmented"),
+    "SE-R50": ((3, 4, 6, 3), "convolution"),
+    "Full-R20/2": ((6,), "full"),
+}
 # width D, MLP width M, layers L: table 1 of the paper; Ti and S: AugReg, table 1.
 SIZES = {
     "Ti": (192, 768, 12),
@@ -162,6 +178,37 @@ def axial_resnet_by_formula(name, classes=1000, heads=8, sides=(56, 28, 14, 7)):
     return count + (channels * classes + classes if classes else 0)
 
 
+def middle_by_formula(kind, inside, side):
+    """Parameters between the two convolutions 1 x 1 of a unit, on a map of `side x side`."""
+    if kind == "stand_alone":  # q, k, v, and 7 + 7 embeddings of half a head each
+        return 3 * inside**2 + 14 * inside // 2
+    if kind in ("tokens", "full"):  # q, k, v and output with biases; a number per head and offset
+        return 4 * (inside**2 + inside) + (2 * 8 * (2 * side - 1) if kind == "full" else 0)
+    if kind == "augmented":  # 0.2 of the channels for keys, at least 20 of each head
+        size, values = max(inside // 5 // 8, 20), max(round(inside / 10 / 8), 1) * 8
+        projections = (inside + 1) * (16 * size + values) + (values + 1) * values
+        return 9 * inside * (inside - values) + projections + 2 * (2 * side - 1) * size
+    return 9 * inside**2
+
+
+def comparison_by_formula(name):
+    """Differences to the plain ResNet of the same units, at 224 pixels (32 for 2 x 2 patches)."""
+    stage_depths, kind = COMPARISONS[name]
+    channels, count = residual_by_formula(stage_depths, 64, pre_activation=True)
+    if kind == "full":
+        count -= (7 * 7 - 2 * 2) * 3 * 64
+    for stage, number in enumerate(stage_depths):
+        inside = 64 * 2**stage
+        side = 16 if kind == "full" else 56 // 2**stage
+        for _ in range(number):
+            if not (kind == "augmented" and stage == 0):
+                count += middle_by_formula(kind, inside, side) - 9 * inside**2
+            if name == "SE-R50":
+                outside = 4 * inside
+                count += 2 * outside * outside // 16 + outside // 16 + outside
+    return count + 2 * channels + channels * 1000 + 1000
+
+
 def counted(name, **fields):
     """Trainable numbers: the moving averages of BatchNorm are not parameters."""
     with tiny.unallocated():
@@ -197,7 +244,7 @@ def columns(name):
 def test_every_model_has_a_count():
     """A new model name must be added to the tables of this module."""
     counted_names = [*NAMES, *AXIAL, *HYBRIDS, *PUBLISHED_BIT, *PUBLISHED_AXIAL_RESNET]
-    assert sorted(vit_tf.list_models()) == sorted(counted_names)
+    assert sorted(vit_tf.list_models()) == sorted([*counted_names, *COMPARISONS])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -257,6 +304,19 @@ def test_published_counts_of_axial_resnets(name):
     assert counted(name) == PUBLISHED_AXIAL_RESNET[name]
     headless = get_variant(name).replace(num_classes=0)
     assert cost.parameters(headless) == axial_resnet_by_formula(name, classes=0)
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_counts_of_comparisons(name):
+    assert counted(name) == comparison_by_formula(name)
+
+
+def test_published_counts_of_comparisons():
+    """The normalisation of the published models has as many parameters."""
+    for name, millions in PUBLISHED_COMPARISONS.items():
+        assert comparison_by_formula(name) / 1e6 == pytest.approx(millions, abs=0.1)
+    added = comparison_by_formula("SE-R50") - PUBLISHED_BIT["BiT-R50x1"][1]
+    assert added == PUBLISHED_SQUEEZE_EXCITE
 
 
 @pytest.mark.parametrize("name", PUBLISHED_GAP)

@@ -8,6 +8,8 @@ import dataclasses
 import operator
 
 FLOAT32 = 4
+# Numbers that the compiled attention keeps per row of weights, to compute the row again.
+SOFTMAX_STATISTICS = 2
 
 
 @dataclasses.dataclass(frozen=True)

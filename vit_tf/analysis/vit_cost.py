@@ -4,11 +4,17 @@
 """
 
 from vit_tf.analysis import resnet_cost
-from vit_tf.analysis.layer_costs import FLOAT32, Cost, also_float32, dense, head, layer_norm
+from vit_tf.analysis.layer_costs import (
+    FLOAT32,
+    SOFTMAX_STATISTICS,
+    Cost,
+    also_float32,
+    dense,
+    head,
+    layer_norm,
+)
 from vit_tf.config import ViTConfig
 
-# Numbers that the compiled attention keeps per row of weights, to compute the row again.
-_SOFTMAX_STATISTICS = 2
 # Tensors of the MLP's hidden width that the gradients of an activation and of the next layer read.
 # Activations consist of several TensorFlow operations, and each operation keeps its inputs.
 _ACTIVATION_TENSORS = {"gelu_tanh": 6, "gelu_erf": 4}
@@ -92,7 +98,7 @@ def _block(config, tokens, keys, size, fused):
     norm = layer_norm(width, tokens, size)
     # q | k | v (packed or split) and the result; then the weights or their statistics.
     attention, weights = 4 * stream * size, config.heads * tokens * keys
-    statistics = _SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
+    statistics = SOFTMAX_STATISTICS * FLOAT32 * config.heads * tokens
     softmax = weights * also_float32(size)
     if config.attention_dropout:
         kept = weights * (FLOAT32 + size + 1)

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from vit_tf.config.checks import check_float, check_int, height_width
+from vit_tf.config.checks import check_choice, check_float, check_int, height_width
 from vit_tf.config.model_config import Config, ModelConfig
+from vit_tf.config.spatial import PATCH, SPATIAL
 
 # Every ResNet here normalises groups of channels: 32 groups, whatever the width.
 GROUPS = 32
@@ -32,6 +33,11 @@ class _ResNetFields:
         """Residual units of each stage and the width factor, as text."""
         units = " + ".join(map(str, self.stage_depths)) or "no"
         return f"{units} residual units, width factor {self.width:g}"
+
+    def unit_fields(self, stage) -> dict:
+        """Arguments of the units of a stage that only some networks have."""
+        del stage
+        return {}
 
     def _check_resnet_fields(self):
         """Checks the fields, and makes `stage_depths` a tuple."""
@@ -102,6 +108,9 @@ class StemConfig(_ResNetFields, Config):
 class ResNetConfig(_ResNetFields, ModelConfig):
     """The paper's "ResNet (BiT)" (docs/paper.md C.2): pre-activation, GroupNorm.
 
+    With `spatial` or `squeeze_excite`, the same network with a layer of related work
+    (docs/paper.md C.4).
+
     Attributes:
         stage_depths: residual units of each stage. All stages but the first halve the sides.
         width: multiplies the channels: 64 in the root, 256 * 2^i after stage i.
@@ -111,6 +120,11 @@ class ResNetConfig(_ResNetFields, ModelConfig):
         group_norm_epsilon: added to the variance in every GroupNorm.
         variance_epsilon: added to the variance in the standardisation of kernels.
         deviation_epsilon: added to the standard deviation in the standardisation of kernels.
+        spatial: what each unit has between its two 1 x 1 convolutions: a 3 x 3 "convolution",
+            attention that is "local_1d", "local_2d", "stand_alone", "sparse" or "full", or an
+            "augmented" convolution. "augmented" leaves the first stage as it is; "full" also has a
+            root of 2 x 2 patches.
+        squeeze_excite: whether squeeze-and-excitation scales the result of each unit.
 
     Raises:
         ValueError: for a value that is out of range.
@@ -118,7 +132,12 @@ class ResNetConfig(_ResNetFields, ModelConfig):
     """
 
     family: ClassVar[str] = "resnet"
-    size_fields: ClassVar[tuple[str, ...]] = ("stage_depths", "width")
+    size_fields: ClassVar[tuple[str, ...]] = (
+        "stage_depths",
+        "width",
+        "spatial",
+        "squeeze_excite",
+    )
 
     stage_depths: tuple[int, ...]
     width: float = 1.0
@@ -128,6 +147,8 @@ class ResNetConfig(_ResNetFields, ModelConfig):
     group_norm_epsilon: float = 1e-5
     variance_epsilon: float = 1e-10
     deviation_epsilon: float = 0.0
+    spatial: str = "convolution"
+    squeeze_excite: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
@@ -136,7 +157,38 @@ class ResNetConfig(_ResNetFields, ModelConfig):
             raise ValueError("stage_depths must name at least one stage. Received: ().")
         check_int("num_classes", self.num_classes, minimum=0)
         check_float("head_bias", self.head_bias)
+        check_choice("spatial", self.spatial, SPATIAL)
+        if not isinstance(self.squeeze_excite, bool):
+            raise TypeError(
+                f"squeeze_excite must be true or false. Received: {self.squeeze_excite!r}."
+            )
+        if self.spatial == "augmented" and len(self.stage_depths) == 1:
+            raise ValueError(
+                "spatial='augmented' changes the stages after the first. Received: stage_depths="
+                f"{self.stage_depths}; add a stage."
+            )
+        if self.has_patch_root and min(self.image_size) < PATCH:
+            raise ValueError(
+                f"spatial='full' reads patches of {PATCH} x {PATCH} pixels. Received: image_size="
+                f"{self.image_size}."
+            )
+
+    @property
+    def has_patch_root(self) -> bool:
+        """Whether the root is a linear map of patches, instead of a convolution and a maximum."""
+        return self.spatial == "full"
+
+    def spatial_of(self, stage) -> str:
+        """The value of `spatial` that holds for a stage; stages are numbered from 0."""
+        return "convolution" if self.spatial == "augmented" and stage == 0 else self.spatial
+
+    def unit_fields(self, stage) -> dict:
+        """See the base class."""
+        return {"spatial": self.spatial_of(stage), "squeeze_excite": self.squeeze_excite}
 
     def summary(self) -> str:
         """One line of text that describes the model."""
-        return f"{self.units_summary()} on {self.image_size[0]} x {self.image_size[1]}"
+        parts = [self.units_summary(), *([self.spatial] if self.spatial != "convolution" else [])]
+        if self.squeeze_excite:
+            parts.append("squeeze-and-excitation")
+        return f"{', '.join(parts)} on {self.image_size[0]} x {self.image_size[1]}"

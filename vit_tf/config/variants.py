@@ -63,6 +63,19 @@ _AXIAL_RESNETS = {
     "50L": ((3, 4, 6, 3), 1.0),
 }
 
+# name -> stage depths (Ramachandran et al., 2019, for 26 and 38) and fields; see docs/paper.md C.4.
+_COMPARISONS = {
+    "SASA-R26": ((1, 2, 4, 1), {"spatial": "stand_alone"}),
+    "SASA-R38": ((2, 3, 5, 2), {"spatial": "stand_alone"}),
+    "SASA-R50": ((3, 4, 6, 3), {"spatial": "stand_alone"}),
+    "Local1D-R50": ((3, 4, 6, 3), {"spatial": "local_1d"}),
+    "Local2D-R50": ((3, 4, 6, 3), {"spatial": "local_2d"}),
+    "Sparse-R50": ((3, 4, 6, 3), {"spatial": "sparse"}),
+    "AACN-R50": ((3, 4, 6, 3), {"spatial": "augmented"}),
+    "SE-R50": ((3, 4, 6, 3), {"squeeze_excite": True}),
+    "Full-R20/2": ((6,), {"spatial": "full", "image_size": (32, 32)}),
+}
+
 VARIANTS: Mapping[str, ModelConfig] = (
     {f"ViT-{size}/{patch}": _vit(size, patch) for size in _SIZES for patch in (8, 14, 16, 32)}
     | {
@@ -82,6 +95,10 @@ VARIANTS: Mapping[str, ModelConfig] = (
     | {
         f"AxialResNet-{name}": AxialResNetConfig(stage_depths=depths, width=width)
         for name, (depths, width) in _AXIAL_RESNETS.items()
+    }
+    | {
+        name: ResNetConfig(stage_depths=depths, **fields)
+        for name, (depths, fields) in _COMPARISONS.items()
     }
 )
 

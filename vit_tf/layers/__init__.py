@@ -3,6 +3,15 @@
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.axial_resnet import AxialResidualUnit, PositionSensitiveAttention
 from vit_tf.layers.batch_norm import BatchNorm, BatchStatistics
+from vit_tf.layers.comparison import (
+    AugmentedConvolution,
+    FullAttention,
+    LocalAttention1D,
+    LocalAttention2D,
+    SparseAttention,
+    SqueezeExcite,
+    StandAloneAttention,
+)
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
 from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
 from vit_tf.layers.encoder import EncoderBlock, MlpBlock
@@ -21,6 +30,7 @@ from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem
 from vit_tf.layers.standardized_conv import StandardizedConv, StandardizedKernels
 
 __all__ = [
+    "AugmentedConvolution",
     "AxialResidualUnit",
     "BatchNorm",
     "BatchStatistics",
@@ -29,7 +39,10 @@ __all__ = [
     "Dropout",
     "EncoderBlock",
     "FactorizedPositions",
+    "FullAttention",
     "GroupNorm",
+    "LocalAttention1D",
+    "LocalAttention2D",
     "MapPooling",
     "MlpBlock",
     "MultiHeadAttention",
@@ -43,6 +56,9 @@ __all__ = [
     "RelativePositions",
     "ResNetStem",
     "SinCosPositions",
+    "SparseAttention",
+    "SqueezeExcite",
+    "StandAloneAttention",
     "StandardizedConv",
     "StandardizedKernels",
     "StochasticDepth",

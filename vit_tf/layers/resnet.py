@@ -8,7 +8,10 @@ import keras
 import tensorflow as tf
 
 from vit_tf.config import StemConfig
+from vit_tf.config.spatial import QUADRATIC, REDUCTION
 from vit_tf.images.value_range import OFFSET, SCALE
+from vit_tf.layers.comparison import SqueezeExcite
+from vit_tf.layers.comparison.kinds import spatial_layer
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.standardized_conv import StandardizedConv
 
@@ -125,8 +128,35 @@ class PreActivationUnit(_ResidualUnit):
     If the channels or the sides change, the shortcut is a projection of the output of the first
     ReLU. Sides are padded with one zero before and after, not by TensorFlow's SAME rule.
 
-    Args and shapes: see `BottleneckUnit`.
+    With another `spatial`, a layer of that kind takes the place of the 3 x 3 convolution. Strides
+    above 1 are then the mean over windows of `strides x strides` pixels, after the layer or, for
+    layers of quadratic cost, before it (docs/paper.md C.4).
+
+    Args:
+        filters, strides, group_norm_epsilon, variance_epsilon, deviation_epsilon: see
+            `BottleneckUnit`.
+        spatial: see `ResNetConfig`.
+        squeeze_excite: whether squeeze-and-excitation scales the result of the last convolution.
+
+    Shapes: see `BottleneckUnit`.
     """
+
+    def __init__(
+        self,
+        filters,
+        strides,
+        group_norm_epsilon,
+        variance_epsilon,
+        deviation_epsilon,
+        spatial="convolution",
+        squeeze_excite=False,
+        **kwargs,
+    ):
+        super().__init__(
+            filters, strides, group_norm_epsilon, variance_epsilon, deviation_epsilon, **kwargs
+        )
+        self.spatial = spatial
+        self.squeeze_excite = squeeze_excite
 
     def build(self, input_shape):
         inside, outside = self.filters, 4 * self.filters
@@ -134,29 +164,61 @@ class PreActivationUnit(_ResidualUnit):
         self.gn_a = self._norm("gn_a")
         self.conv_a = self._conv("conv_a", inside, 1, 1, 0)
         self.gn_b = self._norm("gn_b")
-        self.conv_b = self._conv("conv_b", inside, 3, self.strides, 1)
+        self.conv_b = self.spatial_b = self.scale = self.proj = None
+        is_pooled = self.spatial in QUADRATIC
+        sides = (self.compute_output_shape(input_shape) if is_pooled else input_shape)[1:3]
+        if self.spatial == "convolution":
+            middle = self.conv_b = self._conv("conv_b", inside, 3, self.strides, 1)
+        else:
+            middle = self.spatial_b = spatial_layer(
+                self.spatial,
+                inside,
+                sides,
+                standardization(self),
+                name=self.spatial,
+                dtype=self.dtype_policy,
+            )
         self.gn_c = self._norm("gn_c")
         self.conv_c = self._conv("conv_c", outside, 1, 1, 0)
-        self.proj = None
         for layer in (self.gn_a, self.conv_a):
             layer.build(input_shape)
-        for layer in (self.gn_b, self.conv_b, self.gn_c, self.conv_c):
+        self.gn_b.build(narrow)
+        middle.build((None, *sides, inside))
+        for layer in (self.gn_c, self.conv_c):
             layer.build(narrow)
+        if self.squeeze_excite:
+            self.scale = SqueezeExcite(REDUCTION, name="squeeze_excite", dtype=self.dtype_policy)
+            self.scale.build((None, None, None, outside))
         if input_shape[-1] != outside or self.strides != 1:
             self.proj = self._conv("proj", outside, 1, self.strides, 0)
             self.proj.build(input_shape)
 
     def standardized_convs(self):
         """See `BottleneckUnit`."""
-        convs = [self.conv_a, self.conv_b, self.conv_c]
+        middle = [self.conv_b] if self.conv_b else self.spatial_b.standardized_convs()
+        convs = [self.conv_a, *middle, self.conv_c]
         return convs if self.proj is None else [*convs, self.proj]
 
     def call(self, inputs):
         x = tf.nn.relu(self.gn_a(inputs))
         shortcut = inputs if self.proj is None else self.proj(x)
-        x = self.conv_a(x)
-        x = self.conv_b(tf.nn.relu(self.gn_b(x)))
-        return self.conv_c(tf.nn.relu(self.gn_c(x))) + shortcut
+        x = tf.nn.relu(self.gn_b(self.conv_a(x)))
+        x = self.conv_b(x) if self.conv_b else self._replace_conv_b(x)
+        x = self.conv_c(tf.nn.relu(self.gn_c(x)))
+        return (self.scale(x) if self.scale else x) + shortcut
+
+    def _replace_conv_b(self, x):
+        if self.strides == 1:
+            return self.spatial_b(x)
+        if self.spatial in QUADRATIC:
+            return self.spatial_b(tf.nn.avg_pool2d(x, self.strides, self.strides, "SAME"))
+        return tf.nn.avg_pool2d(self.spatial_b(x), self.strides, self.strides, "SAME")
+
+    def get_config(self):
+        return super().get_config() | {
+            "spatial": self.spatial,
+            "squeeze_excite": self.squeeze_excite,
+        }
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
@@ -235,6 +297,7 @@ def residual_units(unit, config, **kwargs):
             group_norm_epsilon=config.group_norm_epsilon,
             name=f"block{stage + 1}_unit{index + 1}",
             **standardization(config),
+            **config.unit_fields(stage),
             **kwargs,
         )
         for stage, count in enumerate(config.stage_depths)

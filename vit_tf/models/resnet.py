@@ -3,6 +3,7 @@
 import keras
 
 from vit_tf.config import ResNetConfig
+from vit_tf.config.spatial import PATCH
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.resnet import (
     PreActivationUnit,
@@ -38,11 +39,12 @@ class ResNet(ImageModel):
         super().__init__(name=name, **kwargs)
         self.config = config = ResNetConfig.coerce(config)
         policy = {"dtype": self.dtype_policy}
+        kernel_size, padding = (PATCH, 0) if config.has_patch_root else (7, 3)
         self.root = StandardizedConv(
             config.root_channels,
-            kernel_size=7,
+            kernel_size,
             strides=2,
-            padding=3,
+            padding=padding,
             name="root",
             **standardization(config),
             **policy,
@@ -55,7 +57,9 @@ class ResNet(ImageModel):
 
     def build(self, input_shape):
         self.root.build(input_shape)
-        shape = (None, None, None, self.root.filters)
+        shape = self.root.compute_output_shape(input_shape)
+        if not self.config.has_patch_root:
+            shape = (None, *(-(-side // 2) for side in shape[1:3]), shape[-1])
         for unit in self.unit_layers:
             unit.build(shape)
             shape = unit.compute_output_shape(shape)
@@ -78,9 +82,10 @@ class ResNet(ImageModel):
         del training
         check_images(self, images)
         x = self.root(rescale_uint8(images, self.compute_dtype))
-        # Padding with zeros, not minus infinity: the published weights were trained with zeros.
-        x = keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
-        x = keras.ops.max_pool(x, 3, 2, data_format="channels_last")
+        if not self.config.has_patch_root:
+            # Padding with zeros, not minus infinity: the published weights were trained with zeros.
+            x = keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+            x = keras.ops.max_pool(x, 3, 2, data_format="channels_last")
         feature_maps, units = [], iter(self.unit_layers)
         for count in self.config.stage_depths:
             for _ in range(count):

@@ -18,6 +18,7 @@ from vit_tf.layers.encoder import gelu_erf, gelu_tanh
 TOKENS = (6, 12)
 CELLS = (2, 3, 12)
 IMAGES = (11, 14, 3)
+MAPS = (7, 5, 8)
 UNIT = {
     "filters": 32,
     "strides": 2,
@@ -45,6 +46,11 @@ AXIAL_UNIT = {"heads": 2, "strides": 2, "norm": "group", "epsilon": 1e-3, "momen
 # layer -> (for every constructor argument a value other than the default, input shape). An axis
 # changes the shape of the input, so layers with one have two cases.
 CASES = {
+    "AugmentedConvolution": (
+        {"filters": 12, "heads": 2, "key_fraction": 0.3, "value_fraction": 0.5}
+        | {"variance_epsilon": 1e-6, "deviation_epsilon": 1e-4},
+        MAPS,
+    ),
     "AxialResidualUnit": (AXIAL_UNIT | {"filters": 8}, (4, 6, 8)),
     "BatchNorm": ({"epsilon": 1e-4, "momentum": 0.8, "axis": 2, "scale": 0.5}, (5, 8, 3)),
     "BottleneckUnit": (UNIT, (7, 5, 32)),
@@ -54,7 +60,10 @@ CASES = {
     "EncoderBlock in columns": (BLOCK | {"axis": 1}, CELLS),
     "EncoderBlock with relative positions": (BLOCK | {"relative_positions": True}, TOKENS),
     "FactorizedPositions": (PLACES, TOKENS),
+    "FullAttention": ({"heads": 2}, MAPS),
     "GroupNorm": ({"groups": 4, "epsilon": 1e-4, "scale": 0.5, "axis": 2}, (5, 8, 3)),
+    "LocalAttention1D": ({"heads": 2, "block": 6}, MAPS),
+    "LocalAttention2D": ({"heads": 2, "block": (3, 4), "reach": (1, 2)}, MAPS),
     "MapPooling": (
         {"heads": 3, "mlp_size": 20, "activation": "gelu_erf", "epsilon": 1e-3},
         TOKENS,
@@ -78,7 +87,10 @@ CASES = {
     "RelativeLogits": ({"heads": 3}, TOKENS),
     "RelativePositions": (PLACES, TOKENS),
     "PositionSensitiveAttention": (AXIAL_UNIT | {"filters": 8, "axis": 2}, (4, 6, 5)),
-    "PreActivationUnit": (UNIT | {"variance_epsilon": 1e-4}, (7, 5, 32)),
+    "PreActivationUnit": (
+        UNIT | {"variance_epsilon": 1e-4, "spatial": "sparse", "squeeze_excite": True},
+        (7, 5, 32),
+    ),
     "ResNetStem": (
         {
             "config": StemConfig(
@@ -90,6 +102,9 @@ CASES = {
         (33, 30, 3),
     ),
     "SinCosPositions": (PLACES, TOKENS),
+    "SparseAttention": ({"heads": 2, "block": 6}, MAPS),
+    "SqueezeExcite": ({"reduction": 2}, MAPS),
+    "StandAloneAttention": ({"heads": 2, "kernel_size": 3}, MAPS),
     "StandardizedConv": (
         {"filters": 6, "kernel_size": 3, "strides": 2, "padding": 1}
         | {"variance_epsilon": 1e-6, "deviation_epsilon": 1e-4},
@@ -280,11 +295,14 @@ def test_every_variable_gets_a_gradient(name):
         assert np.abs(gradient).max() > 0 or variable.path.endswith(CANCELLED), variable.path
     counts = {"ClassToken": 1, "PositionEmbedding": 1, "PatchEmbedding": 2, "MlpBlock": 4}
     counts |= {"MultiHeadAttention": 4, "EncoderBlock": 12, "Dropout": 0, "StochasticDepth": 0}
-    counts |= {"BottleneckUnit": 12, "PreActivationUnit": 10, "GroupNorm": 2, "MapPooling": 11}
+    counts |= {"BottleneckUnit": 12, "PreActivationUnit": 17, "GroupNorm": 2, "MapPooling": 11}
     counts |= {"AxialResidualUnit": 25, "BatchNorm": 2, "PositionSensitiveAttention": 8}
     counts |= {"StandardizedConv": 1, "ResNetStem": 27, "SinCosPositions": 0, "NoPositions": 0}
     counts |= {"FactorizedPositions": 3}
     counts |= {"RelativeLogits": 1, "RelativePositions": 0}
+    counts |= {"AugmentedConvolution": 7, "FullAttention": 6, "LocalAttention1D": 4}
+    counts |= {"LocalAttention2D": 4, "SparseAttention": 4, "SqueezeExcite": 4}
+    counts |= {"StandAloneAttention": 3}
     relative = int(CASES[name][0].get("relative_positions", False))
     assert len(layer.trainable_variables) == counts[class_of(name).__name__] + relative
 

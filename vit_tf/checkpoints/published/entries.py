@@ -81,6 +81,15 @@ def layer_entries(layer, prefix, names=("kernel", "bias")) -> list[Entry]:
     return [reshaped(variable, f"{prefix}/{name}", variable.shape) for name, variable in variables]
 
 
+def variable_entries(layer, prefix) -> list[Entry]:
+    """All variables of a layer, at their paths from the layer's own name on."""
+    start = len(layer.path) - len(layer.name)
+    return [
+        reshaped(variable, f"{prefix}/{variable.path[start:]}", variable.shape)
+        for variable in layer.variables
+    ]
+
+
 def kernel(layer, prefix) -> Entry:
     """The kernel of a layer without bias."""
     return layer_entries(layer, prefix, ("kernel",))[0]

@@ -1,14 +1,22 @@
-"""The published layout of BiT ResNets (docs/paper.md B.4).
+"""The published layout of BiT ResNets (docs/paper.md B.4), and of those with other layers inside.
 
-The docstring of the package describes each function.
+No files with the layers that take the place of a convolution were published; their arrays have the
+paths of our variables. The docstring of the package describes each function.
 """
 
 import re
 
 from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.published.entries import Entry, kernel, layer_entries, reshaped
+from vit_tf.checkpoints.published.entries import (
+    Entry,
+    kernel,
+    layer_entries,
+    reshaped,
+    variable_entries,
+)
 from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
 from vit_tf.config import ResNetConfig
+from vit_tf.config.spatial import PATCH, SPATIAL
 
 HEAD_PREFIXES = ("resnet/head/",)
 OPTIONAL_KEYS = ()
@@ -23,18 +31,24 @@ def canonical_names(names) -> dict[str, str] | None:
 
 
 def config_from_shapes(shapes, path, grid=None) -> ResNetConfig:
-    """The configuration, for images of 224 x 224; `grid` is not used: a ResNet reads any size.
+    """The configuration, for images of 224 x 224; `grid` is not used: most ResNets read any size.
+
+    The tables of "augmented" and "full" belong to one size of image, which the arrays do not show.
 
     Raises:
         ValueError: if vit_tf does not support a model with these arrays.
     """
+    found = [kind for kind in SPATIAL if any(f"/b/{kind}/" in key for key in shapes)]
+    spatial = found[0] if found else "convolution"
     num_classes = 0
     if f"{_HEAD}/bias" in shapes:
         (num_classes,) = shape_of(shapes, f"{_HEAD}/bias", 1, path)
     return build_config(
         ResNetConfig,
         path,
-        width=width_factor(shapes, ROOT, path),
+        width=width_factor(shapes, ROOT, path, PATCH if spatial == "full" else 7),
+        spatial=spatial,
+        squeeze_excite=any("/squeeze_excite/" in key for key in shapes),
         stage_depths=stage_depths(shapes, r"resnet/block(\d+)/unit(\d+)/", path),
         num_classes=num_classes,
     )
@@ -42,7 +56,8 @@ def config_from_shapes(shapes, path, grid=None) -> ResNetConfig:
 
 def array_fields(config) -> dict:
     """The fields that the arrays of a model show."""
-    return {name: getattr(config, name) for name in ("num_classes", "stage_depths", "width")}
+    names = ("num_classes", "stage_depths", "width", "spatial", "squeeze_excite")
+    return {name: getattr(config, name) for name in names}
 
 
 def trained_fields(config) -> dict:
@@ -61,7 +76,10 @@ def entries(model) -> list[Entry]:
         for part in "abc":
             conv, norm = getattr(unit, f"conv_{part}"), getattr(unit, f"gn_{part}")
             found += layer_entries(norm, f"{prefix}/{part}/group_norm", names)
-            found.append(kernel(conv, f"{prefix}/{part}/standardized_conv2d"))
+            if conv is not None:
+                found.append(kernel(conv, f"{prefix}/{part}/standardized_conv2d"))
+        for layer, place in ((unit.spatial_b, f"{prefix}/b"), (unit.scale, prefix)):
+            found += [] if layer is None else variable_entries(layer, place)
         if unit.proj is not None:
             found.append(kernel(unit.proj, f"{prefix}/a/proj/standardized_conv2d"))
     found += layer_entries(model.norm, "resnet/group_norm", names)

@@ -30,9 +30,9 @@ def stage_depths(shapes, pattern, path) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def width_factor(shapes, key, path) -> float:
-    """The width factor, from the shape of the root convolution."""
+def width_factor(shapes, key, path, side=7) -> float:
+    """The width factor, from the shape of the root convolution with kernels of `side` pixels."""
     shape = shape_of(shapes, key, 4, path)
-    if shape[:3] != (7, 7, 3):
-        raise ValueError(f"{path}: {key} must be (7, 7, 3, 64 w). Received: {shape}.")
+    if shape[:3] != (side, side, 3):
+        raise ValueError(f"{path}: {key} must be ({side}, {side}, 3, 64 w). Received: {shape}.")
     return shape[3] / 64

@@ -7,6 +7,7 @@ from vit_tf.checkpoints.safetensors.rules import ReadPlan, WritePlan, convolutio
 from vit_tf.checkpoints.safetensors.timm import residual
 from vit_tf.checkpoints.safetensors.timm.config_json import (
     INEXPRESSIBLE_TENSORS,
+    cannot,
     pretrained_json,
     read_config_json,
 )
@@ -74,6 +75,11 @@ def write(config, preprocessing) -> WritePlan:
         ValueError: if the layout cannot express the model; the message states why.
     """
     notes, custom = [], "resnetv2_custom_bit"
+    if config.spatial != "convolution" or config.squeeze_excite:
+        raise cannot(
+            "timm's BiT ResNets have plain convolutions, here "
+            f"spatial={config.spatial!r} and squeeze_excite={config.squeeze_excite}"
+        )
     residual.check_writable(config)
     architecture = _RESNETS.get((config.stage_depths, config.width), custom)
     if architecture == custom:

@@ -1,0 +1,37 @@
+"""The base class of the layers that take the place of a 3 x 3 convolution."""
+
+import keras
+
+
+class SpatialLayer(keras.layers.Layer):
+    """A layer from `[B, H, W, C]` to a map of the same sides, `[B, H, W, C]` unless it says else.
+
+    A residual unit has one in place of its 3 x 3 convolution.
+    """
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def standardized_convs(self):
+        """The `StandardizedConv` layers inside; see `StandardizedKernels`."""
+        return []
+
+
+def check_heads(channels, heads):
+    """Raises `ValueError` unless `heads` divides `channels`."""
+    if channels % heads:
+        raise ValueError(f"{channels} channels are not a multiple of heads={heads}.")
+
+
+def known_sides(sides, name):
+    """(height, width) of the maps that a layer of this name is built for.
+
+    Raises:
+        ValueError: if they are unknown.
+    """
+    if None in sides:
+        raise ValueError(
+            f"The layer {name} is made for maps of one size. Received: {tuple(sides)}. Build it "
+            "with known sides."
+        )
+    return tuple(sides)
