@@ -152,7 +152,8 @@ class Train:
         ema_decay: decay of the moving (Polyak) average of the weights, 0.9999 in the paper; none
             keeps no average. With an average, evaluations during training use it, and the run also
             writes ema.npz.
-        loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss).
+        loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss), which
+            data with lists of labels need.
         label_smoothing: probability moved from the true class to the uniform distribution.
         log_every: steps between progress lines.
         eval_every: steps between evaluations; 0 evaluates at the end only.
@@ -160,7 +161,8 @@ class Train:
         keep_last: how many of the newest checkpoints are kept.
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
-        keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best.
+        keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best:
+            with the highest accuracy, or in multi-label data mean average precision.
         non_finite: what happens at a loss or gradient that is not finite. "stop": the run ends;
             "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
             restores the newest checkpoint and continues with the data after the failed step, at
