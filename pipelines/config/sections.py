@@ -95,6 +95,9 @@ class Optimizer:
         epsilon: of adamw, added to the root of the bias-corrected mean of the squared gradients.
         clip_norm: gradients with a larger global norm, after the sum over replicas, are scaled down
             to this norm; none turns clipping off.
+        freeze: patterns of layers and variables that keep their values, such as
+            patch_embedding,block_0,*/bias; `*` stands for any characters. Frozen variables have no
+            gradient, weight decay or optimizer state.
     """
 
     name: str = "adamw"
@@ -106,6 +109,7 @@ class Optimizer:
     beta_2: float = 0.999
     epsilon: float = 1e-8
     clip_norm: float | None = 1.0
+    freeze: tuple[str, ...] = ()
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)

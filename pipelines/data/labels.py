@@ -53,16 +53,13 @@ class RaggedLabels:
         rows = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         wrong = (self.values < 0) | (self.values >= num_classes)
         if wrong.any():
-            first = np.argmax(wrong)
-            limit = f"Expected 0 .. {num_classes - 1}"
-            return int(rows[first]), f"has the label {self.values[first]}. {limit}"
+            first, fix = np.argmax(wrong), f". Expected 0 .. {num_classes - 1}"
+            return int(rows[first]), f"has the label {self.values[first]}{fix}"
         order = np.lexsort((self.values, rows))
         twice = (np.diff(rows[order]) == 0) & (np.diff(self.values[order]) == 0)
         if twice.any():
-            first = order[np.argmax(twice)]
-            return int(
-                rows[first]
-            ), f"has the label {self.values[first]} twice. Expected every label once"
+            first, fix = order[np.argmax(twice)], " twice. Expected every label once"
+            return int(rows[first]), f"has the label {self.values[first]}{fix}"
         return None
 
 

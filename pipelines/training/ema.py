@@ -1,6 +1,7 @@
 """Exponential moving average of the weights."""
 
 import contextlib
+import itertools
 
 import tensorflow as tf
 
@@ -14,7 +15,7 @@ class ExponentialMovingAverage:
     average; checkpoints store `state`.
 
     Args:
-        variables: Keras variables.
+        variables: Keras variables. The averages of those that are not trainable stay as they are.
         decay: 0.9999 in the paper.
     """
 
@@ -27,6 +28,7 @@ class ExponentialMovingAverage:
             for weight, variable in zip(variables, self._variables, strict=True)
         }
         self._averages = list(self.state.by_path.values())
+        self._trained = [weight.trainable for weight in variables]
 
     def initialize(self):
         """Sets the averages to the current weights."""
@@ -42,7 +44,8 @@ class ExponentialMovingAverage:
         update_on_all_replicas(self._update_all, condition)
 
     def _update_all(self, extended):
-        for average, variable in zip(self._averages, self._variables, strict=True):
+        pairs = zip(self._averages, self._variables, strict=True)
+        for average, variable in itertools.compress(pairs, self._trained):
             extended.update(average, self._update, args=(variable,), group=False)
 
     def _update(self, average, variable):

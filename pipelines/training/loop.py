@@ -31,6 +31,7 @@ from pipelines.runs.workdir import Workdir
 from pipelines.tasks.losses import check_loss, cross_entropy
 from pipelines.tasks.metrics import main_metric
 from pipelines.training.ema import ExponentialMovingAverage
+from pipelines.training.freezing import freeze
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimizers import make_optimizer
 from pipelines.training.schedules import LINEAR_END, make_schedule
@@ -191,13 +192,16 @@ def build_trainer(experiment, model_config, strategy):
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
         variables, ema = model.trainable_variables, None
-        optimizer = make_optimizer(experiment.optimizer, schedule, variables)
+        frozen = freeze(model, experiment.optimizer.freeze)
+        optimizer = make_optimizer(experiment.optimizer, schedule, model.trainable_variables)
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(variables, settings.ema_decay)
     say(
         f"{experiment.model.name} with {model_config.summary()}: {model.count_params():,} "
         f"parameters, {describe(strategy)}"
     )
+    if experiment.optimizer.freeze:
+        say(frozen)
     for note in size_notes(model_config, "model."):
         say(note)
     step_settings = StepSettings(
