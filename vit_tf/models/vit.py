@@ -124,6 +124,13 @@ class VisionTransformer(ImageModel):
         """All `StandardizedConv` layers, which the stem has; see `StandardizedKernels`."""
         return [] if self.stem is None else self.stem.standardized_convs()
 
+    def stem_outputs(self):
+        """See `ImageModel.stem_outputs`."""
+        if self.stem is None:
+            return {}
+        units = self.stem.unit_outputs(self.input)
+        return units | {"stem": list(units.values())[-1]} if units else {}
+
     def call(self, images, training=False):
         # The same as encode(embed(images)), with class token and positions fused into the op.
         tokens = self.patch_embedding(
