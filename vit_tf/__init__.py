@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vit_tf import analysis, config, cost, layers, models, weights
     from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
     from vit_tf.create import create_model, list_models
+    from vit_tf.features import feature_model
     from vit_tf.preprocessing import Preprocessing
     from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
 
@@ -27,6 +28,7 @@ __all__ = [
     "config",
     "cost",
     "create_model",
+    "feature_model",
     "layers",
     "list_models",
     "load_npz",
@@ -46,6 +48,7 @@ _MODULES = {
     "StemConfig": "vit_tf.config",
     "ViTConfig": "vit_tf.config",
     "create_model": "vit_tf.create",
+    "feature_model": "vit_tf.features",
     "list_models": "vit_tf.create",
     "load_npz": "vit_tf.weights",
     "load_safetensors": "vit_tf.weights",

@@ -68,7 +68,9 @@ def parse(path, text, kind):
 
 def _parse_tuple(text, kind):
     (element, *rest), length = typing.get_args(kind), len(typing.get_args(kind))
-    values = [element(part) for part in text.strip("()[]").split(",") if part.strip()]
+    # In a text, brackets are part of a pattern.
+    text = text if element is str else text.strip("()[]")
+    values = [element(part.strip()) for part in text.split(",") if part.strip()]
     if rest == [...]:
         return values
     if element is int and len(values) == 1:

@@ -95,6 +95,9 @@ class Optimizer:
         epsilon: of adamw, added to the root of the bias-corrected mean of the squared gradients.
         clip_norm: gradients with a larger global norm, after the sum over replicas, are scaled down
             to this norm; none turns clipping off.
+        freeze: patterns of layers and variables that keep their values, such as
+            patch_embedding,block_0,*/bias; `*` stands for any characters. Frozen variables have no
+            gradient, weight decay or optimizer state.
     """
 
     name: str = "adamw"
@@ -106,6 +109,7 @@ class Optimizer:
     beta_2: float = 0.999
     epsilon: float = 1e-8
     clip_norm: float | None = 1.0
+    freeze: tuple[str, ...] = ()
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
@@ -152,7 +156,8 @@ class Train:
         ema_decay: decay of the moving (Polyak) average of the weights, 0.9999 in the paper; none
             keeps no average. With an average, evaluations during training use it, and the run also
             writes ema.npz.
-        loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss).
+        loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss), which
+            data with lists of labels need.
         label_smoothing: probability moved from the true class to the uniform distribution.
         log_every: steps between progress lines.
         eval_every: steps between evaluations; 0 evaluates at the end only.
@@ -160,7 +165,8 @@ class Train:
         keep_last: how many of the newest checkpoints are kept.
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
-        keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best.
+        keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best:
+            with the highest accuracy, or in multi-label data mean average precision.
         non_finite: what happens at a loss or gradient that is not finite. "stop": the run ends;
             "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
             restores the newest checkpoint and continues with the data after the failed step, at

@@ -1,5 +1,7 @@
 """Lists the examples in a global training batch, with names that lead back to the files."""
 
+import numpy as np
+
 from pipelines.data.prefetch import read_ahead
 from pipelines.data.sharding import batch_samplers
 from pipelines.errors import UserError
@@ -20,7 +22,8 @@ def list_batch(source, sampling, step, hosts=1):
 
     Returns:
         Dict that JSON can hold: data_set, step, epoch (of the first example), batch_size, sharding,
-        hosts and examples: a list of dicts with position, id, label, class and name.
+        hosts and examples: a list of dicts with position, id, label, class and name; in multi-label
+        data, label and class are lists.
 
     Raises:
         UserError: if the data set cannot be read, `hosts` does not divide the batch, `hosts` is not
@@ -47,8 +50,7 @@ def list_batch(source, sampling, step, hosts=1):
         {
             "position": int(position - first),
             "id": int(example_id),
-            "label": int(label),
-            "class": source.labels[label],
+            **_label_and_class(source, label),
             "name": source.describe(int(example_id)),
         }
         for sampler in samplers
@@ -66,6 +68,12 @@ def list_batch(source, sampling, step, hosts=1):
     }
 
 
+def _label_and_class(source, label):
+    if source.multi_label:
+        return {"label": label.tolist(), "class": [source.labels[each] for each in label]}
+    return {"label": int(label), "class": source.labels[label]}
+
+
 def format_batch(batch):
     """Returns the result of `list_batch` as a table for a terminal."""
     files = f", files of {batch['hosts']} hosts" if batch["sharding"] == "files" else ""
@@ -75,5 +83,7 @@ def format_batch(batch):
     ]
     for example in batch["examples"]:
         place = f"{example['position']:8} {example['id']:9}"
-        lines.append(f"{place}  {example['class']} ({example['label']})  {example['name']}")
+        names, labels = (np.atleast_1d(example[key]) for key in ("class", "label"))
+        classes = ", ".join(f"{name} ({label})" for name, label in zip(names, labels, strict=True))
+        lines.append(f"{place}  {classes or 'no label'}  {example['name']}")
     return "\n".join(lines)

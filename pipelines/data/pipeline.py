@@ -10,7 +10,8 @@ A batch of one replica, with b = global batch size / replicas:
 | key | | |
 | --- | --- | --- |
 | image | float32 `[b, h, w, 3]` | in [-1, 1] |
-| label | int32 `[b]` | with MixUp or CutMix: float32 `[b, K]`, weights of the classes |
+| label | int32 `[b]` | of multi-label sources, 1 for each label of the image: float32 `[b, K]`; \
+with MixUp or CutMix, weights of the classes: float32 `[b, K]` |
 | id | int64 `[b]` | see `sources.source.DataSource`; -1 for padding |
 | position | int32 `[b]` | place in the global batch |
 | weight | float32 `[b]` | 1; 0 for padding, and for an image left out by `data.bad_images=skip` |
@@ -24,6 +25,7 @@ import tensorflow as tf
 
 from pipelines.data import stateless_random
 from pipelines.data.decoding import decode_lenient, parallel_calls
+from pipelines.data.labels import as_targets, multi_hot, padded
 from pipelines.data.prefetch import Window, read_ahead
 from pipelines.data.sharding import batch_samplers, slice_of_host
 from pipelines.data.transforms.augmentation import augment
@@ -136,8 +138,8 @@ def sample_images(source, preprocessing, seed, augmentation, count=16):
 def eval_dataset(source, *, batch_size, preprocessing, bad_images=None, input_context=None):
     """Returns the dataset with every example once, in stored order.
 
-    The last global batch is padded with black images of weight 0, label 0 and id -1, so every
-    replica gets `eval_steps(source, batch_size)` batches of the same shape.
+    The last global batch is padded with black images of weight 0, label 0 (multi-label: none) and
+    id -1, so every replica gets `eval_steps(source, batch_size)` batches of the same shape.
 
     Args, return value and errors are as for `train_dataset`.
     """
@@ -192,7 +194,7 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None, with_steps
     """
     signature = {
         "image": tf.TensorSpec([None], tf.string),
-        "label": tf.TensorSpec([None], tf.int32),
+        "label": tf.TensorSpec([None, None] if source.multi_label else [None], tf.int32),
         "id": tf.TensorSpec([None], tf.int64),
         "position": tf.TensorSpec([None], tf.int32),
         "weight": tf.TensorSpec([None], tf.float32),
@@ -210,7 +212,12 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None, with_steps
             columns = _columns(rows, batch_size, seed, mixing)
             yield {key: columns[key] for key in signature}
 
-    return tf.data.Dataset.from_generator(chunks, output_signature=signature).unbatch()
+    examples = tf.data.Dataset.from_generator(chunks, output_signature=signature).unbatch()
+    if not source.multi_label:
+        return examples
+    return examples.map(
+        lambda example: {**example, "label": multi_hot(example["label"], source.num_classes)}
+    )
 
 
 def _columns(rows, batch_size, seed, mixing):
@@ -220,7 +227,7 @@ def _columns(rows, batch_size, seed, mixing):
     seeds = [stateless_random.example_seeds(seed, step, positions[steps == step]) for step in each]
     columns = {
         "image": rows.images,
-        "label": rows.labels,
+        "label": padded(rows.labels),
         "id": rows.ids,
         "position": positions.astype(np.int32),
         "weight": np.where(rows.ids < 0, 0, 1).astype(np.float32),
@@ -264,13 +271,13 @@ def _mix(host_slice, mixing, may_be_bad, rows):
     if may_be_bad:
         # Black images are not mixed with others: neither image nor label.
         both_valid = weight * host_slice.partners(rows["weight"]) > 0
-        one_hot = tf.one_hot(label, mixing.num_classes)
+        unmixed = as_targets(label, mixing.num_classes)
         batch["image"], batch["label"] = tf.cond(
             tf.reduce_all(both_valid),
             lambda: (batch["image"], batch["label"]),
             lambda: (
                 tf.where(both_valid[:, None, None, None], batch["image"], image),
-                tf.where(both_valid[:, None], batch["label"], one_hot),
+                tf.where(both_valid[:, None], batch["label"], unmixed),
             ),
         )
     return batch

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelines.data.labels import no_labels
 from pipelines.errors import DataError
 
 # Rows yielded at a time: enough to make the cost of a call negligible, few enough to free memory in
@@ -28,7 +29,7 @@ class Rows(NamedTuple):
     """Consecutive rows of a window, padding included."""
 
     images: np.ndarray  # object [n]: bytes; None for padding
-    labels: np.ndarray  # int32 [n]; 0 for padding
+    labels: np.ndarray  # see `source.Examples`; 0 or an empty list for padding
     ids: np.ndarray  # int64 [n]; -1 for padding
     positions: np.ndarray  # int64 [n]
 
@@ -93,7 +94,8 @@ class _PendingWindow:
         self.advance(1.0)
         count = len(self._rows)
         images = np.full(count, None, object)
-        labels, ids = np.zeros(count, np.int32), np.full(count, -1, np.int64)
+        labels = no_labels(count, self._source.multi_label)
+        ids = np.full(count, -1, np.int64)
         while self._reads:
             rows, examples = self._reads.pop().result()
             images[rows], labels[rows], ids[rows] = examples

@@ -25,10 +25,11 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
         assumed: preprocessing for a file that stores none, see `model_source.open_model`.
 
     Returns:
-        Dict with examples, loss, accuracy and top_5_accuracy.
+        The dict of `Evaluator.run`.
 
     Raises:
-        UserError: if data set and model have different classes, or the model is unpooled.
+        UserError: if data set and model have different classes, the model is unpooled, or it gives
+            softmax probabilities and the data set is multi-label.
     """
     with strategy.scope():
         model, preprocessing = model_source.open_model(source, assumed=assumed)
@@ -42,6 +43,7 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
             f"({_first_labels(examples.labels)}). Choose the data set with --set data.name=..., or "
             "fine-tune the model on this one."
         )
+    losses.check_loss(examples, preprocessing.probabilities)
     # Only the result goes to stdout.
     log = functools.partial(print, file=sys.stderr, flush=True)
     left_out = BadImages(None, log) if bad_images == "skip" else None

@@ -11,10 +11,14 @@ import tensorflow as tf
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sources.source import DataSource
-from pipelines.errors import UserError
+from pipelines.errors import DataError, UserError
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
+from pipelines.tasks.average_precision import AveragePrecision, score_bytes
 from vit_tf import Preprocessing
+
+# Largest size of all scores of a multi-label data set, which an evaluation holds in memory.
+MAX_SCORE_BYTES = 8 * 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,9 @@ class EvaluationData:
         preprocessing: how images become inputs.
         batch_size: images per step over all replicas; rounded up to a multiple of their number.
         bad_images: leaves out images that cannot be read; None ends the evaluation at the first.
+
+    Raises:
+        DataError: if the scores of a multi-label data set do not fit into memory.
     """
 
     source: DataSource
@@ -33,9 +40,22 @@ class EvaluationData:
     batch_size: int
     bad_images: BadImages | None = None
 
+    def __post_init__(self):
+        source = self.source
+        size = score_bytes(source.num_examples, source.num_classes)
+        if source.multi_label and size > MAX_SCORE_BYTES:
+            raise DataError(
+                f"The scores of {source} need {size / 1e9:,.1f} GB: {source.num_examples:,} images "
+                f"of {source.num_classes:,} classes. The average precision is computed for at most "
+                f"{MAX_SCORE_BYTES / 1e9:,.1f} GB: set data.eval_split to a smaller range, such as "
+                f"{source.split.partition('[')[0]}[:10%]."
+            )
+
 
 class Evaluator(orbit.StandardEvaluator):
     """Computes metrics over a data set; every example counts once.
+
+    For multi-label data, the scores of all images are collected on this host.
 
     Args:
         model: built in `strategy.scope()`.
@@ -65,33 +85,48 @@ class Evaluator(orbit.StandardEvaluator):
         self.steps = pipeline.eval_steps(data.source, batch_size)
 
     def eval_begin(self):
-        return {}
+        source = self.data.source
+        scores = None
+        if source.multi_label:
+            scores = AveragePrecision(source.num_examples, source.num_classes)
+        return {}, scores
 
     def eval_step(self, iterator):
-        sums = self.strategy.run(self._replica_sums, args=(next(iterator),))
-        return {name: self.strategy.reduce("SUM", value, axis=None) for name, value in sums.items()}
+        sums, scored = self.strategy.run(self._replica_step, args=(next(iterator),))
+        sums = {name: self.strategy.reduce("SUM", value, axis=None) for name, value in sums.items()}
+        return sums, [self.strategy.gather(value, axis=0) for value in scored]
 
-    def _replica_sums(self, batch):
-        labels, logits = batch["label"], self.model(batch["image"], training=False)
-        return metrics.metric_sums(labels, logits, batch["weight"], self.loss(labels, logits))
+    def _replica_step(self, batch):
+        """Sums for the metrics; and labels, logits and weights, if all of them are needed."""
+        labels, weights = batch["label"], batch["weight"]
+        logits = self.model(batch["image"], training=False)
+        sums = metrics.metric_sums(labels, logits, weights, self.loss(labels, logits))
+        return sums, [labels, logits, weights] if self.data.source.multi_label else []
 
     def eval_reduce(self, state, step_outputs):
         self._compiled.set()
         if self.signals is not None:
             self.signals.check()
+        (sums, scores), (step_sums, scored) = state, step_outputs
+        if scores is not None:
+            scores.add(*(value.numpy() for value in scored))
         # Python floats: float32 cannot count single examples above 16 million.
-        sums = {name: float(value) for name, value in step_outputs.items()}
-        return {name: state.get(name, 0.0) + value for name, value in sums.items()}
+        return {x: sums.get(x, 0.0) + float(value) for x, value in step_sums.items()}, scores
 
     def eval_end(self, state):
-        if not state["examples"]:
-            raise UserError(
-                f"None of the images of {self.data.source} can be read. Is it the right data set?"
-            )
-        return metrics.metric_means(state)
+        sums, scores = state
+        for count, problem in (("examples", "can be read"), ("labelled", "has a label")):
+            if not sums.get(count, 1.0):
+                raise UserError(
+                    f"None of the images of {self.data.source} {problem}. Is it the right data set?"
+                )
+        means = metrics.metric_means(sums)
+        return means if scores is None else means | {"mean_average_precision": scores.mean()}
 
     def run(self) -> dict:
         """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy.
+
+        Multi-label: examples, loss, precision_at_1, mean_average_precision; see `tasks.metrics`.
 
         Raises:
             UserError: if an image cannot be read and is not left out; the message names it.

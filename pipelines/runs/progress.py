@@ -184,13 +184,21 @@ class Progress:
             )
         self._judged = _Timing()
 
-    def log_evaluation(self, step, means, seconds):
-        """Logs the results of an evaluation: `means` is the dict of `Evaluator.run`."""
+    def log_evaluation(self, step, means, seconds, metric):
+        """Logs the results of an evaluation.
+
+        Args:
+            step: number of finished steps.
+            means: the dict of `Evaluator.run`.
+            seconds: duration of the evaluation.
+            metric: name of the value in `means` that the log line shows beside the loss.
+        """
         values = {"step": step} | {f"eval_{name}": value for name, value in means.items()}
         self.last_evaluated = step
+        shown = f"{metric.replace('_', ' ')} {means[metric]:.2%}"
         say(
-            f"evaluation at step {step}: loss {means['loss']:.4f}  "
-            f"accuracy {means['accuracy']:.2%}  ({means['examples']} images, {seconds:.1f} s)"
+            f"evaluation at step {step}: loss {means['loss']:.4f}  {shown}  "
+            f"({means['examples']} images, {seconds:.1f} s)"
         )
         self._record(values)
 

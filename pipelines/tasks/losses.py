@@ -2,12 +2,15 @@
 
 import tensorflow as tf
 
+from pipelines.data.labels import as_targets
+from pipelines.errors import DataError
+
 
 def cross_entropy(labels, logits, loss, label_smoothing=0.0):
     """Cross-entropy of each example.
 
     Args:
-        labels: int `[b]`, or float `[b, K]` after MixUp or CutMix.
+        labels: int `[b]`, or float `[b, K]`: multi-label, or after MixUp or CutMix.
         logits: float32 `[b, K]`.
         loss: "softmax", or "sigmoid" summed over classes (Keras averages).
         label_smoothing: mass `s` moved from the targets to the uniform distribution:
@@ -20,7 +23,7 @@ def cross_entropy(labels, logits, loss, label_smoothing=0.0):
         ValueError: if `loss` is neither of them.
     """
     classes = logits.shape[-1]
-    targets = tf.one_hot(labels, classes) if labels.dtype.is_integer else labels
+    targets = as_targets(labels, classes)
     if label_smoothing:
         targets = targets * (1 - label_smoothing) + label_smoothing / classes
     if loss == "softmax":
@@ -29,3 +32,12 @@ def cross_entropy(labels, logits, loss, label_smoothing=0.0):
         losses = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits)
         return tf.reduce_sum(losses, axis=-1)
     raise ValueError(f"loss must be softmax or sigmoid. Received: {loss!r}.")
+
+
+def check_loss(source, loss):
+    """Raises `DataError` if the labels of a `DataSource` do not fit `train.loss`."""
+    if source.multi_label and loss == "softmax":
+        raise DataError(
+            f"{source.name} has lists of labels per image, and softmax gives each image one label. "
+            f"Set train.loss=sigmoid."
+        )

@@ -116,5 +116,5 @@ def _first_batch(data, log):
     source = data.source
     return (
         f"{', '.join(parts)}, from {source} ({source.num_examples:,} examples of "
-        f"{source.num_classes} classes)"
+        f"{source.num_classes} classes{', any number of labels each' * source.multi_label})"
     )

@@ -15,7 +15,7 @@ class ExponentialMovingAverage:
     weights, so that they belong to weights of about the same age.
 
     Args:
-        variables: Keras variables.
+        variables: Keras variables. The average of one that never changes keeps its bits.
         decay: 0.9999 in the paper.
     """
 
@@ -47,7 +47,7 @@ class ExponentialMovingAverage:
             extended.update(average, self._update, args=(variable,), group=False)
 
     def _update(self, average, variable):
-        average.assign(self._decay * average + (1 - self._decay) * variable)
+        average.assign_add((1 - self._decay) * (variable - average))
 
     @contextlib.contextmanager
     def swapped_in(self):

@@ -28,8 +28,10 @@ from pipelines.runs.progress import Progress, say
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, num_hosts
 from pipelines.runs.workdir import Workdir
-from pipelines.tasks.losses import cross_entropy
+from pipelines.tasks.losses import check_loss, cross_entropy
+from pipelines.tasks.metrics import main_metric
 from pipelines.training.ema import ExponentialMovingAverage
+from pipelines.training.freezing import freeze
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimizers import make_optimizer
 from pipelines.training.schedules import LINEAR_END, make_schedule
@@ -133,10 +135,11 @@ def open_data(experiment, run):
     """Opens the data of an experiment: returns `(TrainData, EvaluationData or None)`.
 
     Raises:
-        DataError: if the data are missing or cannot be used.
+        DataError: if the data are missing, cannot be used, or do not fit `train.loss`.
     """
     settings = experiment.data
     source = open_source(settings.name, settings.train_split, settings.data_dir)
+    check_loss(source, experiment.train.loss)
     preprocessing = experiment.preprocessing(source.labels)
     bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
     shared = {"preprocessing": preprocessing, "bad_images": bad_images}
@@ -195,6 +198,7 @@ def build_trainer(experiment, model_config, strategy):
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
         ema = None
+        frozen = freeze(model, experiment.optimizer.freeze)
         optimizer = make_optimizer(experiment.optimizer, schedule, model.trainable_variables)
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
@@ -202,6 +206,8 @@ def build_trainer(experiment, model_config, strategy):
         f"{experiment.model.name} with {model_config.summary()}: "
         f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
     )
+    if experiment.optimizer.freeze:
+        say(frozen)
     for note in size_notes(model_config, "model."):
         say(note)
     step_settings = StepSettings(
@@ -352,9 +358,10 @@ class TrainingLoop:
         seconds = time.perf_counter() - begin
         _check_finite("evaluation loss", means["loss"], step)
         # Before the line of metrics: a resumed run skips an evaluation that has a line.
+        metric = main_metric(means)
         if self.settings.keep_best:
-            self.store.save(step, score=means["accuracy"])
-        self.progress.log_evaluation(step, means, seconds)
+            self.store.save(step, score=means[metric])
+        self.progress.log_evaluation(step, means, seconds, metric)
 
     def _log(self, step):
         """Logs the steps since the last log line, and resets their sums."""

@@ -215,13 +215,15 @@ class Trainer(orbit.StandardTrainer):
         Args:
             batch: the micro-batch.
             step: index of the training step.
-            values: list of tensors to differentiate with respect to; None means the variables.
+            values: list of tensors to differentiate with respect to; None means the trainable
+                variables.
         """
         settings = self.settings
         if values is None:
             values = [variable.value for variable in self.model.trainable_variables]
         with RandomContext(settings.seed, step, batch["position"]):
-            with tf.GradientTape() as tape:
+            # Frozen variables are not watched, so what only they need is not computed.
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(values)
                 logits = self.model(batch["image"], training=True)
                 losses = settings.loss(batch["label"], logits)

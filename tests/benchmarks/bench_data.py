@@ -67,7 +67,7 @@ def photograph(width, height, rng):
 class Memory:
     """The generated images as a source of `pipeline.train_dataset`."""
 
-    num_classes, num_examples, shard_lengths = 1000, COUNT, (COUNT,)
+    num_classes, multi_label, num_examples, shard_lengths = 1000, False, COUNT, (COUNT,)
 
     def __init__(self, images):
         self._images = np.array(images, object)

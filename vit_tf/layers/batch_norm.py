@@ -42,8 +42,8 @@ class BatchStatistics:
 class BatchNorm(keras.layers.Layer):
     """Normalises each channel by its mean and variance over the batch, in float32.
 
-    In training the statistics are those of the whole batch of all replicas. Inference, and a layer
-    with `trainable=False`, use moving averages, which training updates as
+    In training the statistics are those of the whole batch of all replicas. Inference, and a frozen
+    layer (`gamma` is not trainable), use moving averages, which training updates as
     new = momentum * old + (1 - momentum) * statistic. The variance that normalises is the mean
     square (`/ n`); its moving average is of the unbiased variance (`/ (n - 1)`), as in PyTorch and
     unlike in Keras. PyTorch's momentum of 0.1 is 0.9 here.
@@ -88,7 +88,7 @@ class BatchNorm(keras.layers.Layer):
 
     def call(self, inputs, training=False):
         x = tf.cast(inputs, tf.float32)
-        if training and self.trainable:
+        if training and self.gamma.trainable:
             centred, variance = self._centred_by_batch(x)
         else:
             centred = x - self._aligned(self.moving_mean.value, x)

@@ -272,11 +272,23 @@ class ResNetStem(keras.layers.Layer):
         ]
 
     def call(self, images):
-        x = tf.nn.relu(self.gn_root(self.conv_root(rescale_uint8(images, self.compute_dtype))))
-        x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+        x = self._root(images)
         for unit in self.unit_layers:
             x = unit(x)
         return x
+
+    def unit_outputs(self, images):
+        """The output of every unit by its name, in order; the last one is that of the stem."""
+        x, outputs = self._root(images), {}
+        for unit in self.unit_layers:
+            outputs[unit.name] = x = unit(x)
+        return outputs
+
+    def _root(self, images):
+        x = self.gn_root(self.conv_root(rescale_uint8(images, self.compute_dtype)))
+        return keras.ops.max_pool(
+            keras.ops.relu(x), 3, 2, padding="same", data_format="channels_last"
+        )
 
     def get_config(self):
         return super().get_config() | {"config": self.config.to_dict()}

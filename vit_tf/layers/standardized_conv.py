@@ -135,15 +135,20 @@ class StandardizedKernels:
 
         Args:
             tape: a `tf.GradientTape` that recorded the construction of this object.
-            variables: Keras variables.
+            variables: Keras variables; kernels that are not among them have no gradient.
             gradients: list of tensors, one for each.
         """
         by_kernel = {
             id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)
         }
-        kernels = [layer.kernel for layer in self.layers]
+        pairs = [
+            (layer.kernel, value)
+            for layer, value in zip(self.layers, self.values, strict=True)
+            if id(layer.kernel) in by_kernel
+        ]
+        kernels = [kernel for kernel, _ in pairs]
         raw = tape.gradient(
-            self.values,
+            [value for _, value in pairs],
             [kernel.value for kernel in kernels],
             output_gradients=[by_kernel[id(kernel)] for kernel in kernels],
         )

@@ -14,8 +14,8 @@ class ImageModel(keras.Model):
     A subclass sets `config` and `head`, defines `features(images, training)`, which returns what
     the head reads, and calls `record_graph` at the end of its constructor. Then
     `keras.Model(model.input, model.get_layer("block_3").output)` is a model of intermediate
-    features. That model reads only floats in [-1, 1]; for uint8, call the stages on a `keras.Input`
-    of that dtype.
+    features, as `vit_tf.feature_model` makes them. That model reads only floats in [-1, 1]; for
+    uint8, call the stages on a `keras.Input` of that dtype.
 
     Attributes:
         input: `[None, H, W, 3]` of the configured size, in the dtype of the variables.
@@ -30,6 +30,10 @@ class ImageModel(keras.Model):
         self._input = keras.Input(shape, dtype=self.variable_dtype, name="images")
         features = self.features(self._input)
         self._output = features if self.head is None else self.head(features)
+
+    def stem_outputs(self):
+        """Symbolic outputs of `stem` and the units inside it, by name, for `input`; often empty."""
+        return {}
 
     @property
     def input(self):

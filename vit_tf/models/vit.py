@@ -149,6 +149,13 @@ class VisionTransformer(ImageModel):
             return [self.position_embedding, *self.later_positions]
         return [self.position_embedding]
 
+    def stem_outputs(self):
+        """See `ImageModel.stem_outputs`."""
+        if self.stem is None:
+            return {}
+        units = self.stem.unit_outputs(self.input)
+        return units | {"stem": list(units.values())[-1]} if units else {}
+
     def call(self, images, training=False):
         # The same as encode(embed(images)), with class token and positions fused into the op.
         in_stem = self.config.position_injection == "stem"

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
+from pipelines.data.labels import RaggedLabels
 from pipelines.data.sources.source import DataSource, Examples, SplitRange
 from pipelines.errors import DataError
 
@@ -16,7 +17,8 @@ class ArraySource(DataSource):
 
     Args:
         images: uint8 `[n, h, w, 3]`, or grey `[n, h, w]` or `[n, h, w, 1]`. Not copied.
-        labels: integers `[n]` in 0 .. number of classes - 1.
+        labels: integers `[n]` in 0 .. number of classes - 1; or `n` lists of such integers, which
+            may be empty (multi-label).
         class_names: strings in label order; by default "0", "1", ... up to the largest label.
         name: name of the source, for messages and the manifest of a run.
 
@@ -27,7 +29,7 @@ class ArraySource(DataSource):
     id_rule = "index in the array"
 
     def __init__(self, images, labels, class_names=None, *, name="arrays"):
-        images, labels = np.asarray(images), np.asarray(labels)
+        images = np.asarray(images)
         if images.ndim == 3:
             images = images[..., None]
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
@@ -38,18 +40,11 @@ class ArraySource(DataSource):
             )
         if not all(images.shape):
             raise DataError(f"There are no pixels in images of shape {list(images.shape)}.")
-        if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
-            raise DataError(
-                f"Expected one integer label for each of {len(images):,} images. Received: "
-                f"{labels.dtype} {list(labels.shape)}."
-            )
+        lists = _label_lists(labels, len(images))
         if class_names is None:
-            class_names = [str(label) for label in range(int(labels.max()) + 1)]
-        if labels.min() < 0 or labels.max() >= len(class_names):
-            raise DataError(
-                f"Expected labels in 0 .. {len(class_names) - 1}, for {len(class_names)} classes. "
-                f"Received: {labels.min()} .. {labels.max()}."
-            )
+            class_names = [str(label) for label in range(int(lists.values.max(initial=0)) + 1)]
+        if wrong := lists.find_wrong(len(class_names)):
+            raise DataError(f"Image {wrong[0]} of {name} {wrong[1]}.")
         super().__init__(
             name=name,
             version="in memory",
@@ -57,8 +52,9 @@ class ArraySource(DataSource):
             split_ranges=(SplitRange("train", 0, len(images), 0),),
             labels=class_names,
             shard_lengths=(len(images),),
+            multi_label=not np.isscalar(labels[0]),
         )
-        self._images, self._labels = images, labels.astype(np.int32)
+        self._images, self._labels = images, lists if self.multi_label else lists.values
         self._order = stateless_random.permutation(len(images), 0, stateless_random.SPLIT)
 
     def read(self, ranges):
@@ -71,3 +67,16 @@ class ArraySource(DataSource):
     def describe(self, example_id):
         """See `DataSource.describe`."""
         return f"image {example_id} of {self.name}"
+
+
+def _label_lists(labels, count):
+    """Returns the labels of all images as `RaggedLabels`, of length 1 if there is one per image."""
+    lists = [np.atleast_1d(label) for label in labels]
+    kinds = {np.ndim(label) for label in labels}
+    integers = all(np.issubdtype(x.dtype, np.integer) or not x.size for x in lists)
+    if len(lists) != count or not integers or len(kinds) > 1 or kinds - {0, 1}:
+        raise DataError(
+            f"Expected one integer label, or a list of integer labels, for each of {count:,} "
+            f"images. Received {len(lists):,}: {str(labels[:3])[:80]}."
+        )
+    return RaggedLabels.from_lists(lists)

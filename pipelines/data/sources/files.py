@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelines.data.labels import RaggedLabels, no_labels
 from pipelines.data.sources.source import DataSource, Examples, resolve_split, split_info
 from pipelines.errors import DataError
 
@@ -41,19 +42,25 @@ class Files(NamedTuple):
     """The images of one whole split, in the order of their ids."""
 
     paths: list  # of str, relative to the root of the data set
-    labels: np.ndarray  # int32 [n]
+    labels: np.ndarray | RaggedLabels  # int32 [n], or lists
     order: np.ndarray  # int64 [n]: index in `paths` of each stored example
     notes: list  # of str: place of each file in a list, " (line 7)"; empty for folders
 
 
 def make_files(paths, labels, notes=()):
-    """Returns the `Files` of a listing, with their stored order."""
+    """Returns the `Files` of a listing, with their stored order.
+
+    Args:
+        paths: paths of the files, relative to the root of the data set.
+        labels: int32 `[n]`, or `RaggedLabels`.
+        notes: see `Files`.
+    """
     digests = [
         hashlib.blake2b(os.fsencode(path), digest_size=8, person=b"stored order").digest()
         for path in paths
     ]
     order = np.argsort(np.frombuffer(b"".join(digests), ">u8"), kind="stable")
-    return Files(paths, np.array(labels, np.int32), order, list(notes))
+    return Files(paths, labels, order, list(notes))
 
 
 class FileSource(DataSource):
@@ -68,11 +75,12 @@ class FileSource(DataSource):
         splits: mapping from the name of each split to its `Files`; may be a `LazyMapping`.
         split: the split to open, in TFDS notation.
         labels: class names in label order.
+        multi_label: whether a file has a list of labels.
     """
 
     id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
 
-    def __init__(self, name, root, splits, split, labels):
+    def __init__(self, name, root, splits, split, labels, multi_label=False):
         infos = LazyMapping(splits, lambda key: split_info(key, [len(splits[key].paths)]))
         split_ranges = resolve_split(infos, split, name)
         self._root = root
@@ -84,6 +92,7 @@ class FileSource(DataSource):
             split_ranges=split_ranges,
             labels=labels,
             shard_lengths=tuple(used.stop - used.start for used in split_ranges),
+            multi_label=multi_label,
         )
 
     def __str__(self):
@@ -91,7 +100,7 @@ class FileSource(DataSource):
 
     def read(self, ranges):
         """See `DataSource.read`."""
-        paths, labels, ids = [], [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+        paths, labels, ids = [], [no_labels(0, self.multi_label)], [np.zeros(0, np.int64)]
         for split, start, stop, first_id in self._locate(ranges):
             files = self._files[split]
             places = files.order[start:stop]
@@ -180,7 +189,7 @@ def _fingerprint(files, labels):
     for column in [labels, *(files[split].paths for split in sorted(files))]:
         digest.update(b"\0".join(map(os.fsencode, column)) + b"\0\0")
     for split in sorted(files):
-        digest.update(files[split].labels.astype("<i4").tobytes())
+        digest.update(files[split].labels.tobytes())
     return digest.hexdigest()
 
 

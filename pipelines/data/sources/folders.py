@@ -19,6 +19,8 @@ safe. Names that begin with a dot, and __MACOSX, are ignored.
 
 import os
 
+import numpy as np
+
 from pipelines.data.sources.files import (
     FileSource,
     LazyMapping,
@@ -112,7 +114,7 @@ def _list_split(root, folder, labels):
         )
     listed.sort()
     paths, numbers = zip(*listed, strict=True)
-    return make_files(list(paths), numbers)
+    return make_files(list(paths), np.array(numbers, np.int32))
 
 
 def _find_images(folder):

@@ -4,6 +4,13 @@
     cats/1.jpg,cat,train               {"path": "dogs/7.jpg", "label": "dog", "split": "test"}
     "dogs/7, old.jpg",dog,test
 
+With `labels` in place of `label`, an image has a list of labels (multi-label), which may be empty.
+The field is `labels` in every row, also where an image has one label:
+
+    path,labels                        {"path": "1.jpg", "labels": ["cat", "outdoor"]}
+    1.jpg,cat|outdoor                  {"path": "2.jpg", "labels": []}
+    2.jpg,
+
 Files are UTF-8; a .csv begins with a header line. Other columns are ignored. Paths are relative to
 the folder of the list, or absolute. If no row has a split, all rows are in the split "train".
 Labels are names, numbered in the order of code points; if all labels are whole numbers, in the
@@ -16,20 +23,22 @@ import os
 import re
 from typing import NamedTuple
 
+from pipelines.data.labels import RaggedLabels
 from pipelines.data.sources.files import FileSource, absolute_path, is_unicode, make_files
 from pipelines.errors import DataError
 
 # Longer than any path and label. Files that are not lists can have lines that fill the memory.
 MAX_LINE_BYTES = 2**16
 
-_COLUMNS = ("path", "label", "split")
+_SEPARATOR = "|"  # Between the labels in a field of a .csv.
+_EXAMPLE = '{"path": "cats/1.jpg", "label": "cat"}'
 
 
 class _Row(NamedTuple):
     """An image, and the number of its line in the list."""
 
     path: str
-    label: str
+    labels: tuple  # of str; one if the list has `label`
     split: str
     line: int
 
@@ -46,9 +55,11 @@ def open_list(path, split, data_dir=None):
         DataError: if the list or split does not exist, or a line is wrong; the message has the
             number of the line.
     """
-    path, rows = _read_rows(path, data_dir)
-    labels = _in_label_order({row.label for row in rows})
-    if len(labels) < 2:
+    path, rows, multi_label = _read_rows(path, data_dir)
+    labels = _in_label_order({label for row in rows for label in row.labels})
+    if not labels:
+        raise DataError(f"{path} has no labels in any of its rows.")
+    if len(labels) < 2 and not multi_label:
         raise DataError(f"{path} has one class, {labels[0]!r}. Expected at least two.")
 
     root = os.path.dirname(path)
@@ -56,15 +67,15 @@ def open_list(path, split, data_dir=None):
     splits = {}
     for row in rows:
         splits.setdefault(row.split, []).append(row)
-    files = {
-        name: make_files(
+    files = {}
+    for name, rows in splits.items():
+        lists = RaggedLabels.from_lists([[numbers[label] for label in row.labels] for row in rows])
+        files[name] = make_files(
             [row.path for row in rows],
-            [numbers[row.label] for row in rows],
+            lists if multi_label else lists.values,
             [f" (line {row.line})" for row in rows],
         )
-        for name, rows in splits.items()
-    }
-    source = FileSource(f"list:{path}", root, files, split, labels)
+    source = FileSource(f"list:{path}", root, files, split, labels, multi_label)
     used = {range_["split"] for range_ in source.manifest()["parts"]}
     _check_files_exist(path, root, [row for name in used for row in splits[name]])
     return source
@@ -76,14 +87,17 @@ def list_splits(path, data_dir=None):
 
 
 def _read_rows(path, data_dir):
-    """Returns the absolute path of a list, and its rows; without splits, all are in "train"."""
+    """Returns the absolute path of a list, its rows, and whether they have lists of labels.
+
+    Without splits, all rows are in "train".
+    """
     path = absolute_path(path, data_dir, "list")
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl}
     read = readers.get(os.path.splitext(path)[1].lower())
     if read is None:
         raise DataError(f"{path} is not a list of images. Expected a name in .csv or .jsonl.")
     try:
-        rows = list(read(path))
+        rows, multi_label = read(path)
     except OSError as error:
         raise DataError(f"The list {path} cannot be read: {error.strerror}.") from None
     if not rows:
@@ -92,16 +106,19 @@ def _read_rows(path, data_dir):
     if without and len(without) < len(rows):
         problem, fix = "has no split, unlike others", "Give every row a split, or none"
         raise _line_error(path, without[0].line, problem, fix)
-    return path, [row._replace(split="train") for row in rows] if without else rows
+    if without:
+        rows = [row._replace(split="train") for row in rows]
+    return path, rows, multi_label
 
 
 def _read_csv(path):
-    """Yields the rows of a .csv file."""
+    """Returns the rows of a .csv file, and whether they have lists of labels."""
     # A quoted field may contain line breaks, so the number of a line comes from the reader.
-    reader = csv.reader((text for _, text in _lines(path)), strict=True)
+    reader, rows = csv.reader((text for _, text in _lines(path)), strict=True), []
     try:
         header = [name.strip() for name in next(reader, [])]
-        if not {"path", "label"} <= set(header) or len(set(header)) < len(header):
+        field = _labels_field(path, 1, header)
+        if not field or "path" not in header or len(set(header)) < len(header):
             fix = "Begin it with the line path,label or path,label,split, separated by commas"
             raise _line_error(
                 path, 1, f"is not the header of a list: {','.join(header)[:80]!r}", fix
@@ -114,13 +131,18 @@ def _read_csv(path):
                 fix = 'Quote fields that contain a comma: "a, b.jpg"'
                 raise _line_error(path, reader.line_num, problem, fix)
             values = dict(zip(header, fields, strict=True))
-            yield _checked_row(path, reader.line_num, values)
+            labels = values[field]
+            if field == "labels":
+                labels = [x.strip() for x in labels.split(_SEPARATOR)] if labels.strip() else []
+            rows.append(_checked_row(path, reader.line_num, values, labels))
     except csv.Error as error:
         raise _line_error(path, reader.line_num, f"is not CSV: {error}", "Repair it") from None
+    return rows, field == "labels"
 
 
 def _read_jsonl(path):
-    """Yields the rows of a .jsonl file."""
+    """Returns the rows of a .jsonl file, and whether they have lists of labels."""
+    rows, first = [], None
     for line, text in _lines(path):
         if not text.strip():
             continue
@@ -129,26 +151,59 @@ def _read_jsonl(path):
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            fix = 'Expected for example {"path": "cats/1.jpg", "label": "cat"}'
-            raise _line_error(path, line, "is not a JSON object", fix)
-        if type(values.get("label")) is int:
-            values["label"] = str(values["label"])
-        yield _checked_row(path, line, values)
+            raise _line_error(
+                path, line, "is not a JSON object", f"Expected for example {_EXAMPLE}"
+            )
+        field = _labels_field(path, line, values) or first or "label"
+        first = first or field
+        if field != first:
+            fix = 'Write labels in every line, with a list such as ["cat"] also for one label'
+            raise _line_error(path, line, f"has {field}, but lines above have {first}", fix)
+        labels = values.get(field, "")
+        if field == "labels" and not isinstance(labels, list):
+            fix = 'Expected a list such as ["cat", "outdoor"], or [] without a label'
+            raise _line_error(path, line, f"has the labels {str(labels)[:80]!r}", fix)
+        if field == "label" and isinstance(labels, list):
+            fix = 'Write the name "labels" in every line for lists of labels'
+            raise _line_error(path, line, "has a list as its label", fix)
+        rows.append(_checked_row(path, line, values, labels))
+    return rows, first == "labels"
 
 
-def _checked_row(path, line, values):
-    """Returns the `_Row` of a line, checked."""
-    values = {name: values.get(name, "") for name in _COLUMNS}
-    for name, value in values.items():
+def _labels_field(path, line, names):
+    """Returns which of "label" and "labels" is among the names of fields; None if neither is."""
+    found = [name for name in ("label", "labels") if name in names]
+    if len(found) > 1:
+        fix = "Keep label, with one label per image, or labels, with lists"
+        raise _line_error(path, line, "has both label and labels", fix)
+    return found[0] if found else None
+
+
+def _checked_row(path, line, values, labels):
+    """Returns the `_Row` of a line, checked.
+
+    Args:
+        path, line: for messages.
+        values: dict from field to value; only path and split are read.
+        labels: the label of the line, or a list of labels.
+    """
+    several = isinstance(labels, list)
+    labels = [str(x) if type(x) is int else x for x in (labels if several else [labels])]
+    row = [("path", values.get("path", "")), ("split", values.get("split", ""))]
+    for name, value in row + [("label", label) for label in labels]:
         if not isinstance(value, str) or "\0" in value or (not value and name != "split"):
             fix = "Expected text" + (" or a whole number" if name == "label" else "")
             raise _line_error(path, line, f"has the {name} {str(value)[:80]!r}", fix)
         if not is_unicode(value):
             raise _line_error(path, line, f"has an invalid character in its {name}", "Use UTF-8")
-    if values["split"] and not re.fullmatch(r"\w+", values["split"]):
+    (_, image), (_, split) = row
+    if split and not re.fullmatch(r"\w+", split):
         fix = "Expected letters, digits and _"
-        raise _line_error(path, line, f"has the split {values['split'][:80]!r}", fix)
-    return _Row(**values, line=line)
+        raise _line_error(path, line, f"has the split {split[:80]!r}", fix)
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise _line_error(path, line, f"has the label {twice[:80]!r} twice", "List it once")
+    return _Row(image, tuple(labels), split, line)
 
 
 def _lines(path):

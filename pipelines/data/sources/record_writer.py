@@ -72,8 +72,10 @@ def write_records(sources, output, shards, bad_images, log=print):
         if bad_images == "skip":
             final_path = os.path.join(output, BAD_FILE)
             left_out = BadImages(os.path.join(temporary, BAD_FILE), log, final_path)
+        multi_label = any(source.multi_label for source in sources.values())
         info = {
             "labels": list(*labels),
+            **({"multi_label": True} if multi_label else {}),
             "splits": {
                 name: _write_split(source, name, temporary, shards, left_out)
                 for name, source in sources.items()
@@ -102,7 +104,7 @@ def _write_split(source, split, folder, shards, left_out):
         files[name] = 0
         with tf.io.TFRecordWriter(path) as writer:
             for image, label in _decodable(source, start, stop, left_out):
-                writer.write(_record(image, label, source.labels[label]))
+                writer.write(_record(image, np.atleast_1d(label), source.labels))
                 files[name] += 1
         with open(path, "rb") as file:
             os.fsync(file.fileno())
@@ -112,7 +114,7 @@ def _write_split(source, split, folder, shards, left_out):
 
 
 def _decodable(source, start, stop, left_out):
-    """Yields image and label of each example in a range whose image can be decoded."""
+    """Yields image and label, or labels, of each example of a range that can be decoded."""
     for first in range(start, stop, ROWS_PER_READ):
         images, labels, ids = source.read([(first, min(first + ROWS_PER_READ, stop))])
         valid = can_decode(tf.constant(list(images))).numpy()
@@ -123,11 +125,12 @@ def _decodable(source, start, stop, left_out):
         yield from ((images[row], labels[row]) for row in np.flatnonzero(valid))
 
 
-def _record(image, label, text):
-    """Returns a serialized `tf.train.Example`."""
+def _record(image, labels, names):
+    """Returns a serialized `tf.train.Example`; `names` has the name of every class."""
+    texts = [names[label].encode() for label in labels]
     features = {
         IMAGE: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
-        TEXT: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()])),
+        LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=labels)),
+        TEXT: tf.train.Feature(bytes_list=tf.train.BytesList(value=texts)),
     }
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

@@ -5,8 +5,8 @@ Each record is a `tf.train.Example` with these features; other features are not 
 | feature | | |
 | --- | --- | --- |
 | image/encoded | bytes | a JPEG, PNG, WebP, GIF or BMP file |
-| image/class/label | int64 | 0 .. number of classes - 1 |
-| image/class/text | bytes | name of the class, for other readers |
+| image/class/label | int64 | 0 .. number of classes - 1; multi-label: any number of values |
+| image/class/text | bytes | name of each class, for other readers |
 
 The files are not compressed. The folder also has a `dataset.json`; write it by hand for files from
 other tools. File names are relative to the folder:
@@ -16,6 +16,7 @@ other tools. File names are relative to the folder:
                           "train-00001-of-00002.tfrecord": 499},
                 "test": {"test-00000-of-00001.tfrecord": 100}}}
 
+With `"multi_label": true` in it, each record has a list of labels, which may be empty or left out.
 Ids follow the records of a split, file after file in the order of `dataset.json`. A range of
 records is read without the records before it: the byte offsets of a file's records are found once.
 """
@@ -28,6 +29,7 @@ import struct
 import numpy as np
 import tensorflow as tf
 
+from pipelines.data.labels import RaggedLabels
 from pipelines.data.sources.files import absolute_path
 from pipelines.data.sources.source import (
     DataSource,
@@ -61,8 +63,8 @@ def open_records(path, split, data_dir=None):
         DataError: if the folder or split does not exist, or its dataset.json is wrong.
     """
     root = absolute_path(path, data_dir, "tfrecord")
-    labels, splits = _read_info(root)
-    return RecordSource(root, labels, splits, split)
+    labels, splits, multi_label = _read_info(root)
+    return RecordSource(root, labels, splits, split, multi_label)
 
 
 def record_splits(path, data_dir=None):
@@ -78,9 +80,10 @@ class RecordSource(DataSource):
         labels: class names in label order.
         splits: mapping from each split to its files, a mapping from name to number of records.
         split: the split to open, in TFDS notation.
+        multi_label: whether a record has a list of labels.
     """
 
-    def __init__(self, root, labels, splits, split):
+    def __init__(self, root, labels, splits, split, multi_label=False):
         name = f"tfrecord:{root}"
         infos = {key: split_info(key, files.values()) for key, files in splits.items()}
         split_ranges = resolve_split(infos, split, name)
@@ -93,6 +96,7 @@ class RecordSource(DataSource):
             split_ranges=split_ranges,
             labels=labels,
             shard_lengths=shard_lengths_within(infos, split_ranges),
+            multi_label=multi_label,
         )
         for files in used.values():
             for file, count in files.items():
@@ -104,7 +108,7 @@ class RecordSource(DataSource):
         return f"{self.name} split {self.split!r}"
 
     def read(self, ranges):
-        """See `DataSource.read`; also raises `DataError` if a label is out of range."""
+        """See `DataSource.read`; also raises `DataError` for wrong labels of a record."""
         ids, file_ranges = [np.zeros(0, np.int64)], []
         for split, start, stop, first_id in self._locate(ranges):
             ids.append(np.arange(start, stop) + first_id)
@@ -117,13 +121,21 @@ class RecordSource(DataSource):
                 f"{self} has {len(labels)} records where {len(ids)} were expected. Its files have "
                 f"changed; open it again."
             )
-        wrong = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
-        if len(wrong):
+        if wrong := labels.find_wrong(self.num_classes):
             raise DataError(
-                f"{self.describe(int(ids[wrong[0]]))} has the label {labels[wrong[0]]}. Expected "
-                f"0 .. {self.num_classes - 1}, as {INFO_FILE} has {self.num_classes} labels."
+                f"{self.describe(int(ids[wrong[0]]))} {wrong[1]}, as {INFO_FILE} has "
+                f"{self.num_classes} labels. Write the record again."
             )
-        return Examples(images, labels.astype(np.int32), ids)
+        if self.multi_label:
+            return Examples(images, labels[:], ids)
+        counts = np.diff(labels.offsets)
+        if (counts != 1).any():
+            first = np.argmax(counts != 1)
+            raise DataError(
+                f"{self.describe(int(ids[first]))} has {counts[first]} values of {LABEL}. Expected "
+                f'one; for lists of labels, write "multi_label": true into {INFO_FILE}.'
+            )
+        return Examples(images, labels.values, ids)
 
     def describe(self, example_id):
         """See `DataSource.describe`; the name has the file and the index of the record in it."""
@@ -150,10 +162,10 @@ class RecordSource(DataSource):
         return file_ranges
 
     def _parse(self, file_ranges):
-        """Reads the ranges of `_find_in_files`: images, object `[n]`, and labels, int64 `[n]`."""
+        """Reads the ranges of `_find_in_files`: images, object `[n]`, and their `RaggedLabels`."""
         features = {
             IMAGE: tf.io.FixedLenFeature([], tf.string),
-            LABEL: tf.io.FixedLenFeature([], tf.int64),
+            LABEL: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
         }
 
         def records(path, offset, count):
@@ -178,24 +190,30 @@ class RecordSource(DataSource):
         # TensorFlow's type stubs only accept functions of one argument.
         dataset = dataset.flat_map(records)  # pyright: ignore[reportArgumentType]
         dataset = dataset.batch(_ROWS_PER_BATCH)
-        dataset = dataset.map(lambda batch: tf.io.parse_example(batch, features))
+
+        def parse(batch):
+            found = tf.io.parse_example(batch, features)
+            return found[IMAGE], found[LABEL].values, found[LABEL].row_lengths()
+
+        dataset = dataset.map(parse)
         options = tf.data.Options()
         # Other pipelines wait for this read and may occupy all shared threads: use private ones.
         options.threading.private_threadpool_size = 2
-        images, labels = [np.zeros(0, object)], [np.zeros(0, np.int64)]
+        images, values, counts = [np.zeros(0, object)], [np.zeros(0, np.int64)], [[0]]
         try:
             for batch in dataset.with_options(options).as_numpy_iterator():
-                images.append(batch[IMAGE])
-                labels.append(batch[LABEL])
+                for column, part in zip((images, values, counts), batch, strict=True):
+                    column.append(part)
         except tf.errors.OpError as error:
             files = list(dict.fromkeys(columns[0]))
             for file in files if len(files) > 1 else ():  # The error does not name the file.
                 self._parse([found for found in file_ranges if found[0] == file])
             raise DataError(
                 f"{self} cannot be read: {first_line(error)}. {' or '.join(files[:3])} is damaged, "
-                f"or its records lack {IMAGE} or {LABEL}. Write or copy it again."
+                f"or its records lack {IMAGE}. Write or copy it again."
             ) from None
-        return np.concatenate(images), np.concatenate(labels)
+        offsets = np.cumsum(np.concatenate(counts))
+        return np.concatenate(images), RaggedLabels(np.concatenate(values), offsets)
 
 
 def _check_count(path, count):
@@ -238,7 +256,7 @@ def _record_offsets(path, count):
 
 
 def _read_info(root):
-    """Returns the labels and the splits of `dataset.json`, checked."""
+    """Returns labels and splits of `dataset.json`, and whether it is multi-label; all checked."""
     path = os.path.join(root, INFO_FILE)
     try:
         with open(path, "rb") as file:
@@ -263,7 +281,9 @@ def _read_info(root):
             f'{path} needs "splits": for each split an object of file names, in this folder, and '
             f'their numbers of records, such as {{"train": {{"a.tfrecord": 500}}}}.'
         )
-    return labels, splits
+    if type(info.get("multi_label", False)) is not bool:
+        raise DataError(f'{path} needs true or false as "multi_label", or no such field.')
+    return labels, splits, info.get("multi_label", False)
 
 
 def _is_files(files):

@@ -16,7 +16,7 @@ class Examples(NamedTuple):
     """Rows of a source; images are encoded."""
 
     images: np.ndarray  # object [n]: bytes, the encoded file of each image
-    labels: np.ndarray  # int32 [n]
+    labels: np.ndarray  # int32 [n], or multi-label: object [n] of int32 arrays without repetition
     ids: np.ndarray  # int64 [n]
 
 
@@ -42,6 +42,7 @@ class DataSource:
         split: the requested split, in TFDS notation.
         num_examples, num_classes: number of examples and of classes.
         labels: class names in label order.
+        multi_label: whether an example has a list of labels, which may be empty, not one label.
         shard_lengths: number of examples of each shard, a contiguous stored range.
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
@@ -51,10 +52,13 @@ class DataSource:
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
-    def __init__(self, *, name, version, split, split_ranges, labels, shard_lengths):
+    def __init__(
+        self, *, name, version, split, split_ranges, labels, shard_lengths, multi_label=False
+    ):
         self.name, self.version, self.split = name, version, split
         self.labels = tuple(str(label) for label in labels)
         self.num_classes = len(self.labels)
+        self.multi_label = multi_label
         self.shard_lengths = shard_lengths
         self._split_ranges = split_ranges
         lengths = [split_range.stop - split_range.start for split_range in split_ranges]
@@ -87,12 +91,15 @@ class DataSource:
 
     def manifest(self):
         """Returns data set, split and meaning of the ids, as a dictionary that JSON can hold."""
+        # Without the field for single labels, the manifests of earlier runs stay the same.
+        kind = {"multi_label": True} if self.multi_label else {}
         return {
             "data_set": self.name,
             "version": self.version,
             "split": self.split,
             "num_examples": self.num_examples,
             "labels": list(self.labels),
+            **kind,
             "id": self.id_rule,
             "parts": [split_range._asdict() for split_range in self._split_ranges],
         }

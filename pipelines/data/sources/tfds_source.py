@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from pipelines.data.labels import RaggedLabels, no_labels
 from pipelines.data.sources import tfds_catalog
 from pipelines.data.sources.source import (
     DataSource,
@@ -29,18 +30,20 @@ class TfdsSource(DataSource):
     def __init__(self, builder, split, split_ranges, examples=None):
         self._builder = builder
         feature = builder.info.features[_image_and_label(builder)[1]]
+        multi_label = not isinstance(feature, tfds.features.ClassLabel)
         count = 0 if examples is None else len(examples.ids)
         super().__init__(
             name="/".join(filter(None, [builder.name, builder.builder_config_name])),
             version=str(builder.version),
             split=split,
             split_ranges=split_ranges or (SplitRange(split, 0, count, 0),),
-            labels=feature.names,
+            labels=feature.feature.names if multi_label else feature.names,
             shard_lengths=(
                 shard_lengths_within(builder.info.splits, split_ranges)
                 if split_ranges
                 else (count,)
             ),
+            multi_label=multi_label,
         )
         self._examples = examples
         self._in_memory = np.full(len(self.shard_lengths), examples is not None)
@@ -59,8 +62,8 @@ class TfdsSource(DataSource):
         """Returns the columns in memory, after reading the missing shards of some positions."""
         if self._examples is None:
             count = self.num_examples
-            columns = np.empty(count, object), np.zeros(count, np.int32), np.zeros(count, np.int64)
-            self._examples = Examples(*columns)
+            labels = no_labels(count, self.multi_label)
+            self._examples = Examples(np.empty(count, object), labels, np.zeros(count, np.int64))
         ends = np.cumsum(self.shard_lengths)
         shards = np.unique(np.searchsorted(ends, positions, side="right"))
         shards = shards[~self._in_memory[shards]]
@@ -94,6 +97,11 @@ class TfdsSource(DataSource):
                 f"{self} has {len(labels)} examples where {len(ids)} were expected. Its files in "
                 f"{self._builder.data_dir} are incomplete; prepare them again."
             )
+        if self.multi_label and (
+            wrong := RaggedLabels.from_lists(labels).find_wrong(self.num_classes)
+        ):
+            example = self.describe(int(ids[wrong[0]]))
+            raise DataError(f"{example} {wrong[1]}. Prepare the data set again.")
         return Examples(images, labels, ids)
 
 
@@ -123,20 +131,35 @@ def tfds_splits(name, data_dir=None):
 
 
 def _image_and_label(builder):
-    """Returns the names of the image feature and of the label feature."""
+    """Returns the names of the image feature and of the label feature.
+
+    Without a class label for the whole image, the feature of labels is a list of class labels:
+    `labels`, or the only one.
+    """
     features = builder.info.features
     images = [key for key in features if isinstance(features[key], tfds.features.Image)]
     labels = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
+    if not labels:
+        labels = [key for key in features if _is_list_of_labels(features[key])]
+        labels = ["labels"] if "labels" in labels else labels
     keys = builder.info.supervised_keys
     if not keys or len(keys) != 2 or keys[0] not in images or keys[1] not in labels:
         keys = (images[0], labels[0]) if len(images) == len(labels) == 1 else None
     if keys is None or features[keys[0]].np_dtype not in (np.uint8, np.uint16):
         raise DataError(
             f"{builder.name} is not a data set for image classification. Expected one image of "
-            f"integers and one class label in each example. Received the features: "
+            f"integers and one class label, or list of class labels, in each example. Received the "
+            f"features: "
             f"{', '.join(f'{key} ({type(features[key]).__name__})' for key in features)}."
         )
     return keys
+
+
+def _is_list_of_labels(feature):
+    """Whether a feature is a sequence of class labels. One of fixed length is no set of labels."""
+    if not isinstance(feature, tfds.features.Sequence):
+        return False
+    return isinstance(feature.feature, tfds.features.ClassLabel) and feature.shape == (None,)
 
 
 class _SelectedFeatures(tfds.decode.PartialDecoding):
@@ -152,7 +175,7 @@ class _SelectedFeatures(tfds.decode.PartialDecoding):
 
 
 def _fetch(builder, split, title):
-    """Reads encoded images, object `[n]`, and labels, int32 `[n]`, in stored order.
+    """Reads encoded images, object `[n]`, and labels, see `Examples`, in stored order.
 
     Args:
         builder: TFDS builder.
@@ -171,17 +194,25 @@ def _fetch(builder, split, title):
             options=options, interleave_cycle_length=1, try_autocache=False
         ),
     )
-    images, labels = [np.zeros(0, object)], [np.zeros(0, np.int32)]
+    multi_label = _is_list_of_labels(builder.info.features[label_key])
+
+    def columns(batch):
+        labels = batch[label_key]
+        if multi_label:
+            return batch[image_key], labels.values, labels.row_lengths()
+        return batch[image_key], labels, tf.ones_like(labels)
+
+    images, values, counts = [np.zeros(0, object)], [np.zeros(0, np.int32)], [[0]]
     try:
-        for batch in dataset.batch(_ROWS_PER_READ).as_numpy_iterator():
-            images.append(batch[image_key])
-            labels.append(batch[label_key].astype(np.int32))
+        for batch in dataset.ragged_batch(_ROWS_PER_READ).map(columns).as_numpy_iterator():
+            for column, part in zip((images, values, counts), batch, strict=True):
+                column.append(part)
     except tf.errors.OpError as error:
         raise DataError(
             f"{title} cannot be read from {builder.data_dir}: {first_line(error)}. Prepare it "
             f"again, or copy its files again."
         ) from None
-    images, labels = np.concatenate(images), np.concatenate(labels)
-    if (labels < 0).any():  # Published test splits without labels have label -1.
+    labels = RaggedLabels(np.concatenate(values), np.cumsum(np.concatenate(counts)))
+    if (labels.values < 0).any():  # Published test splits without labels have label -1.
         raise MissingLabelError(f"{title} has examples without a label. Choose a labelled split.")
-    return images, labels
+    return np.concatenate(images), labels[:] if multi_label else labels.values

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
+from pipelines.data.labels import as_targets
 
 # Length of the array that `Mixing.draw` returns.
 DRAWS = 6
@@ -19,7 +20,7 @@ DRAWS = 6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """Mixes batches of one-label images.
+    """Mixes batches of images, with one label or several labels each.
 
     MixUp (Zhang et al., 2018; the variant of Steiner et al., 2022): draws lambda ~ Beta(a, a) once
     per batch; max(lambda, 1 - lambda) is the weight of images and labels, and partners get the
@@ -68,7 +69,7 @@ class Mixing:
         Args:
             draw: float32 tensor `[6]`, from the method `draw`.
             images, partner_images: float32 `[b, h, w, 3]`.
-            labels, partner_labels: int `[b]`.
+            labels, partner_labels: int `[b]`, or multi-label: float32 `[b, num_classes]`.
 
         Returns:
             Images, float32 `[b, h, w, 3]`, and labels, float32 `[b, num_classes]`.
@@ -79,7 +80,7 @@ class Mixing:
         kept = tf.where(inside, 0.0, image_share)[..., None]
         images = kept * images + (1 - kept) * partner_images
         labels, partner_labels = (
-            tf.one_hot(column, self.num_classes) for column in (labels, partner_labels)
+            as_targets(column, self.num_classes) for column in (labels, partner_labels)
         )
         return images, label_share * labels + (1 - label_share) * partner_labels
 

@@ -70,6 +70,7 @@ VALUES = {
     "optimizer.beta_2": ("0.99", 0.99),
     "optimizer.epsilon": ("1e-6", 1e-6),
     "optimizer.clip_norm": ("none", None),
+    "optimizer.freeze": ("stem, [ab]*/bias", ("stem", "[ab]*/bias")),
     "schedule.warmup_steps": ("10", 10),
     "schedule.decay": ("linear", "linear"),
     "train.steps": ("50", 50),

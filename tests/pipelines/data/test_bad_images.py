@@ -28,7 +28,7 @@ BAD = (3, 4, 40, 77, 78, 150)
 class Spoilt:
     """The first 200 digits, some of which are replaced by bytes that are not an image."""
 
-    num_examples, num_classes, shard_lengths = 200, 10, (200,)
+    num_examples, num_classes, multi_label, shard_lengths = 200, 10, False, (200,)
     failure = None
 
     def __init__(self, examples, bad=BAD):

@@ -328,7 +328,7 @@ def test_mocked_data_sets(name):
 class _Damaged:
     """A source in which one image is damaged."""
 
-    shard_lengths, num_examples, num_classes = (12,), 12, 10
+    shard_lengths, num_examples, num_classes, multi_label = (12,), 12, 10, False
     failure = None
 
     def __init__(self, source, damaged):

@@ -30,7 +30,7 @@ class Store:
     """Examples whose image, label and id show their index."""
 
     def __init__(self, broken=None):
-        self.rows_read = 0
+        self.rows_read, self.multi_label = 0, False
         self.broken = broken
 
     def read(self, ranges):

@@ -128,7 +128,7 @@ def test_a_kill_after_an_evaluation_loses_no_score(runs, tmp_path, monkeypatch, 
         "before the metrics": (
             progress.Progress,
             "log_evaluation",
-            lambda step, means, seconds: step,
+            lambda step, means, seconds, metric: step,
         ),
     }[place]
     original = getattr(owner, name)

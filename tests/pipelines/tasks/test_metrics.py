@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from sklearn.metrics import average_precision_score
 
+from pipelines.tasks.average_precision import AveragePrecision
 from pipelines.tasks.losses import cross_entropy
 from pipelines.tasks.metrics import metric_means, metric_sums
-from tests.pipelines.tasks.formulas import softmax_loss
+from tests.pipelines.tasks.formulas import sigmoid_loss, softmax_loss
 
 
 def sums_of(labels, logits, weights):
@@ -55,3 +57,42 @@ def test_not_a_number_is_never_right(classes):
     # A finite logit beside a NaN does not count as right either.
     sums = sums_of(tf.constant([1]), tf.constant([[np.nan, 1.0]]), tf.ones([1]))
     assert float(sums["accuracy"]) == 0
+
+
+@pytest.mark.parametrize("distinct", [3, 1000])
+def test_average_precision_is_that_of_scikit_learn(distinct):
+    """With equal scores and without, in batches with padding, a class without an image, and NaN."""
+    rng = np.random.default_rng(distinct)
+    labels = (rng.random([60, 7]) < 0.3).astype(np.float32)
+    labels[:, 2] = 0
+    scores = rng.integers(0, distinct, labels.shape).astype(np.float32)
+    weights = (rng.random(60) < 0.8).astype(np.float32)
+    scores[weights == 0] = np.nan  # padding is not read
+    lowest = np.flatnonzero(weights)[:2]
+    scores[lowest] = np.nan  # ranks last
+    collected = AveragePrecision(60, 7)
+    for part in (slice(0, 25), slice(25, 26), slice(26, 60)):
+        collected.add(labels[part], scores[part], weights[part])
+    counted, finite = weights == 1, np.nan_to_num(scores, nan=-1)
+    expected = [
+        average_precision_score(labels[counted, one], finite[counted, one])
+        for one in range(7)
+        if labels[counted, one].any()
+    ]
+    assert len(expected) == 6
+    assert collected.mean() == pytest.approx(np.mean(expected), rel=1e-12)
+
+
+def test_precision_at_1_counts_images_with_a_label():
+    labels = tf.constant([[1.0, 0, 1], [0, 1, 0], [0, 0, 0], [0, 1, 1], [1, 1, 1], [1, 0, 0]])
+    logits = tf.constant([[0, 1, 2], [0, 1, 2], [5, 0, 0], [2, 2, 2], [1, np.nan, 0], [1.0, 0, 0]])
+    weights = tf.constant([1.0, 1, 1, 1, 1, 0])
+    losses = cross_entropy(labels, logits, "sigmoid")
+    means = metric_means(metric_sums(labels, logits, weights, losses))
+    # Right, wrong, without a label, wrong (the first of equal logits), wrong (NaN), padding.
+    assert means["precision_at_1"] == 1 / 4
+    assert means["examples"] == 5
+    assert means.keys() == {"examples", "loss", "precision_at_1"}
+    sums = metric_sums(labels[:4], logits[:4], weights[:4], losses[:4])
+    expected = sigmoid_loss(logits.numpy()[:4].astype(float), labels.numpy()[:4]).mean()
+    assert metric_means(sums)["loss"] == pytest.approx(expected, rel=1e-6)

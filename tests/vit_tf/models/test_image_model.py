@@ -90,6 +90,43 @@ def test_input_and_output_are_those_of_the_model(family):
         model(keras.Input((8, 8, 3)))
 
 
+# Names of each family -> the layers that compute them, the stem's units included.
+FEATURES = {
+    "ViT": {"block_0": "block_0", "norm": "norm"},
+    "hybrid": {
+        "stage1": "block1_unit1",
+        "block_1": "block_1",
+        "block1_unit1": "block1_unit1",
+        "stem": "stem",
+    },
+    "ResNet": {"stage1": "block1_unit1", "root": "root", "stage2": "block2_unit1"},
+}
+
+
+@every_family
+def test_features_by_name(family):
+    model = create(family)
+    images, names = images_of(model), FEATURES[family]
+    features = vit_tf.feature_model(model, list(names))
+    expected = eager_outputs(model, images)
+    if family == "hybrid":  # with one unit, which is the whole stem
+        expected["block1_unit1"] = expected["stem"]
+    found = features(images)
+    assert list(found) == list(names)
+    for name, layer in names.items():
+        np.testing.assert_array_equal(found[name], expected[layer], err_msg=name)
+    stems = [layer for layer in features.layers if layer is getattr(model, "stem", None)]
+    assert not stems, "the stem would run twice"
+
+
+def test_unknown_features_have_near_names():
+    model = create("hybrid")
+    with pytest.raises(ValueError, match=r"no layer 'stage_1'. Did you mean stage1"):
+        vit_tf.feature_model(model, ["stage_1"])
+    with pytest.raises(ValueError, match=r"no layer 'zzz'. Expected some of stem, .*block1_unit1"):
+        vit_tf.feature_model(model, ["block_0", "zzz"])
+
+
 @pytest.mark.parametrize("family", ["ViT", "hybrid"])
 def test_symbolic_stages_and_taps(family):
     model = create(family)

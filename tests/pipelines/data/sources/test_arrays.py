@@ -45,10 +45,23 @@ def test_names_and_manifest():
         (_random(3, 4), [0, 1, 1], None, r"uint8 \[3, 4\]"),
         (_random(0, 4, 4, 3), [], None, "no pixels"),
         (_random(3, 0, 4, 3), [0, 1, 1], None, "no pixels"),
-        (_random(3, 4, 4, 3), [0, 1], None, r"for each of 3 images. Received: int64 \[2\]"),
+        (_random(3, 4, 4, 3), [0, 1], None, r"for each of 3 images. Received 2: \[0, 1\]"),
         (_random(3, 4, 4, 3), [0.0, 1.0, 1.0], None, "one integer label"),
-        (_random(3, 4, 4, 3), [0, -1, 1], None, r"labels in 0 .. 1.*Received: -1 .. 1"),
-        (_random(3, 4, 4, 3), [0, 1, 2], ["a", "b"], "for 2 classes. Received: 0 .. 2"),
+        (_random(3, 4, 4, 3), [[0, 1], 1, [2]], None, "or a list of integer labels, for each"),
+        (_random(2, 4, 4, 3), [[0], [0, 1, 0]], None, "Image 1 of arrays has the label 0 twice"),
+        (_random(2, 4, 4, 3), [[0], [2, 0]], ["a", "b"], "has the label 2. Expected 0 .. 1"),
+        (
+            _random(3, 4, 4, 3),
+            [0, -1, 1],
+            None,
+            r"Image 1 of arrays has the label -1. Expected 0 .. 1",
+        ),
+        (
+            _random(3, 4, 4, 3),
+            [0, 1, 2],
+            ["a", "b"],
+            "Image 2 of arrays has the label 2. Expected 0 .. 1",
+        ),
     ],
 )
 def test_rejects(images, labels, names, text):

@@ -157,6 +157,48 @@ def test_wrong_jsonl(folder, line, texts):
     assert "\n" not in str(error.value)
 
 
+SEVERAL = "path,labels\ncats/1.jpg,cat|outdoor\n"
+SEVERAL_JSON = '{"path": "cats/1.jpg", "labels": ["cat", 7]}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        (SEVERAL + "cats/2.jpg,cat| cat\n", ["line 3 has the label 'cat' twice", "List it once"]),
+        (SEVERAL + "cats/2.jpg,cat||dog\n", ["line 3 has the label ''"]),
+        ("path,label,labels\n", ["line 1 has both label and labels", "Keep label"]),
+        ("path,labels\ncats/1.jpg,\n", ["has no labels in any of its rows"]),
+        (
+            SEVERAL_JSON + '{"path": "x", "label": "cat"}',
+            ["line 2 has label, but", "in every line"],
+        ),
+        (
+            SEVERAL_JSON + '{"path": "x", "labels": "cat"}',
+            ["line 2 has the labels 'cat'", '["cat"'],
+        ),
+        (SEVERAL_JSON + '{"path": "x"}', ["line 2 has the labels ''", "[] without a label"]),
+        (SEVERAL_JSON + '{"path": "x", "labels": [1.5]}', ["line 2 has the label '1.5'"]),
+        (SEVERAL_JSON + '{"path": "x", "labels": [["a"]]}', ["line 2 has the label"]),
+        (SEVERAL_JSON + '{"path": "x", "labels": ["7", 7]}', ["line 2 has the label '7' twice"]),
+        ('{"path": "x", "label": ["cat"]}', ["line 1 has a list as its label", '"labels"']),
+        ('{"path": "x", "label": "a"}\n{"path": "x", "labels": ["b"]}', ["line 2 has labels, but"]),
+    ],
+)
+def test_wrong_lists_of_labels(folder, text, texts):
+    with pytest.raises(DataError) as error:
+        _open(folder, text, name="list.csv" if text.startswith("path") else "list.jsonl")
+    for expected in texts:
+        assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_one_class_is_enough_for_lists_of_labels(folder):
+    """It tells images with the label from those without."""
+    source = _open(folder, "path,labels\ncats/1.jpg,cat\ncats/2.jpg,\n")
+    assert (source.labels, source.multi_label) == (("cat",), True)
+    assert not _open(folder, CSV).multi_label
+
+
 def test_wrong_files(folder):
     with pytest.raises(DataError, match=r"list.txt is not a list.*\.csv or \.jsonl"):
         _open(folder, CSV, name="list.txt")

@@ -182,19 +182,27 @@ def test_a_damaged_record_ends_a_command_wherever_it_is_in_a_window(
 @pytest.mark.parametrize(
     ("features", "text"),
     [
-        ({"image/encoded": b"x"}, "lack image/encoded or image/class/label"),
+        ({"image/encoded": b"x"}, "has 0 values of image/class/label. Expected one"),
+        ({"image/class/label": 3}, "or its records lack image/encoded. Write"),
         ({"image/encoded": b"x", "image/class/label": b"3"}, "Data types don't match"),
         ({"image/encoded": b"x", "image/class/label": 10}, "record 0 of .* has the label 10"),
         ({"image/encoded": b"x", "image/class/label": -1}, "the label -1. Expected 0 .. 9"),
+        ({"image/encoded": b"x", "image/class/label": [1, 2]}, "has 2 values.*for lists of labels"),
+        # In a folder with lists of labels:
+        ({"image/encoded": b"x", "image/class/label": [3, 1, 3]}, "record 0 of .* label 3 twice"),
+        ({"image/encoded": b"x", "image/class/label": [3, 2**40]}, "Expected 0 .. 9, as dataset"),
     ],
 )
 def test_records_of_another_schema(copy, features, text):
+    if np.size(features.get("image/class/label", 0)) > 1 and "values" not in text:
+        info = json.loads((copy / "dataset.json").read_bytes())
+        (copy / "dataset.json").write_text(json.dumps(info | {"multi_label": True}))
     message = tf.train.Example()
     for name, value in features.items():
         if isinstance(value, bytes):
             message.features.feature[name].bytes_list.value.append(value)
         else:
-            message.features.feature[name].int64_list.value.append(value)
+            message.features.feature[name].int64_list.value.extend(np.atleast_1d(value))
     with tf.io.TFRecordWriter(str(copy / "train-00001-of-00002.tfrecord")) as writer:
         writer.write(message.SerializeToString())
     with pytest.raises(DataError, match=text) as error:
@@ -213,6 +221,7 @@ GOOD = {"labels": ["a", "b"], "splits": {"train": {"x.tfrecord": 3}}}
         (b"[]", 'needs "labels"'),
         ({**GOOD, "labels": "ab"}, 'needs "labels"'),
         ({**GOOD, "labels": ["a", 3]}, 'needs "labels"'),
+        ({**GOOD, "multi_label": 1}, 'needs true or false as "multi_label"'),
         ({**GOOD, "splits": {}}, 'needs "splits"'),
         ({**GOOD, "splits": {"train": ["x"]}}, 'needs "splits"'),
         ({**GOOD, "splits": {"train": {"x": "3"}}}, 'needs "splits"'),
@@ -257,7 +266,7 @@ class _Unreadable(DataSource):
 
     def __init__(self, source, failure=None):
         self._source, self._failure = source, failure
-        self.num_examples, self.labels = 3, source.labels
+        self.num_examples, self.labels, self.multi_label = 3, source.labels, False
         self.split, self.name, self.version = "train", "broken", "1"
 
     def read(self, ranges):

@@ -1,10 +1,12 @@
 """Every kind of source gives the same batches on any number of hosts and after a restart."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from pipelines.config import Data
 from pipelines.data import bad_images, pipeline
@@ -20,6 +22,99 @@ from vit_tf.preprocessing import Preprocessing
 COUNT = 150
 PREPROCESSING = Preprocessing(image_size=(8, 8))
 KINDS = ("folder", "list", "tfrecord", "arrays")
+
+
+# Labels of the images of multi-label sources.
+LISTS = [[0], [2, 1], [], [0, 1, 3], [3], [], [1]]
+NAMES = ("cat", "dog", "eel", "outdoor")
+
+
+class Tagged(tfds.core.GeneratorBasedBuilder):
+    """Image `i` has the color `10 i` and the labels `LISTS[i]`."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(shape=(8, 8, 3), encoding_format="png"),
+                    "other": tfds.features.Sequence(tfds.features.ClassLabel(num_classes=2)),
+                    "labels": tfds.features.Sequence(tfds.features.ClassLabel(names=NAMES)),
+                }
+            ),
+        )
+
+    def _split_generators(self, dl_manager):
+        del dl_manager
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i, labels in enumerate(LISTS):
+            image = np.full([8, 8, 3], 10 * i, np.uint8)
+            yield i, {"image": image, "other": [1], "labels": labels}
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory):
+    """Kind -> a multi-label source with these images."""
+    root = tmp_path_factory.mktemp("tagged")
+    rows = []
+    for i, labels in enumerate(LISTS):
+        (root / f"{i}.png").write_bytes(encode(np.full([8, 8, 3], 10 * i, np.uint8), "PNG"))
+        rows.append({"path": f"{i}.png", "labels": [NAMES[label] for label in labels]})
+    (root / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    fields = [f"{row['path']},{' | '.join(row['labels'])}" for row in rows]
+    (root / "list.csv").write_text("\n".join(["path,labels", *fields]))
+    tfds.builder("tagged", data_dir=root).download_and_prepare()
+    names = {"csv": "list:list.csv", "jsonl": "list:list.jsonl", "tfds": "tagged"}
+    found = {kind: open_source(name, "train", root) for kind, name in names.items()}
+    record_writer.write_records(
+        {"train": found["jsonl"]}, root / "records", shards=2, bad_images="stop"
+    )
+    images = np.stack([np.full([8, 8, 3], 10 * i, np.uint8) for i in range(len(LISTS))])
+    found["tfrecord"] = open_source("tfrecord:records", "train", root)
+    return {**found, "arrays": ArraySource(images, LISTS, NAMES)}
+
+
+def multi_hot(batch):
+    """The labels of each image of a batch of tagged images, from the color of the image."""
+    numbers = np.round((batch["image"][:, 0, 0, 0] * 127.5 + 127.5) / 10).astype(int)
+    return np.stack([np.isin(np.arange(4), LISTS[number]) for number in numbers])
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "tfds", "tfrecord", "arrays"])
+def test_lists_of_labels(kind, tagged):
+    source = tagged[kind]
+    assert (source.multi_label, source.labels, source.num_examples) == (True, NAMES, len(LISTS))
+    assert source.manifest()["multi_label"] is True
+    examples = source.read([(5, 7), (0, 5)])
+    found = {
+        int(decode_image(image)[0, 0, 0]) // 10: labels.tolist()
+        for image, labels in zip(examples.images, examples.labels, strict=True)
+    }
+    assert {i: sorted(labels) for i, labels in found.items()} == dict(enumerate(map(sorted, LISTS)))
+    assert {labels.dtype for labels in examples.labels} == {np.dtype(np.int32)}
+
+    first, last = to_numpy(pipeline.eval_dataset(source, batch_size=4, preprocessing=PREPROCESSING))
+    assert last["weight"].tolist() == [1, 1, 1, 0] and not last["label"][3].any()
+    for batch in (first, {key: column[:3] for key, column in last.items()}):
+        assert batch["label"].dtype == np.float32
+        np.testing.assert_array_equal(batch["label"], multi_hot(batch))
+
+
+def test_lists_of_labels_are_mixed_on_any_number_of_replicas(tagged):
+    options = {"batch_size": 4, "preprocessing": PREPROCESSING, "seed": 3, "shuffle_window": 5}
+    options |= {"crop": "none", "bad_images": bad_images.BadImages(log=str)}
+    for batch in to_numpy(train_dataset(tagged["tfrecord"], **options).take(3)):
+        np.testing.assert_array_equal(batch["label"], multi_hot(batch))
+    options["mixup"] = 0.5
+    whole = to_numpy(train_dataset(tagged["csv"], **options).take(3))
+    context = tf.distribute.InputContext(1, 0, 2)
+    parts = to_numpy(train_dataset(tagged["csv"], input_context=context, **options).take(6))
+    assert_equal(join([parts[::2], parts[1::2]]), whole)
+    assert any(((batch["label"] > 0) & (batch["label"] < 1)).any() for batch in whole)
 
 
 @pytest.fixture(scope="module")

@@ -139,6 +139,24 @@ def test_cutmix_of_a_batch():
         )
 
 
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+def test_lists_of_labels_are_mixed(kind):
+    """With the same shares as one-hot labels; a label of both images keeps its whole weight."""
+    images, labels, partners, partner_labels = _batch()
+    mixing = _mixing(**{kind: 0.7})
+    draw = tf.constant(mixing.draw(2))
+    _, single = mixing.mix(draw, images, labels, partners, partner_labels)
+    rows = np.eye(5, dtype=np.float32)
+    _, same = mixing.mix(draw, images, rows[labels], partners, rows[partner_labels])
+    np.testing.assert_array_equal(single, same)
+    several = np.array([[1, 1, 0, 0, 1], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0], [1, 1, 1, 1, 1]], "f")
+    _, mixed = mixing.mix(draw, images, several, partners, np.roll(several, 1, axis=0))
+    share = float(draw[0])
+    expected = share * several + (1 - share) * np.roll(several, 1, axis=0)
+    np.testing.assert_allclose(mixed, expected, rtol=0, atol=1e-6)
+    assert float(mixed[0, 0]) == pytest.approx(1)  # both images have the label
+
+
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["mixup", "cutmix"])
 def test_rejects(name, value):

@@ -1,0 +1,96 @@
+"""Labels of examples: one class per image, or a list of classes per image (multi-label).
+
+Sources give single labels as int32 `[n]`, and lists as object `[n]` of int32 arrays, one array per
+image, empty without labels. In a batch, a list is a row of `K` zeros and ones.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+_FILLER = -1  # In `padded`; `tf.one_hot` gives it a row of zeros.
+
+
+class RaggedLabels:
+    """Lists of labels of many examples in two arrays, without an object for each example.
+
+    Args:
+        values: integers, the labels of all lists one after another; kept as int32, where larger
+            ones become the largest.
+        offsets: int64 `[n + 1]`; list `i` is `values[offsets[i]:offsets[i + 1]]`.
+    """
+
+    def __init__(self, values, offsets):
+        limits = np.iinfo(np.int32)
+        self.values = np.clip(values, limits.min, limits.max).astype(np.int32)
+        self.offsets = np.asarray(offsets, np.int64)
+
+    @classmethod
+    def from_lists(cls, lists):
+        """The labels of a sequence of lists of integers."""
+        values = np.fromiter((label for labels in lists for label in labels), np.int64)
+        return cls(values, np.cumsum([0, *map(len, lists)]))
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def __getitem__(self, places):
+        """The lists at some places, integers `[m]` or a slice: object `[m]` of int32 arrays."""
+        begins, ends = self.offsets[:-1][places], self.offsets[1:][places]
+        lists = (self.values[b:e] for b, e in zip(begins, ends, strict=True))
+        return np.fromiter(lists, object, len(begins))
+
+    def tobytes(self):
+        """The bytes of both arrays, for a hash."""
+        return self.offsets.tobytes() + self.values.tobytes()
+
+    def find_wrong(self, num_classes):
+        """The first list with a label that is out of range or there twice.
+
+        Returns:
+            `(index of the list, problem)`, such as (3, "has the label 7 twice. Expected every label
+            once"); None if there is none.
+        """
+        rows = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        wrong = (self.values < 0) | (self.values >= num_classes)
+        if wrong.any():
+            first, fix = np.argmax(wrong), f". Expected 0 .. {num_classes - 1}"
+            return int(rows[first]), f"has the label {self.values[first]}{fix}"
+        order = np.lexsort((self.values, rows))
+        twice = (np.diff(rows[order]) == 0) & (np.diff(self.values[order]) == 0)
+        if twice.any():
+            first, fix = order[np.argmax(twice)], " twice. Expected every label once"
+            return int(rows[first]), f"has the label {self.values[first]}{fix}"
+        return None
+
+
+def no_labels(count, multi_label):
+    """Labels for rows without an example: int32 zeros `[count]`, or `count` empty lists."""
+    if not multi_label:
+        return np.zeros(count, np.int32)
+    return RaggedLabels([], np.zeros(count + 1))[:]
+
+
+def padded(labels):
+    """Returns single labels unchanged; lists as int32 `[n, longest]`, filled up with -1."""
+    if labels.dtype != object:
+        return labels
+    rows = np.full([len(labels), max(map(len, labels), default=0)], _FILLER, np.int32)
+    for row, values in zip(rows, labels, strict=True):
+        row[: len(values)] = values
+    return rows
+
+
+def multi_hot(labels, num_classes):
+    """Ones at the labels of an example, float32 `[num_classes]`; `labels` is a row of `padded`."""
+    return tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0)
+
+
+def as_targets(labels, num_classes):
+    """Weights of the classes, float32 `[b, K]`, from the labels of a batch.
+
+    Args:
+        labels: int `[b]`; or float `[b, K]`, mixed or multi-label, which is returned unchanged.
+        num_classes: `K`.
+    """
+    is_integer = tf.as_dtype(labels.dtype).is_integer
+    return tf.one_hot(labels, num_classes) if is_integer else labels

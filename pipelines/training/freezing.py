@@ -1,0 +1,59 @@
+"""Freezes variables of a model by pattern (`optimizer.freeze`)."""
+
+import fnmatch
+import math
+
+from pipelines.errors import UserError
+from vit_tf.config.near_names import did_you_mean
+
+
+def freeze(model, patterns) -> str:
+    """Excludes variables from training: they leave `model.trainable_variables`.
+
+    Args:
+        model: a built Keras model.
+        patterns: each matches the path of a variable below the model, such as
+            "block_0/mlp/dense_0/kernel", or of a layer, and then all variables in the layer. `*`
+            stands for any characters, also for `/`.
+
+    Returns:
+        How many variables and parameters are frozen, as the text of a log line.
+
+    Raises:
+        UserError: if a pattern matches nothing, or no variable would be left.
+    """
+    variables = model.trainable_variables
+    paths = [variable.path.partition("/")[2] for variable in variables]
+    frozen = set()
+    for pattern in patterns:
+        found = {i for i, path in enumerate(paths) if _matches(path, pattern)}
+        if not found:
+            raise UserError(
+                f"optimizer.freeze: {pattern!r} matches no variable of {model.name}."
+                + _hint(pattern, paths)
+            )
+        frozen |= found
+    if len(frozen) == len(variables):
+        raise UserError(
+            f"optimizer.freeze={','.join(patterns)} freezes all {len(variables)} variables. Leave "
+            "out the pattern of a layer that is to be trained, such as head."
+        )
+    for index in frozen:
+        variables[index].trainable = False
+    counts = [math.prod(variable.shape) for variable in variables]
+    return (
+        f"frozen: {len(frozen)} of {len(variables)} variables, "
+        f"{sum(counts[index] for index in frozen):,} of {sum(counts):,} parameters"
+    )
+
+
+def _matches(path, pattern):
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}/*")
+
+
+def _hint(pattern, paths):
+    """Near paths of variables and layers, or else the outermost layers."""
+    parts = [path.split("/") for path in paths]
+    known = dict.fromkeys("/".join(part[:end]) for part in parts for end in range(1, len(part) + 1))
+    near = did_you_mean(pattern.removesuffix("/*"), known)
+    return near or f" Its layers are {', '.join(dict.fromkeys(part[0] for part in parts))}."
