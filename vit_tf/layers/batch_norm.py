@@ -20,15 +20,24 @@ class BatchStatistics:
 
     Attributes:
         weights: as given.
-        examples: sum of the weights over all replicas.
         updates: pairs of a Keras variable and its new value, equal on all replicas.
     """
 
     def __init__(self, weights):
         self.weights = tf.cast(weights, tf.float32)
-        self.examples = _sum_over_replicas(tf.reduce_sum(self.weights))
         self.updates = []
+        self._examples = None
         self._tokens = []
+
+    def examples(self):
+        """Sum of the weights over all replicas; models without BatchNorm do not need it.
+
+        Not a `functools.cached_property`, whose lock in Python 3.11 stops the replicas: the thread
+        of each replica waits for the others here.
+        """
+        if self._examples is None:
+            self._examples = _sum_over_replicas(tf.reduce_sum(self.weights))
+        return self._examples
 
     def __enter__(self):
         self._tokens.append(_current.set(self))
@@ -109,22 +118,20 @@ class BatchNorm(keras.layers.Layer):
         """`x` minus its mean, and its variance, over the batches of all replicas."""
         batch = _current.get()
         axis = self.axis % len(x.shape)
-        axes = [i for i in range(len(x.shape)) if i != axis]
-        shape = tf.shape(x)
-        each = tf.cast(tf.size(x) // (shape[0] * shape[axis]), tf.float32)
+        positions = [i for i in range(1, len(x.shape)) if i != axis]
+        if batch is None:
+            weights = tf.ones([tf.shape(x)[0]])
+            examples = _sum_over_replicas(tf.reduce_sum(weights))
+        else:
+            weights, examples = batch.weights, batch.examples()
+        each = tf.reduce_prod(tf.gather(tf.shape(x), positions))
+        count = tf.cast(each, tf.float32) * examples
 
         def total(values):
-            """Sum over examples and positions, and over replicas."""
-            if batch is not None:
-                weights = tf.reshape(batch.weights, [-1] + [1] * (len(x.shape) - 1))
-                values *= weights
-            return _sum_over_replicas(tf.reduce_sum(values, axis=axes))
+            """Sum over positions, examples and replicas, `[C]`."""
+            sums = tf.reduce_sum(values, axis=positions)
+            return _sum_over_replicas(tf.linalg.matvec(sums, weights, transpose_a=True))
 
-        if batch is None:
-            examples = _sum_over_replicas(tf.cast(shape[0], tf.float32))
-        else:
-            examples = batch.examples
-        count = each * examples
         mean = tf.math.divide_no_nan(total(x), count)
         # Two passes: the mean square minus the squared mean would cancel.
         centred = x - self._aligned(mean, x)
