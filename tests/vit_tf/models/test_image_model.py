@@ -100,6 +100,7 @@ FEATURES = {
         "stem": "stem",
     },
     "ResNet": {"stage1": "block1_unit1", "root": "root", "stage2": "block2_unit1"},
+    "AxialResNet": {"stage1": "block1_unit1", "root_norm": "root_norm"},
 }
 
 
