@@ -2,8 +2,6 @@
 
 import re
 
-from custom_ops import loader
-
 
 class UserError(ValueError):
     """The user's input is wrong: exit code 2."""
@@ -29,14 +27,20 @@ def first_line(error):
     """Returns the first line of a `tf.errors.OpError` message, without details of the graph."""
     message = re.sub(r"\{\{.*?\}\}\s*", "", error.message)
     if uncompiled := re.search(r"No registered '(Vit\w+)' OpKernel for XLA_CPU_JIT", message):
-        return (
-            f"A function that was traced with the compiled op {uncompiled[1]} is used under "
-            f"jit_compile=True, which cannot compile it: {loader.library().xla.reason}; or set "
-            "VIT_OPS=reference"
-        )
+        return _uncompiled(uncompiled[1])
     if asserted := re.search(r"assertion failed: \[(.*?)\]", message):
         return asserted[1]
     # The location of the error, if the message has one, comes before the error itself.
     message = message.removeprefix("Graph execution error:").strip()
     message = re.sub(r"(?s)^Detected at node.*?defined at .*?\n\n(?=\S)", "", message)
     return re.sub(r"\s*\[Op:.*", "", message.strip().partition("\n")[0]).rstrip(".")
+
+
+def _uncompiled(op):
+    from custom_ops import loader  # here, since this module is imported everywhere
+
+    reason = loader.library().xla.reason
+    return (
+        f"A function that was traced with the compiled op {op} is used under jit_compile=True, "
+        "which cannot compile it" + (f": {reason}; or set VIT_OPS=reference" if reason else "")
+    )

@@ -7,7 +7,7 @@ image, empty without labels. In a batch, a list is a row of `K` zeros and ones.
 import numpy as np
 import tensorflow as tf
 
-_FILLER = -1  # In `padded`; `tf.one_hot` gives it a row of zeros.
+_FILLER = -1  # In `padded`; `multi_hot` ignores it.
 
 
 class RaggedLabels:
@@ -20,14 +20,17 @@ class RaggedLabels:
     """
 
     def __init__(self, values, offsets):
-        limits = np.iinfo(np.int32)
-        self.values = np.clip(values, limits.min, limits.max).astype(np.int32)
+        values, limits = np.asarray(values), np.iinfo(np.int32)
+        lowest = 0 if values.dtype.kind == "u" else limits.min
+        self.values = np.clip(values, lowest, limits.max).astype(np.int32)
         self.offsets = np.asarray(offsets, np.int64)
 
     @classmethod
     def from_lists(cls, lists):
         """The labels of a sequence of lists of integers."""
-        values = np.fromiter((label for labels in lists for label in labels), np.int64)
+        limit = np.iinfo(np.int64).max
+        labels = (min(int(label), limit) for labels in lists for label in labels)
+        values = np.fromiter(labels, np.int64)
         return cls(values, np.cumsum([0, *map(len, lists)]))
 
     def __len__(self):
@@ -82,7 +85,8 @@ def padded(labels):
 
 def multi_hot(labels, num_classes):
     """Ones at the labels of an example, float32 `[num_classes]`; `labels` is a row of `padded`."""
-    return tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0)
+    is_label = tf.cast(labels >= 0, tf.float32)
+    return tf.scatter_nd(tf.maximum(labels, 0)[:, None], is_label, [num_classes])
 
 
 def as_targets(labels, num_classes):

@@ -15,7 +15,7 @@ class ExponentialMovingAverage:
     weights, so that they belong to weights of about the same age.
 
     Args:
-        variables: Keras variables. The average of one that never changes keeps its bits.
+        variables: Keras variables. The average of one that never changes keeps its value.
         decay: 0.9999 in the paper.
     """
 

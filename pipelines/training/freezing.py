@@ -7,7 +7,7 @@ from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
 
-def freeze(model, patterns) -> str:
+def freeze(model, patterns, resets_head=False) -> list[str]:
     """Excludes variables from training: they leave `model.trainable_variables`.
 
     Args:
@@ -15,12 +15,14 @@ def freeze(model, patterns) -> str:
         patterns: each matches the path of a variable below the model, such as
             "block_0/mlp/dense_0/kernel", or of a layer, and then all variables in the layer. `*`
             stands for any characters, also for `/`.
+        resets_head: whether training begins with a head of zeros, which must then learn.
 
     Returns:
-        How many variables and parameters are frozen, as the text of a log line.
+        A line of text with the number of frozen variables and parameters, if there are patterns.
 
     Raises:
-        UserError: if a pattern matches nothing, or no variable would be left.
+        UserError: if a pattern matches nothing, no variable would be left, or a head of zeros would
+            stay as it is: then no other gradient would differ from zero.
     """
     variables = model.trainable_variables
     paths = [variable.path.partition("/")[2] for variable in variables]
@@ -40,11 +42,18 @@ def freeze(model, patterns) -> str:
         )
     for index in frozen:
         variables[index].trainable = False
+    if resets_head and not model.head.kernel.trainable:
+        raise UserError(
+            "optimizer.freeze includes head/kernel, which fine-tuning sets to zeros: nothing could "
+            "learn. Leave out the pattern that matches it."
+        )
+    if not patterns:
+        return []
     counts = [math.prod(variable.shape) for variable in variables]
-    return (
+    return [
         f"frozen: {len(frozen)} of {len(variables)} variables, "
         f"{sum(counts[index] for index in frozen):,} of {sum(counts):,} parameters"
-    )
+    ]
 
 
 def _matches(path, pattern):

@@ -198,7 +198,7 @@ def build_trainer(experiment, model_config, strategy):
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
         ema = None
-        frozen = freeze(model, experiment.optimizer.freeze)
+        frozen = freeze(model, experiment.optimizer.freeze, bool(experiment.init_from))
         optimizer = make_optimizer(experiment.optimizer, schedule, model.trainable_variables)
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
@@ -206,9 +206,7 @@ def build_trainer(experiment, model_config, strategy):
         f"{experiment.model.name} with {model_config.summary()}: "
         f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
     )
-    if experiment.optimizer.freeze:
-        say(frozen)
-    for note in size_notes(model_config, "model."):
+    for note in [*frozen, *size_notes(model_config, "model.")]:
         say(note)
     step_settings = StepSettings(
         loss=functools.partial(

@@ -130,7 +130,7 @@ class BatchNorm(keras.layers.Layer):
         def total(values):
             """Sum over positions, examples and replicas, `[C]`."""
             sums = tf.reduce_sum(values, axis=positions)
-            return _sum_over_replicas(tf.linalg.matvec(sums, weights, transpose_a=True))
+            return _sum_over_replicas(tf.reduce_sum(sums * weights[:, None], axis=0))
 
         mean = tf.math.divide_no_nan(total(x), count)
         # Two passes: the mean square minus the squared mean would cancel.

@@ -40,7 +40,7 @@ class ArraySource(DataSource):
             )
         if not all(images.shape):
             raise DataError(f"There are no pixels in images of shape {list(images.shape)}.")
-        lists = _label_lists(labels, len(images))
+        lists, multi_label = _label_lists(labels, len(images))
         if class_names is None:
             class_names = [str(label) for label in range(int(lists.values.max(initial=0)) + 1)]
         if wrong := lists.find_wrong(len(class_names)):
@@ -52,9 +52,9 @@ class ArraySource(DataSource):
             split_ranges=(SplitRange("train", 0, len(images), 0),),
             labels=class_names,
             shard_lengths=(len(images),),
-            multi_label=not np.isscalar(labels[0]),
+            multi_label=multi_label,
         )
-        self._images, self._labels = images, lists if self.multi_label else lists.values
+        self._images, self._labels = images, lists if multi_label else lists.values
         self._order = stateless_random.permutation(len(images), 0, stateless_random.SPLIT)
 
     def read(self, ranges):
@@ -70,13 +70,22 @@ class ArraySource(DataSource):
 
 
 def _label_lists(labels, count):
-    """Returns the labels of all images as `RaggedLabels`, of length 1 if there is one per image."""
-    lists = [np.atleast_1d(label) for label in labels]
-    kinds = {np.ndim(label) for label in labels}
-    integers = all(np.issubdtype(x.dtype, np.integer) or not x.size for x in lists)
-    if len(lists) != count or not integers or len(kinds) > 1 or kinds - {0, 1}:
+    """The labels of all images as `RaggedLabels`, and whether they are lists (multi-label)."""
+    try:
+        array = np.asarray(labels)
+    except ValueError:  # lists of different lengths
+        array = np.fromiter(labels, object, len(labels))
+    if array.shape == (count,) and np.issubdtype(array.dtype, np.integer):
+        return RaggedLabels(array, np.arange(count + 1)), False
+    lists = [np.asarray(label) for label in array] if array.ndim else []
+    if len(lists) != count or not all(map(_are_labels, lists)):
+        first = array[:3].tolist() if array.ndim else array
         raise DataError(
             f"Expected one integer label, or a list of integer labels, for each of {count:,} "
-            f"images. Received {len(lists):,}: {str(labels[:3])[:80]}."
+            f"images. Received {len(lists):,}: {str(first)[:80]}."
         )
-    return RaggedLabels.from_lists(lists)
+    return RaggedLabels.from_lists(lists), True
+
+
+def _are_labels(array):
+    return array.ndim == 1 and (np.issubdtype(array.dtype, np.integer) or not array.size)

@@ -91,6 +91,18 @@ def test_without_a_class_token(fields, tmp_path, no_process):
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 
 
+def test_attention_in_a_resnet(tmp_path, no_process):
+    """A ResNet has no `attend`, and no op of ours but this one."""
+    config = vit_tf.ResNetConfig(
+        stage_depths=(1,), width=0.5, image_size=16, num_classes=0, spatial="sparse"
+    )
+    preprocessing = vit_tf.Preprocessing(image_size=config.image_size)
+    for form, ops in (("portable", set()), ("fused", {"VitAttention"})):
+        report = saved_model.export(vit_tf.create_model(config), preprocessing, tmp_path, form=form)
+        assert "embed" in report.signatures and "attend" not in report.signatures
+        assert ops_in(tmp_path / form) == ops
+
+
 @pytest.mark.parametrize(
     "fields",
     [

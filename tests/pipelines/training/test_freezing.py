@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import vit_tf
+from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
+from pipelines.training.freezing import freeze
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import (
     arrays,
@@ -16,6 +19,7 @@ from tests.pipelines.tiny import (
     tiny_experiment,
     two_replicas,
 )
+from tests.vit_tf import tiny
 
 STEM = ("model.stem.stage_depths=1,1", "model.stem.width=0.5", "model.patch_size=1")
 # Everything that could change a weight is on; the rest is off, for small graphs.
@@ -91,8 +95,8 @@ def test_gradients_below_the_lowest_trained_layer_are_not_computed():
     """With everything but the head frozen, one product of matrices belongs to gradients."""
     layers = "patch_embedding,class_token,position_embedding,block_*,norm"
     products = []
-    for freeze in ("optimizer.freeze=", f"optimizer.freeze={layers}"):
-        trainer, batch = trainer_of(freeze)
+    for frozen in ("optimizer.freeze=", f"optimizer.freeze={layers}"):
+        trainer, batch = trainer_of(frozen)
         batch = {key: tf.constant(value) for key, value in batch.items()}
         graph = tf.function(trainer.gradients).get_concrete_function(
             batch, tf.constant(0, tf.int64)
@@ -121,6 +125,24 @@ def test_frozen_kernels_of_a_stem_in_micro_batches():
     norm = float(tf.linalg.global_norm(found[0][1:]))
     for received, expected in zip(found[1], found[0], strict=True):
         np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5 * norm)
+
+
+def test_a_frozen_head_of_zeros_is_refused():
+    with pytest.raises(UserError, match="includes head/kernel, which fine-tuning sets to zeros"):
+        freeze(tiny.model(), ["head"], resets_head=True)
+
+
+@pytest.mark.parametrize("positions", ["learned_1d", "learned_2d"])
+def test_frozen_positions_are_loaded_and_saved(tmp_path, positions):
+    source, frozen, again = (tiny.model(position_embedding=positions) for _ in range(3))
+    tiny.randomize(source)
+    vit_tf.save_npz(source, tmp_path / "source.npz")
+    freeze(frozen, ["position_embedding"])
+    assert not vit_tf.load_npz(frozen, tmp_path / "source.npz").dropped
+    vit_tf.save_npz(frozen, tmp_path / "frozen.npz")
+    vit_tf.load_npz(again, tmp_path / "frozen.npz")
+    for expected, received in zip(source.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(received, expected)
 
 
 def test_a_run_with_micro_batches_and_resume(tmp_path, capsys):

@@ -11,7 +11,12 @@ import custom_ops
 from tests.custom_ops.compare import compiled_ops
 from tests.tolerances import assert_close
 from tests.vit_tf import tiny
-from vit_tf.layers import PatchEmbedding
+from vit_tf.layers import (
+    AugmentedConvolution,
+    FullAttention,
+    PatchEmbedding,
+    SparseAttention,
+)
 
 INFERENCE = {"VitAttention", "VitPatchEmbed"}
 TRAINING = INFERENCE | {"VitAttentionGrad", "VitPatchEmbedKernelGrad", "VitPatchEmbedTablesGrad"}
@@ -151,6 +156,11 @@ def test_jit_is_supported_unless_ops_are_demanded_that_xla_cannot_compile(monkey
     assert patch_layer("convolution", "compiled").supports_jit
     monkeypatch.setenv("VIT_OPS", "compiled")
     assert not supports() and supports(implementation="reference")
+    augmented = AugmentedConvolution(
+        8, 2, key_fraction=0.5, value_fraction=0.5, variance_epsilon=0.0, deviation_epsilon=0.0
+    )
+    for layer in (SparseAttention(2, block=4), FullAttention(2), augmented):
+        assert not layer.supports_jit
     model = tiny.model()
     with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
         model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)

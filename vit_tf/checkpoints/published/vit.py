@@ -157,7 +157,7 @@ def entries(model) -> list[Entry]:
         found += _stem(model.stem)
     found += layer_entries(model.patch_embedding, "embedding")
     for index, layer in enumerate(model.position_layers()):
-        for variable in layer.trainable_variables:
+        for variable in layer.weights:  # frozen ones too
             key = position_key(variable.name, index)
             found.append(reshaped(variable, key, (1, *variable.shape)))
     keys = _block_keys(model.config.layers, model.config.axial)

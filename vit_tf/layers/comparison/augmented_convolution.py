@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 import custom_ops
+from custom_ops import dispatch
 from vit_tf.config.spatial import attention_sizes
 from vit_tf.layers.comparison.relative import by_place
 from vit_tf.layers.comparison.spatial_layer import SpatialLayer, known_sides
@@ -50,6 +51,7 @@ class AugmentedConvolution(SpatialLayer):
         super().__init__(**kwargs)
         self.filters = filters
         self.heads = heads
+        self.supports_jit = dispatch.supports_jit("auto")
         self.key_fraction = key_fraction
         self.value_fraction = value_fraction
         self.variance_epsilon = variance_epsilon

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 import custom_ops
+from custom_ops import dispatch
 from vit_tf.layers.attention import projections
 from vit_tf.layers.comparison.relative import by_place
 from vit_tf.layers.comparison.spatial_layer import SpatialLayer, check_heads, known_sides
@@ -34,6 +35,7 @@ class FullAttention(SpatialLayer):
     def __init__(self, heads, **kwargs):
         super().__init__(**kwargs)
         self.heads = heads
+        self.supports_jit = dispatch.supports_jit("auto")
 
     def build(self, input_shape):
         channels = input_shape[-1]

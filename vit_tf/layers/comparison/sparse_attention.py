@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 import custom_ops
+from custom_ops import dispatch
 from vit_tf.layers.attention import projections
 from vit_tf.layers.comparison.spatial_layer import SpatialLayer, check_heads
 from vit_tf.layers.comparison.windows import sizes, split_blocks
@@ -40,6 +41,7 @@ class SparseAttention(SpatialLayer):
         super().__init__(**kwargs)
         check_even(heads)
         self.heads = heads
+        self.supports_jit = dispatch.supports_jit("auto")
         self.block = block
 
     def build(self, input_shape):

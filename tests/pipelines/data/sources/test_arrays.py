@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from pipelines.data.sources.arrays import ArraySource
 from pipelines.errors import DataError
@@ -30,6 +31,22 @@ def test_images_labels_and_ids(shape):
     assert (np.diff(source.read([(0, 20)]).labels) < 0).any()
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        tf.constant([2, 0, 1]),
+        [np.array(2), np.array(0), np.array(1)],
+        np.array([2, 0, 1], np.uint64),
+    ],
+    ids=["tensor", "scalars", "uint64"],
+)
+def test_one_label_per_image_of_any_kind(labels):
+    source = ArraySource(_random(3, 2, 2), labels)
+    assert not source.multi_label and source.labels == ("0", "1", "2")
+    examples = source.read([(0, 3)])
+    np.testing.assert_array_equal(examples.labels, np.array([2, 0, 1])[examples.ids])
+
+
 def test_names_and_manifest():
     source = ArraySource(_random(4, 2, 2, 3), [0, 0, 1, 0], ["cat", "dog", "eel"], name="mine")
     assert (source.num_classes, source.labels) == (3, ("cat", "dog", "eel"))
@@ -50,6 +67,8 @@ def test_names_and_manifest():
         (_random(3, 4, 4, 3), [[0, 1], 1, [2]], None, "or a list of integer labels, for each"),
         (_random(2, 4, 4, 3), [[0], [0, 1, 0]], None, "Image 1 of arrays has the label 0 twice"),
         (_random(2, 4, 4, 3), [[0], [2, 0]], ["a", "b"], "has the label 2. Expected 0 .. 1"),
+        (_random(2, 4, 4, 3), np.array([0, 2**63], np.uint64), ["a"], "Image 1 of arrays has the"),
+        (_random(2, 4, 4, 3), [[0], [2**70]], ["a"], "list of integer labels, for each of 2"),
         (
             _random(3, 4, 4, 3),
             [0, -1, 1],
