@@ -59,7 +59,10 @@ def exaflops(config: ModelConfig, epochs: float, images: int) -> float:
 
 
 def weight_bytes(config: ModelConfig) -> int:
-    """Memory of the weights in bytes; they are float32 under mixed policies too."""
+    """Memory of the parameters in bytes; they are float32 under mixed policies too.
+
+    The moving averages of BatchNorm are not counted.
+    """
     return FLOAT32 * parameters(config)
 
 

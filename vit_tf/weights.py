@@ -139,7 +139,7 @@ def model_weights(model, name="") -> ModelWeights:
     """The weights of a model by published key, for `load_checkpoint` into another model.
 
     Args:
-        model: a `VisionTransformer` or `ResNet`.
+        model: of any family.
         name: where the model is from, for messages.
     """
     return ModelWeights(model, published_entries(model), name)

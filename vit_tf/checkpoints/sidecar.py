@@ -81,7 +81,7 @@ def write_sidecar(path, preprocessing, config=None, grid=None, dtype=None) -> No
     Args:
         path: of the checkpoint.
         preprocessing: `Preprocessing`, or None.
-        config: `ViTConfig` or `ResNetConfig`; None if the checkpoint itself holds it.
+        config: a `ModelConfig`; None if the checkpoint itself holds it.
         grid: (rows, columns) of the position table, if the model has patches.
         dtype: name of the model's dtype policy; None if the checkpoint itself holds it.
     """

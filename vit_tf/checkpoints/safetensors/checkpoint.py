@@ -27,7 +27,7 @@ class SafetensorsCheckpoint:
 
     Attributes:
         layout: name of the layout, such as "timm".
-        config, trained_config: `ViTConfig` or `ResNetConfig`, with the source's activation and
+        config, trained_config: a `ModelConfig`, with the source's activation and
             epsilons.
         grid: (rows, columns) of the position table; None for a model without patches.
         preprocessing: `Preprocessing` for that model.

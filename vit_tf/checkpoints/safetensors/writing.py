@@ -18,7 +18,7 @@ def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:
     Args:
         path: the folder; it is created if it does not exist.
         module: the layout's module for the family; see `vit_tf.checkpoints.safetensors`.
-        config: `ViTConfig` or `ResNetConfig` of the model.
+        config: configuration of the model.
         preprocessing: its `Preprocessing`.
         weights: has `shapes`, canonical published key -> shape, and `read(key)`.
 
