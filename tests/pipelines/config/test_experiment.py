@@ -108,6 +108,8 @@ RESNET_VALUES = {
     "model.group_norm_epsilon": ("1e-4", 1e-4),
     "model.variance_epsilon": ("1e-8", 1e-8),
     "model.deviation_epsilon": ("1e-3", 1e-3),
+    "model.spatial": ("sparse", "sparse"),
+    "model.squeeze_excite": ("true", True),
 }
 RESNET = override(Experiment(), ["model.name=BiT-R50x1"])
 # The same for fields that only an AxialResNet has.
