@@ -215,7 +215,8 @@ def test_compiling_is_reported_until_the_first_batch_is_done(finished, monkeypat
     loss = functools.partial(losses.cross_entropy, loss="softmax")
     Evaluator(model, one_device(), data, loss, lines.append, Signals()).run()
     assert len(counts) == 3 and counts[0] >= 1
-    assert counts[0] == counts[-1] == len(lines)
+    # One line may be on its way when the first batch is done.
+    assert counts[0] >= len(lines) - 1 and counts[1] == counts[2] == len(lines)
 
 
 def test_nothing_to_evaluate(command):
