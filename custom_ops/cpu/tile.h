@@ -117,9 +117,12 @@ static void multiply_columns(int64_t rows, int64_t depth, const E* a, int64_t a_
                              const E* b, int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
                              bool accumulate) {
   constexpr int kMost = kTileRows[kVectors];
-  // So few rows are rare: they do not get tiles of their own, which would make the library larger.
+  // So few rows are rare: tiles of each height would make the library larger.
   if (rows < kMost / 2) {
-    tiles<E, 1, kVectors>(rows, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
+    const int64_t pairs = rows / 2;
+    tiles<E, 2, kVectors>(pairs, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
+    tiles<E, 1, kVectors>(rows % 2, depth, a + 2 * pairs * a_row, a_row, a_step, b, b_step,
+                          c + 2 * pairs * c_row, c_row, accumulate);
     return;
   }
   // Tiles have nearly equal heights: a last tile of one row would be much slower per row.

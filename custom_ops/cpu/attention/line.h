@@ -22,9 +22,29 @@ inline double line_cycles(const AttentionShape& shape, double products) {
   return products * tokens * tokens * static_cast<double>(shape.head_size) / 16 + 500;
 }
 
-// With fewer lines than this, lines are split into groups of queries, so that a machine with many
-// cores has work for all of them at batch 1.
+// With fewer lines than this, lines are split into groups of queries, so that a machine with as
+// many cores is soon done at batch 1.
 constexpr int64_t kManyLines = 32;
+
+// The number of groups for `lines` lines of `vectors` vectors of queries. kManyLines cores take
+// ceil(lines * groups / kManyLines) groups each, of up to ceil(vectors / groups) vectors. Few
+// groups keep tiles wide and save sums, so this is the smallest number that takes at most a quarter
+// longer than the best one.
+inline int64_t group_count_of(int64_t lines, int64_t vectors, int64_t most) {
+  if (lines == 0 || lines >= kManyLines) return 1;
+  if (most > vectors) most = vectors;
+  if (most > kManyLines) most = kManyLines;
+  const auto time = [&](int64_t groups) {
+    return ceil_divide(lines * groups, kManyLines) * ceil_divide(vectors, groups);
+  };
+  int64_t best = vectors;
+  for (int64_t groups = 1; groups <= most; ++groups) {
+    if (time(groups) < best) best = time(groups);
+  }
+  int64_t groups = 1;
+  while (4 * time(groups) > 5 * best) ++groups;
+  return groups;
+}
 
 // The queries of a line, in blocks of whole vectors of nearly equal size, and the blocks in groups.
 template <class T>
@@ -33,9 +53,7 @@ struct QueryBlocks {
 
   explicit QueryBlocks(const AttentionShape& shape, int64_t most_groups = kManyLines)
       : vectors(ceil_divide(shape.tokens, kLanes<T>), 1), groups(0, 1) {
-    const int64_t lines = lines_of(shape);
-    int64_t count = lines ? ceil_divide(kManyLines, lines) : 1;
-    if (count > most_groups) count = most_groups;
+    int64_t count = group_count_of(lines_of(shape), vectors.total, most_groups);
     if (count > vectors.total) count = vectors.total;
     // The same number of blocks in each group, so that groups take about the same time.
     const int64_t blocks = count ? ceil_divide(ceil_divide(vectors.total, count), kMaxVectors) : 0;
