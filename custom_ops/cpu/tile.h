@@ -102,10 +102,15 @@ template <class E>
 using Tiles = void (*)(int64_t, int64_t, const E*, int64_t, int64_t, const E*, int64_t,
                        typename Product<E>::Sum*, int64_t, bool);
 
-// The function for tiles of `rows` rows, from half of the most to the most.
+// The fewest rows, beside 1, that there are tiles for. Few rows are common in lines of few tokens,
+// which fill one vector. Elsewhere, as for doubles, such tiles would only make the library larger.
+template <class E, int kVectors>
+constexpr int kFewestRows = kVectors == 1 && sizeof(E) == 4 ? 1 : kTileRows[kVectors] / 2;
+
+// The function for tiles of `rows` rows, from kFewestRows to the most.
 template <class E, int kVectors, int kRows = kTileRows[kVectors]>
 VIT_INLINE Tiles<E> find_tiles(int64_t rows) {
-  if constexpr (kRows == kTileRows[kVectors] / 2) {
+  if constexpr (kRows == kFewestRows<E, kVectors>) {
     return tiles<E, kRows, kVectors>;
   } else {
     return rows == kRows ? tiles<E, kRows, kVectors> : find_tiles<E, kVectors, kRows - 1>(rows);
@@ -117,12 +122,8 @@ static void multiply_columns(int64_t rows, int64_t depth, const E* a, int64_t a_
                              const E* b, int64_t b_step, typename Product<E>::Sum* c, int64_t c_row,
                              bool accumulate) {
   constexpr int kMost = kTileRows[kVectors];
-  // So few rows are rare: tiles of each height would make the library larger.
-  if (rows < kMost / 2) {
-    const int64_t pairs = rows / 2;
-    tiles<E, 2, kVectors>(pairs, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
-    tiles<E, 1, kVectors>(rows % 2, depth, a + 2 * pairs * a_row, a_row, a_step, b, b_step,
-                          c + 2 * pairs * c_row, c_row, accumulate);
+  if (rows < kFewestRows<E, kVectors>) {
+    tiles<E, 1, kVectors>(rows, depth, a, a_row, a_step, b, b_step, c, c_row, accumulate);
     return;
   }
   // Tiles have nearly equal heights: a last tile of one row would be much slower per row.
