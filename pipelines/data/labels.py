@@ -42,6 +42,10 @@ class RaggedLabels:
         lists = (self.values[b:e] for b, e in zip(begins, ends, strict=True))
         return np.fromiter(lists, object, len(begins))
 
+    def column(self, multi_label):
+        """All labels as a column of `Examples`: `multi_label` says whether lists are lists."""
+        return self[:] if multi_label else self.values
+
     def tobytes(self):
         """The bytes of both arrays, for a hash."""
         return self.offsets.tobytes() + self.values.tobytes()

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 from vit_tf.config.checks import check_choice, check_float, check_int, height_width
 from vit_tf.config.model_config import ModelConfig
+from vit_tf.config.resnet import Stages
 
 NORMS = ("batch", "group")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AxialResNetConfig(ModelConfig):
+class AxialResNetConfig(Stages, ModelConfig):
     """The paper's AxialResNet (appendix D.6; docs/paper.md E.2), as in its public implementation.
 
     Attributes:
@@ -52,25 +53,8 @@ class AxialResNetConfig(ModelConfig):
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
-        if not isinstance(self.stage_depths, tuple | list):
-            raise TypeError(
-                f"stage_depths must be one number for each stage, such as (3, 4, 6, 3). Received: "
-                f"{self.stage_depths!r}."
-            )
-        object.__setattr__(self, "stage_depths", tuple(self.stage_depths))
-        for count in self.stage_depths:
-            check_int("stage_depths", count, minimum=1)
-        if not 1 <= len(self.stage_depths) <= 5:
-            raise ValueError(
-                f"stage_depths must name 1 to 5 stages. Received: {self.stage_depths}."
-            )
         check_int("heads", self.heads, minimum=1)
-        root = 64 * check_float("width", self.width)
-        if root < self.heads or root % self.heads:
-            raise ValueError(
-                f"width must be a positive multiple of {self.heads / 64:g}, so that heads="
-                f"{self.heads} divides 64 * width. Received: {self.width}."
-            )
+        self.check_stages(self.heads, "heads")
         check_int("num_classes", self.num_classes, minimum=0)
         check_float("head_bias", self.head_bias)
         self._check_pixels()
@@ -104,16 +88,6 @@ class AxialResNetConfig(ModelConfig):
             )
 
     @property
-    def root_channels(self) -> int:
-        """Channels after the first convolution."""
-        return round(64 * self.width)
-
-    @property
-    def channels(self) -> int:
-        """Channels of the last feature map, which the head reads."""
-        return self.root_channels * 4 * 2 ** (len(self.stage_depths) - 1)
-
-    @property
     def root_size(self) -> tuple[int, int]:
         """(height, width) of the feature map of the root: convolution and pooling round up."""
         height, width = (-(-side // 4) for side in self.image_size)
@@ -131,8 +105,4 @@ class AxialResNetConfig(ModelConfig):
 
     def summary(self) -> str:
         """One line of text that describes the model."""
-        units = " + ".join(map(str, self.stage_depths))
-        return (
-            f"{units} axial units, width factor {self.width:g}, on {self.image_size[0]} x "
-            f"{self.image_size[1]}"
-        )
+        return f"{self.units_summary('axial')}, on {self.image_size[0]} x {self.image_size[1]}"

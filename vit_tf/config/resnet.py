@@ -11,8 +11,8 @@ from vit_tf.config.spatial import PATCH, SPATIAL
 GROUPS = 32
 
 
-class _ResNetFields:
-    """Base of `StemConfig` and `ResNetConfig`: `stage_depths`, `width` and three epsilons."""
+class Stages:
+    """Base of every residual network: `stage_depths` and `width`."""
 
     stage_depths: tuple[int, ...]
     width: float
@@ -29,43 +29,55 @@ class _ResNetFields:
             return self.root_channels
         return self.root_channels * 4 * 2 ** (len(self.stage_depths) - 1)
 
-    def units_summary(self) -> str:
-        """Residual units of each stage and the width factor, as text."""
+    def units_summary(self, kind="residual") -> str:
+        """Units of each stage and the width factor, as text."""
         units = " + ".join(map(str, self.stage_depths)) or "no"
-        return f"{units} residual units, width factor {self.width:g}"
+        return f"{units} {kind} units, width factor {self.width:g}"
 
-    def unit_fields(self, stage) -> dict:
-        """Arguments of the units of a stage that only some networks have."""
-        del stage
-        return {}
+    def check_stages(self, count, what, fewest=1):
+        """Checks the fields, and makes `stage_depths` a tuple.
 
-    def _check_resnet_fields(self):
-        """Checks the fields, and makes `stage_depths` a tuple."""
+        Args:
+            count, what: the number that must divide the channels of the root, and of what it is.
+            fewest: the smallest number of stages.
+        """
         if not isinstance(self.stage_depths, tuple | list):
             raise TypeError(
                 f"stage_depths must be one number for each stage, such as (3, 4, 9). Received: "
                 f"{self.stage_depths!r}."
             )
         object.__setattr__(self, "stage_depths", tuple(self.stage_depths))
-        for count in self.stage_depths:
-            check_int("stage_depths", count, minimum=1)
-        if len(self.stage_depths) > 5:
+        for units in self.stage_depths:
+            check_int("stage_depths", units, minimum=1)
+        if not fewest <= len(self.stage_depths) <= 5:
             raise ValueError(
-                f"stage_depths must name at most 5 stages. Received: {self.stage_depths}."
+                f"stage_depths must name {fewest} to 5 stages. Received: {self.stage_depths}."
             )
         root = 64 * check_float("width", self.width)
-        if root < GROUPS or root % GROUPS:
+        if root < count or root % count:
             raise ValueError(
-                f"width must be a positive multiple of {GROUPS / 64}, so that {GROUPS} groups "
+                f"width must be a positive multiple of {count / 64:g}, so that {count} {what} "
                 f"divide the channels. Received: {self.width}."
             )
+
+
+class _StandardizedStages(Stages):
+    """Base of `StemConfig` and `ResNetConfig`: stages and three epsilons."""
+
+    def unit_fields(self, stage) -> dict:
+        """Arguments of the units of a stage that only some networks have."""
+        del stage
+        return {}
+
+    def _check_resnet_fields(self, fewest_stages):
+        self.check_stages(GROUPS, "groups", fewest_stages)
         for name in ("group_norm_epsilon", "variance_epsilon", "deviation_epsilon"):
             if check_float(name, getattr(self, name)) < 0:
                 raise ValueError(f"{name} must be at least 0. Received: {getattr(self, name)}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StemConfig(_ResNetFields, Config):
+class StemConfig(_StandardizedStages, Config):
     """The ResNet of a hybrid (docs/paper.md C.1): a root that divides the sides by 4, then stages.
 
     Kernels are standardised as (w - mean) / (sqrt(variance + variance_epsilon) +
@@ -91,7 +103,7 @@ class StemConfig(_ResNetFields, Config):
     deviation_epsilon: float = 1e-5
 
     def __post_init__(self):
-        self._check_resnet_fields()
+        self._check_resnet_fields(fewest_stages=0)
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """(height, width) of the feature map of images of `image_size`; every step rounds up."""
@@ -105,7 +117,7 @@ class StemConfig(_ResNetFields, Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResNetConfig(_ResNetFields, ModelConfig):
+class ResNetConfig(_StandardizedStages, ModelConfig):
     """The paper's "ResNet (BiT)" (docs/paper.md C.2): pre-activation, GroupNorm.
 
     With `spatial` or `squeeze_excite`, the same network with a layer of related work
@@ -152,9 +164,7 @@ class ResNetConfig(_ResNetFields, ModelConfig):
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
-        self._check_resnet_fields()
-        if not self.stage_depths:
-            raise ValueError("stage_depths must name at least one stage. Received: ().")
+        self._check_resnet_fields(fewest_stages=1)
         check_int("num_classes", self.num_classes, minimum=0)
         check_float("head_bias", self.head_bias)
         check_choice("spatial", self.spatial, SPATIAL)

@@ -27,11 +27,12 @@ _ROWS_PER_READ = 256
 class TfdsSource(DataSource):
     """A split of a prepared TFDS data set; its ids follow the stored order of the whole split."""
 
-    def __init__(self, builder, split, split_ranges, examples=None):
+    def __init__(self, builder, split, split_ranges, all_examples=None):
         self._builder = builder
         feature = builder.info.features[_image_and_label(builder)[1]]
         multi_label = not isinstance(feature, tfds.features.ClassLabel)
-        count = 0 if examples is None else len(examples.ids)
+        images, labels = all_examples or ((), ())
+        count = len(images)
         super().__init__(
             name="/".join(filter(None, [builder.name, builder.builder_config_name])),
             version=str(builder.version),
@@ -45,8 +46,10 @@ class TfdsSource(DataSource):
             ),
             multi_label=multi_label,
         )
-        self._examples = examples
-        self._in_memory = np.full(len(self.shard_lengths), examples is not None)
+        self._examples = None
+        if all_examples:
+            self._examples = Examples(images, labels.column(multi_label), np.arange(count))
+        self._in_memory = np.full(len(self.shard_lengths), all_examples is not None)
 
     def read(self, ranges):
         """See `DataSource.read`; also raises `DataError` if examples have no label.
@@ -97,12 +100,10 @@ class TfdsSource(DataSource):
                 f"{self} has {len(labels)} examples where {len(ids)} were expected. Its files in "
                 f"{self._builder.data_dir} are incomplete; prepare them again."
             )
-        if self.multi_label and (
-            wrong := RaggedLabels.from_lists(labels).find_wrong(self.num_classes)
-        ):
+        if self.multi_label and (wrong := labels.find_wrong(self.num_classes)):
             example = self.describe(int(ids[wrong[0]]))
             raise DataError(f"{example} {wrong[1]}. Prepare the data set again.")
-        return Examples(images, labels, ids)
+        return Examples(images, labels.column(self.multi_label), ids)
 
 
 def open_tfds(name, split, data_dir=None):
@@ -121,8 +122,7 @@ def open_tfds(name, split, data_dir=None):
         return TfdsSource(builder, split, split_ranges)
 
     # TFDS has no shard lengths here (as in its mocks): read all examples once and keep them.
-    images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
-    return TfdsSource(builder, split, (), Examples(images, labels, np.arange(len(labels))))
+    return TfdsSource(builder, split, (), _fetch(builder, split, f"{builder.name} split {split!r}"))
 
 
 def tfds_splits(name, data_dir=None):
@@ -175,7 +175,7 @@ class _SelectedFeatures(tfds.decode.PartialDecoding):
 
 
 def _fetch(builder, split, title):
-    """Reads encoded images, object `[n]`, and labels, see `Examples`, in stored order.
+    """Reads encoded images, object `[n]`, and `RaggedLabels`, in stored order.
 
     Args:
         builder: TFDS builder.
@@ -215,4 +215,4 @@ def _fetch(builder, split, title):
     labels = RaggedLabels(np.concatenate(values), np.cumsum(np.concatenate(counts)))
     if (labels.values < 0).any():  # Published test splits without labels have label -1.
         raise MissingLabelError(f"{title} has examples without a label. Choose a labelled split.")
-    return np.concatenate(images), labels[:] if multi_label else labels.values
+    return np.concatenate(images), labels

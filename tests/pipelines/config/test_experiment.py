@@ -340,7 +340,7 @@ def test_assignment_without_value():
         ("steps=5", "'steps' in --set steps=5. Did you mean train.steps"),
         ("model.name=BiT-R50x9", "Unknown model 'BiT-R50x9'. Did you mean BiT-R50x"),
         ("model.name=BiT-R50x1 model.heads=3", "Unknown model field 'heads'"),
-        ("model.name=BiT-R50x1 model.stage_depths=()", "at least one stage"),
+        ("model.name=BiT-R50x1 model.stage_depths=()", "must name 1 to 5 stages"),
         ("model.name=BiT-R50x1 model.stage_depths=x", "model.stage_depths is of type.*'x'"),
         ("model.name=R50+ViT-B/16 model.stem.stage_depths=0", "stage_depths must be at least 1"),
         ("model.name=R+ViT-Ti/16 model.image_size=16", "smaller than one patch"),

@@ -88,6 +88,8 @@ def measured(tmp_path_factory):
 def test_memory(measured, name, action):
     grown, weights = measured[name, action]
     assert weights > 200e6
-    # The file has the size of the weights.
-    assert grown < (1.3 + 1) * weights, f"{grown / weights:.2f} times the weights"
+    # The file has the size of the weights. The allocator keeps some of what was freed: how much
+    # depends on the machine (measured: up to 15 MB apart).
+    kept = 32e6
+    assert grown < (1.3 + 1) * weights + kept, f"{grown / weights:.2f} times the weights"
     assert grown > 0.8 * weights

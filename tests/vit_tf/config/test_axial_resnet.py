@@ -33,7 +33,7 @@ def test_sides_that_all_stages_can_halve(image_size):
         ({"stage_depths": ()}, ValueError, "1 to 5 stages"),
         ({"stage_depths": (1, 0, 1, 1)}, ValueError, "stage_depths must be at least 1"),
         ({"width": 0.3}, ValueError, "width must be a positive multiple of 0.125"),
-        ({"heads": 7}, ValueError, "heads=7 divides"),
+        ({"heads": 7}, ValueError, "7 heads divide"),
         ({"heads": 0}, ValueError, "heads must be at least 1"),
         ({"norm": "layer"}, ValueError, "norm must be one of batch, group"),
         ({"batch_norm_epsilon": -1.0}, ValueError, "batch_norm_epsilon must be at least 0"),

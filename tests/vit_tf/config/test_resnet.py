@@ -19,9 +19,9 @@ def test_json_round_trip_of_residual_networks(name):
 @pytest.mark.parametrize(
     "fields, words",
     [
-        ({"stage_depths": ()}, "at least one stage"),
+        ({"stage_depths": ()}, "must name 1 to 5 stages"),
         ({"stage_depths": (1, 0)}, "stage_depths must be at least 1"),
-        ({"stage_depths": (1,) * 6}, "at most 5 stages"),
+        ({"stage_depths": (1,) * 6}, "must name 1 to 5 stages"),
         ({"stage_depths": 3}, "one number for each stage"),
         ({"stage_depths": (1.5,)}, "stage_depths must be an int"),
         ({"width": 0}, "multiple of 0.5"),

@@ -69,6 +69,46 @@ def test_a_state_dict_gives_the_logits_of_numpy(state, folder, training):
     np.testing.assert_allclose(model(pixels), model(floats), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_the_gradient_equals_differences_of_numpy(state, folder, tmp_path, training):
+    """The derivative of the logits along a change of all trainable arrays."""
+    rng = np.random.default_rng(1)
+    changed = {
+        name: value + 0.1 * rng.normal(size=value.shape).astype(np.float32)
+        if value.dtype == np.float32 and "running" not in name
+        else value
+        for name, value in state.items()
+    }
+    (tmp_path / "changed").mkdir()
+    safetensors.numpy.save_file(changed, tmp_path / "changed" / "model.safetensors")
+    models = []
+    for path in (folder, tmp_path / "changed"):
+        with open_checkpoint(path) as checkpoint:
+            models.append(vit_tf.create_model(checkpoint.config))
+        vit_tf.load_safetensors(models[-1], path, head="keep")
+    model, other = models
+    images, normalized = images_for()
+    with tf.GradientTape() as tape:
+        logits = model(images, training=training)
+        weights = rng.normal(size=logits.shape)
+        value = tf.reduce_sum(logits * weights)
+    gradients = tape.gradient(value, model.trainable_variables)
+    received = sum(
+        float(np.sum(np.float64(gradient) * (np.float64(end) - np.float64(begin))))
+        for gradient, begin, end in zip(
+            gradients, model.trainable_variables, other.trainable_variables, strict=True
+        )
+    )
+
+    def value_at(step):
+        at = {name: x + step * (np.float64(changed[name]) - x) for name, x in state.items()}
+        return np.sum(weights * numpy_axial_resnet.network(at, normalized, DEPTHS, HEADS, training))
+
+    # A small step, so that no ReLU changes its side.
+    expected = (value_at(1e-7) - value_at(-1e-7)) / 2e-7
+    assert received == pytest.approx(expected, rel=2e-4)
+
+
 def test_a_state_dict_survives_the_way_there_and_back(state, folder, tmp_path):
     """With the prefix of torch.nn.DataParallel; the buffers of PyTorch are not written."""
     safetensors.numpy.save_file(

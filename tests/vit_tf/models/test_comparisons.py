@@ -2,8 +2,10 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import vit_tf
 from tests.tolerances import golden_excess
@@ -77,6 +79,45 @@ def test_model_equals_numpy(kind):
     assert len(functions) == (1 if kind == "augmented" else 2)
     expected = numpy_resnet.bit(arrays, images, model.config.stage_depths, layers=functions)
     assert golden_excess(model(images), expected) < 1
+
+
+@every_kind
+def test_gradient_of_the_model_equals_differences_of_numpy(kind):
+    """The derivative of the logits along the way to another model's weights."""
+    model, other = resnet(kind), resnet(kind, seed=1)
+    images, rng = tiny.images(2, model.config.image_size), np.random.default_rng(0)
+    with tf.GradientTape() as tape:
+        logits = model(images)
+        weights = rng.normal(size=logits.shape)
+        value = tf.reduce_sum(logits * weights)
+    gradients = tape.gradient(value, model.trainable_variables)
+    received = sum(
+        float(np.sum(np.float64(gradient) * (np.float64(end) - np.float64(begin))))
+        for gradient, begin, end in zip(
+            gradients, model.trainable_variables, other.trainable_variables, strict=True
+        )
+    )
+    begin, end = dict(published_arrays(model)), dict(published_arrays(other))
+
+    def value_at(step):
+        at = {key: begin[key] + step * (np.float64(end[key]) - begin[key]) for key in begin}
+        functions = oracle_layers(model, at)
+        return np.sum(
+            weights * numpy_resnet.bit(at, images, model.config.stage_depths, layers=functions)
+        )
+
+    # A small step, so that no ReLU changes its side.
+    expected = (value_at(1e-7) - value_at(-1e-7)) / 2e-7
+    assert received == pytest.approx(expected, rel=2e-4)
+
+
+@every_kind
+def test_keras_file(kind, tmp_path):
+    model = resnet(kind)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    images = tiny.images(2, model.config.image_size)
+    np.testing.assert_array_equal(loaded(images), model(images))
 
 
 @every_kind

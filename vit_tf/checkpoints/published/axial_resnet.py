@@ -5,10 +5,12 @@ The docstring of the package describes each function.
 
 from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.published.entries import Entry, reshaped
+from vit_tf.checkpoints.published.resnet import head_layer, read_positions
 from vit_tf.checkpoints.published.shapes import shape_of, stage_depths, width_factor
 from vit_tf.config import AxialResNetConfig
 from vit_tf.layers.axial_resnet import resize_relative_table
 
+__all__ = ["head_layer", "read_positions"]  # as for a ResNet; the module defines the others
 HEAD_PREFIXES = ("head/",)
 OPTIONAL_KEYS = ()
 _TABLE = "/relative"
@@ -69,18 +71,6 @@ def entries(model) -> list[Entry]:
             else reshaped(variable, key, variable.shape)
         )
     return found
-
-
-def read_positions(checkpoint, model, grid):
-    """No arrays, and no grids: `entries` resizes the tables, which do not depend on patches."""
-    del checkpoint, model, grid
-    return {}, None
-
-
-def head_layer(model, key):
-    """The layer of a model that a key with one of `HEAD_PREFIXES` belongs to."""
-    del key
-    return model.head
 
 
 def _table(variable, key):

@@ -5,14 +5,13 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch
-from vit_tf.layers.attention import projections
 from vit_tf.layers.comparison.relative import by_place
-from vit_tf.layers.comparison.spatial_layer import SpatialLayer, check_heads, known_sides
+from vit_tf.layers.comparison.spatial_layer import HeadsLayer, known_sides
 from vit_tf.layers.comparison.windows import sizes
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class FullAttention(SpatialLayer):
+class FullAttention(HeadsLayer):
     """Self-attention of every pixel to every pixel, with learned 2-D relative positions.
 
     The logit of query `(i, j)` and key `(a, b)` in a head is `q . k / sqrt(d) + r_{a-i} + c_{b-j}`,
@@ -33,17 +32,12 @@ class FullAttention(SpatialLayer):
     """
 
     def __init__(self, heads, **kwargs):
-        super().__init__(**kwargs)
-        self.heads = heads
+        super().__init__(heads, **kwargs)
         self.supports_jit = dispatch.supports_jit("auto")
 
     def build(self, input_shape):
-        channels = input_shape[-1]
-        check_heads(channels, self.heads)
+        super().build(input_shape)
         self.sides = known_sides(input_shape[1:3], self.name)
-        self.qkv, self.out = projections(channels, self.dtype_policy)
-        self.qkv.build(input_shape)
-        self.out.build(input_shape)
         self.rows, self.columns = (
             self.add_weight(
                 name=name,
@@ -68,6 +62,3 @@ class FullAttention(SpatialLayer):
         qkv = tf.reshape(self.qkv(inputs), [batch, count, 3 * channels])
         attended = custom_ops.attention(qkv, self.heads, bias=bias)
         return self.out(tf.reshape(attended, [batch, height, width, channels]))
-
-    def get_config(self):
-        return super().get_config() | {"heads": self.heads}

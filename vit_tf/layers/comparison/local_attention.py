@@ -8,27 +8,16 @@ import math
 import keras
 import tensorflow as tf
 
-from vit_tf.layers.attention import projections
-from vit_tf.layers.comparison.spatial_layer import SpatialLayer, check_heads
+from vit_tf.layers.comparison.spatial_layer import HeadsLayer
 from vit_tf.layers.comparison.windows import HIDDEN, sizes, split_blocks, split_windows, wide
 
 
-class _LocalAttention(SpatialLayer):
+class _LocalAttention(HeadsLayer):
     """Base of both forms: projects pixels, lets blocks of queries attend to their memory blocks.
 
     A subclass defines `_blocks(x)`, `[B, blocks, queries, C]`, `_memories(x)`, `[B, blocks, keys,
     C]`, and `_merge(blocks, height, width)`, the inverse of `_blocks`.
     """
-
-    def __init__(self, heads, **kwargs):
-        super().__init__(**kwargs)
-        self.heads = heads
-
-    def build(self, input_shape):
-        check_heads(input_shape[-1], self.heads)
-        self.qkv, self.out = projections(input_shape[-1], self.dtype_policy)
-        self.qkv.build(input_shape)
-        self.out.build(input_shape)
 
     def call(self, inputs, training=False):
         del training
@@ -55,9 +44,6 @@ class _LocalAttention(SpatialLayer):
         batch, blocks, count, channels = sizes(x)
         x = tf.reshape(x, [batch, blocks, count, self.heads, channels // self.heads])
         return tf.transpose(x, [0, 1, 3, 2, 4])
-
-    def get_config(self):
-        return super().get_config() | {"heads": self.heads}
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")

@@ -5,13 +5,12 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch
-from vit_tf.layers.attention import projections
-from vit_tf.layers.comparison.spatial_layer import SpatialLayer, check_heads
+from vit_tf.layers.comparison.spatial_layer import HeadsLayer
 from vit_tf.layers.comparison.windows import sizes, split_blocks
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class SparseAttention(SpatialLayer):
+class SparseAttention(HeadsLayer):
     """Self-attention in which half of the heads are block-local and half are strided.
 
     The pixels are numbered in raster order, `N = H * W` of them. With blocks of `l` pixels, a pixel
@@ -38,17 +37,10 @@ class SparseAttention(SpatialLayer):
     """
 
     def __init__(self, heads, block, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(heads, **kwargs)
         check_even(heads)
-        self.heads = heads
         self.supports_jit = dispatch.supports_jit("auto")
         self.block = block
-
-    def build(self, input_shape):
-        check_heads(input_shape[-1], self.heads)
-        self.qkv, self.out = projections(input_shape[-1], self.dtype_policy)
-        self.qkv.build(input_shape)
-        self.out.build(input_shape)
 
     def call(self, inputs, training=False):
         del training
@@ -70,7 +62,7 @@ class SparseAttention(SpatialLayer):
         return self.out(tf.reshape(line[:, :count], [batch, height, width, channels]))
 
     def get_config(self):
-        return super().get_config() | {"heads": self.heads, "block": self.block}
+        return super().get_config() | {"block": self.block}
 
 
 def check_even(heads):

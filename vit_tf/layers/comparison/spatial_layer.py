@@ -2,6 +2,8 @@
 
 import keras
 
+from vit_tf.layers.attention import projections
+
 
 class SpatialLayer(keras.layers.Layer):
     """A layer from `[B, H, W, C]` to a map of the same sides, `[B, H, W, C]` unless it says else.
@@ -15,6 +17,28 @@ class SpatialLayer(keras.layers.Layer):
     def standardized_convs(self):
         """The `StandardizedConv` layers inside; see `StandardizedKernels`."""
         return []
+
+
+class HeadsLayer(SpatialLayer):
+    """Base of multi-head attention with one packed q | k | v projection and an output projection.
+
+    Args:
+        heads: number of heads; must divide `C`.
+    """
+
+    def __init__(self, heads, **kwargs):
+        super().__init__(**kwargs)
+        self.heads = heads
+
+    def build(self, input_shape):
+        channels = input_shape[-1]
+        check_heads(channels, self.heads)
+        self.qkv, self.out = projections(channels, self.dtype_policy)
+        self.qkv.build(input_shape)
+        self.out.build(input_shape)
+
+    def get_config(self):
+        return super().get_config() | {"heads": self.heads}
 
 
 def check_heads(channels, heads):
