@@ -3,6 +3,7 @@
 The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on.
 """
 
+import contextlib
 import dataclasses
 import functools
 
@@ -15,16 +16,18 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.reports.profiler import Profiler
 from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.lock import only_writer
-from pipelines.runs.progress import Progress, say
+from pipelines.runs.progress import Progress, RunLog, say
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.losses import check_loss, cross_entropy
 from pipelines.training.ema import ExponentialMovingAverage
 from pipelines.training.freezing import freeze
+from pipelines.training.loss_scale import LossScale
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimizers import make_optimizer
 from pipelines.training.schedules import LINEAR_END, make_schedule
@@ -34,7 +37,7 @@ from pipelines.training.training_loop import TrainingLoop
 from vit_tf.config.size_notes import size_notes
 
 
-def train(experiment, workdir, strategy, extend=False) -> dict:
+def train(experiment, workdir, strategy, extend=False, on_metrics=None) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
@@ -43,6 +46,8 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
         strategy: `tf.distribute.Strategy`.
         extend: whether to resume a run there with another `train.steps`, and with the schedule for
             that number of steps.
+        on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
+            what it raises ends the run.
 
     Returns:
         The last line of metrics.
@@ -55,13 +60,14 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
-    # From here on, and in config.json, the experiment names the splits that were chosen.
-    experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
-    with only_writer(run.path, say):
-        return _train(experiment, run, strategy, extend)
+    with RunLog(run.log) as log:
+        # From here on, and in config.json, the experiment names the splits that were chosen.
+        experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
+        with only_writer(run.path, say):
+            return _train(experiment, run, strategy, extend, log, on_metrics)
 
 
-def _train(experiment, run, strategy, extend):
+def _train(experiment, run, strategy, extend, log, on_metrics):
     """Does what `train` does, in a locked workdir."""
     settings = experiment.train
     data, evaluation_data = open_data(experiment, run)
@@ -89,6 +95,7 @@ def _train(experiment, run, strategy, extend):
     hosts = num_hosts(strategy)
     _report_sharding(data.sampling.sharding, hosts, run)
     run.create(experiment)
+    log.open()
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # A rewind needs a checkpoint.
     if step < settings.steps:
@@ -101,10 +108,23 @@ def _train(experiment, run, strategy, extend):
         hosts=hosts,
     )
 
-    progress = Progress(run, step=step, total_steps=settings.steps, batch_size=settings.batch_size)
-    with Signals() as signals, progress, summary_at_end(data.bad_images):
+    progress = Progress(
+        run,
+        step=step,
+        total_steps=settings.steps,
+        batch_size=settings.batch_size,
+        on_metrics=on_metrics,
+    )
+    profiler = Profiler(settings.profiled_steps(), run.tensorboard, say)
+    with (
+        Signals() as signals,
+        progress,
+        contextlib.closing(profiler),
+        summary_at_end(data.bad_images),
+    ):
+        progress.board.configuration(experiment.to_dict())
         if step == 0:
-            progress.write_images("training images", data.sample_images())
+            progress.board.images("training images", step, data.sample_images())
         evaluator = None
         if evaluation_data is not None:
             loss = functools.partial(cross_entropy, loss=settings.loss)
@@ -117,6 +137,7 @@ def _train(experiment, run, strategy, extend):
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
+            profiler=profiler,
             signals=signals,
         ).run()
         _write_results(trainer, run, data.preprocessing)
@@ -189,11 +210,13 @@ def build_trainer(experiment, model_config, strategy):
     schedule = make_schedule(experiment.schedule, peak, settings.steps)
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
-        ema = None
+        ema = loss_scale = None
         frozen = freeze(model, experiment.optimizer.freeze, bool(experiment.init_from))
         optimizer = make_optimizer(experiment.optimizer, schedule, model.trainable_variables)
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
+        if model.compute_dtype == "float16":
+            loss_scale = LossScale()
     say(
         f"{experiment.model.name} with {model_config.summary()}: "
         f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
@@ -209,7 +232,7 @@ def build_trainer(experiment, model_config, strategy):
         seed=experiment.seed,
         break_at_non_finite=settings.non_finite != "stop",
     )
-    return Trainer(model, optimizer, strategy, step_settings, ema)
+    return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 
 
 def _restore(trainer, store, run, initial):

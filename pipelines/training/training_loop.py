@@ -15,6 +15,7 @@ from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS
 from pipelines.errors import Interrupted, RunError
 from pipelines.evaluation.evaluation_step import Evaluator
+from pipelines.reports.profiler import Profiler
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
@@ -39,6 +40,7 @@ class TrainingLoop:
         store: the checkpoints.
         non_finite: handles steps that are not finite.
         progress: log lines and metrics.
+        profiler: records some steps.
         signals: checked between two loops on the device.
     """
 
@@ -49,6 +51,7 @@ class TrainingLoop:
     store: CheckpointStore
     non_finite: NonFinitePolicy
     progress: Progress
+    profiler: Profiler
     signals: Signals
 
     def run(self):
@@ -69,12 +72,14 @@ class TrainingLoop:
                 if self._is_non_finite(step):
                     reached, step = step, self.non_finite.recover(step)
                     if step <= reached:  # Rewound.
-                        self.progress.restart()
+                        self.progress.restart(step)
                         self.signals.check()
                         continue
                 # After a skip, `step` is one larger.
                 if self._is_due(step, settings.log_every):
                     self._log(step)
+                if settings.histograms_every and self._is_due(step, settings.histograms_every):
+                    self.progress.board.histograms(step, self.trainer.model.weights)
                 if self._is_due(step, settings.checkpoint_every):
                     self.store.save(step)
                 self.signals.check()
@@ -90,9 +95,11 @@ class TrainingLoop:
         trainer = self.trainer
         begin = step
         steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
+        if self.profiler.covers(step):
+            steps = 1
         first = trainer.next_batch
         try:
-            with self.progress.timed(steps) as timing:
+            with self.progress.timed(steps) as timing, self.profiler.step(step):
                 trainer.train(tf.constant(steps))
                 step = int(trainer.step.numpy())  # Waits for the device.
                 timing.steps = max(step - begin, 1)  # Fewer than `steps` if one was not finite.
@@ -125,7 +132,7 @@ class TrainingLoop:
 
     def _log(self, step):
         """Logs the steps since the last log line, and resets their sums."""
-        trainer = self.trainer
+        trainer, scale = self.trainer, self.trainer.loss_scale
         loss_sum = float(trainer.loss_sum.numpy())
         _check_finite("sum of the losses", loss_sum, step)
         self.progress.log_training(
@@ -134,6 +141,7 @@ class TrainingLoop:
             learning_rate=float(trainer.optimizer.learning_rate(step - 1)),
             gradient_norm=float(trainer.gradient_norm.numpy()),
             skipped=int(trainer.skipped.numpy()),
+            loss_scale=float(scale.state.value.numpy()) if scale else None,
         )
         trainer.loss_sum.assign(0.0)
         trainer.skipped.assign(0)
@@ -146,11 +154,17 @@ class TrainingLoop:
         return step == self.settings.steps or (every > 0 and step > 0 and step % every == 0)
 
     def _next_stop(self, step):
-        """The next step with a log line, an evaluation or a checkpoint."""
+        """The next step with a log line, an evaluation, a checkpoint, histograms or a profile."""
         settings = self.settings
-        intervals = (settings.log_every, settings.eval_every, settings.checkpoint_every)
+        intervals = (
+            settings.log_every,
+            settings.eval_every,
+            settings.checkpoint_every,
+            settings.histograms_every,
+        )
         stops = [(step // every + 1) * every for every in intervals if every > 0]
-        return min([settings.steps, *stops])
+        profile = [stop for stop in settings.profiled_steps() or () if stop > step]
+        return min([settings.steps, *stops, *profile])
 
 
 def _check_finite(what, value, step):
