@@ -7,10 +7,11 @@ from vit_tf.analysis.layer_costs import FLOAT32, Cost
 from vit_tf.config import ModelConfig
 from vit_tf.families import family_of
 
-# Bytes of an activation.
+# Bytes of a number.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-# Bytes of a parameter in training: weight, gradient and the optimizer's moments, all float32.
-_TRAINING_BYTES = {"sgd": 12, "adamw": 16}
+# Bytes of a parameter in training: weight and gradient, and the optimizer's other numbers in
+# float32. Its momentum comes on top.
+_TRAINING_BYTES = {"sgd": 8, "adamw": 12}
 
 
 def parameters(config: ModelConfig) -> int:
@@ -66,8 +67,15 @@ def weight_bytes(config: ModelConfig) -> int:
     return FLOAT32 * parameters(config)
 
 
-def training_bytes(config: ModelConfig, optimizer: str = "adamw", ema: bool = False) -> int:
-    """Bytes of one replica's weights, gradients and optimizer, float32 (docs/paper.md L.1).
+def training_bytes(
+    config: ModelConfig,
+    optimizer: str = "adamw",
+    ema: bool = False,
+    momentum_dtype: str = "float32",
+) -> int:
+    """Bytes of one replica's weights, gradients and optimizer (docs/paper.md L.1).
+
+    All are float32, except the momentum.
 
     Not counted: activations (see `activation_bytes`), and second copies of the gradients, as in
     gradient accumulation or an all-reduce.
@@ -76,15 +84,17 @@ def training_bytes(config: ModelConfig, optimizer: str = "adamw", ema: bool = Fa
         config: configuration of the model.
         optimizer: "sgd" (with momentum) or "adamw".
         ema: whether an exponential moving average of the weights is kept.
+        momentum_dtype: of sgd's velocity or adamw's mean of the gradients, "float32" or "bfloat16".
 
     Raises:
-        ValueError: if `optimizer` is another name.
+        ValueError: if `optimizer` or `momentum_dtype` is another name.
     """
     if optimizer not in _TRAINING_BYTES:
         raise ValueError(
             f"optimizer must be one of {', '.join(_TRAINING_BYTES)}. Received: {optimizer!r}."
         )
-    return (_TRAINING_BYTES[optimizer] + FLOAT32 * bool(ema)) * parameters(config)
+    momentum = _bytes_of(momentum_dtype)
+    return (_TRAINING_BYTES[optimizer] + momentum + FLOAT32 * bool(ema)) * parameters(config)
 
 
 def activation_bytes(
@@ -120,11 +130,15 @@ def activation_bytes(
     Raises:
         ValueError: if `dtype` is another name.
     """
+    total = _total(config, _bytes_of(dtype), fused)
+    return batch * (total.kept if training else total.live)
+
+
+def _bytes_of(dtype):
     size = _BYTES.get(dtype.removeprefix("mixed_"))
     if size is None:
         raise ValueError(f"dtype must be one of {', '.join(_BYTES)}. Received: {dtype!r}.")
-    total = _total(config, size, fused)
-    return batch * (total.kept if training else total.live)
+    return size
 
 
 def _total(config, size=FLOAT32, fused=True) -> Cost:

@@ -37,7 +37,7 @@ class Model:
     Attributes:
         name: one of `vit_tf.list_models()`.
         image_size: (height, width) in pixels; in `--set`, one number means a square.
-        dtype: Keras dtype policy, "float32" or "mixed_bfloat16".
+        dtype: Keras dtype policy, "float32", "mixed_bfloat16" or "mixed_float16".
         fields: fields of the variant's configuration class, such as `vit_tf.ViTConfig`, by dotted
             path: `{"layers": 4, "stem.stage_depths": (1, 2)}`. A field that is missing or `None`
             has the variant's own value. A ViT with a stem is a hybrid.

@@ -7,7 +7,9 @@ STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
 # Weights of a run: the newest, their moving average, or those with the best evaluation.
 WEIGHTS = ("final", "ema", "best")
 # Keras dtype policies.
-DTYPES = ("float32", "mixed_bfloat16")
+DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
+# Of the optimizer's first slot: the velocity of sgd, the mean of the gradients of adamw.
+MOMENTUM_DTYPES = ("float32", "bfloat16")
 # global: batches are the same on any number of hosts; files: each host reads its own files.
 SHARDINGS = ("global", "files")
 # Instead of the name of a split: `data.sources.splits` chooses a split of the data set.

@@ -1,6 +1,7 @@
 """The sections of an experiment, one class each; the model section is in `model.py`."""
 
 import dataclasses
+import re
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check_at_least, check_choice, check_local
@@ -9,6 +10,7 @@ from pipelines.config.names import (
     BAD_IMAGES,
     DECAYS,
     LOSSES,
+    MOMENTUM_DTYPES,
     NON_FINITE_MODES,
     OPTIMIZERS,
     SHARDINGS,
@@ -90,6 +92,8 @@ class Optimizer:
         weight_decay_mask: "kernels" decays matrices and convolutions only; "all" decays every
             variable, as the paper's own code does.
         momentum: momentum of sgd.
+        momentum_dtype: type in which sgd's velocity, or adamw's mean of the gradients, is stored:
+            "float32", or "bfloat16" to save 2 bytes per parameter. Updates are computed in float32.
         beta_1: decay of adamw's mean of the gradients.
         beta_2: decay of adamw's mean of the squared gradients.
         epsilon: of adamw, added to the root of the bias-corrected mean of the squared gradients.
@@ -105,6 +109,7 @@ class Optimizer:
     weight_decay: float = 0.0
     weight_decay_mask: str = "kernels"
     momentum: float = 0.9
+    momentum_dtype: str = "float32"
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
@@ -113,6 +118,7 @@ class Optimizer:
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
+        check_choice("optimizer.momentum_dtype", self.momentum_dtype, MOMENTUM_DTYPES)
         check_choice("optimizer.weight_decay_mask", self.weight_decay_mask, WEIGHT_DECAY_MASKS)
         for name in ("learning_rate", "weight_decay", "epsilon"):
             check_at_least(f"optimizer.{name}", getattr(self, name), 0)
@@ -171,6 +177,9 @@ class Train:
             "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
             restores the newest checkpoint and continues with the data after the failed step, at
             most 10 times to the same checkpoint.
+        profile: steps that are profiled for TensorBoard; 10:20 begins after 10 finished steps and
+            ends after 20; none profiles nothing.
+        histograms_every: steps between histograms of the weights for TensorBoard; 0 writes none.
         deterministic: turns on op determinism: a repeated run gives the same bits; slower on
             GPUs.
     """
@@ -188,6 +197,8 @@ class Train:
     keep_every: int = 0
     keep_best: bool = False
     non_finite: str = "stop"
+    profile: str | None = None
+    histograms_every: int = 0
     deterministic: bool = False
 
     def __post_init__(self):
@@ -195,8 +206,10 @@ class Train:
         check_choice("train.non_finite", self.non_finite, NON_FINITE_MODES)
         for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
             check_at_least(f"train.{name}", getattr(self, name), 1)
-        for name in ("eval_every", "checkpoint_every", "keep_every"):
+        for name in ("eval_every", "checkpoint_every", "keep_every", "histograms_every"):
             check_at_least(f"train.{name}", getattr(self, name), 0)
+        if self.profile is not None:
+            self.profiled_steps()
         if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
             raise UserError(
                 f"train.ema_decay must be in [0, 1), or none. Received: {self.ema_decay}."
@@ -205,3 +218,20 @@ class Train:
             raise UserError(
                 f"train.label_smoothing must be in [0, 1). Received: {self.label_smoothing}."
             )
+
+    def profiled_steps(self) -> tuple[int, int] | None:
+        """Returns `profile` as (finished steps at the begin, at the end).
+
+        Raises:
+            UserError: if it is not two numbers of steps in this order, up to `steps`.
+        """
+        if self.profile is None:
+            return None
+        match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile)
+        begin, end = map(int, match.groups()) if match else (0, 0)
+        if not begin < end <= self.steps:
+            raise UserError(
+                "train.profile must be two numbers of steps, the smaller one first and none above "
+                f"train.steps={self.steps}, such as 10:20. Received: {self.profile!r}."
+            )
+        return begin, end

@@ -1,4 +1,4 @@
-"""Progress lines, metrics and TensorBoard scalars of a run."""
+"""Progress lines, run.log, metrics and TensorBoard scalars of a run."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import datetime
 import threading
 import time
 
-import tensorflow as tf
+from pipelines.reports import tensorboard
 
 # Fraction of the time spent waiting for data from which a log line shows it, and from which a hint
 # is logged.
@@ -17,9 +17,55 @@ _JUDGED_SECONDS = 5.0
 _SIGN_EVERY = 10.0
 
 
+# Functions that get every message of `say` too.
+_listeners = []
+
+
 def say(message):
     """Prints a message and flushes the output, so that pipes get it immediately."""
     print(message, flush=True)
+    for listener in _listeners:
+        listener(message)
+
+
+class RunLog:
+    """Appends what `say` prints inside a `with` block to a file, each line with its time.
+
+    An exception at the end of the block is written too. Nothing is written before `open`: a run
+    that is refused leaves its workdir as it is.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path):
+        self._path, self._lines, self._is_open = path, [], False
+
+    def __enter__(self):
+        _listeners.append(self._add)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if error is not None:
+            self._add(f"error: {error or kind.__name__}")
+        _listeners.remove(self._add)
+
+    def open(self):
+        """Writes the lines so far, and from now on each line immediately."""
+        self._is_open = True
+        self._write()
+
+    def _add(self, message):
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._lines += [f"{now} {line}\n" for line in str(message).splitlines()]
+        if self._is_open:
+            self._write()
+
+    def _write(self):
+        # On a full disk the next checkpoint ends the run, with a better message.
+        with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
+            file.writelines(self._lines)
+        self._lines = []
 
 
 @contextlib.contextmanager
@@ -79,19 +125,23 @@ class Progress:
         step: step from which the run starts or resumes.
         total_steps: steps of the whole run.
         batch_size: images per step.
+        on_metrics: called with each line of metrics as a dict, after it is written; or None.
+
+    Attributes:
+        board: the run's `TensorBoard`.
     """
 
-    def __init__(self, run, *, step, total_steps, batch_size):
-        self._run = run
+    def __init__(self, run, *, step, total_steps, batch_size, on_metrics=None):
+        self._run, self._on_metrics = run, on_metrics
         self._total_steps, self._batch_size = total_steps, batch_size
-        self.restart()
+        self.board = tensorboard.TensorBoard(run.tensorboard)
+        self.restart(step)
         self._compiled, self._hinted = threading.Event(), False
         self._seconds_per_step = None
-        self._writer = tf.summary.create_file_writer(run.tensorboard)
-        self._start = step
 
-    def restart(self):
-        """Sets the counters from `metrics.jsonl`; also called after a rewind."""
+    def restart(self, step):
+        """Sets the counters from `metrics.jsonl`; also called after a rewind to `step`."""
+        self.board.restart(step)
         lines = self._run.read_metrics()
         self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
         self._logged_step = max([0] + [x["step"] for x in lines if "learning_rate" in x])
@@ -102,7 +152,7 @@ class Progress:
         return self
 
     def __exit__(self, *exc_info):
-        self._writer.close()
+        self.board.close()
 
     @contextlib.contextmanager
     def timed(self, steps):
@@ -132,7 +182,9 @@ class Progress:
             return 1
         return max(1, int(seconds / self._seconds_per_step))
 
-    def log_training(self, step, loss_sum, learning_rate, gradient_norm, skipped=0):
+    def log_training(
+        self, step, loss_sum, learning_rate, gradient_norm, skipped=0, loss_scale=None
+    ):
         """Logs the mean loss of the steps since the last log line.
 
         Args:
@@ -140,7 +192,8 @@ class Progress:
             loss_sum: sum of the losses of the steps since the last log line.
             learning_rate: learning rate of the last step.
             gradient_norm: gradient norm of the last step that was not skipped, before clipping.
-            skipped: number of steps since the last log line that were skipped as not finite.
+            skipped: number of steps since the last log line that were skipped.
+            loss_scale: the factor of the loss; None without loss scaling.
         """
         counted = step - self._logged_step - skipped
         values = {"step": step, "learning_rate": learning_rate}
@@ -151,6 +204,8 @@ class Progress:
         if skipped:
             values["skipped"] = skipped
             line += f"  skipped {skipped} {'step' if skipped == 1 else 'steps'}"
+        if loss_scale is not None:
+            values["loss_scale"] = loss_scale
         line += f"  lr {learning_rate:.2e}"
         values |= {"images_per_second": None, "data_wait": None}
         if self._timing.steps:
@@ -165,7 +220,7 @@ class Progress:
         say(line)
         self._hint()
         self._timing = _Timing()
-        self._record(values)
+        self._record(values, tensorboard.TRAIN, values)
 
     def _hint(self):
         """Logs a hint, once per run, if training waits too long for images."""
@@ -200,22 +255,11 @@ class Progress:
             f"evaluation at step {step}: loss {means['loss']:.4f}  {shown}  "
             f"({means['examples']} images, {seconds:.1f} s)"
         )
-        self._record(values)
+        self._record(values, tensorboard.VALIDATION, means)
 
-    def write_images(self, name, images):
-        """Writes images for TensorBoard.
-
-        Args:
-            name: tag.
-            images: float `[n, h, w, 3]` in [-1, 1].
-        """
-        with self._writer.as_default():
-            tf.summary.image(name, (images + 1) / 2, step=self._start, max_outputs=16)
-
-    def _record(self, values):
-        self._run.append_metrics(values)
-        with self._writer.as_default():
-            for name, value in values.items():
-                if name != "step" and value is not None:
-                    tf.summary.scalar(name, value, step=values["step"])
-        self._writer.flush()
+    def _record(self, line, folder, scalars):
+        self._run.append_metrics(line)
+        points = {tag: value for tag, value in scalars.items() if tag != "step"}
+        self.board.scalars(folder, line["step"], points)
+        if self._on_metrics is not None:
+            self._on_metrics(dict(line))

@@ -22,6 +22,8 @@ _MAY_CHANGE = (
     # A run that stops at bad images has not trained on any so far.
     "data.bad_images",
     "train.non_finite",
+    "train.profile",
+    "train.histograms_every",
 )
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
@@ -45,6 +47,7 @@ class Workdir:
         self.non_finite = os.path.join(self.path, "non_finite.jsonl")
         self.bad_images = os.path.join(self.path, "bad_images.jsonl")
         self.checkpoints = os.path.join(self.path, "checkpoints")
+        self.log = os.path.join(self.path, "run.log")
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
         self.ema = os.path.join(self.path, "ema.npz")

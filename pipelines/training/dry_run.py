@@ -65,7 +65,8 @@ def dry_run(experiment, workdir, strategy, extend=False):
 
 def _costs(experiment, config, replicas):
     train, precision = experiment.train, experiment.model.dtype
-    state = cost.training_bytes(config, experiment.optimizer.name, train.ema_decay is not None)
+    optimizer, has_ema = experiment.optimizer, train.ema_decay is not None
+    state = cost.training_bytes(config, optimizer.name, has_ema, optimizer.momentum_dtype)
     images = train.batch_size // (replicas * train.accumulate_steps)
     activations = cost.activation_bytes(config, images, precision)
     macs = cost.macs(config)

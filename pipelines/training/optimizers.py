@@ -30,6 +30,8 @@ class Optimizer:
 
     Create it inside `strategy.scope()`. `slots` maps each slot name to a dictionary from variable
     path to slot. Checkpoints store it as `state`, so they do not depend on the variables' order.
+    The first slot, the momentum, may be bfloat16: it is read and updated in float32, and rounded
+    only where it is stored (docs/paper.md F.4).
 
     Args:
         variables: Keras variables.
@@ -37,6 +39,7 @@ class Optimizer:
         clip_norm: largest global norm of the gradient, for `clip_by_global_norm`; None: no limit.
         weight_decay: decoupled decay, multiplied by the learning rate.
         weight_decay_mask: "kernels" decays kernels only, "all" every variable.
+        momentum_dtype: of the first slot, "float32" or "bfloat16".
     """
 
     slot_names: tuple[str, ...] = ()
@@ -49,6 +52,7 @@ class Optimizer:
         clip_norm,
         weight_decay,
         weight_decay_mask,
+        momentum_dtype,
     ):
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
         self._variables = [variable.value for variable in variables]
@@ -57,10 +61,12 @@ class Optimizer:
         self._weight_decays = [weight_decay if is_decayed else 0.0 for is_decayed in decayed]
         self.slots = {
             name: {
-                path: tf.Variable(tf.zeros_like(variable), trainable=False, name=f"{path}/{name}")
+                path: tf.Variable(
+                    tf.zeros(variable.shape, dtype), trainable=False, name=f"{path}/{name}"
+                )
                 for path, variable in zip(paths, self._variables, strict=True)
             }
-            for name in self.slot_names
+            for name, dtype in zip(self.slot_names, (momentum_dtype, "float32"), strict=False)
         }
         self.state = tf.Module()
         self.state.slots = self.slots
@@ -117,8 +123,8 @@ class SGD(Optimizer):
 
     def direction(self, gradient, velocity):
         """The new velocity."""
-        new = self.momentum * velocity + gradient
-        velocity.assign(new)
+        new = self.momentum * tf.cast(velocity, gradient.dtype) + gradient
+        velocity.assign(tf.cast(new, velocity.dtype))
         return new
 
 
@@ -145,9 +151,9 @@ class AdamW(Optimizer):
 
     def direction(self, gradient, correction_1, correction_2, momentum, variance):
         """The corrected first moment divided by the root of the corrected second moment."""
-        first = self.beta_1 * momentum + (1 - self.beta_1) * gradient
+        first = self.beta_1 * tf.cast(momentum, gradient.dtype) + (1 - self.beta_1) * gradient
         second = self.beta_2 * variance + (1 - self.beta_2) * gradient**2
-        momentum.assign(first)
+        momentum.assign(tf.cast(first, momentum.dtype))
         variance.assign(second)
         return (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
 
@@ -164,6 +170,7 @@ def make_optimizer(config, schedule, variables) -> Optimizer:
         "clip_norm": config.clip_norm,
         "weight_decay": config.weight_decay,
         "weight_decay_mask": config.weight_decay_mask,
+        "momentum_dtype": config.momentum_dtype,
     }
     if config.name == "sgd":
         return SGD(variables, schedule, momentum=config.momentum, **shared)

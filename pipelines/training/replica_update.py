@@ -1,6 +1,16 @@
-"""Variable updates that are equal on all replicas."""
+"""Variables and updates that are equal on all replicas."""
 
 import tensorflow as tf
+
+
+def replicated_variable(value, name):
+    """Returns a variable that is not trained; create it inside `strategy.scope()`."""
+    return tf.Variable(
+        value,
+        trainable=False,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        name=name,
+    )
 
 
 def update_on_all_replicas(update, condition, *values):

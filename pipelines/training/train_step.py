@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipelines.runs import checkpoints
 from pipelines.training.optimizers import clip_by_global_norm
-from pipelines.training.replica_update import update_on_all_replicas
+from pipelines.training.replica_update import replicated_variable, update_on_all_replicas
 from vit_tf.layers import BatchStatistics, RandomContext, StandardizedKernels
 
 
@@ -47,23 +47,27 @@ class Trainer(orbit.StandardTrainer):
         strategy: the `tf.distribute.Strategy` that runs it.
         settings: `StepSettings`.
         ema: `ExponentialMovingAverage` of the weights, created in the same scope, or None.
+        loss_scale: `LossScale`, created in the same scope, or None. A step that overflows because
+            of the scale changes no weights and counts as skipped; the loop goes on.
     """
 
-    def __init__(self, model, optimizer, strategy, settings, ema=None):
+    def __init__(self, model, optimizer, strategy, settings, ema=None, loss_scale=None):
         super().__init__(train_dataset=None)  # See `open_dataset`.
         self.model, self.optimizer, self.ema = model, optimizer, ema
+        self.loss_scale = loss_scale
         self.strategy, self.settings = strategy, settings
         with strategy.scope():
             self.step = orbit.utils.create_global_step()
             # Number of batches that rewinds left out: step k trains on batch k + batch_offset.
-            self.batch_offset = _replicated(tf.constant(0, tf.int64), "offset")
-            self.loss_sum = _replicated(0.0, "loss_sum")
-            # Number of steps since the last log line that were not finite and were skipped.
-            self.skipped = _replicated(tf.constant(0, tf.int64), "skipped")
-            self.gradient_norm = _replicated(0.0, "gradient_norm")
-            self.halted = _replicated(False, "halted")
+            self.batch_offset = replicated_variable(tf.constant(0, tf.int64), "offset")
+            self.loss_sum = replicated_variable(0.0, "loss_sum")
+            # Number of steps since the last log line that were skipped, because they were not
+            # finite or because the scaled gradient overflowed.
+            self.skipped = replicated_variable(tf.constant(0, tf.int64), "skipped")
+            self.gradient_norm = replicated_variable(0.0, "gradient_norm")
+            self.halted = replicated_variable(False, "halted")
             # Of the newest step, finite or not; later steps of a halted loop do not change it.
-            self.last_loss_and_norm = _replicated([0.0, 0.0], "last_loss_and_norm")
+            self.last_loss_and_norm = replicated_variable([0.0, 0.0], "last_loss_and_norm")
         self._clock = _clock()
         with tf.device("CPU:0"):
             # Seconds spent waiting for batches, in this loop on the device.
@@ -77,6 +81,7 @@ class Trainer(orbit.StandardTrainer):
             loss_sum=self.loss_sum,
             skipped=self.skipped,
             **({"ema": ema.state} if ema else {}),
+            **({"loss_scale": loss_scale.state} if loss_scale else {}),
         )
 
     @property
@@ -132,8 +137,14 @@ class Trainer(orbit.StandardTrainer):
         )
         self.loss_sum.assign_add(tf.where(applied, loss, 0.0))
         self.gradient_norm.assign(tf.where(applied, norm, self.gradient_norm))
-        self.step.assign_add(tf.cast(applied, tf.int64))
-        self.halted.assign(~applied)
+        done = applied
+        if self.loss_scale:
+            overflowed = self.loss_scale.answers(loss, norm) & ~tf.convert_to_tensor(self.halted)
+            self.loss_scale.update(applied, overflowed)
+            self.skipped.assign_add(tf.cast(overflowed, tf.int64))
+            done |= overflowed
+        self.step.assign_add(tf.cast(done, tf.int64))
+        self.halted.assign(~done)
 
     def _next(self, iterator):
         """Returns the next batch, and adds the time spent waiting for it to `data_wait`.
@@ -229,6 +240,8 @@ class Trainer(orbit.StandardTrainer):
                 losses = settings.loss(batch["label"], logits)
                 # Divided by the size of the global batch, not of this micro-batch.
                 loss = tf.reduce_sum(losses * batch["weight"]) / settings.batch_size
+        if self.loss_scale:
+            return loss, self.loss_scale.gradient(tape, loss, values)
         return loss, tape.gradient(loss, values)
 
     @tf.function
@@ -261,13 +274,3 @@ def _clock():
         return tf.timestamp
     except tf.errors.FailedPreconditionError:  # Op determinism forbids `tf.timestamp`.
         return functools.partial(tf.numpy_function, time.perf_counter, [], tf.float64)
-
-
-def _replicated(value, name):
-    """A variable with equal values on all replicas."""
-    return tf.Variable(
-        value,
-        trainable=False,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        name=name,
-    )

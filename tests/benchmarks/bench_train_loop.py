@@ -19,10 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override, recipes
+from pipelines.reports.profiler import Profiler
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
-from pipelines.training.loop import TrainingLoop, build_trainer
+from pipelines.training.loop import build_trainer
+from pipelines.training.training_loop import TrainingLoop
 
 BATCH = 8
 
@@ -95,6 +97,7 @@ def main(rounds=6, steps_per_round=12):
                     store=NoStore(),
                     non_finite=None,
                     progress=progress,
+                    profiler=Profiler(None, folder, print),
                     signals=signals,
                 ).run()
             return end - start

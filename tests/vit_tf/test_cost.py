@@ -495,5 +495,7 @@ def test_training_bytes_are_those_of_the_optimizers():
         expected = 4 * (2 + len(optimizer.slot_names)) * numbers
         assert cost.training_bytes(config, name) == expected
         assert cost.training_bytes(config, name, ema=True) == expected + 4 * numbers
+        rounded = cost.training_bytes(config, name, momentum_dtype="bfloat16")
+        assert rounded == expected - 2 * numbers
     with pytest.raises(ValueError, match="sgd, adamw. Received: 'lion'"):
         cost.training_bytes(config, "lion")

@@ -88,7 +88,7 @@ def test_a_rewind_starts_the_hint_anew(tmp_path, monkeypatch, capsys):
     with new_progress(Workdir(tmp_path)) as log, monkeypatch.context() as patch:
         patch.setattr(progress.time, "perf_counter", lambda: clock.now)
         for step in range(3):
-            log.restart()
+            log.restart(step)
             with log.timed(1) as timing:
                 clock.now += 10.0
                 timing.waited = 10.0

@@ -312,7 +312,7 @@ def test_command_keeps_the_dtype_unless_told_otherwise(tmp_path, monkeypatch, ca
             assert computed_in.as_datatype_enum in products
             assert (tf.bfloat16.as_datatype_enum in products) == (computed_in == tf.bfloat16)
     result = run_here("export", "--precision=float8", **context)
-    assert_user_error(result, "--precision", "float32|mixed_bfloat16")
+    assert_user_error(result, "--precision", "float32|mixed_bfloat16|mixed_float16")
 
 
 def test_command_errors(tmp_path, monkeypatch, capsys):

@@ -89,7 +89,8 @@ def nan_forward(outputs, hit):
 def nan_backward(outputs, hit):
     @tf.custom_gradient
     def identity(x):
-        return tf.identity(x), lambda gradient: tf.where(hit, np.float32(np.nan), gradient)
+        nan = tf.cast(np.nan, x.dtype)
+        return tf.identity(x), lambda gradient: tf.where(hit, nan, gradient)
 
     return identity(outputs)
 

@@ -123,7 +123,7 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys):
     assert f"waited for data {100 * lines[-1]['data_wait']:.0f} % of the time" in output
     assert output.count("hint: ") == 1 and "pipelines.make_tfrecords" in output
     tags = set()
-    for path in (tmp_path / "run" / "tensorboard").iterdir():
+    for path in (tmp_path / "run" / "tensorboard" / "train").iterdir():
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             tags |= {value.tag for value in event.summary.value}
     assert "data_wait" in tags

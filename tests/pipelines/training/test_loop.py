@@ -4,15 +4,18 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing import plugin_event_accumulator as event_accumulator
+from tensorboard.plugins.hparams import metadata as hparams_metadata
 
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training import loop, training_loop
 from pipelines.training.dry_run import dry_run
 from tests.pipelines.tiny import (
     arrays,
@@ -25,6 +28,8 @@ from tests.pipelines.tiny import (
 )
 
 FINISHED = (
+    "train.profile=4:6",
+    "train.histograms_every=6",
     "train.eval_every=6",
     "train.checkpoint_every=6",
     "train.log_every=3",
@@ -101,6 +106,7 @@ def test_a_run_leaves_what_is_documented(finished):
         "final.npz.json",
         "ema.npz",
         "ema.npz.json",
+        "run.log",
     }
     assert Workdir(workdir).read_experiment() == experiment
     lines = Workdir(workdir).read_metrics()
@@ -119,14 +125,88 @@ def test_a_run_leaves_what_is_documented(finished):
     assert {"command", "strategy", "git", "ops", "time"} <= start.keys()
 
 
-def test_tensorboard_holds_scalars_and_images(finished):
-    tags = set()
-    folder = finished[0] / "tensorboard"
-    for name in os.listdir(folder):
-        for event in tf.compat.v1.train.summary_iterator(str(folder / name)):
-            tags |= {value.tag for value in event.summary.value}
-    assert {"loss", "learning_rate", "eval_accuracy"} <= tags
-    assert any(tag.startswith("training images") for tag in tags)
+def shown(workdir, folder):
+    """What TensorBoard has read from a folder of a run: an accumulator."""
+    path = os.path.join(workdir, "tensorboard", folder)
+    accumulator = event_accumulator.EventAccumulator(path, {"tensors": 0})
+    return accumulator.Reload()
+
+
+def test_tensorboard_shows_training_and_validation_in_one_chart(finished):
+    workdir, experiment, _ = finished
+    curves = {"train": [3, 6, 9, 12], "validation": [6, 12]}
+    lines = Workdir(workdir).read_metrics()
+    for folder, steps in curves.items():
+        events = shown(workdir, folder)
+        points = events.Tensors("loss")
+        key = {"train": "loss", "validation": "eval_loss"}[folder]
+        values = [line[key] for line in lines if key in line]
+        assert [point.step for point in points] == steps
+        assert [tf.make_ndarray(x.tensor_proto) for x in points] == pytest.approx(values, rel=1e-6)
+        for tag in events.Tags()["tensors"]:
+            summary = events.SummaryMetadata(tag)
+            assert summary.summary_description or summary.plugin_data.plugin_name == "histograms"
+    train = shown(workdir, "train")
+    assert {"learning_rate", "gradient_norm"} <= set(train.Tags()["tensors"])
+    assert "accuracy" in shown(workdir, "validation").Tags()["tensors"]
+    (images,) = train.Tensors("training images")
+    width, height, *encoded = tf.make_ndarray(images.tensor_proto)
+    assert (width, height, len(encoded)) == (b"12", b"12", 16)
+    assert tf.io.decode_png(encoded[0]).shape == (12, 12, 3)
+    weights = [weight for weight in arrays(workdir) if "MlpBlock" in weight]
+    histograms = [tag for tag in train.Tags()["tensors"] if tag.startswith("weights/")]
+    assert len([tag for tag in histograms if "/mlp/" in tag]) == len(weights)
+    last = train.Tensors("weights/head/kernel")[-1]
+    buckets = tf.make_ndarray(last.tensor_proto)
+    head = arrays(workdir)["head/kernel"]
+    assert last.step == 12 and buckets[:, 2].sum() == head.size
+    assert (buckets[0, 0], buckets[-1, 1]) == pytest.approx((head.min(), head.max()))
+
+    whole = shown(workdir, "")
+    (text,) = tf.make_ndarray(whole.Tensors("configuration")[-1].tensor_proto).reshape(-1)
+    assert json.loads(text.decode().strip("`").removeprefix("json")) == experiment.to_dict()
+    content = whole.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    hyperparameters = hparams_metadata.parse_session_start_info_plugin_data(content).hparams
+    assert hyperparameters["train.ema_decay"].number_value == 0.9
+    assert hyperparameters["model.image_size"].string_value == "12,12"
+    (profile,) = (workdir / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb")
+    names = profile.read_bytes()
+    assert b"train" in names and b"step_num" in names
+
+
+def test_curves_do_not_double_back_and_metrics_are_handed_over(finished, tmp_path):
+    run, points = cut_short(finished[0], tmp_path / "run", 6), []
+    last = loop.train(finished[1], run, one_device(), on_metrics=points.append)
+    assert len(os.listdir(run / "tensorboard" / "train")) == 2
+    assert [point.step for point in shown(run, "train").Tensors("loss")] == [3, 6, 9, 12]
+    assert [point.step for point in shown(run, "validation").Tensors("loss")] == [6, 12]
+    lines = Workdir(run).read_metrics()
+    assert points == [line for line in lines if line["step"] > 6] and points[-1] == last
+
+
+def test_the_log_holds_what_the_run_has_printed(finished, copy, capsys):
+    """Also what it said before the workdir was accepted, and the error that ended it."""
+    capsys.readouterr()
+
+    def stop(line):
+        raise RunError(f"enough at {line['step']}")
+
+    before = (copy / "run.log").read_text().splitlines()
+    assert any(line.endswith("wrote " + Workdir(finished[0]).final) for line in before)
+    longer = tiny_experiment(*FINISHED, "train.steps=14")
+    with pytest.raises(RunError, match="enough at 14"):
+        loop.train(longer, copy, one_device(), extend=True, on_metrics=stop)
+    log = (copy / "run.log").read_text().splitlines()
+    assert log[: len(before)] == before
+    printed = capsys.readouterr().out.splitlines()
+    assert "resuming from step 12" in printed
+    times, lines = zip(*((line[:19], line[20:]) for line in log[len(before) :]), strict=True)
+    assert list(lines) == [*printed, "error: enough at 14"]
+    assert list(times) == sorted(times) and time.strptime(times[0], "%Y-%m-%d %H:%M:%S")
+    progress.say("afterwards")
+    with pytest.raises(UserError, match="seed"):
+        loop.train(tiny_experiment(*FINISHED, "seed=5"), copy, one_device())
+    assert (copy / "run.log").read_text().splitlines() == log
 
 
 def test_a_finished_run_is_left_as_it_is(finished, capsys):
@@ -178,7 +258,7 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys):
 
     # The results of the shorter run are dropped first.
     with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingLoop, "run", killed)
+        patch.setattr(training_loop.TrainingLoop, "run", killed)
         with pytest.raises(KeyboardInterrupt):
             loop.train(longer, copy, one_device(), extend=True)
     assert not (copy / "final.npz").exists() and not (copy / "ema.npz.json").exists()

@@ -42,16 +42,22 @@ class _Variable:
         self.path, self.value = path, tf.Variable(value, dtype=tf.float32)
 
 
-def _numpy_sgd(weights, gradients, rates, decays, momentum):
+def _stored(value, dtype):
+    """A float64 array after it was stored as `dtype`, a name."""
+    return value.astype(np.float32).astype(tf.dtypes.as_dtype(dtype).as_numpy_dtype).astype(float)
+
+
+def _numpy_sgd(weights, gradients, rates, decays, momentum, dtype):
     velocity = [np.zeros_like(w) for w in weights]
     for step, rate in enumerate(rates):
         for i, decay in enumerate(decays):
-            velocity[i] = momentum * velocity[i] + gradients[step][i]
-            weights[i] = weights[i] - rate * velocity[i] - rate * decay * weights[i]
+            new = momentum * velocity[i] + gradients[step][i]
+            velocity[i] = _stored(new, dtype)
+            weights[i] = weights[i] - rate * new - rate * decay * weights[i]
     return weights
 
 
-def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon):
+def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon, dtype):
     m, v = ([np.zeros_like(w) for w in weights] for _ in range(2))
     for step, rate in enumerate(rates):
         for i, decay in enumerate(decays):
@@ -59,19 +65,29 @@ def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon):
             m[i] = beta_1 * m[i] + (1 - beta_1) * g
             v[i] = beta_2 * v[i] + (1 - beta_2) * g * g
             m_hat, v_hat = m[i] / (1 - beta_1 ** (step + 1)), v[i] / (1 - beta_2 ** (step + 1))
+            m[i] = _stored(m[i], dtype)
             old = weights[i]
             weights[i] = old - rate * m_hat / (np.sqrt(v_hat) + epsilon) - rate * decay * old
     return weights
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-@pytest.mark.parametrize("decay", ["kernels", "all"])
-def test_twenty_updates_equal_a_numpy_loop(name, decay):
+@pytest.mark.parametrize(
+    ("decay", "dtype"), [("kernels", "float32"), ("all", "float32"), ("kernels", "bfloat16")]
+)
+def test_twenty_updates_equal_a_numpy_loop(name, decay, dtype):
+    """The update uses the momentum before it is rounded for storage."""
     rng = np.random.default_rng(0)
     holder = _Weights(rng)
     start = [variable.value.numpy().astype(np.float64) for variable in holder.variables_]
     gradients = [[rng.normal(size=w.shape) for w in start] for _ in range(20)]
-    settings = config.Optimizer(name=name, weight_decay=0.2, weight_decay_mask=decay, epsilon=1e-3)
+    settings = config.Optimizer(
+        name=name,
+        weight_decay=0.2,
+        weight_decay_mask=decay,
+        epsilon=1e-3,
+        momentum_dtype=dtype,
+    )
     schedule = make_schedule(config.Schedule(warmup_steps=5, decay="cosine"), 0.1, 20)
     optimizer = optimizers.make_optimizer(settings, schedule, holder.variables_)
 
@@ -86,17 +102,19 @@ def test_twenty_updates_equal_a_numpy_loop(name, decay):
     rates = 0.05 * (1 + np.cos(np.pi * np.clip((steps - 5) / 15, 0, 1))) * np.minimum(1, steps / 5)
     decays = [0.2, 0.2 if decay == "all" else 0.0]
     if name == "sgd":
-        expected = _numpy_sgd(start, gradients, rates, decays, 0.9)
+        expected = _numpy_sgd(start, gradients, rates, decays, 0.9, dtype)
     else:
-        expected = _numpy_adamw(start, gradients, rates, decays, 0.9, 0.999, 1e-3)
+        expected = _numpy_adamw(start, gradients, rates, decays, 0.9, 0.999, 1e-3, dtype)
     for variable, value in zip(holder.variables_, expected, strict=True):
         np.testing.assert_allclose(variable.value, value, rtol=3e-6, atol=3e-6)
+    momentum, *others = (slots["layer/kernel"].dtype for slots in optimizer.slots.values())
+    assert momentum == dtype and all(other == tf.float32 for other in others)
 
 
 def test_slots_are_kept_by_path_in_a_checkpoint(tmp_path):
     rng = np.random.default_rng(0)
     first, second = _Weights(rng), _Weights(rng)
-    settings = config.Optimizer(name="adamw")
+    settings = config.Optimizer(name="adamw", momentum_dtype="bfloat16")
     schedule = make_schedule(config.Schedule(decay="constant"), 0.1, 20)
     saved = optimizers.make_optimizer(settings, schedule, first.variables_)
     saved.apply([tf.ones([3, 4]), tf.ones([4])], tf.constant(0, tf.int64))
@@ -107,4 +125,4 @@ def test_slots_are_kept_by_path_in_a_checkpoint(tmp_path):
     for slot in ("momentum", "variance"):
         for name in ("layer/kernel", "layer/bias"):
             np.testing.assert_array_equal(restored.slots[slot][name], saved.slots[slot][name])
-            assert np.abs(restored.slots[slot][name]).min() > 0
+            assert np.abs(restored.slots[slot][name].numpy().astype(float)).min() > 0

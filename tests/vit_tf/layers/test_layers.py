@@ -231,8 +231,9 @@ def test_random_layers_differ_in_training_only(name):
 
 
 @every_layer
-def test_mixed_bfloat16(name):
-    mixed, exact = make(name, dtype="mixed_bfloat16"), make(name)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_mixed_precision(name, dtype):
+    mixed, exact = make(name, dtype=f"mixed_{dtype}"), make(name)
     inputs = draw(name)
     randomized(exact, inputs)
     mixed(inputs)
@@ -240,13 +241,13 @@ def test_mixed_bfloat16(name):
         assert variable.dtype == "float32"
         variable.assign(value)
     for part in tiny.all_layers(mixed):
-        assert part.compute_dtype == "bfloat16", part.name
+        assert part.compute_dtype == dtype, part.name
     outputs = tokens_of(mixed(inputs))
-    assert outputs.dtype == tf.bfloat16
+    assert outputs.dtype == dtype
     expected = np.asarray(tokens_of(exact(inputs)), np.float64)
-    assert_close(outputs, expected, "bfloat16", "model")
+    assert_close(outputs, expected, dtype, "model")
     if is_random(name):
-        assert tokens_of(mixed(inputs, training=True)).dtype == tf.bfloat16
+        assert tokens_of(mixed(inputs, training=True)).dtype == dtype
 
 
 @every_layer

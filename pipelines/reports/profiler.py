@@ -1,0 +1,49 @@
+"""A profile of some training steps, for TensorBoard."""
+
+import contextlib
+
+import tensorflow as tf
+
+
+class Profiler:
+    """Profiles the steps of `train.profile`; TensorFlow writes `plugins/profile/` in the folder.
+
+    Args:
+        steps: (finished steps at the begin, at the end); None profiles nothing.
+        directory: TensorBoard's folder.
+        log: called with a line once the profile is written.
+    """
+
+    def __init__(self, steps, directory, log):
+        self._steps, self._directory, self._log = steps, directory, log
+        self._active = False
+
+    def covers(self, step) -> bool:
+        """Whether the step after `step` finished ones is profiled."""
+        return self._steps is not None and self._steps[0] <= step < self._steps[1]
+
+    @contextlib.contextmanager
+    def step(self, step):
+        """Records the block, which is one training step, if it is to be profiled.
+
+        Args:
+            step: finished steps before it.
+        """
+        if not self.covers(step):
+            yield
+            return
+        if not self._active:
+            tf.profiler.experimental.start(self._directory)
+            self._active = True
+        # `_r` marks the root event of a step, which the pages of the profile are based on.
+        with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
+            yield
+        if not self.covers(step + 1):
+            self.close()
+
+    def close(self):
+        """Ends the profile and writes it; does nothing if none has begun."""
+        if self._active:
+            self._active = False
+            tf.profiler.experimental.stop()
+            self._log(f"wrote a profile below {self._directory}")

@@ -1,0 +1,142 @@
+"""What a run writes for TensorBoard: curves, images, histograms and its configuration."""
+
+import json
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.image.metadata import create_summary_metadata
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.util.tensor_util import make_tensor_proto
+
+TRAIN, VALIDATION = "train", "validation"
+
+_DESCRIPTIONS = {
+    "loss": "Mean loss per image: of the training steps since the last point, or of an evaluation.",
+    "learning_rate": "Learning rate of the last step.",
+    "gradient_norm": "Global norm of the gradient before clipping, of the last step.",
+    "images_per_second": "Training images per second over all devices, without evaluations.",
+    "data_wait": "Fraction of the time in which training waited for images.",
+    "skipped": "Training steps since the last point that changed no weights.",
+    "loss_scale": "Factor of the loss in the float16 backward pass.",
+    "accuracy": "Fraction of the images whose label has the highest score.",
+    "top_5_accuracy": "Fraction of the images whose label is among the five highest scores.",
+    "precision_at_1": "Fraction of the images whose highest score belongs to one of their labels.",
+    "mean_average_precision": "Mean over the classes of the average precision.",
+    "examples": "Images of the evaluation.",
+}
+
+
+class TensorBoard:
+    """The event files of a run.
+
+    The folders `train` and `validation` use the same tags, so TensorBoard draws both in one chart.
+    The folder above them holds the configuration, as text and as hyperparameters. For the HParams
+    page a run is that folder, and its metrics are those of the folders below.
+
+    Every start of a run writes new files, which begin with a session start: TensorBoard then drops
+    what earlier files have of later steps, so the curves of a resumed run do not double back.
+
+    Call `restart` before anything else.
+
+    Args:
+        directory: folder of the event files.
+    """
+
+    def __init__(self, directory):
+        self._writers = {
+            name: EventFileWriter(os.path.join(directory, name)) for name in ("", TRAIN, VALIDATION)
+        }
+
+    def restart(self, step):
+        """Begins at `step`: TensorBoard drops the points of later steps."""
+        for writer in self._writers.values():
+            # TensorBoard drops the points from the step of this event on.
+            log = SessionLog(status=SessionLog.START)
+            writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=log))
+            writer.flush()
+
+    def close(self):
+        """Writes what is left and closes the files."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def configuration(self, values):
+        """Writes the configuration of the run.
+
+        Args:
+            values: `Experiment.to_dict()`.
+        """
+        text = f"```json\n{json.dumps(values, indent=2)}\n```"
+        self._write("", 0, text_pb("configuration", text, "The resolved config.json of the run."))
+        self._write("", 0, hparams_pb(_flat(values)))
+        self._writers[""].flush()
+
+    def scalars(self, folder, step, values):
+        """Writes one point for each value.
+
+        Args:
+            folder: `TRAIN` or `VALIDATION`.
+            step: finished steps.
+            values: number by tag; a value of None is left out.
+        """
+        for tag, value in values.items():
+            if value is not None:
+                self._write(folder, step, scalar_pb(tag, value, _DESCRIPTIONS.get(tag)))
+        self._writers[folder].flush()
+
+    def images(self, tag, step, images):
+        """Writes at most 16 images.
+
+        Args:
+            tag: name in TensorBoard.
+            step: finished steps.
+            images: float `[n, h, w, 3]` in [-1, 1].
+        """
+        pixels = tf.image.convert_image_dtype((images[:16] + 1) / 2, tf.uint8, saturate=True)
+        height, width = pixels.shape[1:3]
+        encoded = [tf.io.encode_png(image).numpy() for image in pixels]
+        metadata = create_summary_metadata(
+            display_name=None, description="As the model sees them, after augmentation."
+        )
+        tensor = make_tensor_proto([str(width).encode(), str(height).encode(), *encoded])
+        value = Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+        self._write(TRAIN, step, Summary(value=[value]))
+        self._writers[TRAIN].flush()
+
+    def histograms(self, step, weights):
+        """Writes a histogram of each weight.
+
+        Args:
+            step: finished steps.
+            weights: Keras variables.
+        """
+        for weight in weights:
+            path = weight.path.partition("/")[2] or weight.path
+            values = np.asarray(weight.value.numpy(), np.float32)
+            self._write(TRAIN, step, histogram_pb(f"weights/{path}", values))
+        self._writers[TRAIN].flush()
+
+    def _write(self, folder, step, summary):
+        event = Event(wall_time=time.time(), step=step, summary=summary)
+        self._writers[folder].add_event(event)
+
+
+def _flat(values, prefix=""):
+    """The leaves of nested dictionaries by dotted path, in types that HParams has."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, bool | int | float | str):
+            found[prefix + name] = value
+        else:
+            found[prefix + name] = "none" if value is None else ",".join(map(str, value))
+    return found
