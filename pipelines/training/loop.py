@@ -1,25 +1,19 @@
-"""Training under every strategy: a Python loop around Orbit's loop on the device.
+"""Training under every strategy: prepares a run, trains and writes its results.
 
-The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on. Several
-steps run in one `tf.while_loop` on the device; between such loops, Python handles signals, logs,
-evaluates and saves.
+The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on.
 """
 
-import contextlib
 import dataclasses
 import functools
-import math
-import time
 
 import keras
 import tensorflow as tf
 
 import vit_tf
-from pipelines import config
-from pipelines.data.bad_images import INPUT_ERRORS, BadImages, summary_at_end
+from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
-from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
@@ -29,7 +23,6 @@ from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.losses import check_loss, cross_entropy
-from pipelines.tasks.metrics import main_metric
 from pipelines.training.ema import ExponentialMovingAverage
 from pipelines.training.freezing import freeze
 from pipelines.training.non_finite import NonFinitePolicy
@@ -37,9 +30,8 @@ from pipelines.training.optimizers import make_optimizer
 from pipelines.training.schedules import LINEAR_END, make_schedule
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import StepSettings, Trainer
+from pipelines.training.training_loop import TrainingLoop
 from vit_tf.config.size_notes import size_notes
-
-_LONGEST_LOOP = 10.0  # Seconds between two checks for signals.
 
 
 def train(experiment, workdir, strategy, extend=False) -> dict:
@@ -263,138 +255,3 @@ def _write_results(trainer, run, preprocessing):
         with trainer.ema.swapped_in():
             vit_tf.save_npz(trainer.model, run.ema, preprocessing)
         say(f"wrote {run.ema}, the Polyak average")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingLoop:
-    """Steps, log lines, evaluations and checkpoints until the last step or a signal.
-
-    Attributes:
-        settings: number of steps, and intervals of logs, evaluations and checkpoints.
-        trainer: the training step; its dataset is open.
-        data: the training data.
-        evaluator: evaluates the model; None for no evaluations.
-        store: the checkpoints.
-        non_finite: handles steps that are not finite.
-        progress: log lines and metrics.
-        signals: checked between two loops on the device.
-    """
-
-    settings: config.Train
-    trainer: Trainer
-    data: TrainData
-    evaluator: Evaluator | None
-    store: CheckpointStore
-    non_finite: NonFinitePolicy
-    progress: Progress
-    signals: Signals
-
-    def run(self):
-        """Trains from the trainer's current step to the last one.
-
-        Raises:
-            As `train`.
-        """
-        settings = self.settings
-        step = int(self.trainer.step.numpy())
-        try:
-            while True:
-                if self._evaluation_is_due(step) and step > self.progress.last_evaluated:
-                    self._evaluate(step)
-                if step >= settings.steps:
-                    break
-                step = self._train(step)
-                if self._is_non_finite(step):
-                    reached, step = step, self.non_finite.recover(step)
-                    if step <= reached:  # Rewound.
-                        self.progress.restart()
-                        self.signals.check()
-                        continue
-                # After a skip, `step` is one larger.
-                if self._is_due(step, settings.log_every):
-                    self._log(step)
-                if self._is_due(step, settings.checkpoint_every):
-                    self.store.save(step)
-                self.signals.check()
-        except Interrupted as signal:
-            _check_finite("sum of the weights", self.trainer.weight_sum(), step)
-            self.store.save(step)
-            raise Interrupted(
-                f"{signal}: saved step {step}. Start the same command again to go on."
-            ) from None
-
-    def _train(self, step):
-        """Trains to the next action, for about 10 s at most; returns the steps done."""
-        trainer = self.trainer
-        begin = step
-        steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
-        first = trainer.next_batch
-        try:
-            with self.progress.timed(steps) as timing:
-                trainer.train(tf.constant(steps))
-                step = int(trainer.step.numpy())  # Waits for the device.
-                timing.steps = max(step - begin, 1)  # Fewer than `steps` if one was not finite.
-                timing.waited = float(trainer.data_wait.numpy())
-        except INPUT_ERRORS as error:
-            # The step counter does not name the failed batch, so all batches are searched.
-            batches = range(first, first + steps)
-            hosts = num_hosts(trainer.strategy)
-            raise self.data.explain_input_error(error, batches, hosts) from None
-        return step
-
-    def _is_non_finite(self, step):
-        """Whether the last step, or a weight to be evaluated or saved now, is not finite."""
-        used = self._is_due(step, self.settings.checkpoint_every) or self._evaluation_is_due(step)
-        halted = bool(self.trainer.halted.numpy())
-        return halted or (used and not math.isfinite(self.trainer.weight_sum()))
-
-    def _evaluate(self, step):
-        begin = time.perf_counter()
-        ema = self.trainer.ema
-        with ema.swapped_in() if ema else contextlib.nullcontext():
-            means = self.evaluator.run()
-        seconds = time.perf_counter() - begin
-        _check_finite("evaluation loss", means["loss"], step)
-        # Before the line of metrics: a resumed run skips an evaluation that has a line.
-        metric = main_metric(means)
-        if self.settings.keep_best:
-            self.store.save(step, score=means[metric])
-        self.progress.log_evaluation(step, means, seconds, metric)
-
-    def _log(self, step):
-        """Logs the steps since the last log line, and resets their sums."""
-        trainer = self.trainer
-        loss_sum = float(trainer.loss_sum.numpy())
-        _check_finite("sum of the losses", loss_sum, step)
-        self.progress.log_training(
-            step,
-            loss_sum,
-            learning_rate=float(trainer.optimizer.learning_rate(step - 1)),
-            gradient_norm=float(trainer.gradient_norm.numpy()),
-            skipped=int(trainer.skipped.numpy()),
-        )
-        trainer.loss_sum.assign(0.0)
-        trainer.skipped.assign(0)
-
-    def _evaluation_is_due(self, step):
-        return self.evaluator is not None and self._is_due(step, self.settings.eval_every)
-
-    def _is_due(self, step, every):
-        """Whether an action with the interval `every` (0: only at the end) is due at `step`."""
-        return step == self.settings.steps or (every > 0 and step > 0 and step % every == 0)
-
-    def _next_stop(self, step):
-        """The next step with a log line, an evaluation or a checkpoint."""
-        settings = self.settings
-        intervals = (settings.log_every, settings.eval_every, settings.checkpoint_every)
-        stops = [(step // every + 1) * every for every in intervals if every > 0]
-        return min([settings.steps, *stops])
-
-
-def _check_finite(what, value, step):
-    """Ends the run before it saves a non-finite value."""
-    if not math.isfinite(value):
-        raise RunError(
-            f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
-            "schedule.warmup_steps. The checkpoints in the workdir are older than this step."
-        )

@@ -22,7 +22,8 @@ from pipelines.config import override, recipes
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
-from pipelines.training.loop import TrainingLoop, build_trainer
+from pipelines.training.loop import build_trainer
+from pipelines.training.training_loop import TrainingLoop
 
 BATCH = 8
 

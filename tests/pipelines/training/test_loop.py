@@ -12,7 +12,7 @@ import tensorflow as tf
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training import loop, training_loop
 from pipelines.training.dry_run import dry_run
 from tests.pipelines.tiny import (
     arrays,
@@ -178,7 +178,7 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys):
 
     # The results of the shorter run are dropped first.
     with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingLoop, "run", killed)
+        patch.setattr(training_loop.TrainingLoop, "run", killed)
         with pytest.raises(KeyboardInterrupt):
             loop.train(longer, copy, one_device(), extend=True)
     assert not (copy / "final.npz").exists() and not (copy / "ema.npz.json").exists()
