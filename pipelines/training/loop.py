@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 import vit_tf
+from pipelines.config.summary import summary
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
@@ -34,7 +35,7 @@ from pipelines.training.training_loop import TrainingLoop
 from vit_tf.config.size_notes import size_notes
 
 
-def train(experiment, workdir, strategy, extend=False) -> dict:
+def train(experiment, workdir, strategy, extend=False, origin="") -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
@@ -43,6 +44,7 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
         strategy: `tf.distribute.Strategy`.
         extend: whether to resume a run there with another `train.steps`, and with the schedule for
             that number of steps.
+        origin: recipe or file of the experiment, for the first line of the run.
 
     Returns:
         The last line of metrics.
@@ -52,6 +54,8 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
         RunError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
     """
+    if origin:
+        say(origin)
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
@@ -68,6 +72,8 @@ def _train(experiment, run, strategy, extend):
     model_config = experiment.model.config(data.source.num_classes)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
     steps_before = run.check(experiment, data.source.manifest(), extend)
+    for line in summary(experiment, data.source.num_examples):
+        say(line)
     # A resumed run does not need its initial weights.
     is_new = not checkpoints.steps(run.checkpoints)
     initial = None

@@ -6,7 +6,7 @@ from pipelines.config.sections import Data, Optimizer, Schedule, Train
 
 
 def digits() -> Experiment:
-    """A small ViT on the 8 x 8 handwritten digits of scikit-learn, 1500 steps.
+    """A small ViT on the 8 x 8 handwritten digits of scikit-learn.
 
     Source: this project; docs/model_card.md describes the result. 1500 steps of 64 images are
         about 74 epochs.
@@ -36,7 +36,7 @@ def digits() -> Experiment:
 
 
 def shapes() -> Experiment:
-    """A small hybrid (convolutions, then a ViT) on drawn colour images of shapes, 800 steps.
+    """A small hybrid on 64 x 64 drawings of shapes in colour, 800 steps.
 
     Source: this project. 800 steps of 50 images are 8 epochs of the 5,000 images, which have 64 x
         64 pixels and are drawn when the recipe first runs.
