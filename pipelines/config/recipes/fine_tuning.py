@@ -87,9 +87,7 @@ def finetune_vtab() -> Experiment:
         model="ViT-B/16",
         weights="imagenet21k/ViT-B_16",
         image_size=384,
-        data=Data(
-            name="cifar100", train_split="train[:800]+train[45000:45200]", eval_split="test"
-        ),
+        data=Data(name="cifar100", train_split="train[:800]+train[45000:45200]", eval_split="test"),
         steps=2500,
         warmup_steps=500,
         learning_rate=0.01,
@@ -99,8 +97,8 @@ def finetune_vtab() -> Experiment:
 def _large_images(model, weights, image_size, accuracy) -> Experiment:
     """{model} on ImageNet at {image_size} x {image_size} with weight averaging, 20,000 steps.
 
-    Source: the paper, section 4.1 (image size, average with factor 0.9999) and table 4. 20,000 steps
-        of 512 are 8 epochs.
+    Source: the paper, section 4.1 (image size, average with factor 0.9999) and table 4. 20,000
+        steps of 512 are 8 epochs.
     Command: python -m pipelines.finetune --experiment {name}, which starts from the published
         weights {weights}; evaluations and --weights=ema use the average.
     Expected: {accuracy} % from weights that were trained on JFT-300M, which are not public

@@ -65,26 +65,29 @@ def test_learning_rates_are_those_of_the_equations(name):
     np.testing.assert_allclose(schedule(tf.constant(steps)), expected, rtol=1e-6, atol=1e-10)
 
 
-def _kind(experiment):
-    """What decides which code a recipe runs; recipes of a kind differ in numbers only."""
-    model, optimizer, data = experiment.model, experiment.optimizer, experiment.data
-    config = model.config(10)
+def _step_kind(experiment):
+    """What decides the code of a training step; steps of a kind differ in numbers only."""
+    optimizer, config = experiment.optimizer, experiment.model.config(10)
+    switches = ("stem", "representation_size", "classifier", "position_embedding")
     return (
         config.family,
-        getattr(config, "stem", None) is not None,
-        getattr(config, "representation_size", None) is not None,
-        getattr(config, "classifier", None),
-        getattr(config, "position_embedding", None),
-        getattr(config, "dropout", 0) > 0,
+        tuple(str(getattr(config, name, None) or "") and name for name in switches[:2]),
+        tuple(getattr(config, name, None) for name in switches[2:]),
         (optimizer.name, optimizer.weight_decay_mask, optimizer.clip_norm is None),
-        experiment.schedule.decay,
-        experiment.train.loss,
+        (experiment.schedule.decay, experiment.train.loss),
         experiment.train.ema_decay is not None,
-        (data.crop, data.flip, data.randaugment_layers > 0, data.mixup > 0),
     )
 
 
-KINDS = {_kind(experiment): name for name, experiment in RECIPE.items()}
+def _data_kind(experiment):
+    """The same for the batches."""
+    data = experiment.data
+    return data.crop, data.flip, data.randaugment_layers > 0, data.mixup > 0, data.cutmix > 0
+
+
+def _one_of_each(kind):
+    """A recipe of each kind."""
+    return sorted({kind(experiment): name for name, experiment in RECIPE.items()}.values())
 
 
 def shrink(experiment):
@@ -114,22 +117,44 @@ def shrink(experiment):
     )
 
 
-@pytest.mark.parametrize("name", KINDS.values())
-def test_every_kind_of_recipe_shrinks_to_a_few_steps(name, tmp_path):
-    """The first step has a rate of 0, and the second changes the weights."""
+@pytest.mark.parametrize("name", _one_of_each(_step_kind))
+def test_every_kind_of_recipe_shrinks_to_a_few_steps(name):
+    """The first step has a rate of 0, and the second changes the weights. Without tracing."""
     experiment = shrink(RECIPE[name])
-    assert _kind(experiment) == _kind(RECIPE[name])
-    data, _ = open_data(experiment, Workdir(tmp_path))
-    config = experiment.model.config(data.source.num_classes)
-    trainer = build_trainer(experiment, config, one_device())
-    trainer.open_dataset(data.dataset)
+    assert _step_kind(experiment) == _step_kind(RECIPE[name])
+    trainer = build_trainer(experiment, experiment.model.config(10), one_device())
+    batch = _batch(experiment.train.batch_size)
     before = [np.array(variable) for variable in trainer.model.trainable_variables]
-    trainer.train(tf.constant(2))
-    assert not trainer.halted.numpy() and np.isfinite(float(trainer.loss_sum.numpy()))
-    after = [np.array(variable) for variable in trainer.model.trainable_variables]
-    changed = [np.any(a != b) for a, b in zip(before, after, strict=True)]
-    assert sum(changed) > 0
+    for step in range(2):
+        trainer.step.assign(step)
+        loss, norm, applied = trainer.strategy.run(trainer.replica_step, args=(batch,))
+        assert applied.numpy() and np.isfinite([float(loss), float(norm)]).all()
+        after = [np.array(variable) for variable in trainer.model.trainable_variables]
+        changed = [np.any(a != b) for a, b in zip(before, after, strict=True)]
+        assert any(changed) == (step == 1)
     assert (trainer.ema is not None) == (experiment.train.ema_decay is not None)
+
+
+def _batch(size):
+    rng = np.random.default_rng(0)
+    return {
+        "image": tf.constant(rng.uniform(-1, 1, [size, 16, 16, 3]), tf.float32),
+        "label": tf.constant(rng.integers(0, 10, size), tf.int32),
+        "weight": tf.ones(size),
+        "position": tf.range(size),
+    }
+
+
+@pytest.mark.parametrize("name", _one_of_each(_data_kind))
+def test_every_kind_of_recipe_makes_batches(name, tmp_path):
+    experiment = shrink(RECIPE[name])
+    assert _data_kind(experiment) == _data_kind(RECIPE[name])
+    data, _ = open_data(experiment, Workdir(tmp_path))
+    batch = next(iter(data.dataset(0)))
+    assert batch["image"].shape == (8, 16, 16, 3)
+    assert np.abs(batch["image"]).max() <= 1 and np.std(batch["image"]) > 0.1
+    mixed = experiment.data.mixup > 0
+    assert batch["label"].shape == ((8, 10) if mixed else (8,))
 
 
 @pytest.mark.parametrize("name", ["jft_vit_h14", "imagenet_vit_s16_baseline", "bit_pets"])
