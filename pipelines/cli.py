@@ -16,7 +16,7 @@ from pipelines.config.fields import check_local
 from pipelines.config.help_text import help_text, recipe_list
 from pipelines.config.names import STRATEGIES, WEIGHTS
 from pipelines.config.near_paths import flag_hint
-from pipelines.config.recipes import get_recipe
+from pipelines.config.recipes import get_recipe, summary
 from pipelines.config.renamed import RENAMED_WEIGHTS
 from pipelines.errors import Interrupted, RunError, UserError, first_line
 
@@ -182,6 +182,13 @@ def _start(values, run):
     from pipelines.runs.json_file import read_json
 
     return Experiment.from_dict(read_json(values.config), source=values.config)
+
+
+def origin(values):
+    """Where an experiment starts from: its recipe or its file, for the first line of a run."""
+    if values.config is not None:
+        return f"configuration {values.config}"
+    return f"recipe {values.experiment}: {summary(values.experiment)}"
 
 
 def check_settings(values, effective, reason):

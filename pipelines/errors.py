@@ -11,6 +11,10 @@ class DataError(UserError):
     """The data cannot be used; the message tells the user how to fix it. Exit code 2."""
 
 
+class MissingDataError(DataError):
+    """A data set has a valid name, but its files are not on this machine."""
+
+
 class MissingLabelError(DataError):
     """Examples of a split have no labels."""
 

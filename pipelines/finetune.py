@@ -38,9 +38,9 @@ def main(values, arguments):
     if experiment.init_from is None:
         experiment = dataclasses.replace(experiment, init_from=SHIPPED)
     if values.dry_run:
-        dry_run(experiment, workdir, strategy, values.extend)
+        dry_run(experiment, workdir, strategy, values.extend, cli.origin(values))
     else:
-        train(experiment, workdir, strategy, values.extend)
+        train(experiment, workdir, strategy, values.extend, cli.origin(values))
 
 
 if __name__ == "__main__":

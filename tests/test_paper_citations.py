@@ -1,11 +1,13 @@
 """Every citation of docs/paper.md points to a heading, and its numbers equal those in the code."""
 
+import json
 import re
 
 import pytest
 
 from pipelines.config.augmentation import AUGREG_LEVELS
 from tests.checkout import ROOT
+from tests.conftest import GOLDEN
 from tests.vit_tf import test_cost, test_parameter_counts
 from vit_tf import cost
 from vit_tf.config.variants import VARIANTS
@@ -161,6 +163,31 @@ def test_augreg_levels_are_those_of_the_configuration():
         name: tuple(fields[key] for key in ("randaugment_layers", "randaugment_magnitude", "mixup"))
         for name, fields in AUGREG_LEVELS.items()
     }
+
+
+def test_training_settings_are_those_of_the_recipes():
+    """The recipes are compared with the same file."""
+    published = json.loads((GOLDEN / "recipes.json").read_text())
+    (rows,) = tables("F.1")
+    received = [(models.replace("all ViTs", "ViT-*"), *rest) for models, *rest in rows]
+    assert received == [
+        (
+            ", ".join(row["models"]),
+            row["dataset"],
+            ", ".join(map(str, row["epochs"])),
+            f"{row['base_lr']:g}",
+            row["lr_decay"],
+            f"{row['weight_decay']:g}",
+            f"{row['dropout']:g}",
+        )
+        for row in published["table_3"]["rows"]
+    ]
+    (rows,) = tables("F.5")
+    for (_, steps, rates, warmup), row in zip(rows, published["table_4"]["rows"], strict=True):
+        assert int(steps.replace(",", "")) == row["steps"]
+        assert [float(rate) for rate in rates.split(", ")] == row["base_lr"]
+        expected = row["reference_warmup_steps"] or published["reference_code"]["warmup_steps"]
+        assert int(warmup.split(",")[0]) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from pipelines.config.recipes import summaries
+from pipelines.config.recipes import GROUPS, RECIPES, summary
 from vit_tf.config.variants import VARIANTS
 
 _WIDTH, _INDENT = 100, 20
@@ -32,22 +32,30 @@ def help_text(description, usage, own, shared):
             rows = [_flag(flag) for flag in sorted(flags, key=lambda flag: flag.name)]
             blocks.append("\n".join([f"{heading}:", *rows]))
     if any(flag.name == "experiment" for flag in shared):
-        blocks.append("\n".join(["experiments:", recipe_list()]))
-        names = textwrap.fill(
-            " ".join(VARIANTS),
-            _WIDTH,
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_on_hyphens=False,
-        )
-        blocks.append(f"model names:\n{names}")
+        blocks.append(f"experiments (--list describes them):\n{_words(RECIPES)}")
+        blocks.append(f"model names:\n{_words(VARIANTS)}")
         blocks.append(_FIELDS)
     return "\n\n".join(blocks)
 
 
 def recipe_list():
-    """Returns the list of recipes, one line for each."""
-    return "\n".join(_entry(name, text) for name, text in summaries().items())
+    """Returns the list of recipes by group, one line for each."""
+    width = max(map(len, RECIPES)) + 2
+    return "\n\n".join(
+        "\n".join([f"{heading}:", *(f"  {name:{width}}{summary(name)}" for name in recipes)])
+        for heading, recipes in GROUPS.items()
+    )
+
+
+def _words(names):
+    """Names in an indented paragraph."""
+    return textwrap.fill(
+        " ".join(names),
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
 
 
 def _flag(flag):

@@ -24,7 +24,7 @@ OPTIMIZERS = ("sgd", "adamw")
 # Variables with weight decay: matrices and convolutions only, or all.
 WEIGHT_DECAY_MASKS = ("kernels", "all")
 # Shape of the learning rate after the warm-up.
-DECAYS = ("linear", "cosine", "constant")
+DECAYS = ("linear", "cosine", "constant", "staircase")
 LOSSES = ("softmax", "sigmoid")
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.
 EXPORT_FORMS = ("portable", "fused")

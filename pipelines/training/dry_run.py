@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import os
 import re
 
 from pipelines.config.model import model_field_types
+from pipelines.config.summary import summary
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
 from pipelines.data.sources.splits import choose_splits
-from pipelines.errors import DataError
+from pipelines.errors import DataError, MissingDataError
 from pipelines.runs import checkpoints, model_source
 from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
@@ -17,20 +19,21 @@ from vit_tf import cost
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
 
-def dry_run(experiment, workdir, strategy, extend=False):
+def dry_run(experiment, workdir, strategy, extend=False, origin=""):
     """Describes the run that `loop.train` would start; writes nothing to the workdir.
 
     Built-in data sets are prepared if they are missing, as for training.
 
     Prints the configuration as JSON, with every field of the model, its size and cost, and the
-    shapes of the first batch.
+    shapes of the first batch, or that the data are not on this machine. Weights to start from are
+    not downloaded.
 
     Args:
-        experiment, workdir, strategy, extend: as for `loop.train`.
+        experiment, workdir, strategy, extend, origin: as for `loop.train`.
 
     Raises:
-        UserError: for wrong input, as `loop.train`; if the data cannot be used, after printing the
-            rest.
+        UserError: for wrong input, as `loop.train`; if there are data that cannot be used, after
+            printing the rest.
     """
     run, lines, data, wrong_data = Workdir(workdir), [], None, None
     try:
@@ -44,13 +47,14 @@ def dry_run(experiment, workdir, strategy, extend=False):
     if (step := checkpoints.newest(run.checkpoints)) is not None:
         lines.append(f"resumes from: step {step} of {run.path}")
     elif experiment.init_from:
-        source = model_source.find(experiment.init_from, experiment.init_weights)
-        lines.append(f"starts from: {source.name}")
+        lines.append(f"starts from: {_initial_weights(experiment)}")
     classes = data.source.num_classes if data else None
     config = experiment.model.config(classes or 0)
     check_input(experiment.train, config, strategy.num_replicas_in_sync)
     description = [
         _readable(_resolved(experiment, config)),
+        *([origin] if origin else []),
+        *summary(experiment, data.source.num_examples if data else None),
         *lines,
         f"model: {experiment.model.name} with {config.summary()}"
         + ("" if classes else ", without a head: the number of classes comes from the data"),
@@ -58,9 +62,20 @@ def dry_run(experiment, workdir, strategy, extend=False):
         f"devices: {describe(strategy)}",
     ]
     print("\n".join(description))
-    if wrong_data is not None:
+    if isinstance(wrong_data, MissingDataError):
+        print(f"first batch: none, since the data are not here. {wrong_data}")
+    elif wrong_data is not None:
         raise wrong_data
-    print(f"first batch: {_first_batch(data, print)}")
+    else:
+        print(f"first batch: {_first_batch(data, print)}")
+
+
+def _initial_weights(experiment):
+    """The source of the initial weights, which a dry run looks up on disk only."""
+    path = experiment.init_from
+    if path != model_source.SHIPPED and not os.path.exists(path):
+        return f"{path}, which is not a path here"
+    return model_source.find(path, experiment.init_weights).name
 
 
 def _costs(experiment, config, replicas):

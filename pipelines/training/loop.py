@@ -3,7 +3,6 @@
 The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on.
 """
 
-import contextlib
 import dataclasses
 import functools
 
@@ -11,6 +10,7 @@ import keras
 import tensorflow as tf
 
 import vit_tf
+from pipelines.config.summary import summary
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
@@ -37,7 +37,7 @@ from pipelines.training.training_loop import TrainingLoop
 from vit_tf.config.size_notes import size_notes
 
 
-def train(experiment, workdir, strategy, extend=False, on_metrics=None) -> dict:
+def train(experiment, workdir, strategy, extend=False, origin="", on_metrics=None) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
@@ -46,6 +46,7 @@ def train(experiment, workdir, strategy, extend=False, on_metrics=None) -> dict:
         strategy: `tf.distribute.Strategy`.
         extend: whether to resume a run there with another `train.steps`, and with the schedule for
             that number of steps.
+        origin: recipe or file of the experiment, for the first line of the run.
         on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
             what it raises ends the run.
 
@@ -57,6 +58,8 @@ def train(experiment, workdir, strategy, extend=False, on_metrics=None) -> dict:
         RunError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
     """
+    if origin:
+        say(origin)
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
@@ -74,6 +77,8 @@ def _train(experiment, run, strategy, extend, log, on_metrics):
     model_config = experiment.model.config(data.source.num_classes)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
     steps_before = run.check(experiment, data.source.manifest(), extend)
+    for line in summary(experiment, data.source.num_examples):
+        say(line)
     # A resumed run does not need its initial weights.
     is_new = not checkpoints.steps(run.checkpoints)
     initial = None

@@ -1,16 +1,25 @@
 """The recipes: name -> function that returns an `Experiment`."""
 
 from pipelines.config.experiment import Experiment
-from pipelines.config.recipes.digits import digits
+from pipelines.config.recipes import ablations, augreg, bit, built_in, fine_tuning, pretraining
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
-RECIPES = {"digits": digits}
+# Heading in lists of recipes -> the recipes below it.
+GROUPS = {
+    "Data sets in the package, minutes on a CPU": built_in.RECIPES,
+    "Pre-training, the paper's table 3": pretraining.RECIPES,
+    "Comparisons in the paper": ablations.RECIPES,
+    "Fine-tuning, the paper's table 4": fine_tuning.RECIPES,
+    "Fine-tuning of ResNets, BiT-HyperRule": bit.RECIPES,
+    "Pre-training, later recipes of the authors": augreg.RECIPES,
+}
+RECIPES = {name: recipe for recipes in GROUPS.values() for name, recipe in recipes.items()}
 
 
-def summaries() -> dict[str, str]:
-    """Returns the first line of the docstring of each recipe, by name."""
-    return {name: (recipe.__doc__ or "").partition("\n")[0] for name, recipe in RECIPES.items()}
+def summary(name) -> str:
+    """Returns the first line of the docstring of a recipe."""
+    return (RECIPES[name].__doc__ or "").partition("\n")[0]
 
 
 def get_recipe(name) -> Experiment:
@@ -20,6 +29,6 @@ def get_recipe(name) -> Experiment:
         UserError: for an unknown name; the message suggests similar names.
     """
     if name not in RECIPES:
-        hint = did_you_mean(name, RECIPES) or f" Known experiments: {', '.join(sorted(RECIPES))}."
+        hint = did_you_mean(name, RECIPES) or " --list prints all experiments."
         raise UserError(f"Unknown experiment {name!r}.{hint}")
     return RECIPES[name]()

@@ -28,7 +28,7 @@ from pipelines.data.sources.files import (
     is_unicode,
     make_files,
 )
-from pipelines.errors import DataError
+from pipelines.errors import DataError, MissingDataError
 from vit_tf.images.decoding import SUFFIXES
 
 TRAIN_NAMES = ("train", "training")
@@ -73,7 +73,9 @@ def _find_splits(path, data_dir):
     root = absolute_path(path, data_dir, "folder")
     if not os.path.isdir(root):
         hint = "; for a .csv or .jsonl file write list:<path>" if os.path.isfile(root) else ""
-        raise DataError(f"There is no folder {root}. Set data.name=folder:<path> to one{hint}.")
+        raise MissingDataError(
+            f"There is no folder {root}. Set data.name=folder:<path> to one{hint}."
+        )
     folders, _ = _list_directory(root)
     in_splits = [name for name in folders if name.lower() in TRAIN_NAMES + EVAL_NAMES]
     if len(in_splits) > 1 and len(in_splits) < len(folders):

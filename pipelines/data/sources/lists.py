@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from pipelines.data.labels import RaggedLabels
 from pipelines.data.sources.files import FileSource, absolute_path, is_unicode, make_files
-from pipelines.errors import DataError
+from pipelines.errors import DataError, MissingDataError
 
 # Longer than any path and label. Files that are not lists can have lines that fill the memory.
 MAX_LINE_BYTES = 2**16
@@ -99,7 +99,8 @@ def _read_rows(path, data_dir):
     try:
         rows, multi_label = read(path)
     except OSError as error:
-        raise DataError(f"The list {path} cannot be read: {error.strerror}.") from None
+        kind = MissingDataError if isinstance(error, FileNotFoundError) else DataError
+        raise kind(f"The list {path} cannot be read: {error.strerror}.") from None
     if not rows:
         raise DataError(f"{path} lists no images. Expected one per line, with path and label.")
     without = [row for row in rows if not row.split]

@@ -38,7 +38,7 @@ from pipelines.data.sources.source import (
     shard_lengths_within,
     split_info,
 )
-from pipelines.errors import DataError, first_line
+from pipelines.errors import DataError, MissingDataError, first_line
 
 INFO_FILE = "dataset.json"
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
@@ -262,7 +262,7 @@ def _read_info(root):
         with open(path, "rb") as file:
             info = json.loads(file.read(_MAX_INFO_BYTES))
     except FileNotFoundError:
-        raise DataError(
+        raise MissingDataError(
             f"There is no {path}, which lists the labels and the files of each split. Write the "
             f"folder with python -m pipelines.make_tfrecords, or see "
             "pipelines/data/sources/records.py."

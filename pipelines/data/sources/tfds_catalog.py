@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from pipelines.errors import DataError
+from pipelines.errors import DataError, MissingDataError
 from vit_tf.config.near_names import as_question, near_names
 
 # Data sets that this project generates -> the module that registers them with TFDS.
@@ -96,7 +96,7 @@ def _is_folder(name, data_dir, file=""):
 
 
 def not_prepared_error(name, builder):
-    """Returns the `DataError` for a data set without prepared files, with the fix."""
+    """Returns the `MissingDataError` for a data set without prepared files, with the fix."""
     bare = name.partition(":")[0]
     message = (
         f"The data set {name!r} is not prepared: there is no {builder.data_dir}/dataset_info.json. "
@@ -110,4 +110,4 @@ def not_prepared_error(name, builder):
         versions = sorted(path.name for path in builder.data_path.parent.iterdir())
         if versions := [version for version in versions if _NAME.fullmatch(f"x:{version}")]:
             message += f". Prepared there: {', '.join(versions)}; use {bare}:{versions[-1]}"
-    return DataError(message)
+    return MissingDataError(message)

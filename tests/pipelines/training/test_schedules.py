@@ -28,6 +28,13 @@ from pipelines.training.schedules import make_schedule
         ({"decay": "constant"}, 0.1, 10, {0: 0.1, 5: 0.1, 10: 0.1}),
         ({"warmup_steps": 4, "decay": "constant"}, 0.1, 10, {0: 0, 1: 0.025, 4: 0.1}),
         ({"decay": "cosine"}, 0.1, 10, {0: 0.1, 5: 0.05}),
+        # BiT-HyperRule for a small data set: a boundary itself still has the rate before it.
+        (
+            {"warmup_steps": 100, "decay": "staircase", "decay_at": (0.4, 0.6, 0.8)},
+            0.003,
+            500,
+            {50: 1.5e-3, 100: 3e-3, 200: 3e-3, 201: 3e-4, 300: 3e-4, 301: 3e-5, 401: 3e-6},
+        ),
     ],
 )
 def test_schedule_values_of_the_reference(fields, peak, total_steps, expected):

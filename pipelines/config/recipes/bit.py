@@ -1,0 +1,86 @@
+"""Fine-tuning of ResNets by BiT-HyperRule (Kolesnikov et al., 2020; docs/paper.md K.3)."""
+
+from pipelines.config.experiment import Experiment
+from pipelines.config.model import Model
+from pipelines.config.recipes.rows import IMAGENET, one_per_row
+from pipelines.config.sections import Data, Optimizer, Schedule, Train
+
+
+def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Experiment:
+    """Returns the run that BiT-HyperRule prescribes for a data set.
+
+    The number of images decides steps and MixUp, their size the resolution. BiT resizes an image
+    and takes a random square of it; here the Inception crop takes as large a part of the area.
+
+    Args:
+        model: a BiT model.
+        weights: published weights to start from, or any `init_from`.
+        dataset, eval_split: `data.name` and `data.eval_split`.
+        images: number of training images.
+        image_side: typical side of the images, in pixels.
+    """
+    resized, side = (160, 128) if image_side < 96 else (448, 384)
+    if images < 20_000:
+        steps, warmup_steps, mixup, decay_at = 500, 100, 0.0, (0.4, 0.6, 0.8)
+    else:
+        steps = 10_000 if images < 500_000 else 20_000
+        warmup_steps, mixup, decay_at = 500, 0.1, (0.3, 0.6, 0.9)
+    area = (side / resized) ** 2
+    return Experiment(
+        init_from=weights,
+        model=Model(name=model, image_size=(side, side)),
+        data=Data(
+            name=dataset,
+            train_split="train",
+            eval_split=eval_split,
+            crop_area=(area, area),
+            mixup=mixup,
+        ),
+        optimizer=Optimizer(name="sgd", learning_rate=3e-3, momentum=0.9, clip_norm=None),
+        schedule=Schedule(warmup_steps=warmup_steps, decay="staircase", decay_at=decay_at),
+        train=Train(
+            steps=steps,
+            batch_size=512,
+            accumulate_steps=8,
+            log_every=max(steps // 200, 10),
+            eval_every=steps // 5,
+            checkpoint_every=steps // 5,
+        ),
+    )
+
+
+def _bit(dataset, eval_split, images, image_side, steps, epochs, expected) -> Experiment:
+    """BiT-R50x1 on {dataset} by BiT-HyperRule, {steps:,} steps.
+
+    Source: BiT (Kolesnikov et al., 2020). {steps:,} steps of 512 images are about {epochs} epochs.
+        For BiT-R152x4 the rule has 480 x 480 images for all but small ones. The ViT paper ran this
+        rule for ResNets next to its own settings, and took the better result (appendix B.1.1).
+    Command: python -m pipelines.finetune --experiment {name}, which starts from the published
+        weights bit_models/BiT-M-R50x1.
+    Expected: {expected}
+    Hardware: not run here.
+    """
+    del steps, epochs, expected
+    return hyper_rule(
+        model="BiT-R50x1",
+        weights="bit_models/BiT-M-R50x1",
+        dataset=dataset,
+        eval_split=eval_split,
+        images=images,
+        image_side=image_side,
+    )
+
+
+_BY_BIT = "{} % with BiT's code"
+_ROWS = {
+    "bit_imagenet": (
+        *("imagenet2012", "validation", IMAGENET, 400, 20_000, 8),
+        _BY_BIT.format("80.68") + ", which has 480 x 480 images.",
+    ),
+    "bit_cifar10": ("cifar10", "test", 50_000, 32, 10_000, 102, _BY_BIT.format("97.2 to 97.4")),
+    "bit_cifar100": ("cifar100", "test", 50_000, 32, 10_000, 102, _BY_BIT.format("86.4 to 86.6")),
+    "bit_pets": ("oxford_iiit_pet", "test", 3_680, 400, 500, 70, "not published for R50x1."),
+    "bit_flowers": ("oxford_flowers102", "test", 1_020, 500, 500, 251, "not published for R50x1."),
+}
+
+RECIPES = one_per_row(_bit, _ROWS)

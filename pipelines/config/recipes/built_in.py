@@ -1,0 +1,66 @@
+"""Recipes for the data sets inside the package. They run in minutes on a CPU."""
+
+from pipelines.config.experiment import Experiment
+from pipelines.config.model import Model
+from pipelines.config.sections import Data, Optimizer, Schedule, Train
+
+
+def digits() -> Experiment:
+    """A small ViT on the 8 x 8 handwritten digits of scikit-learn.
+
+    Source: this project; docs/model_card.md describes the result. 1500 steps of 64 images are
+        about 74 epochs.
+    Command: python -m pipelines.pretrain
+    Expected: EXPECTED_DIGITS
+    Hardware: 2 CPU cores.
+    """
+    return Experiment(
+        model=Model(
+            name="ViT-Ti/16",
+            image_size=(16, 16),
+            fields={
+                "patch_size": 4,
+                "hidden_size": 64,
+                "mlp_size": 128,
+                "layers": 4,
+                "heads": 4,
+                "dropout": 0.1,
+            },
+        ),
+        # Mirrored digits and small crops can look like other digits: no flip, and only large crops.
+        data=Data(name="digits", crop_area=(0.8, 1.0), flip=False),
+        optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.5),
+        schedule=Schedule(warmup_steps=100, decay="cosine"),
+        train=Train(steps=1500, batch_size=64, log_every=100, eval_every=500, checkpoint_every=500),
+    )
+
+
+def shapes() -> Experiment:
+    """A small hybrid on 64 x 64 drawings of shapes in colour, 800 steps.
+
+    Source: this project. 800 steps of 50 images are 8 epochs of the 5,000 images, which have 64 x
+        64 pixels and are drawn when the recipe first runs.
+    Command: python -m pipelines.pretrain --experiment shapes
+    Expected: EXPECTED_SHAPES
+    Hardware: 2 CPU cores.
+    """
+    return Experiment(
+        model=Model(
+            name="R+ViT-Ti/16",
+            image_size=(64, 64),
+            fields={
+                "patch_size": 2,
+                "hidden_size": 64,
+                "mlp_size": 128,
+                "layers": 4,
+                "heads": 4,
+            },
+        ),
+        data=Data(name="shapes/class", crop_area=(0.5, 1.0)),
+        optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.1),
+        schedule=Schedule(warmup_steps=100, decay="cosine"),
+        train=Train(steps=800, batch_size=50, log_every=100, eval_every=400, checkpoint_every=400),
+    )
+
+
+RECIPES = {"digits": digits, "shapes": shapes}

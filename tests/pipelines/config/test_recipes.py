@@ -1,0 +1,334 @@
+"""Every number of a recipe is that of the paper, its code or a later paper of its authors."""
+
+import json
+import re
+
+import pytest
+
+from pipelines.config import Experiment, override
+from pipelines.config.recipes import GROUPS, RECIPES, ablations, bit, get_recipe, pretraining
+from pipelines.config.summary import summary
+from tests.conftest import GOLDEN
+
+PUBLISHED = json.loads((GOLDEN / "recipes.json").read_text())
+RECIPE = {name: get_recipe(name) for name in RECIPES}
+# Name of a data set in the tables -> data.name, images per epoch.
+DATA = {
+    "JFT-300M": ("tfrecord:jft300m", 303_000_000),
+    "ImageNet-21k": ("tfrecord:imagenet21k", 14_000_000),
+    "ImageNet": ("imagenet2012", 1_281_167),
+}
+IMAGES = {
+    "imagenet2012": 1_281_167,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "oxford_iiit_pet": 3_680,
+    "oxford_flowers102": 1_020,
+}
+# data.name -> recipe of table 4.
+FINE_TUNING = {
+    "imagenet2012": "finetune_imagenet",
+    "cifar10": "finetune_cifar10",
+    "cifar100": "finetune_cifar100",
+    "oxford_iiit_pet": "finetune_pets",
+    "oxford_flowers102": "finetune_flowers",
+}
+
+
+def _text(name):
+    """The docstring of a recipe in one line."""
+    return " ".join(RECIPES[name].__doc__.split())
+
+
+def _named(model, rows):
+    """The row of a table 6 or 7 that has this model's name there."""
+    name = re.sub(r"^BiT-R(?=\d)", "ResNet", model).replace("R50+", "R50x1+")
+    return [row for row in rows if row[0] == name]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_docstrings_say_what_a_user_asks(name):
+    first, _, rest = RECIPES[name].__doc__.partition("\n")
+    assert len(first) <= 70 and first.endswith(".")
+    parts = re.findall(r"^ *(Source|Command|Expected|Hardware): \S", rest, re.MULTILINE)
+    assert parts == ["Source", "Command", "Expected", "Hardware"]
+    assert "epochs" in RECIPES[name].__doc__
+    assert not re.search(r"[{}]", RECIPES[name].__doc__)
+    commands = re.findall(r"pipelines\.(\w+)(?: --experiment (\w+))?", _text(name))
+    tuned = RECIPE[name].init_from is not None
+    expected = "sweep" if name == "regularisation_search" else "finetune" if tuned else "pretrain"
+    assert commands[0] == (expected, "" if name == "digits" else name)
+
+
+def test_every_recipe_is_in_one_group():
+    assert sum(map(len, GROUPS.values())) == len(RECIPES)
+
+
+def _table_3():
+    """`(data set, model, epochs) -> row` of table 3."""
+    found = {}
+    for row in PUBLISHED["table_3"]["rows"]:
+        models = row["models"]
+        if models == ["ViT-*"]:
+            models = [model for model in PUBLISHED["table_5"]["columns"] if model != "ViT-H/14"]
+        for model in models:
+            model = f"BiT-{model}" if re.match(r"R\d+x", model) else model
+            found |= {(row["dataset"], model, epochs): row for epochs in row["epochs"]}
+    return found
+
+
+def _key(experiment):
+    """Data set, model and epochs of a recipe, from its own fields."""
+    (dataset,) = [name for name, (data, _) in DATA.items() if data == experiment.data.name]
+    epochs = round(experiment.train.steps * experiment.train.batch_size / DATA[dataset][1])
+    return dataset, experiment.model.name, epochs
+
+
+def test_pre_training_is_table_3():
+    published, common = _table_3(), PUBLISHED["table_3"]["common"]
+    recipes = {_key(RECIPE[name]): RECIPE[name] for name in pretraining.RECIPES}
+    assert recipes.keys() == published.keys() and len(recipes) == len(pretraining.RECIPES)
+    for key, row in published.items():
+        (dataset, name, epochs), recipe = key, recipes[key]
+        optimizer, train = recipe.optimizer, recipe.train
+        assert (optimizer.name, optimizer.beta_1, optimizer.beta_2) == ("adamw", 0.9, 0.999)
+        assert optimizer.learning_rate == row["base_lr"], key
+        assert optimizer.weight_decay == row["weight_decay"]
+        clipping = common["grad_clip_global_norm"]
+        assert optimizer.clip_norm == clipping.get(dataset, clipping["others"])
+        assert recipe.schedule.warmup_steps == common["warmup_steps"]
+        assert recipe.schedule.decay == row["lr_decay"]
+        assert train.batch_size == common["batch_size"] and train.loss == "sigmoid"
+        assert train.steps == int(epochs * DATA[dataset][1] / 4096)
+        assert recipe.model.image_size == (common["resolution"],) * 2
+        config = recipe.model.config(1000)
+        assert getattr(config, "dropout", 0.0) == row["dropout"]
+        assert config.head_bias == PUBLISHED["table_3"]["head_bias"]
+        hidden_size = getattr(config, "hidden_size", None)
+        assert getattr(config, "representation_size", None) == hidden_size
+        assert (hidden_size is None) == name.startswith("BiT")
+    steps = PUBLISHED["table_3"]["steps"]
+    assert RECIPE["jft_vit_b16"].train.steps == steps["JFT_7_epochs"]
+    assert RECIPE["jft_vit_h14"].train.steps == steps["JFT_14_epochs"]
+    assert RECIPE["imagenet_vit_b16"].train.steps == steps["ImageNet_300_epochs_1281167_images"]
+
+
+def test_expected_results_of_pre_training_are_published():
+    scratch = PUBLISHED["reference_results"]["upstream_val_precision"]["imagenet1k_300ep_224"]
+    columns = PUBLISHED["table_5"]["columns"]
+    for name in pretraining.RECIPES:
+        dataset, model, epochs = _key(RECIPE[name])
+        if dataset == "JFT-300M":
+            (row,) = [
+                row for row in _named(model, PUBLISHED["table_6"]["rows"]) if row[1] == epochs
+            ]
+            accuracy = f"{row[2]:g} % on ImageNet after fine-tuning"
+            assert f"({row[-1]} exaFLOPs)" in _text(name)
+        elif dataset == "ImageNet":
+            accuracy = f"{scratch[model]:g} % on the validation split"
+        elif epochs == 90:
+            row = PUBLISHED["table_5"]["rows"][dataset]["ImageNet"]
+            accuracy = f"{row[columns.index(model)]:g} % on ImageNet after fine-tuning"
+        else:
+            accuracy = "the paper reports 90 epochs only"
+        assert f"Expected: {accuracy}" in _text(name)
+        assert f"{epochs} epochs of {'303' if dataset == 'JFT-300M' else ''}" in _text(name)
+
+
+def test_fine_tuning_is_table_4():
+    common, code = PUBLISHED["table_4"]["common"], PUBLISHED["reference_code"]
+    table_5 = PUBLISHED["table_5"]["rows"]["ImageNet-21k"]
+    for row in PUBLISHED["table_4"]["rows"]:
+        is_vtab = "tfds" not in row
+        name = "finetune_vtab" if is_vtab else FINE_TUNING[row["tfds"]]
+        recipe = RECIPE[name]
+        assert is_vtab or recipe.data.name == row["tfds"]
+        _check_fine_tuning(recipe)
+        assert recipe.train.steps == row["steps"] and f"{row['steps']:,} steps" in _text(name)
+        assert recipe.optimizer.learning_rate in row["base_lr"]
+        warmup = row["reference_warmup_steps"] or code["warmup_steps"]
+        assert recipe.schedule.warmup_steps == warmup
+        assert recipe.model.image_size == (common["resolution"],) * 2
+        assert recipe.model.config(10).dropout == 0
+        if not is_vtab:
+            grid = ",".join(f"{rate:g}" for rate in row["base_lr"])
+            assert f"--grid optimizer.learning_rate={grid}" in _text(name)
+            epochs = recipe.train.steps * 512 / IMAGES[row["tfds"]]
+            assert f"about {epochs:.0f} epochs" in _text(name)
+            dataset = row["dataset"].replace("CIFAR1", "CIFAR-1")
+            assert f"Expected: {table_5[dataset][0]:g} %" in _text(name)
+    assert RECIPE["finetune_imagenet"].optimizer.learning_rate == code["base_lr"]
+    assert RECIPE["finetune_cifar10"].optimizer.learning_rate == code["base_lr_b16_cifar10"]
+    rows = PUBLISHED["reference_results"]["imagenet21k_checkpoints_finetuned_384"]["rows"]
+    for model, dataset, without_dropout, _ in rows:
+        if model == "ViT-B_16":
+            assert f"{without_dropout:g} % with the paper's code" in _text(FINE_TUNING[dataset])
+
+
+def _check_fine_tuning(recipe):
+    common, code = PUBLISHED["table_4"]["common"], PUBLISHED["reference_code"]
+    optimizer, train = recipe.optimizer, recipe.train
+    assert (optimizer.name, optimizer.momentum) == (common["optimizer"].lower(), common["momentum"])
+    assert optimizer.weight_decay == common["weight_decay"]
+    assert optimizer.clip_norm == common["grad_clip_global_norm"] == code["grad_norm_clip"]
+    assert recipe.schedule.decay == common["lr_decay"]
+    assert (train.batch_size, train.loss) == (common["batch_size"], "softmax")
+    assert train.accumulate_steps == code["accum_steps"]
+
+
+def test_large_images_of_table_2():
+    published = PUBLISHED["table_4"]["large_images"]
+    names = ("finetune_imagenet_l16_512", "finetune_imagenet_h14_518")
+    found = {RECIPE[name].model.name: RECIPE[name].model.image_size for name in names}
+    assert found == {model: (size, size) for model, size in published["resolution"].items()}
+    columns = PUBLISHED["table_2"]["columns"]
+    for name in names:
+        recipe = RECIPE[name]
+        _check_fine_tuning(recipe)
+        assert recipe.train.ema_decay == published["polyak_averaging_factor"]
+        assert recipe.model.config(10).dropout == 0.1
+        rows = PUBLISHED["table_2"]["rows"]["ImageNet"]
+        accuracy = rows[columns.index(f"{recipe.model.name} JFT")][0]
+        assert f"Expected: {accuracy:.2f} %" in _text(name)
+    assert f"{rows[columns.index('ViT-L/16 I21k')][0]:.2f} % for ViT-L/16" in _text(names[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "length"),
+    [
+        ("bit_imagenet", "larger", "else"),
+        ("bit_cifar10", "area_below_96x96", "lt_500k"),
+        ("bit_cifar100", "area_below_96x96", "lt_500k"),
+        ("bit_pets", "larger", "lt_20k"),
+        ("bit_flowers", "larger", "lt_20k"),
+    ],
+)
+def test_bit_is_the_hyper_rule(name, size, length):
+    published, recipe = PUBLISHED["bit_hyper_rule"], RECIPE[name]
+    crop, resize = published[size]["crop"], published[size]["resize"]
+    shorter = {"lt_500k": "else"}.get(length, length)
+    assert recipe.model.image_size == (crop, crop)
+    assert recipe.data.crop_area == pytest.approx([(crop / resize) ** 2] * 2)
+    assert recipe.data.mixup == published["mixup_alpha"][shorter]
+    assert recipe.train.steps == published["steps"][length]
+    assert recipe.train.batch_size == published["batch_size"]
+    assert recipe.schedule.warmup_steps == published["warmup_steps"][shorter]
+    assert recipe.optimizer.learning_rate == published["base_lr"]
+    assert (recipe.optimizer.name, recipe.optimizer.momentum) == ("sgd", 0.9)
+    steps, epochs = recipe.train.steps, recipe.train.steps * 512 / IMAGES[recipe.data.name]
+    assert f"{steps:,} steps of 512 images are about {epochs:.0f} epochs" in _text(name)
+
+
+def test_the_hyper_rule_changes_at_its_limits():
+    def rule(images, side):
+        recipe = bit.hyper_rule(
+            model="BiT-R50x1",
+            weights="a.npz",
+            dataset="folder:a",
+            eval_split="test",
+            images=images,
+            image_side=side,
+        )
+        return recipe.train.steps, recipe.model.image_size[0]
+
+    assert rule(19_999, 95) == (500, 128)
+    assert rule(20_000, 96) == (10_000, 384)
+    assert rule(499_999, 96) == (10_000, 384)
+    assert rule(500_000, 95) == (20_000, 128)
+
+
+def test_sgd_of_table_7():
+    """The settings are those that BiT's paper states."""
+    rows, columns = PUBLISHED["table_7"]["rows"]["ImageNet"], PUBLISHED["table_7"]["columns"]
+    for name, column in (("jft_r50x1_sgd", "R50 SGD"), ("jft_r152x2_sgd", "R152x2 SGD")):
+        recipe, adam = RECIPE[name], RECIPE[name.removesuffix("_sgd")]
+        assert f"Expected: {rows[columns.index(column)]} %" in _text(name)
+        assert (recipe.model, recipe.data, recipe.train) == (adam.model, adam.data, adam.train)
+        optimizer = recipe.optimizer
+        assert (optimizer.name, optimizer.momentum) == ("sgd", 0.9)
+        assert (optimizer.learning_rate, optimizer.weight_decay) == (pytest.approx(0.48), 1e-4)
+        assert recipe.schedule.decay_at == (0.25, 0.575, 0.75, 0.925)
+    assert set(ablations.RECIPES) == {"regularisation_search", "jft_r50x1_sgd", "jft_r152x2_sgd"}
+
+
+def test_the_search_holds_out_what_it_does_not_train_on():
+    recipe, base = RECIPE["regularisation_search"], RECIPE["imagenet_vit_b16"]
+    assert (recipe.data.train_split, recipe.data.eval_split) == ("train[:99%]", "train[99%:]")
+    assert (recipe.optimizer, recipe.model, recipe.train) == (
+        base.optimizer,
+        base.model,
+        base.train,
+    )
+    for path in re.findall(r"--grid ([\w.]+)=", _text("regularisation_search")):
+        override(recipe, [f"{path}=0.1"])
+
+
+def test_augreg_is_its_grid():
+    published, grid = PUBLISHED["augreg"], set()
+    for dataset, name, epochs in (
+        ("ImageNet-1k", "imagenet", 300),
+        ("ImageNet-21k", "imagenet21k", 300),
+    ):
+        assert epochs in published["epochs"][dataset]
+        images = DATA[dataset.removesuffix("-1k")][1]
+        for level, (layers, magnitude, mixup) in published["aug_levels_l_m_alpha"].items():
+            recipe = RECIPE[f"augreg_{name}_{level}"]
+            data, optimizer = recipe.data, recipe.optimizer
+            assert (data.randaugment_layers, data.mixup) == (layers, mixup)
+            assert not layers or data.randaugment_magnitude == magnitude
+            assert optimizer.learning_rate == published["peak_lr"]
+            assert [optimizer.beta_1, optimizer.beta_2] == published["adam"]
+            assert optimizer.clip_norm == published["grad_clip_global_norm"]
+            assert recipe.schedule.warmup_steps == published["warmup_steps"]
+            assert recipe.schedule.decay == published["lr_decay"]
+            assert recipe.train.batch_size == published["batch_size"]
+            assert recipe.train.steps == int(epochs * images / 4096)
+            assert recipe.model.config(10).head_bias == published["head_bias_init"][dataset]
+            for weight_decay in published["weight_decay"]:
+                for rates in published["regularisation"]:
+                    point = override(
+                        recipe,
+                        [f"optimizer.weight_decay={weight_decay}"]
+                        + [f"model.{field}={rate}" for field, rate in rates.items()],
+                    )
+                    grid.add(json.dumps(point.to_dict()))
+            assert optimizer.weight_decay in published["weight_decay"]
+    assert len(grid) == 2 * 28
+    best = PUBLISHED["reference_results"]["augreg_recommended_imagenet_384"]["B/16"]
+    assert f"Expected: {best} %" in _text("augreg_imagenet21k_medium1")
+
+
+def test_model_data_and_weights_can_be_others():
+    changed = override(
+        RECIPE["imagenet_vit_b16"],
+        ["model.name=BiT-R50x1", "data.name=folder:pets", "init_from=runs/a"],
+    )
+    assert changed.model.fields == {"head_bias": -10.0}
+    assert changed.data.train_split == changed.data.eval_split == "auto"
+    assert changed.optimizer == RECIPE["imagenet_vit_b16"].optimizer
+
+
+def test_summary_has_the_main_numbers():
+    assert summary(RECIPE["bit_cifar10"], images=50_000) == [
+        "BiT-R50x1 at 128 x 128 on cifar10: 10,000 steps of 512 images (102.4 epochs), softmax "
+        "loss, from bit_models/BiT-M-R50x1",
+        "sgd with a rate of 0.003, warm-up of 500 steps, staircase decay at 0.3 0.6 0.9, weight "
+        "decay 0, dropout 0, MixUp 0.1",
+    ]
+    experiment = override(
+        Experiment(),
+        [
+            "schedule.decay=constant",
+            "model.stochastic_depth=0.2",
+            "data.randaugment_layers=2",
+            "data.cutmix=1",
+            "train.label_smoothing=0.1",
+            "train.ema_decay=0.9999",
+        ],
+    )
+    assert summary(experiment) == [
+        "ViT-B/16 at 224 x 224 on digits: 1,000 steps of 64 images, softmax loss",
+        "adamw with a rate of 0.001, warm-up of 0 steps, no decay, weight decay 0, clipping at 1, "
+        "dropout 0, stochastic depth 0.2, RandAugment 2 x 10, CutMix 1, label smoothing 0.1, "
+        "average of the weights with 0.9999",
+    ]
