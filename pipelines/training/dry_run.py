@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+from pipelines.config.epochs import with_steps
 from pipelines.config.model import model_field_types
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
 from pipelines.data.sources.splits import choose_splits
@@ -17,7 +18,7 @@ from vit_tf import cost
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
 
-def dry_run(experiment, workdir, strategy, extend=False):
+def dry_run(experiment, workdir, strategy, extend=False, assigned=()):
     """Describes the run that `loop.train` would start; writes nothing to the workdir.
 
     Built-in data sets are prepared if they are missing, as for training.
@@ -26,7 +27,7 @@ def dry_run(experiment, workdir, strategy, extend=False):
     shapes of the first batch.
 
     Args:
-        experiment, workdir, strategy, extend: as for `loop.train`.
+        experiment, workdir, strategy, extend, assigned: as for `loop.train`.
 
     Raises:
         UserError: for wrong input, as `loop.train`; if the data cannot be used, after printing the
@@ -37,6 +38,7 @@ def dry_run(experiment, workdir, strategy, extend=False):
         splits = choose_splits(experiment.data, lines.append)
         experiment = dataclasses.replace(experiment, data=splits)
         data, _ = open_data(experiment, run)
+        experiment = with_steps(experiment, data.source.num_examples, lines.append, assigned)
     except DataError as error:
         wrong_data = error
     else:
@@ -74,9 +76,10 @@ def _costs(experiment, config, replicas):
         f"{cost.weight_bytes(config) / 1e6:,.1f} MB"
     )
     step = 6 * macs * train.batch_size
+    whole = f", {_metric(step * train.steps, 'FLOPs')} for all {train.steps:,} steps"
     yield (
-        f"cost: {_metric(macs, 'MACs')} per image forward, {_metric(step, 'FLOPs')} per step, "
-        f"{_metric(step * train.steps, 'FLOPs')} for all {train.steps:,} steps"
+        f"cost: {_metric(macs, 'MACs')} per image forward, {_metric(step, 'FLOPs')} per step"
+        + (whole if train.epochs is None else "; the number of steps comes from the data")
     )
     yield (
         f"memory of each device: {state / 1e6:,.1f} MB for weights, gradients and optimizer, about "

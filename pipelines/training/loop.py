@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines import config
+from pipelines.config.epochs import with_steps
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
@@ -31,9 +32,8 @@ from pipelines.runs.workdir import Workdir
 from pipelines.tasks.losses import check_loss, cross_entropy
 from pipelines.tasks.metrics import main_metric
 from pipelines.training.ema import ExponentialMovingAverage
-from pipelines.training.freezing import freeze
 from pipelines.training.non_finite import NonFinitePolicy
-from pipelines.training.optimizers import make_optimizer
+from pipelines.training.optimizers import optimizer_of
 from pipelines.training.schedules import LINEAR_END, make_schedule
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import StepSettings, Trainer
@@ -42,15 +42,15 @@ from vit_tf.config.size_notes import size_notes
 _LONGEST_LOOP = 10.0  # Seconds between two checks for signals.
 
 
-def train(experiment, workdir, strategy, extend=False) -> dict:
+def train(experiment, workdir, strategy, extend=False, assigned=()) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
         experiment: the `Experiment` to run.
         workdir: directory of the run; a run there with the same configuration is resumed.
         strategy: `tf.distribute.Strategy`.
-        extend: whether to resume a run there with another `train.steps`, and with the schedule for
-            that number of steps.
+        extend: whether to resume a run there with another `train.steps` and the schedule for it.
+        assigned: the paths that the user assigned; see `with_steps`.
 
     Returns:
         The last line of metrics.
@@ -66,13 +66,14 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
     # From here on, and in config.json, the experiment names the splits that were chosen.
     experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
     with only_writer(run.path, say):
-        return _train(experiment, run, strategy, extend)
+        return _train(experiment, run, strategy, extend, assigned)
 
 
-def _train(experiment, run, strategy, extend):
+def _train(experiment, run, strategy, extend, assigned):
     """Does what `train` does, in a locked workdir."""
-    settings = experiment.train
     data, evaluation_data = open_data(experiment, run)
+    experiment = with_steps(experiment, data.source.num_examples, say, assigned)
+    settings = experiment.train
     model_config = experiment.model.config(data.source.num_classes)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
     steps_before = run.check(experiment, data.source.manifest(), extend)
@@ -173,7 +174,7 @@ def check_input(settings, model_config, replicas):
     if not model_config.pooled:
         raise UserError(
             "model.classifier=unpooled gives logits per patch, but the labels are per image. "
-            "Set it to token or gap."
+            "Use --set model.classifier=gap."
         )
 
 
@@ -185,10 +186,10 @@ def build_trainer(experiment, model_config, strategy):
         model_config: configuration of its model, with the number of classes of the data.
         strategy: `tf.distribute.Strategy`.
     """
-    settings = experiment.train
+    settings, tuning = experiment.train, experiment.optimizer
     # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
-    peak = experiment.optimizer.learning_rate
+    peak = tuning.learning_rate
     if experiment.schedule.decay == "linear" and peak < LINEAR_END:
         say(
             f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
@@ -198,8 +199,7 @@ def build_trainer(experiment, model_config, strategy):
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
         ema = None
-        frozen = freeze(model, experiment.optimizer.freeze, bool(experiment.init_from))
-        optimizer = make_optimizer(experiment.optimizer, schedule, model.trainable_variables)
+        optimizer, frozen = optimizer_of(model, tuning, schedule, bool(experiment.init_from))
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
     say(

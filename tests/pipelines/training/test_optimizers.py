@@ -42,19 +42,22 @@ class _Variable:
         self.path, self.value = path, tf.Variable(value, dtype=tf.float32)
 
 
-def _numpy_sgd(weights, gradients, rates, decays, momentum):
+def _numpy_sgd(weights, gradients, rates, decays, momentum, factors):
     velocity = [np.zeros_like(w) for w in weights]
-    for step, rate in enumerate(rates):
+    for step, step_rate in enumerate(rates):
         for i, decay in enumerate(decays):
+            rate = step_rate * factors[i]
             velocity[i] = momentum * velocity[i] + gradients[step][i]
             weights[i] = weights[i] - rate * velocity[i] - rate * decay * weights[i]
     return weights
 
 
-def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon):
+def _numpy_adamw(weights, gradients, rates, decays, betas, epsilon, factors):
+    beta_1, beta_2 = betas
     m, v = ([np.zeros_like(w) for w in weights] for _ in range(2))
-    for step, rate in enumerate(rates):
+    for step, step_rate in enumerate(rates):
         for i, decay in enumerate(decays):
+            rate = step_rate * factors[i]
             g = gradients[step][i]
             m[i] = beta_1 * m[i] + (1 - beta_1) * g
             v[i] = beta_2 * v[i] + (1 - beta_2) * g * g
@@ -65,15 +68,18 @@ def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-@pytest.mark.parametrize("decay", ["kernels", "all"])
-def test_twenty_updates_equal_a_numpy_loop(name, decay):
+@pytest.mark.parametrize(("decay", "factors"), [("kernels", None), ("all", (0.25, 0.5))])
+def test_twenty_updates_equal_a_numpy_loop(name, decay, factors):
     rng = np.random.default_rng(0)
     holder = _Weights(rng)
     start = [variable.value.numpy().astype(np.float64) for variable in holder.variables_]
     gradients = [[rng.normal(size=w.shape) for w in start] for _ in range(20)]
     settings = config.Optimizer(name=name, weight_decay=0.2, weight_decay_mask=decay, epsilon=1e-3)
     schedule = make_schedule(config.Schedule(warmup_steps=5, decay="cosine"), 0.1, 20)
-    optimizer = optimizers.make_optimizer(settings, schedule, holder.variables_)
+    paths = [variable.path for variable in holder.variables_]
+    by_path = factors and dict(zip(paths, factors, strict=True))
+    optimizer = optimizers.make_optimizer(settings, schedule, holder.variables_, by_path)
+    factors = factors or (1, 1)
 
     @tf.function
     def update(step, *step_gradients):
@@ -86,9 +92,9 @@ def test_twenty_updates_equal_a_numpy_loop(name, decay):
     rates = 0.05 * (1 + np.cos(np.pi * np.clip((steps - 5) / 15, 0, 1))) * np.minimum(1, steps / 5)
     decays = [0.2, 0.2 if decay == "all" else 0.0]
     if name == "sgd":
-        expected = _numpy_sgd(start, gradients, rates, decays, 0.9)
+        expected = _numpy_sgd(start, gradients, rates, decays, 0.9, factors)
     else:
-        expected = _numpy_adamw(start, gradients, rates, decays, 0.9, 0.999, 1e-3)
+        expected = _numpy_adamw(start, gradients, rates, decays, (0.9, 0.999), 1e-3, factors)
     for variable, value in zip(holder.variables_, expected, strict=True):
         np.testing.assert_allclose(variable.value, value, rtol=3e-6, atol=3e-6)
 
