@@ -44,8 +44,7 @@ def main():
     options = ["--rounds", str(arguments.rounds), "--only", *arguments.only, "--child"]
     for threads in arguments.threads:
         command = [sys.executable, "-m", "tests.benchmarks.bench_ops", "--threads", str(threads)]
-        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        subprocess.run([*command, *options], env=environment, cwd=ROOT, check=True)
+        subprocess.run([*command, *options], cwd=ROOT, check=True)
 
 
 class Torch:
