@@ -41,7 +41,7 @@ def main(values, arguments):
     # A file holds every setting of a run, so nothing is left to choose.
     experiment = choose(start, assignments, workdir, cli.print_note, values.config is not None)
     run = dry_run if values.dry_run else train
-    run(experiment, workdir, strategy, values.extend, cli.assigned(values))
+    run(experiment, workdir, strategy, values.extend, assigned=cli.assigned(values))
 
 
 if __name__ == "__main__":

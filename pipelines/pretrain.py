@@ -21,9 +21,9 @@ def main(values, arguments):
     from pipelines.training.loop import train
 
     if values.dry_run:
-        dry_run(experiment, workdir, strategy, values.extend, cli.assigned(values))
+        dry_run(experiment, workdir, strategy, values.extend, assigned=cli.assigned(values))
     else:
-        train(experiment, workdir, strategy, values.extend, cli.assigned(values))
+        train(experiment, workdir, strategy, values.extend, assigned=cli.assigned(values))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from pipelines.config.augmentation import AUGREG_LEVELS
+from pipelines.training import fine_tuning
 from tests.checkout import ROOT
 from tests.vit_tf import test_cost, test_parameter_counts
 from vit_tf import cost
@@ -161,6 +162,15 @@ def test_augreg_levels_are_those_of_the_configuration():
         name: tuple(fields[key] for key in ("randaugment_layers", "randaugment_magnitude", "mixup"))
         for name, fields in AUGREG_LEVELS.items()
     }
+
+
+def test_lengths_of_fine_tuning_are_those_of_the_code():
+    (rows,) = tables("F.9")
+    assert [tuple(int(cell.replace(",", "")) for cell in row[1:]) for row in rows] == [
+        tuple(length) for _, *length in fine_tuning._LENGTHS
+    ]
+    most = [row[0].removeprefix("up to ").replace(",", "") for row in rows[:-1]]
+    assert [int(number) for number in most] == [most for most, *_ in fine_tuning._LENGTHS[:-1]]
 
 
 @pytest.mark.parametrize(

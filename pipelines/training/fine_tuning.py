@@ -7,6 +7,7 @@ settings are the paper's (docs/paper.md F.5 and F.9). What the user assigns wins
 
 import dataclasses
 import math
+import os
 import re
 
 from pipelines.config import Experiment, Optimizer, Schedule, Train, override
@@ -74,7 +75,9 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
         assignments: the `path=value` settings of the user.
         workdir: directory of the run. If it holds checkpoints, the initial weights need not exist.
         log: called with lines about what was chosen.
-        is_complete: whether `start` is the experiment of a run, not a recipe: nothing is chosen.
+        is_complete: whether `start` is the experiment of a run, not a recipe: then nothing is
+            chosen. The same holds for a recipe that names its own initial weights: it states their
+            architecture, and they need not be on this machine yet.
 
     Returns:
         The `Experiment` to run. Lengths in epochs are not replaced yet.
@@ -85,7 +88,10 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
     """
     asked = override(start, [text for text in assignments if text.startswith(("data.", "init_"))])
     asked = dataclasses.replace(asked, init_from=asked.init_from or model_source.SHIPPED)
-    initial = _read_initial(asked, Workdir(workdir))
+    initial = None
+    is_complete = is_complete or asked.init_from == start.init_from
+    if asked.init_from != start.init_from or os.path.exists(asked.init_from):
+        initial = _read_initial(asked, Workdir(workdir))
     for_photos = not is_complete and _is_builtin(start) and not _is_builtin(asked)
     base = dataclasses.replace(Experiment(), seed=start.seed) if for_photos else start
     if not is_complete:
@@ -95,7 +101,8 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
     if for_photos:
         base = _for_photos(base, asked.data, assignments)
     base = dataclasses.replace(base, init_from=asked.init_from, init_weights=asked.init_weights)
-    _check_fit(base, initial, assignments)
+    if initial is not None:
+        _check_fit(base, initial, assignments)
     experiment = override(base, assignments, log)
     if not is_complete:
         log(f"from {initial.name}: {_as_settings('model', experiment.model.to_dict())}")

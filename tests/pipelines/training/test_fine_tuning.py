@@ -253,6 +253,13 @@ def test_a_recipe_for_photos_keeps_its_settings(initial):
     )
 
 
+def test_a_recipe_with_weights_of_its_own_needs_nothing():
+    """It states their architecture, so that a dry run needs no file."""
+    recipe = override(Experiment(), ["init_from=not/here", "data.name=cifar10"])
+    chosen, said = choose("train.steps=5", start=recipe)
+    assert (chosen, said) == (override(recipe, ["train.steps=5"]), [])
+
+
 def test_a_file_of_settings_is_complete(initial):
     _, path = initial("AugReg")
     start, _ = choose(f"init_from={path}", "model.classifier=gap")
