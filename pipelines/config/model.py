@@ -108,7 +108,7 @@ class Model:
             for name, variant in VARIANTS.items()
             if type(variant) is type(config)
             # A section cannot remove a stem.
-            and not (getattr(variant, "stem", None) and config.stem is None)
+            and (getattr(config, "stem", None) or not getattr(variant, "stem", None))
         }
         name = min(options, key=lambda name: (len(options[name]), name != near))
         return cls(name=name, image_size=config.image_size, dtype=dtype, fields=options[name])

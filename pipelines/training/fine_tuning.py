@@ -10,7 +10,7 @@ import math
 import os
 import re
 
-from pipelines.config import Experiment, Optimizer, Schedule, Train, override
+from pipelines.config import Data, Experiment, Optimizer, Schedule, Train, override
 from pipelines.config.model import Model, changed_fields, model_field_types
 from pipelines.config.names import DTYPES
 from pipelines.data.sources.open import open_source
@@ -43,19 +43,12 @@ _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES_PER_EPOCH = 16, 512, 16
 _ANY_SIZE = 4096
 # Memory for the activations of the images that are processed at a time.
 _ACTIVATION_BYTES = 4e9
-# What `choose` prints about training.
-_SHOWN = (
-    "optimizer.name",
-    "optimizer.learning_rate",
-    "optimizer.weight_decay",
-    "schedule.warmup_steps",
-    "schedule.decay",
-    "train.steps",
-    "train.batch_size",
-    "train.accumulate_steps",
-    "data.crop",
-    "data.flip",
-)
+# What `choose` prints about training, besides its length and batch.
+_SHOWN = {
+    "optimizer": ("name", "learning_rate", "weight_decay"),
+    "schedule": ("warmup_steps", "decay"),
+    "data": ("crop", "flip"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,23 +81,21 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
     """
     asked = override(start, [text for text in assignments if text.startswith(("data.", "init_"))])
     asked = dataclasses.replace(asked, init_from=asked.init_from or model_source.SHIPPED)
+    has_own = asked.init_from == start.init_from
     initial = None
-    is_complete = is_complete or asked.init_from == start.init_from
-    if asked.init_from != start.init_from or os.path.exists(asked.init_from):
+    if not has_own or os.path.exists(asked.init_from):
         initial = _read_initial(asked, Workdir(workdir))
-    for_photos = not is_complete and _is_builtin(start) and not _is_builtin(asked)
-    base = dataclasses.replace(Experiment(), seed=start.seed) if for_photos else start
-    if not is_complete:
-        model = _model(initial, base.model, start.model.name)
-        size = _image_size(initial.config, asked) if _is_builtin(start) else start.model.image_size
-        base = dataclasses.replace(base, model=dataclasses.replace(model, image_size=size))
+    base = dataclasses.replace(start, init_from=asked.init_from, init_weights=asked.init_weights)
+    chooses = not is_complete and not has_own
+    for_photos = chooses and _is_builtin(start.data) and not _is_builtin(asked.data)
+    if chooses:
+        base = dataclasses.replace(base, model=_model(initial, start, for_photos))
     if for_photos:
         base = _for_photos(base, asked.data, assignments)
-    base = dataclasses.replace(base, init_from=asked.init_from, init_weights=asked.init_weights)
     if initial is not None:
         _check_fit(base, initial, assignments)
     experiment = override(base, assignments, log)
-    if not is_complete:
+    if chooses:
         log(f"from {initial.name}: {_as_settings('model', experiment.model.to_dict())}")
     if for_photos:
         log(_describe(experiment))
@@ -123,31 +114,34 @@ def _read_initial(experiment, run):
         return _Initial(experiment.init_from, model.config(num_classes=1), model.dtype)
 
 
-def _is_builtin(experiment):
-    return re.split("[/:]", experiment.data.name)[0] in BUILTIN
+def _is_builtin(data):
+    return re.split("[/:]", data.name)[0] in BUILTIN
 
 
-def _model(initial, recipe, near):
-    """The model section with the initial architecture and the recipe's fields of training."""
-    dtype = initial.dtype if initial.dtype in DTYPES else recipe.dtype
-    section = Model.of(initial.config, dtype, near)
+def _model(initial, recipe, for_photos):
+    """The model section: the initial architecture, and the fields of training of the recipe.
+
+    A recipe for photos keeps its image size. If one for built-in data is used for photos, its
+    fields of training are left out, and a small size is multiplied.
+    """
+    dtype = initial.dtype if initial.dtype in DTYPES else recipe.model.dtype
+    section = Model.of(initial.config, dtype, recipe.model.name)
     known = model_field_types(section.name)
     fields = {name: x for name, x in section.fields.items() if name not in _OF_TRAINING}
     for name in _OF_TRAINING:
-        if name in recipe.fields and name in known:
-            fields[name] = recipe.fields[name]
-    return dataclasses.replace(section, fields=fields)
-
-
-def _image_size(config, asked):
-    """The initial model's own size; for photos the smallest multiple that is large enough."""
-    height, width = config.image_size
-    times = 1 if _is_builtin(asked) else -(-_SMALLEST_SIDE // min(height, width))
-    return height * times, width * times
+        if name in recipe.model.fields and name in known and not for_photos:
+            fields[name] = recipe.model.fields[name]
+    height, width = section.image_size
+    if for_photos:
+        times = -(-_SMALLEST_SIDE // min(height, width))
+        height, width = height * times, width * times
+    elif not _is_builtin(recipe.data):
+        height, width = recipe.model.image_size
+    return dataclasses.replace(section, fields=fields, image_size=(height, width))
 
 
 def _for_photos(base, data, assignments):
-    """The paper's settings for fine-tuning, for the number of examples."""
+    """The recipe with the paper's settings for fine-tuning, for the number of examples."""
     examples = _count(data)
     steps, warmup = next(pair for most, *pair in _LENGTHS if examples <= most)
     wanted = override(base, [text for text in assignments if text.startswith("model.")]).model
@@ -156,6 +150,7 @@ def _for_photos(base, data, assignments):
         parts = 1
     return dataclasses.replace(
         base,
+        data=Data(),
         optimizer=Optimizer(name="sgd", learning_rate=_LEARNING_RATE, momentum=0.9, clip_norm=1.0),
         schedule=Schedule(warmup_steps=warmup, decay="cosine"),
         train=Train(
@@ -229,14 +224,19 @@ def _check_fit(base, initial, assignments):
 
 def _describe(experiment):
     """The line about training on photos."""
-    values = {
-        path: getattr(getattr(experiment, section), name)
-        for path, section, name in ((path, *path.split(".")) for path in _SHOWN)
+    values, length = experiment.to_dict(), "steps" if experiment.train.epochs is None else "epochs"
+    shown = {
+        f"{section}.{name}": values[section][name]
+        for section, names in (
+            *_SHOWN.items(),
+            ("train", (length, "batch_size", "accumulate_steps")),
+        )
+        for name in names
     }
     note = ""
     if experiment.init_from == model_source.SHIPPED:
         note = ". The shipped model knows only digits: name one of photos with --init_from"
-    return f"chosen for photos, each can be changed by --set: {_as_settings('', values)}{note}"
+    return f"chosen for photos, each can be changed by --set: {_as_settings('', shown)}{note}"
 
 
 def _paths(assignments):
