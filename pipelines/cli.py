@@ -137,29 +137,34 @@ def _is_op_error(error):
     return tf is not None and isinstance(error, tf.errors.OpError)
 
 
-def experiment(values, init_from=None, init_weights=None, run=None):
+def experiment(values, run=None):
     """The experiment that the shared flags describe.
 
     Args:
         values: parsed flags.
-        init_from, init_weights: the initial weights, for commands that have flags for them; None
-            keeps the values of the recipe or `--set`.
-        run: a `Workdir` whose experiment replaces the recipe; None uses --config or
-            --experiment.
+        run: as for `start`.
 
     Raises:
         UserError: if an assignment is wrong, or --experiment is given together with a run.
     """
-    assignments = list(values.set)
-    if init_from is not None:
-        assignments.append(f"init_from={init_from}")
-    if init_weights is not None:
-        assignments.append(f"init_weights={init_weights}")
-    return override(_start(values, run), assignments)
+    return override(start(values, run), values.set, print_note)
 
 
-def _start(values, run):
-    """The experiment of `run`, or the one that --config or --experiment names."""
+def assigned(values):
+    """The config paths that `--set` assigns."""
+    return [text.partition("=")[0] for text in values.set]
+
+
+def start(values, run=None):
+    """The experiment that --config or --experiment names, before `--set`.
+
+    Args:
+        values: parsed flags.
+        run: a `Workdir` whose experiment replaces it, or None.
+
+    Raises:
+        UserError: if it does not exist, or --experiment is given together with a run.
+    """
     if run is not None:
         for name in ("experiment", "config"):
             if values[name].present:
@@ -202,7 +207,7 @@ def check_settings(values, effective, reason):
     Raises:
         UserError: if `--set` names other fields. `experiment` refuses unknown paths.
     """
-    paths, known = [text.partition("=")[0] for text in values.set], config_paths()
+    paths, known = assigned(values), config_paths()
     idle = [path for path in paths if path in known or path.startswith("model.")]
     if idle := [path for path in idle if path not in effective]:
         raise UserError(

@@ -20,10 +20,9 @@ def main(values, arguments):
     from pipelines.training.dry_run import dry_run
     from pipelines.training.loop import train
 
-    if values.dry_run:
-        dry_run(experiment, workdir, strategy, values.extend, cli.origin(values))
-    else:
-        train(experiment, workdir, strategy, values.extend, cli.origin(values))
+    run = dry_run if values.dry_run else train
+    origin, assigned = cli.origin(values), cli.assigned(values)
+    run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)
 
 
 if __name__ == "__main__":

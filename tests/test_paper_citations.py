@@ -6,6 +6,7 @@ import re
 import pytest
 
 from pipelines.config.augmentation import AUGREG_LEVELS
+from pipelines.training import fine_tuning
 from tests.checkout import ROOT
 from tests.conftest import GOLDEN
 from tests.vit_tf import test_cost, test_parameter_counts
@@ -188,6 +189,15 @@ def test_training_settings_are_those_of_the_recipes():
         assert [float(rate) for rate in rates.split(", ")] == row["base_lr"]
         expected = row["reference_warmup_steps"] or published["reference_code"]["warmup_steps"]
         assert int(warmup.split(",")[0]) == expected
+
+
+def test_lengths_of_fine_tuning_are_those_of_the_code():
+    (rows,) = tables("F.9")
+    assert [tuple(int(cell.replace(",", "")) for cell in row[1:]) for row in rows] == [
+        tuple(length) for _, *length in fine_tuning._LENGTHS
+    ]
+    most = [row[0].removeprefix("up to ").replace(",", "") for row in rows[:-1]]
+    assert [int(number) for number in most] == [most for most, *_ in fine_tuning._LENGTHS[:-1]]
 
 
 @pytest.mark.parametrize(

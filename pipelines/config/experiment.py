@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
+from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
 from pipelines.config.fields import check_choice, check_local, field_types, from_json, parse
 from pipelines.config.model import (
     Model,
@@ -61,11 +62,7 @@ class Experiment:
             self.preprocessing(())
         except ValueError as error:
             raise UserError(f"model.image_size, data.resize: {error}") from None
-        if self.schedule.warmup_steps >= self.train.steps:
-            raise UserError(
-                f"schedule.warmup_steps={self.schedule.warmup_steps} must be below "
-                f"train.steps={self.train.steps}."
-            )
+        check_warmup(self.train, self.schedule)
 
     def preprocessing(self, labels) -> Preprocessing:
         """Returns how images are preprocessed for this run's model, except in training.
@@ -117,13 +114,19 @@ class Experiment:
         return from_json(cls, values | {"model": model}, "")
 
 
-def override(experiment: Experiment, assignments: list[str]) -> Experiment:
+def override(experiment: Experiment, assignments: list[str], log=None) -> Experiment:
     """Applies `path.to.field=value` assignments together, so that their order does not matter.
 
     The type of the field decides how a value is read: `none` for an optional field, `224` or
     `224,160` for sizes. If `model.name` changes, the sizes are those of the new model, not those
     that the recipe set, except `model.image_size`; fields that the new model does not have are
-    dropped. If `data.name` changes, the splits are chosen again for the new data set.
+    dropped. If `data.name` changes, the splits are chosen again for the new data set. A warm-up of
+    the recipe that does not fit into an assigned `train.steps` is scaled.
+
+    Args:
+        experiment: the recipe.
+        assignments: `path=value` each.
+        log: called with a sentence if the warm-up is scaled; None says nothing.
 
     Raises:
         UserError: for an unknown path (the message has similar names), an unreadable value, a value
@@ -150,6 +153,8 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
         for key in sections:
             section = section.setdefault(key, {})
         section[field] = parse(path, text, known[path])
+    one_unit(values, assigned)
+    fit_warmup(values, assigned, experiment.train.steps, log)
     changed = Experiment.from_dict(values)
     if changed.model != experiment.model and assigned.keys().isdisjoint(_GRID_PATHS):
         _refuse_one_patch(changed.model)

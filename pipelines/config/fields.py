@@ -58,7 +58,7 @@ def parse(path, text, kind):
             return {"true": True, "false": False}[text.lower()]
         if typing.get_origin(wanted) is tuple:
             return _parse_tuple(text, wanted)
-        value = wanted(text)
+        value = _integer(text) if wanted is int else wanted(text)
         if wanted is float and not math.isfinite(value):
             raise ValueError
         return value
@@ -66,11 +66,23 @@ def parse(path, text, kind):
         raise UserError(f"{path} is of type {_type_name(kind)}. Received: {text!r}.") from None
 
 
+def _integer(text):
+    """Reads an integer, also in the form `1e5`; ValueError for other numbers."""
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not value.is_integer():
+            raise
+        return int(value)
+
+
 def _parse_tuple(text, kind):
     (element, *rest), length = typing.get_args(kind), len(typing.get_args(kind))
     # In a text, brackets are part of a pattern.
     text = text if element is str else text.strip("()[]")
-    values = [element(part.strip()) for part in text.split(",") if part.strip()]
+    read = _integer if element is int else element
+    values = [read(part.strip()) for part in text.split(",") if part.strip()]
     if rest == [...]:
         return values
     if element is int and len(values) == 1:

@@ -11,7 +11,7 @@ from pipelines.config.renamed import OLD_MODEL_FIELDS
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig, StemConfig, dtypes
 from vit_tf.config.near_names import did_you_mean
-from vit_tf.config.variants import get_variant
+from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.families import FAMILIES
 
 # Configuration fields that `Model.fields` does not hold: `image_size` is a field of `Model`, the
@@ -94,6 +94,25 @@ class Model:
         kept = (known | _OWN_TYPES.keys()).difference(type(get_variant(name)).size_fields)
         return {key: value for key, value in self.to_dict().items() if key in kept} | {"name": name}
 
+    @classmethod
+    def of(cls, config: ModelConfig, dtype: str, near: str) -> "Model":
+        """Returns the section of a configuration of any family.
+
+        Args:
+            config: the configuration; `num_classes` and `implementation` are left out.
+            dtype: Keras dtype policy.
+            near: name of the variant to take if several are equally near.
+        """
+        options = {
+            name: changed_fields(variant, config)
+            for name, variant in VARIANTS.items()
+            if type(variant) is type(config)
+            # A section cannot remove a stem.
+            and (getattr(config, "stem", None) or not getattr(variant, "stem", None))
+        }
+        name = min(options, key=lambda name: (len(options[name]), name != near))
+        return cls(name=name, image_size=config.image_size, dtype=dtype, fields=options[name])
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the section with its fields beside `name`, and the stem's as a dictionary."""
         values = {"name": self.name, "image_size": self.image_size, "dtype": self.dtype}
@@ -119,6 +138,22 @@ class Model:
 
 
 _OWN_TYPES = {name: kind for name, kind in field_types(Model).items() if name != "fields"}
+
+
+def changed_fields(old: ModelConfig, new: ModelConfig) -> dict[str, Any]:
+    """Returns the fields of `new` that differ from `old`, of the same family, by dotted path.
+
+    Image size, number of classes and implementation of the ops are left out.
+    """
+    paths = [path for path in field_types(type(new)) if path not in _SET_ELSEWHERE]
+    values = {path: (_field(old, path), _field(new, path)) for path in paths}
+    return {path: after for path, (before, after) in values.items() if before != after}
+
+
+def _field(config, path):
+    section, _, name = path.rpartition(".")
+    holder = getattr(config, section) if section else config
+    return None if holder is None else getattr(holder, name)
 
 
 def without_null_fields(values: dict[str, Any]) -> dict[str, Any]:

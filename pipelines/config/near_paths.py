@@ -18,7 +18,6 @@ _PATHS = {
     "drop_path": "model.stochastic_depth",
     "drop_path_rate": "model.stochastic_depth",
     "ema": "train.ema_decay",
-    "epochs": "train.steps",
     "grad_clip": "optimizer.clip_norm",
     "gradient_accumulation_steps": "train.accumulate_steps",
     "img_size": "model.image_size",
@@ -31,9 +30,9 @@ _PATHS = {
     "mixed_precision": "model.dtype",
     "model": "model.name",
     "model_name": "model.name",
-    "num_epochs": "train.steps",
+    "num_epochs": "train.epochs",
     "num_steps": "train.steps",
-    "num_train_epochs": "train.steps",
+    "num_train_epochs": "train.epochs",
     "opt": "optimizer.name",
     "optimizer": "optimizer.name",
     "precision": "model.dtype",
@@ -63,13 +62,12 @@ _FLAGS = {
     "topk": ("top",),
 }
 # Values of these names do not fit the suggested path, so the suggestion leaves them out.
-_EPOCHS = ("epochs", "num_epochs", "num_train_epochs")
 _SWITCHES = ("amp", "ema", "pretrained")
 
 
 def path_hint(name, known) -> str:
     """Returns the end of a message about an unknown path: " Did you mean ...?", or ""."""
-    return as_question(_paths(name, known) or _near_paths(name, known)) + _note(name)
+    return as_question(_paths(name, known) or _near_paths(name, known))
 
 
 def flag_hint(name, value, flags, paths) -> str:
@@ -81,7 +79,7 @@ def flag_hint(name, value, flags, paths) -> str:
         flags: names of the flags that the command has.
         paths: config paths that its `--set` takes; empty if it has no `--set`.
     """
-    is_told = value and _plain(name) not in _EPOCHS + _SWITCHES
+    is_told = value and _plain(name) not in _SWITCHES
     value = shlex.quote(value) if is_told else ""
     near_flags = [flag for flag in _FLAGS.get(_plain(name), ()) if flag in flags][:1]
     settings = [] if near_flags else _paths(name, paths)
@@ -89,7 +87,7 @@ def flag_hint(name, value, flags, paths) -> str:
         near_flags, settings = near_names(_plain(name), flags), _near_paths(name, paths)
     found = [f"--{flag}" + f"={value}" * bool(value) for flag in near_flags]
     found += [f"--set {path}={value or '...'}" for path in settings]
-    return (as_question(found[:3]) or " --help lists the flags.") + _note(name)
+    return as_question(found[:3]) or " --help lists the flags."
 
 
 def _plain(name):
@@ -113,11 +111,3 @@ def _near_paths(name, known):
         return near_names(name, known)
     ends = near_names(_plain(name), [path.rpartition(".")[2] for path in known], cutoff=0.7)
     return [path for end in ends for path in known if path.rpartition(".")[2] == end][:3]
-
-
-def _note(name):
-    return (
-        " Training is counted in steps: epochs x images / train.batch_size."
-        if _plain(name) in _EPOCHS
-        else ""
-    )

@@ -102,6 +102,12 @@ class Optimizer:
         freeze: patterns of layers and variables that keep their values, such as
             patch_embedding,block_0,*/bias; `*` stands for any characters. Frozen variables have no
             gradient, weight decay or optimizer state.
+        train_only: the opposite of `freeze`: patterns of the only layers and variables that are
+            trained. `head` is a linear probe. Use one of the two.
+        layer_decay: factor of the rate from each layer to the one before it, above 0 to 1; 1 gives
+            all layers the same rate. In a ViT with L layers, head and final norm have the factor 1,
+            layer i = 0 .. L - 1 has layer_decay^(L - i), and the embeddings have
+            layer_decay^(L + 1). In ResNets a stage counts as a layer (docs/paper.md F.9).
     """
 
     name: str = "adamw"
@@ -115,6 +121,8 @@ class Optimizer:
     epsilon: float = 1e-8
     clip_norm: float | None = 1.0
     freeze: tuple[str, ...] = ()
+    train_only: tuple[str, ...] = ()
+    layer_decay: float = 1.0
 
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
@@ -130,6 +138,16 @@ class Optimizer:
             raise UserError(
                 f"optimizer.clip_norm must be above 0, or none. Received: {self.clip_norm}."
             )
+        if self.freeze and self.train_only:
+            raise UserError(
+                "optimizer.freeze and optimizer.train_only both choose what is trained. Set one of "
+                "them."
+            )
+        if not 0 < self.layer_decay <= 1:
+            raise UserError(
+                f"optimizer.layer_decay must be above 0 and at most 1. Received: "
+                f"{self.layer_decay}."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +155,9 @@ class Schedule:
     """Linear warm-up, then decay to the last step (docs/paper.md F.3).
 
     Attributes:
-        warmup_steps: steps in which the rate rises from 0 to optimizer.learning_rate.
+        warmup_steps: steps in which the rate rises from 0 to optimizer.learning_rate. A recipe's
+            value that does not fit into the steps of the run is scaled.
+        warmup_epochs: the same in epochs, instead of warmup_steps; none: warmup_steps holds.
         decay: shape of the rate after the warm-up: "linear" (to 1e-5, or to
             optimizer.learning_rate if that is lower), "cosine" (to 0), "constant", or "staircase"
             (a tenth after each fraction in decay_at).
@@ -146,12 +166,15 @@ class Schedule:
     """
 
     warmup_steps: int = 0
+    warmup_epochs: float | None = None
     decay: str = "cosine"
     decay_at: tuple[float, ...] = ()
 
     def __post_init__(self):
         check_choice("schedule.decay", self.decay, DECAYS)
         check_at_least("schedule.warmup_steps", self.warmup_steps, 0)
+        if self.warmup_epochs is not None:
+            check_at_least("schedule.warmup_epochs", self.warmup_epochs, 0)
         if (self.decay == "staircase") != bool(self.decay_at):
             raise UserError(
                 "schedule.decay_at belongs to schedule.decay=staircase: set both, or decay_at to "
@@ -169,6 +192,8 @@ class Train:
 
     Attributes:
         steps: optimizer steps of the whole run.
+        epochs: the length in epochs, instead of steps; none: steps holds. When the data are open,
+            epochs become steps, rounded down: the config.json of a run holds steps.
         batch_size: images per step over all replicas and hosts.
         accumulate_steps: number of micro-batches per step; each replica processes them one after
             another, to save memory.
@@ -198,6 +223,7 @@ class Train:
     """
 
     steps: int = 1000
+    epochs: float | None = None
     batch_size: int = 64
     accumulate_steps: int = 1
     ema_decay: float | None = None
@@ -219,6 +245,8 @@ class Train:
         check_choice("train.non_finite", self.non_finite, NON_FINITE_MODES)
         for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
             check_at_least(f"train.{name}", getattr(self, name), 1)
+        if self.epochs is not None and self.epochs <= 0:
+            raise UserError(f"train.epochs must be above 0, or none. Received: {self.epochs}.")
         for name in ("eval_every", "checkpoint_every", "keep_every", "histograms_every"):
             check_at_least(f"train.{name}", getattr(self, name), 0)
         if self.profile is not None:

@@ -46,18 +46,33 @@ def open_keras(path, dtype=None) -> keras.Model:
         ValueError: if the file is damaged, holds another kind of model, or describes more data than
             it holds.
     """
-    limit = MAX_COMPRESSION * os.path.getsize(path)
     with tempfile.TemporaryDirectory() as folder:
         weights = os.path.join(folder, _WEIGHTS)
-        text = _unpack(path, weights, limit)
-        config, policy = _read_config(text, path)
-        check_size(config, _read_shapes(weights, path, limit), path)
+        config, policy = _unpack_checked(path, weights)
         model = vit_tf.create_model(config, dtype=dtype or policy)
         try:
             model.load_weights(weights)
         except Exception as error:  # Keras raises many unrelated types for damaged weights.
             raise _unreadable(path, error) from None
     return model
+
+
+def read_config(path):
+    """Returns the configuration and the name of the dtype policy in a `.keras` file.
+
+    Raises:
+        ValueError: as `open_keras`, except for damaged weights.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return _unpack_checked(path, os.path.join(folder, _WEIGHTS))
+
+
+def _unpack_checked(path, weights):
+    """Writes the weights to a file; returns configuration and policy, which fit the weights."""
+    limit = MAX_COMPRESSION * os.path.getsize(path)
+    config, policy = _read_config(_unpack(path, weights, limit), path)
+    check_size(config, _read_shapes(weights, path, limit), path)
+    return config, policy
 
 
 def _unpack(path, weights, limit):

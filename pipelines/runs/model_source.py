@@ -85,6 +85,30 @@ def has_preprocessing(source) -> bool:
         raise UserError(str(error)) from None
 
 
+def read_config(source) -> tuple[vit_tf.config.ModelConfig, str | None]:
+    """Returns the configuration and the dtype policy of a source, without reading its weights.
+
+    The policy is None if the source does not store it.
+
+    Raises:
+        UserError: if the source is damaged or does not hold a model of `vit_tf`.
+    """
+    try:
+        if source.kind == "checkpoint":
+            model = source.workdir.read_experiment().model
+            config = model.config(len(manifest.read_labels(source.workdir.manifest)))
+            shapes = checkpoints.weight_shapes(source.path)
+            size_checks.check_size(config, shapes, source.name)
+            return config, model.dtype
+        if source.kind == "keras":
+            return keras_archive.read_config(source.path)
+        with open_checkpoint(source.path) as file:
+            _check_sizes(file.config, source)
+            return file.config, _trained_dtype(source)
+    except (TypeError, ValueError) as error:
+        raise UserError(str(error)) from None
+
+
 def open_model(
     source, dtype=None, log=None, assumed=None
 ) -> tuple[keras.Model, vit_tf.Preprocessing]:
@@ -216,15 +240,19 @@ def _open_arrays(source, dtype, log, assumed):
     """Opens a `.npz` file or safetensors."""
     with open_checkpoint(source.path) as file:
         config = file.config
-        if source.kind == "npz":  # Safetensors cannot be compressed.
-            size_checks.check_compression(config, source.path)
-        size_checks.check_input(config, source.name)
+        _check_sizes(config, source)
         preprocessing = file.preprocessing or _assume(config, assumed)
         model = vit_tf.create_model(config, dtype=dtype or _trained_dtype(source))
         load_checkpoint(model, file, head="keep")
         for note in file.notes if log else ():
             log(note)
         return model, preprocessing
+
+
+def _check_sizes(config, source):
+    if source.kind == "npz":  # Safetensors cannot be compressed.
+        size_checks.check_compression(config, source.path)
+    size_checks.check_input(config, source.name)
 
 
 def _trained_dtype(source):

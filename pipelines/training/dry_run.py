@@ -5,6 +5,7 @@ import json
 import os
 import re
 
+from pipelines.config.epochs import with_steps
 from pipelines.config.model import model_field_types
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
@@ -19,7 +20,7 @@ from vit_tf import cost
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
 
-def dry_run(experiment, workdir, strategy, extend=False, origin=""):
+def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=()):
     """Describes the run that `loop.train` would start; writes nothing to the workdir.
 
     Built-in data sets are prepared if they are missing, as for training.
@@ -29,7 +30,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin=""):
     not downloaded.
 
     Args:
-        experiment, workdir, strategy, extend, origin: as for `loop.train`.
+        experiment, workdir, strategy, extend, origin, assigned: as for `loop.train`.
 
     Raises:
         UserError: for wrong input, as `loop.train`; if there are data that cannot be used, after
@@ -40,6 +41,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin=""):
         splits = choose_splits(experiment.data, lines.append)
         experiment = dataclasses.replace(experiment, data=splits)
         data, _ = open_data(experiment, run)
+        experiment = with_steps(experiment, data.source.num_examples, lines.append, assigned)
     except DataError as error:
         wrong_data = error
     else:
@@ -90,9 +92,10 @@ def _costs(experiment, config, replicas):
         f"{cost.weight_bytes(config) / 1e6:,.1f} MB"
     )
     step = 6 * macs * train.batch_size
+    whole = f", {_metric(step * train.steps, 'FLOPs')} for all {train.steps:,} steps"
     yield (
-        f"cost: {_metric(macs, 'MACs')} per image forward, {_metric(step, 'FLOPs')} per step, "
-        f"{_metric(step * train.steps, 'FLOPs')} for all {train.steps:,} steps"
+        f"cost: {_metric(macs, 'MACs')} per image forward, {_metric(step, 'FLOPs')} per step"
+        + (whole if train.epochs is None else "; the number of steps comes from the data")
     )
     yield (
         f"memory of each device: {state / 1e6:,.1f} MB for weights, gradients and optimizer, about "

@@ -1,4 +1,4 @@
-"""Freezes variables of a model by pattern (`optimizer.freeze`)."""
+"""Freezes variables of a model by pattern (`optimizer.freeze`, `optimizer.train_only`)."""
 
 import fnmatch
 import math
@@ -7,7 +7,7 @@ from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
 
-def freeze(model, patterns, resets_head=False) -> list[str]:
+def freeze(model, patterns, resets_head=False, only=()) -> list[str]:
     """Excludes variables from training: they leave `model.trainable_variables`.
 
     Args:
@@ -16,9 +16,10 @@ def freeze(model, patterns, resets_head=False) -> list[str]:
             "block_0/mlp/dense_0/kernel", or of a layer, and then all variables in the layer. `*`
             stands for any characters, also for `/`.
         resets_head: whether training begins with a head of zeros, which must then learn.
+        only: instead of `patterns`: patterns of the only variables that are not frozen.
 
     Returns:
-        A line of text with the number of frozen variables and parameters, if there are patterns.
+        A line of text with the number of frozen variables and parameters, if there are any.
 
     Raises:
         UserError: if a pattern matches nothing, no variable would be left, or a head of zeros would
@@ -26,15 +27,9 @@ def freeze(model, patterns, resets_head=False) -> list[str]:
     """
     variables = model.trainable_variables
     paths = [variable.path.partition("/")[2] for variable in variables]
-    frozen = set()
-    for pattern in patterns:
-        found = {i for i, path in enumerate(paths) if _matches(path, pattern)}
-        if not found:
-            raise UserError(
-                f"optimizer.freeze: {pattern!r} matches no variable of {model.name}."
-                + _hint(pattern, paths)
-            )
-        frozen |= found
+    frozen = _find("freeze", patterns, paths, model)
+    if only:
+        frozen = set(range(len(paths))) - _find("train_only", only, paths, model)
     if len(frozen) == len(variables):
         raise UserError(
             f"optimizer.freeze={','.join(patterns)} freezes all {len(variables)} variables. Leave "
@@ -43,17 +38,32 @@ def freeze(model, patterns, resets_head=False) -> list[str]:
     for index in frozen:
         variables[index].trainable = False
     if resets_head and not model.head.kernel.trainable:
+        fix = "Add head to train_only." if only else "Leave out the pattern that matches it."
         raise UserError(
-            "optimizer.freeze includes head/kernel, which fine-tuning sets to zeros: nothing could "
-            "learn. Leave out the pattern that matches it."
+            f"optimizer.{'train_only leaves out' if only else 'freeze includes'} head/kernel, "
+            f"which fine-tuning sets to zeros: nothing could learn. {fix}"
         )
-    if not patterns:
+    if not frozen:
         return []
     counts = [math.prod(variable.shape) for variable in variables]
     return [
         f"frozen: {len(frozen)} of {len(variables)} variables, "
         f"{sum(counts[index] for index in frozen):,} of {sum(counts):,} parameters"
     ]
+
+
+def _find(field, patterns, paths, model):
+    """Indices of the paths that one of the patterns of a field matches."""
+    found = set()
+    for pattern in patterns:
+        matched = {i for i, path in enumerate(paths) if _matches(path, pattern)}
+        if not matched:
+            raise UserError(
+                f"optimizer.{field}: {pattern!r} matches no variable of {model.name}."
+                + _hint(pattern, paths)
+            )
+        found |= matched
+    return found
 
 
 def _matches(path, pattern):

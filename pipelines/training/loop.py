@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 import vit_tf
+from pipelines.config.epochs import with_steps
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
@@ -26,10 +27,9 @@ from pipelines.runs.strategies import describe, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.losses import check_loss, cross_entropy
 from pipelines.training.ema import ExponentialMovingAverage
-from pipelines.training.freezing import freeze
 from pipelines.training.loss_scale import LossScale
 from pipelines.training.non_finite import NonFinitePolicy
-from pipelines.training.optimizers import make_optimizer
+from pipelines.training.optimizers import optimizer_of
 from pipelines.training.schedules import LINEAR_END, make_schedule
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import StepSettings, Trainer
@@ -37,16 +37,18 @@ from pipelines.training.training_loop import TrainingLoop
 from vit_tf.config.size_notes import size_notes
 
 
-def train(experiment, workdir, strategy, extend=False, origin="", on_metrics=None) -> dict:
+def train(
+    experiment, workdir, strategy, extend=False, origin="", assigned=(), on_metrics=None
+) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
         experiment: the `Experiment` to run.
         workdir: directory of the run; a run there with the same configuration is resumed.
         strategy: `tf.distribute.Strategy`.
-        extend: whether to resume a run there with another `train.steps`, and with the schedule for
-            that number of steps.
+        extend: whether to resume a run there with another `train.steps` and the schedule for it.
         origin: recipe or file of the experiment, for the first line of the run.
+        assigned: the paths that the user assigned; see `with_steps`.
         on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
             what it raises ends the run.
 
@@ -67,13 +69,14 @@ def train(experiment, workdir, strategy, extend=False, origin="", on_metrics=Non
         # From here on, and in config.json, the experiment names the splits that were chosen.
         experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
         with only_writer(run.path, say):
-            return _train(experiment, run, strategy, extend, log, on_metrics)
+            return _train(experiment, run, strategy, extend, assigned, log, on_metrics)
 
 
-def _train(experiment, run, strategy, extend, log, on_metrics):
+def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     """Does what `train` does, in a locked workdir."""
-    settings = experiment.train
     data, evaluation_data = open_data(experiment, run)
+    experiment = with_steps(experiment, data.source.num_examples, say, assigned)
+    settings = experiment.train
     model_config = experiment.model.config(data.source.num_classes)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
     steps_before = run.check(experiment, data.source.manifest(), extend)
@@ -191,7 +194,7 @@ def check_input(settings, model_config, replicas):
     if not model_config.pooled:
         raise UserError(
             "model.classifier=unpooled gives logits per patch, but the labels are per image. "
-            "Set it to token or gap."
+            "Use --set model.classifier=gap."
         )
 
 
@@ -203,10 +206,10 @@ def build_trainer(experiment, model_config, strategy):
         model_config: configuration of its model, with the number of classes of the data.
         strategy: `tf.distribute.Strategy`.
     """
-    settings = experiment.train
+    settings, tuning = experiment.train, experiment.optimizer
     # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
-    peak = experiment.optimizer.learning_rate
+    peak = tuning.learning_rate
     if experiment.schedule.decay == "linear" and peak < LINEAR_END:
         say(
             f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
@@ -216,8 +219,7 @@ def build_trainer(experiment, model_config, strategy):
     with strategy.scope():
         model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
         ema = loss_scale = None
-        frozen = freeze(model, experiment.optimizer.freeze, bool(experiment.init_from))
-        optimizer = make_optimizer(experiment.optimizer, schedule, model.trainable_variables)
+        optimizer, frozen = optimizer_of(model, tuning, schedule, bool(experiment.init_from))
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
         if model.compute_dtype == "float16":

@@ -9,6 +9,8 @@ import math
 
 import tensorflow as tf
 
+from pipelines.training.freezing import freeze
+from pipelines.training.layer_rates import layer_rates
 from pipelines.training.replica_update import update_on_all_replicas
 
 
@@ -40,6 +42,8 @@ class Optimizer:
         weight_decay: decoupled decay, multiplied by the learning rate.
         weight_decay_mask: "kernels" decays kernels only, "all" every variable.
         momentum_dtype: of the first slot, "float32" or "bfloat16".
+        rate_factors: variable path -> factor of the learning rate for this variable, and so also of
+            its weight decay; None: 1 for all.
     """
 
     slot_names: tuple[str, ...] = ()
@@ -53,12 +57,14 @@ class Optimizer:
         weight_decay,
         weight_decay_mask,
         momentum_dtype,
+        rate_factors=None,
     ):
         self.learning_rate, self.clip_norm = learning_rate, clip_norm
         self._variables = [variable.value for variable in variables]
         paths = [variable.path for variable in variables]
         decayed = [weight_decay_mask == "all" or path.endswith("/kernel") for path in paths]
         self._weight_decays = [weight_decay if is_decayed else 0.0 for is_decayed in decayed]
+        self._rate_factors = [rate_factors[path] if rate_factors else 1.0 for path in paths]
         self.slots = {
             name: {
                 path: tf.Variable(
@@ -86,21 +92,26 @@ class Optimizer:
         update_on_all_replicas(self._update_all, condition, gradients, rate, scalars)
 
     def _update_all(self, extended, gradients, rate, scalars):
-        for variable, gradient, slots, weight_decay in zip(
-            self._variables, gradients, self._slots, self._weight_decays, strict=True
+        for variable, gradient, slots, weight_decay, factor in zip(
+            self._variables,
+            gradients,
+            self._slots,
+            self._weight_decays,
+            self._rate_factors,
+            strict=True,
         ):
             extended.update(
                 variable,
                 self._update,
-                args=(gradient, rate, scalars, weight_decay, *slots),
+                args=(gradient, rate, factor, scalars, weight_decay, *slots),
                 group=False,
             )
 
-    def _update(self, variable, gradient, rate, scalars, weight_decay, *slots):
+    def _update(self, variable, gradient, rate, factor, scalars, weight_decay, *slots):
         direction = self.direction(gradient, *scalars, *slots)
         if weight_decay:
             direction += weight_decay * variable
-        variable.assign_sub(rate * direction)
+        variable.assign_sub(factor * rate * direction)
 
     def scalars(self, step):
         """Values that all variables of one update use, computed once from the float32 step."""
@@ -158,15 +169,36 @@ class AdamW(Optimizer):
         return (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
 
 
-def make_optimizer(config, schedule, variables) -> Optimizer:
+def optimizer_of(model, config, schedule, resets_head) -> tuple[Optimizer, list[str]]:
+    """Chooses what is trained and how fast, and builds the optimizer, inside `strategy.scope()`.
+
+    Args:
+        model: a built model; some of its variables may be frozen afterwards.
+        config, schedule: as for `make_optimizer`.
+        resets_head: as for `freezing.freeze`.
+
+    Returns:
+        The optimizer, and lines of text about frozen variables.
+
+    Raises:
+        UserError: as `freezing.freeze`.
+    """
+    notes = freeze(model, config.freeze, resets_head, config.train_only)
+    rates = layer_rates(model, config.layer_decay)
+    return make_optimizer(config, schedule, model.trainable_variables, rates), notes
+
+
+def make_optimizer(config, schedule, variables, rate_factors=None) -> Optimizer:
     """Builds the optimizer that a configuration describes; call it inside `strategy.scope()`.
 
     Args:
         config: `pipelines.config.Optimizer`.
         schedule: learning rate as a function of the step, see `schedules.make_schedule`.
         variables: Keras variables.
+        rate_factors: variable path -> factor of its learning rate, see `layer_rates`; None: 1.
     """
     shared = {
+        "rate_factors": rate_factors,
         "clip_norm": config.clip_norm,
         "weight_decay": config.weight_decay,
         "weight_decay_mask": config.weight_decay_mask,

@@ -245,13 +245,15 @@ def test_help_may_be_read_in_part(tmp_path):
 
 @pytest.fixture
 def broken_images(tmp_path_factory):
-    """A folder of images that cannot be decoded, and a config.json."""
+    """A folder of images that cannot be decoded, a config.json and an initial model."""
     root = tmp_path_factory.mktemp("broken")
     for name in ("a", "b"):
         (root / name).mkdir()
         for index in range(20):
             (root / name / f"{index}.png").write_bytes(b"no image")
     (root / "config.json").write_text(json.dumps(tiny_experiment().to_dict()))
+    model = vit_tf.create_model(tiny_experiment().model.config(10))
+    vit_tf.save_npz(model, root / "initial.npz")
     return root
 
 
@@ -260,7 +262,9 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(
     tmp_path, broken_images, monkeypatch, capsys, module
 ):
     here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here(module, "--dry_run", *as_flags("train.accumulate_steps=2"), **here)
+    initial = None if module == "pretrain" else str(broken_images / "initial.npz")
+    start = ["--dry_run"] if initial is None else ["--dry_run", f"--init_from={initial}"]
+    result = run_here(module, *start, *as_flags("train.accumulate_steps=2"), **here)
     assert result.returncode == 0, result.stderr
     config, end = json.JSONDecoder().raw_decode(result.stdout)
     expected = tiny_experiment("train.accumulate_steps=2")
@@ -269,7 +273,6 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(
     assert config["model"]["classifier"] == "token"
     resolved = Experiment.from_dict(config)
     assert resolved.model.config(10) == expected.model.config(10)
-    initial = None if module == "pretrain" else "shipped"
     assert dataclasses.replace(resolved, model=expected.model) == dataclasses.replace(
         expected, init_from=initial
     )
@@ -280,8 +283,8 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(
     assert "1,297 examples of 10 classes" in text
     assert os.listdir(tmp_path) == []
 
-    result = run_here(module, "--dry_run", *as_flags("data.name=folder:pets"), **here)
-    assert (result.returncode, result.stderr) == (0, "")
+    result = run_here(module, *start, *as_flags("data.name=folder:pets"), **here)
+    assert result.returncode == 0
     assert "without a head" in result.stdout
     assert "the data are not here. There is no folder" in result.stdout.splitlines()[-1]
     for flags, text in (
@@ -292,7 +295,7 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(
             "It is not a JPEG, PNG",
         ),
     ):
-        assert_user_error(run_here(module, "--dry_run", *flags, **here), text)
+        assert_user_error(run_here(module, *start, *flags, **here), text)
     if module == "finetune":
         (tmp_path / "run").mkdir()
         shutil.copy(broken_images / "config.json", tmp_path / "run")

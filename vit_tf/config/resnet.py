@@ -1,6 +1,7 @@
 """Residual networks: the stem of a hybrid, and the paper's "ResNet (BiT)"."""
 
 import dataclasses
+import itertools
 from typing import ClassVar
 
 from vit_tf.config.checks import check_choice, check_float, check_int, height_width
@@ -33,6 +34,13 @@ class Stages:
         """Units of each stage and the width factor, as text."""
         units = " + ".join(map(str, self.stage_depths)) or "no"
         return f"{units} {kind} units, width factor {self.width:g}"
+
+    def by_stage(self, units) -> list[list]:
+        """The units of each stage, from a list of all units in order."""
+        ends = list(itertools.accumulate(self.stage_depths))
+        return [
+            units[end - count : end] for end, count in zip(ends, self.stage_depths, strict=True)
+        ]
 
     def check_stages(self, count, what, fewest=1):
         """Checks the fields, and makes `stage_depths` a tuple.

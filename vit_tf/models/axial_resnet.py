@@ -63,6 +63,11 @@ class AxialResNet(ImageModel):
             self.head.build((None, self.config.channels))
         self.built = True
 
+    def depth_groups(self):
+        """See `ImageModel.depth_groups`; one group for each stage."""
+        top = [self.head] if self.head else []
+        return [[self.root, self.root_norm], *self.config.by_stage(self.unit_layers), top]
+
     def standardized_convs(self):
         """No layers: the kernels are not standardised; see `StandardizedKernels`."""
         return []

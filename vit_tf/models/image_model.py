@@ -12,7 +12,7 @@ class ImageModel(keras.Model):
     """A model of images with a symbolic input and output, like a functional Keras model.
 
     A subclass sets `config` and `head`, defines `features(images, training)`, which returns what
-    the head reads, and calls `record_graph` at the end of its constructor. Then
+    the head reads, and `depth_groups`, and calls `record_graph` at the end of its constructor. Then
     `keras.Model(model.input, model.get_layer("block_3").output)` is a model of intermediate
     features, as `vit_tf.feature_model` makes them. That model reads only floats in [-1, 1]; for
     uint8, call the stages on a `keras.Input` of that dtype.
@@ -30,6 +30,17 @@ class ImageModel(keras.Model):
         self._input = keras.Input(shape, dtype=self.variable_dtype, name="images")
         features = self.features(self._input)
         self._output = features if self.head is None else self.head(features)
+
+    def depth_groups(self):
+        """All layers with variables, in groups from the input to the output.
+
+        The first group is what comes before the first layer of an encoder or the first stage of a
+        ResNet, the last group is the final norm and the head.
+
+        Returns:
+            A list of lists of Keras layers.
+        """
+        raise TypeError(f"{type(self).__name__} does not define groups of layers.")
 
     def stem_outputs(self):
         """Symbolic outputs of `stem` and the units inside it, by name, for `input`; often empty."""

@@ -68,6 +68,11 @@ class ResNet(ImageModel):
             self.head.build((None, self.config.channels))
         self.built = True
 
+    def depth_groups(self):
+        """See `ImageModel.depth_groups`; one group for each stage."""
+        top = [layer for layer in (self.norm, self.head) if layer]
+        return [[self.root], *self.config.by_stage(self.unit_layers), top]
+
     def standardized_convs(self):
         """All `StandardizedConv` layers; see `StandardizedKernels`."""
         of_units = (conv for unit in self.unit_layers for conv in unit.standardized_convs())

@@ -149,6 +149,17 @@ class VisionTransformer(ImageModel):
             return [self.position_embedding, *self.later_positions]
         return [self.position_embedding]
 
+    def depth_groups(self):
+        """See `ImageModel.depth_groups`; one group for each of the L layers."""
+        count, (first, *later) = self.config.layers, self.position_layers()
+        per_layer = len(self.blocks) // count
+        layers = [self.blocks[i * per_layer : (i + 1) * per_layer] for i in range(count)]
+        for group, positions in zip(layers[1:], later, strict=False):
+            group.append(positions)
+        embeddings = [self.stem, self.patch_embedding, self.class_token, first]
+        top = [self.norm, self.map_pooling, self.pre_logits, self.head]
+        return [[layer for layer in group if layer] for group in (embeddings, *layers, top)]
+
     def stem_outputs(self):
         """See `ImageModel.stem_outputs`."""
         if self.stem is None:

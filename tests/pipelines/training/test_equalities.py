@@ -35,6 +35,7 @@ EVERYTHING = (
     "data.mixup=0.5",
     "data.randaugment_layers=2",
     "train.batch_size=32",
+    "optimizer.layer_decay=0.75",
     "train.ema_decay=0.9",
     "train.checkpoint_every=1",
     "train.keep_last=100",

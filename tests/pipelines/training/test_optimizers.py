@@ -47,20 +47,23 @@ def _stored(value, dtype):
     return value.astype(np.float32).astype(tf.dtypes.as_dtype(dtype).as_numpy_dtype).astype(float)
 
 
-def _numpy_sgd(weights, gradients, rates, decays, momentum, dtype):
+def _numpy_sgd(weights, gradients, rates, decays, momentum, factors, dtype):
     velocity = [np.zeros_like(w) for w in weights]
-    for step, rate in enumerate(rates):
+    for step, step_rate in enumerate(rates):
         for i, decay in enumerate(decays):
+            rate = step_rate * factors[i]
             new = momentum * velocity[i] + gradients[step][i]
             velocity[i] = _stored(new, dtype)
             weights[i] = weights[i] - rate * new - rate * decay * weights[i]
     return weights
 
 
-def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon, dtype):
+def _numpy_adamw(weights, gradients, rates, decays, betas, epsilon, factors, dtype):
+    beta_1, beta_2 = betas
     m, v = ([np.zeros_like(w) for w in weights] for _ in range(2))
-    for step, rate in enumerate(rates):
+    for step, step_rate in enumerate(rates):
         for i, decay in enumerate(decays):
+            rate = step_rate * factors[i]
             g = gradients[step][i]
             m[i] = beta_1 * m[i] + (1 - beta_1) * g
             v[i] = beta_2 * v[i] + (1 - beta_2) * g * g
@@ -73,9 +76,14 @@ def _numpy_adamw(weights, gradients, rates, decays, beta_1, beta_2, epsilon, dty
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 @pytest.mark.parametrize(
-    ("decay", "dtype"), [("kernels", "float32"), ("all", "float32"), ("kernels", "bfloat16")]
+    ("decay", "dtype", "factors"),
+    [
+        ("kernels", "float32", None),
+        ("all", "float32", (0.25, 0.5)),
+        ("kernels", "bfloat16", None),
+    ],
 )
-def test_twenty_updates_equal_a_numpy_loop(name, decay, dtype):
+def test_twenty_updates_equal_a_numpy_loop(name, decay, dtype, factors):
     """The update uses the momentum before it is rounded for storage."""
     rng = np.random.default_rng(0)
     holder = _Weights(rng)
@@ -89,7 +97,10 @@ def test_twenty_updates_equal_a_numpy_loop(name, decay, dtype):
         momentum_dtype=dtype,
     )
     schedule = make_schedule(config.Schedule(warmup_steps=5, decay="cosine"), 0.1, 20)
-    optimizer = optimizers.make_optimizer(settings, schedule, holder.variables_)
+    paths = [variable.path for variable in holder.variables_]
+    by_path = factors and dict(zip(paths, factors, strict=True))
+    optimizer = optimizers.make_optimizer(settings, schedule, holder.variables_, by_path)
+    factors = factors or (1, 1)
 
     @tf.function
     def update(step, *step_gradients):
@@ -102,9 +113,10 @@ def test_twenty_updates_equal_a_numpy_loop(name, decay, dtype):
     rates = 0.05 * (1 + np.cos(np.pi * np.clip((steps - 5) / 15, 0, 1))) * np.minimum(1, steps / 5)
     decays = [0.2, 0.2 if decay == "all" else 0.0]
     if name == "sgd":
-        expected = _numpy_sgd(start, gradients, rates, decays, 0.9, dtype)
+        expected = _numpy_sgd(start, gradients, rates, decays, 0.9, factors, dtype)
     else:
-        expected = _numpy_adamw(start, gradients, rates, decays, 0.9, 0.999, 1e-3, dtype)
+        betas = (0.9, 0.999)
+        expected = _numpy_adamw(start, gradients, rates, decays, betas, 1e-3, factors, dtype)
     for variable, value in zip(holder.variables_, expected, strict=True):
         np.testing.assert_allclose(variable.value, value, rtol=3e-6, atol=3e-6)
     momentum, *others = (slots["layer/kernel"].dtype for slots in optimizer.slots.values())

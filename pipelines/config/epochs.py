@@ -1,0 +1,120 @@
+"""Lengths in epochs become steps, and a recipe's warm-up is made to fit into the steps.
+
+A setting in epochs (`train.epochs`, `schedule.warmup_epochs`) takes the place of the one in steps
+until `with_steps` replaces it.
+"""
+
+import dataclasses
+import fractions
+
+from pipelines.errors import UserError
+
+# The setting in steps, and the same in epochs.
+_UNITS = (("train", "steps", "epochs"), ("schedule", "warmup_steps", "warmup_epochs"))
+
+
+def check_warmup(train, schedule):
+    """Raises `UserError` unless the warm-up ends before the last step, if both have one unit."""
+    if train.epochs is None and schedule.warmup_epochs is None:
+        if schedule.warmup_steps >= train.steps:
+            raise UserError(
+                f"schedule.warmup_steps={schedule.warmup_steps} must be below train.steps="
+                f"{train.steps}. Set schedule.warmup_steps to at most {train.steps - 1}, or train "
+                "for longer."
+            )
+    elif None not in (train.epochs, schedule.warmup_epochs):
+        if schedule.warmup_epochs >= train.epochs:
+            raise UserError(
+                f"schedule.warmup_epochs={schedule.warmup_epochs} must be below train.epochs="
+                f"{train.epochs}. Lower it, or train for longer."
+            )
+
+
+def one_unit(values, assigned):
+    """Lets assigned steps replace the recipe's epochs, in `Experiment.to_dict` values.
+
+    Args:
+        values: the values, with the assignments applied; changed in place.
+        assigned: the assigned paths.
+
+    Raises:
+        UserError: if steps and epochs of the same length are both assigned.
+    """
+    for section, steps, epochs in _UNITS:
+        if f"{section}.{steps}" not in assigned:
+            continue
+        if f"{section}.{epochs}" not in assigned:
+            values[section][epochs] = None
+        elif values[section][epochs] is not None:
+            raise UserError(
+                f"{section}.{steps} and {section}.{epochs} are two lengths for one thing. Leave "
+                "one out."
+            )
+
+
+def fit_warmup(values, assigned, recipe_steps, log):
+    """Scales the recipe's warm-up if it does not fit into `train.steps`.
+
+    Args:
+        values: the values of `Experiment.to_dict`, with the assignments applied; changed in place.
+        assigned: the assigned paths; an assigned warm-up is not changed.
+        recipe_steps: `train.steps` of the recipe.
+        log: called with a sentence about the change; None says nothing.
+    """
+    train, schedule = values["train"], values["schedule"]
+    if "schedule.warmup_steps" in assigned or train["epochs"] or schedule["warmup_epochs"]:
+        return
+    if 0 < train["steps"] <= schedule["warmup_steps"] < recipe_steps:
+        schedule["warmup_steps"] = _scaled(
+            schedule["warmup_steps"], recipe_steps, train["steps"], log
+        )
+
+
+def with_steps(experiment, num_examples, log, assigned=()):
+    """Replaces `train.epochs` and `schedule.warmup_epochs` by steps, rounded down.
+
+    Args:
+        experiment: the `Experiment`.
+        num_examples: number of training examples.
+        log: called with a sentence about each replaced or scaled value.
+        assigned: the paths that the user assigned. A warm-up in steps that does not fit is scaled
+            like the recipe's, unless it is one of them.
+
+    Raises:
+        UserError: if the user's warm-up does not end before the last step.
+    """
+    train, schedule = experiment.train, experiment.schedule
+    if train.epochs is None and schedule.warmup_epochs is None:
+        return experiment
+
+    def count(path, epochs, least):
+        # Exact: in floating point, 0.29 epochs of 100 steps are less than 29 steps.
+        exact = fractions.Fraction(str(epochs)) * num_examples / train.batch_size
+        log(
+            f"{path}={epochs:g} with {num_examples:,} examples in batches of {train.batch_size}: "
+            f"{max(int(exact), least):,} steps"
+        )
+        return max(int(exact), least)
+
+    steps, warmup = train.steps, schedule.warmup_steps
+    if train.epochs is not None:
+        steps = count("train.epochs", train.epochs, 1)
+    if schedule.warmup_epochs is not None:
+        warmup = count("schedule.warmup_epochs", schedule.warmup_epochs, 0)
+    elif steps <= warmup < train.steps and "schedule.warmup_steps" not in assigned:
+        warmup = _scaled(warmup, train.steps, steps, log)
+    return dataclasses.replace(
+        experiment,
+        train=dataclasses.replace(train, steps=steps, epochs=None),
+        schedule=dataclasses.replace(schedule, warmup_steps=warmup, warmup_epochs=None),
+    )
+
+
+def _scaled(warmup, recipe_steps, steps, log):
+    scaled = warmup * steps // recipe_steps
+    if log:
+        log(
+            f"the recipe's schedule.warmup_steps={warmup} does not fit into {steps:,} steps: "
+            f"scaled to {scaled}"
+        )
+    return scaled

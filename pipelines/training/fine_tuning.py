@@ -1,0 +1,257 @@
+"""What a fine-tuning run takes from the model that it starts from, and what it chooses for photos.
+
+Architecture and dtype are those of the initial model, the settings of training those of the recipe.
+A recipe for built-in data, such as the default `digits`, says nothing about photos: for them the
+settings are the paper's (docs/paper.md F.5 and F.9). What the user assigns wins over all of these.
+"""
+
+import dataclasses
+import math
+import os
+import re
+
+from pipelines.config import Data, Experiment, Optimizer, Schedule, Train, override
+from pipelines.config.model import Model, changed_fields, model_field_types
+from pipelines.config.names import DTYPES
+from pipelines.data.sources.open import open_source
+from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.tfds_catalog import BUILTIN
+from pipelines.errors import DataError, UserError
+from pipelines.runs import checkpoints, model_source
+from pipelines.runs.workdir import Workdir
+from vit_tf import cost
+from vit_tf.config import ModelConfig
+from vit_tf.families import family_of
+
+# Without an assignment, no run reads photos with a side below this number of pixels.
+_SMALLEST_SIDE = 64
+# Fields of a model that belong to its training: they are the recipe's, not the initial model's.
+_OF_TRAINING = (
+    "dropout",
+    "attention_dropout",
+    "stochastic_depth",
+    "representation_size",
+    "head_bias",
+)
+# Fields that arrays show and that fine-tuning may change.
+_MAY_DIFFER = {"num_classes", "grid", "root_size"}
+# Up to this number of examples -> steps and warm-up (docs/paper.md F.9).
+_LENGTHS = ((20_000, 500, 100), (500_000, 10_000, 500), (math.inf, 20_000, 500))
+# The only rate in every row of the paper's table 4.
+_LEARNING_RATE = 0.01
+_SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES_PER_EPOCH = 16, 512, 16
+_ANY_SIZE = 4096
+# Memory for the activations of the images that are processed at a time.
+_ACTIVATION_BYTES = 4e9
+# What `choose` prints about training, besides its length and batch.
+_SHOWN = {
+    "optimizer": ("name", "learning_rate", "weight_decay"),
+    "schedule": ("warmup_steps", "decay"),
+    "data": ("crop", "flip"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Initial:
+    """The initial model: name for messages, configuration, dtype policy (None: unknown)."""
+
+    name: str
+    config: ModelConfig
+    dtype: str | None
+
+
+def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
+    """Completes a recipe for fine-tuning.
+
+    Args:
+        start: the `Experiment` of the recipe.
+        assignments: the `path=value` settings of the user.
+        workdir: directory of the run. If it holds checkpoints, the initial weights need not exist.
+        log: called with lines about what was chosen.
+        is_complete: whether `start` is the experiment of a run, not a recipe: then nothing is
+            chosen. The same holds for a recipe that names its own initial weights: it states their
+            architecture, and they need not be on this machine yet.
+
+    Returns:
+        The `Experiment` to run. Lengths in epochs are not replaced yet.
+
+    Raises:
+        UserError: if an assignment is wrong, the initial model cannot be read, or the assigned
+            architecture does not fit it.
+    """
+    asked = override(start, [text for text in assignments if text.startswith(("data.", "init_"))])
+    asked = dataclasses.replace(asked, init_from=asked.init_from or model_source.SHIPPED)
+    has_own = asked.init_from == start.init_from
+    initial = None
+    if not has_own or os.path.exists(asked.init_from):
+        initial = _read_initial(asked, Workdir(workdir))
+    base = dataclasses.replace(start, init_from=asked.init_from, init_weights=asked.init_weights)
+    chooses = not is_complete and not has_own
+    for_photos = chooses and _is_builtin(start.data) and not _is_builtin(asked.data)
+    if chooses:
+        base = dataclasses.replace(base, model=_model(initial, start, for_photos))
+    if for_photos:
+        base = _for_photos(base, asked.data, assignments)
+    if initial is not None:
+        _check_fit(base, initial, assignments)
+    experiment = override(base, assignments, log)
+    if chooses:
+        log(f"from {initial.name}: {_as_settings('model', experiment.model.to_dict())}")
+    if for_photos:
+        log(_describe(experiment))
+    return experiment
+
+
+def _read_initial(experiment, run):
+    try:
+        source = model_source.find(experiment.init_from, experiment.init_weights)
+        return _Initial(source.name, *model_source.read_config(source))
+    except UserError:
+        if not checkpoints.steps(run.checkpoints):
+            raise
+        # A resumed run does not need its initial weights: its own model has their architecture.
+        model = run.read_experiment().model
+        return _Initial(experiment.init_from, model.config(num_classes=1), model.dtype)
+
+
+def _is_builtin(data):
+    return re.split("[/:]", data.name)[0] in BUILTIN
+
+
+def _model(initial, recipe, for_photos):
+    """The model section: the initial architecture, and the fields of training of the recipe.
+
+    A recipe for photos keeps its image size. If one for built-in data is used for photos, its
+    fields of training are left out, and a small size is multiplied.
+    """
+    dtype = initial.dtype if initial.dtype in DTYPES else recipe.model.dtype
+    section = Model.of(initial.config, dtype, recipe.model.name)
+    known = model_field_types(section.name)
+    fields = {name: x for name, x in section.fields.items() if name not in _OF_TRAINING}
+    for name in _OF_TRAINING:
+        if name in recipe.model.fields and name in known and not for_photos:
+            fields[name] = recipe.model.fields[name]
+    height, width = section.image_size
+    if for_photos:
+        times = -(-_SMALLEST_SIDE // min(height, width))
+        height, width = height * times, width * times
+    elif not _is_builtin(recipe.data):
+        height, width = recipe.model.image_size
+    return dataclasses.replace(section, fields=fields, image_size=(height, width))
+
+
+def _for_photos(base, data, assignments):
+    """The recipe with the paper's settings for fine-tuning, for the number of examples."""
+    examples = _count(data)
+    steps, warmup = next(pair for most, *pair in _LENGTHS if examples <= most)
+    wanted = override(base, [text for text in assignments if text.startswith("model.")]).model
+    batch, parts = _batch(examples, wanted)
+    if "train.batch_size" in _paths(assignments):
+        parts = 1
+    return dataclasses.replace(
+        base,
+        data=Data(),
+        optimizer=Optimizer(name="sgd", learning_rate=_LEARNING_RATE, momentum=0.9, clip_norm=1.0),
+        schedule=Schedule(warmup_steps=warmup, decay="cosine"),
+        train=Train(
+            steps=steps,
+            batch_size=batch,
+            accumulate_steps=parts,
+            log_every=steps // 50,
+            eval_every=steps // 5,
+            checkpoint_every=steps // 5,
+        ),
+    )
+
+
+def _count(data):
+    """Number of training examples; 0 if the data cannot be opened, which is reported later."""
+    try:
+        data = choose_splits(data, lambda line: None)
+        return open_source(data.name, data.train_split, data.data_dir).num_examples
+    except DataError:
+        return 0
+
+
+def _batch(examples, model):
+    """`(train.batch_size, train.accumulate_steps)`, both powers of two.
+
+    An epoch has at least 16 batches, if that does not make batches smaller than 16 images. The
+    activations of a micro-batch fit into 4 GB.
+    """
+    config = model.config(num_classes=1)
+    room = max(1, int(_ACTIVATION_BYTES // cost.activation_bytes(config, 1, model.dtype)))
+    batch = min(max(examples // _BATCHES_PER_EPOCH, _SMALLEST_BATCH), _LARGEST_BATCH)
+    if config.uses_batch_statistics:  # Cannot be split into micro-batches.
+        batch = min(batch, room)
+    batch, room = (2 ** int(math.log2(number)) for number in (batch, room))
+    return batch, max(batch // room, 1)
+
+
+def _check_fit(base, initial, assignments):
+    """Raises `UserError` if the weights of the initial model do not fit the assigned model."""
+    of_model = [text for text in assignments if text.startswith("model.")]
+    # Weights fit whatever the image size is: at a large one, every model is valid.
+    model = override(base, [*of_model, f"model.image_size={_ANY_SIZE}"]).model
+    theirs = initial.config
+    ours, wrong = model.config(theirs.num_classes), {}
+    if same_family := type(ours) is type(theirs):
+        layout = family_of(theirs).published
+        names = {
+            name
+            for config in (ours, theirs)
+            for name in layout.array_fields(config) | layout.trained_fields(config)
+        }
+        wrong = {
+            path: value
+            for path, value in changed_fields(ours, theirs).items()
+            if path.rpartition(".")[2] in names - _MAY_DIFFER
+        }
+        if not wrong:
+            return
+    paths = {f"model.{path}" for path in (*wrong, "name")}
+    blamed = [text for text in assignments if text.partition("=")[0] in paths]
+    if not same_family or "model.name" in _paths(blamed) or not blamed:
+        right = Model.of(theirs, model.dtype, model.name)
+        fields = {name: x for name, x in right.fields.items() if name not in _OF_TRAINING}
+        wrong = {"name": right.name, **fields}
+    given = " ".join(f"--set {text}" for text in blamed)
+    raise UserError(
+        f"{given or f'The model {model.name}'} does not fit {initial.name}. "
+        f"{'Leave it out, or use' if given else 'Use'} {_as_settings('--set model', wrong)}."
+    )
+
+
+def _describe(experiment):
+    """The line about training on photos."""
+    values, length = experiment.to_dict(), "steps" if experiment.train.epochs is None else "epochs"
+    shown = {
+        f"{section}.{name}": values[section][name]
+        for section, names in (
+            *_SHOWN.items(),
+            ("train", (length, "batch_size", "accumulate_steps")),
+        )
+        for name in names
+    }
+    note = ""
+    if experiment.init_from == model_source.SHIPPED:
+        note = ". The shipped model knows only digits: name one of photos with --init_from"
+    return f"chosen for photos, each can be changed by --set: {_as_settings('', shown)}{note}"
+
+
+def _paths(assignments):
+    return [text.partition("=")[0] for text in assignments]
+
+
+def _as_settings(section, values):
+    """Values as they are assigned: `model.layers=2 model.stem.stage_depths=1,2`."""
+    parts = []
+    for name, value in values.items():
+        path = f"{section}.{name}" if section else name
+        if isinstance(value, dict):
+            parts.append(_as_settings(path, value))
+        elif isinstance(value, tuple | list):
+            parts.append(f"{path}={','.join(map(str, value))}")
+        else:
+            parts.append(f"{path}={str(value).lower() if value in (None, True, False) else value}")
+    return " ".join(parts)

@@ -1,0 +1,96 @@
+"""Lengths in epochs, and warm-ups that do not fit."""
+
+import dataclasses
+
+import pytest
+
+from pipelines.config import Experiment, Schedule, Train, override
+from pipelines.config.epochs import with_steps
+from pipelines.errors import UserError
+
+RECIPE = Experiment(train=Train(steps=1000, batch_size=10), schedule=Schedule(warmup_steps=100))
+
+
+def resolve(*assignments, examples=100, recipe=RECIPE):
+    """`(steps, warm-up, what was said)` of the recipe with assignments."""
+    said = []
+    experiment = override(recipe, list(assignments), said.append)
+    paths = [text.partition("=")[0] for text in assignments]
+    experiment = with_steps(experiment, examples, said.append, paths)
+    assert experiment.train.epochs is experiment.schedule.warmup_epochs is None
+    return experiment.train.steps, experiment.schedule.warmup_steps, said
+
+
+@pytest.mark.parametrize(
+    ("assignments", "expected"),
+    [
+        ([], (1000, 100)),
+        (["train.epochs=20"], (200, 100)),
+        (["train.epochs=20", "schedule.warmup_epochs=0.5"], (200, 5)),
+        (["schedule.warmup_epochs=2"], (1000, 20)),
+        (["train.epochs=20", "schedule.warmup_steps=7"], (200, 7)),
+        # 0.29 * 1000 / 10 is 28.999999999999996 in floating point.
+        (["train.epochs=100", "schedule.warmup_epochs=2.9"], (1000, 29)),
+        (["train.epochs=0.25", "schedule.warmup_steps=0"], (2, 0)),
+        (["train.epochs=0.001", "schedule.warmup_epochs=0"], (1, 0)),
+        (["train.steps=1e2", "schedule.warmup_steps=1e1"], (100, 10)),
+    ],
+)
+def test_epochs_are_steps_once_the_number_of_examples_is_known(assignments, expected):
+    assert resolve(*assignments)[:2] == expected
+
+
+def test_the_reference_numbers_of_steps():
+    """Those of 300 epochs of ImageNet and 7 and 14 epochs of JFT-300M in batches of 4096."""
+    recipe = dataclasses.replace(RECIPE, train=Train(batch_size=4096))
+    for epochs, examples, steps in (
+        (300, 1_281_167, 93_835),
+        (7, 303_000_000, 517_822),
+        (14, 303_000_000, 1_035_644),
+    ):
+        found = resolve(f"train.epochs={epochs}", examples=examples, recipe=recipe)
+        assert found[:2] == (steps, 100)
+        assert f"{steps:,} steps" in found[2][0]
+
+
+@pytest.mark.parametrize("length", ["train.steps=50", "train.epochs=5"])
+def test_a_warm_up_of_the_recipe_is_scaled_and_said(length):
+    steps, warmup, said = resolve(length)
+    assert (steps, warmup) == (50, 5)
+    assert said[-1] == (
+        "the recipe's schedule.warmup_steps=100 does not fit into 50 steps: scaled to 5"
+    )
+    assert resolve("train.steps=101")[1:] == (100, [])
+    assert resolve("train.steps=100")[1] == 10
+
+
+@pytest.mark.parametrize(
+    ("assignments", "text"),
+    [
+        (["train.steps=50", "schedule.warmup_steps=50"], "Set schedule.warmup_steps to at most 49"),
+        (["train.epochs=5", "schedule.warmup_steps=60"], "Set schedule.warmup_steps to at most 49"),
+        (["schedule.warmup_epochs=100"], "must be below train.steps=1000"),
+        (["train.epochs=5", "schedule.warmup_epochs=5"], "must be below train.epochs=5"),
+        (["train.epochs=5", "train.steps=50"], "train.steps and train.epochs are two lengths"),
+        (
+            ["schedule.warmup_epochs=1", "schedule.warmup_steps=50"],
+            "schedule.warmup_steps and schedule.warmup_epochs are two lengths",
+        ),
+        (["train.epochs=0"], "train.epochs must be above 0"),
+        (["schedule.warmup_epochs=-1"], "schedule.warmup_epochs must be at least 0"),
+    ],
+)
+def test_lengths_that_contradict_each_other(assignments, text):
+    with pytest.raises(UserError, match=text) as error:
+        resolve(*assignments)
+    assert "\n" not in str(error.value)
+
+
+def test_assigned_steps_replace_epochs():
+    recipe = override(RECIPE, ["train.epochs=3", "schedule.warmup_epochs=1"])
+    assert resolve(recipe=recipe)[:2] == (30, 10)
+    changed = override(recipe, ["train.steps=70", "schedule.warmup_steps=7"])
+    assert with_steps(changed, 100, print) is changed
+    assert (changed.train.steps, changed.schedule.warmup_steps) == (70, 7)
+    kept = override(RECIPE, ["train.steps=70", "train.epochs=none", "schedule.warmup_steps=7"])
+    assert kept.train.steps == 70

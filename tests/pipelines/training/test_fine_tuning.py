@@ -1,0 +1,334 @@
+"""Fine-tuning takes the architecture from the initial model, and chooses settings for photos."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+
+import vit_tf
+from pipelines.config import Experiment, override, recipes
+from pipelines.errors import UserError
+from pipelines.runs import model_source
+from pipelines.runs.workdir import Workdir
+from pipelines.training import fine_tuning
+from tests.pipelines import encoded
+from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.tiny import arrays, tiny_experiment
+from tests.vit_tf import tiny
+from tests.vit_tf.checkpoints import safetensors_models
+from tests.vit_tf.checkpoints.npz_files import linen, read, saved, write
+from vit_tf.weights import published_arrays
+
+SQUARE = {"image_size": (8, 8)}
+HYBRID = {"stem": {"stage_depths": (1,), "width": 0.5}, "patch_size": 2, "image_size": (32, 32)}
+
+
+def bit():
+    config = vit_tf.ResNetConfig(stage_depths=(1, 1), width=0.5, num_classes=5)
+    return vit_tf.create_model(config)
+
+
+def published(model, path):
+    """As released: no sidecar."""
+    return saved(model, path / "model.npz", sidecar=False)
+
+
+def training_state(model, path):
+    names = {f"opt/target/{linen(key)}": value for key, value in published_arrays(model)}
+    return write(path / "model.npz", names)
+
+
+def big_vision(model, path):
+    """Positions at the top, without a class token; all blocks in one array."""
+    found = {}
+    for key, value in published_arrays(model):
+        key = "pos_embedding" if key.endswith("pos_embedding") else key
+        found["params/" + (linen(key) if key.startswith("Transformer") else key)] = value
+    for key in [key for key in found if "/encoderblock_0/" in key]:
+        each = [found.pop(key.replace("_0/", f"_{i}/", 1)) for i in range(2)]
+        found[key.replace("encoderblock_0/", "encoderblock/")] = np.stack(each)
+    return write(path / "model.npz", found)
+
+
+def keras_file(model, path):
+    model.save(path / "model.keras")
+    return path / "model.keras"
+
+
+def layout(name):
+    def write_folder(model, path):
+        safetensors_models.save(model, path / "model", name)
+        return path / "model"
+
+    return write_folder
+
+
+# Kind of file -> the model, and the function that writes it.
+FILES = {
+    "pre-training": (lambda: tiny.model(representation_size=6, **SQUARE), published),
+    "AugReg": (lambda: tiny.model(**SQUARE), published),
+    "training state": (lambda: tiny.model(**SQUARE), training_state),
+    "average": (lambda: tiny.model(classifier="gap", **SQUARE), published),
+    "big_vision": (lambda: tiny.model(classifier="map", **SQUARE), big_vision),
+    "hybrid": (lambda: tiny.model(**HYBRID), published),
+    "BiT": (bit, published),
+    "Keras": (lambda: tiny.model(dtype="mixed_bfloat16", **SQUARE), keras_file),
+    "Hugging Face": (
+        lambda: tiny.model(**safetensors_models.HUGGINGFACE, **SQUARE),
+        layout("huggingface"),
+    ),
+    "timm": (lambda: tiny.model(**safetensors_models.TIMM, **SQUARE), layout("timm")),
+    "timm BiT": (
+        lambda: vit_tf.create_model(safetensors_models.BIT.replace(image_size=(40, 40))),
+        layout("timm"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    for name in ("cat", "dog"):
+        (root / name).mkdir()
+        for index in range(10):
+            pixels = encoded.pixels(30 + index, 40)
+            (root / name / f"{index}.jpg").write_bytes(encoded.encode(pixels, "JPEG"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory):
+    """`initial(kind)`: `(model, path of its file)`, written once."""
+    root, made = tmp_path_factory.mktemp("initial"), {}
+
+    def get(kind):
+        if kind not in made:
+            create, write_file = FILES[kind]
+            folder = root / kind
+            folder.mkdir()
+            model = create()
+            tiny.randomize(model)
+            made[kind] = model, write_file(model, folder)
+        return made[kind]
+
+    return get
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs `finetune` in an empty folder."""
+
+    def finetune(*flags):
+        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+        return run_here("finetune", "--workdir=run", *flags, **here)
+
+    return finetune
+
+
+def choose(*assignments, start=None, workdir="no run"):
+    """`(experiment, lines that were printed)`."""
+    said = []
+    start = start or recipes.get_recipe("digits")
+    return fine_tuning.choose(start, list(assignments), workdir, said.append), said
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_kind_of_file_brings_its_architecture(initial, photos, kind):
+    source, path = initial(kind)
+    chosen, said = choose(f"init_from={path}", f"data.name=folder:{photos}")
+    expected = source.config.replace(image_size=chosen.model.image_size, num_classes=2)
+    if hasattr(expected, "representation_size"):
+        expected = expected.replace(representation_size=None)
+    assert chosen.model.config(2) == expected
+    assert min(chosen.model.image_size) >= 64
+    assert chosen.model.dtype == source.dtype_policy.name
+    assert len(said) == 2 and str(path) in said[0]
+    model = vit_tf.create_model(chosen.model.config(2), dtype=chosen.model.dtype)
+    report = model_source.load(model, model_source.find(path), head="reset")
+    assert all(key.startswith(("head/", "pre_logits/", "resnet/head/")) for key in report.dropped)
+    heads = sum("head" in key for key in report.reset)
+    assert heads == len(report.reset) == 2
+    kept = {v.path: v for v in source.trainable_variables if "/norm/" in v.path}
+    for variable in model.trainable_variables:
+        if variable.path in kept:
+            np.testing.assert_array_equal(variable, kept[variable.path])
+
+
+@pytest.mark.parametrize("kind", ["pre-training", "BiT", "Hugging Face"])
+def test_a_file_alone_is_fine_tuned(initial, photos, command, tmp_path, kind):
+    """In one epoch; the same command resumes, also when the file is gone."""
+    _, path = initial(kind)
+    gone = tmp_path / path.name
+    os.symlink(path, gone)
+    flags = [f"--init_from={gone}", f"--set=data.name=folder:{photos}", "--set=train.epochs=1"]
+    result = command(*flags)
+    assert result.returncode == 0, result.stderr
+    assert "train.epochs=1 with 18 examples in batches of 16: 1 steps" in result.stdout
+    assert "optimizer.name=sgd optimizer.learning_rate=0.01" in result.stderr
+    experiment = Workdir(tmp_path / "run").read_experiment()
+    assert (experiment.train.steps, experiment.train.epochs) == (1, None)
+    assert experiment.schedule.warmup_steps == 0
+    before = arrays(tmp_path / "run")
+    gone.unlink()
+    result = command(*flags)
+    assert result.returncode == 0, result.stderr
+    assert "resuming from step 1" in result.stdout
+    assert arrays(tmp_path / "run").keys() == before.keys()
+    result = command(*flags, "--set=model.image_size=96")
+    assert_user_error(result, "another configuration (model.image_size: ")
+    other = ["--init_from=nowhere", *flags[1:], "--dry_run"]
+    assert_user_error(command("--workdir=other", *other), "There is no model at nowhere")
+
+
+def test_settings_for_photos_are_those_of_the_paper(initial, photos):
+    _, path = initial("AugReg")
+    given = (f"init_from={path}", f"data.name=folder:{photos}")
+    chosen, _ = choose(*given, start=override(recipes.get_recipe("digits"), ["seed=3"]))
+    optimizer, schedule = chosen.optimizer, chosen.schedule
+    assert (optimizer.name, optimizer.momentum, optimizer.weight_decay) == ("sgd", 0.9, 0)
+    assert (optimizer.learning_rate, optimizer.clip_norm) == (0.01, 1)
+    assert (schedule.decay, schedule.warmup_steps, chosen.train.steps) == ("cosine", 100, 500)
+    assert (chosen.data.crop, chosen.data.crop_area, chosen.data.flip) == (
+        "inception",
+        (0.05, 1),
+        True,
+    )
+    assert (chosen.train.loss, chosen.train.batch_size, chosen.seed) == ("softmax", 16, 3)
+    assert chosen.model.image_size == (64, 64) and chosen.data.eval_split == "auto"
+
+    own = ["model.image_size=32", "optimizer.learning_rate=0.5", "train.steps=9", "data.flip=false"]
+    changed, said = choose(*given, *own, "model.dropout=0.1", "train.batch_size=6")
+    assert changed.model.image_size == (32, 32) and changed.model.config(2).dropout == 0.1
+    assert (changed.optimizer.learning_rate, changed.train.steps) == (0.5, 9)
+    assert (changed.train.batch_size, changed.data.flip) == (6, False)
+    assert "scaled to 1" in said[0] and "optimizer.learning_rate=0.5" in said[2]
+
+
+@pytest.mark.parametrize(
+    ("examples", "name", "expected"),
+    [
+        (0, "ViT-Ti/16", (16, 1)),
+        (200, "ViT-Ti/16", (16, 1)),
+        (1000, "ViT-Ti/16", (32, 1)),
+        (10**6, "AxialResNet-26S", None),
+        (10**6, "ViT-L/16", None),
+    ],
+)
+def test_batches_fit_the_data_and_the_memory(examples, name, expected):
+    model = override(Experiment(), [f"model.name={name}"]).model
+    batch, parts = fine_tuning._batch(examples, model)
+    assert (batch, parts) == (expected or (batch, parts))
+    size = vit_tf.cost.activation_bytes(model.config(1), batch // parts, "float32")
+    assert size <= 4e9 < 2 * size or batch == 16 or parts == 1
+    assert batch == 512 or examples < 10**6 or parts == 1
+    assert name != "ViT-L/16" or (batch == 512 and parts > 8)
+
+
+def test_the_recipe_for_built_in_data_stays():
+    """The default command has not changed: the shipped model, on digits of its own size."""
+    recipe = recipes.get_recipe("digits")
+    chosen, said = choose()
+    assert chosen == dataclasses.replace(recipe, init_from="shipped") and len(said) == 1
+
+
+def test_the_shipped_model_is_not_trained_on_tiny_photos(photos):
+    chosen, said = choose(f"data.name=folder:{photos}")
+    assert chosen.model.image_size == (64, 64)
+    assert chosen.optimizer.name == "sgd"
+    assert "name one of photos with --init_from" in said[1]
+
+
+def test_a_recipe_for_photos_keeps_its_settings(initial):
+    own = ["data.name=cifar10", "model.image_size=384", "train.batch_size=512", "model.dropout=0.1"]
+    recipe = override(Experiment(), [*own, "optimizer.learning_rate=0.5", "train.steps=77"])
+    source, path = initial("AugReg")
+    chosen, said = choose(f"init_from={path}", "train.label_smoothing=0.1", start=recipe)
+    assert len(said) == 1
+    expected = source.config.replace(image_size=384, num_classes=10, dropout=0.1)
+    assert chosen.model.config(10) == expected
+    assert dataclasses.replace(chosen, model=recipe.model, init_from=None) == override(
+        recipe, ["train.label_smoothing=0.1"]
+    )
+
+
+def test_a_recipe_with_weights_of_its_own_needs_nothing():
+    """It states their architecture, so that a dry run needs no file."""
+    recipe = override(Experiment(), ["init_from=not/here", "data.name=cifar10"])
+    chosen, said = choose("train.steps=5", start=recipe)
+    assert (chosen, said) == (override(recipe, ["train.steps=5"]), [])
+
+
+def test_a_file_of_settings_is_complete(initial):
+    _, path = initial("AugReg")
+    start, _ = choose(f"init_from={path}", "model.classifier=gap")
+    kept = fine_tuning.choose(start, ["seed=4"], "no run", print, is_complete=True)
+    assert kept == dataclasses.replace(start, seed=4)
+    other = override(start, ["model.layers=5"])
+    with pytest.raises(UserError, match="The model ViT.* does not fit .*Use --set model.name="):
+        fine_tuning.choose(other, [], "no run", print, is_complete=True)
+
+
+TINY = "--set model.hidden_size=12 --set model.mlp_size=20 --set model.layers=2"
+
+
+@pytest.mark.parametrize(
+    ("kind", "assignments", "texts"),
+    [
+        ("AugReg", ["model.name=ViT-B/16"], ["--set model.name=ViT-B/16 does not fit", TINY]),
+        ("AugReg", ["model.name=BiT-R50x1"], ["BiT-R50x1 does not fit", "--set model.name=ViT-"]),
+        (
+            "AugReg",
+            ["model.layers=3", "model.dropout=0.1"],
+            ["--set model.layers=3 does not", "Leave it out, or use --set model.layers=2."],
+        ),
+        ("hybrid", ["model.stem.width=1"], ["or use --set model.stem.width=0.5."]),
+        ("Hugging Face", ["model.activation=gelu_tanh"], ["--set model.activation=gelu_erf."]),
+        ("BiT", ["model.stage_depths=1,2"], ["--set model.stage_depths=1,1."]),
+        ("BiT", ["model.heads=3"], ["Unknown model field 'heads' of BiT"]),
+        ("AugReg", ["train.step=3"], ["Did you mean train.steps"]),
+    ],
+)
+def test_another_architecture_is_answered_with_the_right_one(initial, kind, assignments, texts):
+    _, path = initial(kind)
+    with pytest.raises(UserError) as error:
+        choose(f"init_from={path}", *assignments)
+    for text in texts:
+        assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_sources_are_one_sentence(initial, photos, command, tmp_path):
+    data = f"--set=data.name=folder:{photos}"
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "config.json").write_text(json.dumps(tiny_experiment().to_dict()))
+    result = command(data, f"--init_from={unfinished}")
+    assert_user_error(result, "unfinished holds no trained model: expected config.json with final")
+
+    damaged = tmp_path / "damaged.npz"
+    damaged.write_bytes(initial("AugReg")[1].read_bytes()[:-100])
+    assert_user_error(command(data, f"--init_from={damaged}"), "damaged.npz")
+
+    unpooled = tiny.model(classifier="unpooled", **SQUARE)
+    vit_tf.save_npz(unpooled, tmp_path / "unpooled.npz")
+    flags = [data, "--init_from=unpooled.npz", "--dry_run"]
+    assert_user_error(command(*flags), "Use --set model.classifier=gap.")
+    result = command(*flags, "--set=model.classifier=gap", "--set=train.epochs=1e2")
+    assert result.returncode == 0, result.stderr
+    printed, _ = json.JSONDecoder().raw_decode(result.stdout)
+    assert (printed["train"]["steps"], printed["train"]["epochs"]) == (112, None)
+    assert printed["schedule"]["warmup_steps"] == 100
+    both = ["--set=train.epochs=3", "--set=train.steps=3"]
+    assert_user_error(command(*flags, *both), "train.steps and train.epochs are two lengths")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_headless_model_is_fine_tuned(tmp_path, photos):
+    headless = tiny.model(num_classes=0, **SQUARE)
+    path = saved(headless, tmp_path / "a.npz", sidecar=False)
+    assert not any(key.startswith("head") for key in read(path))
+    chosen, _ = choose(f"init_from={path}", f"data.name=folder:{photos}")
+    model = vit_tf.create_model(chosen.model.config(2))
+    assert model_source.load(model, model_source.find(path)).reset == ["head/kernel", "head/bias"]
