@@ -37,12 +37,14 @@ def words_of(names) -> tuple[str, ...]:
 
     The class folders of ImageNet, and the labels of TFDS, are WordNet ids.
     """
-    words = {synset: text for synset, _, text in _table()} if _has_synset(names) else {}
+    if not any(_is_synset(name) for name in names):
+        return tuple(names)
+    words = {synset: text for synset, _, text in _table()}
     return tuple(words.get(name, name) for name in names)
 
 
-def _has_synset(names):
-    return any(len(name) == 9 and name[0] == "n" and name[1:].isdecimal() for name in names)
+def _is_synset(name):
+    return len(name) == 9 and name[0] == "n" and name[1:].isdecimal()
 
 
 def _rows(num_classes):
