@@ -40,7 +40,7 @@ def words_of(names) -> tuple[str, ...]:
     if not any(_is_synset(name) for name in names):
         return tuple(names)
     words = {synset: text for synset, _, text in _table()}
-    return tuple(words.get(name, name) for name in names)
+    return tuple(words[name] if name in words else name for name in names)
 
 
 def _is_synset(name):
