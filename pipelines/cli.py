@@ -225,8 +225,13 @@ def strategy(values):
     )
 
 
-def define_model(values, kinds="Workdir, .npz or .keras file"):
-    """Adds `--model` and `--weights`, for commands that read a model; `kinds` names the formats."""
+def define_model(values, kinds="Workdir, .npz or .keras file, name of published weights"):
+    """Adds `--model`, `--weights` and `--labels`, for commands that read a model.
+
+    Args:
+        values: the flags.
+        kinds: what `--model` can be, for `--help`.
+    """
     flags.DEFINE_string(
         "model",
         None,
@@ -234,6 +239,13 @@ def define_model(values, kinds="Workdir, .npz or .keras file"):
         flag_values=values,
     )
     define_weights(values)
+    flags.DEFINE_string(
+        "labels",
+        None,
+        "File with the names of the classes in the order of the model's outputs, one per line or "
+        "as a JSON list; by default the names that the model stores.",
+        flag_values=values,
+    )
 
 
 def define_weights(values, default="final"):

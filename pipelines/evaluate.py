@@ -39,7 +39,7 @@ def main(values, arguments):
     from pipelines.evaluation.evaluate import evaluate
     from pipelines.runs import model_source
 
-    source = model_source.find(*cli.model_path_and_weights(values))
+    source = model_source.find(*cli.model_path_and_weights(values), values.labels)
     fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
     cli.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
     experiment = cli.experiment(values, run=source.workdir)

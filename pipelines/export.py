@@ -56,7 +56,7 @@ def main(values, arguments):
     from pipelines.runs import model_source
     from pipelines.serving import saved_model
 
-    source = model_source.find(*cli.model_path_and_weights(values))
+    source = model_source.find(*cli.model_path_and_weights(values), values.labels)
     forms = EXPORT_FORMS if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)

@@ -19,7 +19,8 @@ SHARED_FLAGS = ("workdir",)
 
 
 def define(values):
-    cli.define_model(values, "Workdir, .npz or .keras file, or SavedModel of pipelines.export")
+    kinds = "Workdir, .npz or .keras file, name of published weights, or exported SavedModel"
+    cli.define_model(values, kinds)
     flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
     cli.define_json(values, "Print one JSON object per image.")
 
@@ -28,7 +29,7 @@ def main(values, arguments):
     from pipelines.serving import prediction
 
     path, weights = cli.model_path_and_weights(values)
-    for result in prediction.predict(path, arguments, values.top, weights):
+    for result in prediction.predict(path, arguments, values.top, weights, values.labels):
         print(json.dumps(result) if values.json else _block(result))
 
 

@@ -40,6 +40,7 @@ FLOORS = {
     ),
     "vit_tf": (
         "families",
+        "pretrained",
         "analysis",
         "checkpoints",
         "models",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vit_tf.create import create_model, list_models
     from vit_tf.features import feature_model
     from vit_tf.preprocessing import Preprocessing
+    from vit_tf.pretrained.records import list_weights
     from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "feature_model",
     "layers",
     "list_models",
+    "list_weights",
     "load_npz",
     "load_safetensors",
     "models",
@@ -50,6 +52,7 @@ _MODULES = {
     "create_model": "vit_tf.create",
     "feature_model": "vit_tf.features",
     "list_models": "vit_tf.create",
+    "list_weights": "vit_tf.pretrained.records",
     "load_npz": "vit_tf.weights",
     "load_safetensors": "vit_tf.weights",
     "save_npz": "vit_tf.weights",

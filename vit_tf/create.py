@@ -10,19 +10,27 @@ from vit_tf.config.dtypes import check_dtype
 from vit_tf.config.size_notes import one_patch
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.families import family_of
+from vit_tf.pretrained.records import sizes
 
 if TYPE_CHECKING:
     import keras
 
 
-def create_model(name, *, dtype=None, **fields) -> keras.Model:
-    """Builds a model with fresh weights.
+def create_model(name, *, weights=None, dtype=None, **fields) -> keras.Model:
+    """Builds a model, with fresh or with trained weights.
 
     Args:
         name: a name of `list_models`, such as "ViT-B/16" (or "ViT-B_16"), or a `ViTConfig`,
             `ResNetConfig` or `AxialResNetConfig`.
+        weights: None for fresh weights; a `.npz` or `.safetensors` file or a folder of
+            safetensors; a name of `list_weights`, which is downloaded once (docs/training.md); or a
+            collection such as "augreg", if one of its files fits the model. Fields that are not
+            given, `num_classes` and `image_size` among them, are then those of the file. Positions
+            are resized to a given `image_size`; for other `num_classes` the head, and the layer
+            before it that `representation_size` describes, get fresh initial values.
         dtype: Keras dtype policy, such as "mixed_bfloat16"; None is the global policy.
-        **fields: new values of fields of the configuration; None keeps the variant's value.
+        **fields: new values of fields of the configuration; None keeps the value of the variant or
+            of the file.
 
     Returns:
         A built `keras.Model`: a `VisionTransformer`, a `ResNet` for the names "BiT-..." and those
@@ -32,7 +40,9 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
         UserWarning: if an image is a single patch.
 
     Raises:
-        ValueError: for an unknown name, field or dtype policy, or values that do not fit together.
+        ValueError: for an unknown name, field or dtype policy, or values that do not fit together;
+            if no weights or several have this name, or they do not fit the model.
+        vit_tf.pretrained.download.DownloadError: if weights cannot be downloaded.
 
     Example:
         >>> model = create_model("ViT-Ti/16", num_classes=10, image_size=(64, 48))
@@ -41,10 +51,38 @@ def create_model(name, *, dtype=None, **fields) -> keras.Model:
     """
     check_dtype(dtype)
     config = name if isinstance(name, ModelConfig) else get_variant(name)
-    config = config.replace(**{key: value for key, value in fields.items() if value is not None})
+    given = {key: value for key, value in fields.items() if value is not None}
+    if weights is None:
+        return _build(config.replace(**given), dtype)
+
+    from vit_tf.weights import find_weights, load_checkpoint, open_checkpoint  # imports TensorFlow
+
+    with open_checkpoint(find_weights(weights, config.replace(**given))) as checkpoint:
+        if config is not name:
+            _check_sizes(name, config.replace(**given), checkpoint)
+            config = checkpoint.config
+        model = _build(config.replace(**given), dtype)
+        load_checkpoint(model, checkpoint, head="auto")
+    return model
+
+
+def _build(config, dtype):
     if note := one_patch(config):
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)
     return family_of(config).model(config, dtype=dtype)
+
+
+def _check_sizes(name, config, checkpoint):
+    """Raises if a file holds another model than the one that was asked for."""
+    wanted, found = sizes(config), sizes(checkpoint.config)
+    for field in wanted | found:
+        if wanted.get(field) != found.get(field):
+            named = [other for other in VARIANTS if sizes(VARIANTS[other]) == found]
+            hint = f" Create a {named[0]}." if named else ""
+            raise ValueError(
+                f"{checkpoint.path} holds another model than {name}: {field} is "
+                f"{found.get(field)} in the file and {wanted.get(field)} in the model.{hint}"
+            )
 
 
 def list_models() -> list[str]:

@@ -4,6 +4,7 @@ A file is checked completely before the first variable changes, and is written c
 all. These functions find the family of a model and pass it to `vit_tf/checkpoints` as an argument.
 """
 
+import dataclasses
 import os
 from typing import Any
 
@@ -17,8 +18,48 @@ from vit_tf.checkpoints.published.entries import Entry, ModelWeights
 from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
+from vit_tf.config import ModelConfig
 from vit_tf.families import FAMILIES, config_from_dict, family_of, layout_module
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.pretrained.cache import fetch
+from vit_tf.pretrained.class_names import class_names
+from vit_tf.pretrained.records import find_record
+
+
+def find_weights(weights, config: ModelConfig | None = None) -> str:
+    """The path of weights; published weights are downloaded if they are not in the cache.
+
+    A sidecar is written beside a downloaded file, with its configuration, its preprocessing and the
+    names of its classes.
+
+    Args:
+        weights: a path, or a name of `vit_tf.list_weights`; an existing path comes first. With
+            `config` also a collection, if one file of it fits.
+        config: configuration of the model that is wanted.
+
+    Raises:
+        ValueError: if there is no such file and no such name, or several files fit.
+        vit_tf.pretrained.download.DownloadError: if the file cannot be downloaded, is damaged, or
+            differs from the one that was first used.
+    """
+    if os.path.exists(weights):
+        return os.fspath(weights)
+    record = find_record(os.fspath(weights), config)
+
+    def describe(file, path):
+        with open_checkpoint(file) as checkpoint:
+            config = checkpoint.config
+        if config.grid is None:  # No array of a ResNet shows the size of its images.
+            config = config.replace(image_size=record.image_size)
+        named = config.num_classes == record.num_classes
+        preprocessing = dataclasses.replace(
+            record.preprocessing,
+            image_size=config.image_size,
+            labels=class_names(record.num_classes) if named else (),
+        )
+        write_sidecar(path, preprocessing, config, config.grid)
+
+    return fetch(record, describe)
 
 
 def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:

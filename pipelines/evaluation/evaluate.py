@@ -8,6 +8,7 @@ from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import model_source
 from pipelines.tasks import losses
+from vit_tf.pretrained.class_names import words_of
 
 
 def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None) -> dict:
@@ -36,7 +37,8 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     classes = model.config.num_classes
-    if classes != examples.num_classes or preprocessing.labels not in ((), examples.labels):
+    same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
+    if classes != examples.num_classes or preprocessing.labels not in same:
         raise UserError(
             f"{source.name} was trained for {classes} classes "
             f"({_first_labels(preprocessing.labels)}), {examples.name} has {examples.num_classes} "

@@ -6,11 +6,15 @@ import os
 import keras
 
 import vit_tf
+from pipelines.data.label_file import check_count, read_label_file
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints, keras_archive, manifest, size_checks
 from pipelines.runs.workdir import Workdir
 from vit_tf.checkpoints.sidecar import read_sidecar
-from vit_tf.weights import load_checkpoint, model_weights, open_checkpoint
+from vit_tf.pretrained.class_names import class_names
+from vit_tf.pretrained.download import DownloadError
+from vit_tf.pretrained.records import find_file_record
+from vit_tf.weights import find_weights, load_checkpoint, model_weights, open_checkpoint
 
 # The name of the small digits model inside the package.
 SHIPPED = "shipped"
@@ -23,12 +27,13 @@ class ModelSource:
     """A model on disk that was found, but not read yet.
 
     Attributes:
-        name: name for messages: the path that the user gave, and the step of a checkpoint.
+        name: name for messages: the path or name that the user gave, and the step of a checkpoint.
         kind: "npz", "keras", "safetensors", "checkpoint" (of TensorFlow, in a workdir), or
             "saved_model", which `find` does not return and `open_model` does not read.
         path: file or folder to read; for a checkpoint, the prefix of its files.
         workdir: the run that wrote the model, or None.
         ema: for a checkpoint: whether to read the moving average instead of the weights.
+        labels: class names that replace the stored ones; () keeps those.
     """
 
     name: str
@@ -36,31 +41,37 @@ class ModelSource:
     path: str
     workdir: Workdir | None = None
     ema: bool = False
+    labels: tuple[str, ...] = ()
 
 
-def find(path, weights="final") -> ModelSource:
-    """Looks up a model without reading it.
+def find(path, weights="final", label_file=None) -> ModelSource:
+    """Looks up a model without reading it; downloads published weights.
 
     Args:
         path: a workdir, a `.npz`, `.keras` or `.safetensors` file, a folder with
-            `model.safetensors`, or `SHIPPED`.
+            `model.safetensors`, a name of `vit_tf.list_weights`, or `SHIPPED`.
         weights: for a workdir: "final", the newest weights; "ema", their moving average, from
             `ema.npz` or, before the run has ended, from the newest checkpoint; "best", the
             checkpoint with the highest score (train.keep_best): its moving average if the run keeps
             one, else its weights.
+        label_file: file with class names that replace the stored ones, see `read_label_file`.
 
     Raises:
-        UserError: if the path does not exist or is not a model, or `weights` is not "final" and the
-            path is not a workdir.
+        UserError: if the path does not exist or is not a model, `weights` is not "final" and the
+            path is not a workdir, published weights cannot be had, or the labels cannot be read.
     """
-    path = os.fspath(path)
+    labels = () if label_file is None else read_label_file(label_file)
+    return dataclasses.replace(_find(os.fspath(path), weights), labels=labels)
+
+
+def _find(path, weights):
     if weights != "final":
         run = _find_run(path, weights)
         return {"ema": _find_ema, "best": _find_best}[weights](run)
     if path == SHIPPED:
         return ModelSource(path, "npz", _SHIPPED_PATH)
     if not os.path.exists(path):
-        raise UserError(f"There is no model at {path}.")
+        return ModelSource(path, "npz", _download(path))
     if _is_safetensors_folder(path):
         return ModelSource(path, "safetensors", path)
     return _find_final(Workdir(path)) if os.path.isdir(path) else _find_file(path)
@@ -115,7 +126,7 @@ def open_model(
     """Builds the model of a source, with its weights and preprocessing.
 
     If a file stores no preprocessing, the preprocessing of the reference code (direct resize) is
-    used, without labels.
+    used. It has labels if the file has the name and the number of classes of published weights.
 
     Args:
         source: from `find`.
@@ -125,16 +136,22 @@ def open_model(
         assumed: fields of `vit_tf.Preprocessing` by name, for a file without preprocessing.
 
     Raises:
-        UserError: if the source is damaged or does not hold a model of `vit_tf`.
+        UserError: if the source is damaged or does not hold a model of `vit_tf`, or the number of
+            its labels is wrong.
     """
     try:
         if source.kind == "checkpoint":
-            return _open_checkpoint(source, dtype)
-        if source.kind == "keras":
-            return _open_keras(source, dtype, assumed)
-        return _open_arrays(source, dtype, log, assumed)
+            model, preprocessing = _open_checkpoint(source, dtype)
+        elif source.kind == "keras":
+            model, preprocessing = _open_keras(source, dtype, assumed)
+        else:
+            model, preprocessing = _open_arrays(source, dtype, log, assumed)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
+    if source.labels:
+        check_count(source.labels, model.config.num_classes)
+        preprocessing = dataclasses.replace(preprocessing, labels=source.labels)
+    return model, preprocessing
 
 
 def load(model, source, head="reset"):
@@ -158,6 +175,14 @@ def load(model, source, head="reset"):
         raise UserError(str(error)) from None
 
 
+def _download(name):
+    """The path of published weights in the cache."""
+    try:
+        return find_weights(name)
+    except (DownloadError, ValueError) as error:
+        raise UserError(str(error)) from None
+
+
 def _is_safetensors_folder(path):
     return any(os.path.isfile(os.path.join(path, name)) for name in _SAFETENSORS)
 
@@ -176,7 +201,11 @@ def _find_file(path):
 
 
 def _find_run(path, weights):
-    if path == SHIPPED or (os.path.exists(path) and not is_run(path)):
+    if (
+        path == SHIPPED
+        or path in vit_tf.list_weights()
+        or (os.path.exists(path) and not is_run(path))
+    ):
         raise UserError(
             f"--weights={weights} needs a workdir, but {path} is not a workdir: it has one set of "
             "weights. Leave the flag out, or name a workdir."
@@ -241,7 +270,7 @@ def _open_arrays(source, dtype, log, assumed):
     with open_checkpoint(source.path) as file:
         config = file.config
         _check_sizes(config, source)
-        preprocessing = file.preprocessing or _assume(config, assumed)
+        preprocessing = file.preprocessing or _assume(config, assumed, source.path)
         model = vit_tf.create_model(config, dtype=dtype or _trained_dtype(source))
         load_checkpoint(model, file, head="keep")
         for note in file.notes if log else ():
@@ -265,8 +294,10 @@ def _trained_dtype(source):
     return dtype
 
 
-def _assume(config, fields):
-    return vit_tf.Preprocessing(image_size=config.image_size, **(fields or {}))
+def _assume(config, fields, path=""):
+    published = find_file_record(path, config.num_classes)
+    labels = class_names(config.num_classes) if published else ()
+    return vit_tf.Preprocessing(image_size=config.image_size, labels=labels, **(fields or {}))
 
 
 def _open_keras(source, dtype, assumed):

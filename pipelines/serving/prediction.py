@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import custom_ops
 from pipelines.config.names import EXPORT_FORMS
+from pipelines.data.label_file import check_count, read_label_file
 from pipelines.errors import UserError
 from pipelines.runs import model_source
 from pipelines.runs.model_source import ModelSource
@@ -27,16 +28,17 @@ _OUTPUTS = {"probabilities", "valid"}
 _UNKNOWN_OP = "Op type not registered 'Vit"
 
 
-def predict(model_path, paths, top, weights="final"):
+def predict(model_path, paths, top, weights="final", label_file=None):
     """Classifies images and yields a result for each, in order.
 
     All paths are checked and all images are decoded before the model is read.
 
     Args:
-        model_path: workdir, `.npz`, `.keras`, SavedModel or its parent directory, or "shipped".
+        model_path: SavedModel or its parent directory, or what `model_source.find` takes.
         paths: image files and folders, see `find_images`; empty for a few examples.
         top: classes in a result, the most probable first.
         weights: which weights of a workdir, see `model_source.find`.
+        label_file: file with class names that replace the stored ones, or None.
 
     Yields:
         `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`.
@@ -45,7 +47,7 @@ def predict(model_path, paths, top, weights="final"):
         UserError: if a path is missing, an image is unreadable, or the model is not a `vit_tf` one.
     """
     files = find_images(paths)
-    source = find_model(model_path, weights)
+    source = find_model(model_path, weights, label_file)
     if files:
         images, count = ((path, _read(path)) for path in files), len(files)
         for path in files:
@@ -92,8 +94,8 @@ def find_images(paths) -> list[str]:
     return found
 
 
-def find_model(path, weights="final") -> ModelSource:
-    """Finds a model without reading it.
+def find_model(path, weights="final", label_file=None) -> ModelSource:
+    """Finds a model without reading it; for the arguments see `model_source.find`.
 
     Returns:
         A source of the kind "saved_model", or what `model_source.find` returns.
@@ -104,8 +106,10 @@ def find_model(path, weights="final") -> ModelSource:
     if weights == "final" and not os.path.exists(os.path.join(path, "config.json")):
         for directory in (path, *(os.path.join(path, form) for form in EXPORT_FORMS)):
             if saved_model.is_saved_model(directory):
-                return ModelSource(os.fspath(path), "saved_model", os.fspath(directory))
-    return model_source.find(path, weights)
+                labels = () if label_file is None else read_label_file(label_file)
+                name, found = os.fspath(path), os.fspath(directory)
+                return ModelSource(name, "saved_model", found, labels=labels)
+    return model_source.find(path, weights, label_file)
 
 
 def load_classifier(source):
@@ -119,7 +123,10 @@ def load_classifier(source):
         UserError: if it is damaged, not a `vit_tf` model, or a model without classes.
     """
     if source.kind == "saved_model":
-        return _load_saved_model(source.path)
+        classify, labels = _load_saved_model(source.path)
+        if source.labels:
+            check_count(source.labels, len(labels))
+        return classify, list(source.labels) or labels
     model, preprocessing = model_source.open_model(source)
     if model.head is None:
         raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")

@@ -13,7 +13,7 @@ LIGHT = {
     "package": "import vit_tf; vit_tf.ViTConfig, vit_tf.ResNetConfig, vit_tf.StemConfig",
     "configurations": "import vit_tf.config, vit_tf.config.variants",
     "families": "import vit_tf.families",
-    "names": "import vit_tf; assert 'ViT-B/16' in vit_tf.list_models()",
+    "names": "import vit_tf; assert 'ViT-B/16' in vit_tf.list_models() and vit_tf.list_weights()",
     "costs": (
         "import vit_tf; from vit_tf.config.variants import VARIANTS\n"
         "assert all(vit_tf.cost.macs(config) for config in VARIANTS.values())"
@@ -79,6 +79,6 @@ def test_public_names_are_the_documented_ones():
     """A public name cannot be renamed silently, so adding or removing one must change this test."""
     modules = {"analysis", "config", "cost", "layers", "models", "weights"}
     functions = {"create_model", "list_models", "load_npz", "save_npz"}
-    functions |= {"load_safetensors", "save_safetensors", "feature_model"}
+    functions |= {"load_safetensors", "save_safetensors", "feature_model", "list_weights"}
     classes = {"AxialResNetConfig", "Preprocessing", "ResNetConfig", "StemConfig", "ViTConfig"}
     assert set(vit_tf.__all__) == modules | functions | classes

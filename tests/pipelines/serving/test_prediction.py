@@ -110,6 +110,18 @@ def test_text(models, folder, predict):
             assert lines[first + rank].split() == [str(rank + 1), label, f"{probability:.3%}"]
 
 
+@pytest.mark.parametrize("names", [["a", "b", "c", "d", "e"], ["a", "b"]])
+def test_a_file_names_the_classes(models, folder, predict, tmp_path, names):
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    flags = ("--model", models[2]["saved_model"], "--labels=names.txt", "--json")
+    code, out, err = predict(*flags, folder[0] / "a.png")
+    if len(names) < 5:
+        assert code == 2 and "--labels has 2 names, the model has 5 classes" in err
+    else:
+        top = json.loads(out)["top"]
+        assert all(entry["label"] == names[entry["index"]] for entry in top)
+
+
 def test_more_classes_wanted_than_there_are(models, folder, predict):
     root, _ = folder
     _, out, _ = predict("--model", models[2]["npz"], "--json", "--top=99", root / "a.png")

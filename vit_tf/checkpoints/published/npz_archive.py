@@ -16,6 +16,15 @@ _MOST_RATIO = 1032
 # The methods that NumPy writes. Other methods raise other errors, and decompressing them can take
 # much memory.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What damaged members raise.
+_READ_ERRORS = (
+    ValueError,
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+    zlib.error,
+)
 
 
 class NpzArchive:
@@ -65,6 +74,22 @@ class NpzArchive:
         """Raises the errors that `read` would raise, without keeping the array."""
         self._consume(name, _drain)
 
+    def check_all(self):
+        """Reads the whole archive once, and keeps nothing.
+
+        Raises:
+            ValueError: if a checksum is wrong, or an array holds objects (pickle).
+        """
+        for name, dtype in self.dtypes.items():
+            if dtype.hasobject:
+                raise self._damaged(f"{name} holds pickled objects, which are never read")
+        try:
+            damaged = self._zip.testzip()
+        except _READ_ERRORS as error:
+            raise self._damaged(error) from None
+        if damaged is not None:
+            raise self._damaged(f"the checksum of {damaged} is wrong")
+
     def read(self, name) -> np.ndarray:
         """The array `name` as float32.
 
@@ -84,14 +109,7 @@ class NpzArchive:
         try:
             with self._zip.open(name + ".npy") as stream:
                 return use(stream)
-        except (
-            ValueError,
-            OSError,
-            EOFError,
-            zipfile.BadZipFile,
-            NotImplementedError,
-            zlib.error,
-        ) as error:
+        except _READ_ERRORS as error:
             raise self._damaged(f"{name}: {error}") from None
 
     def _read_header(self, member, name):

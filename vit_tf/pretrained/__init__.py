@@ -1,0 +1,1 @@
+"""Published weights: which files exist, how they are downloaded, and the names of their classes."""
