@@ -117,13 +117,14 @@ class Experiment:
         return from_json(cls, values | {"model": model}, "")
 
 
-def override(experiment: Experiment, assignments: list[str]) -> Experiment:
+def override(experiment: Experiment, assignments: list[str], flag="--set") -> Experiment:
     """Applies `path.to.field=value` assignments together, so that their order does not matter.
 
     The type of the field decides how a value is read: `none` for an optional field, `224` or
     `224,160` for sizes. If `model.name` changes, the sizes are those of the new model, not those
     that the recipe set, except `model.image_size`; fields that the new model does not have are
-    dropped. If `data.name` changes, the splits are chosen again for the new data set.
+    dropped. If `data.name` changes, the splits are chosen again for the new data set. Messages name
+    `flag` as the origin of the assignments.
 
     Raises:
         UserError: for an unknown path (the message has similar names), an unreadable value, a value
@@ -138,13 +139,13 @@ def override(experiment: Experiment, assignments: list[str]) -> Experiment:
         values["data"] = _with_own_splits(values["data"])
     name = values["model"]["name"]
     known = config_paths(name)
-    refuse_old_names([path for path, _ in pairs], known, "--set")
+    refuse_old_names([path for path, _ in pairs], known, flag)
     for path, text in pairs:
         if path not in known and path.startswith("model."):
             raise unknown_field(path.removeprefix("model."), name)
         if path not in known:
             hint = path_hint(path, known)
-            raise UserError(f"Unknown config path {path!r} in --set {path}={text}.{hint}")
+            raise UserError(f"Unknown config path {path!r} in {flag} {path}={text}.{hint}")
         *sections, field = path.split(".")
         section = values
         for key in sections:

@@ -19,7 +19,7 @@ from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
-from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.errors import Interrupted, NonFiniteError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
@@ -57,7 +57,7 @@ def train(experiment, workdir, strategy, extend=False) -> dict:
 
     Raises:
         UserError: for wrong input, and if another process trains in `workdir`.
-        RunError: if a loss or gradient is not finite and `train.non_finite` ends the run.
+        NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
     """
     if experiment.train.deterministic:
@@ -394,7 +394,7 @@ class TrainingLoop:
 def _check_finite(what, value, step):
     """Ends the run before it saves a non-finite value."""
     if not math.isfinite(value):
-        raise RunError(
+        raise NonFiniteError(
             f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
             "schedule.warmup_steps. The checkpoints in the workdir are older than this step."
         )
