@@ -96,8 +96,9 @@ class Optimizer:
         clip_norm: gradients with a larger global norm, after the sum over replicas, are scaled down
             to this norm; none turns clipping off.
         freeze: patterns of layers and variables that keep their values, such as
-            patch_embedding,block_0,*/bias; `*` stands for any characters. Frozen variables have no
-            gradient, weight decay or optimizer state.
+            patch_embedding,block_0,*/bias; `*` stands for any characters, `?` for one, `[ab]` for a
+            or b and `[!ab]` for any other. Frozen variables have no gradient, weight decay or
+            optimizer state.
     """
 
     name: str = "adamw"
