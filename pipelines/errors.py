@@ -23,6 +23,10 @@ class RunError(RuntimeError):
     """The run failed for a reason outside the user's input: exit code 1."""
 
 
+class NonFiniteError(RunError):
+    """A loss, gradient or weight is not finite, and the run does not go on without it."""
+
+
 class Interrupted(Exception):
     """A signal stopped the run after saving; the same command resumes it: exit code 75."""
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "pipelines.predict",
     "pipelines.export",
     "pipelines.demo",
+    "pipelines.sweep",
     "pipelines.batch",
     "pipelines.make_tfrecords",
     "pipelines.convert",

@@ -114,7 +114,7 @@ class Experiment:
         return from_json(cls, values | {"model": model}, "")
 
 
-def override(experiment: Experiment, assignments: list[str], log=None) -> Experiment:
+def override(experiment: Experiment, assignments: list[str], log=None, flag="--set") -> Experiment:
     """Applies `path.to.field=value` assignments together, so that their order does not matter.
 
     The type of the field decides how a value is read: `none` for an optional field, `224` or
@@ -127,6 +127,7 @@ def override(experiment: Experiment, assignments: list[str], log=None) -> Experi
         experiment: the recipe.
         assignments: `path=value` each.
         log: called with a sentence if the warm-up is scaled; None says nothing.
+        flag: where the assignments come from, for messages.
 
     Raises:
         UserError: for an unknown path (the message has similar names), an unreadable value, a value
@@ -141,13 +142,13 @@ def override(experiment: Experiment, assignments: list[str], log=None) -> Experi
         values["data"] = _with_own_splits(values["data"])
     name = values["model"]["name"]
     known = config_paths(name)
-    refuse_old_names([path for path, _ in pairs], known, "--set")
+    refuse_old_names([path for path, _ in pairs], known, flag)
     for path, text in pairs:
         if path not in known and path.startswith("model."):
             raise unknown_field(path.removeprefix("model."), name)
         if path not in known:
             hint = path_hint(path, known)
-            raise UserError(f"Unknown config path {path!r} in --set {path}={text}.{hint}")
+            raise UserError(f"Unknown config path {path!r} in {flag} {path}={text}.{hint}")
         *sections, field = path.split(".")
         section = values
         for key in sections:

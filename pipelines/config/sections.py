@@ -100,8 +100,9 @@ class Optimizer:
         clip_norm: gradients with a larger global norm, after the sum over replicas, are scaled down
             to this norm; none turns clipping off.
         freeze: patterns of layers and variables that keep their values, such as
-            patch_embedding,block_0,*/bias; `*` stands for any characters. Frozen variables have no
-            gradient, weight decay or optimizer state.
+            patch_embedding,block_0,*/bias; `*` stands for any characters, `?` for one, `[ab]` for a
+            or b and `[!ab]` for any other. Frozen variables have no gradient, weight decay or
+            optimizer state.
         train_only: the opposite of `freeze`: patterns of the only layers and variables that are
             trained. `head` is a linear probe. Use one of the two.
         layer_decay: factor of the rate from each layer to the one before it, above 0 to 1; 1 gives

@@ -32,6 +32,7 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
         UserError: if data set and model have different classes, the model is unpooled, or it gives
             softmax probabilities and the data set is multi-label.
     """
+    losses.check_loss(examples, model_source.probabilities(source, assumed))
     with strategy.scope():
         model, preprocessing = model_source.open_model(source, assumed=assumed)
     if not model.config.pooled:
@@ -45,7 +46,6 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
             f"({_first_labels(examples.labels)}). Choose the data set with --set data.name=..., or "
             "fine-tune the model on this one."
         )
-    losses.check_loss(examples, preprocessing.probabilities)
     # Only the result goes to stdout.
     log = functools.partial(print, file=sys.stderr, flush=True)
     left_out = BadImages(None, log) if bad_images == "skip" else None

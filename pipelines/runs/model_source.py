@@ -120,6 +120,30 @@ def read_config(source) -> tuple[vit_tf.config.ModelConfig, str | None]:
         raise UserError(str(error)) from None
 
 
+def probabilities(source, assumed=None) -> str:
+    """How the logits of a source become probabilities, "softmax" or "sigmoid"; opens no model.
+
+    Args:
+        source, assumed: as for `open_model`.
+
+    Raises:
+        UserError: if the source is damaged.
+    """
+    if source.kind == "checkpoint":
+        return source.workdir.read_experiment().train.loss
+    try:
+        if source.kind == "safetensors":
+            with open_checkpoint(source.path) as file:
+                preprocessing = file.preprocessing
+        else:
+            preprocessing = read_sidecar(source.path).preprocessing
+    except (TypeError, ValueError) as error:
+        raise UserError(str(error)) from None
+    if preprocessing is None:
+        return (assumed or {}).get("probabilities", vit_tf.Preprocessing.probabilities)
+    return preprocessing.probabilities
+
+
 def open_model(
     source, dtype=None, log=None, assumed=None
 ) -> tuple[keras.Model, vit_tf.Preprocessing]:

@@ -8,6 +8,27 @@ import threading
 from pipelines.errors import Interrupted
 
 
+@contextlib.contextmanager
+def interruptible():
+    """A block that Ctrl-C and SIGTERM end at once, with `Interrupted`: it has nothing to save.
+
+    Training inside the block handles both signals by itself and saves first; see `Signals`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "Interrupted before there was anything new to save. Start the same command again to "
+            "go on."
+        ) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 class Signals:
     """Records Ctrl-C and SIGTERM, so that a run can check for them between two steps.
 

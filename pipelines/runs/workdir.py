@@ -28,6 +28,17 @@ _MAY_CHANGE = (
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
 
+def lasting_differences(before: Experiment, now: Experiment, also=()) -> list[str]:
+    """A line `path: old -> new` for each changed setting that must stay from start to start.
+
+    Args:
+        before, now: the experiments.
+        also: paths of further settings that may change.
+    """
+    changed = differences(before.to_dict(), now.to_dict())
+    return [line for line in changed if line.split(":")[0] not in (*_MAY_CHANGE, *also)]
+
+
 class Workdir:
     """Paths of a run, and the files in it that are not TensorFlow's.
 
@@ -98,9 +109,7 @@ class Workdir:
         """Compares `experiment` with `config.json`; returns the `train.steps` of `config.json`."""
         before, steps = self.read_experiment(), experiment.train.steps
         newest = max([0, *checkpoints.steps(self.checkpoints)])
-        may_change = (*_MAY_CHANGE, "train.steps") if extend else _MAY_CHANGE
-        changed = differences(before.to_dict(), experiment.to_dict())
-        changed = [line for line in changed if line.split(":")[0] not in may_change]
+        changed = lasting_differences(before, experiment, ["train.steps"] if extend else ())
         if changed:
             only_steps = [line.split(":")[0] for line in changed] == ["train.steps"]
             hint = (

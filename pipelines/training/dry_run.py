@@ -91,10 +91,11 @@ def _costs(experiment, config, replicas):
         f"size: {cost.parameters(config):,} parameters in {cost.arrays(config)} arrays, "
         f"{cost.weight_bytes(config) / 1e6:,.1f} MB"
     )
-    step = 6 * macs * train.batch_size
-    whole = f", {_metric(step * train.steps, 'FLOPs')} for all {train.steps:,} steps"
+    flops = training_flops(config, train)
+    whole = f", {with_prefix(flops, 'FLOPs')} for all {train.steps:,} steps"
     yield (
-        f"cost: {_metric(macs, 'MACs')} per image forward, {_metric(step, 'FLOPs')} per step"
+        f"cost: {with_prefix(macs, 'MACs')} per image forward, "
+        f"{with_prefix(flops // train.steps, 'FLOPs')} per step"
         + (whole if train.epochs is None else "; the number of steps comes from the data")
     )
     yield (
@@ -117,7 +118,17 @@ def _readable(values):
     return re.sub(r"\[\n[^\[\]]*\]", lambda found: json.dumps(json.loads(found[0])), text)
 
 
-def _metric(number, unit):
+def training_flops(config, train) -> int:
+    """FLOPs of all steps: 2 per MAC, forward and twice as many backward.
+
+    Args:
+        config: configuration of the model.
+        train: section `train` of the experiment.
+    """
+    return 6 * cost.macs(config) * train.batch_size * train.steps
+
+
+def with_prefix(number, unit) -> str:
     """A count with three digits and a prefix, such as "17.6 GMACs"."""
     power = min(max(len(str(number)) - 1, 0) // 3, len(_PREFIXES) - 1)
     return f"{number / 1000**power:,.3g} {_PREFIXES[power]}{unit}"

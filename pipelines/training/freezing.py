@@ -14,7 +14,8 @@ def freeze(model, patterns, resets_head=False, only=()) -> list[str]:
         model: a built Keras model.
         patterns: each matches the path of a variable below the model, such as
             "block_0/mlp/dense_0/kernel", or of a layer, and then all variables in the layer. `*`
-            stands for any characters, also for `/`.
+            stands for any characters, also for `/`, `?` for one character, `[ab]` for a or b, and
+            `[!ab]` for any other character.
         resets_head: whether training begins with a head of zeros, which must then learn.
         only: instead of `patterns`: patterns of the only variables that are not frozen.
 

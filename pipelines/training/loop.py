@@ -57,7 +57,7 @@ def train(
 
     Raises:
         UserError: for wrong input, and if another process trains in `workdir`.
-        RunError: if a loss or gradient is not finite and `train.non_finite` ends the run.
+        NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
     """
     if origin:

@@ -10,7 +10,7 @@ import time
 
 import tensorflow as tf
 
-from pipelines.errors import RunError
+from pipelines.errors import NonFiniteError, RunError
 from pipelines.runs import checkpoints
 from pipelines.runs.progress import say
 from pipelines.training.find_non_finite import Finding, find_non_finite, find_non_finite_weight
@@ -48,7 +48,8 @@ class NonFinitePolicy:
             Steps done now: `reached + 1` after a skip, at most `reached` after a rewind.
 
         Raises:
-            RunError: if the run must stop, or has skipped or rewound too often.
+            NonFiniteError: if the run must stop, or has skipped or rewound too often.
+            RunError: if the finding cannot be written.
         """
         halted = bool(self._trainer.halted.numpy())
         step = reached if halted else reached - 1
@@ -68,7 +69,7 @@ class NonFinitePolicy:
             reason = checkpoints.failure_reason(error)
             raise RunError(f"{sentence} Cannot write {self._run.non_finite}: {reason}.") from None
         if objection:
-            raise RunError(
+            raise NonFiniteError(
                 f"{sentence} {objection} Ids of the images are in {self._run.non_finite}. The "
                 "checkpoints in the workdir are older than this step."
             )

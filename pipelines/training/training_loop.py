@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS
-from pipelines.errors import Interrupted, RunError
+from pipelines.errors import Interrupted, NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.reports.profiler import Profiler
 from pipelines.runs.checkpoints import CheckpointStore
@@ -170,7 +170,7 @@ class TrainingLoop:
 def _check_finite(what, value, step):
     """Ends the run before it saves a non-finite value."""
     if not math.isfinite(value):
-        raise RunError(
+        raise NonFiniteError(
             f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
             "schedule.warmup_steps. The checkpoints in the workdir are older than this step."
         )

@@ -108,6 +108,14 @@ class ModelConfig(Config):
         return 0
 
     @property
+    def mutual_places(self) -> int:
+        """Tokens, or pixels of a feature map, that all attend to one another; 0 if none do.
+
+        The time of this attention grows with the square of the number.
+        """
+        return 0
+
+    @property
     def uses_batch_statistics(self) -> bool:
         """Whether images of a batch change each other's outputs in training."""
         return False

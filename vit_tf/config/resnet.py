@@ -196,6 +196,15 @@ class ResNetConfig(_StandardizedStages, ModelConfig):
         """Whether the root is a linear map of patches, instead of a convolution and a maximum."""
         return self.spatial == "full"
 
+    @property
+    def mutual_places(self) -> int:
+        """Pixels of the largest map that all attend to one another; 0 without such a layer."""
+        height, width = self.image_size
+        if self.spatial == "full":
+            return (height // PATCH) * (width // PATCH)
+        # "augmented" begins in the second stage, after three steps that round up.
+        return -(-height // 8) * -(-width // 8) if self.spatial == "augmented" else 0
+
     def spatial_of(self, stage) -> str:
         """The value of `spatial` that holds for a stage; stages are numbered from 0."""
         return "convolution" if self.spatial == "augmented" and stage == 0 else self.spatial

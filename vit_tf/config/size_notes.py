@@ -2,7 +2,8 @@
 
 from vit_tf.config.model_config import ModelConfig
 
-# ViT at 384 pixels has 577 tokens in patches of 16, and 2,305 in patches of 8.
+# ViT at 384 pixels has 577 tokens in patches of 16, and 2,305 in patches of 8. The limit also holds
+# for pixels of a feature map.
 MANY_TOKENS = 2000
 
 
@@ -25,13 +26,16 @@ def one_patch(config: ModelConfig, prefix="") -> str | None:
 
 
 def size_notes(config: ModelConfig, prefix="") -> list[str]:
-    """Notes on pixels beyond the last patch and on thousands of tokens, two sentences each.
+    """Notes on pixels beyond the last patch, and on thousands of tokens or pixels that attend.
 
     Args: see `one_patch`.
     """
+    return [*_unread_pixels(config, prefix), *_many_places(config, prefix)]
+
+
+def _unread_pixels(config, prefix):
     if config.grid is None or config.patch_pixels is None:
-        return []
-    notes = []
+        return
     read = [cells * config.patch_pixels for cells in config.grid]
     rows, columns = (max(side - end, 0) for side, end in zip(config.image_size, read, strict=True))
     if rows or columns:
@@ -41,19 +45,29 @@ def size_notes(config: ModelConfig, prefix="") -> list[str]:
             for count, line, side in lines
             if count
         )
-        notes.append(
+        yield (
             f"The patches leave out {what} ({_sizes(config)}). Set {prefix}image_size to multiples "
             f"of {config.patch_pixels}, or another {prefix}patch_size."
         )
-    tokens = config.grid[0] * config.grid[1] + config.num_prefix_tokens
-    # In axial models, the time grows with the power 1.5 of the number of tokens.
-    if tokens >= MANY_TOKENS and not getattr(config, "axial", False):
-        notes.append(
-            f"{tokens:,} tokens per image ({_sizes(config)}): the time of attention grows with the "
+
+
+def _many_places(config, prefix):
+    places = config.mutual_places
+    if places < MANY_TOKENS:
+        return
+    if config.patch_pixels is None:
+        height, width = config.image_size
+        yield (
+            f"{places:,} pixels of a feature map attend to each other (images of {height} x "
+            f"{width} pixels): time and memory of attention grow with the square of this number. A "
+            f"smaller {prefix}image_size reduces it."
+        )
+    else:
+        yield (
+            f"{places:,} tokens per image ({_sizes(config)}): the time of attention grows with the "
             f"square of this number. A smaller {prefix}image_size or a larger {prefix}patch_size "
             "reduces it."
         )
-    return notes
 
 
 def _sizes(config):

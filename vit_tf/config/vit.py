@@ -167,6 +167,11 @@ class ViTConfig(ModelConfig):
         """Tokens before the patches: 1 with a class token, else 0."""
         return int(self.classifier == "token" and not self.axial)
 
+    @property
+    def mutual_places(self) -> int:
+        """Tokens that all attend to one another; 0 in an axial model."""
+        return 0 if self.axial else self.grid[0] * self.grid[1] + self.num_prefix_tokens
+
     def summary(self) -> str:
         """One line of text that describes the model."""
         stem = f"a stem of {self.stem.units_summary()}, " if self.stem else ""

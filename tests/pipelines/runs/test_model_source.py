@@ -59,6 +59,9 @@ def test_models_open_from_every_source(run, tmp_path, kind):
     assert model_source.has_preprocessing(source) == (kind != "keras")
     opened, preprocessing = model_source.open_model(source)
     assert opened.dtype_policy.name == "mixed_bfloat16"
+    for kinds in (None, {"probabilities": "sigmoid"}):
+        _, prepare = model_source.open_model(source, assumed=kinds)
+        assert model_source.probabilities(source, kinds) == prepare.probabilities
     assert model_source.open_model(source, "float32")[0].dtype_policy.name == "float32"
     images = tf.random.stateless_uniform([2, 12, 12, 3], [1, 2], -1, 1)
     np.testing.assert_array_equal(opened(images), model(images))
@@ -78,6 +81,7 @@ def test_safetensors_without_a_size_load_into_a_grid_that_is_no_square(tmp_path)
     donor = tiny.model(seed=1, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
     model = tiny.model(seed=2, heads=1, image_size=(11, 14), **safetensors_models.TIMM)
     safetensors_models.save(donor, tmp_path, "timm")
+    assert model_source.probabilities(model_source.find(tmp_path)) == "softmax"
     for path in tmp_path.glob("*.json"):
         path.unlink()
     report = model_source.load(model, model_source.find(tmp_path), head="keep")

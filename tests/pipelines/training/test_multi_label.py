@@ -109,6 +109,12 @@ def test_softmax_is_refused_when_the_data_are_opened(command, pictures):
     assert not (pictures / "refused" / "config.json").exists()
 
 
+def test_softmax_is_refused_before_a_model_is_opened(command, monkeypatch):
+    monkeypatch.setattr(model_source, "open_model", lambda *_, **__: pytest.fail("too late"))
+    result = command("evaluate", "--model=shipped", "--set=data.name=list:list.csv")
+    assert_user_error(result, "list.csv has lists of labels per image")
+
+
 def test_dry_run_and_batch(command):
     result = command("pretrain", "--dry_run", *flags("train.loss=sigmoid"))
     assert result.returncode == 0, result.stderr

@@ -72,6 +72,30 @@ def test_a_model_without_patches_has_no_notes():
     assert (one_patch(config), size_notes(config)) == (None, [])
 
 
+@pytest.mark.parametrize(
+    ("spatial", "image_size", "places", "note"),
+    [
+        # The root reads patches of 2 x 2 pixels.
+        ("full", (224, 224), 112 * 112, "12,544 pixels of a feature map attend to each other"),
+        ("full", (65, 96), 32 * 48, None),
+        # The second of two stages has an eighth of the sides, rounded up.
+        ("augmented", (224, 224), 28 * 28, None),
+        ("augmented", (353, 360), 45 * 45, "2,025 pixels of a feature map attend to each other"),
+        ("stand_alone", (800, 800), 0, None),
+        ("convolution", (800, 800), 0, None),
+    ],
+)
+def test_pixels_that_attend_to_each_other(spatial, image_size, places, note):
+    config = vit_tf.ResNetConfig(stage_depths=(1, 1), spatial=spatial, image_size=image_size)
+    assert config.mutual_places == places
+    notes = size_notes(config, "model.")
+    assert len(notes) == (note is not None)
+    if note:
+        height, width = image_size
+        assert notes[0].startswith(f"{note} (images of {height} x {width} pixels)")
+        assert "A smaller model.image_size reduces it." in notes[0]
+
+
 def test_create_model_warns_of_one_patch():
     with pytest.warns(UserWarning, match="single patch .* Set a larger image_size") as caught:
         vit_tf.create_model("ViT-Ti/16", image_size=16, layers=1, num_classes=2)

@@ -1,0 +1,205 @@
+"""What a sweep trains: the trials of its grid, and the part of the training split it holds out."""
+
+import dataclasses
+import itertools
+import re
+import zlib
+from typing import Any
+
+from pipelines.config import Experiment, override
+from pipelines.data.sources.open import open_source
+from pipelines.data.sources.splits import choose_splits
+from pipelines.errors import UserError
+from pipelines.runs import model_source
+from pipelines.runs.progress import say
+from pipelines.studies.sweep_table import value_text
+from pipelines.tasks.losses import check_loss
+from pipelines.training.dry_run import training_flops
+from pipelines.training.loop import check_input
+
+# Trials are compared by the same images and the same seed.
+_SHARED = (
+    "seed",
+    "data.name",
+    "data.data_dir",
+    "data.train_split",
+    "data.eval_split",
+    "train.deterministic",
+)
+# Longer names of folders are cut; file systems allow 255 bytes.
+_LONGEST_NAME = 200
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One combination of the values of a grid.
+
+    Attributes:
+        name: name of its folder, such as "optimizer.learning_rate=0.01,train.steps=500".
+        values: the value of each field of the grid, by path, as in config.json.
+        tuning: trains without the held-out part, and is evaluated on it.
+        whole: trains on the whole training split, and is evaluated on the evaluation split.
+        flops: cost of one of these trainings.
+    """
+
+    name: str
+    values: dict[str, Any]
+    tuning: Experiment
+    whole: Experiment
+    flops: int
+
+    def __str__(self):
+        return ", ".join(f"{path}={value_text(value)}" for path, value in self.values.items())
+
+    def final(self, index) -> Experiment:
+        """The experiment `whole` with the seed number `index`, from 0."""
+        return dataclasses.replace(self.whole, seed=self.whole.seed + index)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A sweep.
+
+    Attributes:
+        base: the experiment whose fields the grid changes; its splits are chosen.
+        hold_out: the fraction of the training split that is held out.
+        seeds: how often the best trial is trained on the whole training split.
+        trials: in the order of the grid; the last field changes fastest.
+    """
+
+    base: Experiment
+    hold_out: float
+    seeds: int
+    trials: tuple[Trial, ...]
+
+
+def make_plan(experiment, grid, hold_out, seeds, replicas) -> Plan:
+    """Builds and checks the experiments of a sweep.
+
+    Args:
+        experiment: the `Experiment` to start from.
+        grid: a text "path=value,value,..." for each field to vary.
+        hold_out: the fraction of the training split that is held out.
+        seeds: how often the best trial is trained on the whole training split.
+        replicas: number of replicas that train.
+
+    Raises:
+        UserError: if a value of the grid, or the data, cannot be used.
+    """
+    if not 0 < hold_out < 1:
+        raise UserError(f"--hold_out must be above 0 and below 1. Received: {hold_out}.")
+    fields = _parse_grid(grid)
+    base = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
+    if base.data.eval_split is None:
+        raise UserError(
+            "data.eval_split is none, but the best trial is tested there. Set it to a split."
+        )
+    source = open_source(base.data.name, base.data.train_split, base.data.data_dir)
+    rest, held = held_out_splits(source, hold_out)
+    dataclasses.replace(base, seed=base.seed + max(seeds - 1, 0))  # Checks the largest seed.
+    trials = []
+    for texts in itertools.product(*fields.values()):
+        assignments = [f"{path}={text}" for path, text in zip(fields, texts, strict=True)]
+        whole = override(base, assignments, flag="--grid")
+        values = {path: _value(whole, path) for path in fields}
+        config = whole.model.config(source.num_classes)
+        check_input(whole.train, config, replicas)
+        check_loss(source, whole.train.loss)
+        if whole.init_from:
+            model_source.find(whole.init_from, whole.init_weights)
+        data = dataclasses.replace(whole.data, train_split=rest, eval_split=held)
+        trials.append(
+            Trial(
+                name=_folder_name(values),
+                values=values,
+                tuning=dataclasses.replace(whole, data=data),
+                whole=whole,
+                flops=training_flops(config, whole.train),
+            )
+        )
+    _refuse_twins(trials)
+    return Plan(base=base, hold_out=hold_out, seeds=seeds, trials=tuple(trials))
+
+
+def _parse_grid(grid):
+    """Returns the texts of the values to try, by path."""
+    if not grid:
+        raise UserError(
+            "--grid is missing. Name a field and its values, such as "
+            "--grid optimizer.learning_rate=0.003,0.01,0.03."
+        )
+    fields = {}
+    for text in grid:
+        path, _, values = text.partition("=")
+        # A comma inside parentheses is part of a value.
+        found = [value.strip() for value in re.findall(r"\([^()]*\)|[^,]+", values)]
+        if not all(found) or not found:
+            raise UserError(
+                f"--grid needs path=value,value, such as train.steps=500,2000. Received: {text!r}."
+            )
+        if path in _SHARED:
+            raise UserError(
+                f"--grid {path}: all trials of a sweep have the same {path}, so that they can be "
+                "compared. Set it with --set."
+            )
+        if path in fields:
+            raise UserError(f"--grid {path} is given twice. List all values in one --grid.")
+        fields[path] = [_without_parentheses(value) for value in found]
+    return fields
+
+
+def _without_parentheses(text):
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+
+
+def held_out_splits(source, fraction) -> tuple[str, str]:
+    """Divides the split of a source: the end of each of its stored ranges is held out.
+
+    Args:
+        source: `DataSource` of the split.
+        fraction: the part of each range to hold out, rounded, at least one example.
+
+    Returns:
+        `(the rest, the held-out part)`, in TFDS notation with positions: the same examples on every
+        host and in every run.
+
+    Raises:
+        UserError: if a range has a single example, so that nothing would be left.
+    """
+    rest, held = [], []
+    for part in source.manifest()["parts"]:
+        split, start, stop = part["split"], part["start"], part["stop"]
+        border = stop - max(round(fraction * (stop - start)), 1)
+        if border <= start:
+            raise UserError(
+                f"--hold_out={fraction} leaves no examples of {source} to train on. Choose a "
+                "smaller part, or a larger data.train_split."
+            )
+        rest.append(f"{split}[{start}:{border}]")
+        held.append(f"{split}[{border}:{stop}]")
+    return "+".join(rest), "+".join(held)
+
+
+def _value(experiment, path):
+    """The value of a field as in config.json; None for a model field with the variant's value."""
+    value = experiment.to_dict()
+    for name in path.split("."):
+        value = (value or {}).get(name)
+    return value
+
+
+def _folder_name(values):
+    name = ",".join(f"{path}={value_text(value)}" for path, value in values.items())
+    plain = re.sub(r"[^\w.,=+-]", "_", name, flags=re.ASCII)
+    if plain == name and len(name) <= _LONGEST_NAME:
+        return name
+    # Names that differ only in what was replaced or cut still differ.
+    return f"{plain[:_LONGEST_NAME]}-{zlib.crc32(name.encode()):08x}"
+
+
+def _refuse_twins(trials):
+    seen = set()
+    for trial in trials:
+        if trial.name in seen:
+            raise UserError(f"--grid has {trial} twice. Leave one of the equal values out.")
+        seen.add(trial.name)

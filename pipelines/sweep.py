@@ -1,0 +1,70 @@
+"""Trains every combination of some settings, and tests the best one."""
+
+import contextlib
+import json
+import sys
+
+from absl import flags
+
+from pipelines import cli
+
+DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
+split without a held-out part; picks the one with the highest accuracy on that part; trains it again
+on the whole training split with several seeds; prints mean and deviation of their accuracy on
+data.eval_split (the paper's protocol, appendix B.1.1). With --init_from it fine-tunes. Start the
+same command again to go on; values may be added to the grid.
+
+example: python -m pipelines.sweep --grid optimizer.learning_rate=0.003,0.01,0.03
+"""
+
+
+def define(values):
+    own = {"flag_values": values}
+    flags.DEFINE_multi_string(
+        "grid",
+        [],
+        "<path.to.field=value,value,...>: A field of the experiment and the values to try. Repeat "
+        "it for more fields. A value with commas is put in parentheses.",
+        **own,
+    )
+    flags.DEFINE_float(
+        "hold_out", 0.1, "The part of the training split that the trials are compared on.", **own
+    )
+    flags.DEFINE_integer(
+        "seeds",
+        3,
+        "Trainings of the best trial on the whole training split, with the seeds seed, seed + 1 "
+        "and so on; 0 only picks.",
+        lower_bound=0,
+        **own,
+    )
+    flags.DEFINE_string(
+        "init_from", None, "Workdir, .npz or .keras file to fine-tune, as for finetune.", **own
+    )
+    cli.define_weights(values, default=None)
+    flags.DEFINE_bool("dry_run", False, "Print the trials and what they cost, and end.", **own)
+    cli.define_json(values)
+
+
+def main(values, arguments):
+    del arguments
+    experiment = cli.experiment(values, values.init_from, values.weights)
+    workdir, strategy = cli.workdir(values, "sweep"), cli.strategy(values)
+    from pipelines.studies import sweep
+    from pipelines.studies.sweep_plan import make_plan
+
+    # With --json, stdout has only the result.
+    with contextlib.redirect_stdout(sys.stderr) if values.json else contextlib.nullcontext():
+        plan = make_plan(
+            experiment, values.grid, values.hold_out, values.seeds, strategy.num_replicas_in_sync
+        )
+        if values.dry_run:
+            sweep.describe(plan)
+            return
+        result = sweep.run(plan, workdir, strategy)
+    if values.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define)
