@@ -155,6 +155,26 @@ def assigned(values):
     return [text.partition("=")[0] for text in values.set]
 
 
+def fine_tuning(values, workdir):
+    """The experiment of a run from existing weights: `--init_from`, `--weights` and `--set`.
+
+    Args:
+        values: parsed flags.
+        workdir: directory of the run.
+
+    Raises:
+        UserError: as `fine_tuning.choose`.
+    """
+    from pipelines.training.fine_tuning import choose
+
+    assignments = list(values.set)
+    for name, value in (("init_from", values.init_from), ("init_weights", values.weights)):
+        if value is not None:
+            assignments.append(f"{name}={value}")
+    # A file holds every setting of a run, so nothing is left to choose.
+    return choose(start(values), assignments, workdir, print_note, values.config is not None)
+
+
 def start(values, run=None):
     """The experiment that --config or --experiment names, before `--set`.
 

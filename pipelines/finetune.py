@@ -28,21 +28,23 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    start, assignments = cli.start(values), list(values.set)
-    for name, value in (("init_from", values.init_from), ("init_weights", values.weights)):
-        if value is not None:
-            assignments.append(f"{name}={value}")
     workdir = cli.workdir(values, "finetune")
     strategy = cli.strategy(values)
     from pipelines.training.dry_run import dry_run
-    from pipelines.training.fine_tuning import choose
     from pipelines.training.loop import train
 
-    # A file holds every setting of a run, so nothing is left to choose.
-    experiment = choose(start, assignments, workdir, cli.print_note, values.config is not None)
+    experiment = cli.fine_tuning(values, workdir)
+    # Without a named recipe, `fine_tuning` chooses the settings and prints them.
+    named = values["experiment"].present or values.config is not None
     run = dry_run if values.dry_run else train
-    origin, assigned = cli.origin(values), cli.assigned(values)
-    run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)
+    run(
+        experiment,
+        workdir,
+        strategy,
+        values.extend,
+        origin=cli.origin(values) if named else "",
+        assigned=cli.assigned(values),
+    )
 
 
 if __name__ == "__main__":

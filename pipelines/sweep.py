@@ -48,8 +48,11 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    experiment = cli.experiment(values, values.init_from, values.weights)
     workdir, strategy = cli.workdir(values, "sweep"), cli.strategy(values)
+    if values.init_from is None and values.weights is None:
+        experiment = cli.experiment(values)
+    else:
+        experiment = cli.fine_tuning(values, workdir)
     from pipelines.studies import sweep
     from pipelines.studies.sweep_plan import make_plan
 

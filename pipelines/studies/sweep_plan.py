@@ -7,6 +7,7 @@ import zlib
 from typing import Any
 
 from pipelines.config import Experiment, override
+from pipelines.config.epochs import with_steps
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import UserError
@@ -102,6 +103,8 @@ def make_plan(experiment, grid, hold_out, seeds, replicas) -> Plan:
         assignments = [f"{path}={text}" for path, text in zip(fields, texts, strict=True)]
         whole = override(base, assignments, flag="--grid")
         values = {path: _value(whole, path) for path in fields}
+        tuning = whole  # Without the held-out part, an epoch has fewer steps.
+        whole = with_steps(whole, source.num_examples, lambda line: None, fields)
         config = whole.model.config(source.num_classes)
         check_input(whole.train, config, replicas)
         check_loss(source, whole.train.loss)
@@ -112,7 +115,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas) -> Plan:
             Trial(
                 name=_folder_name(values),
                 values=values,
-                tuning=dataclasses.replace(whole, data=data),
+                tuning=dataclasses.replace(tuning, data=data),
                 whole=whole,
                 flops=training_flops(config, whole.train),
             )

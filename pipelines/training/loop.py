@@ -3,6 +3,7 @@
 The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on.
 """
 
+import contextlib
 import dataclasses
 import functools
 
