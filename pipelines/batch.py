@@ -4,7 +4,7 @@ import json
 
 from absl import flags
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
 
@@ -34,7 +34,7 @@ def define(values):
         lower_bound=1,
         flag_values=values,
     )
-    cli.define_json(values)
+    shared_flags.define_json(values)
 
 
 def main(values, arguments):

@@ -14,25 +14,13 @@ from custom_ops import dispatch
 from pipelines.config.experiment import Experiment, config_paths, override
 from pipelines.config.fields import check_local
 from pipelines.config.help_text import help_text, recipe_list
-from pipelines.config.names import STRATEGIES, WEIGHTS
 from pipelines.config.near_paths import flag_hint
 from pipelines.config.recipes import get_recipe, summary
-from pipelines.config.renamed import RENAMED_WEIGHTS
 from pipelines.errors import Interrupted, RunError, UserError, first_line
+from pipelines.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
 _OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
-
-# Flags that commands share. Each command lists the ones that it takes.
-DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
-SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
-# The reason why a command does not take a flag.
-_WHY_NOT_TAKEN = {
-    "experiment": "it has no recipe to choose",
-    "workdir": "it has no run of its own",
-    "set": "it has no recipe to change, and a model keeps its training settings",
-    **dict.fromkeys(DEVICE_FLAGS, "it computes on one device"),
-}
 
 
 def run(
@@ -55,9 +43,9 @@ def run(
         shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
         fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
     """
-    values = _shared_flags(shared_flags)
+    values = define_shared(shared_flags)
     if "experiment" in values:
-        _define_config(values)
+        define_config(values)
     shared = set(values)
     if define is not None:
         define(values)
@@ -245,73 +233,9 @@ def strategy(values):
     )
 
 
-def define_model(values, kinds="Workdir, .npz or .keras file, name of published weights"):
-    """Adds `--model`, `--weights` and `--labels`, for commands that read a model.
-
-    Args:
-        values: the flags.
-        kinds: what `--model` can be, for `--help`.
-    """
-    flags.DEFINE_string(
-        "model",
-        None,
-        f"{kinds}; by default --workdir, else the model shipped with the package.",
-        flag_values=values,
-    )
-    define_weights(values)
-    flags.DEFINE_string(
-        "labels",
-        None,
-        "File with the names of the classes in the order of the model's outputs, one per line or "
-        "as a JSON list; by default the names that the model stores.",
-        flag_values=values,
-    )
-
-
-def define_weights(values, default="final"):
-    """Adds `--weights`: the choice of weights in a workdir."""
-    flags.DEFINE(
-        _WeightsParser(WEIGHTS),
-        "weights",
-        default,
-        f"<{'|'.join(WEIGHTS)}>: For a workdir: its newest weights, their Polyak average "
-        "(train.ema_decay), or the weights of the checkpoint with the best evaluation "
-        "(train.keep_best).",
-        flag_values=values,
-    )
-
-
-class _WeightsParser(flags.EnumParser):
-    def parse(self, argument):
-        if argument in RENAMED_WEIGHTS:
-            raise ValueError(f"it is called {RENAMED_WEIGHTS[argument]} now")
-        return super().parse(argument)
-
-
-def define_json(values, text="Print one JSON object instead of text."):
-    """Adds `--json`, for commands that print results."""
-    flags.DEFINE_bool("json", False, text, flag_values=values)
-
-
-def define_extend(values):
-    """Adds `--extend`, for commands that train."""
-    flags.DEFINE_bool(
-        "extend",
-        False,
-        "Go on with the run in --workdir up to another train.steps, with the schedule for that "
-        "number of steps.",
-        flag_values=values,
-    )
-
-
 def print_note(message):
     """Prints to stderr, since stdout holds only the results of a command."""
     print(message, file=sys.stderr, flush=True)
-
-
-def define_output(values, text):
-    """Adds `--output`, for commands that write something other than a workdir."""
-    flags.DEFINE_string("output", None, text, flag_values=values)
 
 
 def model_path_and_weights(values):
@@ -322,17 +246,6 @@ def model_path_and_weights(values):
         if getattr(values, name) == "":
             raise UserError(f"--{name} is empty. Name a model, or leave the flag out.")
     return values.model or values.workdir or model_source.SHIPPED, values.weights
-
-
-def define_dry_run(values):
-    """Adds `--dry_run`, for commands that train."""
-    flags.DEFINE_bool(
-        "dry_run",
-        False,
-        "Print the configuration, the size and cost of the model and the shapes of the first "
-        "batch, and end.",
-        flag_values=values,
-    )
 
 
 def workdir(values, command):
@@ -346,46 +259,11 @@ def workdir(values, command):
     return values.workdir or os.path.join("runs", f"{command}-{values.experiment}")
 
 
-def _shared_flags(names):
-    values = flags.FlagValues()
-    shared = {"flag_values": values}
-    flags.DEFINE_string("experiment", "digits", "The recipe to start from.", **shared)
-    flags.DEFINE_string("workdir", None, "Directory of the run.", **shared)
-    flags.DEFINE_multi_string(
-        "set",
-        [],
-        "<path.to.field=value>: Change one field of the experiment, as in --set train.steps=100. "
-        "Repeat it.",
-        **shared,
-    )
-    flags.DEFINE_enum("strategy", "auto", STRATEGIES, "The devices to run on.", **shared)
-    flags.DEFINE_integer(
-        "logical_cpus", 1, "Split the CPU into this many devices.", lower_bound=1, **shared
-    )
-    flags.DEFINE_string("tpu", "", "Name or address of the TPU; local on a TPU VM.", **shared)
-    flags.DEFINE_string("zone", None, "Cloud zone of the TPU.", **shared)
-    flags.DEFINE_string("project", None, "Cloud project of the TPU.", **shared)
-    for name in set(SHARED_FLAGS).difference(names):
-        delattr(values, name)
-    return values
-
-
-def _define_config(values):
-    """Adds the flags that belong to `--experiment`."""
-    flags.DEFINE_string(
-        "config",
-        None,
-        "A config.json to start from instead of a recipe, for example from a workdir.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
-
-
 def _unknown_flag(error, values, fields):
     """The message about a flag that the command does not have."""
     if error.flagname in SHARED_FLAGS:
         return (
-            f"This command does not take --{error.flagname}: {_WHY_NOT_TAKEN[error.flagname]}. "
+            f"This command does not take --{error.flagname}: {WHY_NOT_TAKEN[error.flagname]}. "
             "Leave it out; --help lists the flags."
         )
     value = str(error.flagvalue or "").partition("=")[2]

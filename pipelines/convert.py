@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 from pipelines.config.names import LAYOUTS
 
 DESCRIPTION = """Converts a model between formats, opens the result again and compares: number of
@@ -33,7 +33,7 @@ def define(values):
     )
     flags.DEFINE_bool("check", False, "Compare SRC and DST; write nothing.", flag_values=values)
     flags.DEFINE_bool("overwrite", False, "Replace DST if it exists.", flag_values=values)
-    cli.define_weights(values)
+    shared_flags.define_weights(values)
 
 
 def main(values, arguments):

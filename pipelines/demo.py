@@ -2,7 +2,7 @@
 
 import os
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Demonstrates everything on real handwritten digits: pre-trains a small ViT on the
 digits 0 to 4, fine-tunes it on all ten at a higher resolution, evaluates it on held-out images,
@@ -13,7 +13,7 @@ interrupted one goes on. The exit code is 1 if a check fails.
 example: python -m pipelines.demo --workdir runs/demo
 """
 
-SHARED_FLAGS = ("workdir", "set", *cli.DEVICE_FLAGS)
+SHARED_FLAGS = ("workdir", "set", *shared_flags.DEVICE_FLAGS)
 
 
 def main(values, arguments):

@@ -2,7 +2,7 @@
 
 import json
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
 
@@ -20,7 +20,7 @@ CHECK_OPS = False
 
 
 def define(values):
-    cli.define_json(values)
+    shared_flags.define_json(values)
 
 
 def main(values, arguments):

@@ -2,7 +2,7 @@
 
 import json
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
@@ -27,8 +27,8 @@ FIELDS = _DATA_FIELDS + _PREPROCESSING_FIELDS
 
 
 def define(values):
-    cli.define_model(values)
-    cli.define_json(values)
+    shared_flags.define_model(values)
+    shared_flags.define_json(values)
 
 
 def main(values, arguments):

@@ -4,7 +4,7 @@ import os
 
 from absl import flags
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 from pipelines.config.names import DTYPES, EXPORT_FORMS
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
@@ -30,8 +30,10 @@ _LOADER_USAGE = """\
 
 
 def define(values):
-    cli.define_model(values)
-    cli.define_output(values, "Directory for `portable` and `fused`; by default runs/export.")
+    shared_flags.define_model(values)
+    shared_flags.define_output(
+        values, "Directory for `portable` and `fused`; by default runs/export."
+    )
     flags.DEFINE_enum(
         "format",
         "portable",

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Fine-tunes: the whole head is replaced by zeros, positions are resized to the new
 image size (paper, section 3.2). The architecture is that of --init_from. For photos, the optimizer
@@ -21,9 +21,9 @@ def define(values):
         "the model shipped with the package.",
         flag_values=values,
     )
-    cli.define_weights(values, default=None)
-    cli.define_extend(values)
-    cli.define_dry_run(values)
+    shared_flags.define_weights(values, default=None)
+    shared_flags.define_extend(values)
+    shared_flags.define_dry_run(values)
 
 
 def main(values, arguments):

@@ -5,7 +5,7 @@ import re
 
 from absl import flags
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Writes splits of a data set as TFRecord files of tf.train.Example.
 
@@ -31,7 +31,7 @@ FIELDS = (
 
 
 def define(values):
-    cli.define_output(values, "Folder to make; required.")
+    shared_flags.define_output(values, "Folder to make; required.")
     flags.DEFINE_integer("shards", 1, "Files per split.", lower_bound=1, flag_values=values)
     flags.DEFINE_multi_string(
         "split",

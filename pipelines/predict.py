@@ -4,7 +4,7 @@ import json
 
 from absl import flags
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Prints the most probable classes of images. Folders are searched for jpg, jpeg,
 png, webp, bmp and gif, in any letter case. Without an image, it classifies a few handwritten
@@ -20,9 +20,9 @@ SHARED_FLAGS = ("workdir",)
 
 def define(values):
     kinds = "Workdir, .npz or .keras file, name of published weights, or exported SavedModel"
-    cli.define_model(values, kinds)
+    shared_flags.define_model(values, kinds)
     flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
-    cli.define_json(values, "Print one JSON object per image.")
+    shared_flags.define_json(values, "Print one JSON object per image.")
 
 
 def main(values, arguments):

@@ -1,6 +1,6 @@
 """Trains a model from scratch."""
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Trains a model from scratch. Start the same command again to resume.
 
@@ -9,8 +9,8 @@ example: python -m pipelines.pretrain --experiment digits --set train.steps=500
 
 
 def define(values):
-    cli.define_extend(values)
-    cli.define_dry_run(values)
+    shared_flags.define_extend(values)
+    shared_flags.define_dry_run(values)
 
 
 def main(values, arguments):

@@ -6,7 +6,7 @@ import sys
 
 from absl import flags
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
 split without a held-out part; picks the one with the highest accuracy on that part; trains it again
@@ -41,9 +41,9 @@ def define(values):
     flags.DEFINE_string(
         "init_from", None, "Workdir, .npz or .keras file to fine-tune, as for finetune.", **own
     )
-    cli.define_weights(values, default=None)
+    shared_flags.define_weights(values, default=None)
     flags.DEFINE_bool("dry_run", False, "Print the trials and what they cost, and end.", **own)
-    cli.define_json(values)
+    shared_flags.define_json(values)
 
 
 def main(values, arguments):

@@ -64,7 +64,7 @@ FLOORS = {
 }
 # The modules at the top of `pipelines` that are not commands: the frame of all commands, and the
 # exceptions.
-NOT_COMMANDS = {"pipelines.__init__", "pipelines.cli", "pipelines.errors"}
+NOT_COMMANDS = {"pipelines.__init__", "pipelines.cli", "pipelines.errors", "pipelines.shared_flags"}
 # The includes that the C++ of each folder may have besides the standard library.
 INCLUDES = {
     "custom_ops/cc": ("custom_ops/cc/",),
@@ -266,8 +266,8 @@ def command_complaints(source, module, commands):
 
 
 def flag_complaints(source, module, commands):
-    """Flags outside the commands and `pipelines/cli.py`."""
-    if module == "pipelines.cli" or module in commands:
+    """Flags outside the commands, `pipelines/cli.py` and `pipelines/shared_flags.py`."""
+    if module in ("pipelines.cli", "pipelines.shared_flags") or module in commands:
         return []
     found = [(name, line) for name, line in imports(source, module) if name in FLAG_MODULES]
     for node in ast.walk(ast.parse(source)):

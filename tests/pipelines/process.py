@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pipelines import cli
+from pipelines import cli, shared_flags
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TIMEOUT = 600  # Seconds; generous, because the machine may be busy.
@@ -70,8 +70,8 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     """
     command = importlib.import_module(f"pipelines.{module}")
     monkeypatch.chdir(cwd)
-    shared_flags = getattr(command, "SHARED_FLAGS", cli.SHARED_FLAGS)
-    one_device = ["--strategy=one_device"] if "strategy" in shared_flags else []
+    taken = getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
+    one_device = ["--strategy=one_device"] if "strategy" in taken else []
     monkeypatch.setattr(sys, "argv", [module, *one_device, *map(str, arguments)])
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
@@ -81,7 +81,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
             getattr(command, "define", None),
             getattr(command, "POSITIONAL", None),
             getattr(command, "CHECK_OPS", True),
-            shared_flags,
+            taken,
             getattr(command, "FIELDS", None),
         )
     printed = capsys.readouterr()

@@ -17,7 +17,7 @@ import pytest
 
 import vit_tf
 from custom_ops import loader
-from pipelines import cli
+from pipelines import shared_flags
 from pipelines.config import Experiment, recipes
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
@@ -137,9 +137,9 @@ URL = "gs://bucket/data"
 def test_urls_are_refused_wherever_a_path_goes(tmp_path, monkeypatch, capsys, module):
     """Python's file functions would treat a URL as a local path."""
     command, module = importlib.import_module(module), module.removeprefix("pipelines.")
-    values = cli._shared_flags(getattr(command, "SHARED_FLAGS", cli.SHARED_FLAGS))
+    values = shared_flags.define_shared(getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS))
     if "experiment" in values:
-        cli._define_config(values)
+        shared_flags.define_config(values)
     getattr(command, "define", lambda values: None)(values)
     paths = {"workdir", "config", "model", "init_from", "output"} & set(values)
     cases = [[f"--{name}={URL}"] for name in sorted(paths)]

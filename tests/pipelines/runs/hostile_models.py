@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
-from pipelines import cli
+from pipelines import cli, shared_flags
 from pipelines.runs import checkpoints
 from pipelines.runs.json_file import write_json
 from pipelines.runs.workdir import Workdir
@@ -329,7 +329,7 @@ def call(command, path):
     }
     sys.argv, stderr = [command, f"--model={path}", *more.get(command, [])], io.StringIO()
     positional = getattr(module, "POSITIONAL", None)
-    shared_flags = getattr(module, "SHARED_FLAGS", cli.SHARED_FLAGS)
+    taken = getattr(module, "SHARED_FLAGS", shared_flags.SHARED_FLAGS)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
         try:
             cli.run(
@@ -337,7 +337,7 @@ def call(command, path):
                 module.DESCRIPTION,
                 module.define,
                 positional,
-                shared_flags=shared_flags,
+                shared_flags=taken,
             )
         except SystemExit as end:
             return end.code, stderr.getvalue()

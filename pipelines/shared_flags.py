@@ -1,0 +1,128 @@
+"""Flags that several commands have. `cli.py` parses them and says what they mean."""
+
+from absl import flags
+
+from pipelines.config.names import STRATEGIES, WEIGHTS
+from pipelines.config.renamed import RENAMED_WEIGHTS
+
+# Flags that commands share. Each command lists the ones that it takes.
+DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
+SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
+# The reason why a command does not take a flag.
+WHY_NOT_TAKEN = {
+    "experiment": "it has no recipe to choose",
+    "workdir": "it has no run of its own",
+    "set": "it has no recipe to change, and a model keeps its training settings",
+    **dict.fromkeys(DEVICE_FLAGS, "it computes on one device"),
+}
+
+
+def define_shared(names):
+    """Returns the flags of these members of `SHARED_FLAGS`."""
+    values = flags.FlagValues()
+    shared = {"flag_values": values}
+    flags.DEFINE_string("experiment", "digits", "The recipe to start from.", **shared)
+    flags.DEFINE_string("workdir", None, "Directory of the run.", **shared)
+    flags.DEFINE_multi_string(
+        "set",
+        [],
+        "<path.to.field=value>: Change one field of the experiment, as in --set train.steps=100. "
+        "Repeat it.",
+        **shared,
+    )
+    flags.DEFINE_enum("strategy", "auto", STRATEGIES, "The devices to run on.", **shared)
+    flags.DEFINE_integer(
+        "logical_cpus", 1, "Split the CPU into this many devices.", lower_bound=1, **shared
+    )
+    flags.DEFINE_string("tpu", "", "Name or address of the TPU; local on a TPU VM.", **shared)
+    flags.DEFINE_string("zone", None, "Cloud zone of the TPU.", **shared)
+    flags.DEFINE_string("project", None, "Cloud project of the TPU.", **shared)
+    for name in set(SHARED_FLAGS).difference(names):
+        delattr(values, name)
+    return values
+
+
+def define_config(values):
+    """Adds the flags that belong to `--experiment`."""
+    flags.DEFINE_string(
+        "config",
+        None,
+        "A config.json to start from instead of a recipe, for example from a workdir.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
+
+
+def define_model(values, kinds="Workdir, .npz or .keras file, name of published weights"):
+    """Adds `--model`, `--weights` and `--labels`, for commands that read a model.
+
+    Args:
+        values: the flags.
+        kinds: what `--model` can be, for `--help`.
+    """
+    flags.DEFINE_string(
+        "model",
+        None,
+        f"{kinds}; by default --workdir, else the model shipped with the package.",
+        flag_values=values,
+    )
+    define_weights(values)
+    flags.DEFINE_string(
+        "labels",
+        None,
+        "File with the names of the classes in the order of the model's outputs, one per line or "
+        "as a JSON list; by default the names that the model stores.",
+        flag_values=values,
+    )
+
+
+def define_weights(values, default="final"):
+    """Adds `--weights`: the choice of weights in a workdir."""
+    flags.DEFINE(
+        _WeightsParser(WEIGHTS),
+        "weights",
+        default,
+        f"<{'|'.join(WEIGHTS)}>: For a workdir: its newest weights, their Polyak average "
+        "(train.ema_decay), or the weights of the checkpoint with the best evaluation "
+        "(train.keep_best).",
+        flag_values=values,
+    )
+
+
+class _WeightsParser(flags.EnumParser):
+    def parse(self, argument):
+        if argument in RENAMED_WEIGHTS:
+            raise ValueError(f"it is called {RENAMED_WEIGHTS[argument]} now")
+        return super().parse(argument)
+
+
+def define_json(values, text="Print one JSON object instead of text."):
+    """Adds `--json`, for commands that print results."""
+    flags.DEFINE_bool("json", False, text, flag_values=values)
+
+
+def define_output(values, text):
+    """Adds `--output`, for commands that write something other than a workdir."""
+    flags.DEFINE_string("output", None, text, flag_values=values)
+
+
+def define_extend(values):
+    """Adds `--extend`, for commands that train."""
+    flags.DEFINE_bool(
+        "extend",
+        False,
+        "Go on with the run in --workdir up to another train.steps, with the schedule for that "
+        "number of steps.",
+        flag_values=values,
+    )
+
+
+def define_dry_run(values):
+    """Adds `--dry_run`, for commands that train."""
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Print the configuration, the size and cost of the model and the shapes of the first "
+        "batch, and end.",
+        flag_values=values,
+    )
