@@ -32,11 +32,10 @@ def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:
     """
     del expected
     data = {"ImageNet-21k": IMAGENET_21K_DATA, "ImageNet": IMAGENET_DATA}[dataset]
-    fields = {"dropout": 0.0, "stochastic_depth": 0.0}
-    if dataset == "ImageNet-21k":
-        fields["representation_size"] = None
+    # AugReg has no pre-logits on ImageNet-21k.
+    own = {"representation_size": None} if dataset == "ImageNet-21k" else {}
     return Experiment(
-        model=pretraining_model("ViT-B/16", head_bias, **fields),
+        model=pretraining_model("ViT-B/16", head_bias, **own),
         data=dataclasses.replace(data, **AUGREG_LEVELS[level]),
         optimizer=Optimizer(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0),
         schedule=Schedule(warmup_steps=10_000, decay="cosine"),

@@ -11,7 +11,7 @@ def digits() -> Experiment:
     Source: this project; docs/model_card.md describes the result. 1500 steps of 64 images are
         about 74 epochs.
     Command: python -m pipelines.pretrain
-    Expected: EXPECTED_DIGITS
+    Expected: 97 to 98 % of the 300 test images.
     Hardware: 2 CPU cores.
     """
     return Experiment(
@@ -36,25 +36,19 @@ def digits() -> Experiment:
 
 
 def shapes() -> Experiment:
-    """A small hybrid on 64 x 64 drawings of shapes in colour, 800 steps.
+    """A small ResNet on 64 x 64 drawings of eight shapes in colour.
 
-    Source: this project. 800 steps of 50 images are 8 epochs of the 5,000 images, which have 64 x
-        64 pixels and are drawn when the recipe first runs.
+    Source: this project. 800 steps of 50 images are 8 epochs of the 5,000 images, which are drawn
+        when the recipe first runs.
     Command: python -m pipelines.pretrain --experiment shapes
-    Expected: EXPECTED_SHAPES
-    Hardware: 2 CPU cores.
+    Expected: 81 % of the 500 test images.
+    Hardware: 2 CPU cores, 4.3 minutes of CPU time.
     """
     return Experiment(
         model=Model(
-            name="R+ViT-Ti/16",
+            name="BiT-R50x1",
             image_size=(64, 64),
-            fields={
-                "patch_size": 2,
-                "hidden_size": 64,
-                "mlp_size": 128,
-                "layers": 4,
-                "heads": 4,
-            },
+            fields={"stage_depths": (1, 1, 1), "width": 0.5},
         ),
         data=Data(name="shapes/class", crop_area=(0.5, 1.0)),
         optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.1),

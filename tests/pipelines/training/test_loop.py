@@ -340,9 +340,12 @@ def test_a_folder_without_a_test_split(tmp_path, capsys):
     described = capsys.readouterr().out
     assert '"train_split": "train[:90%]"' in described and "36 examples" in described
     experiment = tiny_experiment(*common, "train.steps=4")
-    last = loop.train(experiment, tmp_path / "run", one_device())
+    last = loop.train(experiment, tmp_path / "run", one_device(), origin="recipe tiny: a test")
     takes = "training takes train[:90%], evaluation takes train[90%:]"
-    assert capsys.readouterr().out.count(f"has the split train: {takes}\n") == 1
+    printed = capsys.readouterr().out
+    assert printed.count(f"has the split train: {takes}\n") == 1
+    assert printed.startswith("recipe tiny: a test\n")
+    assert "4 steps of 16 images (1.778 epochs), softmax loss\n" in printed
     assert last["eval_examples"] == 4
     data = Workdir(tmp_path / "run").read_experiment().data
     assert (data.train_split, data.eval_split) == ("train[:90%]", "train[90%:]")
