@@ -6,6 +6,7 @@ Loads no framework. The file in `assets` is made of files of timm; see `assets/N
 import functools
 import gzip
 import pathlib
+from collections.abc import Sequence
 
 _PATH = pathlib.Path(__file__).parent.parent / "assets" / "imagenet_classes.tsv.gz"
 
@@ -32,7 +33,7 @@ def synsets(num_classes) -> tuple[str, ...]:
     return tuple(synset for synset, _ in _rows(num_classes))
 
 
-def words_of(names) -> tuple[str, ...]:
+def words_of(names: Sequence[str]) -> tuple[str, ...]:
     """Class names in which the WordNet ids of ImageNet are replaced by their words.
 
     The class folders of ImageNet, and the labels of TFDS, are WordNet ids.
@@ -40,7 +41,7 @@ def words_of(names) -> tuple[str, ...]:
     if not any(_is_synset(name) for name in names):
         return tuple(names)
     words = {synset: text for synset, _, text in _table()}
-    return tuple(words[name] if name in words else name for name in names)
+    return tuple(words.get(name, name) for name in names)
 
 
 def _is_synset(name):
