@@ -28,7 +28,6 @@ from tests.pipelines.tiny import (
 )
 from tests.vit_tf import tiny
 from vit_tf.analysis.attention_maps import attention_maps
-from vit_tf.config.spatial import SPATIAL
 
 SHARED = (
     "data.shuffle_window=64",
@@ -206,33 +205,3 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path):
     )
     np.testing.assert_array_equal(old, new)
     assert not np.any(tuned.head.kernel)
-
-
-SWITCHES = {
-    name: lambda *own, fields=fields: tiny_experiment(*SHARED, "model.layers=2", *fields, *own)
-    for name, fields in {
-        "relative": ["model.position_embedding=relative"],
-        "learned_2d": ["model.position_embedding=learned_2d"],
-        "every_layer": ["model.position_injection=every_layer"],
-        "every_layer_shared": ["model.position_injection=every_layer_shared"],
-    }.items()
-} | {
-    name: lambda *own, field=field: bit(f"model.{field}", *own)
-    for name, field in {
-        **{kind: f"spatial={kind}" for kind in SPATIAL[1:] if kind != "stand_alone"},
-        "squeeze_excite": "squeeze_excite=true",
-    }.items()
-}
-
-
-@pytest.mark.parametrize("name", SWITCHES)
-def test_switches_in_replicas_and_after_a_restart(name, tmp_path):
-    """One device goes on from half of the steps of two replicas, and gets their weights."""
-    experiment = SWITCHES[name]("train.steps=2", "train.checkpoint_every=1")
-    loop.train(experiment, tmp_path / "split", two_replicas())
-    resumed = cut_short(tmp_path / "split", tmp_path / "resumed", 1)
-    loop.train(experiment, resumed, one_device())
-    expected, received = arrays(tmp_path / "split"), arrays(resumed)
-    largest = max(np.abs(value).max() for value in expected.values())
-    for key, value in expected.items():
-        assert np.abs(received[key] - value).max() <= 1e-6 * largest, key

@@ -1,0 +1,64 @@
+"""Each kind of positions and each layer of related work: replicas, and a restart."""
+
+import numpy as np
+import pytest
+
+from pipelines.config import override, recipes
+from pipelines.training import loop
+from tests.pipelines.tiny import arrays, cut_short, one_device, tiny_experiment, two_replicas
+from vit_tf.config.spatial import SPATIAL
+
+SHARED = (
+    "data.shuffle_window=64",
+    "data.eval_split=none",
+    "train.batch_size=8",
+    "train.steps=2",
+    "train.checkpoint_every=1",
+    "schedule.warmup_steps=1",
+    "optimizer.name=sgd",
+    "optimizer.learning_rate=0.05",
+)
+POSITIONS = {
+    "relative": ["model.position_embedding=relative"],
+    "every_layer": ["model.position_injection=every_layer"],
+    "every_layer_shared": [
+        "model.position_injection=every_layer_shared",
+        "model.position_embedding=learned_2d",
+    ],
+}
+LAYERS = {
+    **{kind: f"model.spatial={kind}" for kind in SPATIAL[1:]},
+    "squeeze_excite": "model.squeeze_excite=true",
+}
+
+
+def experiment_of(name):
+    if name in POSITIONS:
+        return tiny_experiment(*SHARED, *POSITIONS[name])
+    depths = "1,1" if name == "augmented" else "1"  # which changes the stages after the first
+    network = ("model.name=BiT-R50x1", f"model.stage_depths={depths}", "model.width=0.5")
+    own = (*SHARED, "model.image_size=16", *network, LAYERS[name])
+    return override(recipes.get_recipe("digits"), own)
+
+
+# One layer of each kind of computation runs in every test run: each takes about 8 s.
+OFTEN = (*POSITIONS, "local_2d", "augmented", "squeeze_excite")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        for name in (*POSITIONS, *LAYERS)
+    ],
+)
+def test_one_device_goes_on_where_two_replicas_were(name, tmp_path):
+    """And gets the weights of two replicas."""
+    experiment = experiment_of(name)
+    loop.train(experiment, tmp_path / "split", two_replicas())
+    resumed = cut_short(tmp_path / "split", tmp_path / "resumed", 1)
+    loop.train(experiment, resumed, one_device())
+    expected, received = arrays(tmp_path / "split"), arrays(resumed)
+    largest = max(np.abs(value).max() for value in expected.values())
+    for key, value in expected.items():
+        assert np.abs(received[key] - value).max() <= 1e-5 * largest, key
