@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.sources.open import open_source
-from pipelines.errors import RunError
+from pipelines.errors import NonFiniteError, RunError
 from pipelines.runs import checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
@@ -102,7 +102,7 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
     """On two replicas of two micro-batches."""
     experiment, run = experiment_with("model.layers=2"), tmp_path / "run"
     break_block(monkeypatch, nan_forward)
-    with pytest.raises(RunError) as error:
+    with pytest.raises(NonFiniteError) as error:
         loop.train(experiment, run, STRATEGIES["mirrored"]())
     layer, variable = "block_1/mlp", "head/bias"
     assert str(error.value).startswith(
@@ -150,7 +150,9 @@ def halt(workdir, experiment, loss_and_norm, change=lambda model: None):
 def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
     """The loss is finite; in backward order the head and the last norm come before the fault."""
     break_block(monkeypatch, nan_backward, "block_0")
-    with pytest.raises(RunError, match=f"The gradient norm is not finite at step {BAD}, first in"):
+    with pytest.raises(
+        NonFiniteError, match=f"The gradient norm is not finite at step {BAD}, first in"
+    ):
         halt(tmp_path / "run", experiment_with("model.layers=2"), [2.3, np.nan])
     (record,) = records(tmp_path / "run")
     assert record["what"] == "gradient" and np.isfinite(record["loss"])
@@ -173,7 +175,7 @@ def test_a_gradient_is_named_by_its_variable(tmp_path, monkeypatch):
 def test_what_the_data_bring_with_them(tmp_path, monkeypatch, value, key, what, layer):
     ids = ids_of(experiment_with(), BAD)
     spoil(monkeypatch, [ids[11]], value, key)
-    with pytest.raises(RunError, match=f"The loss is not finite at step {BAD}, first in"):
+    with pytest.raises(NonFiniteError, match=f"The loss is not finite at step {BAD}, first in"):
         halt(tmp_path / "run", experiment_with(), [np.nan, np.nan])
     (record,) = records(tmp_path / "run")
     assert (record["what"], record["layer"], record["ids"]) == (what, layer, ids)
@@ -188,7 +190,7 @@ def test_skipping_cannot_repair_weights(tmp_path):
         f"is not finite at step {BAD}, first in the weight patch_embedding/kernel. Skipping cannot "
         "repair weights"
     )
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(NonFiniteError, match=message):
         halt(tmp_path / "run", experiment_with("train.non_finite=skip"), [np.nan] * 2, explode)
     (record,) = records(tmp_path / "run")
     assert record["layer"] == "patch_embedding" and record["action"] == "stop"
@@ -307,7 +309,7 @@ def test_a_rewind_from_weights_that_diverged(tmp_path, monkeypatch):
     monkeypatch.setattr(non_finite, "LIMIT", 3)
     experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
     message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
-    with pytest.raises(RunError, match=f"{message}.* 3 rewinds to step 0 have not helped"):
+    with pytest.raises(NonFiniteError, match=f"{message}.* 3 rewinds to step 0 have not helped"):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = records(tmp_path / "run")
     assert [x["batch"] for x in found] == list(range(4))
@@ -321,7 +323,9 @@ def test_a_rewind_comes_before_an_evaluation(tmp_path, monkeypatch):
     experiment = experiment_with(
         *EXPLODING, "train.non_finite=rewind", "train.eval_every=1", "data.eval_split=test[:20]"
     )
-    with pytest.raises(RunError, match="after step 0, .* 2 rewinds to step 0 have not helped"):
+    with pytest.raises(
+        NonFiniteError, match="after step 0, .* 2 rewinds to step 0 have not helped"
+    ):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 2 + ["stop"]
     assert Workdir(tmp_path / "run").read_metrics() == []
@@ -334,7 +338,9 @@ def test_skips_in_a_row_are_limited(tmp_path, monkeypatch):
     experiment = experiment_with("train.non_finite=skip")
     bad = [1, 2, 3, 5, 6, 7, 8, 9]
     spoil(monkeypatch, [example for step in bad for example in ids_of(experiment, step)])
-    with pytest.raises(RunError, match="at step 8, .* because the 3 steps before were skipped"):
+    with pytest.raises(
+        NonFiniteError, match="at step 8, .* because the 3 steps before were skipped"
+    ):
         loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = [(x["step"], x["action"]) for x in records(tmp_path / "run")]
     assert found == [(step, "skip") for step in bad[:6]] + [(8, "stop")]
