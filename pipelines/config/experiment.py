@@ -60,7 +60,7 @@ class Experiment:
         try:
             self.preprocessing(())
         except ValueError as error:
-            raise UserError(f"model.image_size, data.resize: {error}") from None
+            raise UserError(f"model.image_size, data: {error}") from None
         if self.schedule.warmup_steps >= self.train.steps:
             raise UserError(
                 f"schedule.warmup_steps={self.schedule.warmup_steps} must be below "
@@ -75,10 +75,9 @@ class Experiment:
         """
         return Preprocessing(
             image_size=self.model.image_size,
-            resize=self.data.resize,
-            resize_to=self.data.resize_to,
             labels=tuple(labels),
             probabilities=self.train.loss,
+            **self.data.preprocessing_fields(),
         )
 
     def sampling(self) -> Sampling:
