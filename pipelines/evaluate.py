@@ -2,13 +2,17 @@
 
 import json
 
+from absl import flags
+
 from pipelines import cli, shared_flags
+from pipelines.config.names import PREPROCESSING_FIELDS
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
 A run is evaluated on its own data, any other model on the data of --experiment; --set changes the
 data. The architecture, the preprocessing, the loss and the dtype are the same as in training. Only
-a file that stores no preprocessing takes data.resize, data.resize_to and train.loss.
+a file that stores no preprocessing takes data.resize and the other fields of preprocessing, and
+train.loss. The result has the throughput in images per second.
 
 example: python -m pipelines.evaluate --model runs/pretrain-digits --set data.eval_split=validation
 """
@@ -22,13 +26,26 @@ _DATA_FIELDS = (
     "train.batch_size",
 )
 # Fields that are used only if the model is stored without its preprocessing.
-_PREPROCESSING_FIELDS = ("data.resize", "data.resize_to", "train.loss")
-FIELDS = _DATA_FIELDS + _PREPROCESSING_FIELDS
+FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in PREPROCESSING_FIELDS), "train.loss")
 
 
 def define(values):
     shared_flags.define_model(values)
     shared_flags.define_json(values)
+    flags.DEFINE_string(
+        "label_map",
+        None,
+        "File with the model's class for each class of the data, if they differ: a name or index "
+        "per line, or JSON. Other classes of the model are left out before the softmax.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "max_batches",
+        0,
+        "Largest number of batches, spread evenly over the data; 0 takes all.",
+        lower_bound=0,
+        flag_values=values,
+    )
 
 
 def main(values, arguments):
@@ -53,17 +70,16 @@ def main(values, arguments):
         strategy,
         batch_size=experiment.train.batch_size,
         bad_images=data.bad_images,
-        assumed={
-            "resize": data.resize,
-            "resize_to": data.resize_to,
-            "probabilities": experiment.train.loss,
-        },
+        assumed=data.preprocessing_fields() | {"probabilities": experiment.train.loss},
+        label_map=values.label_map,
+        max_batches=values.max_batches,
     )
     if values.json:
         print(json.dumps(means))
     else:
         for name, value in means.items():
-            print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:.4f}")
+            whole = isinstance(value, int) or name == "images_per_second"
+            print(f"{name}: {value:,.0f}" if whole else f"{name}: {value:.4f}")
 
 
 if __name__ == "__main__":

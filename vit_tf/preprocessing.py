@@ -6,26 +6,44 @@ imported only when a `Preprocessing` is called, so that configurations can hold 
 """
 
 import dataclasses
+import math
 import numbers
 from typing import TypeGuard
 
-RESIZE_RULES = ("direct", "resize_small")
+from vit_tf.images.value_range import MEAN, STD
+
+# All but the first end with a central crop.
+RESIZE_RULES = ("direct", "resize_small", "shortest_edge", "center", "squash")
+INTERPOLATIONS = ("bilinear", "bicubic", "area")
 # Far above the image size of any model. A damaged or hostile file cannot request terabytes.
 MAX_SIDE = 16384
+# Of a mean or a standard deviation: float32 keeps the result finite.
+MAX_VALUE = 1e6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """The steps that turn a decoded image into a model's input.
+    """The steps that turn a decoded image into a model's input (docs/paper.md K).
 
-    Calling it maps images of any size to the model's input: bilinear resize without antialiasing,
-    then (x - 127.5) / 127.5, so that 0 becomes -1 and 255 becomes 1.
+    Calling it maps images of any size to the model's input: a resize, for most rules with a central
+    crop, then (v / 255 - mean) / std for each value v in 0 .. 255.
 
     Attributes:
         image_size: (height, width) of the result, in pixels.
-        resize: "direct" stretches to `image_size`, aspect not kept (as in the reference code);
-            "resize_small" brings the shorter side to `resize_to` and takes the centre.
-        resize_to: shorter side before the central crop, in pixels; only with "resize_small".
+        resize: "direct" stretches to `image_size`, aspect not kept (as in the reference code).
+            "resize_small" brings the shorter side to `resize_to` and takes the centre;
+            "shortest_edge" and "center" do the same with the rounding of sides and offsets of
+            Hugging Face and of timm, which differs by at most a pixel. "squash" stretches to
+            `resize_to` x `resize_to` and takes the centre (timm).
+        resize_to: side before the central crop, in pixels; not with "direct".
+        crop_fraction: only an argument, instead of `resize_to`: the part of that side which the
+            longer side of `image_size` keeps; `resize_to` is their quotient, rounded down.
+        interpolation: "bilinear"; "bicubic" (Keys, a = -0.5), clipped to 0 .. 255; or "area", the
+            mean over the area that a pixel of the result covers.
+        antialias: False: bilinear and bicubic read 2 x 2 and 4 x 4 pixels, whatever the reduction.
+            True: the filter becomes wider with the reduction, and the result of each pass is
+            rounded to whole levels, as Pillow does it.
+        mean, std: of v / 255, for each color. The default maps 0 to -1 and 255 to 1.
         labels: class names in label order; empty if they are unknown.
         probabilities: how logits become probabilities: "softmax", or "sigmoid" where several
             classes may be true at once.
@@ -37,10 +55,15 @@ class Preprocessing:
     image_size: tuple[int, int]
     resize: str = "direct"
     resize_to: int | None = None
+    crop_fraction: dataclasses.InitVar[float | None] = None
+    interpolation: str = "bilinear"
+    antialias: bool = False
+    mean: tuple[float, float, float] = MEAN
+    std: tuple[float, float, float] = STD
     labels: tuple[str, ...] = ()
     probabilities: str = "softmax"
 
-    def __post_init__(self):
+    def __post_init__(self, crop_fraction):
         if not (
             isinstance(self.image_size, tuple | list)
             and len(self.image_size) == 2
@@ -50,21 +73,17 @@ class Preprocessing:
                 f"image_size={self.image_size!r} is not an image size. Expected two integers, "
                 f"height and width, from 1 to {MAX_SIDE}."
             )
-        if self.resize not in RESIZE_RULES:
-            raise ValueError(f"resize={self.resize!r} is unknown. Expected one of {RESIZE_RULES}.")
-        if self.resize == "direct" and self.resize_to is not None:
-            raise ValueError(
-                f"resize_to={self.resize_to!r} has no meaning with resize='direct'. Leave it out, "
-                f"or choose resize='resize_small'."
-            )
-        if self.resize == "resize_small" and not (
-            _is_side(self.resize_to) and self.resize_to >= max(self.image_size)
-        ):
-            raise ValueError(
-                f"resize_to={self.resize_to!r} does not fit. With resize='resize_small' expected "
-                f"an integer from {max(self.image_size)}, the longer side of image_size, to "
-                f"{MAX_SIDE}."
-            )
+        if crop_fraction is not None:
+            object.__setattr__(self, "resize_to", self._side_before_crop(crop_fraction))
+        self._check_resize()
+        for name, lowest in (("mean", -MAX_VALUE), ("std", 1 / MAX_VALUE)):
+            values = getattr(self, name)
+            if not _are_colors(values, lowest):
+                raise ValueError(
+                    f"{name}={values!r} is not possible. Expected three numbers, one per color, "
+                    f"from {lowest:g} to {MAX_VALUE:g}."
+                )
+            object.__setattr__(self, name, tuple(float(value) for value in values))
         if not (
             isinstance(self.labels, tuple | list)
             and all(isinstance(label, str) for label in self.labels)
@@ -77,6 +96,50 @@ class Preprocessing:
         object.__setattr__(self, "image_size", tuple(int(side) for side in self.image_size))
         object.__setattr__(self, "labels", tuple(self.labels))
 
+    def _side_before_crop(self, fraction):
+        """`resize_to` for a `crop_fraction`."""
+        if self.resize_to is not None:
+            raise ValueError(
+                f"crop_fraction={fraction!r} and resize_to={self.resize_to!r} are two ways to set "
+                "one side. Leave one out."
+            )
+        if not (_is_number(fraction) and 0 < fraction <= 1):
+            raise ValueError(
+                f"crop_fraction={fraction!r} is not possible. Expected a fraction above 0, up to 1."
+            )
+        return min(math.floor(max(self.image_size) / fraction), MAX_SIDE + 1)
+
+    def _check_resize(self):
+        if self.resize not in RESIZE_RULES:
+            raise ValueError(f"resize={self.resize!r} is unknown. Expected one of {RESIZE_RULES}.")
+        if self.resize == "direct" and self.resize_to is not None:
+            raise ValueError(
+                f"resize_to={self.resize_to!r} has no meaning with resize='direct'. Leave it out, "
+                f"or choose resize='resize_small'."
+            )
+        if self.resize != "direct" and not (
+            _is_side(self.resize_to) and self.resize_to >= max(self.image_size)
+        ):
+            raise ValueError(
+                f"resize_to={self.resize_to!r} does not fit. With resize={self.resize!r} expected "
+                f"an integer from {max(self.image_size)}, the longer side of image_size, to "
+                f"{MAX_SIDE}."
+            )
+        if self.interpolation not in INTERPOLATIONS:
+            raise ValueError(
+                f"interpolation={self.interpolation!r} is unknown. Expected one of "
+                f"{INTERPOLATIONS}."
+            )
+        if not isinstance(self.antialias, bool):
+            raise ValueError(
+                f"antialias={self.antialias!r} is not possible. Expected true or false."
+            )
+        if self.antialias and self.interpolation == "area":
+            raise ValueError(
+                "antialias=True has no meaning with interpolation='area', which always averages. "
+                "Leave it out."
+            )
+
     def __call__(self, images):
         """Maps images to the model's input.
 
@@ -85,10 +148,18 @@ class Preprocessing:
                 which may be unknown until the graph runs.
 
         Returns:
-            float32 `[h, w, 3]` or `[B, h, w, 3]` in [-1, 1], where `(h, w)` is `image_size`.
+            float32 `[h, w, 3]` or `[B, h, w, 3]`, where `(h, w)` is `image_size`; with the default
+            `mean` and `std` in [-1, 1].
 
         Raises:
             ValueError: if the images have another rank, number of channels or dtype.
+        """
+        return self.normalized(self.resized(images))
+
+    def resized(self, images):
+        """The first step, resize and crop: float32 `[h, w, 3]` or `[B, h, w, 3]`, 0 .. 255.
+
+        Arguments and errors are those of `__call__`.
         """
         import tensorflow as tf
 
@@ -107,20 +178,35 @@ class Preprocessing:
             )
 
         if self.resize == "direct":
-            images = resizing.resize(images, self.image_size)
+            images = resizing.resize(images, self.image_size, self.interpolation, self.antialias)
         else:
-            images = resizing.resize_small_and_crop(images, self.resize_to, self.image_size)
+            images = resizing.resize_and_crop(
+                images,
+                self.resize,
+                self.resize_to,
+                self.image_size,
+                self.interpolation,
+                self.antialias,
+            )
         images.set_shape([*images.shape[:-3], *self.image_size, 3])
-        return resizing.to_model_range(images)
+        return images
+
+    def normalized(self, pixels):
+        """The second step: values 0 .. 255, `[..., 3]`, as float32 (v / 255 - mean) / std."""
+        from vit_tf.images import resizing
+
+        return resizing.to_model_range(pixels, self.mean, self.std)
 
     def to_dict(self):
-        """Returns the fields as a dictionary that JSON can hold; `from_dict` reads it back."""
+        """Returns the fields as a dictionary that JSON can hold; `from_dict` reads it back.
+
+        Fields that earlier versions do not know are left out if they have their default.
+        """
+        values = dataclasses.asdict(self)
+        defaults = {"interpolation": "bilinear", "antialias": False, "mean": MEAN, "std": STD}
+        kept = {name: value for name, value in values.items() if value != defaults.get(name, ...)}
         return {
-            "image_size": list(self.image_size),
-            "resize": self.resize,
-            "resize_to": self.resize_to,
-            "labels": list(self.labels),
-            "probabilities": self.probabilities,
+            name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()
         }
 
     def to_probabilities(self, logits):
@@ -148,6 +234,20 @@ class Preprocessing:
         if "image_size" not in fields:
             raise ValueError(f"Preprocessing lacks 'image_size'. Received: {sorted(fields)}.")
         return cls(**fields)
+
+
+def _are_colors(values, lowest):
+    """Whether `values` are three numbers from `lowest` to `MAX_VALUE`."""
+    return (
+        isinstance(values, tuple | list)
+        and len(values) == 3
+        and all(_is_number(value) and lowest <= value <= MAX_VALUE for value in values)
+    )
+
+
+def _is_number(value) -> TypeGuard[float]:
+    """Whether `value` is an integer or a float; bools are not numbers here."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _is_side(value) -> TypeGuard[int]:

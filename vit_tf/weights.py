@@ -12,6 +12,7 @@ import numpy as np
 
 from vit_tf.checkpoints import loading
 from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.checkpoints.input_range import for_range
 from vit_tf.checkpoints.loading import LoadReport
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
 from vit_tf.checkpoints.published.entries import Entry, ModelWeights
@@ -80,13 +81,16 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
     return _open_published(path)
 
 
-def load_checkpoint(model, checkpoint, head="auto", source_grid=None) -> LoadReport:
+def load_checkpoint(
+    model, checkpoint, head="auto", source_grid=None, preprocessing=None
+) -> LoadReport:
     """Loads the result of `open_checkpoint` or `model_weights` into a model; see `load_npz`."""
     mapping = family_of(model.config).published
+    checkpoint = for_range(checkpoint, preprocessing)
     return loading.load_checkpoint(model, checkpoint, mapping, head, source_grid)
 
 
-def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
+def load_npz(model, path, head="auto", source_grid=None, preprocessing=None) -> LoadReport:
     """Loads a published checkpoint into a model; resizes the positions if the grids differ.
 
     Args:
@@ -99,6 +103,8 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
         source_grid: `(rows, columns)` of the file's position table. None reads it from the sidecar
             `<path>.json`. Without a sidecar it is the model's grid if that has as many patches as
             the table, else a square.
+        preprocessing: the `Preprocessing` of this model's images; None means pixels in [-1, 1]. If
+            the file states another mean or std, the patch embedding is converted.
 
     Returns:
         A `LoadReport`.
@@ -109,7 +115,7 @@ def load_npz(model, path, head="auto", source_grid=None) -> LoadReport:
         FileNotFoundError: if there is no such file.
     """
     with _open_published(path) as checkpoint:
-        return load_checkpoint(model, checkpoint, head, source_grid)
+        return load_checkpoint(model, checkpoint, head, source_grid, preprocessing)
 
 
 def save_npz(model, path, preprocessing=None) -> None:
@@ -134,7 +140,7 @@ def save_npz(model, path, preprocessing=None) -> None:
     write_sidecar(path, preprocessing, model.config, model.config.grid, policy)
 
 
-def load_safetensors(model, path, head="auto") -> LoadReport:
+def load_safetensors(model, path, head="auto", preprocessing=None) -> LoadReport:
     """Loads a checkpoint of Hugging Face, timm or axial-deeplab into a model; see `load_npz`.
 
     Args:
@@ -144,7 +150,7 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
             `preprocessor_config.json` are read from the same directory if they exist. If they do
             not state the image size, the position table has the model's grid if that has as many
             patches as the table, else a square.
-        head: as for `load_npz`.
+        head, preprocessing: as for `load_npz`.
 
     Raises:
         ValueError: if the file is damaged, holds a model that vit_tf cannot express, or does not
@@ -152,7 +158,7 @@ def load_safetensors(model, path, head="auto") -> LoadReport:
         FileNotFoundError: if there is no such file.
     """
     with _open_safetensors(path, model.config.grid) as checkpoint:
-        return load_checkpoint(model, checkpoint, head)
+        return load_checkpoint(model, checkpoint, head, preprocessing=preprocessing)
 
 
 def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
@@ -176,14 +182,15 @@ def save_safetensors(model, path, layout, preprocessing=None) -> list[str]:
     return write_checkpoint(path, module, model.config, preprocessing, model_weights(model))
 
 
-def model_weights(model, name="") -> ModelWeights:
+def model_weights(model, name="", preprocessing=None) -> ModelWeights:
     """The weights of a model by published key, for `load_checkpoint` into another model.
 
     Args:
         model: of any family.
         name: where the model is from, for messages.
+        preprocessing: its `Preprocessing`; None if it is unknown.
     """
-    return ModelWeights(model, published_entries(model), name)
+    return ModelWeights(model, published_entries(model), name, preprocessing)
 
 
 def published_entries(model) -> list[Entry]:

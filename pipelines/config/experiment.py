@@ -61,7 +61,7 @@ class Experiment:
         try:
             self.preprocessing(())
         except ValueError as error:
-            raise UserError(f"model.image_size, data.resize: {error}") from None
+            raise UserError(f"model.image_size, data: {error}") from None
         check_warmup(self.train, self.schedule)
 
     def preprocessing(self, labels) -> Preprocessing:
@@ -72,10 +72,9 @@ class Experiment:
         """
         return Preprocessing(
             image_size=self.model.image_size,
-            resize=self.data.resize,
-            resize_to=self.data.resize_to,
             labels=tuple(labels),
             probabilities=self.train.loss,
+            **self.data.preprocessing_fields(),
         )
 
     def sampling(self) -> Sampling:

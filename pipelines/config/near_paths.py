@@ -11,6 +11,7 @@ _PATHS = {
     "arch": "model.name",
     "bs": "train.batch_size",
     "clip_grad": "optimizer.clip_norm",
+    "crop_pct": "data.crop_fraction",
     "data": "data.name",
     "data_path": "data.name",
     "dataset": "data.name",

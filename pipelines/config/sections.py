@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.fields import check_at_least, check_choice, check_local
@@ -13,11 +14,13 @@ from pipelines.config.names import (
     MOMENTUM_DTYPES,
     NON_FINITE_MODES,
     OPTIMIZERS,
+    PREPROCESSING_FIELDS,
     SHARDINGS,
     WEIGHT_DECAY_MASKS,
 )
 from pipelines.errors import UserError
-from vit_tf.preprocessing import RESIZE_RULES
+from vit_tf.images.value_range import MEAN, STD
+from vit_tf.preprocessing import INTERPOLATIONS, RESIZE_RULES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,11 +44,19 @@ class Data(Augmentation):
             its own files.
         bad_images: what happens at an image that cannot be decoded. "stop": the run ends; "skip":
             the image is left out. In both cases a message names the image.
-        resize: how images are resized to the model's size, except in training. "direct": bilinear,
-            without keeping the aspect ratio; "resize_small": the shorter side to `resize_to`, then
-            a central crop.
-        resize_to: length of the shorter side before the central crop, in pixels; only with
-            resize_small.
+        resize: how images are resized to the model's size, except in training. "direct": without
+            keeping the aspect ratio; "resize_small": the shorter side to `resize_to`, then a
+            central crop; "shortest_edge" and "center": the same with the rounding of Hugging Face
+            and of timm; "squash": both sides to `resize_to`, then a central crop.
+        resize_to: length of the shorter side before the central crop, in pixels; not with direct.
+        crop_fraction: instead of `resize_to`: the part of that length which the crop keeps, such
+            as 0.875.
+        interpolation: filter of every resize, in training too: "bilinear", "bicubic" or "area".
+        antialias: whether the filter becomes wider with the reduction, as in Pillow, timm and
+            Hugging Face; in training too.
+        mean: mean of each color, for values from 0 to 1, that is subtracted.
+        std: standard deviation of each color, by which the result is divided. With 0.5 and 0.5,
+            models read pixels in [-1, 1].
     """
 
     name: str = "digits"
@@ -57,6 +68,11 @@ class Data(Augmentation):
     bad_images: str = "stop"
     resize: str = "direct"
     resize_to: int | None = None
+    crop_fraction: float | None = None
+    interpolation: str = "bilinear"
+    antialias: bool = False
+    mean: tuple[float, float, float] = MEAN
+    std: tuple[float, float, float] = STD
 
     def __post_init__(self):
         try:
@@ -69,16 +85,23 @@ class Data(Augmentation):
         check_choice("data.sharding", self.sharding, SHARDINGS)
         check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
         check_at_least("data.shuffle_window", self.shuffle_window, 1)
-        if (self.resize == "resize_small") != (self.resize_to is not None):
+        check_choice("data.interpolation", self.interpolation, INTERPOLATIONS)
+        sides = [x for x in (self.resize_to, self.crop_fraction) if x is not None]
+        if len(sides) != (self.resize != "direct"):
             raise UserError(
-                f"data.resize_to belongs to data.resize=resize_small. "
-                f"Received: resize={self.resize}, resize_to={self.resize_to}."
+                "data.resize=direct has no crop; the other rules need data.resize_to or "
+                f"data.crop_fraction, one of them. Received: resize={self.resize}, "
+                f"resize_to={self.resize_to}, crop_fraction={self.crop_fraction}."
             )
 
     def augmentation(self) -> Augmentation:
         """Returns the settings of augmentation."""
         names = [field.name for field in dataclasses.fields(Augmentation)]
         return Augmentation(**{name: getattr(self, name) for name in names})
+
+    def preprocessing_fields(self) -> dict[str, Any]:
+        """Returns the arguments of `vit_tf.Preprocessing` that this section holds."""
+        return {name: getattr(self, name) for name in PREPROCESSING_FIELDS}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,6 +229,8 @@ class Train:
         label_smoothing: probability moved from the true class to the uniform distribution.
         log_every: steps between progress lines.
         eval_every: steps between evaluations; 0 evaluates at the end only.
+        eval_batches: largest number of batches of an evaluation during training, spread evenly over
+            the data; 0 takes all of them.
         checkpoint_every: steps between checkpoints; 0 saves at the end only.
         keep_last: how many of the newest checkpoints are kept.
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
@@ -232,6 +257,7 @@ class Train:
     label_smoothing: float = 0.0
     log_every: int = 50
     eval_every: int = 0
+    eval_batches: int = 0
     checkpoint_every: int = 500
     keep_last: int = 3
     keep_every: int = 0
@@ -248,7 +274,13 @@ class Train:
             check_at_least(f"train.{name}", getattr(self, name), 1)
         if self.epochs is not None and self.epochs <= 0:
             raise UserError(f"train.epochs must be above 0, or none. Received: {self.epochs}.")
-        for name in ("eval_every", "checkpoint_every", "keep_every", "histograms_every"):
+        for name in (
+            "eval_every",
+            "eval_batches",
+            "checkpoint_every",
+            "keep_every",
+            "histograms_every",
+        ):
             check_at_least(f"train.{name}", getattr(self, name), 0)
         if self.profile is not None:
             self.profiled_steps()

@@ -9,7 +9,7 @@ A batch of one replica, with b = global batch size / replicas:
 
 | key | | |
 | --- | --- | --- |
-| image | float32 `[b, h, w, 3]` | in [-1, 1] |
+| image | float32 `[b, h, w, 3]` | the model's input, by default in [-1, 1] |
 | label | int32 `[b]` | of multi-label sources, 1 for each label of the image: float32 `[b, K]`; \
 with MixUp or CutMix, weights of the classes: float32 `[b, K]` |
 | id | int64 `[b]` | see `sources.source.DataSource`; -1 for padding |
@@ -18,6 +18,7 @@ with MixUp or CutMix, weights of the classes: float32 `[b, K]` |
 """
 
 import contextlib
+import dataclasses
 import functools
 
 import numpy as np
@@ -31,6 +32,7 @@ from pipelines.data.sharding import batch_samplers, slice_of_host
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import DRAWS, Mixing
 from vit_tf.images.decoding import decode_image
+from vit_tf.images.value_range import MEAN, STD
 
 # Number of stored rows that evaluation reads at a time.
 _EVAL_WINDOW = 1024
@@ -128,30 +130,37 @@ def sample_images(source, preprocessing, seed, augmentation, count=16):
     """
     images = source.read([(0, min(count, source.num_examples))]).images
     seeds = stateless_random.example_seeds(seed, 0, np.arange(len(images)))
+    shown = dataclasses.replace(preprocessing, mean=MEAN, std=STD)
     samples = [tf.zeros([0, *preprocessing.image_size, 3])]
     for image, own_seed in zip(images, seeds, strict=True):
         with contextlib.suppress(tf.errors.OpError):
-            samples.append(augment(tf.constant(image), own_seed, preprocessing, augmentation)[None])
+            samples.append(augment(tf.constant(image), own_seed, shown, augmentation)[None])
     return tf.concat(samples, axis=0)
 
 
-def eval_dataset(source, *, batch_size, preprocessing, bad_images=None, input_context=None):
+def eval_dataset(
+    source, *, batch_size, preprocessing, bad_images=None, input_context=None, max_batches=0
+):
     """Returns the dataset with every example once, in stored order.
 
     The last global batch is padded with black images of weight 0, label 0 (multi-label: none) and
-    id -1, so every replica gets `eval_steps(source, batch_size)` batches of the same shape.
+    id -1, so every replica gets `eval_steps(source, batch_size)` batches of the same shape. With
+    `max_batches`, that many of these batches are left, spread evenly over the data; 0 keeps all.
 
-    Args, return value and errors are as for `train_dataset`.
+    Other args, return value and errors are as for `train_dataset`.
     """
     host_slice = slice_of_host(batch_size, input_context)
-    end = eval_steps(source, batch_size) * batch_size
+    steps = eval_steps(source, batch_size, max_batches)
+    batches = np.arange(steps) * eval_steps(source, batch_size) // max(steps, 1)
+    end = steps * batch_size
 
     def windows():
         for start in range(0, end, _EVAL_WINDOW):
             positions = np.arange(start, min(start + _EVAL_WINDOW, end))
-            indices = np.where(positions < source.num_examples, positions, -1)
-            stop = min(start + _EVAL_WINDOW, source.num_examples)
-            ranges = [(start, stop)] if start < stop else []
+            stored = batches[positions // batch_size] * batch_size + positions % batch_size
+            indices = np.where(stored < source.num_examples, stored, -1)
+            runs = np.split(indices[indices >= 0], np.flatnonzero(np.diff(indices) != 1) + 1)
+            ranges = [(int(run[0]), int(run[-1]) + 1) for run in runs if run.size]
             yield host_slice.select(Window(ranges, indices, positions))
 
     def decode(image_bytes, seed):
@@ -170,9 +179,10 @@ def eval_dataset(source, *, batch_size, preprocessing, bad_images=None, input_co
     return _in_order(dataset).apply(tf.data.experimental.assert_cardinality(count))
 
 
-def eval_steps(source, batch_size):
+def eval_steps(source, batch_size, max_batches=0):
     """Returns the number of global batches in `eval_dataset`."""
-    return -(-source.num_examples // batch_size)
+    steps = -(-source.num_examples // batch_size)
+    return min(steps, max_batches) if max_batches else steps
 
 
 def train_indices(source, sampling, step, hosts=1):

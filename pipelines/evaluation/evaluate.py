@@ -2,16 +2,28 @@
 
 import functools
 import sys
+import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.evaluation.label_map import read_label_map
 from pipelines.runs import model_source
 from pipelines.tasks import losses
 from vit_tf.pretrained.class_names import words_of
 
 
-def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None) -> dict:
+def evaluate(
+    source,
+    examples,
+    strategy,
+    *,
+    batch_size,
+    bad_images,
+    assumed=None,
+    label_map=None,
+    max_batches=0,
+) -> dict:
     """Evaluates a model from disk on a data set, in the same way as training does.
 
     The model's stored preprocessing prepares the images and names the loss: the training loss,
@@ -24,28 +36,33 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
         batch_size: images per step over all replicas.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
         assumed: preprocessing for a file that stores none, see `model_source.open_model`.
+        label_map: file with the class of the model for each class of the data set, see `label_map`;
+            None if both have the same classes. Probabilities are those among these classes.
+        max_batches: largest number of batches, spread evenly over the data set; 0 takes all.
 
     Returns:
-        The dict of `Evaluator.run`.
+        The dict of `Evaluator.run`, and "images_per_second": without the first batch, which
+        includes compiling, if there are more.
 
     Raises:
-        UserError: if data set and model have different classes, the model is unpooled, or it gives
-            softmax probabilities and the data set is multi-label.
+        UserError: if data set and model have different classes and there is no label map, the map
+            does not fit, the model is unpooled, or it gives softmax probabilities and the data set
+            is multi-label.
     """
     losses.check_loss(examples, model_source.probabilities(source, assumed))
     with strategy.scope():
         model, preprocessing = model_source.open_model(source, assumed=assumed)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
-    classes = model.config.num_classes
-    same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
-    if classes != examples.num_classes or preprocessing.labels not in same:
-        raise UserError(
-            f"{source.name} was trained for {classes} classes "
-            f"({_first_labels(preprocessing.labels)}), {examples.name} has {examples.num_classes} "
-            f"({_first_labels(examples.labels)}). Choose the data set with --set data.name=..., or "
-            "fine-tune the model on this one."
+    columns = None
+    if label_map is not None:
+        columns = read_label_map(
+            label_map,
+            _names(examples.labels, examples.num_classes),
+            _names(preprocessing.labels, model.config.num_classes),
         )
+    else:
+        _check_same_classes(source.name, model.config.num_classes, preprocessing.labels, examples)
     # Only the result goes to stdout.
     log = functools.partial(print, file=sys.stderr, flush=True)
     left_out = BadImages(None, log) if bad_images == "skip" else None
@@ -55,9 +72,32 @@ def evaluate(source, examples, strategy, *, batch_size, bad_images, assumed=None
             preprocessing=preprocessing,
             batch_size=batch_size,
             bad_images=left_out,
+            max_batches=max_batches,
+            columns=columns,
         )
         loss = functools.partial(losses.cross_entropy, loss=preprocessing.probabilities)
-        return Evaluator(model, strategy, evaluation_data, loss, log).run()
+        evaluator = Evaluator(model, strategy, evaluation_data, loss, log)
+        begin = time.perf_counter()
+        means = evaluator.run()
+    end, images = time.perf_counter(), means["examples"]
+    if evaluator.steps > 1:
+        begin, images = evaluator.first_batch_done, images * (1 - 1 / evaluator.steps)
+    return means | {"images_per_second": images / (end - begin)}
+
+
+def _check_same_classes(name, classes, labels, examples):
+    same = ((), examples.labels, words_of(examples.labels))  # ImageNet's folders are WordNet ids.
+    if classes != examples.num_classes or labels not in same:
+        raise UserError(
+            f"{name} was trained for {classes} classes ({_first_labels(labels)}), {examples.name} "
+            f"has {examples.num_classes} ({_first_labels(examples.labels)}). Choose the data set "
+            "with --set data.name=..., name the model's class of each with --label_map FILE, or "
+            "fine-tune the model on this one."
+        )
+
+
+def _names(labels, count):
+    return labels or tuple(str(index) for index in range(count))
 
 
 def _first_labels(labels):

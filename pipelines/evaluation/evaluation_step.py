@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import threading
+import time
 from collections.abc import Callable
 
 import orbit
@@ -30,6 +31,9 @@ class EvaluationData:
         preprocessing: how images become inputs.
         batch_size: images per step over all replicas; rounded up to a multiple of their number.
         bad_images: leaves out images that cannot be read; None ends the evaluation at the first.
+        max_batches: largest number of batches, spread evenly over the data; 0 takes all.
+        columns: for each class of the data, the index of its class in the model; None if they are
+            the same. Only the logits of these classes are used.
 
     Raises:
         DataError: if the scores of a multi-label data set do not fit into memory.
@@ -39,6 +43,8 @@ class EvaluationData:
     preprocessing: Preprocessing
     batch_size: int
     bad_images: BadImages | None = None
+    max_batches: int = 0
+    columns: tuple[int, ...] | None = None
 
     def __post_init__(self):
         source = self.source
@@ -64,6 +70,10 @@ class Evaluator(orbit.StandardEvaluator):
         loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
         log: called with a line every 10 s while the step compiles.
         signals: optional `Signals`, checked after every batch.
+
+    Attributes:
+        steps: number of batches.
+        first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
     """
 
     def __init__(self, model, strategy, data, loss: Callable, log: Callable, signals=None):
@@ -76,13 +86,15 @@ class Evaluator(orbit.StandardEvaluator):
                 preprocessing=data.preprocessing,
                 bad_images=data.bad_images,
                 input_context=context,
+                max_batches=data.max_batches,
             )
         )
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
         self.loss, self.log, self.signals = loss, log, signals
         self._compiled = threading.Event()
-        self.steps = pipeline.eval_steps(data.source, batch_size)
+        self.steps = pipeline.eval_steps(data.source, batch_size, data.max_batches)
+        self.first_batch_done = 0.0
 
     def eval_begin(self):
         source = self.data.source
@@ -100,11 +112,15 @@ class Evaluator(orbit.StandardEvaluator):
         """Sums for the metrics; and labels, logits and weights, if all of them are needed."""
         labels, weights = batch["label"], batch["weight"]
         logits = self.model(batch["image"], training=False)
+        if self.data.columns is not None:
+            logits = tf.gather(logits, self.data.columns, axis=-1)
         sums = metrics.metric_sums(labels, logits, weights, self.loss(labels, logits))
         return sums, [labels, logits, weights] if self.data.source.multi_label else []
 
     def eval_reduce(self, state, step_outputs):
-        self._compiled.set()
+        if not self._compiled.is_set():
+            self._compiled.set()
+            self.first_batch_done = time.perf_counter()
         if self.signals is not None:
             self.signals.check()
         (sums, scores), (step_sums, scored) = state, step_outputs
@@ -124,7 +140,7 @@ class Evaluator(orbit.StandardEvaluator):
         return means if scores is None else means | {"mean_average_precision": scores.mean()}
 
     def run(self) -> dict:
-        """Evaluates the whole data set: examples, loss, accuracy, top_5_accuracy.
+        """Evaluates the data set: examples, loss, accuracy, top_5_accuracy.
 
         Multi-label: examples, loss, precision_at_1, mean_average_precision; see `tasks.metrics`.
 

@@ -178,8 +178,13 @@ def open_model(
     return model, preprocessing
 
 
-def load(model, source, head="reset"):
-    """Loads a source's weights into a model and resizes position embeddings; see `vit_tf.load_npz`.
+def load(model, source, head="reset", preprocessing=None):
+    """Loads a source's weights into a model and resizes position embeddings.
+
+    Args:
+        model: the model.
+        source: from `find`.
+        head, preprocessing: see `vit_tf.load_npz`.
 
     Returns:
         `vit_tf.weights.LoadReport`.
@@ -189,12 +194,12 @@ def load(model, source, head="reset"):
     """
     try:
         if source.kind == "npz":
-            return vit_tf.load_npz(model, source.path, head)
+            return vit_tf.load_npz(model, source.path, head, preprocessing=preprocessing)
         if source.kind == "safetensors":
-            return vit_tf.load_safetensors(model, source.path, head)
-        donor, _ = open_model(source)
-        arrays = model_weights(donor, source.name)
-        return load_checkpoint(model, arrays, head)
+            return vit_tf.load_safetensors(model, source.path, head, preprocessing)
+        donor, prepared = open_model(source)
+        arrays = model_weights(donor, source.name, prepared)
+        return load_checkpoint(model, arrays, head, preprocessing=preprocessing)
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -296,7 +301,7 @@ def _open_arrays(source, dtype, log, assumed):
         _check_sizes(config, source)
         preprocessing = file.preprocessing or _assume(config, assumed, source.path)
         model = vit_tf.create_model(config, dtype=dtype or _trained_dtype(source))
-        load_checkpoint(model, file, head="keep")
+        load_checkpoint(model, file, head="keep", preprocessing=preprocessing)
         for note in file.notes if log else ():
             log(note)
         return model, preprocessing

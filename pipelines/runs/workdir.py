@@ -15,6 +15,7 @@ from vit_tf.checkpoints.atomic_file import write_atomically
 _MAY_CHANGE = (
     "train.log_every",
     "train.eval_every",
+    "train.eval_batches",
     "train.checkpoint_every",
     "train.keep_last",
     "train.keep_every",

@@ -96,7 +96,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         keep_last=settings.keep_last,
         keep_every=settings.keep_every,
     )
-    step = _restore(trainer, store, run, initial)
+    step = _restore(trainer, store, run, initial, data.preprocessing)
     trainer.open_dataset(data.dataset)
     if steps_before not in (None, settings.steps):
         _report_rate(experiment, steps_before, step)
@@ -159,12 +159,11 @@ def open_data(experiment, run):
     Raises:
         DataError: if the data are missing, cannot be used, or do not fit `train.loss`.
     """
-    settings = experiment.data
+    settings, train = experiment.data, experiment.train
     source = open_source(settings.name, settings.train_split, settings.data_dir)
-    check_loss(source, experiment.train.loss)
-    preprocessing = experiment.preprocessing(source.labels)
+    check_loss(source, train.loss)
     bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
-    shared = {"preprocessing": preprocessing, "bad_images": bad_images}
+    shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
     data = TrainData(
         source=source,
         sampling=experiment.sampling(),
@@ -175,7 +174,8 @@ def open_data(experiment, run):
         return data, None
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
     source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
-    return data, EvaluationData(source=source, batch_size=experiment.train.batch_size, **shared)
+    limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
+    return data, EvaluationData(source=source, **limits, **shared)
 
 
 def check_input(settings, model_config, replicas):
@@ -243,7 +243,7 @@ def build_trainer(experiment, model_config, strategy):
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 
 
-def _restore(trainer, store, run, initial):
+def _restore(trainer, store, run, initial, preprocessing):
     """Restores the newest checkpoint, or else loads `initial`; returns the step to go on from."""
     step = store.restore_newest()
     if step is not None:
@@ -252,7 +252,7 @@ def _restore(trainer, store, run, initial):
         return step
     run.drop_metrics_after(0)
     if initial:
-        say(model_source.load(trainer.model, initial, head="reset"))
+        say(model_source.load(trainer.model, initial, "reset", preprocessing))
     if trainer.ema:
         trainer.ema.initialize()
     return 0

@@ -3,6 +3,8 @@
     python peer_program.py make FOLDER    folders of models, each with `expected.npy`
     python peer_program.py load FOLDER    reads the folders in it, writes `received.npy` in each
     python peer_program.py architectures FOLDER    settings of timm models, in `architectures.json`
+    python peer_program.py pixels FOLDER    for each folder of settings in it the processors' result
+        for `photos.npz`, as `pixels.npz`
 
 Every folder of a model holds `images.npy`, uint8 `[B, H, W, 3]`.
 """
@@ -15,7 +17,9 @@ import sys
 import numpy as np
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import save_file
+from timm.data import create_transform, resolve_data_config
 from timm.layers import HybridEmbed, StdConv2d, StdConv2dSame
 from timm.models.resnetv2 import ResNetV2
 from timm.models.vision_transformer import VisionTransformer
@@ -206,6 +210,25 @@ def architectures(folder):
     (folder / "architectures.json").write_text(json.dumps(found))
 
 
+def pixels(folder):
+    """The input of the models for photos: arrays `[H, W, 3]` by the same names."""
+    photos = np.load(folder / "photos.npz")
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+        prepare = processor_of(path)
+        found = {name: prepare(photo).transpose(1, 2, 0) for name, photo in photos.items()}
+        np.savez(path / "pixels.npz", **found)
+
+
+def processor_of(path):
+    """A function from a photo `[H, W, 3]` to the model's input `[3, H, W]`."""
+    if (path / "preprocessor_config.json").exists():
+        processor = AutoImageProcessor.from_pretrained(path, use_fast=False)
+        return lambda photo: np.asarray(processor(photo, return_tensors="pt").pixel_values[0])
+    stated = json.loads((path / "config.json").read_text())["pretrained_cfg"]
+    transform = create_transform(**resolve_data_config({}, pretrained_cfg=stated))
+    return lambda photo: transform(Image.fromarray(photo)).numpy()
+
+
 def check_report(path, report):
     wrong = {kind: names for kind, names in report.items() if names}
     if wrong:
@@ -213,5 +236,5 @@ def check_report(path, report):
 
 
 if __name__ == "__main__":
-    functions = {"make": make, "load": load, "architectures": architectures}
+    functions = {"make": make, "load": load, "architectures": architectures, "pixels": pixels}
     functions[sys.argv[1]](pathlib.Path(sys.argv[2]))

@@ -146,8 +146,8 @@ def test_every_model_has_a_test(made):
 
 @pytest.mark.parametrize("name", MADE)
 def test_their_models_here(made, name):
-    model, _ = safetensors_models.load(made / name)
-    images = np.load(made / name / "images.npy")
+    model, checkpoint = safetensors_models.load(made / name)
+    images = checkpoint.preprocessing.normalized(np.load(made / name / "images.npy"))
     check_close(model(images).numpy(), np.load(made / name / "expected.npy"))
 
 

@@ -1,4 +1,4 @@
-"""Preprocessing against NumPy: resize rules, value range, round trip."""
+"""Preprocessing against NumPy and Pillow: resize rules, filters, value range, round trip."""
 
 import json
 import resource
@@ -6,6 +6,7 @@ import resource
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from vit_tf.preprocessing import Preprocessing
 
@@ -15,6 +16,15 @@ RULES = [
     {"image_size": (6, 4), "resize": "resize_small", "resize_to": 6},
     {"image_size": (8, 12), "resize": "resize_small", "resize_to": 17},
 ]
+CROPS = ("resize_small", "shortest_edge", "center", "squash")
+# The sides before and after a crop have all remainders by 4, for the rounding of the offset.
+FILTERED = [
+    {"image_size": (6, 9)},
+    {"image_size": (37, 23)},
+    *({"image_size": (8, 8), "resize": rule, "resize_to": 13} for rule in CROPS),
+    *({"image_size": (10, 7), "resize": rule, "resize_to": 13} for rule in CROPS),
+]
+SIZES = [(1, 1), (7, 5), (13, 40), (64, 31), (225, 223)]
 
 
 def _random_image(shape, dtype=np.uint8):
@@ -84,6 +94,142 @@ def test_graph_with_unknown_shape_equals_eager(rule):
         np.testing.assert_allclose(result, preprocessing(image), rtol=0, atol=1.2e-7)
 
 
+def _place(size, rule):
+    """Size of the whole resized image, and (top, left) of the crop, as the sources compute them."""
+    crop, side, name = rule["image_size"], rule.get("resize_to"), rule.get("resize", "direct")
+    if name == "direct":
+        return crop, (0, 0)
+    if name == "squash":
+        resized = side, side
+    elif name == "resize_small":
+        resized = tuple(round(length * side / min(size)) for length in size)
+    else:  # torchvision's Resize and get_resize_output_image_size of Hugging Face
+        resized = tuple(int(side * length / min(size)) for length in size)
+    rest = [have - want for have, want in zip(resized, crop, strict=True)]
+    if name in ("center", "squash"):  # torchvision's CenterCrop
+        return resized, tuple(round(x / 2.0) for x in rest)
+    return resized, tuple(x // 2 for x in rest)
+
+
+def _cropped(image, start, size):
+    return image[start[0] : start[0] + size[0], start[1] : start[1] + size[1]]
+
+
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("rule", FILTERED, ids=str)
+def test_antialiasing_equals_pillow(rule, name):
+    """At most one level apart; equal but for ties in rounding."""
+    kind = Image.Resampling[name.upper()]
+    preprocessing = Preprocessing(**rule, interpolation=name, antialias=True)
+    for size in SIZES:
+        image = _random_image((*size, 3))
+        (height, width), start = _place(size, rule)
+        # One pass after the other: Pillow 13 exchanges the passes for some sizes.
+        resized = Image.fromarray(image).resize((width, size[0]), kind)
+        resized = np.asarray(resized.resize((width, height), kind))
+        expected = _cropped(resized, start, rule["image_size"])
+        for given in (image, image.astype(np.float32)):
+            difference = np.abs(preprocessing.resized(given).numpy() - expected)
+            assert difference.max() <= 1, size
+            assert np.mean(difference > 0) < 0.05, size
+
+
+def _weights(length, new, name):
+    """Weights `[new, length]` of a resize without antialiasing, float64."""
+    at = (np.arange(new) + 0.5) * length / new
+    if name == "area":
+        edges, pixels = np.arange(new + 1) * length / new, np.arange(length)
+        covered = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+        weights = np.maximum(covered, 0)
+    else:  # Keys' kernel, a = -0.5
+        x = np.abs(np.arange(length) + 0.5 - at[:, None])
+        near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+        weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", ["bicubic", "area"])
+@pytest.mark.parametrize("rule", FILTERED, ids=str)
+def test_filters_without_antialiasing_equal_numpy(rule, name):
+    preprocessing = Preprocessing(**rule, interpolation=name)
+    for size in SIZES:
+        image = _random_image((*size, 3), np.float32)
+        resized, start = _place(size, rule)
+        rows, columns = (_weights(size[i], resized[i], name) for i in range(2))
+        expected = np.einsum("ah,bw,hwc->abc", rows, columns, image.astype(np.float64))
+        if name == "bicubic":
+            # The first pass is clipped too.
+            expected = np.clip(np.einsum("bw,hwc->hbc", columns, image), 0, 255)
+            expected = np.clip(np.einsum("ah,hbc->abc", rows, expected), 0, 255)
+        received = preprocessing.resized(image)
+        np.testing.assert_allclose(
+            received, _cropped(expected, start, rule["image_size"]), atol=0.02
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"interpolation": "bicubic", "antialias": True},
+        {"interpolation": "area", "resize": "center", "resize_to": 20},
+        {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "resize": "squash", "resize_to": 17},
+    ],
+    ids=str,
+)
+def test_new_fields_in_batches_and_graphs(fields):
+    preprocessing = Preprocessing(image_size=(16, 16), **fields)
+    images = _random_image((2, 33, 21, 3))
+    batch = tf.function(
+        preprocessing, input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)]
+    )
+    single = np.stack([preprocessing(image) for image in images])
+    for result in (preprocessing(images), batch(images)):
+        np.testing.assert_allclose(result, single, rtol=0, atol=3e-6)
+    again = Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict())))
+    assert again == preprocessing
+
+
+def test_mean_and_deviation_of_each_color():
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    image = _random_image((5, 4, 3))
+    result = Preprocessing(image_size=(5, 4), mean=mean, std=std)(image)
+    np.testing.assert_allclose(result, (image / 255 - mean) / std, rtol=1e-6, atol=1e-6)
+    # The default is bitwise what the models compute for uint8 images.
+    exact = (image.astype(np.float32) - np.float32(127.5)) * np.float32(1 / 127.5)
+    np.testing.assert_array_equal(Preprocessing(image_size=(5, 4))(image), exact)
+
+
+@pytest.mark.parametrize(
+    ("side", "fraction", "expected"), [(224, 0.875, 256), (224, 0.9, 248), (384, 1.0, 384)]
+)
+def test_crop_fraction(side, fraction, expected):
+    fields = {"image_size": (side, side), "resize": "center"}
+    assert Preprocessing(**fields, crop_fraction=fraction) == Preprocessing(
+        **fields, resize_to=expected
+    )
+
+
+def test_defaults_keep_old_files():
+    """The dictionary has only the fields that earlier versions read."""
+    assert Preprocessing(image_size=(8, 6), labels=("cat",)).to_dict() == {
+        "image_size": [8, 6],
+        "resize": "direct",
+        "resize_to": None,
+        "labels": ["cat"],
+        "probabilities": "softmax",
+    }
+
+
+@pytest.mark.parametrize("size", [(500_000, 4), (4, 500_000)])
+def test_extreme_aspect_with_antialiasing_needs_little_memory(size):
+    """The width first would take 1.3 GB for the first of them."""
+    image = np.zeros((*size, 3), np.uint8)
+    preprocessing = Preprocessing(image_size=(224, 224), interpolation="bicubic", antialias=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    preprocessing(image)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+
+
 def test_range():
     black_and_white = np.array([0, 255], np.uint8)[:, None, None] * np.ones((2, 1, 3), np.uint8)
     result = Preprocessing(image_size=(2, 1))(black_and_white)
@@ -118,7 +264,16 @@ def test_dictionary_round_trip():
         (None, "must be a dictionary"),
         ([8, 8], "must be a dictionary"),
         ({}, "lacks 'image_size'"),
-        ({"image_size": [8, 8], "mean": 0.5}, "unknown keys ['mean']"),
+        ({"image_size": [8, 8], "crop": 0.5}, "unknown keys ['crop']"),
+        ({"image_size": [8, 8], "mean": 0.5}, "mean=0.5"),
+        ({"image_size": [8, 8], "mean": [0, 0, 10**400]}, "from -1e+06 to 1e+06"),
+        ({"image_size": [8, 8], "mean": [0, 0, float("nan")]}, "nan"),
+        ({"image_size": [8, 8], "std": [1, 1, 0]}, "std=[1, 1, 0]"),
+        ({"image_size": [8, 8], "std": [1, 1]}, "three numbers"),
+        ({"image_size": [8, 8], "interpolation": "lanczos"}, "interpolation='lanczos'"),
+        ({"image_size": [8, 8], "interpolation": ["area"]}, "interpolation=['area']"),
+        ({"image_size": [8, 8], "antialias": 1}, "antialias=1"),
+        ({"image_size": [8, 8], "interpolation": "area", "antialias": True}, "always averages"),
         ({"image_size": 8}, "image_size=8"),
         ({"image_size": [8, 8, 3]}, "image_size=[8, 8, 3]"),
         ({"image_size": [8, 0]}, "image_size=[8, 0]"),
@@ -138,6 +293,21 @@ def test_from_dict_rejects(fields, text):
     with pytest.raises(ValueError) as error:
         Preprocessing.from_dict(fields)
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"resize": "center", "crop_fraction": 0}, "crop_fraction=0"),
+        ({"resize": "center", "crop_fraction": 1.01}, "crop_fraction=1.01"),
+        ({"resize": "center", "crop_fraction": 1e-9}, "does not fit"),
+        ({"resize": "center", "crop_fraction": 0.9, "resize_to": 9}, "Leave one out"),
+        ({"crop_fraction": 0.9}, "has no meaning"),
+    ],
+)
+def test_crop_fraction_rejects(fields, text):
+    with pytest.raises(ValueError, match=text):
+        Preprocessing(image_size=(8, 8), **fields)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ is a canonical published key (`published/`):
 - `config`: the configuration of the model in the file; its sizes match the arrays.
   `trained_config`: the configuration that the weights were trained with, or None if the file does
   not state it. `grid`: (rows, columns) of the position table, or None.
-- `preprocessing`: the model's `Preprocessing`, or None if the file does not state it.
+- `preprocessing`: the model's `Preprocessing`, or None if the file does not state it. Its mean and
+  std belong to the arrays; `input_range` converts them for a model that reads other pixels.
 - `path`, `layout` ("published", "huggingface", "timm", "axial_deeplab"), and `notes`: assumptions
   about the source, one sentence each.
 """

@@ -24,6 +24,7 @@ class LoadReport:
         dropped: keys of the file that the model does not use.
         resized: `(source grid, target grid)` of the position table, or None.
         resized_tables: keys of the tables of relative positions that were resized.
+        converted: whether the patch embedding was converted to the model's range of pixels.
     """
 
     path: str
@@ -32,6 +33,7 @@ class LoadReport:
     dropped: list[str]
     resized: tuple[tuple[int, int], tuple[int, int]] | None
     resized_tables: list[str]
+    converted: bool = False
 
     def __str__(self):
         lines = [f"loaded {len(self.loaded)} arrays from {self.path}"]
@@ -40,6 +42,8 @@ class LoadReport:
             lines.append(f"resized positions from {rows} x {columns} to {new_rows} x {new_columns}")
         if self.resized_tables:
             lines.append(f"resized {len(self.resized_tables)} tables of relative positions")
+        if self.converted:
+            lines.append("converted the patch embedding to this model's mean and std of pixels")
         if self.reset:
             lines.append(f"fresh initial values: {', '.join(self.reset)}")
         if self.dropped:
@@ -102,6 +106,7 @@ def load_checkpoint(model, checkpoint, mapping, head, source_grid=None) -> LoadR
             for key, shape in entry.shapes.items()
             if entry.resizable and tuple(shapes[key]) != tuple(shape)
         ],
+        converted=getattr(checkpoint, "is_converted", False),
     )
 
 

@@ -1,29 +1,83 @@
-"""Converts decoded images to the size and the value range that a model reads."""
+"""Converts decoded images to the size and the value range that a model reads.
+
+The rules of cropping are described in `vit_tf.preprocessing`; shapes are `[..., H, W, C]`.
+"""
 
 import tensorflow as tf
 
-from vit_tf.images.value_range import HALF_RANGE, SCALE
+from vit_tf.images.value_range import MEAN, STD
+
+# Interpolation -> kernel of the op, and its radius in pixels when it enlarges. Both kernels are
+# those of Pillow; the cubic one has a = -0.5.
+_KERNELS = {"bilinear": ("triangle", 1), "bicubic": ("keyscubic", 2)}
+# Largest number of pixels between the two passes, 200 MB. Only images with a very long side exceed
+# it, such as 10 x 10,000,000.
+_MOST_PIXELS = 2**24
 
 
-def resize(images, size):
-    """Stretches images `[..., H, W, C]` to `size`, (height, width): bilinear, no antialiasing.
+def resize(images, size, interpolation="bilinear", antialias=False):
+    """Stretches images `[..., H, W, C]` to `size`, (height, width).
 
     Returns:
-        float32.
+        float32, values 0 .. 255.
     """
-    return tf.image.resize(images, size, "bilinear", antialias=False)
+    if interpolation == "area" or (interpolation == "bilinear" and not antialias):
+        return tf.cast(tf.image.resize(images, size, interpolation, antialias=False), tf.float32)
+    return _resample(images, tf.constant(size), [0, 0], size, (interpolation, antialias))
 
 
-def resize_small_and_crop(images, resize_to, crop_size):
-    """Resizes the shorter side to `resize_to` and returns the central crop, float32.
+def resize_and_crop(images, rule, resize_to, crop_size, interpolation="bilinear", antialias=False):
+    """Resizes by a rule with a central crop, and returns the crop, float32 with values 0 .. 255.
 
     Only the pixels that the crop needs are read. Resizing the whole image first would take 15 GB
     for an image of 1 x 20,000 pixels.
+
+    Args:
+        images: uint8 or floating.
+        rule: "resize_small", "shortest_edge", "center" or "squash".
+        resize_to: side before the crop, in pixels.
+        crop_size: (height, width) of the result.
+        interpolation: "bilinear", "bicubic" or "area".
+        antialias: whether to filter as Pillow does.
     """
+    resized, start = _place(tf.shape(images)[-3:-1], rule, resize_to, crop_size)
+    if interpolation == "bilinear" and not antialias:
+        return _bilinear_crop(images, resized, start, crop_size)
+    if interpolation == "area":
+        return _area_crop(images, resized, start, crop_size)
+    return _resample(images, resized, start, crop_size, (interpolation, antialias))
+
+
+def to_model_range(images, mean=MEAN, std=STD):
+    """Maps values 0 .. 255 to float32 (v / 255 - mean) / std; by default to [-1, 1].
+
+    It is computed after every resize, in float.
+    """
+    # Graphs replace a division by a constant with this product. With it, eager results are equal.
+    center, scale = [255 * m for m in mean], [1 / (255 * s) for s in std]
+    return (tf.cast(images, tf.float32) - tf.constant(center)) * tf.constant(scale)
+
+
+def _place(size, rule, resize_to, crop_size):
+    """Size of the whole resized image and start of the crop in it, both int32 `[2]`."""
+    if rule == "resize_small":
+        ratio = tf.cast(resize_to, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
+        resized = tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
+    elif rule == "squash":
+        resized = tf.constant([resize_to, resize_to])
+    else:
+        long = tf.cast(size, tf.int64)
+        resized = tf.cast(long * resize_to // tf.reduce_min(long), tf.int32)
+    rest = resized - tf.constant(crop_size)
+    if rule in ("center", "squash"):
+        return resized, tf.cast(tf.round(tf.cast(rest, tf.float64) / 2), tf.int32)
+    return resized, rest // 2
+
+
+def _bilinear_crop(images, resized, start, crop_size):
+    """The crop of a bilinear resize without antialiasing."""
     size = tf.shape(images)[-3:-1]
-    ratio = tf.cast(resize_to, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
-    resized = tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
-    taps = [_taps(size[i], resized[i], crop_size[i]) for i in range(2)]
+    taps = [_taps(size[i], resized[i], start[i], crop_size[i]) for i in range(2)]
     (top, bottom), (left, right) = [(lower[0], upper[-1] + 1) for lower, upper, _ in taps]
     images = images[..., top:bottom, left:right, :]
 
@@ -35,15 +89,14 @@ def resize_small_and_crop(images, resize_to, crop_size):
     return images
 
 
-def _taps(length, resized, crop):
-    """Bilinear taps of the central `crop` positions of an axis resized from `length` to `resized`.
+def _taps(length, resized, start, crop):
+    """Bilinear taps of `crop` positions from `start` of an axis resized from `length` to `resized`.
 
     Samples are at pixel centres and are clamped to the border, as in `tf.image.resize`.
 
     Returns:
         Source pixels before and after each position, int32 `[crop]`, and the weight of the second.
     """
-    start = (resized - crop) // 2
     scale = tf.cast(length, tf.float32) / tf.cast(resized, tf.float32)
     source = (tf.range(crop, dtype=tf.float32) + tf.cast(start, tf.float32) + 0.5) * scale - 0.5
     lower = tf.floor(source)
@@ -51,7 +104,69 @@ def _taps(length, resized, crop):
     return tf.maximum(index, 0), tf.minimum(index + 1, length - 1), source - lower
 
 
-def to_model_range(images):
-    """Maps values 0 .. 255 to float32 in [-1, 1]; computed after every resize, in float."""
-    # Graphs replace a division by a constant with this product. With it, eager results are equal.
-    return (tf.cast(images, tf.float32) - HALF_RANGE) * SCALE
+def _area_crop(images, resized, start, crop_size):
+    """The crop of a resize in which each pixel is the mean over the area that it covers."""
+    for axis, product in ((0, "nh,...hwc->...nwc"), (1, "nw,...hwc->...hnc")):
+        length = tf.shape(images)[axis - 3]
+        scale = length / resized[axis]
+        edges = tf.cast(start[axis] + tf.range(crop_size[axis] + 1), tf.float64) * scale
+        first = tf.cast(edges[0], tf.int32)
+        last = tf.minimum(tf.cast(tf.math.ceil(edges[-1]), tf.int32), length)
+        pixels = tf.cast(tf.range(first, last), tf.float64)
+        covered = tf.minimum(edges[1:, None], pixels + 1) - tf.maximum(edges[:-1, None], pixels)
+        weights = tf.cast(tf.maximum(covered, 0) / scale, tf.float32)
+        window = images[..., first:last, :, :] if axis == 0 else images[..., first:last, :]
+        images = tf.einsum(product, weights, tf.cast(window, tf.float32))
+    return images
+
+
+def _resample(images, resized, start, crop_size, kind):
+    """A separable resize: with antialiasing as in Pillow, else with a kernel of fixed width.
+
+    Pillow widens the kernel by the factor of the reduction, resizes widths before heights, and
+    rounds the result of each pass to 0 .. 255. Results equal Pillow's up to ties in rounding.
+    (Pillow 13 resizes heights first if they shrink much more than widths.)
+
+    Args:
+        images: uint8 or floating, rank 3 or 4.
+        resized: size of the whole resized image, int32 `[2]`.
+        start: (top, left) of the crop in it.
+        crop_size: (height, width) of the result.
+        kind: (interpolation, antialias).
+    """
+    (kernel, radius), antialias = _KERNELS[kind[0]], kind[1]
+    rank = images.shape.rank
+    images = images[None] if rank == 3 else images
+    scales = tf.unstack(resized / tf.shape(images)[1:3])
+    shifts = []
+    for axis, scale in enumerate(scales):
+        begin = tf.cast(start[axis], tf.float64)
+        margin = radius * tf.maximum(1 / scale, 1) + 1
+        first = tf.maximum(tf.cast(begin / scale - margin, tf.int32), 0)
+        last = tf.cast((begin + crop_size[axis]) / scale + margin, tf.int32)
+        window = [slice(None)] * 2 + [slice(first, last)]
+        images = images[tuple(window[1 - axis :])]
+        shifts.append(tf.cast(first, tf.float64) * scale - begin)
+
+    def one_axis(images, axis):
+        def at_axis(value, other):
+            return tf.stack([value, other] if axis == 0 else [other, value])
+
+        images = tf.raw_ops.ScaleAndTranslate(
+            images=images,
+            size=at_axis(crop_size[axis], tf.shape(images)[2 - axis]),
+            scale=tf.cast(at_axis(scales[axis], 1.0), tf.float32),
+            translation=tf.cast(at_axis(shifts[axis], 0.0), tf.float32),
+            kernel_type=kernel,
+            antialias=antialias,
+        )
+        images = tf.floor(images + 0.5) if antialias else images
+        return tf.clip_by_value(images, 0.0, 255.0)
+
+    between = tf.cast(tf.shape(images)[1], tf.int64) * crop_size[1]
+    images = tf.cond(
+        between > _MOST_PIXELS,
+        lambda: one_axis(one_axis(images, 0), 1),
+        lambda: one_axis(one_axis(images, 1), 0),
+    )
+    return images[0] if rank == 3 else images

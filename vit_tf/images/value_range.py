@@ -4,3 +4,5 @@ HALF_RANGE = 127.5
 # x = SCALE * v + OFFSET.
 SCALE = 1 / HALF_RANGE
 OFFSET = -1.0
+# The same range as mean and standard deviation of v / 255, one of each per color.
+MEAN = STD = (0.5, 0.5, 0.5)

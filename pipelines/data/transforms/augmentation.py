@@ -5,7 +5,7 @@ the step, and the place in the global batch. Each operation adds its own number 
 example gets the same crop on one device, on several replicas or hosts, after a restart, eagerly,
 and inside `tf.data`.
 
-Order: crop and resize, mirror, color jitter, RandAugment, scaling to [-1, 1], random erasing; then
+Order: crop and resize, mirror, color jitter, RandAugment, normalisation, random erasing; then
 MixUp or CutMix on the batch (`mixing.py`).
 """
 
@@ -19,7 +19,7 @@ from pipelines.data.transforms.randaugment import (
     rand_augment,
 )
 from vit_tf.images.decoding import check_size, decode_image
-from vit_tf.images.resizing import to_model_range
+from vit_tf.images.resizing import resize
 
 # One number per random operation. Never reuse a number.
 _CROP, _FLIP, _JITTER, _RANDAUGMENT, _ERASING, _NOISE = range(1, 7)
@@ -35,21 +35,24 @@ def augment(image_bytes, seed, preprocessing, options):
     Args:
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
-        preprocessing: `vit_tf.Preprocessing`, for the image size, and the resize rule of
-            crop="none".
+        preprocessing: `vit_tf.Preprocessing`: size, interpolation, antialiasing, mean and standard
+            deviation; and for crop="none" the rule of the resize.
         options: `config.augmentation.Augmentation`.
 
     Returns:
-        float32 `[h, w, 3]` in [-1, 1].
+        float32 `[h, w, 3]`, the model's input: in [-1, 1] unless `preprocessing` has another mean
+        or deviation.
     """
     changes_values = any(options.color_jitter) or options.randaugment_layers > 0
     if options.crop == "inception":
-        image = inception_crop(image_bytes, seed, options.crop_area)
-        image = tf.image.resize(image, preprocessing.image_size, "bilinear", antialias=False)
+        image = resize(
+            inception_crop(image_bytes, seed, options.crop_area),
+            preprocessing.image_size,
+            preprocessing.interpolation,
+            preprocessing.antialias,
+        )
     else:
-        image = preprocessing(decode_image(image_bytes))
-        if changes_values:
-            image = image * 127.5 + 127.5
+        image = preprocessing.resized(decode_image(image_bytes))
     image = tf.ensure_shape(image, [*preprocessing.image_size, 3])
     if options.flip:
         image = random_flip(image, seed)
@@ -63,8 +66,7 @@ def augment(image_bytes, seed, preprocessing, options):
             options.randaugment_layers,
             options.randaugment_magnitude,
         )
-    if options.crop == "inception" or changes_values:
-        image = to_model_range(image)
+    image = preprocessing.normalized(image)
     if options.random_erasing:
         image = erase(
             image,

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
+from pipelines.data import pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
@@ -95,6 +96,10 @@ def unusual(tmp_path_factory):
         "data.eval_split=validation",
         "data.resize=resize_small",
         "data.resize_to=14",
+        "data.interpolation=bicubic",
+        "data.antialias=true",
+        "data.mean=0.4,0.5,0.6",
+        "data.std=0.3,0.5,0.7",
         "model.dtype=mixed_bfloat16",
         "train.loss=sigmoid",
         "train.label_smoothing=0.2",
@@ -182,6 +187,74 @@ def test_a_model_without_stored_preprocessing(finished, command, tmp_path, kind)
     assert means["sigmoid"]["loss"] == pytest.approx(sigmoid.mean(), rel=1e-5)
     accuracy = np.mean(logits.argmax(axis=1) == examples.labels)
     assert means["softmax"]["accuracy"] == means["sigmoid"]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_other_preprocessing_of_a_file_without_a_sidecar(finished, command, tmp_path):
+    """Every field reaches the pixels: the loss is that of a plain loop over these images."""
+    path = tmp_path / "model.npz"
+    shutil.copy(finished[0] / "final.npz", path)
+    fields = {"resize": "center", "crop_fraction": 0.7, "interpolation": "bicubic"}
+    fields |= {"antialias": True, "mean": (0.4, 0.5, 0.6), "std": (0.3, 0.5, 0.7)}
+    texts = {name: str(value).strip("()").lower() for name, value in fields.items()}
+    flags = [f"--set=data.{name}={text}" for name, text in texts.items()]
+    result = command(f"--model={path}", *flags, "--set=data.eval_split=test[:40]", "--json")
+    assert result.returncode == 0, result.stderr
+    examples = open_source("digits", "test[:40]").read([(0, 40)])
+    prepare = vit_tf.Preprocessing(image_size=(12, 12), **fields)
+    model, _ = model_source.open_model(model_source.find(path))
+    images = tf.stack([prepare(decode_image(data)) for data in examples.images])
+    expected = losses.cross_entropy(tf.constant(examples.labels), model(images), "softmax")
+    means = json.loads(result.stdout)
+    assert means["loss"] == pytest.approx(float(tf.reduce_mean(expected)), rel=1e-5)
+    assert means["images_per_second"] > 0
+
+
+def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path):
+    """The model of ten digits on five of them: the softmax is over the five logits of the map."""
+    source = model_source.find(finished[0])
+    examples = open_source("digits/low", "test")
+    path = tmp_path / "map.txt"
+    path.write_text("1\n0\n7\n3\n9\n")
+    batch = {"batch_size": 32, "bad_images": "stop"}
+    means = evaluate(source, examples, one_device(), label_map=str(path), **batch)
+    model, preprocessing = model_source.open_model(source)
+    stored = examples.read([(0, examples.num_examples)])
+    images = tf.stack([preprocessing(decode_image(data)) for data in stored.images])
+    logits = model(images).numpy().astype(np.float64)[:, [1, 0, 7, 3, 9]]
+    own = logits[np.arange(len(logits)), stored.labels]
+    assert means["loss"] == pytest.approx((np.log(np.exp(logits).sum(axis=1)) - own).mean())
+    assert means["accuracy"] == pytest.approx(np.mean(logits.argmax(axis=1) == stored.labels))
+    assert means["examples"] == len(logits)
+
+
+def test_a_label_map_that_does_not_fit(finished, command, tmp_path):
+    (tmp_path / "map.txt").write_text("zero\n")
+    result = command(f"--model={finished[0]}", "--label_map=map.txt")
+    assert_user_error(result, "map.txt has 1 classes, the data have 10")
+    result = command(f"--model={finished[0]}", "--set=data.name=digits/low")
+    assert_user_error(result, "digits/low has 5", "--label_map FILE")
+
+
+def test_a_cap_on_batches_takes_batches_from_all_of_the_data(finished, command):
+    result = command(f"--model={finished[0]}", "--max_batches=3", "--set=train.batch_size=32")
+    assert result.returncode == 0, result.stderr
+    lines = dict(line.split(": ") for line in result.stdout.splitlines())
+    assert lines["examples"] == "96"
+    assert int(lines["images_per_second"].replace(",", "")) > 0
+    examples = open_source("digits", "test")
+    options = {"batch_size": 32, "preprocessing": vit_tf.Preprocessing(image_size=(8, 8))}
+    whole = [batch["id"].numpy() for batch in pipeline.eval_dataset(examples, **options)]
+    assert len(whole) == 10
+    for count, expected in ((3, [0, 3, 6]), (10, range(10)), (11, range(10))):
+        capped = pipeline.eval_dataset(examples, max_batches=count, **options)
+        ids = [batch["id"].numpy() for batch in capped]
+        np.testing.assert_array_equal(ids, [whole[i] for i in expected])
+
+
+def test_evaluations_in_training_are_capped(tmp_path):
+    settings = ("train.steps=2", "train.eval_batches=2", "train.batch_size=20")
+    last = loop.train(tiny_experiment(*settings), tmp_path / "run", one_device())
+    assert last["eval_examples"] == 40
 
 
 def test_a_folder_without_a_test_split(command, tmp_path):

@@ -13,6 +13,7 @@ from pipelines.training import loop
 from tests.pipelines.tiny import losses, one_device, tiny_experiment
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
+from vit_tf.checkpoints.sidecar import write_sidecar
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +89,31 @@ def test_safetensors_without_a_size_load_into_a_grid_that_is_no_square(tmp_path)
     assert report.resized is None
     for ours, theirs in zip(tiny.values(model), tiny.values(donor), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["npz", "keras", "timm"])
+def test_initial_weights_are_converted_to_the_pixels_of_the_run(tmp_path, kind):
+    """A model of another mean and deviation gives the same logits in a run for [-1, 1]."""
+    donor, model = (tiny.model(seed=seed, **safetensors_models.TIMM) for seed in (1, 2))
+    preprocessing = vit_tf.Preprocessing(
+        image_size=(11, 14), mean=(0.4, 0.5, 0.6), std=(0.3, 0.5, 0.7)
+    )
+    path = tmp_path / ("model" if kind == "timm" else f"model.{kind}")
+    if kind == "timm":
+        vit_tf.save_safetensors(donor, path, "timm", preprocessing)
+    elif kind == "npz":
+        vit_tf.save_npz(donor, path, preprocessing)
+    else:
+        donor.save(path)
+        write_sidecar(path, preprocessing)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 11, 14, 3), np.uint8)
+    expected = donor(preprocessing.normalized(pixels)).numpy()
+
+    opened, stored = model_source.open_model(model_source.find(path))
+    np.testing.assert_array_equal(opened(stored.normalized(pixels)), expected)
+    report = model_source.load(model, model_source.find(path), head="keep")
+    assert report.converted
+    np.testing.assert_allclose(model(pixels), expected, rtol=1e-4, atol=1e-4)
+    report = model_source.load(model, model_source.find(path), "keep", preprocessing)
+    assert not report.converted
+    np.testing.assert_array_equal(model(preprocessing.normalized(pixels)), expected)

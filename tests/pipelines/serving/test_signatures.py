@@ -11,9 +11,11 @@ from tests.pipelines.serving.exports import LABELS, assert_close, call_here, mak
 from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
+PILLOW = {"resize": "squash", "resize_to": 20, "interpolation": "bicubic", "antialias": True}
+PILLOW |= {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 # name -> fields of the model, fields of its preprocessing. Images are 11 x 14, the grid is 2 x 3.
 VARIANTS = {
-    "token": ({}, {"labels": LABELS}),
+    "token": ({}, {"labels": LABELS} | PILLOW),
     "axial": (
         tiny.AXIAL | {"representation_size": 7},
         {"resize": "resize_small", "resize_to": 20},

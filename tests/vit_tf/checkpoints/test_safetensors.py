@@ -1,6 +1,7 @@
 """Layouts of other projects: names, values in both directions, and metadata of the files."""
 
 import contextlib
+import types
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import vit_tf
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 from tests.vit_tf.checkpoints.safetensors_models import BIT, HUGGINGFACE, TIMM
-from vit_tf.checkpoints.safetensors.rules import InputMap, convolution, linear
+from vit_tf.checkpoints.input_range import for_range
+from vit_tf.checkpoints.safetensors.rules import convolution, linear
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS, rescaled
 from vit_tf.weights import open_checkpoint
@@ -67,7 +69,9 @@ def test_round_trip_is_bitwise(tmp_path, name):
     model = vit_tf.create_model(config)
     tiny.randomize(model)
     preprocessing = vit_tf.Preprocessing(
-        image_size=config.image_size, labels=[f"class {k}" for k in range(config.num_classes)]
+        image_size=config.image_size,
+        antialias=True,
+        labels=[f"class {k}" for k in range(config.num_classes)],
     )
     safetensors_models.save(model, tmp_path, layout, preprocessing)
     again, checkpoint = safetensors_models.load(tmp_path)
@@ -235,36 +239,76 @@ def test_the_library_reads_what_is_written(tmp_path):
                 np.testing.assert_array_equal(file.get_tensor(name), ours.read(name))
 
 
-def test_pixel_range_is_folded_exactly():
-    """Compares with the source's first convolution on its own input range, in float64."""
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+@pytest.mark.parametrize("wanted", [None, {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}])
+def test_pixel_range_is_converted_exactly(wanted):
+    """Compares with the source's first convolution on its own pixels, in float64."""
     rng = np.random.default_rng(0)
     kernel, bias = rng.normal(size=(2, 3, 3, 4)).astype("f4"), rng.normal(size=4).astype("f4")
-    pixels = rng.uniform(0, 255, (2, 3, 3))
-    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    expected = np.einsum("ijc,ijcd->d", (pixels / 255 - mean) / std, kernel) + bias
+    arrays = {"embedding/kernel": kernel, "embedding/bias": bias}
+    size = {"image_size": (2, 3)}
+    source = types.SimpleNamespace(
+        path="a.npz",
+        shapes={key: array.shape for key, array in arrays.items()},
+        read=arrays.get,
+        preprocessing=vit_tf.Preprocessing(**size, **IMAGENET),
+    )
+    pixels = rng.uniform(0, 1, (2, 3, 3))
+    mean, std = IMAGENET.values()
+    expected = np.einsum("ijc,ijcd->d", (pixels - mean) / std, kernel.astype("f8")) + bias
 
-    folded = InputMap(tuple(0.5 / std), tuple((0.5 - mean) / std))
-    ours = np.einsum("ijc,ijcd->d", pixels / 127.5 - 1, folded.kernel(kernel).astype("f8"))
-    np.testing.assert_allclose(ours + folded.bias(bias, kernel), expected, rtol=1e-6)
+    converted = for_range(source, wanted and vit_tf.Preprocessing(**size, **wanted))
+    mean, std = (wanted or {"mean": 0.5, "std": 0.5}).values()
+    ours = converted.read("embedding/kernel").astype("f8")
+    received = np.einsum("ijc,ijcd->d", (pixels - mean) / std, ours)
+    np.testing.assert_allclose(received + converted.read("embedding/bias"), expected, rtol=1e-6)
+    assert for_range(source, source.preprocessing) is source
 
 
-@pytest.mark.parametrize("rescale", [1 / 255, 1 / 127.5])
+@pytest.mark.parametrize("rescale", [1 / 255, 1 / 127.5, 0.00392156862745])
 def test_pixel_range_of_a_file(tmp_path, rescale):
-    """The folded model on [-1, 1] has the logits of the original model on the source's range."""
-    model = tiny.model(**HUGGINGFACE)
-    safetensors_models.save(model, tmp_path, "huggingface")
+    """The checkpoint has the source's model and pixels; a model for [-1, 1] gives its logits."""
+    source = tiny.model(**HUGGINGFACE)
+    safetensors_models.save(source, tmp_path, "huggingface")
+    mean, std = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
     safetensors_models.change(
         tmp_path / "preprocessor_config.json",
         rescale_factor=rescale,
-        image_mean=[0.1, 0.2, 0.3],
-        image_std=[0.4, 0.5, 0.6],
+        image_mean=mean,
+        image_std=std,
     )
-    folded, checkpoint = safetensors_models.load(tmp_path)
-    assert any("range of pixels" in note for note in checkpoint.notes)
-    images = tiny.images()
-    source = ((images + 1) * 127.5 * rescale - [0.1, 0.2, 0.3]) / [0.4, 0.5, 0.6]
-    expected = model(source.astype("f4")).numpy()
-    np.testing.assert_allclose(folded(images), expected, rtol=1e-4, atol=1e-5)
+    same, checkpoint = safetensors_models.load(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 11, 14, 3), np.uint8)
+    given = (pixels * rescale - mean) / std
+    np.testing.assert_allclose(
+        checkpoint.preprocessing.normalized(pixels), given, rtol=1e-5, atol=1e-6
+    )
+    expected = source(given.astype("f4")).numpy()
+    np.testing.assert_array_equal(same(given.astype("f4")), expected)
+
+    model = tiny.model(seed=1, **HUGGINGFACE)
+    report = vit_tf.load_safetensors(model, tmp_path, head="keep")
+    assert "converted the patch embedding" in str(report)
+    for images in (pixels, (pixels / 127.5 - 1).astype("f4")):
+        np.testing.assert_allclose(model(images), expected, rtol=1e-4, atol=1e-5)
+    # The same weights from our own file, for a model that reads the source's pixels.
+    vit_tf.save_npz(same, tmp_path / "a.npz", checkpoint.preprocessing)
+    report = vit_tf.load_npz(
+        model, tmp_path / "a.npz", "keep", preprocessing=checkpoint.preprocessing
+    )
+    assert not report.converted
+    np.testing.assert_array_equal(model(given.astype("f4")), expected)
+
+
+def test_padded_convolutions_cannot_be_converted(tmp_path):
+    model = vit_tf.create_model(BIT)
+    preprocessing = vit_tf.Preprocessing(image_size=BIT.image_size, antialias=True, **IMAGENET)
+    safetensors_models.save(model, tmp_path, "timm", preprocessing)
+    assert safetensors_models.load(tmp_path)[1].preprocessing == preprocessing
+    with pytest.raises(ValueError, match="padded convolutions cannot"):
+        vit_tf.load_safetensors(model, tmp_path)
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, 1e-5), (1e-10, 0.0), (1e-5, 1e-3)])

@@ -9,73 +9,141 @@ import vit_tf
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 from tests.vit_tf.checkpoints.safetensors_models import HUGGINGFACE, TIMM
+from vit_tf.checkpoints.safetensors.timm.config_json import pretrained_json
 from vit_tf.weights import open_checkpoint
+
+IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+# Both sources resize with antialiasing.
+BILINEAR = {"interpolation": "bilinear", "antialias": True}
+BICUBIC = {"interpolation": "bicubic", "antialias": True}
+
+
+def crop(rule, side):
+    return BILINEAR | {"resize": rule, "resize_to": side}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected", "note"),
     [
-        ({}, {"resize": "direct"}, "in the source bilinear"),
-        ({"resample": 3}, {"resize": "direct"}, "in the source bicubic"),
-        ({"size": 12}, {"resize": "direct"}, "the model reads (12, 12)"),
-        ({"size": 20}, {"resize": "direct"}, "gives images of (20, 20)"),
+        ({}, BILINEAR, None),
+        ({"resample": 3}, BICUBIC, None),
+        ({"resample": 4}, {"interpolation": "area"}, "box filter"),
+        ({"resample": 1}, BICUBIC, "filter is Lanczos"),
+        ({"size": 12}, BILINEAR, None),
+        ({"size": 20}, BILINEAR, "gives images of (20, 20)"),
+        ({"do_resize": False}, {}, None),
         (
             {"size": {"shortest_edge": 16}, "do_center_crop": True, "crop_size": 12},
-            {"resize": "resize_small", "resize_to": 16},
-            "bilinear",
+            crop("shortest_edge", 16),
+            None,
         ),
-        ({"size": {"shortest_edge": 16}}, {"resize": "direct"}, "without a crop"),
+        ({"size": 16, "do_center_crop": True, "crop_size": 12}, crop("squash", 16), None),
+        ({"size": {"shortest_edge": 16}}, BILINEAR, "without a crop"),
         (
             {"size": {"shortest_edge": 8}, "do_center_crop": True, "crop_size": 12},
-            {"resize": "direct"},
+            BILINEAR,
             "shorter side of 8",
+        ),
+        (
+            {"image_mean": IMAGENET[0], "image_std": IMAGENET[1]},
+            BILINEAR | {"mean": IMAGENET[0], "std": IMAGENET[1]},
+            None,
+        ),
+        ({"do_normalize": False}, BILINEAR | {"mean": (0, 0, 0), "std": (1, 1, 1)}, None),
+        (
+            {"do_rescale": False, "image_mean": [0, 51, 255]},
+            BILINEAR | {"mean": (0, 0.2, 1), "std": (0.5 / 255,) * 3},
+            None,
         ),
     ],
 )
 def test_preprocessing_of_huggingface(tmp_path, changes, expected, note):
     safetensors_models.save(tiny.model(image_size=12), tmp_path, "huggingface")
     safetensors_models.change(tmp_path / "preprocessor_config.json", **changes)
-    _, checkpoint = safetensors_models.load(tmp_path)
+    check_preprocessing(tmp_path, expected, note)
+
+
+def check_preprocessing(path, expected, note):
+    _, checkpoint = safetensors_models.load(path)
     assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
-    if changes != {"size": 12}:
-        assert any(note in text for text in checkpoint.notes), checkpoint.notes
-    else:
-        assert not any(note in text for text in checkpoint.notes)
+    assert len(checkpoint.notes) == (note is not None), checkpoint.notes
+    assert note is None or note in checkpoint.notes[0]
 
 
 @pytest.mark.parametrize(
     ("changes", "expected", "note"),
     [
-        ({}, {"resize": "direct"}, "in the source bilinear"),
-        ({"interpolation": "bicubic"}, {"resize": "direct"}, "in the source bicubic"),
+        ({}, BILINEAR, None),
+        ({"interpolation": "bicubic"}, BICUBIC, None),
+        ({"interpolation": None}, BICUBIC, "interpolation is not stated: assumed bicubic"),
+        ({"interpolation": "lanczos"}, BICUBIC, "filter is lanczos"),
+        ({"crop_pct": 0.9, "crop_mode": "center"}, crop("center", 13), None),
+        ({"crop_pct": 0.9, "crop_mode": None}, crop("center", 13), None),
+        ({"crop_pct": 0.9}, crop("squash", 13), None),
+        ({"crop_pct": 0.9, "crop_mode": "border"}, BILINEAR, "'border'"),
+        ({"crop_pct": None}, BILINEAR, "crop_pct is not stated"),
+        ({"mean": None}, BILINEAR, "mean is not stated: assumed 0.5"),
         (
-            {"crop_pct": 0.9, "crop_mode": "center"},
-            {"resize": "resize_small", "resize_to": 13},
-            "bilinear",
+            {"mean": IMAGENET[0], "std": IMAGENET[1]},
+            BILINEAR | {"mean": IMAGENET[0], "std": IMAGENET[1]},
+            None,
         ),
-        ({"crop_pct": 0.9, "crop_mode": "border"}, {"resize": "direct"}, "'border'"),
-        ({"crop_pct": None, "mean": None}, {"resize": "direct"}, "crop_pct is not stated"),
     ],
 )
 def test_preprocessing_of_timm(tmp_path, changes, expected, note):
     safetensors_models.save(tiny.model(image_size=12), tmp_path, "timm")
     path = tmp_path / "config.json"
     pretrained = json.loads(path.read_text())["pretrained_cfg"] | changes
-    safetensors_models.change(path, pretrained_cfg=pretrained)
-    _, checkpoint = safetensors_models.load(tmp_path)
-    assert checkpoint.preprocessing == vit_tf.Preprocessing(image_size=(12, 12), **expected)
-    assert any(note in text for text in checkpoint.notes), checkpoint.notes
+    kept = {name: value for name, value in pretrained.items() if value is not None}
+    safetensors_models.change(path, pretrained_cfg=kept)
+    check_preprocessing(tmp_path, expected, note)
+
+
+@pytest.mark.parametrize(
+    ("layout", "rules"),
+    [("huggingface", ("shortest_edge", "squash")), ("timm", ("center", "squash"))],
+)
+@pytest.mark.parametrize("resize_to", [13, 14, 37, 256])
+def test_preprocessing_comes_back(tmp_path, layout, rules, resize_to):
+    for rule, name in zip(rules, ("bilinear", "bicubic"), strict=True):
+        preprocessing = vit_tf.Preprocessing(
+            image_size=(12, 12),
+            resize=rule,
+            resize_to=resize_to,
+            interpolation=name,
+            antialias=True,
+            mean=IMAGENET[0],
+            std=IMAGENET[1],
+        )
+        model = tiny.model(image_size=12)
+        assert safetensors_models.save(model, tmp_path, layout, preprocessing) == []
+        _, checkpoint = safetensors_models.load(tmp_path)
+        assert checkpoint.preprocessing == preprocessing
+        assert checkpoint.notes == []
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
-@pytest.mark.parametrize("resize_to", [12, 13, 14, 37, 256])
-def test_crops_come_back(tmp_path, layout, resize_to):
+def test_what_a_layout_does_not_store_is_noted(tmp_path, layout):
+    model = tiny.model(image_size=12)
+    for fields, note in [
+        ({}, "with antialiasing"),
+        ({"interpolation": "area"}, "box filter"),
+        ({"resize": "resize_small", "resize_to": 13, "antialias": True}, "'resize_small'"),
+    ]:
+        preprocessing = vit_tf.Preprocessing(image_size=(12, 12), **fields)
+        (received,) = safetensors_models.save(model, tmp_path, layout, preprocessing)
+        assert note in received
+
+
+@pytest.mark.parametrize(("side", "resize_to", "stated"), [(224, 256, 0.875), (224, 248, 0.9)])
+def test_crop_fraction_of_timm_is_the_shortest_decimal(tmp_path, side, resize_to, stated):
     preprocessing = vit_tf.Preprocessing(
-        image_size=(12, 12), resize="resize_small", resize_to=resize_to
+        image_size=(side, side), resize="center", resize_to=resize_to
     )
-    safetensors_models.save(tiny.model(image_size=12), tmp_path, layout, preprocessing)
-    _, checkpoint = safetensors_models.load(tmp_path)
-    assert checkpoint.preprocessing == preprocessing
+    notes = []
+    config = tiny.config(image_size=side, patch_size=32)
+    written = pretrained_json(config, preprocessing, notes, "first", "head", True)
+    assert (written["crop_pct"], written["crop_mode"]) == (stated, "center")
 
 
 def test_labels(tmp_path):

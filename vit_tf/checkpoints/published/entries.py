@@ -44,14 +44,16 @@ class ModelWeights:
         model: the model.
         entries: the entries of the model.
         path: where the model is from, for messages.
+        preprocessing: its `Preprocessing`, if it is known.
 
     Attributes:
         shapes: published key -> shape.
         trained_config, grid: configuration and patch grid of the model.
+        preprocessing: see above.
     """
 
-    def __init__(self, model, entries, path=""):
-        self.path = path
+    def __init__(self, model, entries, path="", preprocessing=None):
+        self.path, self.preprocessing = path, preprocessing
         self.trained_config = model.config
         self.grid = model.config.grid
         self._entries = {key: entry for entry in entries for key in entry.shapes}

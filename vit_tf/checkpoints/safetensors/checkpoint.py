@@ -8,8 +8,6 @@ import numpy as np
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, SafetensorsFile
 
-_KERNEL, _BIAS = "embedding/kernel", "embedding/bias"
-
 
 class SafetensorsCheckpoint:
     """An open checkpoint of another project; a `with` block closes the file.
@@ -61,11 +59,6 @@ class SafetensorsCheckpoint:
         self.preprocessing, self.notes = plan.preprocessing, plan.notes
         self.shapes = {key: shape for rule in plan.rules for key, shape in rule.shapes.items()}
         self._rules = {key: rule for rule in plan.rules for key in rule.shapes}
-        self._input_map = plan.input_map
-        if self._input_map:
-            self.notes.append(
-                "another range of pixels than [-1, 1]: the patch embedding includes the conversion"
-            )
         self._last = None, {}
 
     def __enter__(self):
@@ -85,13 +78,6 @@ class SafetensorsCheckpoint:
             KeyError: if the model has no such array; see `shapes`.
             ValueError: if the file is damaged there.
         """
-        if self._input_map and key == _KERNEL:
-            return self._input_map.kernel(self._read(key))
-        if self._input_map and key == _BIAS:
-            return self._input_map.bias(self._read(key), self._read(_KERNEL))
-        return self._read(key)
-
-    def _read(self, key):
         rule = self._rules[key]
         # timm stores queries, keys and values in one tensor, and they are usually read in turn.
         if self._last[0] is not rule:

@@ -31,31 +31,6 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class InputMap:
-    """The source model reads `scale * x + offset` in each channel; ours reads `x` in [-1, 1].
-
-    A first convolution without padding can include this map exactly: for the kernel `w`,
-    w * (scale x + offset) = (w scale) x + w offset.
-
-    Attributes:
-        scale, offset: one float per channel.
-    """
-
-    scale: tuple[float, ...]
-    offset: tuple[float, ...]
-
-    def kernel(self, kernel):
-        """The kernel `[P, P, 3, D]` that reads `x`; float32."""
-        scaled = kernel.astype(np.float64) * np.asarray(self.scale)[:, None]
-        return scaled.astype(np.float32)
-
-    def bias(self, bias, kernel):
-        """The bias `[D]` for `x`, from the source's bias and kernel; float32."""
-        added = np.einsum("ijcd,c->d", kernel.astype(np.float64), np.asarray(self.offset))
-        return (bias.astype(np.float64) + added).astype(np.float32)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class ReadPlan:
     """How to read a file, from its names, shapes and settings; no tensor is read yet.
 
@@ -66,7 +41,6 @@ class ReadPlan:
         rules: all tensors of the model.
         aliases: name in a rule -> name in the file, where they differ.
         ignored: names in the file that the model does not use.
-        input_map: the map that the patch embedding has to include, or None.
     """
 
     config: ModelConfig
@@ -75,7 +49,6 @@ class ReadPlan:
     rules: list[Rule]
     aliases: dict[str, str] = dataclasses.field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
-    input_map: InputMap | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,13 +4,8 @@ import math
 import re
 
 from vit_tf.checkpoints.grids import square_grid
-from vit_tf.checkpoints.safetensors.rules import InputMap
-from vit_tf.images.value_range import HALF_RANGE
 from vit_tf.layers.positions import SinCosPositions
 from vit_tf.preprocessing import MAX_SIDE, Preprocessing
-
-# Both sources resize with antialiasing, also when their setting is bilinear.
-_RESAMPLING = "images are resized bilinearly without antialiasing here, in the source {}"
 
 
 def sizes(shapes, name, count, path) -> tuple[int, ...]:
@@ -109,40 +104,59 @@ def check_tensor_names(path, names, reasons):
                 raise ValueError(f"{path} cannot be expressed in vit_tf: {reason}, see {name}.")
 
 
-def input_map(settings, mean, std, rescale=1 / 255) -> InputMap | None:
-    """The map from our model's input to the source model's input, or None if they are equal.
+def preprocessing(path, size, notes, resize="direct", resize_to=None, **fields) -> Preprocessing:
+    """A `Preprocessing` for `size`; direct, with a note, if `resize_to` does not fit.
 
-    The source model reads (v * rescale - mean) / std for values v in 0 .. 255; v = 127.5 (x + 1).
+    Args:
+        path: file with the settings, for messages.
+        size: (height, width) of the model's images.
+        notes: list to which a sentence is added if the source's crop is not available.
+        resize, resize_to: see `Preprocessing`.
+        **fields: further fields of `Preprocessing`.
     """
-    if min(std) <= 0:
-        raise ValueError(f"{settings.path}: a standard deviation is {min(std)}. Expected above 0.")
-    scale = tuple(HALF_RANGE * rescale / deviation for deviation in std)
-    offset = tuple((HALF_RANGE * rescale - m) / s for m, s in zip(mean, std, strict=True))
-    # The tolerance is needed because files usually hold 1 / 255 and 0.5 with about ten digits.
-    if all(abs(a - 1) < 1e-6 and abs(b) < 1e-6 for a, b in zip(scale, offset, strict=True)):
-        return None
-    return InputMap(scale, offset)
-
-
-def preprocessing(path, size, notes, resize_to=None, resampling=None, **fields) -> Preprocessing:
-    """A `Preprocessing` for `size`; `resize_to` None means a direct resize without a crop."""
-    if resampling:
-        notes.append(_RESAMPLING.format(resampling))
     if resize_to is not None and not max(size) <= resize_to <= MAX_SIDE:
         notes.append(
             f"a shorter side of {resize_to} does not fit images of {size[0]} x {size[1]}: images "
             "are resized directly"
         )
-        resize_to = None
+        resize, resize_to = "direct", None
     try:
-        return Preprocessing(
-            image_size=size,
-            resize="direct" if resize_to is None else "resize_small",
-            resize_to=resize_to,
-            **fields,
-        )
+        return Preprocessing(image_size=size, resize=resize, resize_to=resize_to, **fields)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def interpolation(name, notes) -> dict:
+    """`interpolation` and `antialias` of `Preprocessing` for a filter of Pillow by name.
+
+    Both sources resize with Pillow or in the same way, which includes antialiasing.
+    """
+    if name == "box":
+        notes.append("the source resizes with Pillow's box filter, here by area")
+        return {"interpolation": "area"}
+    if name not in ("bilinear", "bicubic"):
+        notes.append(f"the source's filter is {name}, which is not available here: bicubic instead")
+        name = "bicubic"
+    return {"interpolation": name, "antialias": True}
+
+
+def note_resize(preprocessing, exact, notes):
+    """Adds a sentence for each difference between our resize and what the layout computes.
+
+    Args:
+        preprocessing: the `Preprocessing` to write.
+        exact: the rules of `Preprocessing.resize` that the layout has.
+        notes: the list.
+    """
+    if preprocessing.interpolation == "area":
+        notes.append("the layout has Pillow's box filter instead of the mean over an area")
+    elif not preprocessing.antialias:
+        notes.append("the layout resizes with antialiasing")
+    if preprocessing.resize not in exact:
+        notes.append(
+            f"the layout does not have resize={preprocessing.resize!r}: its crop can differ by a "
+            "pixel"
+        )
 
 
 def checked_labels(preprocessing, num_classes) -> tuple[str, ...]:

@@ -71,6 +71,25 @@ def test_crop_is_a_part_of_the_image(plane):
         np.testing.assert_array_equal(crop, part)
 
 
+FIELDS = {"interpolation": "bicubic", "antialias": True, "mean": (0.4, 0.5, 0.6)}
+FIELDS |= {"std": (0.3, 0.5, 0.7)}
+
+
+@pytest.mark.parametrize("fields", [{"interpolation": "area"}, FIELDS], ids=str)
+def test_training_and_evaluation_use_the_same_filter_and_range(photograph, fields):
+    """A crop becomes the input as the whole image does outside training."""
+    encoded, preprocessing = (
+        _encode(photograph, "PNG"),
+        Preprocessing(image_size=(24, 32), **fields),
+    )
+    for seed in _seeds(3):
+        crop = augmentation.inception_crop(encoded, seed, AREA)
+        received = _augment(encoded, seed, preprocessing=preprocessing, flip=False)
+        np.testing.assert_array_equal(received, preprocessing(crop))
+        received = _augment(encoded, seed, preprocessing=preprocessing, flip=False, crop="none")
+        np.testing.assert_array_equal(received, preprocessing(photograph))
+
+
 @pytest.mark.parametrize("area", [(0.05, 1.0), (0.3, 0.5)])
 def test_crop_statistics(plane, area):
     row, column, height, width = _boxes(_encode(plane, "PNG"), _seeds(600), area=area).T

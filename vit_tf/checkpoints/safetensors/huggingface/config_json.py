@@ -2,6 +2,7 @@
 
 from vit_tf.checkpoints.json_object import JsonObject
 from vit_tf.checkpoints.safetensors import structure
+from vit_tf.images.value_range import MEAN, STD
 
 # hidden_act -> ours (transformers/activations.py); the first name of each activation is written.
 _ACTIVATIONS = {
@@ -14,6 +15,7 @@ _ACTIVATIONS = {
     "gelu_python_tanh": "gelu_tanh",
 }
 _RESAMPLING = {0: "nearest", 1: "Lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "Hamming"}
+_RESAMPLE = {"bilinear": 2, "bicubic": 3, "area": 4}
 
 
 def read_fields(settings, width, representation_size):
@@ -52,40 +54,65 @@ def read_labels(settings, num_classes, notes):
 
 
 def read_preprocessing(settings, size, notes, **fields):
-    """Our `Preprocessing`, and the `InputMap` that the patch embedding must include or None."""
+    """Our `Preprocessing` for the image processor; without settings, for ViT's defaults.
+
+    Args:
+        settings: the `preprocessor_config.json`, or None.
+        size: (height, width) of the model's images.
+        notes: list to which a sentence is added for each assumption and difference.
+        **fields: further fields of `Preprocessing`.
+    """
     if settings is None:
-        notes.append("there is no preprocessor_config.json: direct resize and pixels in [-1, 1]")
-        return structure.preprocessing("config.json", size, notes, **fields), None
+        notes.append(
+            "there is no preprocessor_config.json: direct bilinear resize, pixels in [-1, 1]"
+        )
+        filter = structure.interpolation("bilinear", notes)
+        return structure.preprocessing("config.json", size, notes, **filter, **fields)
+    fields |= _range(settings)
+    resize, resize_to, given = "direct", None, size
+    if settings.flag("do_resize", True):
+        resample = settings.integer("resample", 2)
+        fields |= structure.interpolation(_RESAMPLING.get(resample, "unknown"), notes)
+        resize, resize_to, given = _resize(settings, size, notes)
+    if tuple(given) != size:
+        notes.append(f"preprocessor_config.json gives images of {given}, the model reads {size}")
+    return structure.preprocessing(settings.path, size, notes, resize, resize_to, **fields)
+
+
+def _range(settings):
+    """`mean` and `std` of `Preprocessing`: the processor computes (v * rescale - mean) / std."""
     mean, std = (0.0,) * 3, (1.0,) * 3
     if settings.flag("do_normalize", True):
-        mean = settings.numbers("image_mean", 3, (0.5,) * 3)
-        std = settings.numbers("image_std", 3, (0.5,) * 3)
+        mean, std = settings.numbers("image_mean", 3, MEAN), settings.numbers("image_std", 3, STD)
     rescale = 1.0
     if settings.flag("do_rescale", True):
         rescale = settings.number("rescale_factor", 1 / 255)
-    resize_to, resampling, given = None, None, size
-    if settings.flag("do_resize", True):
-        resampling = _RESAMPLING.get(settings.integer("resample", 2), "another filter")
-        given = settings.raw("size")
-        named = settings.section("size") if isinstance(given, dict) else JsonObject("", {})
-        if "shortest_edge" in named:
-            resize_to = named.integer("shortest_edge")
-            given = size
-            if settings.flag("do_center_crop", False):
-                given = _crop(settings, size)
-            elif resize_to is not None:
-                notes.append(
-                    "the source resizes the shorter side without a crop: resized directly here"
-                )
-                resize_to = None
-        elif "height" in named:
-            given = (named.integer("height"), named.integer("width", size[1]))
-        else:
-            given = settings.sides("size", size)
-    if tuple(given) != size:
-        notes.append(f"preprocessor_config.json gives images of {given}, the model reads {size}")
-    made = structure.preprocessing(settings.path, size, notes, resize_to, resampling, **fields)
-    return made, structure.input_map(settings, mean, std, rescale)
+    # Files usually hold 1 / 255 with about ten digits.
+    unit = 1.0 if abs(255 * rescale - 1) < 1e-6 else 255 * rescale
+    if not 1e-6 < unit < 1e6:
+        raise settings.error("rescale_factor", "a number above 0, such as 1 / 255")
+    return {"mean": [value / unit for value in mean], "std": [value / unit for value in std]}
+
+
+def _resize(settings, size, notes):
+    """`resize` and `resize_to` of `Preprocessing`, and the source's (height, width)."""
+    has_crop = settings.flag("do_center_crop", False)
+    given = settings.raw("size")
+    named = settings.section("size") if isinstance(given, dict) else JsonObject("", {})
+    if "shortest_edge" in named:
+        shorter = named.integer("shortest_edge")
+        if has_crop:
+            return "shortest_edge", shorter, _crop(settings, size)
+        notes.append("the source resizes the shorter side without a crop: resized directly here")
+        return "direct", None, size
+    if "height" in named:
+        given = (named.integer("height"), named.integer("width", size[1]))
+    else:
+        given = settings.sides("size", size)
+    crop = _crop(settings, size) if has_crop else given
+    if tuple(crop) == size and given[0] == given[1] > max(size):
+        return "squash", given[0], size
+    return "direct", None, given
 
 
 def _crop(settings, size):
@@ -127,25 +154,28 @@ def model_json(config, preprocessing) -> dict:
     }
 
 
-def preprocessor_json(preprocessing) -> dict:
-    """The contents of `preprocessor_config.json`."""
+def preprocessor_json(preprocessing, notes) -> dict:
+    """The contents of `preprocessor_config.json`; adds a sentence to `notes` for what it loses."""
     height, width = preprocessing.image_size
+    side = preprocessing.resize_to
     common = {
         "do_resize": True,
-        "resample": 2,
+        "resample": _RESAMPLE[preprocessing.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
     }
     size = {"height": height, "width": width}
+    structure.note_resize(preprocessing, ("direct", "shortest_edge", "squash"), notes)
     if preprocessing.resize == "direct":
         return {"image_processor_type": "ViTImageProcessor", "size": size, **common}
     # Before version 5 the ViT processor did not crop; the BiT processor always did.
+    squash = preprocessing.resize == "squash"
     return {
         "image_processor_type": "BitImageProcessor",
-        "size": {"shortest_edge": preprocessing.resize_to},
+        "size": {"height": side, "width": side} if squash else {"shortest_edge": side},
         "do_center_crop": True,
         "crop_size": size,
         **common,

@@ -69,7 +69,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     config = _config(path, shapes, settings, notes, own_grid)
     labels = config_json.read_labels(settings, config.num_classes, notes) if settings else ()
     problem = settings.text("problem_type") if settings else None
-    preprocessing, input_map = config_json.read_preprocessing(
+    preprocessing = config_json.read_preprocessing(
         read_json_object(folder / "preprocessor_config.json"),
         config.image_size,
         notes,
@@ -89,7 +89,6 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
         rules=_rules(config),
         aliases=aliases,
         ignored=frozenset(aliases[name] for name in dropped),
-        input_map=input_map,
     )
 
 
@@ -122,7 +121,7 @@ def write(config, preprocessing) -> WritePlan:
         extra[POSITIONS] = structure.sincos_table(config)
     files = {
         "config.json": config_json.model_json(config, preprocessing),
-        "preprocessor_config.json": config_json.preprocessor_json(preprocessing),
+        "preprocessor_config.json": config_json.preprocessor_json(preprocessing, notes),
     }
     prefix = "vit." if config.num_classes else ""
     return WritePlan(_rules(config, prefix), files, notes, extra)

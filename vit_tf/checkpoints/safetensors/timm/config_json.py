@@ -5,6 +5,7 @@ import re
 
 from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.checkpoints.safetensors import structure
+from vit_tf.images.value_range import MEAN, STD
 
 # Names of tensors of models that vit_tf cannot express, and why.
 INEXPRESSIBLE_TENSORS = [
@@ -95,38 +96,45 @@ class ConfigJson:
             )
         return name
 
-    def input_map(self):
-        """The map from our input to the source model's; see `structure.input_map`."""
-        mean, std = (self.pretrained.numbers(name, 3, (0.5,) * 3) for name in ("mean", "std"))
-        return structure.input_map(self.pretrained, mean, std)
-
     def preprocessing(self, config, notes):
-        """Our `Preprocessing` for timm's evaluation transform; for its ranges see `input_map`."""
+        """Our `Preprocessing` for timm's evaluation transform."""
         size, labels = config.image_size, ()
         for section in (self.settings, self.pretrained):
             names = section.raw("label_names")
             if isinstance(names, list) and all(isinstance(name, str) for name in names):
                 labels = tuple(names) if len(names) == config.num_classes else ()
-        for name in ("mean", "std", "crop_pct"):
+        assumed = {"mean": "0.5", "std": "0.5", "crop_pct": "1, a direct resize"}
+        for name, value in (assumed | {"interpolation": "bicubic"}).items():
             if name not in self.pretrained:
-                assumed = "1, a direct resize" if name == "crop_pct" else "0.5"
-                notes.append(f"{name} is not stated: assumed {assumed}")
-        resize_to, resampling = None, self.pretrained.text("interpolation")
+                notes.append(f"{name} is not stated: assumed {value}")
+        return structure.preprocessing(
+            self.settings.path,
+            size,
+            notes,
+            *self._crop(size, notes),
+            **structure.interpolation(self.pretrained.text("interpolation", "bicubic"), notes),
+            mean=self.pretrained.numbers("mean", 3, MEAN),
+            std=self.pretrained.numbers("std", 3, STD),
+            labels=labels,
+        )
+
+    def _crop(self, size, notes):
+        """`resize` and `resize_to` of `Preprocessing`."""
         share = self.pretrained.number("crop_pct")
         mode = self.pretrained.text("crop_mode", "center")
-        if share is not None:
-            if not 0 < share <= 1:
-                raise self.pretrained.error("crop_pct", "a fraction above 0, up to 1")
-            if mode == "center" and size[0] == size[1]:
-                resize_to = min(math.floor(size[0] / share), structure.MAX_SIDE + 1)
-            elif mode != "squash" or share != 1:
-                notes.append(
-                    f"crop_mode {mode!r} with crop_pct {share} and images of {size[0]} x {size[1]} "
-                    "is not available here: images are resized directly"
-                )
-        return structure.preprocessing(
-            self.settings.path, size, notes, resize_to, resampling, labels=labels
+        if share is None:
+            return "direct", None
+        if not 0 < share <= 1:
+            raise self.pretrained.error("crop_pct", "a fraction above 0, up to 1")
+        if mode == "squash" and share == 1:
+            return "direct", None
+        if mode in ("center", "squash") and size[0] == size[1]:
+            return mode, min(math.floor(size[0] / share), structure.MAX_SIDE + 1)
+        notes.append(
+            f"crop_mode {mode!r} with crop_pct {share} and images of {size[0]} x {size[1]} is not "
+            "available here: images are resized directly"
         )
+        return "direct", None
 
 
 def read_config_json(folder) -> ConfigJson:
@@ -153,28 +161,40 @@ def pretrained_json(config, preprocessing, notes, first_conv, classifier, fixed_
         notes.append("the layout cannot state that probabilities are sigmoids")
     height, width = config.image_size
     crop, mode = 1.0, "squash"
-    if preprocessing.resize == "resize_small":
+    if preprocessing.resize != "direct":
         if height == width:
-            crop, mode = height / preprocessing.resize_to, "center"
-            while math.floor(height / crop) < preprocessing.resize_to:
-                crop = math.nextafter(crop, 0)
+            crop = _crop_fraction(height, preprocessing.resize_to)
+            mode = "squash" if preprocessing.resize == "squash" else "center"
         else:
             notes.append("timm crops squares only: it resizes these images directly")
+    structure.note_resize(preprocessing, ("direct", "center", "squash"), notes)
     labels = structure.checked_labels(preprocessing, config.num_classes)
     return {
         "input_size": [3, height, width],
         "fixed_input_size": fixed_input_size,
-        "interpolation": "bilinear",
+        "interpolation": {"area": "box"}.get(name := preprocessing.interpolation, name),
         "crop_pct": crop,
         "crop_mode": mode,
-        "mean": [0.5] * 3,
-        "std": [0.5] * 3,
+        "mean": list(preprocessing.mean),
+        "std": list(preprocessing.std),
         "num_classes": config.num_classes,
         "pool_size": None,
         "first_conv": first_conv,
         "classifier": classifier,
         **({"label_names": list(labels)} if labels else {}),
     }
+
+
+def _crop_fraction(side, resize_to):
+    """The shortest decimal `f` for which timm gets `resize_to`, the floor of `side / f`."""
+    for digits in range(1, 18):
+        fraction = round(side / resize_to, digits)
+        if 0 < fraction <= 1 and math.floor(side / fraction) == resize_to:
+            return fraction
+    fraction = side / resize_to
+    while math.floor(side / fraction) < resize_to:
+        fraction = math.nextafter(fraction, 0)
+    return fraction
 
 
 def cannot(reason) -> ValueError:

@@ -95,13 +95,3 @@ def note_unknown(config, name, notes):
         f"timm has no architecture with stage_depths {config.stage_depths} and width "
         f"{config.width}, here called {name}: load it into a timm.models.ResNetV2 with these layers"
     )
-
-
-def check_input_map(stated):
-    """Raises `ValueError` unless the model reads pixels in [-1, 1]; `stated` is a `ConfigJson`."""
-    if stated.input_map():
-        raise stated.pretrained.error(
-            "mean",
-            "0.5, and std 0.5: the padded and standardised convolutions of a ResNet cannot take "
-            "over another range of pixels",
-        )

@@ -64,7 +64,6 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     config = _config(path, shapes, stated.image_size, notes)
     structure.check_stated(stated.settings, "num_classes", config.num_classes)
     preprocessing = stated.preprocessing(config, notes)
-    residual.check_input_map(stated)
     return ReadPlan(config=config, preprocessing=preprocessing, notes=notes, rules=_rules(config))
 
 

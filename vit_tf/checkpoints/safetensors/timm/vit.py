@@ -75,14 +75,11 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     config, class_slot = _config(path, shapes, heads, activation, stated, notes, own_grid)
     structure.check_stated(stated.settings, "num_classes", config.num_classes)
     preprocessing = stated.preprocessing(config, notes)
-    if is_hybrid:
-        residual.check_input_map(stated)
     return ReadPlan(
         config=config,
         preprocessing=preprocessing,
         notes=notes,
         rules=rules(config, class_slot),
-        input_map=stated.input_map(),
     )
 
 

@@ -1,0 +1,116 @@
+"""Which classes of a model the classes of a data set are: files for `evaluate --label_map`."""
+
+import json
+import os
+
+from pipelines.errors import UserError
+
+# The names of 21,843 classes take less than 1 MB.
+_MOST_BYTES = 16 * 2**20
+_FORMS = (
+    "Expected one class of the model per line, or JSON: a list of them, or an object from classes "
+    "of the data to classes of the model"
+)
+
+
+def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
+    """Reads the class of the model for each class of a data set.
+
+    The file is text with one class of the model per line, in label order of the data; or, if its
+    name ends in .json, the same as a list, or an object from a class of the data to a class of the
+    model. A class is a name or an index from 0; a number that is also a name is the name.
+
+    Args:
+        path: the file.
+        data_names: names of the classes of the data, in label order.
+        model_names: names of the classes of the model, in label order.
+
+    Returns:
+        For each class of the data, in label order, the index of its class in the model.
+
+    Raises:
+        UserError: if the file cannot be read, does not name exactly one class of the model for each
+            class of the data, or names a class of the model twice.
+    """
+    entries = _read(path)
+    if isinstance(entries, dict):
+        entries = _in_label_order(entries, data_names, path)
+    if len(entries) != len(data_names):
+        raise UserError(
+            f"{path} has {len(entries)} classes, the data have {len(data_names)}. Name one class "
+            "of the model for each class of the data, in label order."
+        )
+    find = _finder(model_names, "the model", path)
+    columns = [find(entry) for entry in entries]
+    first = {}
+    for place, column in enumerate(columns):
+        if column in first:
+            raise UserError(
+                f"{path} gives the classes {data_names[first[column]]!r} and {data_names[place]!r} "
+                f"of the data one class of the model, {model_names[column]!r}. Expected different "
+                "ones."
+            )
+        first[column] = place
+    return tuple(columns)
+
+
+def _read(path):
+    if not os.path.isfile(path):
+        raise UserError(f"There is no file {path}. Name a label map.")
+    if os.path.getsize(path) > _MOST_BYTES:
+        raise UserError(f"{path} is larger than {_MOST_BYTES:,} bytes. {_FORMS}.")
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+        if not path.endswith(".json"):
+            return [line.strip() for line in text.rstrip().split("\n")]
+        entries = json.loads(text)
+    except (ValueError, RecursionError):
+        kind = "JSON" if path.endswith(".json") else "UTF-8 text"
+        raise UserError(f"{path} is not {kind}. {_FORMS}.") from None
+    if not isinstance(entries, list | dict):
+        raise UserError(f"{path} holds {type(entries).__name__}. {_FORMS}.")
+    return entries
+
+
+def _in_label_order(entries, data_names, path):
+    """The values of an object in label order of its keys, the classes of the data."""
+    find, values = _finder(data_names, "the data", path), {}
+    for name, entry in entries.items():
+        if (label := find(name)) in values:
+            raise UserError(f"{path} has the class {data_names[label]!r} of the data twice.")
+        values[label] = entry
+    missing = [name for label, name in enumerate(data_names) if label not in values]
+    if missing:
+        raise UserError(
+            f"{path} lacks {len(missing)} classes of the data, such as {missing[0]!r}. Name one "
+            "class of the model for each."
+        )
+    return [values[label] for label in range(len(data_names))]
+
+
+def _finder(names, whose, path):
+    """A function from a name or index to the index."""
+    places = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+
+    def find(entry):
+        found = places.get(entry, []) if isinstance(entry, str) else []
+        if len(found) > 1:
+            raise UserError(
+                f"{path} names {entry!r}, which {len(found)} classes of {whose} are called. Write "
+                f"the index, such as {found[0]}."
+            )
+        if found:
+            return found[0]
+        if isinstance(entry, str) and entry.isascii() and entry.isdecimal() and len(entry) < 10:
+            entry = int(entry)
+        if type(entry) is int and 0 <= entry < len(names):
+            return entry
+        raise UserError(
+            f"{path} names {entry!r}, which is no class of {whose}. Expected one of its "
+            f"{len(names)} names, such as {names[0]!r}, or an index from 0 to {len(names) - 1}."
+        )
+
+    return find

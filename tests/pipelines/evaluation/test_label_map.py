@@ -1,0 +1,63 @@
+"""Label maps: from a file to the model's classes, and what does not fit."""
+
+import json
+import re
+
+import pytest
+
+from pipelines.errors import UserError
+from pipelines.evaluation.label_map import read_label_map
+
+DATA = ("tabby", "pug", "crane")
+# Two classes have one name, as in ImageNet; one name is a number.
+MODEL = ("entity", "crane", "pug", "crane", "1", "tabby")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("map.txt", "tabby\npug\n3\n", (5, 2, 3)),
+        ("map.txt", "\ufefftabby\r\n 1 \r\n0", (5, 4, 0)),
+        ("map.json", '["tabby", 1, "3"]', (5, 1, 3)),
+        ("map.json", '{"crane": 3, "0": "tabby", "pug": "pug"}', (5, 2, 3)),
+    ],
+)
+def test_reading(tmp_path, name, content, expected):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    assert read_label_map(str(path), DATA, MODEL) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("map.txt", "", "has 1 classes, the data have 3"),
+        ("map.txt", "tabby\npug\n", "has 2 classes, the data have 3"),
+        ("map.txt", "tabby\n\n3\n", "names '', which is no class of the model"),
+        ("map.txt", "tabby\npug\ncrane\n", "2 classes of the model are called.*index, such as 1"),
+        ("map.txt", "tabby\npug\n6\n", "names 6.*6 names, such as 'entity', or an index from 0"),
+        ("map.txt", "tabby\npug\n-1\n", "names '-1'"),
+        ("map.txt", "tabby\npug\n2\n", "'pug' and 'crane' of the data one class of the model"),
+        ("map.txt", b"\xff\xfe", "is not UTF-8 text"),
+        ("map.json", "[1, 2", "is not JSON"),
+        ("map.json", "[" * 100_000, "is not JSON"),
+        ("map.json", "3", "holds int"),
+        ("map.json", "[0, 1, true]", "names True"),
+        ("map.json", "[0, 1, [2]]", r"names \[2\]"),
+        ("map.json", json.dumps([0, 1, 10**30]), "no class of the model"),
+        ("map.json", '{"tabby": 0, "pug": 1}', "lacks 1 classes of the data, such as 'crane'"),
+        ("map.json", '{"tabby": 0, "pug": 1, "cat": 2}', "'cat', which is no class of the data"),
+        ("map.json", '{"tabby": 0, "pug": 1, "0": 2}', "'tabby' of the data twice"),
+    ],
+)
+def test_what_does_not_fit(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=message) as error:
+        read_label_map(str(path), DATA, MODEL)
+    assert re.escape(str(path)) in re.escape(str(error.value))
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(UserError, match="There is no file"):
+        read_label_map(str(tmp_path / "map.txt"), DATA, MODEL)
