@@ -214,12 +214,7 @@ def strategy(values):
 
 
 def define_model(values, kinds="Workdir, .npz or .keras file, name of published weights"):
-    """Adds `--model`, `--weights` and `--labels`, for commands that read a model.
-
-    Args:
-        values: the flags.
-        kinds: what `--model` can be, for `--help`.
-    """
+    """Adds flags for commands that read a model; `kinds` names what `--model` can be."""
     flags.DEFINE_string(
         "model",
         None,
@@ -230,8 +225,7 @@ def define_model(values, kinds="Workdir, .npz or .keras file, name of published 
     flags.DEFINE_string(
         "labels",
         None,
-        "File with the names of the classes in the order of the model's outputs, one per line or "
-        "as a JSON list; by default the names that the model stores.",
+        "File with other class names in the order of the outputs: one per line, or a JSON list.",
         flag_values=values,
     )
 
