@@ -12,7 +12,7 @@ def digits() -> Experiment:
         about 74 epochs.
     Command: python -m pipelines.pretrain
     Expected: 97 to 98 % of the 300 test images.
-    Hardware: 2 CPU cores.
+    Hardware: 2 CPU cores, 2 minutes of CPU time.
     """
     return Experiment(
         model=Model(
