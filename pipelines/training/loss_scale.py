@@ -16,14 +16,15 @@ class LossScale:
     The gradient is divided by the same factor, a power of two, before it is used. An overflow skips
     the update and halves the factor; `DOUBLE_AFTER` updates in a row double it.
 
-    Create it inside `strategy.scope()`. Checkpoints store `state`.
+    Create it inside `strategy.scope()`. Checkpoints store `state`: the variables `value` and
+    `updates`.
     """
 
     def __init__(self):
-        self.state = tf.Module()
-        self.state.value = replicated_variable(INITIAL, "loss_scale")
+        self.value = replicated_variable(INITIAL, "loss_scale")
         # Updates since the factor changed.
-        self.state.updates = replicated_variable(tf.constant(0, tf.int64), "loss_scale_updates")
+        self.updates = replicated_variable(tf.constant(0, tf.int64), "loss_scale_updates")
+        self.state = tf.train.Checkpoint(value=self.value, updates=self.updates)
 
     def gradient(self, tape, loss, values):
         """The gradient of `loss` with respect to `values`, through a scaled backward pass.
@@ -36,7 +37,7 @@ class LossScale:
         Returns:
             List of tensors; some are not finite if the scaled gradient exceeds float16.
         """
-        scale = tf.convert_to_tensor(self.state.value)
+        scale = tf.convert_to_tensor(self.value)
         # As the cotangent, and not as a product with the loss, which could overflow itself.
         gradients = tape.gradient(loss, values, output_gradients=scale)
         return [gradient / scale for gradient in gradients]
@@ -49,7 +50,7 @@ class LossScale:
             norm: the norm of its gradient.
         """
         overflowed = tf.math.is_finite(loss) & ~tf.math.is_finite(norm)
-        return overflowed & (tf.convert_to_tensor(self.state.value) > SMALLEST)
+        return overflowed & (tf.convert_to_tensor(self.value) > SMALLEST)
 
     def update(self, applied, overflowed):
         """Halves the factor after an overflow, and doubles it after enough updates.
@@ -60,9 +61,9 @@ class LossScale:
             applied: whether the step updated the weights.
             overflowed: whether `answers` was true for the step.
         """
-        scale, updates = (tf.convert_to_tensor(x) for x in (self.state.value, self.state.updates))
+        scale, updates = (tf.convert_to_tensor(x) for x in (self.value, self.updates))
         updates += tf.cast(applied, tf.int64)
         doubles = updates >= DOUBLE_AFTER
         scale = tf.where(overflowed, scale / 2, tf.where(doubles, scale * 2, scale))
-        self.state.value.assign(tf.clip_by_value(scale, SMALLEST, LARGEST))
-        self.state.updates.assign(tf.where(overflowed | doubles, tf.zeros_like(updates), updates))
+        self.value.assign(tf.clip_by_value(scale, SMALLEST, LARGEST))
+        self.updates.assign(tf.where(overflowed | doubles, tf.zeros_like(updates), updates))

@@ -78,7 +78,7 @@ class TrainingLoop:
                 # After a skip, `step` is one larger.
                 if self._is_due(step, settings.log_every):
                     self._log(step)
-                if settings.histograms_every and self._is_due(step, settings.histograms_every):
+                if self._histograms_are_due(step):
                     self.progress.board.histograms(step, self.trainer.model.weights)
                 if self._is_due(step, settings.checkpoint_every):
                     self.store.save(step)
@@ -112,8 +112,12 @@ class TrainingLoop:
         return step
 
     def _is_non_finite(self, step):
-        """Whether the last step, or a weight to be evaluated or saved now, is not finite."""
-        used = self._is_due(step, self.settings.checkpoint_every) or self._evaluation_is_due(step)
+        """Whether the last step, or a weight to be evaluated, saved or drawn, is not finite."""
+        used = (
+            self._is_due(step, self.settings.checkpoint_every)
+            or self._evaluation_is_due(step)
+            or self._histograms_are_due(step)
+        )
         halted = bool(self.trainer.halted.numpy())
         return halted or (used and not math.isfinite(self.trainer.weight_sum()))
 
@@ -141,13 +145,17 @@ class TrainingLoop:
             learning_rate=float(trainer.optimizer.learning_rate(step - 1)),
             gradient_norm=float(trainer.gradient_norm.numpy()),
             skipped=int(trainer.skipped.numpy()),
-            loss_scale=float(scale.state.value.numpy()) if scale else None,
+            loss_scale=float(scale.value.numpy()) if scale else None,
         )
         trainer.loss_sum.assign(0.0)
         trainer.skipped.assign(0)
 
     def _evaluation_is_due(self, step):
         return self.evaluator is not None and self._is_due(step, self.settings.eval_every)
+
+    def _histograms_are_due(self, step):
+        every = self.settings.histograms_every
+        return every > 0 and self._is_due(step, every)
 
     def _is_due(self, step, every):
         """Whether an action with the interval `every` (0: only at the end) is due at `step`."""

@@ -37,12 +37,12 @@ FP16 = "model.dtype=mixed_float16"
 
 
 def set_scale(scale, value, updates=0):
-    scale.state.value.assign(value)
-    scale.state.updates.assign(updates)
+    scale.value.assign(value)
+    scale.updates.assign(updates)
 
 
 def state(scale):
-    return float(scale.state.value.numpy()), int(scale.state.updates.numpy())
+    return float(scale.value.numpy()), int(scale.updates.numpy())
 
 
 def test_the_scale_follows_the_documented_rule():
