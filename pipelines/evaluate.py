@@ -5,7 +5,7 @@ import json
 from absl import flags
 
 from pipelines import cli, shared_flags
-from pipelines.config.names import PREPROCESSING_FIELDS
+from pipelines.config.sections import Data
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 
@@ -26,7 +26,7 @@ _DATA_FIELDS = (
     "train.batch_size",
 )
 # Fields that are used only if the model is stored without its preprocessing.
-FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in PREPROCESSING_FIELDS), "train.loss")
+FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in Data().preprocessing_fields()), "train.loss")
 
 
 def define(values):

@@ -16,16 +16,6 @@ SHARDINGS = ("global", "files")
 AUTO_SPLIT = "auto"
 # What happens to an image that cannot be decoded.
 BAD_IMAGES = ("stop", "skip")
-# Fields of the data section that are arguments of `vit_tf.Preprocessing` of the same name.
-PREPROCESSING_FIELDS = (
-    "resize",
-    "resize_to",
-    "crop_fraction",
-    "interpolation",
-    "antialias",
-    "mean",
-    "std",
-)
 # How an image is cropped for training.
 CROPS = ("inception", "none")
 # Values inside an erased rectangle.

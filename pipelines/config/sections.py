@@ -14,7 +14,6 @@ from pipelines.config.names import (
     MOMENTUM_DTYPES,
     NON_FINITE_MODES,
     OPTIMIZERS,
-    PREPROCESSING_FIELDS,
     SHARDINGS,
     WEIGHT_DECAY_MASKS,
 )
@@ -101,7 +100,15 @@ class Data(Augmentation):
 
     def preprocessing_fields(self) -> dict[str, Any]:
         """Returns the arguments of `vit_tf.Preprocessing` that this section holds."""
-        return {name: getattr(self, name) for name in PREPROCESSING_FIELDS}
+        return {
+            "resize": self.resize,
+            "resize_to": self.resize_to,
+            "crop_fraction": self.crop_fraction,
+            "interpolation": self.interpolation,
+            "antialias": self.antialias,
+            "mean": self.mean,
+            "std": self.std,
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

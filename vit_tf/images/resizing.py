@@ -54,8 +54,13 @@ def to_model_range(images, mean=MEAN, std=STD):
     It is computed after every resize, in float.
     """
     # Graphs replace a division by a constant with this product. With it, eager results are equal.
-    center, scale = [255 * m for m in mean], [1 / (255 * s) for s in std]
-    return (tf.cast(images, tf.float32) - tf.constant(center)) * tf.constant(scale)
+    center, scale = _per_color([255 * m for m in mean]), _per_color([1 / (255 * s) for s in std])
+    return (tf.cast(images, tf.float32) - center) * scale
+
+
+def _per_color(values):
+    """A number if all colors have the same, which is faster, else float32 `[3]`."""
+    return values[0] if len(set(values)) == 1 else tf.constant(values)
 
 
 def _place(size, rule, resize_to, crop_size):

@@ -252,7 +252,7 @@ def test_a_cap_on_batches_takes_batches_from_all_of_the_data(finished, command):
 
 
 def test_evaluations_in_training_are_capped(tmp_path):
-    settings = ("train.steps=2", "train.eval_batches=2", "train.batch_size=20")
+    settings = ("train.steps=4", "train.eval_batches=2", "train.batch_size=20")
     last = loop.train(tiny_experiment(*settings), tmp_path / "run", one_device())
     assert last["eval_examples"] == 40
 

@@ -66,6 +66,7 @@ def test_train_evaluate_and_predict(pictures, command):
     result = command("evaluate", "--model=run", "--weights=best", "--json")
     assert result.returncode == 0, result.stderr
     means = json.loads(result.stdout)
+    assert means.pop("images_per_second") > 0
     assert means.keys() == {"examples", "loss", "precision_at_1", "mean_average_precision"}
     for name, value in means.items():
         assert value == pytest.approx(last[f"eval_{name}"], rel=1e-5)

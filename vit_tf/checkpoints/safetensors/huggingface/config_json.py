@@ -66,8 +66,8 @@ def read_preprocessing(settings, size, notes, **fields):
         notes.append(
             "there is no preprocessor_config.json: direct bilinear resize, pixels in [-1, 1]"
         )
-        filter = structure.interpolation("bilinear", notes)
-        return structure.preprocessing("config.json", size, notes, **filter, **fields)
+        fields |= structure.interpolation("bilinear", notes)
+        return structure.preprocessing("config.json", size, notes, **fields)
     fields |= _range(settings)
     resize, resize_to, given = "direct", None, size
     if settings.flag("do_resize", True):
@@ -106,7 +106,7 @@ def _resize(settings, size, notes):
         notes.append("the source resizes the shorter side without a crop: resized directly here")
         return "direct", None, size
     if "height" in named:
-        given = (named.integer("height"), named.integer("width", size[1]))
+        given = (named.integer("height", size[0]), named.integer("width", size[1]))
     else:
         given = settings.sides("size", size)
     crop = _crop(settings, size) if has_crop else given
