@@ -96,26 +96,30 @@ def has_preprocessing(source) -> bool:
         raise UserError(str(error)) from None
 
 
-def read_config(source) -> tuple[vit_tf.config.ModelConfig, str | None]:
-    """Returns the configuration and the dtype policy of a source, without reading its weights.
+def read_config(
+    source,
+) -> tuple[vit_tf.config.ModelConfig, str | None, vit_tf.Preprocessing | None]:
+    """Returns configuration, dtype policy and preprocessing of a source, without its weights.
 
-    The policy is None if the source does not store it.
+    The policy and the preprocessing are None if the source does not store them.
 
     Raises:
         UserError: if the source is damaged or does not hold a model of `vit_tf`.
     """
     try:
         if source.kind == "checkpoint":
-            model = source.workdir.read_experiment().model
-            config = model.config(len(manifest.read_labels(source.workdir.manifest)))
+            experiment = source.workdir.read_experiment()
+            labels = manifest.read_labels(source.workdir.manifest)
+            config = experiment.model.config(len(labels))
             shapes = checkpoints.weight_shapes(source.path)
             size_checks.check_size(config, shapes, source.name)
-            return config, model.dtype
+            return config, experiment.model.dtype, experiment.preprocessing(labels)
         if source.kind == "keras":
-            return keras_archive.read_config(source.path)
+            config, dtype = keras_archive.read_config(source.path)
+            return config, dtype, read_sidecar(source.path).preprocessing
         with open_checkpoint(source.path) as file:
             _check_sizes(file.config, source)
-            return file.config, _trained_dtype(source)
+            return file.config, _trained_dtype(source), file.preprocessing
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
 

@@ -22,6 +22,7 @@ from pipelines.runs.workdir import Workdir
 from vit_tf import cost
 from vit_tf.config import ModelConfig
 from vit_tf.families import family_of
+from vit_tf.preprocessing import Preprocessing
 
 # Without an assignment, no run reads photos with a side below this number of pixels.
 _SMALLEST_SIDE = 64
@@ -41,6 +42,8 @@ _LENGTHS = ((20_000, 500, 100), (500_000, 10_000, 500), (math.inf, 20_000, 500))
 _LEARNING_RATE = 0.01
 _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES_PER_EPOCH = 16, 512, 16
 _ANY_SIZE = 4096
+# Fields of `Preprocessing` that are taken from the initial model.
+_OF_PIXELS = ("interpolation", "antialias", "mean", "std")
 # Memory for the activations of the images that are processed at a time.
 _ACTIVATION_BYTES = 4e9
 # What `choose` prints about training, besides its length and batch.
@@ -53,11 +56,12 @@ _SHOWN = {
 
 @dataclasses.dataclass(frozen=True)
 class _Initial:
-    """The initial model: name for messages, configuration, dtype policy (None: unknown)."""
+    """The initial model: name for messages, configuration; None: the file does not store it."""
 
     name: str
     config: ModelConfig
     dtype: str | None
+    preprocessing: Preprocessing | None = None
 
 
 def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
@@ -91,7 +95,7 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
     if chooses:
         base = dataclasses.replace(base, model=_model(initial, start, for_photos))
     if for_photos:
-        base = _for_photos(base, asked.data, assignments)
+        base = _for_photos(base, asked.data, assignments, initial.preprocessing)
     if initial is not None:
         _check_fit(base, initial, assignments)
     experiment = override(base, assignments, log)
@@ -140,8 +144,11 @@ def _model(initial, recipe, for_photos):
     return dataclasses.replace(section, fields=fields, image_size=(height, width))
 
 
-def _for_photos(base, data, assignments):
-    """The recipe with the paper's settings for fine-tuning, for the number of examples."""
+def _for_photos(base, data, assignments, preprocessing):
+    """The recipe with the paper's settings for fine-tuning, for the number of examples.
+
+    Pixels are filtered and scaled as for the initial model; the crop is that of the paper.
+    """
     examples = _count(data)
     steps, warmup = next(pair for most, *pair in _LENGTHS if examples <= most)
     wanted = override(base, [text for text in assignments if text.startswith("model.")]).model
@@ -150,7 +157,7 @@ def _for_photos(base, data, assignments):
         parts = 1
     return dataclasses.replace(
         base,
-        data=Data(),
+        data=Data(**{name: getattr(preprocessing, name) for name in _OF_PIXELS if preprocessing}),
         optimizer=Optimizer(name="sgd", learning_rate=_LEARNING_RATE, momentum=0.9, clip_norm=1.0),
         schedule=Schedule(warmup_steps=warmup, decay="cosine"),
         train=Train(
@@ -225,10 +232,13 @@ def _check_fit(base, initial, assignments):
 def _describe(experiment):
     """The line about training on photos."""
     values, length = experiment.to_dict(), "steps" if experiment.train.epochs is None else "epochs"
+    defaults = Data()
+    pixels = [x for x in _OF_PIXELS if getattr(experiment.data, x) != getattr(defaults, x)]
     shown = {
         f"{section}.{name}": values[section][name]
         for section, names in (
             *_SHOWN.items(),
+            ("data", pixels),
             ("train", (length, "batch_size", "accumulate_steps")),
         )
         for name in names

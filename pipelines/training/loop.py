@@ -61,12 +61,12 @@ def train(
         NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
     """
-    if origin:
-        say(origin)
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
     with RunLog(run.log) as log:
+        if origin:
+            say(origin)
         # From here on, and in config.json, the experiment names the splits that were chosen.
         experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
         with only_writer(run.path, say):

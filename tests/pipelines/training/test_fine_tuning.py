@@ -199,6 +199,18 @@ def test_a_run_goes_on_without_the_file_that_it_began_with(initial, photos, comm
     assert_user_error(command("--workdir=other", *other), "There is no model at nowhere")
 
 
+def test_pixels_are_those_of_the_initial_model(photos, tmp_path):
+    pixels = {"interpolation": "bicubic", "antialias": True, "mean": (0.4, 0.5, 0.6)}
+    prepared = vit_tf.Preprocessing(**SQUARE, **pixels)
+    vit_tf.save_npz(tiny.model(**SQUARE), tmp_path / "a.npz", prepared)
+    given = (f"init_from={tmp_path}/a.npz", f"data.name=folder:{photos}")
+    chosen, said = choose(*given)
+    assert {name: getattr(chosen.data, name) for name in pixels} == pixels
+    assert "data.interpolation=bicubic" in said[1]
+    chosen, _ = choose(*given, "data.antialias=false", "data.mean=0.5,0.5,0.5")
+    assert not chosen.data.antialias and chosen.data.mean == (0.5, 0.5, 0.5)
+
+
 def test_settings_for_photos_are_those_of_the_paper(initial, photos):
     _, path = initial("AugReg")
     given = (f"init_from={path}", f"data.name=folder:{photos}")
