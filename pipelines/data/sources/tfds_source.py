@@ -31,8 +31,7 @@ class TfdsSource(DataSource):
         self._builder = builder
         feature = builder.info.features[_image_and_label(builder)[1]]
         multi_label = not isinstance(feature, tfds.features.ClassLabel)
-        images, labels = all_examples or ((), ())
-        count = len(images)
+        count = len(all_examples[0]) if all_examples else 0
         super().__init__(
             name="/".join(filter(None, [builder.name, builder.builder_config_name])),
             version=str(builder.version),
@@ -48,6 +47,7 @@ class TfdsSource(DataSource):
         )
         self._examples = None
         if all_examples:
+            images, labels = all_examples
             self._examples = Examples(images, labels.column(multi_label), np.arange(count))
         self._in_memory = np.full(len(self.shard_lengths), all_examples is not None)
 
