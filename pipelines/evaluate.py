@@ -36,7 +36,8 @@ def define(values):
         "label_map",
         None,
         "File with the model's class for each class of the data, if they differ: a name or index "
-        "per line, or JSON. Other classes of the model are left out before the softmax.",
+        "per line, or JSON. Other classes of the model are left out before the softmax. `wordnet`, "
+        "for data of ImageNet and published heads: the classes by their WordNet ids.",
         flag_values=values,
     )
     flags.DEFINE_integer(

@@ -13,6 +13,7 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import DataError, UserError
+from pipelines.evaluation.label_map import NO_CLASS
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
 from pipelines.tasks.average_precision import AveragePrecision, score_bytes
@@ -20,6 +21,8 @@ from vit_tf import Preprocessing
 
 # Largest size of all scores of a multi-label data set, which an evaluation holds in memory.
 MAX_SCORE_BYTES = 8 * 2**30
+# Logit of a class that the model does not have.
+_NEVER = -1e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,11 +35,13 @@ class EvaluationData:
         batch_size: images per step over all replicas; rounded up to a multiple of their number.
         bad_images: leaves out images that cannot be read; None ends the evaluation at the first.
         max_batches: largest number of batches, spread evenly over the data; 0 takes all.
-        columns: for each class of the data, the index of its class in the model; None if they are
-            the same. Only the logits of these classes are used.
+        columns: for each class of the data, the index of its class in the model, or `NO_CLASS`;
+            None if they are the same. Only the logits of these classes are used, and images of a
+            class that the model does not have are left out.
 
     Raises:
         DataError: if the scores of a multi-label data set do not fit into memory.
+        UserError: if the model lacks a class of a multi-label data set.
     """
 
     source: DataSource
@@ -48,6 +53,11 @@ class EvaluationData:
 
     def __post_init__(self):
         source = self.source
+        if source.multi_label and NO_CLASS in (self.columns or ()):
+            raise UserError(
+                f"The label map leaves out a class of {source}, whose images have several labels. "
+                "Name a class of the model for each."
+            )
         size = score_bytes(source.num_examples, source.num_classes)
         if source.multi_label and size > MAX_SCORE_BYTES:
             raise DataError(
@@ -113,7 +123,13 @@ class Evaluator(orbit.StandardEvaluator):
         labels, weights = batch["label"], batch["weight"]
         logits = self.model(batch["image"], training=False)
         if self.data.columns is not None:
-            logits = tf.gather(logits, self.data.columns, axis=-1)
+            columns = tf.constant(self.data.columns)
+            known = columns != NO_CLASS
+            logits = tf.gather(logits, tf.maximum(columns, 0), axis=-1)
+            # Finite, because the loss of an image that is left out is multiplied by 0.
+            logits = tf.where(known, logits, _NEVER)
+            if not self.data.source.multi_label:
+                weights *= tf.cast(tf.gather(known, labels), weights.dtype)
         sums = metrics.metric_sums(labels, logits, weights, self.loss(labels, logits))
         return sums, [labels, logits, weights] if self.data.source.multi_label else []
 

@@ -1,15 +1,20 @@
-"""Which classes of a model the classes of a data set are: files for `evaluate --label_map`."""
+"""Which classes of a model the classes of a data set are: `evaluate --label_map`."""
 
 import json
 import os
 
 from pipelines.errors import UserError
+from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, synsets
 
+# In place of a file: the classes of ImageNet by their WordNet ids.
+WORDNET = "wordnet"
+# In place of an index: the model has no such class.
+NO_CLASS = -1
 # The names of 21,843 classes take less than 1 MB.
 _MOST_BYTES = 16 * 2**20
 _FORMS = (
     "Expected one class of the model per line, or JSON: a list of them, or an object from classes "
-    "of the data to classes of the model"
+    "of the data to classes of the model; - or null where the model has none"
 )
 
 
@@ -18,20 +23,25 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
 
     The file is text with one class of the model per line, in label order of the data; or, if its
     name ends in .json, the same as a list, or an object from a class of the data to a class of the
-    model. A class is a name or an index from 0; a number that is also a name is the name.
+    model. A class is a name or an index from 0; a number that is also a name is the name. `-` in
+    text and null in JSON mean that the model has no such class.
 
     Args:
-        path: the file.
+        path: the file; or `WORDNET`, for data whose class names are WordNet ids, as those of
+            ImageNet, and a published head of ImageNet-1k or ImageNet-21k (docs/paper.md B.9).
         data_names: names of the classes of the data, in label order.
         model_names: names of the classes of the model, in label order.
 
     Returns:
-        For each class of the data, in label order, the index of its class in the model.
+        For each class of the data, in label order, the index of its class in the model, or
+        `NO_CLASS`.
 
     Raises:
         UserError: if the file cannot be read, does not name exactly one class of the model for each
-            class of the data, or names a class of the model twice.
+            class of the data, names a class of the model twice, or none at all.
     """
+    if path == WORDNET:
+        return _by_wordnet(data_names, len(model_names))
     entries = _read(path)
     if isinstance(entries, dict):
         entries = _in_label_order(entries, data_names, path)
@@ -41,10 +51,12 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
             "of the model for each class of the data, in label order."
         )
     find = _finder(model_names, "the model", path)
-    columns = [find(entry) for entry in entries]
+    columns = [NO_CLASS if entry in (None, "-") else find(entry) for entry in entries]
+    if set(columns) == {NO_CLASS}:
+        raise UserError(f"{path} names no class of the model. {_FORMS}.")
     first = {}
     for place, column in enumerate(columns):
-        if column in first:
+        if column in first and column != NO_CLASS:
             raise UserError(
                 f"{path} gives the classes {data_names[first[column]]!r} and {data_names[place]!r} "
                 f"of the data one class of the model, {model_names[column]!r}. Expected different "
@@ -52,6 +64,22 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
             )
         first[column] = place
     return tuple(columns)
+
+
+def _by_wordnet(data_names, classes):
+    if classes not in (IMAGENET_1K, IMAGENET_21K):
+        raise UserError(
+            f"--label_map {WORDNET} is for published heads of {IMAGENET_1K:,} or {IMAGENET_21K:,} "
+            f"classes. The model has {classes:,}: name a file."
+        )
+    places = {synset: place for place, synset in enumerate(synsets(classes))}
+    columns = tuple(places.get(name, NO_CLASS) for name in data_names)
+    if set(columns) == {NO_CLASS}:
+        raise UserError(
+            f"--label_map {WORDNET} needs class names that are WordNet ids, such as n01440764. The "
+            f"data have {', '.join(data_names[:3])}: name a file."
+        )
+    return columns
 
 
 def _read(path):

@@ -209,21 +209,30 @@ def test_other_preprocessing_of_a_file_without_a_sidecar(finished, command, tmp_
     assert means["images_per_second"] > 0
 
 
-def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path):
-    """The model of ten digits on five of them: the softmax is over the five logits of the map."""
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, missing):
+    """The model of ten digits on five of them: the softmax is over the logits of the map.
+
+    Images of a class that the map does not have are left out.
+    """
     source = model_source.find(finished[0])
     examples = open_source("digits/low", "test")
     path = tmp_path / "map.txt"
-    path.write_text("1\n0\n7\n3\n9\n")
+    path.write_text("1\n-\n7\n3\n9\n" if missing else "1\n0\n7\n3\n9\n")
     batch = {"batch_size": 32, "bad_images": "stop"}
     means = evaluate(source, examples, one_device(), label_map=str(path), **batch)
     model, preprocessing = model_source.open_model(source)
     stored = examples.read([(0, examples.num_examples)])
     images = tf.stack([preprocessing(decode_image(data)) for data in stored.images])
     logits = model(images).numpy().astype(np.float64)[:, [1, 0, 7, 3, 9]]
-    own = logits[np.arange(len(logits)), stored.labels]
+    labels = stored.labels
+    if missing:
+        kept = labels != 1
+        logits, labels = np.delete(logits[kept], 1, axis=1), (labels - (labels > 1))[kept]
+        assert 0 < len(labels) < len(kept)
+    own = logits[np.arange(len(logits)), labels]
     assert means["loss"] == pytest.approx((np.log(np.exp(logits).sum(axis=1)) - own).mean())
-    assert means["accuracy"] == pytest.approx(np.mean(logits.argmax(axis=1) == stored.labels))
+    assert means["accuracy"] == pytest.approx(np.mean(logits.argmax(axis=1) == labels))
     assert means["examples"] == len(logits)
 
 

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from pipelines.errors import UserError
-from pipelines.evaluation.label_map import read_label_map
+from pipelines.evaluation.label_map import NO_CLASS, WORDNET, read_label_map
+from vit_tf.pretrained.class_names import class_names, synsets
 
 DATA = ("tabby", "pug", "crane")
 # Two classes have one name, as in ImageNet; one name is a number.
@@ -18,7 +19,9 @@ MODEL = ("entity", "crane", "pug", "crane", "1", "tabby")
     [
         ("map.txt", "tabby\npug\n3\n", (5, 2, 3)),
         ("map.txt", "\ufefftabby\r\n 1 \r\n0", (5, 4, 0)),
+        ("map.txt", "-\npug\n-\n", (NO_CLASS, 2, NO_CLASS)),
         ("map.json", '["tabby", 1, "3"]', (5, 1, 3)),
+        ("map.json", '{"crane": null, "0": "tabby", "pug": "pug"}', (5, 2, NO_CLASS)),
         ("map.json", '{"crane": 3, "0": "tabby", "pug": "pug"}', (5, 2, 3)),
     ],
 )
@@ -38,6 +41,7 @@ def test_reading(tmp_path, name, content, expected):
         ("map.txt", "tabby\npug\n6\n", "names 6.*6 names, such as 'entity', or an index from 0"),
         ("map.txt", "tabby\npug\n-1\n", "names '-1'"),
         ("map.txt", "tabby\npug\n2\n", "'pug' and 'crane' of the data one class of the model"),
+        ("map.txt", "-\n-\n-\n", "names no class of the model"),
         ("map.txt", b"\xff\xfe", "is not UTF-8 text"),
         ("map.json", "[1, 2", "is not JSON"),
         ("map.json", "[" * 100_000, "is not JSON"),
@@ -61,3 +65,21 @@ def test_what_does_not_fit(tmp_path, name, content, message):
 def test_a_missing_file(tmp_path):
     with pytest.raises(UserError, match="There is no file"):
         read_label_map(str(tmp_path / "map.txt"), DATA, MODEL)
+
+
+def test_wordnet():
+    """ImageNet's classes in the head of ImageNet-21k, which has no teddy bear."""
+    names = synsets(1000)
+    columns = read_label_map(WORDNET, names, class_names(21843))
+    assert [names[i] for i, x in enumerate(columns) if x == NO_CLASS] == ["n04399382"]
+    words = class_names(21843)
+    assert all(
+        words[column] == word
+        for column, word in zip(columns, class_names(1000), strict=True)
+        if column != NO_CLASS
+    )
+    assert read_label_map(WORDNET, names[5:8], class_names(1000)) == (5, 6, 7)
+    with pytest.raises(UserError, match="The model has 6: name a file"):
+        read_label_map(WORDNET, names, MODEL)
+    with pytest.raises(UserError, match="The data have tabby, pug, crane: name a file"):
+        read_label_map(WORDNET, DATA, words)
