@@ -93,6 +93,10 @@ def training_bytes(
         raise ValueError(
             f"optimizer must be one of {', '.join(_TRAINING_BYTES)}. Received: {optimizer!r}."
         )
+    if momentum_dtype not in ("float32", "bfloat16"):
+        raise ValueError(
+            f"momentum_dtype must be float32 or bfloat16. Received: {momentum_dtype!r}."
+        )
     momentum = _bytes_of(momentum_dtype)
     return (_TRAINING_BYTES[optimizer] + momentum + FLOAT32 * bool(ema)) * parameters(config)
 

@@ -3,7 +3,7 @@
 import json
 import os
 
-from pipelines.data.sources.files import is_unicode
+from pipelines.data.labels import is_unicode
 from pipelines.errors import UserError
 
 # ImageNet-21k's names have 0.5 MB.

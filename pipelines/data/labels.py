@@ -102,3 +102,12 @@ def as_targets(labels, num_classes):
     """
     is_integer = tf.as_dtype(labels.dtype).is_integer
     return tf.one_hot(labels, num_classes) if is_integer else labels
+
+
+def is_unicode(text):
+    """Whether a text can be encoded as UTF-8; file names and JSON can hold lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

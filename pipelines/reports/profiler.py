@@ -30,6 +30,7 @@ class Profiler:
             step: finished steps before it.
         """
         if not self.covers(step):
+            self.close()  # If training has gone back to a step before the profile.
             yield
             return
         if not self._active:

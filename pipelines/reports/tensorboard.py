@@ -1,5 +1,6 @@
 """What a run writes for TensorBoard: curves, images, histograms and its configuration."""
 
+import contextlib
 import json
 import os
 import time
@@ -65,8 +66,9 @@ class TensorBoard:
 
     def close(self):
         """Writes what is left and closes the files."""
-        for writer in self._writers.values():
-            writer.close()
+        with contextlib.ExitStack() as stack:  # Closes all of them, also if one fails.
+            for writer in self._writers.values():
+                stack.callback(writer.close)
 
     def configuration(self, values):
         """Writes the configuration of the run.
@@ -135,7 +137,10 @@ def _flat(values, prefix=""):
     for name, value in values.items():
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, bool | int | float | str):
+        elif isinstance(value, str):
+            # Names of files may have bytes that are not UTF-8.
+            found[prefix + name] = value.encode(errors="backslashreplace").decode()
+        elif isinstance(value, bool | int | float):
             found[prefix + name] = value
         else:
             found[prefix + name] = "none" if value is None else ",".join(map(str, value))

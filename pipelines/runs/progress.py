@@ -40,6 +40,7 @@ class RunLog:
 
     def __init__(self, path):
         self._path, self._lines, self._is_open = path, [], False
+        self._lock = threading.RLock()  # Threads that compile or read images call `say` too.
 
     def __enter__(self):
         _listeners.append(self._add)
@@ -47,23 +48,27 @@ class RunLog:
 
     def __exit__(self, kind, error, traceback):
         if error is not None:
-            self._add(f"error: {error or kind.__name__}")
+            self._add(f"error: {str(error) or kind.__name__}")
         _listeners.remove(self._add)
 
     def open(self):
         """Writes the lines so far, and from now on each line immediately."""
-        self._is_open = True
-        self._write()
+        with self._lock:
+            self._is_open = True
+            self._write()
 
     def _add(self, message):
         now = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._lines += [f"{now} {line}\n" for line in str(message).splitlines()]
-        if self._is_open:
-            self._write()
+        with self._lock:
+            self._lines += [f"{now} {line}\n" for line in str(message).splitlines()]
+            if self._is_open:
+                self._write()
 
     def _write(self):
         # On a full disk the next checkpoint ends the run, with a better message.
-        with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
+        # Names of files may have bytes that are not UTF-8.
+        how = {"encoding": "utf-8", "errors": "backslashreplace"}
+        with contextlib.suppress(OSError), open(self._path, "a", **how) as file:
             file.writelines(self._lines)
         self._lines = []
 
@@ -151,8 +156,10 @@ class Progress:
     def __enter__(self):
         return self
 
-    def __exit__(self, *exc_info):
-        self.board.close()
+    def __exit__(self, kind, error, traceback):
+        # An earlier error, such as a full disk, is the better message.
+        with contextlib.suppress(*([OSError] if kind else [])):
+            self.board.close()
 
     @contextlib.contextmanager
     def timed(self, steps):
@@ -220,7 +227,8 @@ class Progress:
         say(line)
         self._hint()
         self._timing = _Timing()
-        self._record(values, tensorboard.TRAIN, values)
+        # Written as 0 too: TensorBoard replaces the points of a tag only by later ones.
+        self._record(values, tensorboard.TRAIN, values | {"skipped": skipped})
 
     def _hint(self):
         """Logs a hint, once per run, if training waits too long for images."""

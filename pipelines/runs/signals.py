@@ -22,8 +22,8 @@ def interruptible():
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            "Interrupted before there was anything new to save. Start the same command again to "
-            "go on."
+            "Interrupted. Start the same command again to go on; a training that was running goes "
+            "on from its last checkpoint."
         ) from None
     finally:
         signal.signal(signal.SIGTERM, previous)

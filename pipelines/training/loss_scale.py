@@ -1,5 +1,7 @@
 """Dynamic loss scaling for float16 (docs/training.md, Precision)."""
 
+import contextlib
+
 import tensorflow as tf
 
 from pipelines.training.replica_update import replicated_variable
@@ -67,3 +69,21 @@ class LossScale:
         scale = tf.where(overflowed, scale / 2, tf.where(doubles, scale * 2, scale))
         self.value.assign(tf.clip_by_value(scale, SMALLEST, LARGEST))
         self.updates.assign(tf.where(overflowed | doubles, tf.zeros_like(updates), updates))
+
+
+@contextlib.contextmanager
+def unscaled(loss_scale):
+    """A block with the factor 1, to examine a step without overflows that the factor causes.
+
+    Args:
+        loss_scale: `LossScale`; None does nothing.
+    """
+    if loss_scale is None:
+        yield
+        return
+    scale = float(loss_scale.value.numpy())
+    loss_scale.value.assign(1.0)
+    try:
+        yield
+    finally:
+        loss_scale.value.assign(scale)

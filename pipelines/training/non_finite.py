@@ -14,6 +14,7 @@ from pipelines.errors import NonFiniteError, RunError
 from pipelines.runs import checkpoints
 from pipelines.runs.progress import say
 from pipelines.training.find_non_finite import Finding, find_non_finite, find_non_finite_weight
+from pipelines.training.loss_scale import unscaled
 
 LIMIT = 10  # Most skips in a row, and most rewinds to the same checkpoint.
 _NAMED = 32  # Most images of one step whose names are written.
@@ -111,7 +112,8 @@ class NonFinitePolicy:
 
         micro_batches = read()
         if halted:
-            finding = find_non_finite(trainer.model, trainer.gradients, micro_batches, step)
+            with unscaled(trainer.loss_scale):
+                finding = find_non_finite(trainer.model, trainer.gradients, micro_batches, step)
         else:
             finding = find_non_finite_weight(trainer.model)
             finding = finding or Finding("weight", "because they have grown too large")
@@ -141,6 +143,8 @@ class NonFinitePolicy:
         self._last_skipped = step
         self._trainer.step.assign(step + 1)
         self._trainer.skipped.assign_add(1)
+        if self._trainer.loss_scale:  # The updates were not in a row.
+            self._trainer.loss_scale.updates.assign(0)
         say(f"skipping step {step}")
         return step + 1
 

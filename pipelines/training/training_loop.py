@@ -99,7 +99,7 @@ class TrainingLoop:
             steps = 1
         first = trainer.next_batch
         try:
-            with self.progress.timed(steps) as timing, self.profiler.step(step):
+            with self.profiler.step(step), self.progress.timed(steps) as timing:
                 trainer.train(tf.constant(steps))
                 step = int(trainer.step.numpy())  # Waits for the device.
                 timing.steps = max(step - begin, 1)  # Fewer than `steps` if one was not finite.

@@ -206,12 +206,3 @@ def absolute_path(path, data_dir, kind):
     return os.path.abspath(
         os.path.join(os.path.expanduser(data_dir or ""), os.path.expanduser(path))
     )
-
-
-def is_unicode(text):
-    """Whether a text can be encoded as UTF-8; file names and JSON can hold lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

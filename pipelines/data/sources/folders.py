@@ -21,11 +21,11 @@ import os
 
 import numpy as np
 
+from pipelines.data.labels import is_unicode
 from pipelines.data.sources.files import (
     FileSource,
     LazyMapping,
     absolute_path,
-    is_unicode,
     make_files,
 )
 from pipelines.errors import DataError, MissingDataError

@@ -23,8 +23,8 @@ import os
 import re
 from typing import NamedTuple
 
-from pipelines.data.labels import RaggedLabels
-from pipelines.data.sources.files import FileSource, absolute_path, is_unicode, make_files
+from pipelines.data.labels import RaggedLabels, is_unicode
+from pipelines.data.sources.files import FileSource, absolute_path, make_files
 from pipelines.errors import DataError, MissingDataError
 
 # Longer than any path and label. Files that are not lists can have lines that fill the memory.
