@@ -138,6 +138,23 @@ def experiment(values, run=None):
     return override(start(values, run), values.set, print_note)
 
 
+def pretraining(values, grid=()):
+    """The experiment of a run from random weights.
+
+    Args:
+        values: parsed flags.
+        grid: further `path=value` settings that follow, as of `--grid`.
+
+    Raises:
+        UserError: as `experiment`, and for photos at the image size of a recipe for built-in data.
+    """
+    from pipelines.training.fine_tuning import check_photo_size
+
+    described = experiment(values)
+    check_photo_size(start(values), described, [*values.set, *grid])
+    return described
+
+
 def assigned(values):
     """The config paths that `--set` assigns."""
     return [text.partition("=")[0] for text in values.set]

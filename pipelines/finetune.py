@@ -17,8 +17,8 @@ def define(values):
     flags.DEFINE_string(
         "init_from",
         None,
-        "Workdir, .npz or .keras file to start from; by default init_from of the recipe, else "
-        "the model shipped with the package.",
+        f"{shared_flags.MODEL_KINDS}; by default init_from of the recipe, else the model shipped "
+        "with the package.",
         flag_values=values,
     )
     shared_flags.define_weights(values, default=None)

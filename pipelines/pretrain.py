@@ -15,7 +15,7 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    experiment, workdir = cli.experiment(values), cli.workdir(values, "pretrain")
+    experiment, workdir = cli.pretraining(values), cli.workdir(values, "pretrain")
     strategy = cli.strategy(values)
     from pipelines.training.dry_run import dry_run
     from pipelines.training.loop import train

@@ -8,6 +8,11 @@ from pipelines.config.renamed import RENAMED_WEIGHTS
 # Flags that commands share. Each command lists the ones that it takes.
 DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
 SHARED_FLAGS = ("experiment", "workdir", "set", *DEVICE_FLAGS)
+# What `--model` and `--init_from` can be, for `--help`.
+MODEL_KINDS = (
+    "Workdir, .npz, .keras or .safetensors file, folder of Hugging Face or timm, or name of "
+    "published weights"
+)
 # The reason why a command does not take a flag.
 WHY_NOT_TAKEN = {
     "experiment": "it has no recipe to choose",
@@ -53,7 +58,7 @@ def define_config(values):
     flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
 
 
-def define_model(values, kinds="Workdir, .npz or .keras file, name of published weights"):
+def define_model(values, kinds=MODEL_KINDS):
     """Adds `--model`, `--weights` and `--labels`, for commands that read a model.
 
     Args:

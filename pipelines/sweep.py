@@ -7,6 +7,7 @@ import sys
 from absl import flags
 
 from pipelines import cli, shared_flags
+from pipelines.config.summary import summary
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
 split without a held-out part; picks the one with the highest accuracy on that part; trains it again
@@ -39,7 +40,7 @@ def define(values):
         **own,
     )
     flags.DEFINE_string(
-        "init_from", None, "Workdir, .npz or .keras file to fine-tune, as for finetune.", **own
+        "init_from", None, f"To fine-tune, as finetune: {shared_flags.MODEL_KINDS}.", **own
     )
     shared_flags.define_weights(values, default=None)
     flags.DEFINE_bool("dry_run", False, "Print the trials and what they cost, and end.", **own)
@@ -49,24 +50,31 @@ def define(values):
 def main(values, arguments):
     del arguments
     workdir, strategy = cli.workdir(values, "sweep"), cli.strategy(values)
-    if values.init_from is None and values.weights is None:
-        experiment = cli.experiment(values)
-    else:
-        experiment = cli.fine_tuning(values, workdir)
+    tunes = _names_weights(values)
+    experiment = cli.fine_tuning(values, workdir) if tunes else cli.pretraining(values, values.grid)
     from pipelines.studies import sweep
     from pipelines.studies.sweep_plan import make_plan
 
     # With --json, stdout has only the result.
     with contextlib.redirect_stdout(sys.stderr) if values.json else contextlib.nullcontext():
-        plan = make_plan(
-            experiment, values.grid, values.hold_out, values.seeds, strategy.num_replicas_in_sync
-        )
+        # As in finetune, a recipe that was not named is not printed.
+        if not tunes or values["experiment"].present or values.config is not None:
+            print(cli.origin(values))
+        print("\n".join(summary(experiment)))
+        replicas, assigned = strategy.num_replicas_in_sync, cli.assigned(values)
+        plan = make_plan(experiment, values.grid, values.hold_out, values.seeds, replicas, assigned)
         if values.dry_run:
             sweep.describe(plan)
             return
         result = sweep.run(plan, workdir, strategy)
     if values.json:
         print(json.dumps(result))
+
+
+def _names_weights(values):
+    """Whether a flag names initial weights; the weights of a recipe are in its experiment."""
+    given = dict(text.partition("=")[::2] for text in values.set).get("init_from", "none")
+    return values.init_from is not None or values.weights is not None or given.lower() != "none"
 
 
 if __name__ == "__main__":

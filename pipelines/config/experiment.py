@@ -113,7 +113,9 @@ class Experiment:
         return from_json(cls, values | {"model": model}, "")
 
 
-def override(experiment: Experiment, assignments: list[str], log=None, flag="--set") -> Experiment:
+def override(
+    experiment: Experiment, assignments: list[str], log=None, flag="--set", fixed=()
+) -> Experiment:
     """Applies `path.to.field=value` assignments together, so that their order does not matter.
 
     The type of the field decides how a value is read: `none` for an optional field, `224` or
@@ -127,6 +129,7 @@ def override(experiment: Experiment, assignments: list[str], log=None, flag="--s
         assignments: `path=value` each.
         log: called with a sentence if the warm-up is scaled; None says nothing.
         flag: where the assignments come from, for messages.
+        fixed: paths that the user assigned before: a warm-up among them is not scaled.
 
     Raises:
         UserError: for an unknown path (the message has similar names), an unreadable value, a value
@@ -154,7 +157,7 @@ def override(experiment: Experiment, assignments: list[str], log=None, flag="--s
             section = section.setdefault(key, {})
         section[field] = parse(path, text, known[path])
     one_unit(values, assigned)
-    fit_warmup(values, assigned, experiment.train.steps, log)
+    fit_warmup(values, {*assigned, *fixed}, experiment.train.steps, log)
     changed = Experiment.from_dict(values)
     if changed.model != experiment.model and assigned.keys().isdisjoint(_GRID_PATHS):
         _refuse_one_patch(changed.model)

@@ -227,8 +227,13 @@ def _read_results(plan, trials, path) -> dict:
         rows = {row["workdir"]: row for row in [*record["trials"], *record["final"]]}
         before = Experiment.from_dict(record["experiment"], source=file)
         changed = lasting_differences(before, plan.base)
-        if record["hold_out"] != plan.hold_out:
-            changed.append(f"hold_out: {record['hold_out']} -> {plan.hold_out}")
+        for name, old, new in (
+            ("hold_out", record["hold_out"], plan.hold_out),
+            # A run may change it, but trials are compared by the same images.
+            ("train.eval_batches", before.train.eval_batches, plan.base.train.eval_batches),
+        ):
+            if old != new:
+                changed.append(f"{name}: {old} -> {new}")
         if changed:
             raise UserError(
                 f"{path} holds a sweep with another configuration ({'; '.join(changed)}). "

@@ -1,6 +1,7 @@
 """What a sweep trains: the trials of its grid, and the part of the training split it holds out."""
 
 import dataclasses
+import functools
 import itertools
 import re
 import zlib
@@ -11,11 +12,11 @@ from pipelines.config.epochs import with_steps
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import UserError
-from pipelines.runs import model_source
 from pipelines.runs.progress import say
 from pipelines.studies.sweep_table import value_text
 from pipelines.tasks.losses import check_loss
 from pipelines.training.dry_run import training_flops
+from pipelines.training.fine_tuning import check_initial
 from pipelines.training.loop import check_input
 
 # Trials are compared by the same images and the same seed.
@@ -26,6 +27,7 @@ _SHARED = (
     "data.train_split",
     "data.eval_split",
     "train.deterministic",
+    "train.eval_batches",
 )
 # Longer names of folders are cut; file systems allow 255 bytes.
 _LONGEST_NAME = 200
@@ -74,7 +76,7 @@ class Plan:
     trials: tuple[Trial, ...]
 
 
-def make_plan(experiment, grid, hold_out, seeds, replicas) -> Plan:
+def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
     """Builds and checks the experiments of a sweep.
 
     Args:
@@ -83,9 +85,10 @@ def make_plan(experiment, grid, hold_out, seeds, replicas) -> Plan:
         hold_out: the fraction of the training split that is held out.
         seeds: how often the best trial is trained on the whole training split.
         replicas: number of replicas that train.
+        assigned: the paths that the user assigned besides the grid; see `override`.
 
     Raises:
-        UserError: if a value of the grid, or the data, cannot be used.
+        UserError: if a value of the grid, the data or the initial weights cannot be used.
     """
     if not 0 < hold_out < 1:
         raise UserError(f"--hold_out must be above 0 and below 1. Received: {hold_out}.")
@@ -97,19 +100,22 @@ def make_plan(experiment, grid, hold_out, seeds, replicas) -> Plan:
         )
     source = open_source(base.data.name, base.data.train_split, base.data.data_dir)
     rest, held = held_out_splits(source, hold_out)
+    examples = open_source(base.data.name, rest, base.data.data_dir).num_examples
+    say_once = functools.cache(say)  # Trials with the same steps have the same lines.
     dataclasses.replace(base, seed=base.seed + max(seeds - 1, 0))  # Checks the largest seed.
     trials = []
     for texts in itertools.product(*fields.values()):
         assignments = [f"{path}={text}" for path, text in zip(fields, texts, strict=True)]
-        whole = override(base, assignments, flag="--grid")
-        values = {path: _value(whole, path) for path in fields}
-        tuning = whole  # Without the held-out part, an epoch has fewer steps.
-        whole = with_steps(whole, source.num_examples, lambda line: None, fields)
+        trial = override(base, assignments, say_once, "--grid", assigned)
+        values = {path: _value(trial, path) for path in fields}
+        whole = with_steps(trial, source.num_examples, say_once, {*fields, *assigned})
+        # Without the held-out part, an epoch has fewer steps.
+        tuning = with_steps(trial, examples, say_once, {*fields, *assigned})
         config = whole.model.config(source.num_classes)
         check_input(whole.train, config, replicas)
         check_loss(source, whole.train.loss)
         if whole.init_from:
-            model_source.find(whole.init_from, whole.init_weights)
+            check_initial(whole, assignments, "--grid")
         data = dataclasses.replace(whole.data, train_split=rest, eval_split=held)
         trials.append(
             Trial(
@@ -135,8 +141,8 @@ def _parse_grid(grid):
     for text in grid:
         path, _, values = text.partition("=")
         # A comma inside parentheses is part of a value.
-        found = [value.strip() for value in re.findall(r"\([^()]*\)|[^,]+", values)]
-        if not all(found) or not found:
+        found = [value.strip() for value in re.split(r",(?![^()]*\))", values)]
+        if not all(found):
             raise UserError(
                 f"--grid needs path=value,value, such as train.steps=500,2000. Received: {text!r}."
             )

@@ -5,6 +5,7 @@ A recipe for built-in data, such as the default `digits`, says nothing about pho
 settings are the paper's (docs/paper.md F.5 and F.9). What the user assigns wins over all of these.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -16,7 +17,7 @@ from pipelines.config.names import DTYPES
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.tfds_catalog import BUILTIN
-from pipelines.errors import DataError, UserError
+from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs import checkpoints, model_source
 from pipelines.runs.workdir import Workdir
 from vit_tf import cost
@@ -174,10 +175,14 @@ def _for_photos(base, data, assignments, preprocessing):
 def _count(data):
     """Number of training examples; 0 if the data cannot be opened, which is reported later."""
     try:
-        data = choose_splits(data, lambda line: None)
-        return open_source(data.name, data.train_split, data.data_dir).num_examples
+        return _open(data).num_examples
     except DataError:
         return 0
+
+
+def _open(data):
+    data = choose_splits(data, lambda line: None)
+    return open_source(data.name, data.train_split, data.data_dir)
 
 
 def _batch(examples, model):
@@ -195,7 +200,51 @@ def _batch(examples, model):
     return batch, max(batch // room, 1)
 
 
-def _check_fit(base, initial, assignments):
+def check_initial(experiment, assignments, flag="--set"):
+    """Checks that the initial weights of an experiment exist and fit its model.
+
+    Args:
+        experiment: the `Experiment`; its `init_from` is not none.
+        assignments: the `path=value` settings to blame for a model that does not fit.
+        flag: where they come from, for messages.
+
+    Raises:
+        UserError: if the weights cannot be read or do not fit.
+    """
+    source = model_source.find(experiment.init_from, experiment.init_weights)
+    initial = _Initial(source.name, *model_source.read_config(source))
+    _check_fit(experiment, initial, assignments, flag)
+
+
+def check_photo_size(start, experiment, assignments):
+    """Refuses photos at the small image size of a recipe for built-in data.
+
+    Args:
+        start: the `Experiment` of the recipe.
+        experiment: the same with the settings of the user.
+        assignments: these `path=value` settings.
+
+    Raises:
+        UserError: if the data are other data and the user did not assign the image size, or if
+            the data cannot be used.
+    """
+    height, width = experiment.model.image_size
+    if (
+        min(height, width) < _SMALLEST_SIDE
+        and _is_builtin(start.data)
+        and not _is_builtin(experiment.data)
+        and "model.image_size" not in _paths(assignments)
+    ):
+        with contextlib.suppress(MissingDataError):
+            _open(experiment.data)  # A wrong name has a message of its own.
+        raise UserError(
+            f"The settings are for {start.data.name}: {experiment.data.name} would be trained at "
+            f"{height} x {width} pixels. Choose a size, such as --set model.image_size=224 --set "
+            f"model.name={experiment.model.name}, or a recipe for photos; --list prints them."
+        )
+
+
+def _check_fit(base, initial, assignments, flag="--set"):
     """Raises `UserError` if the weights of the initial model do not fit the assigned model."""
     of_model = [text for text in assignments if text.startswith("model.")]
     # Weights fit whatever the image size is: at a large one, every model is valid.
@@ -222,7 +271,7 @@ def _check_fit(base, initial, assignments):
         right = Model.of(theirs, model.dtype, model.name)
         fields = {name: x for name, x in right.fields.items() if name not in _OF_TRAINING}
         wrong = {"name": right.name, **fields}
-    given = " ".join(f"--set {text}" for text in blamed)
+    given = " ".join(f"{flag} {text}" for text in blamed)
     raise UserError(
         f"{given or f'The model {model.name}'} does not fit {initial.name}. "
         f"{'Leave it out, or use' if given else 'Use'} {_as_settings('--set model', wrong)}."

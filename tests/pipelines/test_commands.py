@@ -64,7 +64,7 @@ from vit_tf.config.variants import VARIANTS
         ("pretrain", ["--set", "data.train_split=trian"], ["trian", "train"]),
         (
             "pretrain",
-            ["--set=data.name=cifar10", "--set=data.data_dir=empty"],
+            ["--set=data.name=cifar10", "--set=data.data_dir=empty", "--set=model.image_size=32"],
             ["cifar10", "empty"],
         ),
         ("pretrain", ["--set", "init_from=nowhere"], ["nowhere"]),
@@ -206,7 +206,11 @@ def test_tpu_without_a_tpu_is_answered_soon(tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "own"),
-    [("finetune", ["--dry_run", "--init_from", "--weights"]), ("batch", ["--hosts", "--step"])],
+    [
+        ("finetune", ["--dry_run", "--init_from", "--weights"]),
+        ("sweep", ["--grid", "--init_from", "--weights"]),
+        ("batch", ["--hosts", "--step"]),
+    ],
 )
 def test_help_shows_own_flags_first_and_what_can_be_chosen(
     tmp_path, monkeypatch, capsys, module, own
@@ -218,6 +222,10 @@ def test_help_shows_own_flags_first_and_what_can_be_chosen(
         "flags of this command|flags of several commands|experiments .*:|model names", result.stdout
     )
     assert set(own) <= set(re.findall("^  (--[a-z_]+)", first, re.MULTILINE))
+    if "--init_from" in own:
+        assert ".safetensors file" in first and "name of published weights" in " ".join(
+            first.split()
+        )
     assert {"--experiment", "--config", "--list", "--workdir", "--set"} <= set(
         re.findall("^  (--[a-z_]+)", then, re.MULTILINE)
     )
@@ -230,6 +238,30 @@ def test_list_prints_the_recipes(tmp_path, monkeypatch, capsys):
     assert (result.returncode, result.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", result.stdout, re.MULTILINE) == list(recipes.RECIPES)
     assert re.findall(r"^(\S.*):$", result.stdout, re.MULTILINE) == list(recipes.GROUPS)
+
+
+@pytest.mark.parametrize("module", ["pretrain", "sweep"])
+def test_photos_are_not_trained_at_the_size_of_digits(tmp_path, monkeypatch, capsys, module):
+    """The settings that the message names fit; a grid of sizes is an assignment too."""
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    photos = ["--workdir=run", "--dry_run", "--set=data.name=folder:pets"]
+    grid = {"pretrain": [], "sweep": ["--grid=seed=1,2"]}[module]
+    fitting = "--set model.image_size=224 --set model.name=ViT-Ti/16"
+    result = run_here(module, *photos, *grid, **here)
+    assert_user_error(result, "folder:pets would be trained at 16 x 16", fitting)
+    for name in ("pets/a", "pets/b"):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(20):
+            (tmp_path / name / f"{number}.png").touch()
+    assert_user_error(run_here(module, *photos, *grid, **here), fitting)
+    if module == "sweep":
+        result = run_here(module, *photos, "--grid=model.image_size=32,64", **here)
+        assert result.returncode == 0, result.stderr
+        assert "ViT-Ti/16 at 16 x 16" in result.stdout
+    else:
+        result = run_here(module, *photos, *fitting.split(), **here)
+        config, _ = json.JSONDecoder().raw_decode(result.stdout)
+        assert (config["model"]["image_size"], config["model"]["patch_size"]) == ([224, 224], 16)
 
 
 @pytest.mark.process

@@ -5,6 +5,7 @@ import functools
 import gc
 import json
 import os
+import shutil
 import signal
 
 import keras
@@ -27,8 +28,18 @@ SHORT = ("model.layers=1", "train.steps=2", "schedule.warmup_steps=0")
 
 
 @functools.cache
-def plan_of(*grid, hold_out=0.1, seeds=3, settings=()):
-    return make_plan(tiny_experiment(*settings), grid, hold_out, seeds, replicas=1)
+def plan_of(*grid, hold_out=0.1, seeds=3, settings=(), assigned=()):
+    experiment = tiny_experiment(*settings)
+    return make_plan(experiment, grid, hold_out, seeds, replicas=1, assigned=assigned)
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory):
+    """An npz file that fits the tiny model."""
+    path = tmp_path_factory.mktemp("initial") / f"{'a' * 200}.npz"
+    vit_tf.save_npz(vit_tf.create_model(tiny_experiment().model.config(10)), path)
+    keras.utils.clear_session()  # `finished` counts models.
+    return path
 
 
 class Trainings:
@@ -120,7 +131,7 @@ def test_the_protocol(tmp_path, train, capsys):
     }
 
 
-def test_a_grid_of_several_fields(tmp_path):
+def test_a_grid_of_several_fields(tmp_path, initial):
     """The last field changes fastest; a value with commas is in parentheses."""
     plan = plan_of(f"{RATE}=0.01,2e-2", "data.crop_area=(0.5,1),(0.8,1.0)", "train.steps=12")
     assert [str(trial) for trial in plan.trials][:2] == [
@@ -138,10 +149,9 @@ def test_a_grid_of_several_fields(tmp_path):
     assert len(set(names)) == 4 and not any(set("()/ ") & set(name) for name in names)
     twice = plan_of("train.steps=12,24").trials
     assert twice[1].flops == 2 * twice[0].flops
-    paths = [tmp_path / f"{'a' * 200}{number}.npz" for number in range(2)]
-    for path in paths:
-        path.touch()
-    names = [trial.name for trial in plan_of(f"init_from={paths[0]},{paths[1]}").trials]
+    other = tmp_path / initial.name
+    shutil.copy(initial, other)
+    names = [trial.name for trial in plan_of(f"init_from={initial},{other}").trials]
     assert len(set(names)) == 2 and max(map(len, names)) < 250 and "/" not in "".join(names)
 
 
@@ -259,6 +269,7 @@ def test_trials_may_be_added(tmp_path, train):
         ("train.steps=5", {}, f"--grid no longer has: {RATE}=0.01"),
         (RATES, {"hold_out": 0.2}, "hold_out: 0.1 -> 0.2"),
         (RATES, {"settings": ("train.batch_size=8",)}, "train.batch_size: 16 -> 8"),
+        (RATES, {"settings": ("train.eval_batches=2",)}, "train.eval_batches: 0 -> 2"),
         (RATES, {"settings": ("data.train_split=train[:50%]",)}, "data.train_split"),
     ],
 )
@@ -331,6 +342,9 @@ def test_the_held_out_part(split):
         ([f"--grid={RATE}=0.1,1e-1"], ["twice", f"{RATE}=0.1"]),
         ([f"--grid={RATE}=1", f"--grid={RATE}=2"], ["given twice"]),
         (["--grid=train.steps=2,20"], ["schedule.warmup_steps=3 must be below train.steps=2"]),
+        (["--grid=train.steps=500,,2000"], ["--grid needs path=value", "500,,2000"]),
+        (["--grid=train.eval_batches=1,0"], ["the same train.eval_batches"]),
+        (["--grid=train.epochs=1,0.01"], ["schedule.warmup_steps=3 must be below train.steps=1."]),
         (["--grid=train.accumulate_steps=1,3"], ["train.batch_size=16 is not a multiple of 3"]),
         (["--grid=seed=1,2"], ["the same seed", "--set"]),
         (["--grid=data.name=digits,digits/low"], ["the same data.name"]),
@@ -340,7 +354,7 @@ def test_the_held_out_part(split):
         ([f"--grid={RATES}", "--set=seed=2147483646"], ["seed must be in [0, 2^31)"]),
         ([f"--grid={RATES}", "--seeds=-1"], ["--seeds"]),
         ([f"--grid={RATES}", "--init_from=nowhere"], ["nowhere"]),
-        (["--grid=init_from=shipped,nowhere"], ["nowhere"]),
+        (["--grid=init_from=nowhere,shipped"], ["nowhere"]),
     ],
     ids=str,
 )
@@ -354,14 +368,57 @@ def test_wrong_input_is_one_sentence_before_any_training(
     assert os.listdir(tmp_path) == [] and trainings.calls == []
 
 
-def test_the_command(tmp_path, train, monkeypatch, capsys):
+def test_the_users_warmup_is_not_scaled(capsys):
+    """The recipe's is, and a line says so once."""
+    grid = ("train.steps=2,20", f"{RATE}=0.1,0.2")
+    plan = plan_of(*grid)
+    warmups = [trial.tuning.schedule.warmup_steps for trial in plan.trials]
+    assert warmups == [trial.whole.schedule.warmup_steps for trial in plan.trials] == [0, 0, 3, 3]
+    assert capsys.readouterr().out == (
+        "the recipe's schedule.warmup_steps=3 does not fit into 2 steps: scaled to 0\n"
+    )
+    mine = ("schedule.warmup_steps",)
+    for changed in (grid, ("train.epochs=0.02,1",)):
+        with pytest.raises(UserError, match="schedule.warmup_steps=3 must be below train.steps="):
+            plan_of(*changed, assigned=mine)
+    # 0.05 epochs are 4 steps of all 1,297 images and 3 of the 1,167 that are not held out.
+    with pytest.raises(UserError, match="warmup_steps=3 must be below train.steps=3"):
+        plan_of("train.epochs=0.05", assigned=mine)
+    (trial,) = plan_of("train.epochs=1", assigned=mine).trials
+    assert (trial.tuning.train.steps, trial.whole.train.steps) == (1167 // 16, 1297 // 16)
+
+
+def test_initial_weights_fit_every_trial(initial):
+    settings = (f"init_from={initial}",)
+    plan_of("model.dropout=0,0.1", "model.image_size=12,16", settings=settings)
+    with pytest.raises(UserError, match=r"^--grid model.patch_size=2 does not fit .*patch_size=4"):
+        plan_of("model.patch_size=4,2", settings=settings)
+
+
+@pytest.mark.parametrize("named", [[], ["--experiment=digits"]])
+def test_weights_bring_their_architecture(tmp_path, initial, monkeypatch, capsys, named):
+    """Also if they are assigned. A recipe is printed if it was named."""
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    flags = [f"--set=init_from={initial}", f"--grid={RATES}", "--dry_run", *named]
+    result = run_here("sweep", *flags, **here)
+    assert result.returncode == 0, result.stderr
+    assert "model.hidden_size=16" in result.stderr
+    first, *_ = result.stdout.splitlines()
+    assert first.startswith("recipe digits: " if named else "ViT-Ti/16 at 12 x 12 on digits")
+
+
+def test_the_command(tmp_path, train, initial, monkeypatch, capsys):
     """--dry_run writes nothing; --json prints one object, and everything else on stderr."""
     trainings = train(GOOD)
     here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
     flags = [*as_flags(), "--workdir=sweep"]
-    result = run_here("sweep", "--dry_run", "--hold_out=0.2", f"--grid={RATES}", *flags, **here)
+    own = ["--dry_run", "--hold_out=0.2", f"--grid={RATES}", "--set=init_from=none"]
+    result = run_here("sweep", *own, *flags, **here)
     assert result.returncode == 0, result.stderr
-    first, *_, on, final, total = result.stdout.splitlines()
+    origin, model, optimizer, first, *_, on, final, total = result.stdout.splitlines()
+    assert origin.startswith("recipe digits: A small ViT on the 8 x 8")
+    assert model.startswith("ViT-Ti/16 at 12 x 12 on digits: 12 steps of 16 images")
+    assert optimizer.startswith("adamw with a rate of 0.002, warm-up of 3 steps")
     step = 6 * 16 * vit_tf.cost.macs(tiny_experiment().model.config(10))
     assert first == f"trial 1 of 3: {RATE}=0.01: 12 steps, {step * 12 / 1e6:.3g} MFLOPs"
     assert "train on train[0:1038] and are compared on train[1038:1297]" in on
@@ -369,12 +426,12 @@ def test_the_command(tmp_path, train, monkeypatch, capsys):
     assert f"all runs: at most {6 * step * 12 / 1e6:.3g} MFLOPs" in total
     assert os.listdir(tmp_path) == [] and trainings.calls == []
 
-    flags.append("--init_from=shipped")
+    flags.append(f"--init_from={initial}")
     result = run_here("sweep", "--json", f"--grid={RATES}", *flags, **here)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["picked"] == {RATE: 0.02}
     assert "trial 1 of 3" in result.stderr
-    assert {experiment.init_from for experiment in trainings.experiments} == {"shipped"}
+    assert {experiment.init_from for experiment in trainings.experiments} == {str(initial)}
     trainings.accuracies = GOOD | {0.04: Interrupted("SIGTERM: saved step 1.")}
     result = run_here("sweep", f"--grid={RATES},0.04", *flags, **here)
     assert result.returncode == 75, result.stderr
