@@ -75,8 +75,8 @@ def define_model(values, kinds=MODEL_KINDS):
     flags.DEFINE_string(
         "labels",
         None,
-        "File with the names of the classes in the order of the model's outputs, one per line or "
-        "as a JSON list; by default the names that the model stores.",
+        "File with the names of the classes in the order of the model's outputs, one per line or, "
+        "in a .json file, a JSON list; by default the names that the model stores.",
         flag_values=values,
     )
 

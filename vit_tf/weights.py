@@ -20,11 +20,12 @@ from vit_tf.checkpoints.safetensors.checkpoint import SafetensorsCheckpoint
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
 from vit_tf.checkpoints.sidecar import write_sidecar
 from vit_tf.config import ModelConfig
+from vit_tf.config.variants import VARIANTS
 from vit_tf.families import FAMILIES, config_from_dict, family_of, layout_module
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.cache import fetch
 from vit_tf.pretrained.class_names import class_names
-from vit_tf.pretrained.records import find_record
+from vit_tf.pretrained.records import find_record, sizes
 
 
 def find_weights(weights, config: ModelConfig | None = None) -> str:
@@ -50,6 +51,11 @@ def find_weights(weights, config: ModelConfig | None = None) -> str:
     def describe(file, path):
         with open_checkpoint(file) as checkpoint:
             config = checkpoint.config
+        if sizes(config) != sizes(VARIANTS[record.model]):
+            raise ValueError(
+                f"{path} does not hold a {record.model}. Check where it is from: "
+                f"{record.name} is {record.url}."
+            )
         if config.grid is None:  # No array of a ResNet shows the size of its images.
             config = config.replace(image_size=record.image_size)
         named = config.num_classes == record.num_classes

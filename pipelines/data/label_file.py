@@ -11,21 +11,20 @@ _MOST_BYTES = 32 * 2**20
 
 
 def read_label_file(path) -> tuple[str, ...]:
-    """The names in a file: one per line, or a JSON list of strings, in UTF-8.
+    """The names in a file: one per line or, if its name ends in .json, a JSON list; in UTF-8.
 
     Raises:
         UserError: if the file cannot be read, is too large or empty, or a name is empty or no text.
     """
     text = _read(path)
-    if text.lstrip().startswith("["):
-        try:
-            names = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"--labels {path} is not a JSON list: {error}.") from None
+    if os.fspath(path).endswith(".json"):
+        names = _json_list(text, path)
     else:
-        names = [line.strip() for line in text.rstrip().splitlines()]
-    if not names:
-        raise UserError(f"--labels {path} is empty. Expected one name per line, or a JSON list.")
+        names = [line.strip() for line in text.rstrip().split("\n")]
+    if names in ([], [""]):
+        raise UserError(
+            f"--labels {path} is empty. Expected one name per line, or a JSON list in a .json file."
+        )
     for place, name in enumerate(names, start=1):
         if not isinstance(name, str) or not name.strip() or not is_unicode(name):
             raise UserError(
@@ -41,6 +40,16 @@ def check_count(labels, num_classes):
         raise UserError(
             f"--labels has {len(labels):,} names, the model has {num_classes:,} classes."
         )
+
+
+def _json_list(text, path):
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--labels {path} is not a JSON list: {error}.") from None
+    if not isinstance(names, list):
+        raise UserError(f"--labels {path} is not a JSON list: it holds {type(names).__name__}.")
+    return names
 
 
 def _read(path):

@@ -7,7 +7,7 @@ import time
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
-from pipelines.evaluation.label_map import read_label_map
+from pipelines.evaluation.label_map import NO_CLASS, read_label_map
 from pipelines.runs import model_source
 from pipelines.tasks import losses
 from vit_tf.pretrained.class_names import words_of
@@ -46,25 +46,28 @@ def evaluate(
 
     Raises:
         UserError: if data set and model have different classes and there is no label map, the map
-            does not fit, the model is unpooled, or it gives softmax probabilities and the data set
-            is multi-label.
+            does not fit, the model is unpooled or has no head, or it gives softmax probabilities
+            and the data set is multi-label.
     """
     losses.check_loss(examples, model_source.probabilities(source, assumed))
     with strategy.scope():
         model, preprocessing = model_source.open_model(source, assumed=assumed)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
-    columns = None
-    if label_map is not None:
-        columns = read_label_map(
-            label_map,
-            _names(examples.labels, examples.num_classes),
-            _names(preprocessing.labels, model.config.num_classes),
-        )
-    else:
-        _check_same_classes(source.name, model.config.num_classes, preprocessing.labels, examples)
+    if not model.config.num_classes:
+        raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
     # Only the result goes to stdout.
     log = functools.partial(print, file=sys.stderr, flush=True)
+    columns = None
+    if label_map is not None:
+        names = _names(examples.labels, examples.num_classes)
+        model_names = _names(preprocessing.labels, model.config.num_classes)
+        columns = read_label_map(label_map, names, model_names)
+        absent = [name for name, x in zip(names, columns, strict=True) if x == NO_CLASS]
+        if absent:
+            log(f"{len(absent)} of {len(names)} classes are left out: {_first_labels(absent)}")
+    else:
+        _check_same_classes(source.name, model.config.num_classes, preprocessing.labels, examples)
     left_out = BadImages(None, log) if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(

@@ -147,7 +147,10 @@ class Evaluator(orbit.StandardEvaluator):
 
     def eval_end(self, state):
         sums, scores = state
-        for count, problem in (("examples", "can be read"), ("labelled", "has a label")):
+        readable = "can be read"
+        if NO_CLASS in (self.data.columns or ()):
+            readable += " and is of a class for which the label map names one of the model"
+        for count, problem in (("examples", readable), ("labelled", "has a label")):
             if not sums.get(count, 1.0):
                 raise UserError(
                     f"None of the images of {self.data.source} {problem}. Is it the right data set?"

@@ -4,7 +4,7 @@ import json
 import os
 
 from pipelines.errors import UserError
-from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, synsets
+from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, class_names, synsets
 
 # In place of a file: the classes of ImageNet by their WordNet ids.
 WORDNET = "wordnet"
@@ -23,11 +23,13 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
 
     The file is text with one class of the model per line, in label order of the data; or, if its
     name ends in .json, the same as a list, or an object from a class of the data to a class of the
-    model. A class is a name or an index from 0; a number that is also a name is the name. `-` in
-    text and null in JSON mean that the model has no such class.
+    model. A class is a name or an index from 0; a number that is also a name is the name. `-` and
+    null in JSON mean that the model has no such class; a class that is called `-` is given by its
+    index.
 
     Args:
-        path: the file; or `WORDNET`, for data whose class names are WordNet ids, as those of
+        path: the file (one that is called as `WORDNET` needs its folder, `./wordnet`); or
+            `WORDNET`, for data whose class names are WordNet ids, as those of
             ImageNet, and a published head of ImageNet-1k or ImageNet-21k (docs/paper.md B.9).
         data_names: names of the classes of the data, in label order.
         model_names: names of the classes of the model, in label order.
@@ -38,10 +40,11 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
 
     Raises:
         UserError: if the file cannot be read, does not name exactly one class of the model for each
-            class of the data, names a class of the model twice, or none at all.
+            class of the data, names a class of the model twice, or none at all; or for `WORDNET`
+            if the model has other classes than the published heads.
     """
     if path == WORDNET:
-        return _by_wordnet(data_names, len(model_names))
+        return _by_wordnet(data_names, model_names)
     entries = _read(path)
     if isinstance(entries, dict):
         entries = _in_label_order(entries, data_names, path)
@@ -66,11 +69,17 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
     return tuple(columns)
 
 
-def _by_wordnet(data_names, classes):
-    if classes not in (IMAGENET_1K, IMAGENET_21K):
+def _by_wordnet(data_names, model_names):
+    classes = len(model_names)
+    if classes not in (IMAGENET_1K, IMAGENET_21K) or model_names not in (
+        class_names(classes),
+        synsets(classes),
+        tuple(map(str, range(classes))),
+    ):
         raise UserError(
             f"--label_map {WORDNET} is for published heads of {IMAGENET_1K:,} or {IMAGENET_21K:,} "
-            f"classes. The model has {classes:,}: name a file."
+            f"classes. The model has {classes:,}, the first are {', '.join(model_names[:3]):.80}: "
+            "name a file."
         )
     places = {synset: place for place, synset in enumerate(synsets(classes))}
     columns = tuple(places.get(name, NO_CLASS) for name in data_names)
@@ -127,8 +136,8 @@ def _finder(names, whose, path):
         found = places.get(entry, []) if isinstance(entry, str) else []
         if len(found) > 1:
             raise UserError(
-                f"{path} names {entry!r}, which {len(found)} classes of {whose} are called. Write "
-                f"the index, such as {found[0]}."
+                f"{path} names {entry!r:.80}, which {len(found)} classes of {whose} are called. "
+                f"Write the index, such as {found[0]}."
             )
         if found:
             return found[0]
@@ -137,7 +146,7 @@ def _finder(names, whose, path):
         if type(entry) is int and 0 <= entry < len(names):
             return entry
         raise UserError(
-            f"{path} names {entry!r}, which is no class of {whose}. Expected one of its "
+            f"{path} names {entry!r:.80}, which is no class of {whose}. Expected one of its "
             f"{len(names)} names, such as {names[0]!r}, or an index from 0 to {len(names) - 1}."
         )
 

@@ -60,7 +60,8 @@ def download(url, path, most_bytes, name) -> None:
             break
         except _Lost as error:
             if _size(path) <= before:
-                kept = f" after {_size(path):,} bytes, which are kept" if _size(path) else ""
+                resumes = _size(path) and _read_state(path).get("validator")
+                kept = f" after {_size(path):,} bytes, which are kept" if resumes else ""
                 raise DownloadError(
                     f"Cannot download {name} from {url}: {error}{kept}. Try again, put the file "
                     f"at {path.removesuffix('.part')}, or set VIT_WEIGHTS_MIRROR to a folder or "
@@ -85,12 +86,13 @@ def _receive(url, path, most_bytes, name):
             begin, total = _extent(response, have if "Range" in headers else 0, state)
             if total is not None:
                 _check_size(total, most_bytes, name, url)
-                _check_space(path, total - begin, name)
+                _check_space(path, total, name)
             if begin == 0:
-                _write_state(path, url, response, total)
+                with _writing(path):
+                    _write_state(path, url, response, total)
             progress = Progress(name, total, begin)
             done = begin
-            with open(path, "ab" if begin else "wb") as file:
+            with _opened(path, "ab" if begin else "wb") as file:
                 # `read1` returns what is there; `read` would lose it if the connection ends later.
                 while chunk := response.read1(_CHUNK):
                     done += len(chunk)
@@ -105,9 +107,10 @@ def _receive(url, path, most_bytes, name):
         if error.code == 416:  # The file on the server is shorter than what was received.
             os.unlink(path)
         raise DownloadError(
-            f"Cannot download {name}: {url} answers {error.code} {error.reason}."
+            f"Cannot download {name}: {url} answers {error.code} {_one_line(error.reason)}."
         ) from None
-    except (OSError, http.client.HTTPException) as error:
+    # ValueError: a header that cannot be read, such as an invalid address of a redirect.
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise _Lost(_reason(error)) from None
     if total is not None and done < total:
         raise _Lost(f"the connection ended after {done:,} of {total:,} bytes")
@@ -120,14 +123,14 @@ def _extent(response, have, state):
     if response.status != 206:
         return 0, length
     sent, _, total = response.headers.get("Content-Range", "").partition("/")
-    same = state["validator"] == _validator(response)
+    same = have and state.get("validator") == _validator(response)
     if not same or total != str(state.get("size")) or not sent.startswith(f"bytes {have}-"):
         raise DownloadError(
-            f"{response.url} sends another part of the file than the one asked for "
+            f"{response.url:.200} sends another part of the file than the one asked for "
             f"({sent[:40]!r} of {total[:20]!r}). Download it again; if that fails, delete the file "
             "that ends with .part in the cache."
         )
-    return have, int(total)
+    return have, state["size"]
 
 
 class _SameScheme(urllib.request.HTTPRedirectHandler):
@@ -135,13 +138,19 @@ class _SameScheme(urllib.request.HTTPRedirectHandler):
 
     max_redirections = _MOST_REDIRECTS
 
+    def http_error_302(self, req, fp, code, msg, headers):
+        """Follows a redirect; see the base class, which would read the body, whatever its size."""
+        fp.close()
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
     def redirect_request(self, req, fp, code, msg, headers, newurl):
         """The request for the new address; see the base class."""
         old, new = (urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl))
         if old != new:
-            fp.close()
             raise DownloadError(
-                f"{req.full_url} redirects to {newurl}: from {old} to {new}, which is refused."
+                f"{req.full_url} redirects to {newurl:.200}: from {old} to {new}, which is refused."
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -154,7 +163,9 @@ def _copy(source, path, most_bytes, name):
             _check_size(total, most_bytes, name, source)
             _check_space(path, total, name)
             progress = Progress(name, total)
-            with open(path, "wb") as file:
+            with contextlib.suppress(FileNotFoundError):  # It describes another file from here on.
+                os.unlink(_state_path(path))
+            with _opened(path, "wb") as file:
                 while chunk := origin.read(_CHUNK):
                     _write(file, chunk, path)
                     progress.add(len(chunk))
@@ -177,7 +188,9 @@ def _check_size(size, most_bytes, name, url):
         )
 
 
-def _check_space(path, needed, name):
+def _check_space(path, total, name):
+    """Raises unless the file fits; what is there is either continued or overwritten."""
+    needed = total - _size(path)
     free = shutil.disk_usage(os.path.dirname(path)).free
     if free < needed:
         raise DownloadError(
@@ -186,12 +199,24 @@ def _check_space(path, needed, name):
         )
 
 
+def _opened(path, mode):
+    with _writing(path):
+        return open(path, mode, buffering=0)  # Closing writes nothing more, so it cannot fail.
+
+
 def _write(file, chunk, path):
+    with _writing(path):
+        while chunk:
+            chunk = chunk[file.write(chunk) :]
+
+
+@contextlib.contextmanager
+def _writing(path):
+    """Raises `DownloadError` for errors of the block; a full disk leaves nothing of the file."""
     try:
-        file.write(chunk)
-        file.flush()
+        yield
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             for left in (path, _state_path(path)):
                 with contextlib.suppress(OSError):
                     os.unlink(left)
@@ -204,7 +229,13 @@ def _write(file, chunk, path):
 def _reason(error):
     """The cause of a failed connection in a few words."""
     cause = getattr(error, "reason", error)
-    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return getattr(cause, "strerror", None) or _one_line(str(cause)) or type(cause).__name__
+
+
+def _one_line(text):
+    """The first line of a text of the server, cut, without control characters."""
+    first = "".join(character for character in text.partition("\n")[0] if character.isprintable())
+    return first[:100].rstrip(".")
 
 
 def _validator(response):

@@ -220,6 +220,8 @@ def find_record(name, config=None) -> WeightsRecord:
             f"{did_you_mean(name, RECORDS)}"
         )
     names = ", ".join(record.name for record in begun)
+    if len(begun) == 1:
+        raise ValueError(f"{name!r} is the beginning of the name of weights {names}. Use this.")
     raise ValueError(f"{name!r} is the beginning of several names of weights. Choose one: {names}.")
 
 

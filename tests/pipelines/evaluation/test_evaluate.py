@@ -210,7 +210,7 @@ def test_other_preprocessing_of_a_file_without_a_sidecar(finished, command, tmp_
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, missing):
+def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, capsys, missing):
     """The model of ten digits on five of them: the softmax is over the logits of the map.
 
     Images of a class that the map does not have are left out.
@@ -234,6 +234,32 @@ def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, missing):
     assert means["loss"] == pytest.approx((np.log(np.exp(logits).sum(axis=1)) - own).mean())
     assert means["accuracy"] == pytest.approx(np.mean(logits.argmax(axis=1) == labels))
     assert means["examples"] == len(logits)
+    said = "1 of 5 classes are left out: 1\n"
+    assert (said in capsys.readouterr().err) == missing
+
+
+def test_a_label_map_without_the_classes_of_the_images(finished, tmp_path):
+    source, examples = model_source.find(finished[0]), open_source("digits/low", "test[:1]")
+    (label,) = examples.read([(0, 1)]).labels
+    path = tmp_path / "map.txt"
+    path.write_text("\n".join("-" if index == label else str(index) for index in range(5)))
+    with pytest.raises(UserError, match=r"None of the images .* the label map names one of the"):
+        evaluate(
+            source,
+            examples,
+            one_device(),
+            batch_size=1,
+            bad_images="stop",
+            label_map=str(path),
+        )
+
+
+def test_a_model_without_a_head(command, tmp_path):
+    model = vit_tf.create_model(tiny_experiment().model.config(0))
+    vit_tf.save_npz(model, tmp_path / "headless.npz")
+    (tmp_path / "map.txt").write_text("0\n")
+    for flags in ([], ["--label_map=map.txt"]):
+        assert_user_error(command("--model=headless.npz", *flags), "headless.npz has no head")
 
 
 def test_a_label_map_that_does_not_fit(finished, command, tmp_path):

@@ -20,6 +20,7 @@ MODEL = ("entity", "crane", "pug", "crane", "1", "tabby")
         ("map.txt", "tabby\npug\n3\n", (5, 2, 3)),
         ("map.txt", "\ufefftabby\r\n 1 \r\n0", (5, 4, 0)),
         ("map.txt", "-\npug\n-\n", (NO_CLASS, 2, NO_CLASS)),
+        ("wordnet", "tabby\npug\n3\n", (5, 2, 3)),
         ("map.json", '["tabby", 1, "3"]', (5, 1, 3)),
         ("map.json", '{"crane": null, "0": "tabby", "pug": "pug"}', (5, 2, NO_CLASS)),
         ("map.json", '{"crane": 3, "0": "tabby", "pug": "pug"}', (5, 2, 3)),
@@ -40,6 +41,8 @@ def test_reading(tmp_path, name, content, expected):
         ("map.txt", "tabby\npug\ncrane\n", "2 classes of the model are called.*index, such as 1"),
         ("map.txt", "tabby\npug\n6\n", "names 6.*6 names, such as 'entity', or an index from 0"),
         ("map.txt", "tabby\npug\n-1\n", "names '-1'"),
+        ("map.txt", "tabby\npug\n" + "x" * 1000, "names 'x{79}, which is no class"),
+        ("map.json", json.dumps([0, 1, ["x"] * 1000]), r"names \['x'.{76}, which is no class"),
         ("map.txt", "tabby\npug\n2\n", "'pug' and 'crane' of the data one class of the model"),
         ("map.txt", "-\n-\n-\n", "names no class of the model"),
         ("map.txt", b"\xff\xfe", "is not UTF-8 text"),
@@ -62,6 +65,12 @@ def test_what_does_not_fit(tmp_path, name, content, message):
     assert re.escape(str(path)) in re.escape(str(error.value))
 
 
+def test_a_class_that_is_called_minus(tmp_path):
+    path = tmp_path / "map.txt"
+    path.write_text("-\n1")
+    assert read_label_map(str(path), ("a", "b"), ("b", "-")) == (NO_CLASS, 1)
+
+
 def test_a_missing_file(tmp_path):
     with pytest.raises(UserError, match="There is no file"):
         read_label_map(str(tmp_path / "map.txt"), DATA, MODEL)
@@ -79,7 +88,13 @@ def test_wordnet():
         if column != NO_CLASS
     )
     assert read_label_map(WORDNET, names[5:8], class_names(1000)) == (5, 6, 7)
-    with pytest.raises(UserError, match="The model has 6: name a file"):
+    indices = tuple(str(index) for index in range(21843))
+    for same in (synsets(21843), indices):  # A head without class names has indices.
+        assert read_label_map(WORDNET, names, same) == columns
+    with pytest.raises(UserError, match="The model has 6, the first are entity, crane, pug: name"):
         read_label_map(WORDNET, names, MODEL)
+    own = tuple(f"species {index}" for index in range(1000))
+    with pytest.raises(UserError, match="The model has 1,000, the first are species 0"):
+        read_label_map(WORDNET, names, own)
     with pytest.raises(UserError, match="The data have tabby, pug, crane: name a file"):
         read_label_map(WORDNET, DATA, words)

@@ -9,12 +9,14 @@ import pytest
 
 import vit_tf
 from pipelines.data.label_file import read_label_file
+from pipelines.evaluation.label_map import read_label_map
 from pipelines.runs import model_source
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import npz_files
+from vit_tf.config.variants import VARIANTS
 from vit_tf.pretrained import cache, download
 from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.records import RECORDS, WeightsRecord
@@ -37,9 +39,10 @@ def published(donor, tmp_path, monkeypatch):
     monkeypatch.setenv(cache.MIRROR, str(tmp_path))
     (tmp_path / "augreg").mkdir()
     path = npz_files.saved(donor, tmp_path / "augreg" / "tiny.npz", sidecar=False)
+    monkeypatch.setitem(VARIANTS, "tiny", donor.config)
     record = WeightsRecord(
         name="augreg/tiny",
-        model="ViT-Ti/16",
+        model="tiny",
         url="https://storage.googleapis.com/augreg/tiny.npz",
         size=path.stat().st_size,
         size_is_listed=True,
@@ -144,17 +147,43 @@ def test_failed_downloads_are_one_sentence(published, command, monkeypatch):
     assert os.listdir(folder) == ["tiny.npz.lock"]
 
 
+@pytest.mark.parametrize("put", [False, True])
+def test_weights_of_another_model_are_refused(published, command, put):
+    """A mirror, or the user, has another file under this name."""
+    other = vit_tf.create_model(tiny_experiment("model.layers=1").model.config(1000))
+    npz_files.saved(other, published, sidecar=False)
+    path = cache.cache_path(RECORDS["augreg/tiny"])
+    if put:
+        os.makedirs(os.path.dirname(path))
+        shutil.copy(published, path)
+    result = command("predict", "--model=augreg/tiny")
+    assert_user_error(result, f"{path} does not hold a tiny", RECORDS["augreg/tiny"].url)
+    assert os.path.exists(path) == put and not os.path.exists(path + ".json")
+
+
 NAMES = tuple(f"class number {index}é" for index in range(1000))
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["\n".join(NAMES) + "\n", json.dumps(NAMES), "\ufeff" + "\r\n".join(NAMES)],
+    ("name", "text"),
+    [
+        ("names", "\n".join(NAMES) + "\n"),
+        ("names.json", json.dumps(NAMES)),
+        ("names", "\ufeff" + "\r\n".join(NAMES)),
+    ],
     ids=["lines", "json", "windows"],
 )
-def test_files_of_labels(tmp_path, text):
-    (tmp_path / "names").write_bytes(text.encode())
-    assert read_label_file(tmp_path / "names") == NAMES
+def test_files_of_labels(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text.encode())
+    assert read_label_file(tmp_path / name) == NAMES
+
+
+def test_only_newlines_end_a_name(tmp_path):
+    """As in a label map, so that one file has one number of classes. A bracket is text."""
+    names = ("[a]", "b\x0bc", "d\x0ce", "f\x85g", "h\u2028i")
+    (tmp_path / "names").write_text("\n".join(names), encoding="utf-8")
+    assert read_label_file(tmp_path / "names") == names
+    assert read_label_map(str(tmp_path / "names"), names, names) == (0, 1, 2, 3, 4)
 
 
 def test_labels_replace_the_names(published, photo, tmp_path, command):
@@ -165,21 +194,23 @@ def test_labels_replace_the_names(published, photo, tmp_path, command):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content", "words"),
     [
-        (b"a\nb\n", ["2 names", "1,000 classes"]),
-        (b"a\n\nb", ["name 2", "empty"]),
-        (b'["a", 3]', ["name 2 is '3'"]),
-        (b'["a"', ["not a JSON list"]),
-        (b" \n", ["is empty"]),
-        (b"\xff\xfe", ["not UTF-8"]),
-        (None, ["is not a file"]),
+        ("names", b"a\nb\n", ["2 names", "1,000 classes"]),
+        ("names", b"a\n\nb", ["name 2", "empty"]),
+        ("names.json", b'["a", 3]', ["name 2 is '3'"]),
+        ("names.json", b'["a"', ["not a JSON list"]),
+        ("names.json", b'{"a": 3}', ["not a JSON list: it holds dict"]),
+        ("names.json", b"[]", ["is empty"]),
+        ("names", b" \n", ["is empty"]),
+        ("names", b"\xff\xfe", ["not UTF-8"]),
+        ("names", None, ["is not a file"]),
     ],
 )
-def test_labels_that_do_not_fit(published, tmp_path, command, content, words):
+def test_labels_that_do_not_fit(published, tmp_path, command, name, content, words):
     if content is not None:
-        (tmp_path / "names").write_bytes(content)
+        (tmp_path / name).write_bytes(content)
     modules = ("predict", "evaluate", "export") if content == b"a\nb\n" else ("predict",)
     for module in modules:
-        result = command(module, f"--model={published}", "--labels=names")
+        result = command(module, f"--model={published}", f"--labels={name}")
         assert_user_error(result, "--labels", *words)

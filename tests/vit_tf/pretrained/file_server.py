@@ -14,7 +14,8 @@ class FileServer:
         answers: one entry for each of the next requests; afterwards the server answers well.
             "whole": ignores ranges; ("cut", n): closes after n bytes; ("stall", n, seconds): pauses
             after n bytes; ("slow", seconds): pauses after each tenth; ("status", code);
-            ("redirect", url); "other part": the range is wrong; "no size": no Content-Length.
+            ("redirect", url); "other part": the range is wrong; "no size": no Content-Length;
+            ("raw", bytes, seconds): sends these bytes and closes after a pause.
         requests: the headers Range and path of each request.
         address: of the server.
     """
@@ -34,6 +35,10 @@ def _handler(state):
             with contextlib.suppress(ConnectionError):
                 if kind == "status":
                     self.send_error(*values)
+                elif kind == "raw":
+                    self.wfile.write(values[0])
+                    self.wfile.flush()
+                    time.sleep(values[1])
                 elif kind == "redirect":
                     self.send_response(302)
                     self.send_header("Location", *values)

@@ -1,7 +1,9 @@
 """Published weights come whole or not at all, whatever the server, the disk or the user does."""
 
+import errno
 import hashlib
 import io
+import json
 import os
 import pathlib
 import shutil
@@ -66,15 +68,26 @@ def cached():
     return {file.name.removeprefix("tiny.npz") for file in folder.glob("*")} - {".lock"}
 
 
+def part():
+    """Where the bytes are written, in a folder that exists."""
+    path = pathlib.Path(cache.cache_path(RECORD) + ".part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def refused(*words):
-    """Asserts that the file cannot be had, and that none is there under its own name."""
+    """Asserts that the file cannot be had, and that none is there under its own name.
+
+    Returns the message.
+    """
     with pytest.raises(DownloadError) as caught:
         fetch()
     message = str(caught.value)
     for word in words:
         assert word in message
-    assert "\n" not in message and message.endswith(".")
+    assert message.isprintable() and message.endswith(".") and not message.endswith("..")
     assert "" not in cached()
+    return message
 
 
 def test_a_file_comes_once(server, tmp_path, capsys):
@@ -132,8 +145,7 @@ def test_a_later_process_goes_on_where_an_earlier_one_ended(server):
 def test_a_process_that_ended_before_the_file_got_its_name(server):
     server.answers = [("cut", 30_000), ("cut", 0)]
     refused("kept")
-    part = pathlib.Path(cache.cache_path(RECORD) + ".part")
-    part.write_bytes(CONTENT)
+    part().write_bytes(CONTENT)
     assert fetch().read_bytes() == CONTENT
     assert len(server.requests) == 2
 
@@ -154,6 +166,46 @@ def test_a_resume_never_joins_two_files(server, change):
 def test_a_server_that_sends_another_part_is_refused(server):
     server.answers = [("cut", 30_000), "other part"]
     refused("another part")
+
+
+@pytest.mark.parametrize("size", ["30000", "None"])
+def test_a_part_that_was_not_asked_for_is_refused(server, size):
+    headers = f"Content-Range: bytes 0-29999/{size}\r\nETag: {server.etag}"
+    server.answers = [("raw", f"HTTP/1.0 206 OK\r\n{headers}\r\n\r\n".encode(), 0)]
+    refused("another part", size)
+
+
+def test_the_rest_of_a_file_of_unknown_size(server):
+    server.answers = [("cut", 30_000), ("cut", 0)]
+    refused("kept")
+    path = pathlib.Path(f"{part()}.state")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"size": None}))
+    headers = f"Content-Range: bytes 30000-/None\r\nETag: {server.etag}\r\n\r\n"
+    answer = f"HTTP/1.0 206 OK\r\n{headers}".encode() + CONTENT[30_000:]
+    server.answers = [("raw", answer, 0)]
+    assert fetch().read_bytes() == CONTENT
+
+
+def test_bytes_that_cannot_be_continued_are_not_called_kept(server):
+    server.etag = None
+    server.answers = [("cut", 30_000)] * 2
+    assert "kept" not in refused("the connection ended after 30,000")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.0 500 \x1b[31mred\x07" + b"x" * 500 + b"\r\n\r\n", "answers 500 [31mredxxx"),
+        (b"\x1b[31mnot HTTP\r\n\r\n", "[31mnot HTTP"),
+        (b"HTTP/1.0 302 Found\r\nLocation: http://[::1\r\n\r\n", "Invalid IPv6 URL"),
+        (b"HTTP/1.0 302 Found\r\nLocation: ?\r\n\r\n", "infinite loop"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "5000 digits"),
+    ],
+    ids=["control characters", "no HTTP", "address", "loop", "length"],
+)
+def test_what_a_server_says_is_quoted_in_one_line(server, answer, words):
+    server.answers = [("raw", answer, 0)] * 10
+    assert len(refused("Cannot download sam+/tiny", words)) < 500
 
 
 def test_a_server_that_always_cuts_is_given_up(server):
@@ -208,6 +260,14 @@ def test_a_redirect_keeps_the_scheme(server, target):
     assert server.requests[-1][1] == "/elsewhere.npz"
 
 
+def test_the_body_of_a_redirect_is_not_read(server, monkeypatch):
+    """Here it never comes: reading it would end in a timeout."""
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
+    headers = f"Location: {server.address}/elsewhere.npz\r\nContent-Length: 1000000000"
+    server.answers = [("raw", f"HTTP/1.0 302 Found\r\n{headers}\r\n\r\n".encode(), 0.5)]
+    assert fetch().read_bytes() == CONTENT
+
+
 def test_without_network_the_message_says_what_to_do(server, monkeypatch):
     def unreachable(self, request, timeout):
         raise urllib.error.URLError(OSError(-3, "Temporary failure in name resolution"))
@@ -232,6 +292,27 @@ def test_a_folder_is_a_mirror(server, tmp_path, monkeypatch, as_url):
     (folder / PATH[1:]).write_bytes(CONTENT)
     assert fetch().read_bytes() == CONTENT
     assert server.requests == []
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_copy_of_a_folder_forgets_an_earlier_download(server, tmp_path, monkeypatch, stopped):
+    """Else a later download would continue the bytes of another file."""
+    server.answers = [("cut", 30_000), ("cut", 0)]
+    refused("kept")
+    (tmp_path / PATH[1:]).parent.mkdir(parents=True)
+    (tmp_path / PATH[1:]).write_bytes(npz(seed=1))
+    with monkeypatch.context() as patch:
+        patch.setenv(cache.MIRROR, str(tmp_path))
+        if stopped:
+            patch.setattr(download, "_CHUNK", 40_000)
+            patch.setattr(download.Progress, "add", lambda *_: (_ for _ in ()).throw(SystemExit))
+            with pytest.raises(SystemExit):
+                fetch()
+            assert cached() == {".part"}
+        else:
+            assert fetch().read_bytes() == npz(seed=1)
+            assert cached() == {"", ".json", ".sha256"}
+    assert fetch().read_bytes() == (CONTENT if stopped else npz(seed=1))
 
 
 def test_a_file_that_the_user_put_into_the_cache(server):
@@ -259,18 +340,48 @@ def test_a_changed_file_is_refused(server):
     assert fetch().read_bytes() == server.content
 
 
-@pytest.mark.parametrize("when", ["before", "while"])
+@pytest.mark.parametrize("when", ["before", "while", "in small pieces", "quota"])
 def test_a_full_disk_leaves_nothing(server, monkeypatch, when):
     if when == "before":
         usage = shutil.disk_usage("/")._replace(free=100)
         monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
         refused("0 MB are free", "KERAS_HOME")
+    elif when == "quota":  # At the first write, that of the state.
+
+        def full(path, write):
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+        monkeypatch.setattr(download, "write_atomically", full)
+        refused("Cannot write", "Disk quota exceeded", "KERAS_HOME")
     else:
-        part = pathlib.Path(cache.cache_path(RECORD) + ".part")
-        part.parent.mkdir(parents=True)
-        part.symlink_to("/dev/full")  # Every write fails with ENOSPC.
+        if when == "in small pieces":
+            monkeypatch.setattr(download, "_CHUNK", 100)
+        part().symlink_to("/dev/full")  # Every write fails with ENOSPC.
         refused("No space left on device", "KERAS_HOME")
     assert cached() == set()
+
+
+def test_space_that_a_new_beginning_frees(server, monkeypatch):
+    """The bytes of an earlier download are overwritten if the server has another file."""
+    server.answers = [("cut", 30_000), ("cut", 0)]
+    refused("kept")
+    server.etag = '"second"'
+    usage = shutil.disk_usage("/")._replace(free=len(CONTENT) - 30_001)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
+    refused("are free", "KERAS_HOME")
+    enough = usage._replace(free=usage.free + 1)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: enough)
+    assert fetch().read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("mirror", ["server", "folder"])
+def test_a_part_that_cannot_be_written(server, tmp_path, monkeypatch, mirror):
+    if mirror == "folder":
+        (tmp_path / PATH[1:]).parent.mkdir(parents=True)
+        (tmp_path / PATH[1:]).write_bytes(CONTENT)
+        monkeypatch.setenv(cache.MIRROR, str(tmp_path))
+    part().mkdir()
+    refused(f"Cannot write {part()}: Is a directory", "KERAS_HOME")
 
 
 def test_a_cache_that_cannot_be_written(server, tmp_path, monkeypatch):

@@ -92,6 +92,7 @@ def test_names_are_completed_by_the_model():
     ("name", "model", "words"),
     [
         ("augreg", "ViT-B/16", ["Choose one", "augreg/B_16-i21k", "res_384"]),
+        ("sam/ViT-S", None, ["the name of weights sam/ViT-S_16. Use this"]),
         ("augreg/B_16", None, ["beginning of several", "augreg/B_16-i21k"]),
         ("sam", "ViT-H/14", ["no file for this model", "ViT-S/16"]),
         ("sam/ViT-B_16", "ViT-B/32", ["of another model", "create a ViT-B/16"]),
