@@ -267,7 +267,7 @@ def test_a_side_above_int32_after_the_resize(rule):
     "kind", [{"interpolation": "area"}, {"interpolation": "bicubic", "antialias": True}], ids=str
 )
 def test_weights_of_an_extreme_reduction_need_little_memory(kind):
-    """All weights of the filter would take 1 GB (bicubic) or 120 GB (area)."""
+    """All weights of the filter would take 1 GB (bicubic) or more than 100 GB (area)."""
     levels = np.repeat(np.arange(256, dtype=np.uint8), 234_375)
     image = np.repeat(levels[None, :, None], 3, axis=2)
     preprocessing = Preprocessing(image_size=(16, 256), resize="squash", resize_to=256, **kind)

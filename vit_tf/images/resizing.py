@@ -10,9 +10,9 @@ from vit_tf.images.value_range import MEAN, STD
 # Interpolation -> kernel of the op, and its radius in pixels when it enlarges. Both kernels are
 # those of Pillow; the cubic one has a = -0.5.
 _KERNELS = {"bilinear": ("triangle", 1), "bicubic": ("keyscubic", 2)}
-# Largest number of pixels between the two passes, 200 MB. Only images with a very long side exceed
-# it, such as 10 x 10,000,000.
-_MOST_PIXELS = 2**24
+# Largest number of pixels between the two passes, 100 MB. Only images with a very long side exceed
+# it, such as 60,000 x 10.
+_MOST_PIXELS = 2**23
 # Reduction from which filters that average read only every k-th pixel of a side. It bounds their
 # weights to tens of MB, which take 2 GB for 1 x 134,217,728 pixels; no photo comes near.
 _MOST_REDUCTION = 256
@@ -127,7 +127,8 @@ def _thinned(images, resized):
 def _area_crop(images, resized, start, crop_size):
     """The crop of a resize in which each pixel is the mean over the area that it covers."""
     images = _thinned(images, resized)
-    for axis, product in ((0, "nh,...hwc->...nwc"), (1, "nw,...hwc->...hnc")):
+    windows, weights = [], []
+    for axis in range(2):
         length = tf.shape(images)[axis - 3]
         scale = tf.cast(length, tf.float64) / tf.cast(resized[axis], tf.float64)
         places = start[axis] + tf.range(crop_size[axis] + 1, dtype=tf.int64)
@@ -136,10 +137,11 @@ def _area_crop(images, resized, start, crop_size):
         last = tf.minimum(tf.cast(tf.math.ceil(edges[-1]), tf.int32), length)
         pixels = tf.cast(tf.range(first, last), tf.float64)
         covered = tf.minimum(edges[1:, None], pixels + 1) - tf.maximum(edges[:-1, None], pixels)
-        weights = tf.cast(tf.maximum(covered, 0) / scale, tf.float32)
-        window = images[..., first:last, :, :] if axis == 0 else images[..., first:last, :]
-        images = tf.einsum(product, weights, tf.cast(window, tf.float32))
-    return images
+        windows.append(slice(first, last))
+        weights.append(tf.cast(tf.maximum(covered, 0) / scale, tf.float32))
+    images = tf.cast(images[(..., *windows, slice(None))], tf.float32)
+    images = tf.einsum("nh,...hwc->...nwc", weights[0], images)
+    return tf.einsum("nw,...hwc->...hnc", weights[1], images)
 
 
 def _resample(images, resized, start, crop_size, kind):
