@@ -11,6 +11,7 @@ from vit_tf.config.size_notes import one_patch
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.families import family_of
 from vit_tf.pretrained.records import sizes
+from vit_tf.size_checks import check_file
 
 if TYPE_CHECKING:
     import keras
@@ -41,7 +42,8 @@ def create_model(name, *, weights=None, dtype=None, **fields) -> keras.Model:
 
     Raises:
         ValueError: for an unknown name, field or dtype policy, or values that do not fit together;
-            if no weights or several have this name, or they do not fit the model.
+            if no weights or several have this name, or they do not fit the model; if a file
+            describes a far larger model than it can hold.
         vit_tf.pretrained.download.DownloadError: if weights cannot be downloaded.
 
     Example:
@@ -60,6 +62,7 @@ def create_model(name, *, weights=None, dtype=None, **fields) -> keras.Model:
     with open_checkpoint(find_weights(weights, config.replace(**given))) as checkpoint:
         if config is not name:
             _check_sizes(name, config.replace(**given), checkpoint)
+            check_file(checkpoint)
             config = checkpoint.config
         model = _build(config.replace(**given), dtype)
         load_checkpoint(model, checkpoint, head="auto")

@@ -137,7 +137,7 @@ class Preprocessing:
         if self.antialias and self.interpolation == "area":
             raise ValueError(
                 "antialias=True has no meaning with interpolation='area', which always averages. "
-                "Leave it out."
+                "Set antialias=false."
             )
 
     def __call__(self, images):

@@ -14,7 +14,6 @@ from vit_tf.images.decoding import decode_image
 # Images are decoded in groups of this size, within a group one after the other. Smaller groups are
 # slower; larger groups need more memory, because each core holds a few groups.
 _GROUP = 32
-_BLACK = -1.0
 
 
 def parallel_calls():
@@ -63,7 +62,7 @@ def decode_batch(image_bytes, preprocessing):
     return tf.ensure_shape(images, [None, *shape]), tf.ensure_shape(valid, [None])
 
 
-def decode_lenient(dataset, decode, batch_size, image_size, on_bad_images):
+def decode_lenient(dataset, decode, batch_size, preprocessing, on_bad_images):
     """Decodes the images of a dataset; bad images become black and get weight 0.
 
     Takes 5 % more CPU time than a dataset that stops at bad images (1.06 against 1.01 ms for a JPEG
@@ -74,7 +73,7 @@ def decode_lenient(dataset, decode, batch_size, image_size, on_bad_images):
         dataset: examples as dicts with image (bytes), seed, weight, id, position, step.
         decode: maps the bytes and the seed of an example to a float32 image.
         batch_size: size of the batches that are returned.
-        image_size: (height, width) of the result.
+        preprocessing: the `vit_tf.Preprocessing` that `decode` applies.
         on_bad_images: called as `on_bad_images(ids, images, steps, positions)` with the examples
             that cannot be decoded, as NumPy arrays.
 
@@ -82,7 +81,7 @@ def decode_lenient(dataset, decode, batch_size, image_size, on_bad_images):
         Dataset of batches: the same dicts without seed and step, with image as float32
         `[batch_size, height, width, 3]`.
     """
-    shape = (*image_size, 3)
+    shape = (*preprocessing.image_size, 3)
     group = min(_GROUP, batch_size)
 
     def decode_group(rows):
@@ -102,7 +101,8 @@ def decode_lenient(dataset, decode, batch_size, image_size, on_bad_images):
 
         def without_bad():
             good = tf.numpy_function(report, columns, tf.bool)[:, None, None, None]
-            return tf.where(good, image, _BLACK), tf.where(valid, weight, 0.0)
+            black = preprocessing.normalized(tf.zeros([3]))
+            return tf.where(good, image, black), tf.where(valid, weight, 0.0)
 
         image, weight = tf.cond(tf.reduce_all(valid), lambda: (image, weight), without_bad)
         image = tf.ensure_shape(image, [rows["id"].shape[0], *shape])

@@ -110,7 +110,7 @@ def train_dataset(
     )
     # Mixing needs the whole batch of the host, because partners can be on different replicas.
     rows = host_slice.num_rows if mixing else host_slice.num_rows // host_slice.replicas
-    dataset = _decoded_batches(examples, decode, rows, preprocessing.image_size, on_bad_images)
+    dataset = _decoded_batches(examples, decode, rows, preprocessing, on_bad_images)
     if mixing:
         dataset = _mixed(dataset, host_slice, mixing, may_be_bad=on_bad_images is not None)
     return _in_order(dataset)
@@ -150,9 +150,8 @@ def eval_dataset(
     Other args, return value and errors are as for `train_dataset`.
     """
     host_slice = slice_of_host(batch_size, input_context)
-    steps = eval_steps(source, batch_size, max_batches)
-    batches = np.arange(steps) * eval_steps(source, batch_size) // max(steps, 1)
-    end = steps * batch_size
+    batches = _eval_batches(source, batch_size, max_batches)
+    end = len(batches) * batch_size
 
     def windows():
         for start in range(0, end, _EVAL_WINDOW):
@@ -174,7 +173,7 @@ def eval_dataset(
         source, windows, batch_size, seed=0, with_steps=on_bad_images is not None
     )
     rows = host_slice.num_rows // host_slice.replicas
-    dataset = _decoded_batches(examples, decode, rows, preprocessing.image_size, on_bad_images)
+    dataset = _decoded_batches(examples, decode, rows, preprocessing, on_bad_images)
     count = end // batch_size * host_slice.replicas
     return _in_order(dataset).apply(tf.data.experimental.assert_cardinality(count))
 
@@ -183,6 +182,19 @@ def eval_steps(source, batch_size, max_batches=0):
     """Returns the number of global batches in `eval_dataset`."""
     steps = -(-source.num_examples // batch_size)
     return min(steps, max_batches) if max_batches else steps
+
+
+def _eval_batches(source, batch_size, max_batches):
+    """Returns the indices of the batches in `eval_dataset` among those of all examples."""
+    steps = eval_steps(source, batch_size, max_batches)
+    return np.arange(steps) * eval_steps(source, batch_size) // max(steps, 1)
+
+
+def eval_indices(source, batch_size, max_batches=0):
+    """Yields the positions in `source` of the examples in `eval_dataset`, in its order."""
+    for batch in _eval_batches(source, batch_size, max_batches):
+        start = int(batch) * batch_size
+        yield from range(start, min(start + batch_size, source.num_examples))
 
 
 def train_indices(source, sampling, step, hosts=1):
@@ -249,18 +261,18 @@ def _columns(rows, batch_size, seed, mixing):
     return columns
 
 
-def _decoded_batches(examples, decode, batch_size, image_size, on_bad_images):
+def _decoded_batches(examples, decode, batch_size, preprocessing, on_bad_images):
     """Decodes images in parallel and makes batches.
 
     Args:
         examples: dataset from `_encoded_examples`.
         decode: maps the bytes and the seed of an example to an image; pure TensorFlow.
         batch_size: size of the batches that are returned.
-        image_size: (height, width) of the images, in pixels.
+        preprocessing: the `Preprocessing` that `decode` applies.
         on_bad_images: see `decode_lenient`; None to stop at the first bad image.
     """
     if on_bad_images is not None:
-        return decode_lenient(examples, decode, batch_size, image_size, on_bad_images)
+        return decode_lenient(examples, decode, batch_size, preprocessing, on_bad_images)
 
     def decode_example(example):
         image = decode(example["image"], example.pop("seed"))

@@ -58,10 +58,12 @@ class EvaluationData:
                 f"The label map leaves out a class of {source}, whose images have several labels. "
                 "Name a class of the model for each."
             )
-        size = score_bytes(source.num_examples, source.num_classes)
+        batches = pipeline.eval_steps(source, self.batch_size, self.max_batches)
+        count = min(source.num_examples, batches * self.batch_size)
+        size = score_bytes(count, source.num_classes)
         if source.multi_label and size > MAX_SCORE_BYTES:
             raise DataError(
-                f"The scores of {source} need {size / 1e9:,.1f} GB: {source.num_examples:,} images "
+                f"The scores of {source} need {size / 1e9:,.1f} GB: {count:,} images "
                 f"of {source.num_classes:,} classes. The average precision is computed for at most "
                 f"{MAX_SCORE_BYTES / 1e9:,.1f} GB: set data.eval_split to a smaller range, such as "
                 f"{source.split.partition('[')[0]}[:10%]."
@@ -82,6 +84,7 @@ class Evaluator(orbit.StandardEvaluator):
         signals: optional `Signals`, checked after every batch.
 
     Attributes:
+        batch_size: images per step over all replicas.
         steps: number of batches.
         first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
     """
@@ -103,6 +106,7 @@ class Evaluator(orbit.StandardEvaluator):
         self.model, self.strategy, self.data = model, strategy, data
         self.loss, self.log, self.signals = loss, log, signals
         self._compiled = threading.Event()
+        self.batch_size = batch_size
         self.steps = pipeline.eval_steps(data.source, batch_size, data.max_batches)
         self.first_batch_done = 0.0
 
@@ -110,7 +114,8 @@ class Evaluator(orbit.StandardEvaluator):
         source = self.data.source
         scores = None
         if source.multi_label:
-            scores = AveragePrecision(source.num_examples, source.num_classes)
+            count = min(source.num_examples, self.steps * self.batch_size)
+            scores = AveragePrecision(count, source.num_classes)
         return {}, scores
 
     def eval_step(self, iterator):
@@ -171,5 +176,5 @@ class Evaluator(orbit.StandardEvaluator):
             with compiling("the evaluation step", self._compiled, self.log):
                 return self.evaluate(tf.constant(self.steps))
         except INPUT_ERRORS as error:
-            indices = range(source.num_examples)
+            indices = pipeline.eval_indices(source, self.batch_size, self.data.max_batches)
             raise explain_input_error(error, source, indices, self.data.bad_images) from None

@@ -17,9 +17,9 @@ import h5py
 import keras
 
 import vit_tf
-from pipelines.runs.size_checks import MAX_COMPRESSION, check_size
 from vit_tf.config.dtypes import POLICIES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
+from vit_tf.size_checks import MAX_COMPRESSION, check_size
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 # The configuration of a `vit_tf` model has about 1 kB.

@@ -8,8 +8,9 @@ import keras
 import vit_tf
 from pipelines.data.label_file import check_count, read_label_file
 from pipelines.errors import UserError
-from pipelines.runs import checkpoints, keras_archive, manifest, size_checks
+from pipelines.runs import checkpoints, keras_archive, manifest
 from pipelines.runs.workdir import Workdir
+from vit_tf import size_checks
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.download import DownloadError
@@ -118,7 +119,7 @@ def read_config(
             config, dtype = keras_archive.read_config(source.path)
             return config, dtype, read_sidecar(source.path).preprocessing
         with open_checkpoint(source.path) as file:
-            _check_sizes(file.config, source)
+            size_checks.check_file(file)
             return file.config, _trained_dtype(source), file.preprocessing
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
@@ -202,7 +203,8 @@ def load(model, source, head="reset", preprocessing=None):
         if source.kind == "safetensors":
             return vit_tf.load_safetensors(model, source.path, head, preprocessing)
         donor, prepared = open_model(source)
-        arrays = model_weights(donor, source.name, prepared)
+        stated = prepared if has_preprocessing(source) else None
+        arrays = model_weights(donor, source.name, stated)
         return load_checkpoint(model, arrays, head, preprocessing=preprocessing)
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -301,20 +303,14 @@ def _checkpoint_source(name, run, step, ema=False):
 def _open_arrays(source, dtype, log, assumed):
     """Opens a `.npz` file or safetensors."""
     with open_checkpoint(source.path) as file:
+        size_checks.check_file(file)
         config = file.config
-        _check_sizes(config, source)
         preprocessing = file.preprocessing or _assume(config, assumed, source.path)
         model = vit_tf.create_model(config, dtype=dtype or _trained_dtype(source))
         load_checkpoint(model, file, head="keep", preprocessing=preprocessing)
         for note in file.notes if log else ():
             log(note)
         return model, preprocessing
-
-
-def _check_sizes(config, source):
-    if source.kind == "npz":  # Safetensors cannot be compressed.
-        size_checks.check_compression(config, source.path)
-    size_checks.check_input(config, source.name)
 
 
 def _trained_dtype(source):

@@ -17,8 +17,8 @@ from vit_tf.weights import published_arrays
 TOLERANCE = 1e-5
 # Fields that other formats cannot store and that inference does not use.
 _TRAINING_ONLY = ("dropout", "attention_dropout", "stochastic_depth", "head_bias")
-# Fields of preprocessing that no layout but ours stores: another rounding of sizes and pixels.
-_ROUNDING = ("antialias", "resize")
+# Rules of resizing that differ only in the rounding of sides and offsets, by at most a pixel.
+_ROUNDED_RULES = {"resize_small", "shortest_edge", "center"}
 _KERNEL_EPSILONS = tuple(
     prefix + name for prefix in ("", "stem.") for name in ("variance_epsilon", "deviation_epsilon")
 )
@@ -67,7 +67,8 @@ class ParityReport:
     Attributes:
         models: both summaries.
         problems: one sentence per difference; empty means PASS.
-        notes: differences that affect only further training.
+        notes: differences that affect only further training, that are another rounding of sizes, or
+            that `compare` was told to allow.
         difference: largest relative difference of logits and of features; None if their shapes
             differ.
     """
@@ -130,8 +131,14 @@ def summarize_model(name, model, preprocessing) -> ModelSummary:
     )
 
 
-def compare(first, second) -> ParityReport:
-    """Compares the summaries of two models."""
+def compare(first, second, not_stored=()) -> ParityReport:
+    """Compares the summaries of two models.
+
+    Args:
+        first, second: of `summarize_model`.
+        not_stored: fields of preprocessing that the format of `second`, to which `first` was
+            converted, cannot store. Their differences are notes.
+    """
     problems, notes = [], []
     changed = _changed_config_fields(first, second)
     if changed is None:
@@ -145,8 +152,10 @@ def compare(first, second) -> ParityReport:
     allowed = {*_TRAINING_ONLY, *_KERNEL_EPSILONS, *["position_embedding"] * is_position_table}
     for path, line in changed.items():
         (notes if path in allowed else problems).append(f"config: {line}")
+    rules = {model.preprocessing["resize"] for model in (first, second)}
+    allowed = {*not_stored, *["resize"] * (rules <= _ROUNDED_RULES)}
     for line in differences(first.preprocessing, second.preprocessing):
-        is_note = line.split(":")[0] in _ROUNDING
+        is_note = line.split(":")[0] in allowed
         (notes if is_note else problems).append(f"preprocessing: {line}")
     for one, other in ((first, second), (second, first)):
         if missing := sorted(one.norms.keys() - other.norms.keys()):

@@ -111,6 +111,22 @@ def test_an_existing_path_comes_first(donors, mirror, monkeypatch):
     assert vit_tf.create_model("Tiny/4", weights="tiny/c").config == TRAINED["Tiny/4"]
 
 
+def test_a_file_of_a_far_larger_model_is_refused(donors, mirror):
+    """Before the model is built: a head of 300,000 classes in a few kB, and images of 300 MB."""
+    with np.load(mirror / "a.npz") as file:
+        arrays = dict(file)
+    arrays["head/kernel"] = np.zeros([6, 300_000], np.float32)
+    arrays["head/bias"] = np.zeros(300_000, np.float32)
+    np.savez_compressed(mirror / "many.npz", **arrays)
+    with pytest.raises(ValueError, match="many.npz has .* which do not fit into them"):
+        vit_tf.create_model("Tiny/4", weights=mirror / "many.npz")
+    path = npz_files.saved(donors["Tiny-R"], mirror / "large.npz")
+    sidecar = mirror / "large.npz.json"
+    sidecar.write_text(sidecar.read_text().replace("32", "16000"))
+    with pytest.raises(ValueError, match=r"reads images of \(16000, 16000\)"):
+        vit_tf.create_model("Tiny-R", weights=path)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "fields", "words"),
     [

@@ -250,6 +250,33 @@ def test_extreme_aspect_needs_little_memory(size):
     np.testing.assert_allclose(result, _numpy_preprocess(centre, rule), atol=2e-3)
 
 
+@pytest.mark.parametrize("rule", ["resize_small", "shortest_edge", "center"])
+def test_a_side_above_int32_after_the_resize(rule):
+    """1 x 9,000,000 pixels become 256 x 2,304,000,000; the crop is that of the centre alone."""
+    image = _random_image((1, 9_000_000, 3))
+    centre = image[:, 4_499_997:4_500_003]
+    for kind in ({}, {"interpolation": "area"}, {"interpolation": "bicubic", "antialias": True}):
+        rule_and_kind = {"resize": rule, "resize_to": 256} | kind
+        preprocessing = Preprocessing(image_size=(224, 224), **rule_and_kind)
+        np.testing.assert_allclose(
+            preprocessing.resized(image), preprocessing.resized(centre), atol=1.01 if kind else 2e-3
+        )
+
+
+@pytest.mark.parametrize(
+    "kind", [{"interpolation": "area"}, {"interpolation": "bicubic", "antialias": True}], ids=str
+)
+def test_weights_of_an_extreme_reduction_need_little_memory(kind):
+    """All weights of the filter would take 1 GB (bicubic) or more than 100 GB (area)."""
+    levels = np.repeat(np.arange(256, dtype=np.uint8), 234_375)
+    image = np.repeat(levels[None, :, None], 3, axis=2)
+    preprocessing = Preprocessing(image_size=(16, 256), resize="squash", resize_to=256, **kind)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = preprocessing.resized(image)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+    np.testing.assert_allclose(result[0, :, 0], np.arange(256), atol=1)
+
+
 def test_dictionary_round_trip():
     for rule in RULES:
         preprocessing = Preprocessing(**rule, labels=("cat", "dog"))
@@ -273,7 +300,7 @@ def test_dictionary_round_trip():
         ({"image_size": [8, 8], "interpolation": "lanczos"}, "interpolation='lanczos'"),
         ({"image_size": [8, 8], "interpolation": ["area"]}, "interpolation=['area']"),
         ({"image_size": [8, 8], "antialias": 1}, "antialias=1"),
-        ({"image_size": [8, 8], "interpolation": "area", "antialias": True}, "always averages"),
+        ({"image_size": [8, 8], "interpolation": "area", "antialias": True}, "Set antialias=false"),
         ({"image_size": 8}, "image_size=8"),
         ({"image_size": [8, 8, 3]}, "image_size=[8, 8, 3]"),
         ({"image_size": [8, 0]}, "image_size=[8, 0]"),

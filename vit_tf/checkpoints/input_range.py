@@ -34,10 +34,16 @@ def for_range(checkpoint, preprocessing):
         raise ValueError(
             f"{checkpoint.path} reads pixels with mean={source.mean} and std={source.std}, this "
             f"model with mean={wanted[0]} and std={wanted[1]}: padded convolutions cannot include "
-            "the difference. Prepare the images with the mean and std of the file."
+            "the difference. Use those of the file: the argument preprocessing of load_npz or "
+            f"load_safetensors, or in a command --set data.mean={_text(source.mean)} "
+            f"--set data.std={_text(source.std)}."
         )
     (mean, std), (new_mean, new_std) = (np.asarray(x) for x in ((source.mean, source.std), wanted))
     return _Converted(checkpoint, new_std / std, (new_mean - mean) / std)
+
+
+def _text(values):
+    return ",".join(map(str, values))
 
 
 class _Converted:

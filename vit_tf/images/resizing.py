@@ -10,9 +10,12 @@ from vit_tf.images.value_range import MEAN, STD
 # Interpolation -> kernel of the op, and its radius in pixels when it enlarges. Both kernels are
 # those of Pillow; the cubic one has a = -0.5.
 _KERNELS = {"bilinear": ("triangle", 1), "bicubic": ("keyscubic", 2)}
-# Largest number of pixels between the two passes, 200 MB. Only images with a very long side exceed
-# it, such as 10 x 10,000,000.
-_MOST_PIXELS = 2**24
+# Largest number of pixels between the two passes, 100 MB. Only images with a very long side exceed
+# it, such as 60,000 x 10.
+_MOST_PIXELS = 2**23
+# Reduction from which filters that average read only every k-th pixel of a side. It bounds their
+# weights to tens of MB, which take 2 GB for 1 x 134,217,728 pixels; no photo comes near.
+_MOST_REDUCTION = 256
 
 
 def resize(images, size, interpolation="bilinear", antialias=False):
@@ -23,7 +26,7 @@ def resize(images, size, interpolation="bilinear", antialias=False):
     """
     if interpolation == "area" or (interpolation == "bilinear" and not antialias):
         return tf.cast(tf.image.resize(images, size, interpolation, antialias=False), tf.float32)
-    return _resample(images, tf.constant(size), [0, 0], size, (interpolation, antialias))
+    return _resample(images, tf.constant(size, tf.int64), [0, 0], size, (interpolation, antialias))
 
 
 def resize_and_crop(images, rule, resize_to, crop_size, interpolation="bilinear", antialias=False):
@@ -40,7 +43,7 @@ def resize_and_crop(images, rule, resize_to, crop_size, interpolation="bilinear"
         interpolation: "bilinear", "bicubic" or "area".
         antialias: whether to filter as Pillow does.
     """
-    resized, start = _place(tf.shape(images)[-3:-1], rule, resize_to, crop_size)
+    resized, start = _place(tf.shape(images, tf.int64)[-3:-1], rule, resize_to, crop_size)
     if interpolation == "bilinear" and not antialias:
         return _bilinear_crop(images, resized, start, crop_size)
     if interpolation == "area":
@@ -64,18 +67,20 @@ def _per_color(values):
 
 
 def _place(size, rule, resize_to, crop_size):
-    """Size of the whole resized image and start of the crop in it, both int32 `[2]`."""
+    """Size of the whole resized image and start of the crop in it, both int64 `[2]`.
+
+    1 x 9,000,000 pixels become 256 x 2,304,000,000, of which only the crop is computed.
+    """
     if rule == "resize_small":
         ratio = tf.cast(resize_to, tf.float32) / tf.cast(tf.reduce_min(size), tf.float32)
-        resized = tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int32)
+        resized = tf.cast(tf.round(tf.cast(size, tf.float32) * ratio), tf.int64)
     elif rule == "squash":
-        resized = tf.constant([resize_to, resize_to])
+        resized = tf.constant([resize_to, resize_to], tf.int64)
     else:
-        long = tf.cast(size, tf.int64)
-        resized = tf.cast(long * resize_to // tf.reduce_min(long), tf.int32)
-    rest = resized - tf.constant(crop_size)
+        resized = size * resize_to // tf.reduce_min(size)
+    rest = resized - tf.constant(crop_size, tf.int64)
     if rule in ("center", "squash"):
-        return resized, tf.cast(tf.round(tf.cast(rest, tf.float64) / 2), tf.int32)
+        return resized, tf.cast(tf.round(tf.cast(rest, tf.float64) / 2), tf.int64)
     return resized, rest // 2
 
 
@@ -102,27 +107,41 @@ def _taps(length, resized, start, crop):
     Returns:
         Source pixels before and after each position, int32 `[crop]`, and the weight of the second.
     """
-    scale = tf.cast(length, tf.float32) / tf.cast(resized, tf.float32)
-    source = (tf.range(crop, dtype=tf.float32) + tf.cast(start, tf.float32) + 0.5) * scale - 0.5
+    scale = tf.cast(length, tf.float64) / tf.cast(resized, tf.float64)
+    source = (tf.range(crop, dtype=tf.float64) + tf.cast(start, tf.float64) + 0.5) * scale - 0.5
     lower = tf.floor(source)
     index = tf.cast(lower, tf.int32)
-    return tf.maximum(index, 0), tf.minimum(index + 1, length - 1), source - lower
+    fraction = tf.cast(source - lower, tf.float32)
+    return tf.maximum(index, 0), tf.minimum(index + 1, length - 1), fraction
+
+
+def _thinned(images, resized):
+    """Keeps every k-th pixel of a side that shrinks by at least k times `_MOST_REDUCTION`."""
+    steps = tf.shape(images, tf.int64)[-3:-1] // (resized * _MOST_REDUCTION)
+    steps = tf.maximum(steps, 1)
+    thinned = images[..., :: steps[0], :: steps[1], :]
+    thinned.set_shape([*images.shape[:-3], None, None, images.shape[-1]])
+    return thinned
 
 
 def _area_crop(images, resized, start, crop_size):
     """The crop of a resize in which each pixel is the mean over the area that it covers."""
-    for axis, product in ((0, "nh,...hwc->...nwc"), (1, "nw,...hwc->...hnc")):
+    images = _thinned(images, resized)
+    windows, weights = [], []
+    for axis in range(2):
         length = tf.shape(images)[axis - 3]
-        scale = length / resized[axis]
-        edges = tf.cast(start[axis] + tf.range(crop_size[axis] + 1), tf.float64) * scale
+        scale = tf.cast(length, tf.float64) / tf.cast(resized[axis], tf.float64)
+        places = start[axis] + tf.range(crop_size[axis] + 1, dtype=tf.int64)
+        edges = tf.cast(places, tf.float64) * scale
         first = tf.cast(edges[0], tf.int32)
         last = tf.minimum(tf.cast(tf.math.ceil(edges[-1]), tf.int32), length)
         pixels = tf.cast(tf.range(first, last), tf.float64)
         covered = tf.minimum(edges[1:, None], pixels + 1) - tf.maximum(edges[:-1, None], pixels)
-        weights = tf.cast(tf.maximum(covered, 0) / scale, tf.float32)
-        window = images[..., first:last, :, :] if axis == 0 else images[..., first:last, :]
-        images = tf.einsum(product, weights, tf.cast(window, tf.float32))
-    return images
+        windows.append(slice(first, last))
+        weights.append(tf.cast(tf.maximum(covered, 0) / scale, tf.float32))
+    images = tf.cast(images[(..., *windows, slice(None))], tf.float32)
+    images = tf.einsum("nh,...hwc->...nwc", weights[0], images)
+    return tf.einsum("nw,...hwc->...hnc", weights[1], images)
 
 
 def _resample(images, resized, start, crop_size, kind):
@@ -134,7 +153,7 @@ def _resample(images, resized, start, crop_size, kind):
 
     Args:
         images: uint8 or floating, rank 3 or 4.
-        resized: size of the whole resized image, int32 `[2]`.
+        resized: size of the whole resized image, int64 `[2]`.
         start: (top, left) of the crop in it.
         crop_size: (height, width) of the result.
         kind: (interpolation, antialias).
@@ -142,7 +161,8 @@ def _resample(images, resized, start, crop_size, kind):
     (kernel, radius), antialias = _KERNELS[kind[0]], kind[1]
     rank = images.shape.rank
     images = images[None] if rank == 3 else images
-    scales = tf.unstack(resized / tf.shape(images)[1:3])
+    images = _thinned(images, resized) if antialias else images
+    scales = tf.unstack(resized / tf.shape(images, tf.int64)[1:3])
     shifts = []
     for axis, scale in enumerate(scales):
         begin = tf.cast(start[axis], tf.float64)

@@ -17,6 +17,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import Examples
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError, RunError
+from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from tests.pipelines import hostile
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.preprocessing import Preprocessing
@@ -166,6 +167,38 @@ def test_evaluation_leaves_them_out(source, examples, batch_size, hosts, replica
     assert (rows["image"][rows["weight"] == 0] == -1).all()
     labels = dict(zip(rows["id"], rows["label"], strict=True))
     assert all(labels[i] == label for i, label in enumerate(examples.labels))
+
+
+def test_black_is_that_of_the_preprocessing(source):
+    preprocessing = Preprocessing(image_size=(8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    options = {"batch_size": 100, "bad_images": BadImages(None, lambda line: None)}
+    batch = next(iter(pipeline.eval_dataset(source, preprocessing=preprocessing, **options)))
+    black = preprocessing(np.zeros([1, 1, 3], np.uint8))
+    np.testing.assert_array_equal(
+        batch["image"].numpy()[[3, 4]], np.broadcast_to(black, [2, 8, 8, 3])
+    )
+
+
+def test_a_capped_evaluation_names_an_image_that_it_reads(examples):
+    """Two batches of the twenty are evaluated: 0 .. 9 and 100 .. 109."""
+    source = Spoilt(examples, (15, 105))
+    data = EvaluationData(source=source, preprocessing=PREPROCESSING, batch_size=10, max_batches=2)
+    evaluator = Evaluator(
+        lambda images, training: tf.zeros([len(images), 10]),
+        tf.distribute.get_strategy(),
+        data,
+        lambda labels, logits: tf.zeros(len(labels)),
+        str,
+    )
+    with pytest.raises(DataError, match="digit 105 "):
+        evaluator.run()
+    indices = pipeline.eval_indices(source, 10, 2)
+    assert list(indices) == [*range(10), *range(100, 110)]
+    batches = pipeline.eval_dataset(
+        Spoilt(examples, ()), batch_size=30, preprocessing=PREPROCESSING, max_batches=7
+    )
+    ids = np.concatenate([batch["id"] for batch in batches])
+    assert list(pipeline.eval_indices(source, 30, 7)) == ids[ids >= 0].tolist()
 
 
 def _records(path):

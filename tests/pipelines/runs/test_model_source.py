@@ -117,3 +117,18 @@ def test_initial_weights_are_converted_to_the_pixels_of_the_run(tmp_path, kind):
     report = model_source.load(model, model_source.find(path), "keep", preprocessing)
     assert not report.converted
     np.testing.assert_array_equal(model(preprocessing.normalized(pixels)), expected)
+
+
+@pytest.mark.parametrize("kind", ["npz", "keras"])
+def test_weights_of_an_unknown_pixel_range_are_not_converted(tmp_path, kind):
+    donor, path = tiny.model(seed=1), tmp_path / f"model.{kind}"
+    if kind == "npz":
+        vit_tf.save_npz(donor, path)
+    else:
+        donor.save(path)
+    model = tiny.model(seed=2)
+    preprocessing = vit_tf.Preprocessing(image_size=(11, 14), mean=(0.4, 0.5, 0.6))
+    report = model_source.load(model, model_source.find(path), "keep", preprocessing)
+    assert not report.converted
+    for ours, theirs in zip(tiny.values(model), tiny.values(donor), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

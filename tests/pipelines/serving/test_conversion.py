@@ -1,5 +1,6 @@
 """`pipelines.convert`: formats in both directions, the report, and rejected conversions."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -164,6 +165,40 @@ def test_files_keep_the_policy(tmp_path, policy):
         assert report.passed, str(report)
         opened, _ = model_source.open_model(model_source.find(destination))
         assert opened.dtype_policy.name == policy
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "not_stored", "line"),
+    [
+        ({"resize": "center"}, {"resize": "resize_small"}, (), "note: preprocessing: resize"),
+        ({"resize": "center"}, {"resize": "shortest_edge"}, (), "note: preprocessing: resize"),
+        ({"resize": "center"}, {"resize": "squash"}, (), None),
+        ({"antialias": True}, {"antialias": False}, (), None),
+        ({"antialias": False}, {"antialias": True}, ("antialias",), "note: preprocessing: antial"),
+        ({}, {"resize_to": 20}, ("antialias",), None),
+    ],
+    ids=str,
+)
+def test_other_pixels_are_a_note_only_if_rounding_or_the_layout_makes_them(
+    first, second, not_stored, line
+):
+    fields = {"image_size": (11, 14), "resize": "center", "resize_to": 16}
+    summaries = [
+        dataclasses.replace(summary(), preprocessing=vit_tf.Preprocessing(**fields | x).to_dict())
+        for x in (first, second)
+    ]
+    report = parity.compare(*summaries, not_stored)
+    assert report.passed == (line is not None)
+    assert line is None or line in str(report)
+
+
+def test_a_folder_that_cannot_store_the_filter_passes_only_its_conversion(tmp_path):
+    path, folder = str(tmp_path / "a.npz"), str(tmp_path / "folder")
+    vit_tf.save_npz(make("ViT"), path)
+    report = conversion.convert(path, folder, layout="huggingface", log=str)
+    assert report.passed and "note: preprocessing: antialias: None -> True" in str(report)
+    again = conversion.check(path, folder)
+    assert not again.passed and "\npreprocessing: antialias: None -> True" in str(again)
 
 
 def test_report_tells_what_differs():

@@ -209,6 +209,10 @@ def test_pixels_are_those_of_the_initial_model(photos, tmp_path):
     assert "data.interpolation=bicubic" in said[1]
     chosen, _ = choose(*given, "data.antialias=false", "data.mean=0.5,0.5,0.5")
     assert not chosen.data.antialias and chosen.data.mean == (0.5, 0.5, 0.5)
+    with pytest.raises(UserError, match="Set antialias=false"):
+        choose(*given, "data.interpolation=area")
+    chosen, _ = choose(*given, "data.interpolation=area", "data.antialias=false")
+    assert chosen.data.interpolation == "area"
 
 
 def test_settings_for_photos_are_those_of_the_paper(initial, photos):

@@ -133,3 +133,7 @@ def test_scores_that_need_too_much_memory_are_refused(command, monkeypatch):
     monkeypatch.setattr(evaluation_step, "MAX_SCORE_BYTES", 100)
     result = command("pretrain", "--workdir=large", *flags("train.loss=sigmoid"))
     assert_user_error(result, "10 images of 4 classes", "set data.eval_split", "test[:10%]")
+    limits = ("train.eval_batches=1", "train.batch_size=6", "train.steps=4")
+    result = command("pretrain", "--workdir=capped", *flags("train.loss=sigmoid", *limits))
+    assert result.returncode == 0, result.stderr
+    assert "eval" in result.stdout

@@ -16,6 +16,20 @@ MAX_COMPRESSION = 10
 _MAX_PIXELS, _MAX_PATCHES = 8192**2, 512**2
 
 
+def check_file(checkpoint):
+    """Refuses a file with too large a model, before the model is built.
+
+    Args:
+        checkpoint: the result of `vit_tf.weights.open_checkpoint`.
+
+    Raises:
+        ValueError: if the model is refused.
+    """
+    if checkpoint.layout == "published":  # Safetensors cannot be compressed.
+        _check_compression(checkpoint.config, checkpoint.path)
+    _check_input(checkpoint.config, checkpoint.path)
+
+
 def check_size(config, shapes, path):
     """Refuses a model with more weights than its file holds, or with too large an input.
 
@@ -33,15 +47,11 @@ def check_size(config, shapes, path):
             f"{path} describes a larger model than it holds weights for: {len(shapes)} arrays of "
             f"{numbers:,} numbers. Download or copy it again."
         )
-    check_input(config, path)
+    _check_input(config, path)
 
 
-def check_input(config, path):
-    """Refuses a model with too large images. The shapes of arrays do not show the image size.
-
-    Raises:
-        ValueError: if the model is refused.
-    """
+def _check_input(config, path):
+    """Refuses a model with too large images. The shapes of arrays do not show the image size."""
     patches = math.prod(config.grid or (0, 0))
     if math.prod(config.image_size) > _MAX_PIXELS or patches > _MAX_PATCHES:
         raise ValueError(
@@ -50,12 +60,8 @@ def check_input(config, path):
         )
 
 
-def check_compression(config, path):
-    """Refuses a file that is far too small for the weights of its model, even in float16.
-
-    Raises:
-        ValueError: if the file is refused.
-    """
+def _check_compression(config, path):
+    """Refuses a file that is far too small for the weights of its model, even in float16."""
     parameters, size = cost.parameters(config), os.path.getsize(path)
     if 2 * parameters > MAX_COMPRESSION * size:
         raise ValueError(
