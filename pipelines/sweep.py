@@ -52,7 +52,7 @@ def main(values, arguments):
     if values.init_from is None and values.weights is None:
         experiment = cli.experiment(values)
     else:
-        experiment = cli.fine_tuning(values, workdir)
+        experiment, _ = cli.fine_tuning(values, workdir, strategy.num_replicas_in_sync)
     from pipelines.studies import sweep
     from pipelines.studies.sweep_plan import make_plan
 
