@@ -160,12 +160,17 @@ def assigned(values):
     return [text.partition("=")[0] for text in values.set]
 
 
-def fine_tuning(values, workdir):
+def fine_tuning(values, workdir, replicas):
     """The experiment of a run from existing weights: `--init_from`, `--weights` and `--set`.
 
     Args:
         values: parsed flags.
         workdir: directory of the run.
+        replicas: number of devices that share a batch.
+
+    Returns:
+        The experiment, and where it starts from: as `origin`, or empty if its settings of training
+        were chosen for photos, which is printed.
 
     Raises:
         UserError: as `fine_tuning.choose`.
@@ -177,7 +182,11 @@ def fine_tuning(values, workdir):
         if value is not None:
             assignments.append(f"{name}={value}")
     # A file holds every setting of a run, so nothing is left to choose.
-    return choose(start(values), assignments, workdir, print_note, values.config is not None)
+    is_complete = values.config is not None
+    experiment, for_photos = choose(
+        start(values), assignments, workdir, print_note, is_complete, replicas
+    )
+    return experiment, "" if for_photos else origin(values)
 
 
 def start(values, run=None):

@@ -33,18 +33,10 @@ def main(values, arguments):
     from pipelines.training.dry_run import dry_run
     from pipelines.training.loop import train
 
-    experiment = cli.fine_tuning(values, workdir)
-    # Without a named recipe, `fine_tuning` chooses the settings and prints them.
-    named = values["experiment"].present or values.config is not None
+    experiment, origin = cli.fine_tuning(values, workdir, strategy.num_replicas_in_sync)
     run = dry_run if values.dry_run else train
-    run(
-        experiment,
-        workdir,
-        strategy,
-        values.extend,
-        origin=cli.origin(values) if named else "",
-        assigned=cli.assigned(values),
-    )
+    assigned = cli.assigned(values)
+    run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)
 
 
 if __name__ == "__main__":

@@ -50,17 +50,17 @@ def define(values):
 def main(values, arguments):
     del arguments
     workdir, strategy = cli.workdir(values, "sweep"), cli.strategy(values)
-    tunes = _names_weights(values)
-    experiment = cli.fine_tuning(values, workdir) if tunes else cli.pretraining(values, values.grid)
+    if _names_weights(values):
+        replicas = strategy.num_replicas_in_sync
+        experiment, origin = cli.fine_tuning(values, workdir, replicas)
+    else:
+        experiment, origin = cli.pretraining(values, values.grid), cli.origin(values)
     from pipelines.studies import sweep
     from pipelines.studies.sweep_plan import make_plan
 
     # With --json, stdout has only the result.
     with contextlib.redirect_stdout(sys.stderr) if values.json else contextlib.nullcontext():
-        # As in finetune, a recipe that was not named is not printed.
-        if not tunes or values["experiment"].present or values.config is not None:
-            print(cli.origin(values))
-        print("\n".join(summary(experiment)))
+        print("\n".join(filter(None, [origin, *summary(experiment)])))
         replicas, assigned = strategy.num_replicas_in_sync, cli.assigned(values)
         plan = make_plan(experiment, values.grid, values.hold_out, values.seeds, replicas, assigned)
         if values.dry_run:

@@ -7,6 +7,7 @@ until `with_steps` replaces it.
 import dataclasses
 import fractions
 
+from pipelines.config.fields import MAX_INT
 from pipelines.errors import UserError
 
 # The setting in steps, and the same in epochs.
@@ -62,7 +63,8 @@ def fit_warmup(values, assigned, recipe_steps, log):
         log: called with a sentence about the change; None says nothing.
     """
     train, schedule = values["train"], values["schedule"]
-    if "schedule.warmup_steps" in assigned or train["epochs"] or schedule["warmup_epochs"]:
+    in_epochs = train["epochs"] is not None or schedule["warmup_epochs"] is not None
+    if in_epochs or "schedule.warmup_steps" in assigned:
         return
     if 0 < train["steps"] <= schedule["warmup_steps"] < recipe_steps:
         schedule["warmup_steps"] = _scaled(
@@ -81,7 +83,8 @@ def with_steps(experiment, num_examples, log, assigned=()):
             like the recipe's, unless it is one of them.
 
     Raises:
-        UserError: if the user's warm-up does not end before the last step.
+        UserError: if the user's warm-up does not end before the last step, or epochs are more steps
+            than an integer field may hold.
     """
     train, schedule = experiment.train, experiment.schedule
     if train.epochs is None and schedule.warmup_epochs is None:
@@ -90,17 +93,25 @@ def with_steps(experiment, num_examples, log, assigned=()):
     def count(path, epochs, least):
         # Exact: in floating point, 0.29 epochs of 100 steps are less than 29 steps.
         exact = fractions.Fraction(str(epochs)) * num_examples / train.batch_size
+        steps = max(int(exact), least)
+        if steps > MAX_INT:
+            raise UserError(f"{path}={epochs:g} is out of range. Expected at most 2^40 steps.")
         log(
             f"{path}={epochs:g} with {num_examples:,} examples in batches of {train.batch_size}: "
-            f"{max(int(exact), least):,} steps"
+            f"{steps:,} steps"
         )
-        return max(int(exact), least)
+        return steps
 
     steps, warmup = train.steps, schedule.warmup_steps
     if train.epochs is not None:
         steps = count("train.epochs", train.epochs, 1)
     if schedule.warmup_epochs is not None:
         warmup = count("schedule.warmup_epochs", schedule.warmup_epochs, 0)
+        if warmup >= steps:
+            raise UserError(
+                f"schedule.warmup_epochs={schedule.warmup_epochs:g} is {warmup:,} steps, but must "
+                f"be below the {steps:,} steps of the run. Lower it, or train for longer."
+            )
     elif steps <= warmup < train.steps and "schedule.warmup_steps" not in assigned:
         warmup = _scaled(warmup, train.steps, steps, log)
     return dataclasses.replace(

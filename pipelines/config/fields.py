@@ -15,7 +15,7 @@ from vit_tf.config.near_names import did_you_mean
 _NONE_IS_A_VALUE = ("model.position_embedding",)
 
 # The largest integer of any field: larger than any useful value, and far below the int64 limit.
-_MAX_INT = 2**40
+MAX_INT = 2**40
 
 
 def field_types(cls) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
             if abs(value) <= sys.float_info.max:  # The integer fits into a float.
                 return float(value)
         elif type(value) is option:
-            if isinstance(value, int) and abs(value) > _MAX_INT:
+            if isinstance(value, int) and abs(value) > MAX_INT:
                 raise UserError(f"{path} is out of range. Expected at most 2^40 in size.")
             return value
     raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")

@@ -304,13 +304,15 @@ class Train:
         """Returns `profile` as (finished steps at the begin, at the end).
 
         Raises:
-            UserError: if it is not two numbers of steps in this order, up to `steps`.
+            UserError: if it is not two numbers of steps in this order, up to `steps` unless the
+                length is in epochs.
         """
         if self.profile is None:
             return None
         match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile)
         begin, end = map(int, match.groups()) if match else (0, 0)
-        if not begin < end <= self.steps:
+        last = self.steps if self.epochs is None else end
+        if not begin < end <= last:
             raise UserError(
                 "train.profile must be two numbers of steps, the smaller one first and none above "
                 f"train.steps={self.steps}, such as 10:20. Received: {self.profile!r}."

@@ -10,19 +10,27 @@ def summary(experiment, images: int | None = None) -> list[str]:
     """
     model, train = experiment.model, experiment.train
     height, width = model.image_size
-    epochs = f" ({train.steps * train.batch_size / images:,.4g} epochs)" if images else ""
+    length = _length(train.steps, train.epochs)
+    of, epochs = "in batches of", ""
+    if train.epochs is None:
+        of = "of"
+        epochs = f" ({train.steps * train.batch_size / images:,.4g} epochs)" if images else ""
     weights = f", from {experiment.init_from}" if experiment.init_from else ""
     return [
-        f"{model.name} at {height} x {width} on {experiment.data.name}: {train.steps:,} steps of "
-        f"{train.batch_size:,} images{epochs}, {train.loss} loss{weights}",
+        f"{model.name} at {height} x {width} on {experiment.data.name}: {length} "
+        f"{of} {train.batch_size:,} images{epochs}, {train.loss} loss{weights}",
         ", ".join([*_optimizer(experiment), *_regularisation(experiment)]),
     ]
+
+
+def _length(steps, epochs):
+    return f"{steps:,} steps" if epochs is None else f"{epochs:g} epochs"
 
 
 def _optimizer(experiment):
     optimizer, schedule = experiment.optimizer, experiment.schedule
     yield f"{optimizer.name} with a rate of {optimizer.learning_rate:g}"
-    yield f"warm-up of {schedule.warmup_steps:,} steps"
+    yield f"warm-up of {_length(schedule.warmup_steps, schedule.warmup_epochs)}"
     at = f" at {' '.join(f'{part:g}' for part in schedule.decay_at)}" if schedule.decay_at else ""
     yield f"{schedule.decay} decay{at}" if schedule.decay != "constant" else "no decay"
     yield f"weight decay {optimizer.weight_decay:g}"

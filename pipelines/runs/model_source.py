@@ -14,7 +14,7 @@ from vit_tf import size_checks
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.download import DownloadError
-from vit_tf.pretrained.records import find_file_record
+from vit_tf.pretrained.records import WeightsRecord, find_file_record, list_weights
 from vit_tf.weights import find_weights, load_checkpoint, model_weights, open_checkpoint
 
 # The name of the small digits model inside the package.
@@ -76,6 +76,11 @@ def _find(path, weights):
     if _is_safetensors_folder(path):
         return ModelSource(path, "safetensors", path)
     return _find_final(Workdir(path)) if os.path.isdir(path) else _find_file(path)
+
+
+def published_record(path) -> WeightsRecord | None:
+    """The record of published weights, if `path` names them and is not a path on this machine."""
+    return None if os.path.exists(path) else list_weights().get(path)
 
 
 def is_run(path) -> bool:

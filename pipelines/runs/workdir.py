@@ -1,5 +1,6 @@
 """The directory of a run: names of its files, its configuration and its metrics."""
 
+import dataclasses
 import json
 import os
 
@@ -13,6 +14,8 @@ from vit_tf.checkpoints.atomic_file import write_atomically
 
 # These settings may change between two starts of a run: they do not change what a step computes.
 _MAY_CHANGE = (
+    # Micro-batches equal the whole batch, so that a run may go on where memory is smaller.
+    "train.accumulate_steps",
     "train.log_every",
     "train.eval_every",
     "train.eval_batches",
@@ -26,6 +29,7 @@ _MAY_CHANGE = (
     "train.profile",
     "train.histograms_every",
 )
+_WARMUP = {"schedule.warmup_steps", "schedule.warmup_epochs"}
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
 
@@ -63,6 +67,26 @@ class Workdir:
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
         self.ema = os.path.join(self.path, "ema.npz")
+
+    def with_own_warmup(self, experiment: Experiment, assigned, log) -> Experiment:
+        """Keeps the warm-up of the run here, which may be scaled, while the run becomes longer.
+
+        Args:
+            experiment: the experiment that extends the run.
+            assigned: the paths that the user assigned; an assigned warm-up is not changed.
+            log: called with a sentence about the change.
+
+        Raises:
+            UserError: if the warm-up does not fit, or `config.json` is damaged.
+        """
+        if not os.path.exists(self.config) or not _WARMUP.isdisjoint(assigned):
+            return experiment
+        own = self.read_experiment().schedule.warmup_steps
+        if own == experiment.schedule.warmup_steps:
+            return experiment
+        log(f"--extend keeps the schedule.warmup_steps={own} of the run")
+        schedule = dataclasses.replace(experiment.schedule, warmup_steps=own)
+        return dataclasses.replace(experiment, schedule=schedule)
 
     def check(self, experiment: Experiment, data: dict, extend=False) -> int | None:
         """Checks that `experiment` may run here; writes nothing.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 
 from pipelines.config.epochs import with_steps
@@ -26,8 +25,8 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
     Built-in data sets are prepared if they are missing, as for training.
 
     Prints the configuration as JSON, with every field of the model, its size and cost, and the
-    shapes of the first batch, or that the data are not on this machine. Weights to start from are
-    not downloaded.
+    shapes of the first batch, or that the data are not on this machine. Published
+    weights to start from are not downloaded.
 
     Args:
         experiment, workdir, strategy, extend, origin, assigned: as for `loop.train`.
@@ -42,6 +41,8 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
         experiment = dataclasses.replace(experiment, data=splits)
         data, _ = open_data(experiment, run)
         experiment = with_steps(experiment, data.source.num_examples, lines.append, assigned)
+        if extend:
+            experiment = run.with_own_warmup(experiment, assigned, lines.append)
     except DataError as error:
         wrong_data = error
     else:
@@ -73,11 +74,11 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
 
 
 def _initial_weights(experiment):
-    """The source of the initial weights, which a dry run looks up on disk only."""
-    path = experiment.init_from
-    if path != model_source.SHIPPED and not os.path.exists(path):
-        return f"{path}, which is not a path here"
-    return model_source.find(path, experiment.init_weights).name
+    """The source of the initial weights; a dry run does not download it."""
+    path, weights = experiment.init_from, experiment.init_weights
+    if weights == "final" and model_source.published_record(path):
+        return f"{path}, published weights"
+    return model_source.find(path, weights).name
 
 
 def _costs(experiment, config, replicas):

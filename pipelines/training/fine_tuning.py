@@ -22,6 +22,7 @@ from pipelines.runs import checkpoints, model_source
 from pipelines.runs.workdir import Workdir
 from vit_tf import cost
 from vit_tf.config import ModelConfig
+from vit_tf.config.variants import get_variant
 from vit_tf.families import family_of
 from vit_tf.preprocessing import Preprocessing
 
@@ -47,11 +48,12 @@ _ANY_SIZE = 4096
 _OF_PIXELS = ("interpolation", "antialias", "mean", "std")
 # Memory for the activations of the images that are processed at a time.
 _ACTIVATION_BYTES = 4e9
-# What `choose` prints about training, besides its length and batch.
+# What `choose` prints about training.
 _SHOWN = {
     "optimizer": ("name", "learning_rate", "weight_decay"),
     "schedule": ("warmup_steps", "decay"),
     "data": ("crop", "flip"),
+    "train": ("steps", "batch_size", "accumulate_steps"),
 }
 
 
@@ -65,7 +67,9 @@ class _Initial:
     preprocessing: Preprocessing | None = None
 
 
-def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
+def choose(
+    start, assignments, workdir, log, is_complete=False, replicas=1
+) -> tuple[Experiment, bool]:
     """Completes a recipe for fine-tuning.
 
     Args:
@@ -76,9 +80,11 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
         is_complete: whether `start` is the experiment of a run, not a recipe: then nothing is
             chosen. The same holds for a recipe that names its own initial weights: it states their
             architecture, and they need not be on this machine yet.
+        replicas: number of devices that share a batch.
 
     Returns:
-        The `Experiment` to run. Lengths in epochs are not replaced yet.
+        The `Experiment` to run, whose lengths in epochs are not replaced yet, and whether the
+        settings of training were chosen for photos instead of taken from the recipe.
 
     Raises:
         UserError: if an assignment is wrong, the initial model cannot be read, or the assigned
@@ -88,7 +94,8 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
     asked = dataclasses.replace(asked, init_from=asked.init_from or model_source.SHIPPED)
     has_own = asked.init_from == start.init_from
     initial = None
-    if not has_own or os.path.exists(asked.init_from):
+    published = model_source.published_record(asked.init_from)
+    if published or not has_own or os.path.exists(asked.init_from):
         initial = _read_initial(asked, Workdir(workdir))
     base = dataclasses.replace(start, init_from=asked.init_from, init_weights=asked.init_weights)
     chooses = not is_complete and not has_own
@@ -96,27 +103,40 @@ def choose(start, assignments, workdir, log, is_complete=False) -> Experiment:
     if chooses:
         base = dataclasses.replace(base, model=_model(initial, start, for_photos))
     if for_photos:
-        base = _for_photos(base, asked.data, assignments, initial.preprocessing)
+        examples = _count(asked.data)
+        base = _for_photos(base, examples or 0, assignments, initial.preprocessing, replicas)
     if initial is not None:
         _check_fit(base, initial, assignments)
     experiment = override(base, assignments, log)
     if chooses:
         log(f"from {initial.name}: {_as_settings('model', experiment.model.to_dict())}")
     if for_photos:
-        log(_describe(experiment))
-    return experiment
+        log(_describe(experiment, examples is not None))
+    return experiment, for_photos
+
+
+def _read(experiment):
+    record = model_source.published_record(experiment.init_from)
+    if record and experiment.init_weights == "final":
+        # A dry run does not download them, and other runs do so once everything else is checked.
+        config = get_variant(record.model).replace(
+            image_size=record.image_size, num_classes=record.num_classes
+        )
+        return _Initial(record.name, config, None, record.preprocessing)
+    source = model_source.find(experiment.init_from, experiment.init_weights)
+    return _Initial(source.name, *model_source.read_config(source))
 
 
 def _read_initial(experiment, run):
     try:
-        source = model_source.find(experiment.init_from, experiment.init_weights)
-        return _Initial(source.name, *model_source.read_config(source))
+        return _read(experiment)
     except UserError:
         if not checkpoints.steps(run.checkpoints):
             raise
         # A resumed run does not need its initial weights: its own model has their architecture.
-        model = run.read_experiment().model
-        return _Initial(experiment.init_from, model.config(num_classes=1), model.dtype)
+        own = run.read_experiment()
+        config, preprocessing = own.model.config(num_classes=1), own.preprocessing(())
+        return _Initial(experiment.init_from, config, own.model.dtype, preprocessing)
 
 
 def _is_builtin(data):
@@ -145,17 +165,17 @@ def _model(initial, recipe, for_photos):
     return dataclasses.replace(section, fields=fields, image_size=(height, width))
 
 
-def _for_photos(base, data, assignments, preprocessing):
+def _for_photos(base, examples, assignments, preprocessing, replicas):
     """The recipe with the paper's settings for fine-tuning, for the number of examples.
 
-    Pixels are filtered and scaled as for the initial model; the crop is that of the paper.
+    Pixels are filtered and scaled as for the initial model; the crop is that of the paper. A batch
+    is split so that it fits into the memory of `replicas` devices.
     """
-    examples = _count(data)
     steps, warmup = next(pair for most, *pair in _LENGTHS if examples <= most)
-    wanted = override(base, [text for text in assignments if text.startswith("model.")]).model
-    batch, parts = _batch(examples, wanted)
-    if "train.batch_size" in _paths(assignments):
-        parts = 1
+    decisive = ("model.", "train.batch_size=")
+    wanted = override(base, [text for text in assignments if text.startswith(decisive)])
+    own = wanted.train.batch_size if "train.batch_size" in _paths(assignments) else None
+    batch, parts = _batch(examples, wanted.model, replicas, own)
     return dataclasses.replace(
         base,
         data=Data(**{name: getattr(preprocessing, name) for name in _OF_PIXELS if preprocessing}),
@@ -173,11 +193,11 @@ def _for_photos(base, data, assignments, preprocessing):
 
 
 def _count(data):
-    """Number of training examples; 0 if the data cannot be opened, which is reported later."""
+    """Number of training examples; None if the data cannot be opened, which is reported later."""
     try:
         return _open(data).num_examples
     except DataError:
-        return 0
+        return None
 
 
 def _open(data):
@@ -185,19 +205,28 @@ def _open(data):
     return open_source(data.name, data.train_split, data.data_dir)
 
 
-def _batch(examples, model):
-    """`(train.batch_size, train.accumulate_steps)`, both powers of two.
+def _batch(examples, model, replicas, batch=None):
+    """`(train.batch_size, train.accumulate_steps)`; `batch` is the user's size, None: choose one.
 
-    An epoch has at least 16 batches, if that does not make batches smaller than 16 images. The
-    activations of a micro-batch fit into 4 GB.
+    The chosen size is a power of two, or the largest multiple of `replicas` below it. An epoch has
+    at least 16 batches, if that does not make batches smaller than 16 images. The activations of a
+    micro-batch fit into 4 GB of each device.
     """
     config = model.config(num_classes=1)
-    room = max(1, int(_ACTIVATION_BYTES // cost.activation_bytes(config, 1, model.dtype)))
-    batch = min(max(examples // _BATCHES_PER_EPOCH, _SMALLEST_BATCH), _LARGEST_BATCH)
-    if config.uses_batch_statistics:  # Cannot be split into micro-batches.
-        batch = min(batch, room)
-    batch, room = (2 ** int(math.log2(number)) for number in (batch, room))
-    return batch, max(batch // room, 1)
+    # GPUs run the reference, which stores the weights of attention.
+    bytes_per_image = cost.activation_bytes(config, 1, model.dtype, fused=False)
+    room = max(1, int(_ACTIVATION_BYTES // bytes_per_image))
+    is_whole = config.uses_batch_statistics  # Cannot be split into micro-batches.
+    if batch is None:
+        batch = min(max(examples // _BATCHES_PER_EPOCH, _SMALLEST_BATCH), _LARGEST_BATCH)
+        if is_whole:
+            batch = min(batch, room * replicas)
+        batch = max(2 ** int(math.log2(batch)) // replicas, 1) * replicas
+    each = batch // replicas
+    if is_whole or batch % replicas:  # A batch of the user that does not fit is refused later.
+        return batch, 1
+    largest = next(size for size in range(min(each, room), 0, -1) if each % size == 0)
+    return batch, each // largest
 
 
 def check_initial(experiment, assignments, flag="--set"):
@@ -211,9 +240,7 @@ def check_initial(experiment, assignments, flag="--set"):
     Raises:
         UserError: if the weights cannot be read or do not fit.
     """
-    source = model_source.find(experiment.init_from, experiment.init_weights)
-    initial = _Initial(source.name, *model_source.read_config(source))
-    _check_fit(experiment, initial, assignments, flag)
+    _check_fit(experiment, _read(experiment), assignments, flag)
 
 
 def check_photo_size(start, experiment, assignments):
@@ -278,23 +305,28 @@ def _check_fit(base, initial, assignments, flag="--set"):
     )
 
 
-def _describe(experiment):
+def _describe(experiment, has_data):
     """The line about training on photos."""
-    values, length = experiment.to_dict(), "steps" if experiment.train.epochs is None else "epochs"
-    defaults = Data()
+    values, defaults = experiment.to_dict(), Data()
     pixels = [x for x in _OF_PIXELS if getattr(experiment.data, x) != getattr(defaults, x)]
     shown = {
         f"{section}.{name}": values[section][name]
-        for section, names in (
-            *_SHOWN.items(),
-            ("data", pixels),
-            ("train", (length, "batch_size", "accumulate_steps")),
-        )
+        for section, names in (*_SHOWN.items(), ("data", pixels))
         for name in names
     }
+    for steps, epochs in (
+        ("schedule.warmup_steps", "schedule.warmup_epochs"),
+        ("train.steps", "train.epochs"),
+    ):
+        section, _, name = epochs.partition(".")
+        if (length := values[section][name]) is not None:
+            del shown[steps]
+            shown[epochs] = length
     note = ""
+    if not has_data:
+        note = ". Length and batch depend on the data, which could not be read"
     if experiment.init_from == model_source.SHIPPED:
-        note = ". The shipped model knows only digits: name one of photos with --init_from"
+        note += ". The shipped model knows only digits: name one of photos with --init_from"
     return f"chosen for photos, each can be changed by --set: {_as_settings('', shown)}{note}"
 
 

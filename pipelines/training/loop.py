@@ -49,7 +49,7 @@ def train(
         strategy: `tf.distribute.Strategy`.
         extend: whether to resume a run there with another `train.steps` and the schedule for it.
         origin: recipe or file of the experiment, for the first line of the run.
-        assigned: the paths that the user assigned; see `with_steps`.
+        assigned: the paths that the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
         on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
             what it raises ends the run.
 
@@ -77,6 +77,8 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     """Does what `train` does, in a locked workdir."""
     data, evaluation_data = open_data(experiment, run)
     experiment = with_steps(experiment, data.source.num_examples, say, assigned)
+    if extend:
+        experiment = run.with_own_warmup(experiment, assigned, say)
     settings = experiment.train
     model_config = experiment.model.config(data.source.num_classes)
     check_input(settings, model_config, strategy.num_replicas_in_sync)

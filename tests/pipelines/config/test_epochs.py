@@ -6,6 +6,7 @@ import pytest
 
 from pipelines.config import Experiment, Schedule, Train, override
 from pipelines.config.epochs import with_steps
+from pipelines.config.summary import summary
 from pipelines.errors import UserError
 
 RECIPE = Experiment(train=Train(steps=1000, batch_size=10), schedule=Schedule(warmup_steps=100))
@@ -69,7 +70,20 @@ def test_a_warm_up_of_the_recipe_is_scaled_and_said(length):
     [
         (["train.steps=50", "schedule.warmup_steps=50"], "Set schedule.warmup_steps to at most 49"),
         (["train.epochs=5", "schedule.warmup_steps=60"], "Set schedule.warmup_steps to at most 49"),
-        (["schedule.warmup_epochs=100"], "must be below train.steps=1000"),
+        (
+            ["schedule.warmup_epochs=100"],
+            "schedule.warmup_epochs=100 is 1,000 steps, but must be below the 1,000 steps",
+        ),
+        (
+            ["train.epochs=1.05", "schedule.warmup_epochs=1.01"],
+            "schedule.warmup_epochs=1.01 is 10 steps, but must be below the 10 steps",
+        ),
+        (
+            ["train.epochs=1e300"],
+            "train.epochs=1e.300 is out of range. Expected at most 2.40 steps",
+        ),
+        (["schedule.warmup_epochs=1e99"], "schedule.warmup_epochs=1e.99 is out of range"),
+        (["train.epochs=20", "train.profile=150:201"], "none above train.steps=200"),
         (["train.epochs=5", "schedule.warmup_epochs=5"], "must be below train.epochs=5"),
         (["train.epochs=5", "train.steps=50"], "train.steps and train.epochs are two lengths"),
         (
@@ -84,6 +98,22 @@ def test_lengths_that_contradict_each_other(assignments, text):
     with pytest.raises(UserError, match=text) as error:
         resolve(*assignments)
     assert "\n" not in str(error.value)
+
+
+def test_what_epochs_replace_decides_nothing():
+    """The recipe's steps do not limit what is profiled, and its warm-up is not scaled."""
+    assert resolve("train.epochs=200", "train.profile=1500:1510")[0] == 2000
+    recipe = override(RECIPE, ["schedule.warmup_epochs=0"])
+    steps, warmup, said = resolve("train.steps=50", recipe=recipe)
+    assert (steps, warmup) == (50, 0) and not any("scaled" in line for line in said)
+
+
+def test_the_summary_names_the_length_that_holds():
+    assert "1,000 steps of 10 images, softmax" in summary(RECIPE)[0]
+    experiment = override(RECIPE, ["train.epochs=7.5", "schedule.warmup_epochs=0.5"])
+    lines = summary(experiment, images=100)
+    assert "7.5 epochs in batches of 10 images, softmax" in lines[0]
+    assert "warm-up of 0.5 epochs" in lines[1] and "steps" not in "".join(lines)
 
 
 def test_assigned_steps_replace_epochs():

@@ -443,6 +443,7 @@ def finished(tmp_path_factory):
     path, live = tmp_path_factory.mktemp("finished") / "sweep", []
     plan = plan_of(f"{RATE}=0.01,0.02", seeds=1, settings=SHORT)
     original = sweep.loop.train
+    keras.utils.clear_session()  # Frees what earlier tests have left.
 
     def train(*arguments):
         live.append(sum(isinstance(thing, keras.Model) for thing in gc.get_objects()))

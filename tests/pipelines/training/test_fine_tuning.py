@@ -13,12 +13,14 @@ from pipelines.errors import UserError
 from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from pipelines.training import fine_tuning
+from pipelines.training.dry_run import dry_run
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.tiny import arrays, tiny_experiment
+from tests.pipelines.tiny import arrays, one_device, tiny_experiment
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 from tests.vit_tf.checkpoints.npz_files import linen, read, saved, write
+from vit_tf.pretrained import cache
 from vit_tf.weights import published_arrays
 
 SQUARE = {"image_size": (8, 8)}
@@ -127,11 +129,14 @@ def command(tmp_path, monkeypatch, capsys):
     return finetune
 
 
-def choose(*assignments, start=None, workdir="no run"):
+def choose(*assignments, start=None, workdir="no run", replicas=1):
     """`(experiment, lines that were printed)`."""
     said = []
     start = start or recipes.get_recipe("digits")
-    return fine_tuning.choose(start, list(assignments), workdir, said.append), said
+    given = (start, list(assignments), workdir, said.append)
+    experiment, for_photos = fine_tuning.choose(*given, replicas=replicas)
+    assert for_photos == any("chosen for photos" in line for line in said)
+    return experiment, said
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -179,9 +184,10 @@ def test_a_file_alone_is_fine_tuned(initial, photos, command, tmp_path, kind):
 
 def test_a_run_goes_on_without_the_file_that_it_began_with(initial, photos, command, tmp_path):
     """Its length was given in epochs: the steps are resolved again, and are the same."""
-    _, path = initial("pre-training")
-    gone = tmp_path / path.name
-    os.symlink(path, gone)
+    source, _ = initial("pre-training")
+    gone = tmp_path / "gone.npz"
+    prepared = vit_tf.Preprocessing(**SQUARE, mean=(0.4, 0.5, 0.6), interpolation="bicubic")
+    vit_tf.save_npz(source, gone, prepared)
     flags = [f"--init_from={gone}", f"--set=data.name=folder:{photos}", "--set=train.epochs=1"]
     result = command(*flags)
     assert result.returncode == 0, result.stderr
@@ -189,7 +195,9 @@ def test_a_run_goes_on_without_the_file_that_it_began_with(initial, photos, comm
     experiment = Workdir(tmp_path / "run").read_experiment()
     assert (experiment.train.steps, experiment.train.epochs) == (1, None)
     assert experiment.schedule.warmup_steps == 0
+    assert (experiment.data.mean, experiment.data.interpolation) == (prepared.mean, "bicubic")
     gone.unlink()
+    (tmp_path / "gone.npz.json").unlink()
     result = command(*flags)
     assert result.returncode == 0, result.stderr
     assert "resuming from step 1" in result.stdout
@@ -240,23 +248,90 @@ def test_settings_for_photos_are_those_of_the_paper(initial, photos):
 
 
 @pytest.mark.parametrize(
-    ("examples", "name", "expected"),
+    ("examples", "name", "replicas", "own", "expected"),
     [
-        (0, "ViT-Ti/16", (16, 1)),
-        (200, "ViT-Ti/16", (16, 1)),
-        (1000, "ViT-Ti/16", (32, 1)),
-        (10**6, "AxialResNet-26S", None),
-        (10**6, "ViT-L/16", None),
+        (0, "ViT-Ti/16", 1, None, 16),
+        (200, "ViT-Ti/16", 1, None, 16),
+        (1000, "ViT-Ti/16", 1, None, 32),
+        (200, "ViT-Ti/16", 32, None, 32),
+        (10**6, "ViT-B/16", 1, None, 512),
+        (10**6, "ViT-B/16", 8, None, 512),
+        (10**6, "ViT-B/16", 6, None, 510),
+        (10**6, "ViT-B/16", 1, 120, 120),
+        (10**6, "ViT-B/16", 8, 1048, 1048),
+        (10**6, "AxialResNet-26S", 1, None, 4),
+        (10**6, "AxialResNet-26S", 4, None, 16),
+        (10**6, "AxialResNet-26S", 1, 100, 100),
     ],
 )
-def test_batches_fit_the_data_and_the_memory(examples, name, expected):
-    model = override(Experiment(), [f"model.name={name}"]).model
-    batch, parts = fine_tuning._batch(examples, model)
-    assert (batch, parts) == (expected or (batch, parts))
-    size = vit_tf.cost.activation_bytes(model.config(1), batch // parts, "float32")
-    assert size <= 4e9 < 2 * size or batch == 16 or parts == 1
-    assert batch == 512 or examples < 10**6 or parts == 1
-    assert name != "ViT-L/16" or (batch == 512 and parts > 8)
+def test_batches_fit_the_data_and_the_memory(examples, name, replicas, own, expected):
+    config = override(Experiment(), [f"model.name={name}", "model.image_size=384"]).model
+    batch, parts = fine_tuning._batch(examples, config, replicas, own)
+    assert batch == expected and batch % (replicas * parts) == 0
+
+    def fits(parts):
+        images = batch // (replicas * parts)
+        return vit_tf.cost.activation_bytes(config.config(1), images, fused=False) <= 4e9
+
+    # No fewer parts of equal size fit. BatchNorm allows only one part.
+    if name == "AxialResNet-26S":
+        assert parts == 1 and (fits(1) or own)
+    else:
+        assert fits(parts) and (parts > 1 or name == "ViT-Ti/16")
+        each = batch // replicas
+        assert not any(fits(fewer) for fewer in range(1, parts) if each % fewer == 0)
+
+
+def test_memory_is_of_each_device_and_also_for_an_assigned_batch(photos):
+    """The commands of docs/training.md, by name: nothing is downloaded."""
+    given = ("init_from=imagenet21k/ViT-B_16", f"data.name=folder:{photos}", "model.image_size=384")
+    for replicas in (1, 8):
+        chosen, _ = choose(*given, "train.batch_size=128", replicas=replicas)
+        micro_batches = replicas * chosen.train.accumulate_steps
+        assert chosen.train.batch_size == 128 and 128 % micro_batches == 0
+        assert (chosen.train.accumulate_steps > 1) and 128 // micro_batches in (2, 4, 8)
+    # Another number of micro-batches is the same run, and a batch that does not fit is refused.
+    chosen, _ = choose(*given, "train.batch_size=100", replicas=8)
+    assert chosen.train.accumulate_steps == 1
+
+
+def test_published_weights_are_described_without_a_download(photos, command, tmp_path, monkeypatch):
+    # Neither a cache nor a mirror has any file.
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setenv(cache.MIRROR, str(tmp_path))
+    name = "augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
+    flags = ["--dry_run", f"--init_from={name}", f"--set=data.name=folder:{photos}"]
+    result = command(*flags)
+    assert result.returncode == 0, result.stderr
+    assert f"from {name}: model.name=ViT-Ti/16 model.image_size=224,224" in result.stderr
+    assert f"starts from: {name}, published weights" in result.stdout
+    assert_user_error(command(*flags, "--weights=ema"), "--weights=ema needs a workdir")
+    # A recipe's own weights do not fit every architecture.
+    recipe = ["--dry_run", "--experiment=finetune_pets"]
+    assert command(*recipe, "--set=model.dropout=0.1").returncode == 0
+    result = command(*recipe, "--set=model.name=ViT-S/16")
+    assert_user_error(result, "--set model.name=ViT-S/16 does not fit imagenet21k/ViT-B_16")
+    with pytest.raises(UserError, match="There is no model at typo"):
+        dry_run(tiny_experiment("init_from=typo"), tmp_path / "run", one_device())
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_settings_of_missing_data_are_called_preliminary(initial, photos, command):
+    _, path = initial("AugReg")
+    lines = choose(f"init_from={path}", "data.name=folder:not/here")[1]
+    assert lines[-1].endswith("depend on the data, which could not be read")
+    lines = choose(f"init_from={path}", f"data.name=folder:{photos}", "schedule.warmup_epochs=2")[1]
+    assert "schedule.warmup_epochs=2.0" in lines[-1] and "warmup_steps" not in lines[-1]
+    assert "depend on the data" not in lines[-1]
+
+
+def test_the_recipe_is_named_if_its_settings_are_used(initial, photos, command):
+    photos = ["--experiment=digits", f"--set=data.name=folder:{photos}"]
+    path = f"--init_from={initial('AugReg')[1]}"
+    for flags, named in (([], True), ([path, *photos], False)):
+        result = command("--dry_run", *flags)
+        assert result.returncode == 0, result.stderr
+        assert ("recipe digits: A small ViT" in result.stdout) == named
 
 
 def test_the_recipe_for_built_in_data_stays():
@@ -297,7 +372,7 @@ def test_a_file_of_settings_is_complete(initial):
     _, path = initial("AugReg")
     start, _ = choose(f"init_from={path}", "model.classifier=gap")
     kept = fine_tuning.choose(start, ["seed=4"], "no run", print, is_complete=True)
-    assert kept == dataclasses.replace(start, seed=4)
+    assert kept == (dataclasses.replace(start, seed=4), False)
     other = override(start, ["model.layers=5"])
     with pytest.raises(UserError, match="The model ViT.* does not fit .*Use --set model.name="):
         fine_tuning.choose(other, [], "no run", print, is_complete=True)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator as event_accumulator
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
+from pipelines.config import override
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, model_source, progress
 from pipelines.runs.workdir import Workdir
@@ -36,6 +37,7 @@ FINISHED = (
     "train.ema_decay=0.9",
     "train.deterministic=true",
 )
+KEPT = "--extend keeps the schedule.warmup_steps=3 of the run"
 
 
 @pytest.fixture(scope="module")
@@ -270,10 +272,13 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys):
     assert loop.train(longer, copy, one_device(), extend=True)["step"] == 24
     rates = {line["step"]: line.get("learning_rate") for line in Workdir(copy).read_metrics()}
     assert rates[15] == pytest.approx(0.001 * (1 + np.cos(np.pi * (14 - 3) / (24 - 3))), rel=1e-5)
-    # The same command again changes nothing and prints nothing.
+    # The same command again changes nothing and prints nothing. The warm-up of the run holds.
     capsys.readouterr()
-    loop.train(longer, copy, one_device(), extend=True)
-    assert "rate at" not in capsys.readouterr().out
+    scaled = tiny_experiment(*FINISHED, "train.steps=24", "schedule.warmup_steps=6")
+    loop.train(scaled, copy, one_device(), extend=True, assigned=["train.steps"])
+    said = capsys.readouterr().out
+    assert "rate at" not in said and KEPT in said
+    assert Workdir(copy).read_experiment() == longer
 
 
 def test_a_run_that_stopped_early_may_be_shortened(finished, tmp_path):
@@ -282,6 +287,20 @@ def test_a_run_that_stopped_early_may_be_shortened(finished, tmp_path):
     shorter = tiny_experiment(*FINISHED, "train.steps=6")
     loop.train(shorter, run, one_device(), extend=True)
     assert (run / "final.npz").exists() and checkpoints.steps(run / "checkpoints") == [6]
+
+
+def test_a_scaled_warm_up_stays_while_a_run_becomes_longer(copy, capsys):
+    """The run has 3 steps of warm-up: what 25 of 100 steps are in 12."""
+    recipe = tiny_experiment(*FINISHED, "train.steps=100", "schedule.warmup_steps=25")
+    same, longer = (override(recipe, [f"train.steps={steps}"]) for steps in (12, 24))
+    assert (same.schedule.warmup_steps, longer.schedule.warmup_steps) == (3, 6)
+    dry_run(longer, copy, one_device(), extend=True, assigned=["train.steps"])
+    in_epochs = override(recipe, [f"train.epochs={16 * 24 / 1297}"])
+    dry_run(in_epochs, copy, one_device(), extend=True, assigned=["train.epochs"])
+    assert capsys.readouterr().out.count(KEPT) == 2
+    with pytest.raises(UserError, match="schedule.warmup_steps: 3 -> 6"):
+        assigned = ["train.steps", "schedule.warmup_steps"]
+        dry_run(longer, copy, one_device(), extend=True, assigned=assigned)
 
 
 def test_there_must_be_a_run_to_extend(tmp_path):

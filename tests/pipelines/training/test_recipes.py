@@ -183,5 +183,5 @@ def test_every_recipe_describes_itself(name, tmp_path, capsys):
     assert lines[-1].startswith("first batch: none, since the data are not here. ")
     initial = [line for line in lines if line.startswith("starts from: ")]
     weights = recipe.init_from
-    assert initial == ([f"starts from: {weights}, which is not a path here"] if weights else [])
+    assert initial == ([f"starts from: {weights}, published weights"] if weights else [])
     assert not os.listdir(tmp_path)
