@@ -14,8 +14,8 @@ _KERNELS = {"bilinear": ("triangle", 1), "bicubic": ("keyscubic", 2)}
 # it, such as 60,000 x 10.
 _MOST_PIXELS = 2**23
 # Reduction from which filters that average read only every k-th pixel of a side. It bounds their
-# weights to tens of MB, which take 2 GB for 1 x 134,217,728 pixels; no photo comes near.
-_MOST_REDUCTION = 256
+# weights, which would take 2 GB for 1 x 134,217,728 pixels. To 224 pixels it begins at 57,344.
+_MOST_REDUCTION = 128
 
 
 def resize(images, size, interpolation="bilinear", antialias=False):
