@@ -395,16 +395,16 @@ def test_initial_weights_fit_every_trial(initial):
         plan_of("model.patch_size=4,2", settings=settings)
 
 
-@pytest.mark.parametrize("named", [[], ["--experiment=digits"]])
-def test_weights_bring_their_architecture(tmp_path, initial, monkeypatch, capsys, named):
-    """Also if they are assigned. A recipe is printed if it was named."""
+def test_weights_bring_their_architecture(tmp_path, initial, monkeypatch, capsys):
+    """Also if they are assigned; the settings of training are the recipe's."""
     here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    flags = [f"--set=init_from={initial}", f"--grid={RATES}", "--dry_run", *named]
+    flags = [f"--set=init_from={initial}", f"--grid={RATES}", "--dry_run"]
     result = run_here("sweep", *flags, **here)
     assert result.returncode == 0, result.stderr
     assert "model.hidden_size=16" in result.stderr
-    first, *_ = result.stdout.splitlines()
-    assert first.startswith("recipe digits: " if named else "ViT-Ti/16 at 12 x 12 on digits")
+    origin, first, *_ = result.stdout.splitlines()
+    assert origin.startswith("recipe digits: ")
+    assert first.startswith("ViT-Ti/16 at 12 x 12 on digits")
 
 
 def test_the_command(tmp_path, train, initial, monkeypatch, capsys):
