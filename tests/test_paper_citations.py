@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pipelines.config.augmentation import AUGREG_LEVELS
-from pipelines.training import fine_tuning
+from pipelines.config.recipes.rows import hyper_rule_length
 from tests.checkout import ROOT
 from tests.conftest import GOLDEN
 from tests.vit_tf import test_cost, test_parameter_counts
@@ -192,12 +192,13 @@ def test_training_settings_are_those_of_the_recipes():
 
 
 def test_lengths_of_fine_tuning_are_those_of_the_code():
-    (rows,) = tables("F.9")
-    assert [tuple(int(cell.replace(",", "")) for cell in row[1:]) for row in rows] == [
-        tuple(length) for _, *length in fine_tuning._LENGTHS
-    ]
-    most = [row[0].removeprefix("up to ").replace(",", "") for row in rows[:-1]]
-    assert [int(number) for number in most] == [most for most, *_ in fine_tuning._LENGTHS[:-1]]
+    (rows,) = tables("K.3")
+    fewer, middle, _ = [int("0" + re.sub(r"\D", "", row[0])) for row in rows]
+    images = [(0, fewer - 1), (fewer, middle - 1), (middle, 10**9)]
+    for row, ends in zip(rows, images, strict=True):
+        steps, _, warmup = row[1].partition(", warm-up ")
+        expected = int(steps.replace(",", "")), int(warmup)
+        assert [hyper_rule_length(count) for count in ends] == [expected] * 2
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,10 @@ class Preprocessing:
     def _check_resize(self):
         if self.resize not in RESIZE_RULES:
             raise ValueError(f"resize={self.resize!r} is unknown. Expected one of {RESIZE_RULES}.")
+        if self.resize == "squash" and set(self.image_size) == {self.resize_to}:
+            # Nothing is cropped.
+            object.__setattr__(self, "resize", "direct")
+            object.__setattr__(self, "resize_to", None)
         if self.resize == "direct" and self.resize_to is not None:
             raise ValueError(
                 f"resize_to={self.resize_to!r} has no meaning with resize='direct'. Leave it out, "

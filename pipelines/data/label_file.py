@@ -1,13 +1,10 @@
 """Reads the file of `--labels`: the names of a model's classes, in the order of its outputs."""
 
-import json
-import os
-
+from pipelines.data.class_file import read_class_file
 from pipelines.data.labels import is_unicode
 from pipelines.errors import UserError
 
-# ImageNet-21k's names have 0.5 MB.
-_MOST_BYTES = 32 * 2**20
+_FORMS = "Expected one name per line, or a JSON list in a .json file."
 
 
 def read_label_file(path) -> tuple[str, ...]:
@@ -16,15 +13,9 @@ def read_label_file(path) -> tuple[str, ...]:
     Raises:
         UserError: if the file cannot be read, is too large or empty, or a name is empty or no text.
     """
-    text = _read(path)
-    if os.fspath(path).endswith(".json"):
-        names = _json_list(text, path)
-    else:
-        names = [line.strip() for line in text.rstrip().split("\n")]
+    names = read_class_file(path, "--labels", list, _FORMS)
     if names in ([], [""]):
-        raise UserError(
-            f"--labels {path} is empty. Expected one name per line, or a JSON list in a .json file."
-        )
+        raise UserError(f"--labels {path} is empty. {_FORMS}")
     for place, name in enumerate(names, start=1):
         if not isinstance(name, str) or not name.strip() or not is_unicode(name):
             raise UserError(
@@ -40,26 +31,3 @@ def check_count(labels, num_classes):
         raise UserError(
             f"--labels has {len(labels):,} names, the model has {num_classes:,} classes."
         )
-
-
-def _json_list(text, path):
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--labels {path} is not a JSON list: {error}.") from None
-    if not isinstance(names, list):
-        raise UserError(f"--labels {path} is not a JSON list: it holds {type(names).__name__}.")
-    return names
-
-
-def _read(path):
-    if not os.path.isfile(path):
-        raise UserError(f"--labels {path} is not a file.")
-    if os.path.getsize(path) > _MOST_BYTES:
-        raise UserError(f"--labels {path} has more than {_MOST_BYTES // 2**20} MiB.")
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UserError(f"Cannot read --labels {path}: {reason}.") from None

@@ -82,9 +82,11 @@ def evaluate(
         evaluator = Evaluator(model, strategy, evaluation_data, loss, log)
         begin = time.perf_counter()
         means = evaluator.run()
-    end, images = time.perf_counter(), means["examples"]
+    end = time.perf_counter()
+    # All images that were decoded, also those that do not count.
+    images = min(examples.num_examples, evaluator.steps * evaluator.batch_size)
     if evaluator.steps > 1:
-        begin, images = evaluator.first_batch_done, images * (1 - 1 / evaluator.steps)
+        begin, images = evaluator.first_batch_done, images - evaluator.batch_size
     return means | {"images_per_second": images / (end - begin)}
 
 
@@ -94,8 +96,9 @@ def _check_same_classes(name, classes, labels, examples):
         raise UserError(
             f"{name} was trained for {classes} classes ({_first_labels(labels)}), {examples.name} "
             f"has {examples.num_classes} ({_first_labels(examples.labels)}). Choose the data set "
-            "with --set data.name=..., name the model's class of each with --label_map FILE, or "
-            "fine-tune the model on this one."
+            "with --set data.name=..., name the model's class of each with --label_map FILE "
+            "(--label_map wordnet for ImageNet and a published head), or fine-tune the model on "
+            "this one."
         )
 
 

@@ -85,6 +85,7 @@ class Evaluator(orbit.StandardEvaluator):
 
     Attributes:
         batch_size: images per step over all replicas.
+        batch_size: images per step over all replicas.
         steps: number of batches.
         first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
     """
@@ -105,6 +106,7 @@ class Evaluator(orbit.StandardEvaluator):
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
         self.loss, self.log, self.signals = loss, log, signals
+        self.batch_size = batch_size
         self._compiled = threading.Event()
         self.batch_size = batch_size
         self.steps = pipeline.eval_steps(data.source, batch_size, data.max_batches)

@@ -1,8 +1,6 @@
 """Which classes of a model the classes of a data set are: `evaluate --label_map`."""
 
-import json
-import os
-
+from pipelines.data.class_file import read_class_file
 from pipelines.errors import UserError
 from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, class_names, synsets
 
@@ -10,11 +8,9 @@ from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, class_names
 WORDNET = "wordnet"
 # In place of an index: the model has no such class.
 NO_CLASS = -1
-# The names of 21,843 classes take less than 1 MB.
-_MOST_BYTES = 16 * 2**20
 _FORMS = (
     "Expected one class of the model per line, or JSON: a list of them, or an object from classes "
-    "of the data to classes of the model; - or null where the model has none"
+    "of the data to classes of the model; - or null where the model has none."
 )
 
 
@@ -45,7 +41,7 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
     """
     if path == WORDNET:
         return _by_wordnet(data_names, model_names)
-    entries = _read(path)
+    entries = read_class_file(path, "--label_map", list | dict, _FORMS)
     if isinstance(entries, dict):
         entries = _in_label_order(entries, data_names, path)
     if len(entries) != len(data_names):
@@ -56,7 +52,7 @@ def read_label_map(path, data_names, model_names) -> tuple[int, ...]:
     find = _finder(model_names, "the model", path)
     columns = [NO_CLASS if entry in (None, "-") else find(entry) for entry in entries]
     if set(columns) == {NO_CLASS}:
-        raise UserError(f"{path} names no class of the model. {_FORMS}.")
+        raise UserError(f"{path} names no class of the model. {_FORMS}")
     first = {}
     for place, column in enumerate(columns):
         if column in first and column != NO_CLASS:
@@ -89,25 +85,6 @@ def _by_wordnet(data_names, model_names):
             f"data have {', '.join(data_names[:3])}: name a file."
         )
     return columns
-
-
-def _read(path):
-    if not os.path.isfile(path):
-        raise UserError(f"There is no file {path}. Name a label map.")
-    if os.path.getsize(path) > _MOST_BYTES:
-        raise UserError(f"{path} is larger than {_MOST_BYTES:,} bytes. {_FORMS}.")
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-        if not path.endswith(".json"):
-            return [line.strip() for line in text.rstrip().split("\n")]
-        entries = json.loads(text)
-    except (ValueError, RecursionError):
-        kind = "JSON" if path.endswith(".json") else "UTF-8 text"
-        raise UserError(f"{path} is not {kind}. {_FORMS}.") from None
-    if not isinstance(entries, list | dict):
-        raise UserError(f"{path} holds {type(entries).__name__}. {_FORMS}.")
-    return entries
 
 
 def _in_label_order(entries, data_names, path):

@@ -14,6 +14,7 @@ import re
 from pipelines.config import Data, Experiment, Optimizer, Schedule, Train, override
 from pipelines.config.model import Model, changed_fields, model_field_types
 from pipelines.config.names import DTYPES
+from pipelines.config.recipes.rows import hyper_rule_length
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.tfds_catalog import BUILTIN
@@ -38,8 +39,6 @@ _OF_TRAINING = (
 )
 # Fields that arrays show and that fine-tuning may change.
 _MAY_DIFFER = {"num_classes", "grid", "root_size"}
-# Up to this number of examples -> steps and warm-up (docs/paper.md F.9).
-_LENGTHS = ((20_000, 500, 100), (500_000, 10_000, 500), (math.inf, 20_000, 500))
 # The only rate in every row of the paper's table 4.
 _LEARNING_RATE = 0.01
 _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES_PER_EPOCH = 16, 512, 16
@@ -171,7 +170,7 @@ def _for_photos(base, examples, assignments, preprocessing, replicas):
     Pixels are filtered and scaled as for the initial model; the crop is that of the paper. A batch
     is split so that it fits into the memory of `replicas` devices.
     """
-    steps, warmup = next(pair for most, *pair in _LENGTHS if examples <= most)
+    steps, warmup = hyper_rule_length(examples)
     decisive = ("model.", "train.batch_size=")
     wanted = override(base, [text for text in assignments if text.startswith(decisive)])
     own = wanted.train.batch_size if "train.batch_size" in _paths(assignments) else None

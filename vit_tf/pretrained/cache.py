@@ -13,11 +13,10 @@ import urllib.parse
 
 from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
-from vit_tf.pretrained.download import DownloadError, download
+from vit_tf.pretrained.download import DownloadError, download, remove_state
 
 # A folder, or the address of a server, that has the files instead of the authors' server.
 MIRROR = "VIT_WEIGHTS_MIRROR"
-_CHUNK = 2**20
 
 
 def cache_path(record) -> str:
@@ -44,6 +43,7 @@ def fetch(record, describe) -> str:
             with _lock(path, record.name):
                 if not _is_complete(path):
                     _add(record, path, describe)
+                    return path
         except DownloadError:
             raise
         except OSError as error:
@@ -72,16 +72,20 @@ def _add(record, path, describe):
         _check_digest(
             new, path, f"If you trust the new file, delete {_digest_path(path)} and try again"
         )
-        if not os.path.exists(path + ".json"):
+        if new != path or not os.path.exists(path + ".json"):
             describe(new, path)
-    except (ValueError, DownloadError) as error:
+        if not os.path.exists(_digest_path(path)):
+            line = f"{_digest(new)}  {os.path.basename(path)}\n"
+            write_atomically(_digest_path(path), lambda file: file.write(line.encode()))
+    except (ValueError, OSError) as error:
         if new != path:
             os.unlink(new)
+            remove_state(new)
+        if isinstance(error, OSError) and not isinstance(error, DownloadError):
+            raise
         raise DownloadError(str(error).replace(new, path)) from None
-    if not os.path.exists(_digest_path(path)):
-        line = f"{_digest(new)}  {os.path.basename(path)}\n"
-        write_atomically(_digest_path(path), lambda file: file.write(line.encode()))
     os.replace(new, path)
+    remove_state(new)
 
 
 def _url(record):

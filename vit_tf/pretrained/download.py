@@ -68,6 +68,10 @@ def download(url, path, most_bytes, name) -> None:
                     "server that has it."
                 ) from None
             time.sleep(PAUSE)
+
+
+def remove_state(path) -> None:
+    """Deletes what `download` needs to go on with `path`; call it once the file has its name."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_state_path(path))
 
@@ -105,7 +109,8 @@ def _receive(url, path, most_bytes, name):
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416:  # The file on the server is shorter than what was received.
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         raise DownloadError(
             f"Cannot download {name}: {url} answers {error.code} {_one_line(error.reason)}."
         ) from None

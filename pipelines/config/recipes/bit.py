@@ -2,8 +2,13 @@
 
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
-from pipelines.config.recipes.rows import IMAGENET, one_per_row
-from pipelines.config.sections import Data, Optimizer, Schedule, Train
+from pipelines.config.recipes.rows import (
+    IMAGENET,
+    fine_tuning_length,
+    hyper_rule_length,
+    one_per_row,
+)
+from pipelines.config.sections import Data, Optimizer, Schedule
 
 
 def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Experiment:
@@ -20,11 +25,9 @@ def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Ex
         image_side: typical side of the images, in pixels.
     """
     resized, side = (160, 128) if image_side < 96 else (448, 384)
-    if images < 20_000:
-        steps, warmup_steps, mixup, decay_at = 500, 100, 0.0, (0.4, 0.6, 0.8)
-    else:
-        steps = 10_000 if images < 500_000 else 20_000
-        warmup_steps, mixup, decay_at = 500, 0.1, (0.3, 0.6, 0.9)
+    steps, warmup_steps = hyper_rule_length(images)
+    is_short = steps == 500
+    mixup, decay_at = (0.0, (0.4, 0.6, 0.8)) if is_short else (0.1, (0.3, 0.6, 0.9))
     area = (side / resized) ** 2
     return Experiment(
         init_from=weights,
@@ -38,14 +41,7 @@ def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Ex
         ),
         optimizer=Optimizer(name="sgd", learning_rate=3e-3, momentum=0.9, clip_norm=None),
         schedule=Schedule(warmup_steps=warmup_steps, decay="staircase", decay_at=decay_at),
-        train=Train(
-            steps=steps,
-            batch_size=512,
-            accumulate_steps=8,
-            log_every=max(steps // 200, 10),
-            eval_every=steps // 5,
-            checkpoint_every=steps // 5,
-        ),
+        train=fine_tuning_length(steps),
     )
 
 

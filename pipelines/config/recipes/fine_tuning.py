@@ -6,8 +6,8 @@ accelerators; `train.accumulate_steps` does not change the result.
 
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
-from pipelines.config.recipes.rows import one_per_row
-from pipelines.config.sections import Data, Optimizer, Schedule, Train
+from pipelines.config.recipes.rows import fine_tuning_length, one_per_row
+from pipelines.config.sections import Data, Optimizer, Schedule
 
 
 def fine_tuning(
@@ -33,15 +33,7 @@ def fine_tuning(
         data=data,
         optimizer=Optimizer(name="sgd", learning_rate=learning_rate, momentum=0.9, clip_norm=1.0),
         schedule=Schedule(warmup_steps=warmup_steps, decay="cosine"),
-        train=Train(
-            steps=steps,
-            batch_size=512,
-            accumulate_steps=8,
-            ema_decay=ema_decay,
-            log_every=max(steps // 200, 10),
-            eval_every=steps // 5,
-            checkpoint_every=steps // 5,
-        ),
+        train=fine_tuning_length(steps, ema_decay),
     )
 
 

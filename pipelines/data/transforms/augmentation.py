@@ -75,6 +75,7 @@ def augment(image_bytes, seed, preprocessing, options):
             options.random_erasing_area,
             options.random_erasing_aspect,
             options.random_erasing_fill,
+            preprocessing,
         )
     return image
 
@@ -148,19 +149,20 @@ def jitter_colors(image, seed, strengths):
     return image
 
 
-def erase(image, seed, probability, area, aspect, fill):
+def erase(image, seed, probability, area, aspect, fill, preprocessing):
     """Erases a random rectangle (Zhong et al., 2020, algorithm 1).
 
     Area and aspect ratio are drawn uniformly. The first of 100 draws that fits into the image is
     placed uniformly. If no draw fits, the image is unchanged.
 
     Args:
-        image: float32 `[h, w, 3]` in [-1, 1].
+        image: float32 `[h, w, 3]`, normalised by `preprocessing`.
         seed: int64 tensor `[2]`, the seed of the example.
         probability: probability that the image gets a rectangle.
         area: range (low, high) of the rectangle's area, as a fraction of the image area.
         aspect: range (low, high) of height over width.
-        fill: "noise": uniform values in [-1, 1); "grey": 0.
+        fill: "noise": uniform values from black to white; "grey": between them.
+        preprocessing: `Preprocessing`, which gives these values.
 
     Returns:
         float32 `[h, w, 3]`.
@@ -180,11 +182,11 @@ def erase(image, seed, probability, area, aspect, fill):
     )
 
     def erased():
-        values = 0.0
+        shape = [height, width, channels]
+        values = tf.fill(shape, 127.5)
         if fill == "noise":
-            values = tf.random.stateless_uniform(
-                [height, width, channels], _operation_seed(seed, _NOISE), -1.0, 1.0
-            )
+            values = tf.random.stateless_uniform(shape, _operation_seed(seed, _NOISE), 0.0, 255.0)
+        values = preprocessing.normalized(values)
         return fill_box(image, top, left, top + rows, left + columns, values)
 
     return tf.cond((draws[0, 0] < probability) & fits[first], erased, lambda: image)

@@ -72,7 +72,7 @@ def test_a_class_that_is_called_minus(tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(UserError, match="There is no file"):
+    with pytest.raises(UserError, match="--label_map .* is not a file"):
         read_label_map(str(tmp_path / "map.txt"), DATA, MODEL)
 
 

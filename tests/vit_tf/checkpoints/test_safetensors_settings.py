@@ -103,7 +103,7 @@ def test_preprocessing_of_timm(tmp_path, changes, expected, note):
     ("layout", "rules"),
     [("huggingface", ("shortest_edge", "squash")), ("timm", ("center", "squash"))],
 )
-@pytest.mark.parametrize("resize_to", [13, 14, 37, 256])
+@pytest.mark.parametrize("resize_to", [12, 13, 14, 37, 256])
 def test_preprocessing_comes_back(tmp_path, layout, rules, resize_to):
     for rule, name in zip(rules, ("bilinear", "bicubic"), strict=True):
         preprocessing = vit_tf.Preprocessing(

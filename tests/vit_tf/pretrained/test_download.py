@@ -142,12 +142,20 @@ def test_a_later_process_goes_on_where_an_earlier_one_ended(server):
     assert cached() == {"", ".json", ".sha256"}
 
 
-def test_a_process_that_ended_before_the_file_got_its_name(server):
-    server.answers = [("cut", 30_000), ("cut", 0)]
-    refused("kept")
-    part().write_bytes(CONTENT)
+def test_a_process_that_ended_before_the_file_got_its_name(server, monkeypatch):
+    """While the file was checked: the next one does not download it again."""
+
+    def interrupted(archive):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.NpzArchive, "check_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fetch()
+    assert len(server.requests) == 1
     assert fetch().read_bytes() == CONTENT
-    assert len(server.requests) == 2
+    assert len(server.requests) == 1
+    assert cached() == {"", ".json", ".sha256"}
 
 
 @pytest.mark.parametrize("change", ["another file", "ignores ranges", "no etag"])
@@ -244,8 +252,9 @@ def test_files_that_are_no_weights_are_refused(server, kind):
 
 
 def test_a_missing_file_is_named(server):
-    server.answers = [("status", 404)]
+    server.answers = [("status", 404), ("status", 416)]
     refused("answers 404 Not Found", PATH.rpartition("/")[2])
+    refused("answers 416", PATH.rpartition("/")[2])
     assert cached() == set()
 
 
@@ -337,7 +346,14 @@ def test_a_changed_file_is_refused(server):
     server.content, server.etag = npz(seed=1), '"second"'
     refused("not the file that was first used", "delete", "tiny.npz.sha256")
     pathlib.Path(f"{path}.sha256").unlink()
-    assert fetch().read_bytes() == server.content
+    described = []
+
+    def describe_again(file, path):
+        described.append(file)
+        describe(file, path)
+
+    assert pathlib.Path(cache.fetch(RECORD, describe_again)).read_bytes() == server.content
+    assert len(described) == 1
 
 
 @pytest.mark.parametrize("when", ["before", "while", "in small pieces", "quota"])
@@ -358,6 +374,15 @@ def test_a_full_disk_leaves_nothing(server, monkeypatch, when):
             monkeypatch.setattr(download, "_CHUNK", 100)
         part().symlink_to("/dev/full")  # Every write fails with ENOSPC.
         refused("No space left on device", "KERAS_HOME")
+    assert cached() == set()
+
+
+def test_a_disk_that_fills_up_after_the_download(server):
+    def full(file, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DownloadError, match="No space left on device. Set KERAS_HOME"):
+        cache.fetch(RECORD, full)
     assert cached() == set()
 
 

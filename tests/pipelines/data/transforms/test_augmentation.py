@@ -264,9 +264,10 @@ def test_jitter_goes_in_its_order(photograph):
         np.testing.assert_array_equal(_jitter(photograph, seed, 0.5, 0.5, 0.5, 0.5), expected)
 
 
-def _erased(seeds, shape=(60, 80), **options):
+def _erased(seeds, shape=(60, 80), pixels=None, **options):
     """The pixels that each seed erases in images of 2s, bool `[n, h, w]`, and the images."""
     image = tf.fill([*shape, 3], 2.0)
+    options["preprocessing"] = Preprocessing(image_size=shape, **(pixels or {}))
     dataset = tf.data.Dataset.from_tensor_slices(seeds).map(
         lambda seed: augmentation.erase(image, seed, **(ERASING | options))
     )
@@ -314,6 +315,12 @@ def test_erasing_options():
     height = masks.any(axis=2).sum(axis=1)
     assert set(height) == {round((0.25 * 4800) ** 0.5)}
     assert (images[masks] == 0).all()
+    # In the range of pixels that the model reads.
+    pixels = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 0.5)}
+    masks, images = _erased(_seeds(50), probability=1.0, fill="grey", pixels=pixels)
+    np.testing.assert_allclose(images[masks], [[0.5, 0.5, 1.0]] * masks.sum(), atol=1e-6)
+    masks, images = _erased(_seeds(50), probability=1.0, pixels=pixels)
+    assert images[masks].min() >= 0 and (abs(images[masks].max(axis=0) - [1, 1, 2]) < 1e-3).all()
     # Half the area at an aspect of 3 never fits into a square image; then nothing is erased.
     masks, _ = _erased(
         _seeds(5), shape=(20, 20), probability=1.0, area=(0.5, 0.6), aspect=(3.0, 3.0)
@@ -337,7 +344,8 @@ def test_all_changes_in_their_order(photograph):
         image = tf.cast(tf.floor(image + 0.5), tf.uint8)
         image = augmentation.jitter_colors(image, seed, options["color_jitter"])
         image = rand_augment(image, seed + tf.constant([0, 4], tf.int64), 2, 10.0)
-        image = augmentation.erase(to_model_range(image), seed, 0.8, **ERASING)
+        erasing = ERASING | {"preprocessing": options["preprocessing"]}
+        image = augmentation.erase(to_model_range(image), seed, 0.8, **erasing)
         np.testing.assert_array_equal(_augment(encoded, seed, **options), image)
 
 
