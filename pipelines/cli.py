@@ -148,10 +148,12 @@ def pretraining(values, grid=()):
     Raises:
         UserError: as `experiment`, and for photos at the image size of a recipe for built-in data.
     """
+    begin = start(values)
+    described = override(begin, values.set, print_note)
+    # Imported last: it loads TensorFlow, and wrong flags are answered before.
     from pipelines.training.fine_tuning import check_photo_size
 
-    described = experiment(values)
-    check_photo_size(start(values), described, [*values.set, *grid])
+    check_photo_size(begin, described, [*values.set, *grid])
     return described
 
 
@@ -160,17 +162,18 @@ def assigned(values):
     return [text.partition("=")[0] for text in values.set]
 
 
-def fine_tuning(values, workdir, replicas):
+def fine_tuning(values, begin, workdir, replicas):
     """The experiment of a run from existing weights: `--init_from`, `--weights` and `--set`.
 
     Args:
         values: parsed flags.
+        begin: the result of `start`.
         workdir: directory of the run.
         replicas: number of devices that share a batch.
 
     Returns:
-        The experiment, and where it starts from: as `origin`, or empty if its settings of training
-        were chosen for photos, which is printed.
+        The experiment, and where its settings come from, for the first line of the run: as
+        `origin`, or what was chosen for photos.
 
     Raises:
         UserError: as `fine_tuning.choose`.
@@ -183,10 +186,8 @@ def fine_tuning(values, workdir, replicas):
             assignments.append(f"{name}={value}")
     # A file holds every setting of a run, so nothing is left to choose.
     is_complete = values.config is not None
-    experiment, for_photos = choose(
-        start(values), assignments, workdir, print_note, is_complete, replicas
-    )
-    return experiment, "" if for_photos else origin(values)
+    experiment, chosen = choose(begin, assignments, workdir, print_note, is_complete, replicas)
+    return experiment, chosen or origin(values)
 
 
 def start(values, run=None):

@@ -28,12 +28,12 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    workdir = cli.workdir(values, "finetune")
+    begin, workdir = cli.start(values), cli.workdir(values, "finetune")
     strategy = cli.strategy(values)
     from pipelines.training.dry_run import dry_run
     from pipelines.training.loop import train
 
-    experiment, origin = cli.fine_tuning(values, workdir, strategy.num_replicas_in_sync)
+    experiment, origin = cli.fine_tuning(values, begin, workdir, strategy.num_replicas_in_sync)
     run = dry_run if values.dry_run else train
     assigned = cli.assigned(values)
     run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)

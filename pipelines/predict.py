@@ -19,8 +19,7 @@ SHARED_FLAGS = ("workdir",)
 
 
 def define(values):
-    kinds = "Workdir, .npz or .keras file, name of published weights, or exported SavedModel"
-    shared_flags.define_model(values, kinds)
+    shared_flags.define_model(values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel")
     flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
     shared_flags.define_json(values, "Print one JSON object per image.")
 

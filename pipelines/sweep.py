@@ -49,10 +49,11 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    workdir, strategy = cli.workdir(values, "sweep"), cli.strategy(values)
+    begin, workdir = cli.start(values), cli.workdir(values, "sweep")
+    strategy = cli.strategy(values)
+    replicas = strategy.num_replicas_in_sync
     if _names_weights(values):
-        replicas = strategy.num_replicas_in_sync
-        experiment, origin = cli.fine_tuning(values, workdir, replicas)
+        experiment, origin = cli.fine_tuning(values, begin, workdir, replicas)
     else:
         experiment, origin = cli.pretraining(values, values.grid), cli.origin(values)
     from pipelines.studies import sweep
@@ -60,8 +61,8 @@ def main(values, arguments):
 
     # With --json, stdout has only the result.
     with contextlib.redirect_stdout(sys.stderr) if values.json else contextlib.nullcontext():
-        print("\n".join(filter(None, [origin, *summary(experiment)])))
-        replicas, assigned = strategy.num_replicas_in_sync, cli.assigned(values)
+        print("\n".join([origin, *summary(experiment)]))
+        assigned = cli.assigned(values)
         plan = make_plan(experiment, values.grid, values.hold_out, values.seeds, replicas, assigned)
         if values.dry_run:
             sweep.describe(plan)

@@ -31,22 +31,22 @@ def check_warmup(train, schedule):
             )
 
 
-def one_unit(values, assigned):
+def one_unit(values, assigned, fixed):
     """Lets assigned steps replace the recipe's epochs, in `Experiment.to_dict` values.
 
     Args:
         values: the values, with the assignments applied; changed in place.
         assigned: the assigned paths.
+        fixed: these, and paths that were assigned before.
 
     Raises:
-        UserError: if steps and epochs of the same length are both assigned.
+        UserError: if steps and epochs of the same length are both in `fixed`.
     """
     for section, steps, epochs in _UNITS:
-        if f"{section}.{steps}" not in assigned:
-            continue
-        if f"{section}.{epochs}" not in assigned:
+        if f"{section}.{steps}" in assigned and f"{section}.{epochs}" not in fixed:
             values[section][epochs] = None
-        elif values[section][epochs] is not None:
+        both = {f"{section}.{steps}", f"{section}.{epochs}"} <= fixed
+        if both and values[section][epochs] is not None:
             raise UserError(
                 f"{section}.{steps} and {section}.{epochs} are two lengths for one thing. Leave "
                 "one out."

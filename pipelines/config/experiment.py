@@ -129,7 +129,8 @@ def override(
         assignments: `path=value` each.
         log: called with a sentence if the warm-up is scaled; None says nothing.
         flag: where the assignments come from, for messages.
-        fixed: paths that the user assigned before: a warm-up among them is not scaled.
+        fixed: paths that the user assigned before: a warm-up among them is not scaled, and a
+            length in steps among them is not replaced by epochs.
 
     Raises:
         UserError: for an unknown path (the message has similar names), an unreadable value, a value
@@ -156,8 +157,9 @@ def override(
         for key in sections:
             section = section.setdefault(key, {})
         section[field] = parse(path, text, known[path])
-    one_unit(values, assigned)
-    fit_warmup(values, {*assigned, *fixed}, experiment.train.steps, log)
+    fixed = {*assigned, *fixed}
+    one_unit(values, assigned, fixed)
+    fit_warmup(values, fixed, experiment.train.steps, log)
     changed = Experiment.from_dict(values)
     if changed.model != experiment.model and assigned.keys().isdisjoint(_GRID_PATHS):
         _refuse_one_patch(changed.model)

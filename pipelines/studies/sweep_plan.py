@@ -99,8 +99,8 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
             "data.eval_split is none, but the best trial is tested there. Set it to a split."
         )
     source = open_source(base.data.name, base.data.train_split, base.data.data_dir)
-    rest, held = held_out_splits(source, hold_out)
-    examples = open_source(base.data.name, rest, base.data.data_dir).num_examples
+    rest, held, examples = held_out_splits(source, hold_out)
+    checked = set()  # Initial weights and models that fit.
     say_once = functools.cache(say)  # Trials with the same steps have the same lines.
     dataclasses.replace(base, seed=base.seed + max(seeds - 1, 0))  # Checks the largest seed.
     trials = []
@@ -114,8 +114,10 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         config = whole.model.config(source.num_classes)
         check_input(whole.train, config, replicas)
         check_loss(source, whole.train.loss)
-        if whole.init_from:
+        start = (whole.init_from, whole.init_weights, whole.model)
+        if whole.init_from and start not in checked:
             check_initial(whole, assignments, "--grid")
+            checked.add(start)
         data = dataclasses.replace(whole.data, train_split=rest, eval_split=held)
         trials.append(
             Trial(
@@ -161,7 +163,7 @@ def _without_parentheses(text):
     return text[1:-1] if text.startswith("(") and text.endswith(")") else text
 
 
-def held_out_splits(source, fraction) -> tuple[str, str]:
+def held_out_splits(source, fraction) -> tuple[str, str, int]:
     """Divides the split of a source: the end of each of its stored ranges is held out.
 
     Args:
@@ -169,13 +171,13 @@ def held_out_splits(source, fraction) -> tuple[str, str]:
         fraction: the part of each range to hold out, rounded, at least one example.
 
     Returns:
-        `(the rest, the held-out part)`, in TFDS notation with positions: the same examples on every
-        host and in every run.
+        `(the rest, the held-out part, number of examples of the rest)`; the parts in TFDS notation
+        with positions: the same examples on every host and in every run.
 
     Raises:
         UserError: if a range has a single example, so that nothing would be left.
     """
-    rest, held = [], []
+    rest, held, examples = [], [], 0
     for part in source.manifest()["parts"]:
         split, start, stop = part["split"], part["start"], part["stop"]
         border = stop - max(round(fraction * (stop - start)), 1)
@@ -186,7 +188,8 @@ def held_out_splits(source, fraction) -> tuple[str, str]:
             )
         rest.append(f"{split}[{start}:{border}]")
         held.append(f"{split}[{border}:{stop}]")
-    return "+".join(rest), "+".join(held)
+        examples += border - start
+    return "+".join(rest), "+".join(held), examples
 
 
 def _value(experiment, path):

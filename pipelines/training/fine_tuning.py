@@ -68,7 +68,7 @@ class _Initial:
 
 def choose(
     start, assignments, workdir, log, is_complete=False, replicas=1
-) -> tuple[Experiment, bool]:
+) -> tuple[Experiment, str]:
     """Completes a recipe for fine-tuning.
 
     Args:
@@ -82,8 +82,8 @@ def choose(
         replicas: number of devices that share a batch.
 
     Returns:
-        The `Experiment` to run, whose lengths in epochs are not replaced yet, and whether the
-        settings of training were chosen for photos instead of taken from the recipe.
+        The `Experiment` to run, whose lengths in epochs are not replaced yet, and a line about the
+        settings of training that were chosen for photos; empty if they are the recipe's.
 
     Raises:
         UserError: if an assignment is wrong, the initial model cannot be read, or the assigned
@@ -103,15 +103,17 @@ def choose(
         base = dataclasses.replace(base, model=_model(initial, start, for_photos))
     if for_photos:
         examples = _count(asked.data)
-        base = _for_photos(base, examples or 0, assignments, initial.preprocessing, replicas)
+        batch = _given_batch(base, assignments, Workdir(workdir))
+        base = _for_photos(base, examples or 0, assignments, initial.preprocessing, replicas, batch)
     if initial is not None:
         _check_fit(base, initial, assignments)
     experiment = override(base, assignments, log)
     if chooses:
         log(f"from {initial.name}: {_as_settings('model', experiment.model.to_dict())}")
     if for_photos:
-        log(_describe(experiment, examples is not None))
-    return experiment, for_photos
+        return experiment, _describe(experiment, examples is not None)
+    check_photo_size(start, experiment, assignments)
+    return experiment, ""
 
 
 def _read(experiment):
@@ -164,17 +166,25 @@ def _model(initial, recipe, for_photos):
     return dataclasses.replace(section, fields=fields, image_size=(height, width))
 
 
-def _for_photos(base, examples, assignments, preprocessing, replicas):
+def _given_batch(base, assignments, run):
+    """The batch size that the user assigned, or with which the run has begun; None: no such one."""
+    if "train.batch_size" in _paths(assignments):
+        texts = [text for text in assignments if text.startswith("train.batch_size=")]
+        return override(base, texts).train.batch_size
+    if checkpoints.steps(run.checkpoints):
+        return run.read_experiment().train.batch_size
+    return None
+
+
+def _for_photos(base, examples, assignments, preprocessing, replicas, batch):
     """The recipe with the paper's settings for fine-tuning, for the number of examples.
 
     Pixels are filtered and scaled as for the initial model; the crop is that of the paper. A batch
-    is split so that it fits into the memory of `replicas` devices.
+    is split so that it fits into the memory of `replicas` devices; `batch` is its size, if known.
     """
     steps, warmup = hyper_rule_length(examples)
-    decisive = ("model.", "train.batch_size=")
-    wanted = override(base, [text for text in assignments if text.startswith(decisive)])
-    own = wanted.train.batch_size if "train.batch_size" in _paths(assignments) else None
-    batch, parts = _batch(examples, wanted.model, replicas, own)
+    wanted = override(base, [text for text in assignments if text.startswith("model.")]).model
+    batch, parts = _batch(examples, wanted, replicas, batch)
     return dataclasses.replace(
         base,
         data=Data(**{name: getattr(preprocessing, name) for name in _OF_PIXELS if preprocessing}),
@@ -205,7 +215,7 @@ def _open(data):
 
 
 def _batch(examples, model, replicas, batch=None):
-    """`(train.batch_size, train.accumulate_steps)`; `batch` is the user's size, None: choose one.
+    """`(train.batch_size, train.accumulate_steps)`; `batch` is a given size, None: choose one.
 
     The chosen size is a power of two, or the largest multiple of `replicas` below it. An epoch has
     at least 16 batches, if that does not make batches smaller than 16 images. The activations of a

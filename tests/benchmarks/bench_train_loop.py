@@ -88,7 +88,7 @@ def main(rounds=6, steps_per_round=12):
             end = start - start % steps_per_round + steps_per_round
             progress = Progress(run, step=start, total_steps=end, batch_size=BATCH)
             with progress, contextlib.redirect_stdout(io.StringIO()):
-                progress._compiled = True
+                progress._compiled.set()
                 TrainingLoop(
                     settings=dataclasses.replace(experiment.train, steps=end),
                     trainer=trainer,

@@ -8,6 +8,7 @@ import pytest
 from pipelines.config import Experiment, override
 from pipelines.config.recipes import GROUPS, RECIPES, ablations, bit, get_recipe, pretraining
 from pipelines.config.summary import summary
+from tests.checkout import ROOT
 from tests.conftest import GOLDEN
 
 PUBLISHED = json.loads((GOLDEN / "recipes.json").read_text())
@@ -337,3 +338,7 @@ def test_summary_has_the_main_numbers():
         "dropout 0, stochastic depth 0.2, RandAugment 2 x 10, CutMix 1, label smoothing 0.1, "
         "average of the weights with 0.9999",
     ]
+
+
+def test_the_readme_counts_the_recipes():
+    assert f"`--list` prints {len(RECIPES)} recipes" in (ROOT / "README.md").read_text()

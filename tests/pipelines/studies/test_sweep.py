@@ -323,7 +323,9 @@ def test_damaged_results_are_refused(tmp_path, train):
 def test_the_held_out_part(split):
     """Together, both parts are the split, in its order within each range."""
     source = open_source("digits", split)
-    rest, held = (open_source("digits", part) for part in held_out_splits(source, 0.2))
+    *parts, examples = held_out_splits(source, 0.2)
+    rest, held = (open_source("digits", part) for part in parts)
+    assert rest.num_examples == examples
     ids = [set(part.read([(0, part.num_examples)]).ids.tolist()) for part in (rest, held, source)]
     assert ids[0] | ids[1] == ids[2] and not ids[0] & ids[1]
     assert held.num_examples == pytest.approx(0.2 * source.num_examples, abs=1)
@@ -341,10 +343,10 @@ def test_the_held_out_part(split):
         ([f"--grid={RATE}=0.1,high"], [RATE, "'high'"]),
         ([f"--grid={RATE}=0.1,1e-1"], ["twice", f"{RATE}=0.1"]),
         ([f"--grid={RATE}=1", f"--grid={RATE}=2"], ["given twice"]),
+        (["--grid=train.epochs=1,2"], ["train.steps and train.epochs are two lengths"]),
         (["--grid=train.steps=2,20"], ["schedule.warmup_steps=3 must be below train.steps=2"]),
         (["--grid=train.steps=500,,2000"], ["--grid needs path=value", "500,,2000"]),
         (["--grid=train.eval_batches=1,0"], ["the same train.eval_batches"]),
-        (["--grid=train.epochs=1,0.01"], ["schedule.warmup_steps=3 must be below train.steps=1."]),
         (["--grid=train.accumulate_steps=1,3"], ["train.batch_size=16 is not a multiple of 3"]),
         (["--grid=seed=1,2"], ["the same seed", "--set"]),
         (["--grid=data.name=digits,digits/low"], ["the same data.name"]),

@@ -134,9 +134,9 @@ def choose(*assignments, start=None, workdir="no run", replicas=1):
     said = []
     start = start or recipes.get_recipe("digits")
     given = (start, list(assignments), workdir, said.append)
-    experiment, for_photos = fine_tuning.choose(*given, replicas=replicas)
-    assert for_photos == any("chosen for photos" in line for line in said)
-    return experiment, said
+    experiment, chosen = fine_tuning.choose(*given, replicas=replicas)
+    assert chosen == "" or chosen.startswith("chosen for photos")
+    return experiment, [*said, *([chosen] if chosen else [])]
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -167,7 +167,8 @@ def test_a_file_alone_is_fine_tuned(initial, photos, command, tmp_path, kind):
     flags = [f"--init_from={path}", f"--set=data.name=folder:{photos}"]
     result = command(*flags, "--set=train.steps=1")
     assert result.returncode == 0, result.stderr
-    assert "optimizer.name=sgd optimizer.learning_rate=0.01" in result.stderr
+    assert "optimizer.name=sgd optimizer.learning_rate=0.01" in result.stdout
+    assert "optimizer.name=sgd" in (tmp_path / "run" / "run.log").read_text()
     assert "evaluation at step 1" in result.stdout
     tuned = arrays(tmp_path / "run")
     initial_arrays = dict(published_arrays(source))
@@ -196,6 +197,11 @@ def test_a_run_goes_on_without_the_file_that_it_began_with(initial, photos, comm
     assert (experiment.train.steps, experiment.train.epochs) == (1, None)
     assert experiment.schedule.warmup_steps == 0
     assert (experiment.data.mean, experiment.data.interpolation) == (prepared.mean, "bicubic")
+    # The batch stays, although other devices would begin with another one.
+    again = [f"init_from={gone}", f"data.name=folder:{photos}"]
+    assert choose(*again, replicas=3)[0].train.batch_size == 15
+    resumed, _ = choose(*again, replicas=3, workdir=tmp_path / "run")
+    assert resumed.train.batch_size == experiment.train.batch_size == 16
     gone.unlink()
     (tmp_path / "gone.npz.json").unlink()
     result = command(*flags)
@@ -368,14 +374,20 @@ def test_a_recipe_with_weights_of_its_own_needs_nothing():
     assert (chosen, said) == (override(recipe, ["train.steps=5"]), [])
 
 
-def test_a_file_of_settings_is_complete(initial):
+def test_a_file_of_settings_is_complete(initial, photos):
     _, path = initial("AugReg")
     start, _ = choose(f"init_from={path}", "model.classifier=gap")
     kept = fine_tuning.choose(start, ["seed=4"], "no run", print, is_complete=True)
-    assert kept == (dataclasses.replace(start, seed=4), False)
+    assert kept == (dataclasses.replace(start, seed=4), "")
     other = override(start, ["model.layers=5"])
     with pytest.raises(UserError, match="The model ViT.* does not fit .*Use --set model.name="):
         fine_tuning.choose(other, [], "no run", print, is_complete=True)
+    digits, given = (
+        recipes.get_recipe("digits"),
+        ["init_from=shipped", f"data.name=folder:{photos}"],
+    )
+    with pytest.raises(UserError, match="would be trained at 16 x 16 pixels"):
+        fine_tuning.choose(digits, given, "no run", print, is_complete=True)
 
 
 TINY = "--set model.hidden_size=12 --set model.mlp_size=20 --set model.layers=2"
