@@ -43,6 +43,8 @@ _MAY_DIFFER = {"num_classes", "grid", "root_size"}
 _LEARNING_RATE = 0.01
 _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES_PER_EPOCH = 16, 512, 16
 _ANY_SIZE = 4096
+# Steps and warm-up steps below this number of images, where the rule for benchmarks is long.
+_FEW_PHOTOS, _FEW_STEPS = 1_000, (250, 50)
 # Fields of `Preprocessing` that are taken from the initial model.
 _OF_PIXELS = ("interpolation", "antialias", "mean", "std")
 # Memory for the activations of the images that are processed at a time.
@@ -182,7 +184,7 @@ def _for_photos(base, examples, assignments, preprocessing, replicas, batch):
     Pixels are filtered and scaled as for the initial model; the crop is that of the paper. A batch
     is split so that it fits into the memory of `replicas` devices; `batch` is its size, if known.
     """
-    steps, warmup = hyper_rule_length(examples)
+    steps, warmup = _FEW_STEPS if examples < _FEW_PHOTOS else hyper_rule_length(examples)
     wanted = override(base, [text for text in assignments if text.startswith("model.")]).model
     batch, parts = _batch(examples, wanted, replicas, batch)
     return dataclasses.replace(

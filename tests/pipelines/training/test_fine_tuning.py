@@ -236,7 +236,7 @@ def test_settings_for_photos_are_those_of_the_paper(initial, photos):
     optimizer, schedule = chosen.optimizer, chosen.schedule
     assert (optimizer.name, optimizer.momentum, optimizer.weight_decay) == ("sgd", 0.9, 0)
     assert (optimizer.learning_rate, optimizer.clip_norm) == (0.01, 1)
-    assert (schedule.decay, schedule.warmup_steps, chosen.train.steps) == ("cosine", 100, 500)
+    assert (schedule.decay, schedule.warmup_steps, chosen.train.steps) == ("cosine", 50, 250)
     assert (chosen.data.crop, chosen.data.crop_area, chosen.data.flip) == (
         "inception",
         (0.05, 1),
@@ -286,6 +286,13 @@ def test_batches_fit_the_data_and_the_memory(examples, name, replicas, own, expe
         assert fits(parts) and (parts > 1 or name == "ViT-Ti/16")
         each = batch // replicas
         assert not any(fits(fewer) for fewer in range(1, parts) if each % fewer == 0)
+
+
+@pytest.mark.parametrize(("images", "expected"), [(999, (250, 50)), (1000, (500, 100))])
+def test_few_photos_need_fewer_steps(initial, photos, monkeypatch, images, expected):
+    monkeypatch.setattr(fine_tuning, "_count", lambda data: images)
+    chosen, _ = choose(f"init_from={initial('AugReg')[1]}", f"data.name=folder:{photos}")
+    assert (chosen.train.steps, chosen.schedule.warmup_steps) == expected
 
 
 def test_memory_is_of_each_device_and_also_for_an_assigned_batch(photos):
@@ -439,7 +446,7 @@ def test_wrong_sources_are_one_sentence(initial, photos, command, tmp_path):
     assert result.returncode == 0, result.stderr
     printed, _ = json.JSONDecoder().raw_decode(result.stdout)
     assert (printed["train"]["steps"], printed["train"]["epochs"]) == (112, None)
-    assert printed["schedule"]["warmup_steps"] == 100
+    assert printed["schedule"]["warmup_steps"] == 50
     both = ["--set=train.epochs=3", "--set=train.steps=3"]
     assert_user_error(command(*flags, *both), "train.steps and train.epochs are two lengths")
     assert not (tmp_path / "run").exists()
