@@ -2,11 +2,12 @@
 
 from pipelines.config.experiment import Experiment, config_paths, override
 from pipelines.config.model import Model
-from pipelines.config.sections import Data, Optimizer, Schedule, Train
+from pipelines.config.sections import Data, Masking, Optimizer, Schedule, Train
 
 __all__ = [
     "Data",
     "Experiment",
+    "Masking",
     "Model",
     "Optimizer",
     "Schedule",

@@ -15,12 +15,14 @@ from pipelines.config.model import (
     unknown_field,
     without_null_fields,
 )
-from pipelines.config.names import AUTO_SPLIT, WEIGHTS
+from pipelines.config.masking import check_masking
+from pipelines.config.names import AUTO_SPLIT, TASKS, WEIGHTS
 from pipelines.config.near_paths import path_hint
 from pipelines.config.renamed import refuse_old_names
 from pipelines.config.sampling import Sampling
-from pipelines.config.sections import Data, Optimizer, Schedule, Train
+from pipelines.config.sections import Data, Masking, Optimizer, Schedule, Train
 from pipelines.errors import UserError
+from vit_tf.config import ModelConfig
 from vit_tf.config.size_notes import one_patch
 from vit_tf.preprocessing import Preprocessing
 
@@ -39,17 +41,21 @@ class Experiment:
             (the digits model of the package), or none for random weights. As for fine-tuning, the
             head is set to zeros and position embeddings are resized.
         init_weights: the weights to take if init_from is a workdir: "final", "ema" or "best".
-        model, data, optimizer, schedule, train: the sections.
+        task: what is learned: "classification", the labels of the images; "masked_patches", what
+            masked patches show, without labels: the paper's self-supervision (docs/paper.md G).
+        model, data, optimizer, schedule, train, masking: the sections.
     """
 
     seed: int = 0
     init_from: str | None = None
     init_weights: str = "final"
+    task: str = "classification"
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     train: Train = dataclasses.field(default_factory=Train)
+    masking: Masking = dataclasses.field(default_factory=Masking)
 
     def __post_init__(self):
         if not 0 <= self.seed < 2**31:
@@ -63,6 +69,17 @@ class Experiment:
         except ValueError as error:
             raise UserError(f"model.image_size, data: {error}") from None
         check_warmup(self.train, self.schedule)
+        check_choice("task", self.task, TASKS)
+        if self.task == "masked_patches":
+            check_masking(self.model.name, self.model_config(0), self.masking.fraction)
+
+    def model_config(self, num_classes) -> ModelConfig:
+        """Returns the configuration of the model that the task trains.
+
+        Args:
+            num_classes: number of classes of the data. Without labels the model has no head.
+        """
+        return self.model.config(num_classes if self.task == "classification" else 0)
 
     def preprocessing(self, labels) -> Preprocessing:
         """Returns how images are preprocessed for this run's model, except in training.
@@ -72,7 +89,7 @@ class Experiment:
         """
         return Preprocessing(
             image_size=self.model.image_size,
-            labels=tuple(labels),
+            labels=tuple(labels) if self.task == "classification" else (),
             probabilities=self.train.loss,
             **self.data.preprocessing_fields(),
         )

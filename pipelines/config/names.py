@@ -26,6 +26,10 @@ WEIGHT_DECAY_MASKS = ("kernels", "all")
 # Shape of the learning rate after the warm-up.
 DECAYS = ("linear", "cosine", "constant", "staircase")
 LOSSES = ("softmax", "sigmoid")
+# What is learned: the labels of images, or what masked patches show.
+TASKS = ("classification", "masked_patches")
+# What is predicted of a masked patch.
+MASKING_TARGETS = ("color", "downsample", "pixels")
 # Ops in a SavedModel: TensorFlow's own, or the compiled ops of this project.
 EXPORT_FORMS = ("portable", "fused")
 # Forms of folders with `model.safetensors`; vit_tf.families lists those of each family.

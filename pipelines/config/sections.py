@@ -11,6 +11,7 @@ from pipelines.config.names import (
     BAD_IMAGES,
     DECAYS,
     LOSSES,
+    MASKING_TARGETS,
     MOMENTUM_DTYPES,
     NON_FINITE_MODES,
     OPTIMIZERS,
@@ -318,3 +319,25 @@ class Train:
                 f"train.steps={self.steps}, such as 10:20. Received: {self.profile!r}."
             )
         return begin, end
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Masking:
+    """Masked patch prediction, for task=masked_patches (docs/paper.md G).
+
+    Attributes:
+        target: what is predicted of each corrupted patch. "color": its mean color, one of 512;
+            "downsample": the colors of 4 x 4 cells; "pixels": all pixels, with the squared error.
+        fraction: the part of the patches that is corrupted, above 0 to 1. Of these, 80 % become the
+            mask embedding, 10 % become another patch and 10 % stay as they are.
+    """
+
+    target: str = "color"
+    fraction: float = 0.5
+
+    def __post_init__(self):
+        check_choice("masking.target", self.target, MASKING_TARGETS)
+        if not 0 < self.fraction <= 1:
+            raise UserError(
+                f"masking.fraction must be above 0 and at most 1. Received: {self.fraction}."
+            )

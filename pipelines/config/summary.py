@@ -18,9 +18,15 @@ def summary(experiment, images: int | None = None) -> list[str]:
     weights = f", from {experiment.init_from}" if experiment.init_from else ""
     return [
         f"{model.name} at {height} x {width} on {experiment.data.name}: {length} "
-        f"{of} {train.batch_size:,} images{epochs}, {train.loss} loss{weights}",
+        f"{of} {train.batch_size:,} images{epochs}, {_task(experiment)}{weights}",
         ", ".join([*_optimizer(experiment), *_regularisation(experiment)]),
     ]
+
+
+def _task(experiment):
+    if experiment.task == "masked_patches":
+        return f"masked patch prediction of {experiment.masking.target}"
+    return f"{experiment.train.loss} loss"
 
 
 def _length(steps, epochs):

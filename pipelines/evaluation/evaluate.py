@@ -7,9 +7,10 @@ import time
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
-from pipelines.evaluation.label_map import NO_CLASS, read_label_map
+from pipelines.evaluation.label_map import read_label_map
 from pipelines.runs import model_source
 from pipelines.tasks import losses
+from pipelines.tasks.classification import NO_CLASS, Classification
 from vit_tf.pretrained.class_names import words_of
 
 
@@ -65,6 +66,11 @@ def evaluate(
         columns = read_label_map(label_map, names, model_names)
         absent = [name for name, x in zip(names, columns, strict=True) if x == NO_CLASS]
         if absent:
+            if examples.multi_label:
+                raise UserError(
+                    f"The label map leaves out a class of {examples}, whose images have several "
+                    "labels. Name a class of the model for each."
+                )
             log(f"{len(absent)} of {len(names)} classes are left out: {_first_labels(absent)}")
     else:
         _check_same_classes(source.name, model.config.num_classes, preprocessing.labels, examples)
@@ -76,10 +82,9 @@ def evaluate(
             batch_size=batch_size,
             bad_images=left_out,
             max_batches=max_batches,
-            columns=columns,
         )
-        loss = functools.partial(losses.cross_entropy, loss=preprocessing.probabilities)
-        evaluator = Evaluator(model, strategy, evaluation_data, loss, log)
+        task = Classification(loss=preprocessing.probabilities, columns=columns)
+        evaluator = Evaluator(model, strategy, evaluation_data, task, log)
         begin = time.perf_counter()
         means = evaluator.run()
     end = time.perf_counter()

@@ -1,6 +1,7 @@
 """The evaluation step, under every strategy, and its sums over a data set (Orbit's inner loop)."""
 
 import dataclasses
+import functools
 import math
 import threading
 import time
@@ -13,7 +14,6 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import DataError, UserError
-from pipelines.evaluation.label_map import NO_CLASS
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
 from pipelines.tasks.average_precision import AveragePrecision, score_bytes
@@ -21,8 +21,6 @@ from vit_tf import Preprocessing
 
 # Largest size of all scores of a multi-label data set, which an evaluation holds in memory.
 MAX_SCORE_BYTES = 8 * 2**30
-# Logit of a class that the model does not have.
-_NEVER = -1e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,13 +33,11 @@ class EvaluationData:
         batch_size: images per step over all replicas; rounded up to a multiple of their number.
         bad_images: leaves out images that cannot be read; None ends the evaluation at the first.
         max_batches: largest number of batches, spread evenly over the data; 0 takes all.
-        columns: for each class of the data, the index of its class in the model, or `NO_CLASS`;
-            None if they are the same. Only the logits of these classes are used, and images of a
-            class that the model does not have are left out.
+        reads_labels: whether the task reads labels; then the scores of all images of a multi-label
+            data set are collected.
 
     Raises:
-        DataError: if the scores of a multi-label data set do not fit into memory.
-        UserError: if the model lacks a class of a multi-label data set.
+        DataError: if these scores do not fit into memory.
     """
 
     source: DataSource
@@ -49,19 +45,19 @@ class EvaluationData:
     batch_size: int
     bad_images: BadImages | None = None
     max_batches: int = 0
-    columns: tuple[int, ...] | None = None
+    reads_labels: bool = True
+
+    @property
+    def collects_scores(self) -> bool:
+        """Whether the scores of all images are needed at the end."""
+        return self.reads_labels and self.source.multi_label
 
     def __post_init__(self):
         source = self.source
-        if source.multi_label and NO_CLASS in (self.columns or ()):
-            raise UserError(
-                f"The label map leaves out a class of {source}, whose images have several labels. "
-                "Name a class of the model for each."
-            )
         batches = pipeline.eval_steps(source, self.batch_size, self.max_batches)
         count = min(source.num_examples, batches * self.batch_size)
         size = score_bytes(count, source.num_classes)
-        if source.multi_label and size > MAX_SCORE_BYTES:
+        if self.collects_scores and size > MAX_SCORE_BYTES:
             raise DataError(
                 f"The scores of {source} need {size / 1e9:,.1f} GB: {count:,} images "
                 f"of {source.num_classes:,} classes. The average precision is computed for at most "
@@ -79,18 +75,17 @@ class Evaluator(orbit.StandardEvaluator):
         model: built in `strategy.scope()`.
         strategy: the `tf.distribute.Strategy` that runs it.
         data: `EvaluationData`.
-        loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
+        task: `Classification` or `MaskedPatches`; its `measure` computes the sums of a batch.
         log: called with a line every 10 s while the step compiles.
         signals: optional `Signals`, checked after every batch.
 
     Attributes:
         batch_size: images per step over all replicas.
-        batch_size: images per step over all replicas.
         steps: number of batches.
         first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
     """
 
-    def __init__(self, model, strategy, data, loss: Callable, log: Callable, signals=None):
+    def __init__(self, model, strategy, data, task, log: Callable, signals=None):
         replicas = strategy.num_replicas_in_sync
         batch_size = math.ceil(data.batch_size / replicas) * replicas
         dataset = strategy.distribute_datasets_from_function(
@@ -105,8 +100,7 @@ class Evaluator(orbit.StandardEvaluator):
         )
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
-        self.loss, self.log, self.signals = loss, log, signals
-        self.batch_size = batch_size
+        self.task, self.log, self.signals = task, log, signals
         self._compiled = threading.Event()
         self.batch_size = batch_size
         self.steps = pipeline.eval_steps(data.source, batch_size, data.max_batches)
@@ -115,30 +109,16 @@ class Evaluator(orbit.StandardEvaluator):
     def eval_begin(self):
         source = self.data.source
         scores = None
-        if source.multi_label:
+        if self.data.collects_scores:
             count = min(source.num_examples, self.steps * self.batch_size)
             scores = AveragePrecision(count, source.num_classes)
         return {}, scores
 
     def eval_step(self, iterator):
-        sums, scored = self.strategy.run(self._replica_step, args=(next(iterator),))
+        measure = functools.partial(self.task.measure, self.model)
+        sums, scored = self.strategy.run(measure, args=(next(iterator),))
         sums = {name: self.strategy.reduce("SUM", value, axis=None) for name, value in sums.items()}
         return sums, [self.strategy.gather(value, axis=0) for value in scored]
-
-    def _replica_step(self, batch):
-        """Sums for the metrics; and labels, logits and weights, if all of them are needed."""
-        labels, weights = batch["label"], batch["weight"]
-        logits = self.model(batch["image"], training=False)
-        if self.data.columns is not None:
-            columns = tf.constant(self.data.columns)
-            known = columns != NO_CLASS
-            logits = tf.gather(logits, tf.maximum(columns, 0), axis=-1)
-            # Finite, because the loss of an image that is left out is multiplied by 0.
-            logits = tf.where(known, logits, _NEVER)
-            if not self.data.source.multi_label:
-                weights *= tf.cast(tf.gather(known, labels), weights.dtype)
-        sums = metrics.metric_sums(labels, logits, weights, self.loss(labels, logits))
-        return sums, [labels, logits, weights] if self.data.source.multi_label else []
 
     def eval_reduce(self, state, step_outputs):
         if not self._compiled.is_set():
@@ -155,7 +135,7 @@ class Evaluator(orbit.StandardEvaluator):
     def eval_end(self, state):
         sums, scores = state
         readable = "can be read"
-        if NO_CLASS in (self.data.columns or ()):
+        if self.task.leaves_out:
             readable += " and is of a class for which the label map names one of the model"
         for count, problem in (("examples", readable), ("labelled", "has a label")):
             if not sums.get(count, 1.0):
@@ -166,9 +146,10 @@ class Evaluator(orbit.StandardEvaluator):
         return means if scores is None else means | {"mean_average_precision": scores.mean()}
 
     def run(self) -> dict:
-        """Evaluates the data set: examples, loss, accuracy, top_5_accuracy.
+        """Evaluates the data set: examples, loss, and the metrics of the task.
 
-        Multi-label: examples, loss, precision_at_1, mean_average_precision; see `tasks.metrics`.
+        Classification: accuracy, top_5_accuracy; multi-label: precision_at_1,
+        mean_average_precision; see `tasks.metrics`. Masked patches: see `MaskedPatches.measure`.
 
         Raises:
             UserError: if an image cannot be read and is not left out; the message names it.

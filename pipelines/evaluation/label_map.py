@@ -2,12 +2,11 @@
 
 from pipelines.data.class_file import read_class_file
 from pipelines.errors import UserError
+from pipelines.tasks.classification import NO_CLASS
 from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, class_names, synsets
 
 # In place of a file: the classes of ImageNet by their WordNet ids.
 WORDNET = "wordnet"
-# In place of an index: the model has no such class.
-NO_CLASS = -1
 _FORMS = (
     "Expected one class of the model per line, or JSON: a list of them, or an object from classes "
     "of the data to classes of the model; - or null where the model has none."

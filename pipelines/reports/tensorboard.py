@@ -31,6 +31,8 @@ _DESCRIPTIONS = {
     "top_5_accuracy": "Fraction of the images whose label is among the five highest scores.",
     "precision_at_1": "Fraction of the images whose highest score belongs to one of their labels.",
     "mean_average_precision": "Mean over the classes of the average precision.",
+    "patch_accuracy": "Fraction of the corrupted patches, or of their cells, whose color is found.",
+    "psnr": "Peak signal-to-noise ratio of the predicted pixels in dB, mean of the images.",
     "examples": "Images of the evaluation.",
 }
 
@@ -94,20 +96,19 @@ class TensorBoard:
                 self._write(folder, step, scalar_pb(tag, value, _DESCRIPTIONS.get(tag)))
         self._writers[folder].flush()
 
-    def images(self, tag, step, images):
+    def images(self, tag, step, images, description):
         """Writes at most 16 images.
 
         Args:
             tag: name in TensorBoard.
             step: finished steps.
             images: float `[n, h, w, 3]` in [-1, 1].
+            description: what they show.
         """
         pixels = tf.image.convert_image_dtype((images[:16] + 1) / 2, tf.uint8, saturate=True)
         height, width = pixels.shape[1:3]
         encoded = [tf.io.encode_png(image).numpy() for image in pixels]
-        metadata = create_summary_metadata(
-            display_name=None, description="As the model sees them, after augmentation."
-        )
+        metadata = create_summary_metadata(display_name=None, description=description)
         tensor = make_tensor_proto([str(width).encode(), str(height).encode(), *encoded])
         value = Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
         self._write(TRAIN, step, Summary(value=[value]))

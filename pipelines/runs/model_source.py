@@ -116,7 +116,7 @@ def read_config(
         if source.kind == "checkpoint":
             experiment = source.workdir.read_experiment()
             labels = manifest.read_labels(source.workdir.manifest)
-            config = experiment.model.config(len(labels))
+            config = experiment.model_config(len(labels))
             shapes = checkpoints.weight_shapes(source.path)
             size_checks.check_size(config, shapes, source.name)
             return config, experiment.model.dtype, experiment.preprocessing(labels)
@@ -351,7 +351,7 @@ def _open_keras(source, dtype, assumed):
 def _open_checkpoint(source, dtype):
     experiment = source.workdir.read_experiment()
     labels = manifest.read_labels(source.workdir.manifest)
-    config = experiment.model.config(len(labels))
+    config = experiment.model_config(len(labels))
     size_checks.check_size(config, checkpoints.weight_shapes(source.path), source.name)
     model = vit_tf.create_model(config, dtype=dtype or experiment.model.dtype)
     checkpoints.read_weights(source.path, model, source.ema)

@@ -258,7 +258,8 @@ class Progress:
         """
         values = {"step": step} | {f"eval_{name}": value for name, value in means.items()}
         self.last_evaluated = step
-        shown = f"{metric.replace('_', ' ')} {means[metric]:.2%}"
+        value = f"{means[metric]:.2f} dB" if metric == "psnr" else f"{means[metric]:.2%}"
+        shown = f"{metric.replace('_', ' ')} {value}"
         say(
             f"evaluation at step {step}: loss {means['loss']:.4f}  {shown}  "
             f"({means['examples']} images, {seconds:.1f} s)"

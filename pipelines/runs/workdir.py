@@ -67,6 +67,7 @@ class Workdir:
         self.tensorboard = os.path.join(self.path, "tensorboard")
         self.final = os.path.join(self.path, "final.npz")
         self.ema = os.path.join(self.path, "ema.npz")
+        self.reconstructions = os.path.join(self.path, "reconstructions.html")
 
     def with_own_warmup(self, experiment: Experiment, assigned, log) -> Experiment:
         """Keeps the warm-up of the run here, which may be scaled, while the run becomes longer.
@@ -168,10 +169,10 @@ class Workdir:
 
     def remove_results(self):
         """Deletes the results of an earlier, shorter run; its weights stay in a checkpoint."""
-        for path in (self.final, self.ema):
-            for name in (path, path + ".json"):
-                if os.path.exists(name):
-                    os.remove(name)
+        weights = [path + end for path in (self.final, self.ema) for end in ("", ".json")]
+        for path in (*weights, self.reconstructions):
+            if os.path.exists(path):
+                os.remove(path)
 
     def read_experiment(self) -> Experiment:
         """Returns the experiment in `config.json`.

@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
-# The metric that chooses the best checkpoint: of single-label and of multi-label data.
-_MAIN_METRICS = ("accuracy", "mean_average_precision")
+# The metric that chooses the best checkpoint: of single-label and of multi-label data, and of the
+# targets of masked patch prediction.
+_MAIN_METRICS = ("accuracy", "mean_average_precision", "patch_accuracy", "psnr")
 
 
 def metric_sums(labels, logits, weights, losses):
@@ -70,6 +71,6 @@ def main_metric(means):
     """The name of the metric by which evaluations are compared; higher is better.
 
     Args:
-        means: result of an evaluation: "accuracy", or in multi-label data "mean_average_precision".
+        means: result of an evaluation.
     """
     return next(name for name in _MAIN_METRICS if name in means)

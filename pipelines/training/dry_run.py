@@ -52,7 +52,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
     elif experiment.init_from:
         lines.append(f"starts from: {_initial_weights(experiment)}")
     classes = data.source.num_classes if data else None
-    config = experiment.model.config(classes or 0)
+    config = experiment.model_config(classes or 0)
     check_input(experiment.train, config, strategy.num_replicas_in_sync)
     description = [
         _readable(_resolved(experiment, config)),

@@ -5,7 +5,6 @@ The path of a setting is: flags -> `Experiment` -> `train`, which passes its fie
 
 import contextlib
 import dataclasses
-import functools
 
 import keras
 import tensorflow as tf
@@ -26,11 +25,13 @@ from pipelines.runs.progress import Progress, RunLog, say
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, num_hosts
 from pipelines.runs.workdir import Workdir
-from pipelines.tasks.losses import check_loss, cross_entropy
+from pipelines.tasks.losses import check_loss
+from pipelines.tasks.task import task_of
 from pipelines.training.ema import ExponentialMovingAverage
 from pipelines.training.loss_scale import LossScale
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimizers import optimizer_of
+from pipelines.training.reconstructions import Reconstructions
 from pipelines.training.schedules import LINEAR_END, make_schedule
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import StepSettings, Trainer
@@ -80,7 +81,8 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     if extend:
         experiment = run.with_own_warmup(experiment, assigned, say)
     settings = experiment.train
-    model_config = experiment.model.config(data.source.num_classes)
+    model_config = experiment.model_config(data.source.num_classes)
+    task = task_of(experiment, model_config)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
     steps_before = run.check(experiment, data.source.manifest(), extend)
     for line in summary(experiment, data.source.num_examples):
@@ -98,7 +100,8 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         keep_last=settings.keep_last,
         keep_every=settings.keep_every,
     )
-    step = _restore(trainer, store, run, initial, data.preprocessing)
+    encoder = task.encoder(trainer.model)
+    step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
     trainer.open_dataset(data.dataset)
     if steps_before not in (None, settings.steps):
         _report_rate(experiment, steps_before, step)
@@ -135,23 +138,31 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     ):
         progress.board.configuration(experiment.to_dict())
         if step == 0:
-            progress.board.images("training images", step, data.sample_images())
-        evaluator = None
+            seen = "As the model sees them, after augmentation."
+            progress.board.images("training images", step, data.sample_images(), seen)
+        evaluator = reconstructions = None
+        if not task.reads_labels:
+            shown = evaluation_data or data
+            reconstructions = Reconstructions(task, trainer.model, strategy, shown)
         if evaluation_data is not None:
-            loss = functools.partial(cross_entropy, loss=settings.loss)
-            evaluator = Evaluator(trainer.model, strategy, evaluation_data, loss, say, signals)
+            evaluator = Evaluator(trainer.model, strategy, evaluation_data, task, say, signals)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
             data=data,
             evaluator=evaluator,
+            reconstructions=reconstructions,
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
             profiler=profiler,
             signals=signals,
         ).run()
-        _write_results(trainer, run, data.preprocessing)
+        _write_results(trainer, encoder, run, data.preprocessing)
+        if reconstructions is not None:
+            title = f"{experiment.model.name} on {experiment.data.name}"
+            reconstructions.write_page(run.reconstructions, settings.steps, title)
+            say(f"wrote {run.reconstructions}")
     return run.read_metrics()[-1]
 
 
@@ -163,7 +174,9 @@ def open_data(experiment, run):
     """
     settings, train = experiment.data, experiment.train
     source = open_source(settings.name, settings.train_split, settings.data_dir)
-    check_loss(source, train.loss)
+    reads_labels = experiment.task == "classification"
+    if reads_labels:
+        check_loss(source, train.loss)
     bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
     shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
     data = TrainData(
@@ -177,7 +190,7 @@ def open_data(experiment, run):
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
     source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
     limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
-    return data, EvaluationData(source=source, **limits, **shared)
+    return data, EvaluationData(source=source, reads_labels=reads_labels, **limits, **shared)
 
 
 def check_input(settings, model_config, replicas):
@@ -210,6 +223,7 @@ def build_trainer(experiment, model_config, strategy):
         strategy: `tf.distribute.Strategy`.
     """
     settings, tuning = experiment.train, experiment.optimizer
+    task = task_of(experiment, model_config)
     # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)
     peak = tuning.learning_rate
@@ -220,9 +234,10 @@ def build_trainer(experiment, model_config, strategy):
         )
     schedule = make_schedule(experiment.schedule, peak, settings.steps)
     with strategy.scope():
-        model = vit_tf.create_model(model_config, dtype=experiment.model.dtype)
+        model = task.create_model(experiment.model.dtype)
         ema = loss_scale = None
-        optimizer, frozen = optimizer_of(model, tuning, schedule, bool(experiment.init_from))
+        resets_head = bool(experiment.init_from) and task.reads_labels
+        optimizer, frozen = optimizer_of(model, tuning, schedule, resets_head)
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
         if model.compute_dtype == "float16":
@@ -231,12 +246,10 @@ def build_trainer(experiment, model_config, strategy):
         f"{experiment.model.name} with {model_config.summary()}: "
         f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
     )
-    for note in [*frozen, *size_notes(model_config, "model.")]:
+    for note in [*task.notes(), *frozen, *size_notes(model_config, "model.")]:
         say(note)
     step_settings = StepSettings(
-        loss=functools.partial(
-            cross_entropy, loss=settings.loss, label_smoothing=settings.label_smoothing
-        ),
+        losses=task.losses,
         batch_size=settings.batch_size,
         accumulate_steps=settings.accumulate_steps,
         seed=experiment.seed,
@@ -245,7 +258,7 @@ def build_trainer(experiment, model_config, strategy):
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 
 
-def _restore(trainer, store, run, initial, preprocessing):
+def _restore(trainer, store, run, encoder, initial, preprocessing):
     """Restores the newest checkpoint, or else loads `initial`; returns the step to go on from."""
     step = store.restore_newest()
     if step is not None:
@@ -254,7 +267,7 @@ def _restore(trainer, store, run, initial, preprocessing):
         return step
     run.drop_metrics_after(0)
     if initial:
-        say(model_source.load(trainer.model, initial, "reset", preprocessing))
+        say(model_source.load(encoder, initial, "reset", preprocessing))
     if trainer.ema:
         trainer.ema.initialize()
     return 0
@@ -281,10 +294,10 @@ def _report_sharding(sharding, hosts, run):
         )
 
 
-def _write_results(trainer, run, preprocessing):
-    vit_tf.save_npz(trainer.model, run.final, preprocessing)
+def _write_results(trainer, encoder, run, preprocessing):
+    vit_tf.save_npz(encoder, run.final, preprocessing)
     say(f"wrote {run.final}")
     if trainer.ema:
         with trainer.ema.swapped_in():
-            vit_tf.save_npz(trainer.model, run.ema, preprocessing)
+            vit_tf.save_npz(encoder, run.ema, preprocessing)
         say(f"wrote {run.ema}, the Polyak average")

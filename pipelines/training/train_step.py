@@ -19,7 +19,8 @@ class StepSettings:
     """The settings of a training step, apart from model and optimizer.
 
     Attributes:
-        loss: function of labels and logits, returns the loss of each example, float32 `[b]`.
+        losses: function of the model and a batch, returns the loss of each example, float32 `[b]`;
+            it is called in a `RandomContext`.
         batch_size: images per step over all replicas and hosts.
         accumulate_steps: number of micro-batches of a replica, processed one after another.
         seed: of dropout and stochastic depth.
@@ -27,7 +28,7 @@ class StepSettings:
             dataset then continues with the batch after it.
     """
 
-    loss: Callable
+    losses: Callable
     batch_size: int
     accumulate_steps: int
     seed: int
@@ -236,8 +237,7 @@ class Trainer(orbit.StandardTrainer):
             # Frozen variables are not watched, so what only they need is not computed.
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(values)
-                logits = self.model(batch["image"], training=True)
-                losses = settings.loss(batch["label"], logits)
+                losses = settings.losses(self.model, batch)
                 # Divided by the size of the global batch, not of this micro-batch.
                 loss = tf.reduce_sum(losses * batch["weight"]) / settings.batch_size
         if self.loss_scale:

@@ -22,6 +22,7 @@ from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import num_hosts
 from pipelines.tasks.metrics import main_metric
 from pipelines.training.non_finite import NonFinitePolicy
+from pipelines.training.reconstructions import Reconstructions
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import Trainer
 
@@ -37,6 +38,7 @@ class TrainingLoop:
         trainer: the training step; its dataset is open.
         data: the training data.
         evaluator: evaluates the model; None for no evaluations.
+        reconstructions: draws them when an evaluation is due; None for a task without them.
         store: the checkpoints.
         non_finite: handles steps that are not finite.
         progress: log lines and metrics.
@@ -48,6 +50,7 @@ class TrainingLoop:
     trainer: Trainer
     data: TrainData
     evaluator: Evaluator | None
+    reconstructions: Reconstructions | None
     store: CheckpointStore
     non_finite: NonFinitePolicy
     progress: Progress
@@ -66,6 +69,8 @@ class TrainingLoop:
             while True:
                 if self._evaluation_is_due(step) and step > self.progress.last_evaluated:
                     self._evaluate(step)
+                if self.reconstructions is not None and self._is_due(step, settings.eval_every):
+                    self.reconstructions.show(self.progress.board, step)
                 if step >= settings.steps:
                     break
                 step = self._train(step)

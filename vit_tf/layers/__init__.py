@@ -17,6 +17,13 @@ from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
 from vit_tf.layers.encoder import EncoderBlock, MlpBlock
 from vit_tf.layers.group_norm import GroupNorm
 from vit_tf.layers.map_pooling import MapPooling
+from vit_tf.layers.masking import (
+    Corruption,
+    PatchMasking,
+    corrupted_counts,
+    draw_corruption,
+    draw_corruption_by_id,
+)
 from vit_tf.layers.positions import (
     FactorizedPositions,
     NoPositions,
@@ -36,6 +43,7 @@ __all__ = [
     "BatchStatistics",
     "BottleneckUnit",
     "ClassToken",
+    "Corruption",
     "Dropout",
     "EncoderBlock",
     "FactorizedPositions",
@@ -48,6 +56,7 @@ __all__ = [
     "MultiHeadAttention",
     "NoPositions",
     "PatchEmbedding",
+    "PatchMasking",
     "PositionEmbedding",
     "PositionSensitiveAttention",
     "PreActivationUnit",
@@ -62,5 +71,8 @@ __all__ = [
     "StandardizedConv",
     "StandardizedKernels",
     "StochasticDepth",
+    "corrupted_counts",
+    "draw_corruption",
+    "draw_corruption_by_id",
     "resize_position_table",
 ]

@@ -33,6 +33,11 @@ class RandomContext:
         self.positions = tf.cast(positions, tf.int64)
         self._tokens = []
 
+    @staticmethod
+    def current() -> "RandomContext | None":
+        """The context that was entered last, None outside of all."""
+        return _current.get()
+
     def __enter__(self):
         self._tokens.append(_current.set(self))
         return self

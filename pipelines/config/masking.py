@@ -1,0 +1,45 @@
+"""Which models can learn by masked patch prediction."""
+
+import math
+
+from pipelines.errors import UserError
+from vit_tf.config import ModelConfig
+
+
+def check_masking(name: str, config: ModelConfig, fraction: float):
+    """Raises `UserError` if a model cannot learn by masked patch prediction.
+
+    Args:
+        name: name of the model, for messages.
+        config: its configuration without a head.
+        fraction: corrupted part of the patches.
+    """
+    task = "task=masked_patches"
+    if config.grid is None or config.patch_pixels is None:
+        raise UserError(
+            f"{name} has no patches to mask. {task} needs a ViT, a hybrid or an Axial-ViT: set "
+            "model.name."
+        )
+    if not config.pooled:
+        raise UserError(
+            "model.classifier=unpooled has no result per image to fine-tune with. Set "
+            f"model.classifier=token or gap with {task}."
+        )
+    if size := getattr(config, "representation_size", None):
+        raise UserError(
+            f"{task} does not train the {size} pre-logits. Set model.representation_size=none."
+        )
+    side = config.patch_pixels
+    covered = [count * side for count in config.grid]
+    if any(part > whole for part, whole in zip(covered, config.image_size, strict=True)):
+        raise UserError(
+            f"The last patches of {side} x {side} pixels reach beyond the image of "
+            f"{config.image_size}, so {task} cannot predict them. Set model.image_size to a "
+            f"multiple of {side}."
+        )
+    patches = math.prod(config.grid)
+    if patches * fraction < 0.5:
+        raise UserError(
+            f"masking.fraction={fraction} corrupts none of the {patches} patches. Set at least "
+            f"{0.5 / patches:.3g}."
+        )

@@ -1,0 +1,79 @@
+"""Classification of whole images, with one label per image or several (docs/paper.md F.2)."""
+
+import dataclasses
+
+import tensorflow as tf
+
+import vit_tf
+from pipelines.tasks.losses import cross_entropy
+from pipelines.tasks.metrics import metric_sums
+from vit_tf.config import ModelConfig
+
+# In `Classification.columns`: the model has no such class.
+NO_CLASS = -1
+# Logit of such a class: finite, because the loss of an image that is left out is multiplied by 0.
+_NEVER = -1e9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification:
+    """Predicts the labels of images.
+
+    Attributes:
+        loss: "softmax" or "sigmoid", see `losses.cross_entropy`.
+        label_smoothing: of the training loss, not of evaluations.
+        columns: for each class of the data, the index of its class in the model, or `NO_CLASS`;
+            None if they are the same. Only the logits of these classes are used in evaluations, and
+            images of a class that the model does not have are left out.
+        config: configuration of the model; None if `create_model` is not called.
+    """
+
+    reads_labels = True
+
+    loss: str
+    label_smoothing: float = 0.0
+    columns: tuple[int, ...] | None = None
+    config: ModelConfig | None = None
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether images of some classes do not count."""
+        return NO_CLASS in (self.columns or ())
+
+    def notes(self) -> list[str]:
+        """Lines about the task for the start of a run."""
+        return []
+
+    def create_model(self, dtype):
+        """Builds the model."""
+        return vit_tf.create_model(self.config, dtype=dtype)
+
+    def encoder(self, model):
+        """The part of the model whose weights a run writes: all of it."""
+        return model
+
+    def losses(self, model, batch):
+        """The training loss of each image, float32 `[b]`."""
+        logits = model(batch["image"], training=True)
+        return cross_entropy(batch["label"], logits, self.loss, self.label_smoothing)
+
+    def measure(self, model, batch):
+        """Sums over a batch of an evaluation, for `metrics.metric_means`.
+
+        Returns:
+            The dict of `metrics.metric_sums`; and of multi-label data `[labels, logits, weights]`,
+            which the average precision needs of all images, else an empty list.
+        """
+        labels, weights = batch["label"], batch["weight"]
+        is_multi_label = not labels.dtype.is_integer
+        logits = model(batch["image"], training=False)
+        if self.columns is not None:
+            columns = tf.constant(self.columns)
+            known = columns != NO_CLASS
+            logits = tf.gather(logits, tf.maximum(columns, 0), axis=-1)
+            logits = tf.where(known, logits, _NEVER)
+            if not is_multi_label:
+                weights *= tf.cast(tf.gather(known, labels), weights.dtype)
+        losses = cross_entropy(labels, logits, self.loss)
+        sums = metric_sums(labels, logits, weights, losses)
+        return sums, [labels, logits, weights] if is_multi_label else []

@@ -1,0 +1,214 @@
+"""Masked patch prediction, the paper's self-supervision (appendix B.1.2; docs/paper.md G)."""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from pipelines.tasks.patch_targets import (
+    CELLS,
+    COLORS,
+    cell_means,
+    class_colors,
+    color_classes,
+    patches_of,
+)
+from vit_tf import Preprocessing
+from vit_tf.config import ModelConfig
+from vit_tf.layers import RandomContext, corrupted_counts, draw_corruption, draw_corruption_by_id
+from vit_tf.models import MaskedPatchModel
+
+# The range of a pixel's value in [-1, 1].
+_RANGE = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedPatches:
+    """Predicts what corrupted patches show; the labels of the images are not read.
+
+    Attributes:
+        target: "color": the mean color of a patch in 3 bits per channel, one of 512 classes;
+            "downsample": the same for each of 4 x 4 cells of a patch; "pixels": all pixels, in
+            [-1, 1].
+        fraction: corrupted part of the patches.
+        seed: of the corruption in evaluations; in training it is that of the `RandomContext`.
+        config: configuration of the encoder.
+        preprocessing: tells the mean and the standard deviation of the input.
+    """
+
+    reads_labels = leaves_out = False
+
+    target: str
+    fraction: float
+    seed: int
+    config: ModelConfig
+    preprocessing: Preprocessing
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that are predicted for each patch."""
+        if self.target == "pixels":
+            return 3 * self.config.patch_pixels**2
+        return COLORS * (CELLS**2 if self.target == "downsample" else 1)
+
+    def create_model(self, dtype):
+        """Builds the encoder with what this task adds."""
+        return MaskedPatchModel(self.config, self.outputs, dtype=dtype)
+
+    def encoder(self, model):
+        """The part of the model whose weights a run writes."""
+        return model.encoder
+
+    def notes(self) -> list[str]:
+        """Lines about the task for the start of a run."""
+        return [self.explanation()]
+
+    def explanation(self) -> str:
+        """What is corrupted and predicted of an image."""
+        count, replaced, unchanged = self._counts()
+        what = {
+            "color": "the mean color, one of 512",
+            "downsample": "the colors of 4 x 4 cells, each one of 512",
+            "pixels": "all pixels",
+        }[self.target]
+        return (
+            f"{count} of {self._patches_per_image()} patches are corrupted: "
+            f"{count - replaced - unchanged} masked, {replaced} replaced by another patch, "
+            f"{unchanged} left unchanged. Predicted of each: {what}."
+        )
+
+    def losses(self, model, batch):
+        """The training loss of each image, float32 `[b]`."""
+        corruption = self._corruption(RandomContext.current(), batch)
+        predictions = model(batch["image"], corruption.source, training=True)
+        return self.loss(predictions, batch["image"], corruption.corrupted)
+
+    def measure(self, model, batch):
+        """Sums over a batch of an evaluation, for `metrics.metric_means`.
+
+        Returns:
+            Dict of float32 scalars: "examples", "loss", and "patch_accuracy" (part of the corrupted
+            patches, or of their cells, whose color is predicted) or "psnr" (dB, mean of the
+            images); and an empty list.
+        """
+        images, weights = batch["image"], batch["weight"]
+        corruption = self._corruption(None, batch)
+        predictions = model(images, corruption.source, training=False)
+        losses = self.loss(predictions, images, corruption.corrupted)
+        if self.target == "pixels":
+            # The loss is the mean squared error, which rounding keeps from being exactly 0.
+            quality = -10 / tf.math.log(10.0) * tf.math.log(losses / _RANGE**2 + 1e-12)
+            values = {"psnr": quality}
+        else:
+            right = self._targets(images) == self._classes(predictions)
+            right = tf.reduce_mean(tf.cast(right, tf.float32), axis=-1)
+            values = {"patch_accuracy": _mean_of_corrupted(right, corruption.corrupted)}
+        values |= {"examples": tf.ones_like(weights), "loss": losses}
+        return {name: tf.reduce_sum(value * weights) for name, value in values.items()}, []
+
+    def loss(self, predictions, images, corrupted):
+        """Cross-entropy or mean squared error of each image over its corrupted patches.
+
+        Args:
+            predictions: float32 `[b, N, outputs]`.
+            images: float32 `[b, H, W, 3]`, inputs of the model.
+            corrupted: bool `[b, N]`.
+
+        Returns:
+            float32 `[b]`.
+        """
+        targets = self._targets(images)
+        if self.target == "pixels":
+            each = tf.math.squared_difference(predictions, targets)
+        else:
+            logits = tf.reshape(predictions, [*targets.shape, COLORS])
+            each = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        return _mean_of_corrupted(tf.reduce_mean(each, axis=-1), corrupted)
+
+    def pictures(self, model, batch):
+        """What the task does to some images, for reports.
+
+        Args:
+            model: from `create_model`.
+            batch: as in an evaluation.
+
+        Returns:
+            Dict of float32 `[b, H', W', 3]` in [0, 1], of whole patches: "image"; "corrupted", with
+            masked patches in grey and replaced patches as the patches that replace them; "target",
+            what is to be predicted of every patch; "prediction", for every patch.
+        """
+        images = batch["image"]
+        corruption = self._corruption(None, batch)
+        predictions = model(images, corruption.source, training=False)
+        patches = self._pixel_values(self._patches(images)) / 255
+        taken = tf.gather(patches, tf.maximum(corruption.source, 0), axis=1, batch_dims=1)
+        masked = (corruption.source < 0)[:, :, None, None, None]
+        shown = {
+            "image": patches,
+            "corrupted": tf.where(masked, 0.5, taken),
+            "target": self._drawn(self._targets(images)),
+            "prediction": self._drawn(
+                predictions if self.target == "pixels" else self._classes(predictions)
+            ),
+        }
+        return {name: self._joined(tf.clip_by_value(x, 0, 1)) for name, x in shown.items()}
+
+    def _patches_per_image(self):
+        return math.prod(self.config.grid)
+
+    def _counts(self):
+        return corrupted_counts(self._patches_per_image(), self.fraction)
+
+    def _corruption(self, context, batch):
+        patches = self._patches_per_image()
+        if context is None:
+            return draw_corruption_by_id(patches, self.fraction, self.seed, batch["id"])
+        return draw_corruption(
+            patches, self.fraction, context.seed, context.step, context.positions
+        )
+
+    def _patches(self, images):
+        return patches_of(tf.cast(images, tf.float32), self.config.grid, self.config.patch_pixels)
+
+    def _pixel_values(self, pixels):
+        """Inputs of the model as values from 0 to 255."""
+        return (pixels * self.preprocessing.std + self.preprocessing.mean) * 255
+
+    def _targets(self, images):
+        """int32 classes `[b, N, 1 or CELLS**2]`, or float32 pixels in [-1, 1] `[b, N, outputs]`."""
+        values = self._pixel_values(self._patches(images))
+        if self.target == "color":
+            return color_classes(tf.reduce_mean(values, axis=(2, 3)))[..., None]
+        if self.target == "downsample":
+            return color_classes(cell_means(values))
+        count, outputs = values.shape[1], self.outputs
+        return tf.reshape(values / 127.5 - 1, [-1, count, outputs])
+
+    def _classes(self, predictions):
+        """The predicted classes, int32 `[b, N, 1 or CELLS**2]`."""
+        logits = tf.reshape(predictions, [-1, predictions.shape[1], self.outputs // COLORS, COLORS])
+        return tf.argmax(logits, axis=-1, output_type=tf.int32)
+
+    def _drawn(self, values):
+        """Targets or predicted targets as patches, `[b, N, P, P, 3]` in [0, 1]."""
+        side, count = self.config.patch_pixels, values.shape[1]
+        if self.target == "pixels":
+            return (tf.reshape(values, [-1, count, side, side, 3]) + 1) / 2
+        colors = tf.gather(tf.constant(class_colors() / 255), values)
+        cells = CELLS if self.target == "downsample" else 1
+        place = tf.range(side) * cells // side
+        colors = tf.reshape(colors, [-1, count, cells, cells, 3])
+        return tf.gather(tf.gather(colors, place, axis=2), place, axis=3)
+
+    def _joined(self, patches):
+        """Patches `[b, N, P, P, 3]` as images."""
+        (rows, columns), side = self.config.grid, self.config.patch_pixels
+        placed = tf.reshape(patches, [-1, rows, columns, side, side, 3])
+        placed = tf.transpose(placed, [0, 1, 3, 2, 4, 5])
+        return tf.reshape(placed, [-1, rows * side, columns * side, 3])
+
+
+def _mean_of_corrupted(values, corrupted):
+    """The mean over the corrupted patches of each image: `[b, N]` to `[b]`."""
+    chosen = tf.cast(corrupted, values.dtype)
+    return tf.reduce_sum(values * chosen, axis=1) / tf.reduce_sum(chosen, axis=1)
