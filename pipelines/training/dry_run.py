@@ -13,6 +13,7 @@ from pipelines.errors import DataError, MissingDataError
 from pipelines.runs import checkpoints, model_source
 from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
+from pipelines.tasks.task import task_of
 from pipelines.training.loop import check_input, open_data
 from vit_tf import cost
 
@@ -53,6 +54,8 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
         lines.append(f"starts from: {_initial_weights(experiment)}")
     classes = data.source.num_classes if data else None
     config = experiment.model_config(classes or 0)
+    task = task_of(experiment, config)
+    unknown = task.reads_labels and not classes
     check_input(experiment.train, config, strategy.num_replicas_in_sync)
     description = [
         _readable(_resolved(experiment, config)),
@@ -60,7 +63,8 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
         *summary(experiment, data.source.num_examples if data else None),
         *lines,
         f"model: {experiment.model.name} with {config.summary()}"
-        + ("" if classes else ", without a head: the number of classes comes from the data"),
+        + (", without a head: the number of classes comes from the data" if unknown else ""),
+        *task.notes(),
         *_costs(experiment, config, strategy.num_replicas_in_sync),
         f"devices: {describe(strategy)}",
     ]

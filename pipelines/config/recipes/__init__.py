@@ -1,7 +1,15 @@
 """The recipes: name -> function that returns an `Experiment`."""
 
 from pipelines.config.experiment import Experiment
-from pipelines.config.recipes import ablations, augreg, bit, built_in, fine_tuning, pretraining
+from pipelines.config.recipes import (
+    ablations,
+    augreg,
+    bit,
+    built_in,
+    fine_tuning,
+    masked_patches,
+    pretraining,
+)
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
@@ -10,6 +18,7 @@ GROUPS = {
     "Data sets in the package, minutes on a CPU": built_in.RECIPES,
     "Pre-training, the paper's table 3": pretraining.RECIPES,
     "Comparisons in the paper": ablations.RECIPES,
+    "Self-supervision: masked patch prediction": masked_patches.RECIPES,
     "Fine-tuning, the paper's table 4": fine_tuning.RECIPES,
     "Fine-tuning of ResNets, BiT-HyperRule": bit.RECIPES,
     "Pre-training, later recipes of the authors": augreg.RECIPES,

@@ -1,0 +1,148 @@
+"""Training by masked patch prediction: strategies, restart, results, fine-tuning, wrong input."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import vit_tf
+from pipelines.config import Experiment, override, recipes
+from pipelines.errors import UserError
+from pipelines.runs import model_source
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
+from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.tiny import (
+    arrays,
+    assert_same_weights,
+    cut_short,
+    losses,
+    one_device,
+    tiny_experiment,
+    two_replicas,
+)
+
+MASKED = (
+    "task=masked_patches",
+    "train.steps=6",
+    "train.checkpoint_every=2",
+    "train.eval_every=4",
+    "train.eval_batches=2",
+    "train.keep_best=true",
+    "train.keep_last=100",
+    "train.ema_decay=0.9",
+    "data.flip=true",
+)
+
+
+def masked(*assignments):
+    return tiny_experiment(*MASKED, *assignments)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("masked") / "run"
+    loop.train(masked(), workdir, one_device())
+    return workdir
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return functools.partial(run_here, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+
+
+def test_two_replicas_and_micro_batches_train_the_same_model(run, tmp_path):
+    loop.train(masked("train.accumulate_steps=2"), tmp_path / "run", two_replicas())
+    assert len(losses(run)) == 6 and losses(run)[0] == pytest.approx(np.log(512), rel=1e-6)
+    np.testing.assert_allclose(losses(tmp_path / "run"), losses(run), rtol=1e-5)
+    received, expected = arrays(tmp_path / "run"), arrays(run)
+    assert received.keys() == expected.keys()
+    for key, value in expected.items():
+        if not key.endswith("key/bias"):  # Its exact gradient is 0; Adam scales up the rounding.
+            np.testing.assert_allclose(received[key], value, rtol=0, atol=2e-4, err_msg=key)
+
+
+def test_a_restart_changes_no_bit(run, tmp_path):
+    workdir = cut_short(run, tmp_path / "run", 2)
+    (workdir / "reconstructions.html").unlink()
+    loop.train(masked(), workdir, one_device())
+    assert_same_weights(workdir, run)
+    assert losses(workdir) == losses(run)
+    assert (workdir / "reconstructions.html").read_bytes() == (
+        run / "reconstructions.html"
+    ).read_bytes()
+
+
+def test_results_are_the_encoder_and_pictures(run):
+    metrics = [line for line in Workdir(run).read_metrics() if "eval_loss" in line]
+    assert [line["step"] for line in metrics] == [4, 6]
+    assert set(metrics[0]) == {"step", "eval_examples", "eval_loss", "eval_patch_accuracy"}
+    page = (run / "reconstructions.html").read_text()
+    assert page.count("<img") == 4 * 8
+    # 9 patches of 4 x 4: 5 are corrupted, 1 of them replaced and 1 unchanged.
+    assert "5 of 9 patches are corrupted: 3 masked" in page
+    keys = arrays(run)
+    assert not [key for key in keys if "head" in key or "prediction" in key or "mask" in key]
+    for weights in ("final", "ema", "best"):
+        model, preprocessing = model_source.open_model(model_source.find(run, weights))
+        assert model.config.num_classes == 0 and preprocessing.labels == ()
+    final, _ = model_source.open_model(model_source.find(run))
+    kernel = final.patch_embedding.kernel.numpy().reshape(-1)
+    np.testing.assert_array_equal(keys["embedding/kernel"].reshape(-1), kernel)
+    assert vit_tf.cost.parameters(final.config) == final.count_params()
+
+
+def test_fine_tuning_starts_from_the_encoder(run, command, tmp_path):
+    workdir = tmp_path / "tuned"
+    result = command(
+        "finetune",
+        f"--init_from={run}",
+        "--weights=best",
+        f"--workdir={workdir}",
+        "--set=train.steps=1",
+        "--set=data.eval_split=none",
+        "--set=train.batch_size=8",
+    )
+    assert result.returncode == 0, result.stderr
+    assert Workdir(workdir).read_experiment().task == "classification"
+    assert arrays(workdir)["head/kernel"].shape == (16, 10)
+
+
+def test_the_digits_recipe_and_a_dry_run(command, tmp_path):
+    result = command("pretrain", "--experiment=mpp_digits", "--dry_run", f"--workdir={tmp_path}/x")
+    assert result.returncode == 0, result.stderr
+    assert "masked patch prediction of color" in result.stdout
+    assert "8 of 16 patches are corrupted: 6 masked, 1 replaced" in result.stdout
+    assert "the number of classes comes from the data" not in result.stdout
+    recipe = recipes.get_recipe("mpp_digits")
+    assert Experiment.from_dict(recipe.to_dict()) == recipe
+
+
+def test_other_commands_say_what_is_missing(run, command):
+    result = command("evaluate", f"--model={run}")
+    assert_user_error(result, "has no head")
+    result = command("pretrain", "--set=task=masked_patches", "--set=model.name=BiT-R50x1")
+    assert_user_error(result, "BiT-R50x1 has no patches to mask.")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["model.name=AxialResNet-26S", "model.image_size=32"], "AxialResNet-26S has no patches to mask"),
+        (["model.classifier=unpooled"], "Set model.classifier=token or gap"),
+        (["model.representation_size=8"], "does not train the 8 pre-logits"),
+        (["masking.fraction=0.01"], "corrupts none of the 9 patches. Set at least 0.0556"),
+        (["masking.fraction=0"], "masking.fraction must be above 0 and at most 1. Received: 0"),
+        (["masking.fraction=1.5"], "Received: 1.5"),
+        (["masking.target=colour"], "masking.target"),
+        (["task=masked"], "task"),
+        (
+            ["model.stem.stage_depths=1", "model.stem.width=0.5", "model.patch_size=1"]
+            + ["model.image_size=18"],
+            "Set model.image_size to a multiple of 4",
+        ),
+    ],
+)
+def test_wrong_input(assignments, message):
+    with pytest.raises(UserError, match=message):
+        override(masked(), assignments)
