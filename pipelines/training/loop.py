@@ -16,6 +16,7 @@ from pipelines.config.summary import summary
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.subset import open_train_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.reports.profiler import Profiler
@@ -162,7 +163,7 @@ def open_data(experiment, run):
         DataError: if the data are missing, cannot be used, or do not fit `train.loss`.
     """
     settings, train = experiment.data, experiment.train
-    source = open_source(settings.name, settings.train_split, settings.data_dir)
+    source = open_train_source(settings, say)
     check_loss(source, train.loss)
     bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
     shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
