@@ -91,10 +91,9 @@ class TfdsSource(DataSource):
 
     def _read_files(self, ranges):
         """Like `read`, without the cache."""
-        instructions = [
-            tfds.core.ReadInstruction(split, start, stop, unit="abs")
-            for split, start, stop, _ in self._locate(ranges)
-        ]
+        instructions = []
+        for split, start, stop, _ in self._locate(ranges):
+            instructions.append(tfds.core.ReadInstruction(split, start, stop, unit="abs"))
         instruction, ids = functools.reduce(operator.add, instructions), self.ids(ranges)
 
         images, labels = _fetch(self._builder, instruction, str(self))
