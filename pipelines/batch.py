@@ -40,8 +40,8 @@ def define(values):
 def main(values, arguments):
     del arguments
     from pipelines.data import batch_listing
-    from pipelines.data.sources.open import open_source
     from pipelines.data.sources.splits import choose_splits
+    from pipelines.data.sources.subset import open_train_source
     from pipelines.errors import UserError
     from pipelines.runs import manifest
     from pipelines.runs.workdir import Workdir
@@ -56,7 +56,7 @@ def main(values, arguments):
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
     data = choose_splits(experiment.data, cli.print_note)
-    source = open_source(data.name, data.train_split, data.data_dir)
+    source = open_train_source(data, cli.print_note)
     batch = batch_listing.list_batch(source, experiment.sampling(), values.step, hosts or 1)
     print(json.dumps(batch) if values.json else batch_listing.format_batch(batch))
 

@@ -38,6 +38,11 @@ class Data(Augmentation):
             the first 90 % of the only split. The config.json of a run holds the chosen split.
         eval_split: split for evaluation during and after training; none turns evaluation off.
             "auto": test, else a validation split, or the rest of the only split.
+        fraction: part of the training split to train on, above 0 to 1; none takes all of it. A
+            smaller fraction is contained in a larger one.
+        per_class: number of training examples of each class, instead of `fraction`; none takes
+            all. Fewer examples are contained in more.
+        subset_seed: seed of the choice of these examples. It depends on nothing else but their ids.
         shuffle_window: examples that are shuffled together; memory holds about this many encoded
             images.
         sharding: "global": batches are the same on any number of hosts; "files": each host reads
@@ -63,6 +68,9 @@ class Data(Augmentation):
     data_dir: str | None = None
     train_split: str = AUTO_SPLIT
     eval_split: str | None = AUTO_SPLIT
+    fraction: float | None = None
+    per_class: int | None = None
+    subset_seed: int = 0
     shuffle_window: int = 8192
     sharding: str = "global"
     bad_images: str = "stop"
@@ -86,6 +94,7 @@ class Data(Augmentation):
         check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
         check_at_least("data.shuffle_window", self.shuffle_window, 1)
         check_choice("data.interpolation", self.interpolation, INTERPOLATIONS)
+        self._check_subset()
         sides = [x for x in (self.resize_to, self.crop_fraction) if x is not None]
         if len(sides) != (self.resize != "direct"):
             raise UserError(
@@ -93,6 +102,20 @@ class Data(Augmentation):
                 f"data.crop_fraction, one of them. Received: resize={self.resize}, "
                 f"resize_to={self.resize_to}, crop_fraction={self.crop_fraction}."
             )
+
+    def _check_subset(self):
+        if self.fraction is not None and self.per_class is not None:
+            raise UserError(
+                "data.fraction and data.per_class both choose a part of the training data. Set one "
+                "of them."
+            )
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise UserError(
+                f"data.fraction must be above 0 and at most 1, or none. Received: {self.fraction}."
+            )
+        if self.per_class is not None:
+            check_at_least("data.per_class", self.per_class, 1)
+        check_at_least("data.subset_seed", self.subset_seed, 0)
 
     def augmentation(self) -> Augmentation:
         """Returns the settings of augmentation."""

@@ -19,10 +19,8 @@ import tensorflow as tf
 
 from pipelines.data.order import TrainOrder
 from pipelines.data.prefetch import Window
+from pipelines.data.sources.source import ranges_around
 from pipelines.errors import DataError
-
-# Rows at most this far apart are read in one range: a range costs as much as several rows.
-_ROWS_READ_ALONG = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,7 @@ class BatchSampler:
             steps, places = np.divmod(own, self.length)
             indices = self.order.indices(epoch, number)[own - start]
             yield Window(
-                self.order.ranges(epoch, number) if stop is None else _ranges_around(indices),
+                self.order.ranges(epoch, number) if stop is None else ranges_around(indices),
                 indices,
                 steps * self.batch_size + self.begin + places,
             )
@@ -68,13 +66,6 @@ class BatchSampler:
     def epoch(self, step):
         """Returns the epoch of the sampler's first example in the batch of a step."""
         return self.order.locate(step * self.length).epoch
-
-
-def _ranges_around(indices):
-    """Returns stored ranges `[(start, stop), ...]` that contain `indices` and few other rows."""
-    stored = np.unique(indices)
-    runs = np.split(stored, np.flatnonzero(np.diff(stored) > _ROWS_READ_ALONG) + 1)
-    return [(int(run[0]), int(run[-1]) + 1) for run in runs]
 
 
 def batch_samplers(source, sampling, hosts=1):

@@ -8,7 +8,10 @@ an upgrade of NumPy therefore continues with the same data.
 import numpy as np
 
 # One domain per kind of draw, so that no two kinds use the same stream. Never reuse a number.
-BLOCK_ORDER, WINDOW_ORDER, EXAMPLE, SPLIT, MIXING, SHAPES = range(1, 7)
+BLOCK_ORDER, WINDOW_ORDER, EXAMPLE, SPLIT, MIXING, SHAPES, SUBSET = range(1, 8)
+
+# `words_at` draws at most this many words at a time: 32 MiB.
+_WORDS_AT_ONCE = 2**22
 
 
 def random_words(seed, domain, counter, count):
@@ -28,6 +31,26 @@ def random_words(seed, domain, counter, count):
     return np.random.Philox(key=np.array([seed, domain], np.uint64), counter=counter).random_raw(
         count
     )
+
+
+def words_at(seed, domain, places):
+    """Returns single words of the stream of (seed, domain), uint64 `[n]`.
+
+    Word i of the stream depends only on (seed, domain, i).
+
+    Args:
+        seed, domain: as for `random_words`.
+        places: non-negative integers `[n]` in any order: the index of each word. Places that are
+            close to each other are fast.
+    """
+    words, order = np.empty(len(places), np.uint64), np.argsort(places, kind="stable")
+    cuts = np.flatnonzero(np.diff(places[order] // _WORDS_AT_ONCE)) + 1
+    for rows in np.split(order, cuts):
+        if rows.size:
+            block = int(places[rows[0]]) // 4  # The first integer of a counter counts four words.
+            offsets = places[rows] - 4 * block
+            words[rows] = random_words(seed, domain, (block,), int(offsets[-1]) + 1)[offsets]
+    return words
 
 
 def permutation(length, seed, domain, *counter):

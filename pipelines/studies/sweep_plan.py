@@ -11,6 +11,7 @@ from pipelines.config import Experiment, override
 from pipelines.config.epochs import with_steps
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.subset import subset_size
 from pipelines.errors import UserError
 from pipelines.runs.progress import say
 from pipelines.studies.sweep_table import value_text
@@ -108,9 +109,11 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         assignments = [f"{path}={text}" for path, text in zip(fields, texts, strict=True)]
         trial = override(base, assignments, say_once, "--grid", assigned)
         values = {path: _value(trial, path) for path in fields}
-        whole = with_steps(trial, source.num_examples, say_once, {*fields, *assigned})
+        images = subset_size(trial.data, source)
+        whole = with_steps(trial, images, say_once, {*fields, *assigned})
         # Without the held-out part, an epoch has fewer steps.
-        tuning = with_steps(trial, examples, say_once, {*fields, *assigned})
+        images = subset_size(trial.data, source, examples)
+        tuning = with_steps(trial, images, say_once, {*fields, *assigned})
         config = whole.model.config(source.num_classes)
         check_input(whole.train, config, replicas)
         check_loss(source, whole.train.loss)

@@ -17,6 +17,7 @@ from pipelines.config.names import DTYPES
 from pipelines.config.recipes.rows import hyper_rule_length
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.subset import subset_size
 from pipelines.data.sources.tfds_catalog import BUILTIN
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs import checkpoints, model_source
@@ -206,7 +207,7 @@ def _for_photos(base, examples, assignments, preprocessing, replicas, batch):
 def _count(data):
     """Number of training examples; None if the data cannot be opened, which is reported later."""
     try:
-        return _open(data).num_examples
+        return subset_size(data, _open(data))
     except DataError:
         return None
 

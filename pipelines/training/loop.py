@@ -15,6 +15,7 @@ from pipelines.config.summary import summary
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.subset import open_train_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.reports.profiler import Profiler
@@ -173,7 +174,7 @@ def open_data(experiment, run):
         DataError: if the data are missing, cannot be used, or do not fit `train.loss`.
     """
     settings, train = experiment.data, experiment.train
-    source = open_source(settings.name, settings.train_split, settings.data_dir)
+    source = open_train_source(settings, say)
     reads_labels = experiment.task == "classification"
     if reads_labels:
         check_loss(source, train.loss)

@@ -27,6 +27,7 @@ class ArraySource(DataSource):
     """
 
     id_rule = "index in the array"
+    read_along = 1  # Each image is encoded on its own.
 
     def __init__(self, images, labels, class_names=None, *, name="arrays"):
         images = np.asarray(images)
@@ -59,10 +60,18 @@ class ArraySource(DataSource):
 
     def read(self, ranges):
         """See `DataSource.read`."""
-        ids = np.concatenate([self._order[start:stop] for start, stop in ranges])
+        ids = self.ids(ranges)
         images = np.empty(len(ids), object)
         images[:] = [tf.io.encode_png(self._images[index]).numpy() for index in ids]
         return Examples(images, self._labels[ids], ids)
+
+    def ids(self, ranges):
+        """See `DataSource.ids`."""
+        return np.concatenate([self._order[start:stop] for start, stop in ranges])
+
+    def read_labels(self, ranges):
+        """See `DataSource.read_labels`; encodes no images."""
+        return self._labels[self.ids(ranges)]
 
     def describe(self, example_id):
         """See `DataSource.describe`."""

@@ -79,6 +79,7 @@ class FileSource(DataSource):
     """
 
     id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
+    read_along = 1  # Each file is read on its own.
 
     def __init__(self, name, root, splits, split, labels, multi_label=False):
         infos = LazyMapping(splits, lambda key: split_info(key, [len(splits[key].paths)]))
@@ -100,16 +101,29 @@ class FileSource(DataSource):
 
     def read(self, ranges):
         """See `DataSource.read`."""
-        paths, labels, ids = [], [no_labels(0, self.multi_label)], [np.zeros(0, np.int64)]
-        for split, start, stop, first_id in self._locate(ranges):
+        paths = []
+        for split, start, stop, _ in self._locate(ranges):
             files = self._files[split]
-            places = files.order[start:stop]
-            paths += [files.paths[place] for place in places]
-            labels.append(files.labels[places])
-            ids.append(places + first_id)
+            paths += [files.paths[place] for place in files.order[start:stop]]
         images = np.empty(len(paths), object)
         images[:] = self._read_files(paths)
-        return Examples(images, np.concatenate(labels), np.concatenate(ids))
+        return Examples(images, self.read_labels(ranges), self.ids(ranges))
+
+    def ids(self, ranges):
+        """See `DataSource.ids`."""
+        parts = [
+            self._files[split].order[start:stop] + first_id
+            for split, start, stop, first_id in self._locate(ranges)
+        ]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def read_labels(self, ranges):
+        """See `DataSource.read_labels`; reads no files."""
+        parts = [no_labels(0, self.multi_label)]
+        for split, start, stop, _ in self._locate(ranges):
+            files = self._files[split]
+            parts.append(files.labels[files.order[start:stop]])
+        return np.concatenate(parts)
 
     def describe(self, example_id):
         """See `DataSource.describe`; the name contains the path of the file."""

@@ -109,11 +109,9 @@ class RecordSource(DataSource):
 
     def read(self, ranges):
         """See `DataSource.read`; also raises `DataError` for wrong labels of a record."""
-        ids, file_ranges = [np.zeros(0, np.int64)], []
-        for split, start, stop, first_id in self._locate(ranges):
-            ids.append(np.arange(start, stop) + first_id)
+        ids, file_ranges = self.ids(ranges), []
+        for split, start, stop, _ in self._locate(ranges):
             file_ranges += self._find_in_files(split, start, stop)
-        ids = np.concatenate(ids)
 
         images, labels = self._parse(file_ranges)
         if len(labels) != len(ids):

@@ -46,9 +46,12 @@ class DataSource:
         shard_lengths: number of examples of each shard, a contiguous stored range.
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
+        read_along: rows at most this far apart are best read in one range, with those between.
     """
 
     failure = None
+    # A range costs as much as several rows.
+    read_along = 16
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
@@ -80,6 +83,22 @@ class DataSource:
             DataError: if the files are damaged or incomplete.
         """
         raise TypeError(f"{type(self).__name__} must implement `read`.")
+
+    def ids(self, ranges):
+        """Returns the ids at some positions, int64 `[n]`, without reading images.
+
+        Args:
+            ranges: as for `read`.
+        """
+        parts = [np.arange(x.start, x.stop) + x.first_id for x in self._locate(ranges)]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def read_labels(self, ranges):
+        """Returns the labels at some positions, as in `Examples`.
+
+        Args and errors are as for `read`. Sources that hold the labels in memory read no images.
+        """
+        return self.read(ranges).labels
 
     def describe(self, example_id):
         """Returns a readable name for an id, such as "train example 17 of cifar10:3.0.2"."""
@@ -114,6 +133,18 @@ class DataSource:
                 if first < last:
                     found.append(own._replace(start=int(first), stop=int(last)))
         return found
+
+
+def ranges_around(positions, read_along=DataSource.read_along):
+    """Returns ranges `[(start, stop), ...]`, sorted, with some positions and few others.
+
+    Args:
+        positions: integers `[n]`, at least one, in any order.
+        read_along: positions at most this far apart are in one range.
+    """
+    stored = np.unique(positions)
+    runs = np.split(stored, np.flatnonzero(np.diff(stored) > read_along) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs]
 
 
 def resolve_split(splits, split, name):

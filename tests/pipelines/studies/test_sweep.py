@@ -262,6 +262,21 @@ def test_trials_may_be_added(tmp_path, train):
     assert [row["result"]["accuracy"] for row in record["trials"]] == [0.9, 0.5, 0.75, 0.625]
 
 
+def test_trials_train_on_a_part_of_what_is_left():
+    """The held-out examples stay all; epochs are those of the part."""
+    settings = ("schedule.warmup_steps=0",)
+    plan = plan_of("data.fraction=0.1,0.2", "train.epochs=4", settings=settings)
+    for trial, tuning, whole in zip(plan.trials, (117, 233), (130, 259), strict=True):
+        assert trial.tuning.data.eval_split == "train[1167:1297]"
+        assert trial.tuning.data.fraction == trial.whole.data.fraction
+        assert trial.tuning.train.steps == 4 * tuning // 16
+        assert trial.whole.train.steps == 4 * whole // 16
+    (trial,) = plan_of("data.per_class=8", "train.epochs=4", settings=settings).trials
+    assert trial.tuning.train.steps == trial.whole.train.steps == 20
+    with pytest.raises(UserError, match="data.fraction=0.0001 of the 1,297 examples of digits"):
+        plan_of("data.fraction=0.0001,1")
+
+
 @pytest.mark.parametrize(
     ("grid", "changed", "text"),
     [

@@ -14,6 +14,7 @@ from pipelines.data.sources import record_writer
 from pipelines.data.sources.arrays import ArraySource
 from pipelines.data.sources.open import open_source, split_names
 from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.subset import choose_subset
 from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from tests.pipelines.encoded import encode, pixels
 from vit_tf.images.decoding import decode_image
@@ -205,6 +206,33 @@ def test_evaluation_counts_every_example_once(source):
     weights = np.concatenate([batch["weight"] for batch in batches])
     np.testing.assert_array_equal(np.sort(ids[weights == 1]), np.arange(COUNT))
     assert (ids[weights == 0] == -1).all()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "tfds"])
+def test_a_part_has_the_same_ids_and_examples(kind, sources, originals):
+    """The ids of a folder are in the order of its classes; elsewhere an id is one image."""
+    tfds_source = open_source("digits", f"train[:{COUNT}]")
+    source = tfds_source if kind == "tfds" else sources[kind]
+    whole = source.read([(0, COUNT)])
+    np.testing.assert_array_equal(source.ids([(0, COUNT)]), whole.ids)
+    np.testing.assert_array_equal(
+        source.read_labels([(9, 20), (3, 4)]), whole.labels[[*range(9, 20), 3]]
+    )
+    for rule in ({"fraction": 0.2}, {"per_class": 3, "subset_seed": 4}):
+        data = Data(name=source.name, **rule)
+        part = choose_subset(data, source, str)
+        assert part.num_examples == 30 == sum(part.shard_lengths)
+        images, labels, ids = part.read([(0, 30)])
+        rows = np.isin(whole.ids, ids)
+        for column, expected in zip((images, labels, ids), whole, strict=True):
+            np.testing.assert_array_equal(column, expected[rows])
+        if "per_class" in rule:
+            assert np.bincount(labels).tolist() == [3] * 10
+        if kind != "folder" or "fraction" in rule:
+            expected = choose_subset(data, tfds_source, str)
+            np.testing.assert_array_equal(np.sort(ids), expected.ids([(0, 30)]))
+        if kind != "folder":
+            np.testing.assert_array_equal(labels, originals.labels[ids])
 
 
 @pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])

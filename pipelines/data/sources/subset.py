@@ -1,0 +1,215 @@
+"""A part of the training data: `data.fraction`, `data.per_class` and `data.subset_seed`.
+
+The rank of an example is a random word that depends only on (`data.subset_seed`, its id). The part
+has the examples of lowest rank, of the whole split or of each class. So the choice is the same on
+every host, for every batch size and number of files, and a smaller part is contained in a larger.
+"""
+
+import datetime
+import fractions
+import time
+
+import numpy as np
+
+from pipelines.data import stateless_random
+from pipelines.data.prefetch import ROWS_PER_READ
+from pipelines.data.sources.open import open_source
+from pipelines.data.sources.source import DataSource, Examples, ranges_around
+from pipelines.errors import DataError
+
+# Ranks that are in memory at a time.
+_RANKS_AT_ONCE = 2**22
+# Ranks are compared by this many of their 64 bits first.
+_FIRST_BITS = 16
+# Rows of the whole split that one read holds in memory at most.
+_MOST_ROWS = 4 * ROWS_PER_READ
+_LOG_EVERY = 10.0  # seconds
+
+
+def open_train_source(data, log):
+    """Opens the training split of a data set, or the part of it that is trained on.
+
+    Args:
+        data: `config.sections.Data`; its splits are chosen.
+        log: called with a line about the part, and every 10 s while labels are read for it.
+
+    Returns:
+        A `DataSource`.
+
+    Raises:
+        DataError: as `open_source`; if the part would be empty, a class has fewer than
+            `data.per_class` examples, or `data.per_class` is set for lists of labels.
+    """
+    return choose_subset(data, open_source(data.name, data.train_split, data.data_dir), log)
+
+
+def choose_subset(data, source, log):
+    """Returns the part of a `DataSource` that is trained on, or `source` itself.
+
+    Other args and errors are as for `open_train_source`.
+    """
+    count = subset_size(data, source)
+    if data.per_class is not None:
+        positions = _lowest_of_each_class(source, data.per_class, data.subset_seed, log)
+    elif data.fraction is not None:
+        positions = _lowest(source, count, data.subset_seed)
+    else:
+        return source
+    rule = {name: getattr(data, name) for name in ("fraction", "per_class", "subset_seed")}
+    subset = SubsetSource(source, positions, {key: value for key, value in rule.items() if value})
+    log(f"data: {count:,} of {source.num_examples:,} examples ({subset.setting})")
+    return subset
+
+
+def subset_size(data, source, num_examples=None) -> int:
+    """Returns the number of examples that are trained on; reads no labels.
+
+    Args:
+        data: `config.sections.Data`.
+        source: `DataSource` of the whole split.
+        num_examples: number of examples, for another range of the split; None: those of `source`.
+
+    Raises:
+        DataError: if it is 0, or `data.per_class` is set for lists of labels.
+    """
+    num_examples = source.num_examples if num_examples is None else num_examples
+    if data.per_class is not None:
+        if source.multi_label:
+            raise DataError(
+                f"data.per_class={data.per_class} needs one class per image, but {source.name} has "
+                "lists of labels. Use data.fraction."
+            )
+        return data.per_class * source.num_classes
+    if data.fraction is None:
+        return num_examples
+    # Exact: in floating point, 0.145 of 100 examples are less than 14.5.
+    count = int(fractions.Fraction(str(data.fraction)) * num_examples + fractions.Fraction(1, 2))
+    if not count:
+        raise DataError(
+            f"data.fraction={data.fraction} of the {num_examples:,} examples of {source} is none. "
+            "Choose a larger fraction."
+        )
+    return count
+
+
+class SubsetSource(DataSource):
+    """Some examples of another source, in its stored order, with their ids.
+
+    A shard holds the chosen examples of a shard of the other source; shards without any are left
+    out.
+
+    Args:
+        source: the other `DataSource`.
+        positions: sorted positions in it, int64 `[num_examples]`.
+        rule: the settings that chose them, by name; for messages and the manifest.
+
+    Attributes:
+        setting: these settings, such as "data.fraction=0.1".
+    """
+
+    def __init__(self, source, positions, rule):
+        self._source, self._positions, self._rule = source, positions, rule
+        self.setting = ", ".join(f"data.{name}={value}" for name, value in rule.items())
+        self.name, self.version, self.split = source.name, source.version, source.split
+        self.labels, self.num_classes = source.labels, source.num_classes
+        self.multi_label, self.num_examples = source.multi_label, len(positions)
+        ends = np.searchsorted(positions, np.cumsum([0, *source.shard_lengths]))
+        self.shard_lengths = tuple(int(length) for length in np.diff(ends) if length)
+
+    def __str__(self):
+        return f"{self._source} with {self.setting}"
+
+    def read(self, ranges):
+        """See `DataSource.read`; rows between chosen ones are read along and dropped."""
+        wanted = self._wanted(ranges)
+        stored = np.unique(wanted)
+        along = self._source.read_along
+        gaps = np.diff(stored, prepend=stored[0])
+        rows_read = np.cumsum(np.where(gaps > along, 1, gaps))
+        cuts = np.flatnonzero(np.diff(rows_read // _MOST_ROWS)) + 1
+        parts = [self._read_some(places, along) for places in np.split(stored, cuts)]
+        order = np.searchsorted(stored, wanted)
+        return Examples(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
+
+    def ids(self, ranges):
+        """See `DataSource.ids`."""
+        wanted = self._wanted(ranges)
+        return self._source.ids([(place, place + 1) for place in wanted.tolist()])
+
+    def describe(self, example_id):
+        """See `DataSource.describe`."""
+        return self._source.describe(example_id)
+
+    def manifest(self):
+        """See `DataSource.manifest`; that of the whole split, and what was chosen of it."""
+        subset = {**self._rule, "num_examples": self.num_examples}
+        return {**self._source.manifest(), "subset": subset}
+
+    def _wanted(self, ranges):
+        """Positions in the other source of some ranges."""
+        return np.concatenate([self._positions[start:stop] for start, stop in ranges])
+
+    def _read_some(self, places, read_along):
+        """The `Examples` at sorted positions of the other source."""
+        ranges = ranges_around(places, read_along)
+        rows = np.searchsorted(np.concatenate([np.arange(*limits) for limits in ranges]), places)
+        return Examples(*(column[rows] for column in self._source.read(ranges)))
+
+
+def _lowest(source, count, seed):
+    """Returns the sorted positions of the `count` examples of lowest rank, int64 `[count]`."""
+
+    def chunks():
+        for start in range(0, source.num_examples, _RANKS_AT_ONCE):
+            ids = source.ids([(start, min(start + _RANKS_AT_ONCE, source.num_examples))])
+            words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)
+            yield start, ids, words, (words >> np.uint64(64 - _FIRST_BITS)).astype(np.int64)
+
+    # The first bits decide about nearly all examples: then only few are compared in full.
+    counts = sum(np.bincount(first, minlength=2**_FIRST_BITS) for *_, first in chunks())
+    border = int(np.searchsorted(np.cumsum(counts), count))
+    chosen, undecided = [], []
+    for start, ids, words, first in chunks():
+        chosen.append(start + np.flatnonzero(first < border))
+        rows = np.flatnonzero(first == border)
+        undecided.append((start + rows, ids[rows], words[rows]))
+    positions, ids, words = (np.concatenate(column) for column in zip(*undecided, strict=True))
+    left = count - sum(map(len, chosen))
+    chosen.append(positions[np.lexsort((ids, words))[:left]])
+    return np.sort(np.concatenate(chosen))
+
+
+def _lowest_of_each_class(source, count, seed, log):
+    """Returns the sorted positions of the `count` examples of lowest rank of each class, int64."""
+    labels = _read_labels(source, log)
+    counts = np.bincount(labels, minlength=source.num_classes)
+    if counts.min() < count:
+        label = int(np.argmin(counts))
+        fix = f"Set it to at most {counts[label]}" if counts[label] else "Use data.fraction"
+        raise DataError(
+            f"data.per_class={count}, but the class {source.labels[label]!r} has {counts[label]:,} "
+            f"examples in {source}. {fix}, or choose a larger data.train_split."
+        )
+    ids = source.ids([(0, source.num_examples)])
+    words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)
+    order = np.lexsort((ids, words, labels))
+    begins = np.cumsum(counts) - counts
+    places = np.arange(len(order)) - begins[labels[order]]  # of each example in its class
+    return np.sort(order[places < count])
+
+
+def _read_labels(source, log):
+    """Returns the labels of a source, int32 `[num_examples]`."""
+    total = source.num_examples
+    labels = np.empty(total, np.int32)
+    begin = logged = time.perf_counter()
+    for start in range(0, total, ROWS_PER_READ):
+        stop = min(start + ROWS_PER_READ, total)
+        labels[start:stop] = source.read_labels([(start, stop)])
+        now = time.perf_counter()
+        if now - logged >= _LOG_EVERY and stop < total:
+            rate = stop / (now - begin)
+            eta = datetime.timedelta(seconds=round((total - stop) / rate))
+            log(f"read {stop:,} of {total:,} labels, {rate:,.0f} a second, ETA {eta}")
+            logged = now
+    return labels

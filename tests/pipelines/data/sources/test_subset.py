@@ -1,0 +1,319 @@
+"""Parts of the training data, compared with plain lists: the choice, the reads, the batches."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.config import Data
+from pipelines.config.sampling import Sampling
+from pipelines.data import stateless_random
+from pipelines.data.batch_listing import list_batch
+from pipelines.data.sources import subset
+from pipelines.data.sources.source import DataSource, Examples, SplitRange, ranges_around
+from pipelines.errors import DataError
+from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
+from vit_tf.preprocessing import Preprocessing
+
+LENGTHS = (40, 1, 70, 2, 87)
+COUNT = sum(LENGTHS)
+
+
+class Stored(DataSource):
+    """Examples in memory; notes the ranges that are read.
+
+    Args:
+        ids: id of each example in stored order; also its color.
+        shard_lengths: as the attribute.
+        num_classes: labels are `id * id % num_classes`.
+    """
+
+    def __init__(self, ids, shard_lengths, num_classes=4):
+        self._ids, self.reads = np.asarray(ids, np.int64), []
+        super().__init__(
+            name="stored",
+            version="1",
+            split="train",
+            split_ranges=(SplitRange("train", 0, len(self._ids), 0),),
+            labels=[f"class {i}" for i in range(num_classes)],
+            shard_lengths=tuple(shard_lengths),
+        )
+
+    def read(self, ranges):
+        self.reads.append(list(ranges))
+        ids = self.ids(ranges)
+        images = np.empty(len(ids), object)
+        images[:] = [tf.io.encode_png(tf.fill([4, 4, 3], tf.cast(i, tf.uint8))) for i in ids % 256]
+        images[:] = [image.numpy() for image in images]
+        return Examples(images, self.read_labels(ranges), ids)
+
+    def ids(self, ranges):
+        return np.concatenate([self._ids[start:stop] for start, stop in ranges])
+
+    def read_labels(self, ranges):
+        return (self.ids(ranges) ** 2 % self.num_classes).astype(np.int32)
+
+
+def stored(seed=0, shard_lengths=LENGTHS, **options):
+    """A `Stored` with the ids 0, 3, 6, ... in the order of a seed."""
+    ids = np.random.default_rng(seed).permutation(3 * np.arange(sum(shard_lengths)))
+    return Stored(ids, shard_lengths, **options)
+
+
+def choose(source, **fields):
+    return subset.choose_subset(Data(**fields), source, lambda line: None)
+
+
+def ids_of(source):
+    return source.ids([(0, source.num_examples)])
+
+
+def rank(seed, example_id):
+    """The definition: word `id` of the stream of (seed, 7), and the id to break ties."""
+    key, counter = np.array([seed, 7], np.uint64), np.array([example_id // 4, 0, 0, 0], np.uint64)
+    words = np.random.Philox(key=key, counter=counter).random_raw(4)
+    return int(words[example_id % 4]), example_id
+
+
+# 0.0125 of 200 is 2.5: halves are rounded up. 0.0725 of 200 is 14.5, and less in floating point.
+@pytest.mark.parametrize(
+    ("fraction", "count"),
+    [(0.0025, 1), (0.0124, 2), (0.0125, 3), (0.0725, 15), (0.5, 100), (0.999, 200), (1.0, 200)],
+)
+def test_the_choice_is_the_definition(fraction, count, monkeypatch):
+    """In one piece, and in many with few bits each, as of a large data set."""
+    source = stored()
+    for seed in (0, 5):
+        by_rank = sorted(ids_of(source).tolist(), key=lambda i, seed=seed: rank(seed, i))
+        part = choose(source, fraction=fraction, subset_seed=seed)
+        assert part.num_examples == count
+        assert sorted(ids_of(part)) == sorted(by_rank[:count])
+    monkeypatch.setattr(subset, "_RANKS_AT_ONCE", 7)
+    monkeypatch.setattr(subset, "_FIRST_BITS", 2)
+    again = choose(source, fraction=fraction, subset_seed=5)
+    np.testing.assert_array_equal(ids_of(again), ids_of(part))
+
+
+def test_the_choice_of_each_class_is_the_definition():
+    source = stored()  # Squares modulo 4 are 0 or 1.
+    with pytest.raises(DataError, match="'class 2' has 0 examples in stored:1 split 'train'. Use "):
+        choose(source, per_class=1)
+    source = stored(num_classes=2)
+    for seed, count in itertools.product((0, 5), (1, 30, 100)):
+        part = choose(source, per_class=count, subset_seed=seed)
+        by_rank = sorted(ids_of(source).tolist(), key=lambda i, seed=seed: rank(seed, i))
+        for label in (0, 1):
+            expected = [i for i in by_rank if i**2 % 2 == label][:count]
+            assert sorted(i for i in ids_of(part) if i**2 % 2 == label) == sorted(expected)
+    with pytest.raises(DataError, match="has 100 examples in .* Set it to at most 100, or choose"):
+        choose(source, per_class=101)
+
+
+@pytest.mark.parametrize("rule", [{"fraction": 0.3}, {"per_class": 20}])
+def test_order_and_shards_do_not_matter(rule):
+    """The examples keep the stored order of their source."""
+    chosen = []
+    for seed, lengths in ((0, LENGTHS), (1, (COUNT,)), (2, (COUNT // 2,) * 2)):
+        source = stored(seed, lengths, num_classes=2)
+        part = choose(source, **rule)
+        whole = ids_of(source)
+        kept = np.isin(whole, ids_of(part))
+        np.testing.assert_array_equal(whole[kept], ids_of(part))
+        ends = np.cumsum([0, *lengths])
+        in_shards = [kept[start:stop].sum() for start, stop in itertools.pairwise(ends)]
+        assert part.shard_lengths == tuple(n for n in in_shards if n)
+        chosen.append(set(ids_of(part).tolist()))
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+def test_smaller_parts_are_contained_in_larger_ones():
+    source = stored(num_classes=2)
+    for name, values in (("fraction", (0.01, 0.1, 0.11, 0.5, 1.0)), ("per_class", (1, 5, 99))):
+        parts = [set(ids_of(choose(source, **{name: value})).tolist()) for value in values]
+        assert all(a < b for a, b in itertools.pairwise(parts))
+    other = set(ids_of(choose(source, fraction=0.1, subset_seed=1)).tolist())
+    assert other != parts[0] and not other <= set(ids_of(choose(source, fraction=0.1)).tolist())
+
+
+def test_equal_ranks_are_ordered_by_id(monkeypatch):
+    monkeypatch.setattr(
+        stateless_random, "words_at", lambda seed, domain, ids: np.zeros(len(ids), np.uint64)
+    )
+    assert sorted(ids_of(choose(stored(), fraction=0.025))) == [0, 3, 6, 9, 12]
+    part = choose(stored(num_classes=2), per_class=2)
+    assert sorted(ids_of(part)) == [0, 3, 6, 9]
+
+
+def _chi_square(counts):
+    expected = counts.sum() / len(counts)
+    return ((counts - expected) ** 2).sum() / expected
+
+
+def test_the_choice_is_uniform():
+    """Over the ids for one seed, over the seeds for each id, and independent between seeds.
+
+    The bounds are the 0.05 % and 99.95 % quantiles of chi-square with 39 degrees of freedom.
+    """
+
+    class Counted(DataSource):
+        def __init__(self, count):
+            ranges = (SplitRange("train", 0, count, 0),)
+            options = {"split_ranges": ranges, "labels": ("a",), "shard_lengths": (count,)}
+            super().__init__(name="counted", version="1", split="train", **options)
+
+    large = Counted(10**6)
+    chosen = ids_of(choose(large, fraction=0.03))
+    assert len(np.unique(chosen)) == len(chosen) == 30_000
+    counts = np.bincount(chosen * 40 // large.num_examples, minlength=40)
+    assert 16 < _chi_square(counts) < 75
+
+    small = Counted(40)
+    counts = sum(
+        np.bincount(ids_of(choose(small, fraction=0.25, subset_seed=seed)), minlength=40)
+        for seed in range(400)
+    )
+    # Ten of 40 are drawn without repetition, which lowers the variance.
+    assert counts.sum() == 4000 and 16 < _chi_square(counts) / (0.75 * 40 / 39) < 75
+
+    both = np.isin(chosen, ids_of(choose(large, fraction=0.03, subset_seed=1))).mean()
+    assert abs(both - 0.03) < 0.004
+
+
+def test_reads_return_the_chosen_rows():
+    source = stored()
+    part = choose(source, fraction=0.4)
+    expected = [column[np.isin(ids_of(source), ids_of(part))] for column in source.read([(0, 200)])]
+    ranges = [(70, 80), (3, 5), (0, 2), (79, 80)]
+    rows = [*range(70, 80), 3, 4, 0, 1, 79]
+    for column, whole in zip(part.read(ranges), expected, strict=True):
+        np.testing.assert_array_equal(column, whole[rows])
+        assert column.dtype == whole.dtype
+    np.testing.assert_array_equal(part.ids(ranges), expected[2][rows])
+    np.testing.assert_array_equal(part.read_labels(ranges), expected[1][rows])
+    assert part.describe(9) == source.describe(9)
+
+
+def test_reads_take_little_more_than_needed(monkeypatch):
+    source = Stored(np.arange(100), (100,))
+    positions = np.array([3, 4, 9, 40, 57, 58, 99])
+    part = subset.SubsetSource(source, positions, {})
+    for along, expected in (
+        (16, [(3, 10), (40, 41), (57, 59), (99, 100)]),
+        (17, [(3, 10), (40, 59), (99, 100)]),
+        (1, [(3, 5), (9, 10), (40, 41), (57, 59), (99, 100)]),
+    ):
+        source.read_along, source.reads = along, []
+        np.testing.assert_array_equal(part.read([(0, 7)]).ids, positions)
+        assert source.reads == [expected]
+        assert ranges_around(positions[::-1], along) == expected
+    # At most 4 rows at a time, or one chosen row with those before it.
+    monkeypatch.setattr(subset, "_MOST_ROWS", 4)
+    source.read_along, source.reads = 16, []
+    np.testing.assert_array_equal(part.read([(5, 7), (0, 5)]).ids, np.roll(positions, 2))
+    assert [sum(b - a for a, b in ranges) for ranges in source.reads] == [2, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def part_and_list():
+    """A part of a source, and a source that stores only these examples."""
+    source = stored()
+    part = choose(source, fraction=0.2, subset_seed=2)
+    kept = np.sort([list(ids_of(source)).index(i) for i in ids_of(part)])
+    shards = np.searchsorted(np.cumsum(LENGTHS), kept, side="right")
+    return part, Stored(ids_of(source)[kept], np.unique(shards, return_counts=True)[1])
+
+
+@pytest.mark.parametrize(("sharding", "hosts"), [("global", 1), ("files", 1), ("files", 2)])
+def test_the_order_is_that_of_a_filtered_list(sharding, hosts, part_and_list):
+    """Every step of two epochs is read on its own, as after a restart."""
+    sampling = Sampling(batch_size=8, shuffle_window=9, seed=3, sharding=sharding)
+    ids = []
+    for step in range(10):
+        batches = [list_batch(source, sampling, step, hosts) for source in part_and_list]
+        examples, expected = (
+            [{**example, "name": None} for example in batch["examples"]] for batch in batches
+        )
+        assert examples == expected
+        ids += [example["id"] for example in examples]
+    if hosts == 1:
+        assert sorted(ids[:40]) == sorted(ids[40:]) == sorted(ids_of(part_and_list[0]))
+
+
+@pytest.mark.parametrize("sharding", ["global", "files"])
+def test_two_hosts_train_on_the_batches_of_a_filtered_list(sharding, part_and_list):
+    def batches(source):
+        contexts = [tf.distribute.InputContext(2, host, 2) for host in (0, 1)]
+        datasets = [
+            train_dataset(
+                source,
+                batch_size=8,
+                seed=3,
+                shuffle_window=30,
+                sharding=sharding,
+                preprocessing=Preprocessing(image_size=(4, 4)),
+                start_step=3,
+                input_context=context,
+            )
+            for context in contexts
+        ]
+        return join([to_numpy(dataset.take(4)) for dataset in datasets])
+
+    part, filtered = part_and_list
+    assert_equal(batches(part), batches(filtered))
+
+
+def test_what_is_said_and_kept():
+    """Without a subset, source and manifest are as before; the whole split as a part is not."""
+    source, lines = stored(), []
+    assert subset.choose_subset(Data(subset_seed=3), source, lines.append) is source and not lines
+    assert "subset" not in source.manifest()
+    part = subset.choose_subset(Data(fraction=0.3), source, lines.append)
+    assert part.manifest() == source.manifest() | {"subset": {"fraction": 0.3, "num_examples": 60}}
+    assert str(part) == "stored:1 split 'train' with data.fraction=0.3"
+    part = subset.choose_subset(Data(fraction=1, subset_seed=3), source, lines.append)
+    assert part.shard_lengths == LENGTHS
+    rule = {"per_class": 7, "subset_seed": 3}
+    part = subset.choose_subset(Data(**rule), stored(num_classes=2), lines.append)
+    assert part.manifest()["subset"] == rule | {"num_examples": 14}
+    assert lines == [
+        "data: 60 of 200 examples (data.fraction=0.3)",
+        "data: 200 of 200 examples (data.fraction=1, data.subset_seed=3)",
+        "data: 14 of 200 examples (data.per_class=7, data.subset_seed=3)",
+    ]
+
+
+def test_sizes_need_no_labels():
+    source = stored()
+    for fields, expected in (
+        ({}, (200, 150)),
+        ({"fraction": 0.1}, (20, 15)),
+        ({"per_class": 60}, (240, 240)),
+    ):
+        data = Data(**fields)
+        sizes = subset.subset_size(data, source), subset.subset_size(data, source, 150)
+        assert sizes == expected
+    assert not source.reads
+
+
+def test_empty_parts_and_lists_of_labels_are_refused():
+    source = stored()
+    with pytest.raises(DataError, match="data.fraction=0.002 of the 200 examples of stored.*none"):
+        choose(source, fraction=0.002)
+    source.multi_label = True
+    with pytest.raises(DataError, match="data.per_class=2 needs one class .* Use data.fraction"):
+        choose(source, per_class=2)
+
+
+def test_long_reads_of_labels_are_reported(monkeypatch):
+    """At most every 10 s, and not at the end."""
+    monkeypatch.setattr(subset, "ROWS_PER_READ", 25)
+    clock = itertools.count(100, 4)
+    monkeypatch.setattr(subset.time, "perf_counter", lambda: float(next(clock)))
+    lines = []
+    subset.choose_subset(Data(per_class=5), stored(num_classes=2), lines.append)
+    assert lines == [
+        "read 75 of 200 labels, 6 a second, ETA 0:00:20",
+        "read 150 of 200 labels, 6 a second, ETA 0:00:08",
+        "data: 10 of 200 examples (data.per_class=5)",
+    ]

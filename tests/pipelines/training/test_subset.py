@@ -1,0 +1,129 @@
+"""Runs on a part of the training data: length, log, resume, and what is refused."""
+
+import json
+
+import pytest
+
+from pipelines.config import override
+from pipelines.data.sources.open import open_source
+from pipelines.errors import UserError
+from pipelines.runs.workdir import Workdir
+from pipelines.training import fine_tuning, loop
+from pipelines.training.dry_run import dry_run
+from tests.pipelines.process import run_here
+from tests.pipelines.tiny import (
+    as_flags,
+    assert_same_weights,
+    cut_short,
+    one_device,
+    tiny_experiment,
+)
+
+PART = (
+    "data.per_class=4",
+    "data.subset_seed=1",
+    "schedule.warmup_steps=0",
+    "train.checkpoint_every=3",
+    "train.deterministic=true",
+    "model.layers=1",
+)
+LINE = "data: 40 of 1,297 examples (data.per_class=4, data.subset_seed=1)"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("part") / "run"
+    in_epochs = override(tiny_experiment(*PART), ["train.epochs=2"])
+    last = loop.train(in_epochs, workdir, one_device())
+    return workdir, last
+
+
+def test_epochs_are_those_of_the_part(finished):
+    """Evaluation takes all examples; the log begins with the part."""
+    workdir, last = finished
+    assert last["step"] == 2 * 40 // 16 == 5 and last["eval_examples"] == 300
+    lines = [line[20:] for line in (workdir / "run.log").read_text().splitlines()]
+    assert lines[0] == LINE
+    assert lines[1] == "train.epochs=2 with 40 examples in batches of 16: 5 steps"
+    assert "5 steps of 16 images (2 epochs)" in lines[2]
+    manifest = json.loads((workdir / "manifest.json").read_text())
+    expected = {"per_class": 4, "subset_seed": 1, "num_examples": 40}
+    assert manifest["data"]["subset"] == expected and manifest["data"]["num_examples"] == 1297
+
+
+def test_resume_is_bitwise_the_same(finished, tmp_path):
+    copy = cut_short(finished[0], tmp_path / "run", 3)
+    assert loop.train(tiny_experiment(*PART, "train.steps=5"), copy, one_device()) == finished[1]
+    assert_same_weights(copy, finished[0], ["final.npz"])
+
+
+def test_another_part_is_refused(finished):
+    for other, text in (
+        (["data.subset_seed=2"], "data.subset_seed: 1 -> 2"),
+        (["data.per_class=none"], "data.per_class: 4 -> None"),
+        (
+            ["data.per_class=none", "data.fraction=0.1"],
+            "data.fraction: None -> 0.1; data.per_class",
+        ),
+    ):
+        experiment = tiny_experiment(*PART, "train.steps=5", *other)
+        with pytest.raises(UserError, match="another configuration") as caught:
+            dry_run(experiment, finished[0], one_device())
+        assert text in str(caught.value)
+
+
+def test_a_run_from_before_the_fields_goes_on(tmp_path):
+    """Its config.json lacks them, and its manifest is that of the whole split."""
+    run, experiment = Workdir(tmp_path), tiny_experiment()
+    run.create(experiment)
+    values = json.loads((tmp_path / "config.json").read_text())
+    for name in ("fraction", "per_class", "subset_seed"):
+        del values["data"][name]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    manifest = open_source("digits", "train").manifest()
+    (tmp_path / "manifest.json").write_text(json.dumps({"data": manifest}))
+    data, _ = loop.open_data(experiment, run)
+    assert run.check(experiment, data.source.manifest()) == 12
+
+
+def test_the_commands_say_it(monkeypatch, capsys, tmp_path):
+    """The first lines of a dry run; beside the list of a batch, which has only such examples."""
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here("pretrain", "--dry_run", *as_flags(*PART), **here)
+    assert result.returncode == 0 and result.stdout.startswith(f"{LINE}\n")
+    assert "(40 examples of 10 classes)" in result.stdout
+    seen = []
+    for step in range(5):  # Two epochs.
+        flags = ["--json", f"--step={step}", *as_flags(*PART)]
+        result = run_here("batch", *flags, **here)
+        assert (result.returncode, result.stderr) == (0, f"{LINE}\n")
+        seen += json.loads(result.stdout)["examples"]
+    assert sorted(x["label"] for x in seen[:40]) == sorted(4 * [*range(10)])
+    assert {x["id"] for x in seen[:40]} == {x["id"] for x in seen[40:]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("data.per_class=1000", "data.per_class=1000, but the class"),
+        ("data.fraction=0.0001", "data.fraction=0.0001 of the 1,297 examples"),
+    ],
+)
+def test_a_part_that_is_not_there_ends_the_command(setting, text, monkeypatch, capsys, tmp_path):
+    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    result = run_here("pretrain", "--workdir=run", *as_flags(setting), **here)
+    assert result.returncode == 2 and text in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_fine_tuning_chooses_for_the_part(monkeypatch):
+    """Batches and length of a run on photos depend on the examples that it trains on."""
+
+    class Photos:
+        num_examples, num_classes, multi_label = 100_000, 20, False
+
+    monkeypatch.setattr(fine_tuning, "_open", lambda data: Photos())
+    for assignments, count in (((), 100_000), (("data.fraction=0.01",), 1000)):
+        data = tiny_experiment(*assignments).data
+        assert fine_tuning._count(data) == count
+    assert fine_tuning._count(tiny_experiment("data.per_class=10").data) == 200
