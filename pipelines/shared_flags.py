@@ -58,12 +58,13 @@ def define_config(values):
     flags.DEFINE_bool("list", False, "Print the recipes and end.", flag_values=values)
 
 
-def define_model(values, kinds=MODEL_KINDS):
+def define_model(values, kinds=MODEL_KINDS, labels=True):
     """Adds `--model`, `--weights` and `--labels`, for commands that read a model.
 
     Args:
         values: the flags.
         kinds: what `--model` can be, for `--help`.
+        labels: whether to add `--labels`; False for commands that do not read the head.
     """
     flags.DEFINE_string(
         "model",
@@ -72,13 +73,14 @@ def define_model(values, kinds=MODEL_KINDS):
         flag_values=values,
     )
     define_weights(values)
-    flags.DEFINE_string(
-        "labels",
-        None,
-        "File with the names of the classes in the order of the model's outputs, one per line or, "
-        "in a .json file, a JSON list; by default the names that the model stores.",
-        flag_values=values,
-    )
+    if labels:
+        flags.DEFINE_string(
+            "labels",
+            None,
+            "File with the names of the classes in the order of the model's outputs, one per line "
+            "or, in a .json file, a JSON list; by default the names that the model stores.",
+            flag_values=values,
+        )
 
 
 def define_weights(values, default="final"):

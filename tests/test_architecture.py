@@ -39,6 +39,7 @@ COMMANDS = {
     "pipelines.pretrain",
     "pipelines.finetune",
     "pipelines.evaluate",
+    "pipelines.fewshot",
     "pipelines.predict",
     "pipelines.export",
     "pipelines.demo",

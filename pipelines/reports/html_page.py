@@ -112,6 +112,21 @@ def check_table(checks):
     )
 
 
+def table(header, rows):
+    """A table: names of the columns, and rows of cells whose first one is a name."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(
+        f"<tr><td>{escape(name)}</td>"
+        + "".join(f'<td class="number">{escape(cell)}</td>' for cell in cells)
+        + "</tr>"
+        for name, *cells in rows
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        "</div>"
+    )
+
+
 def escape(value):
     """`str(value)` with the special characters of HTML escaped.
 

@@ -55,6 +55,9 @@ from vit_tf.config.variants import VARIANTS
         ("pretrain", ["--strategy=tpus"], ["--strategy", "tpus"]),
         ("finetune", ["--strategy=tpus"], ["--strategy", "tpus"]),
         ("evaluate", ["--strategy=tpus"], ["--strategy", "tpus"]),
+        ("fewshot", ["--strategy=tpus"], ["--strategy", "tpus"]),
+        ("fewshot", ["--shots=1,x"], ["--shots=1,x is not readable", "whole numbers"]),
+        ("fewshot", ["--data.name=a"], ["--data.name", "--set data.name=a"]),
         (
             "pretrain",
             ["--set=data.name=digitz"],
@@ -123,7 +126,12 @@ def test_fields_without_an_effect_are_refused(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("module", "flag"),
-    [("finetune", "--init_from="), ("evaluate", "--model="), ("predict", "--model=")],
+    [
+        ("finetune", "--init_from="),
+        ("evaluate", "--model="),
+        ("fewshot", "--model="),
+        ("predict", "--model="),
+    ],
 )
 def test_an_empty_name_is_not_a_default(tmp_path, monkeypatch, capsys, module, flag):
     result = run_here(module, flag, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
@@ -145,7 +153,7 @@ def test_urls_are_refused_wherever_a_path_goes(tmp_path, monkeypatch, capsys, mo
     cases = [[f"--{name}={URL}"] for name in sorted(paths)]
     if hasattr(command, "POSITIONAL"):
         cases += [[URL, "b.npz"], ["a.npz", URL]]
-    if module in ("pretrain", "finetune", "evaluate", "make_tfrecords", "batch"):
+    if module in ("pretrain", "finetune", "evaluate", "fewshot", "make_tfrecords", "batch"):
         cases += [[f"--set=data.data_dir={URL}"]]
         cases += [[f"--set=data.name={kind}:{URL}"] for kind in ("folder", "list", "tfrecord")]
     if module in ("pretrain", "finetune"):

@@ -1,0 +1,108 @@
+"""A cache of features in files, so that a second evaluation of a model computes them only once."""
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+
+from pipelines.evaluation.features import Features
+from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.checkpoints.published.npz_archive import NpzArchive
+
+_FINGERPRINT = "fingerprint"
+
+
+def model_digest(model, preprocessing) -> str:
+    """SHA-256 of all that features depend on besides the images, in hexadecimal digits.
+
+    These are the weights with their names and shapes, the configuration, the dtype policy and the
+    preprocessing, without its class names.
+    """
+    settings = preprocessing.to_dict()
+    for name in ("labels", "probabilities"):  # They describe the head.
+        settings.pop(name)
+    described = [model.config.to_dict(), model.dtype_policy.name, settings]
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for variable in model.weights:
+        value = np.ascontiguousarray(variable.numpy())
+        # The first part of a path is the name of the model, which may be numbered.
+        name = variable.path.partition("/")[2]
+        digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint(digest, source, bad_images) -> str:
+    """SHA-256 of a `model_digest`, the manifest of a `DataSource`, and what bad images do."""
+    described = [digest, source.manifest(), bad_images]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def cached_features(folder, key, source, extract: Callable, log: Callable) -> Features:
+    """The features in `<folder>/features-<key>.npz`; without a good file, computes and writes it.
+
+    Args:
+        folder: an existing directory.
+        key: the `fingerprint`.
+        source: the `DataSource` of the features.
+        extract: computes the `Features`.
+        log: called with a line if the file is used, or is damaged.
+    """
+    path = os.path.join(folder, f"features-{key}.npz")
+    if os.path.exists(path):
+        try:
+            features = _read(path, key, source)
+            log(f"features of {source}: from {path}")
+            return features
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            log(f"{path} is damaged and computed again: {_first_sentence(error)}")
+    features = extract()
+    arrays = {"values": features.values, "labels": features.labels, "ids": features.ids}
+    write_atomically(path, lambda file: np.savez(file, fingerprint=np.array(key), **arrays))
+    return features
+
+
+def _read(path, key, source):
+    """The features of a file, whose sizes are known before anything is read."""
+    archive = NpzArchive(path)
+    archive.close()
+    shapes, dtypes = archive.shapes, archive.dtypes
+    expected = {"values": "float32", "labels": "int32", "ids": "int64", _FINGERPRINT: "<U64"}
+    if {name: np.dtype(kind) for name, kind in expected.items()} != dtypes:
+        raise ValueError(f"it holds {', '.join(f'{n} {d}' for n, d in dtypes.items())}")
+    rows = shapes["ids"][:1]
+    if (
+        len(shapes["values"]) != 2
+        or not rows == shapes["values"][:1] == shapes["labels"] == shapes["ids"]
+        or not 0 < rows[0] <= source.num_examples
+        or shapes[_FINGERPRINT] != ()
+    ):
+        raise ValueError(f"it holds arrays of the shapes {list(shapes.values())}")
+    # Arrays are stored, not compressed, so a small file cannot claim a large array.
+    if 4 * int(np.prod(shapes["values"], dtype=object)) > os.path.getsize(path):
+        raise ValueError("its arrays are larger than the file")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in expected}
+    if str(arrays.pop(_FINGERPRINT)) != key:
+        raise ValueError("its fingerprint is another one")
+    features = Features(**arrays)
+    if np.any(np.diff(features.ids) < 0) or not np.isin(features.ids, _ids(source)).all():
+        raise ValueError(f"its ids are not those of {source}")
+    if features.labels.min() < 0 or features.labels.max() >= source.num_classes:
+        raise ValueError(f"its labels are not those of {source}")
+    return features
+
+
+def _ids(source):
+    parts = source.manifest()["parts"]
+    return np.concatenate(
+        [part["first_id"] + np.arange(part["start"], part["stop"]) for part in parts]
+    )
+
+
+def _first_sentence(error):
+    return (str(error) or type(error).__name__).partition("\n")[0].rstrip(".")

@@ -1,0 +1,144 @@
+"""The features that a model computes for the images of a data set, under every strategy."""
+
+import dataclasses
+import datetime
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data import pipeline
+from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
+from pipelines.errors import UserError
+from pipelines.runs.progress import compiling
+
+# Seconds between two lines about the progress.
+_LINE_EVERY = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Features of labelled images, sorted by id.
+
+    Attributes:
+        values: float32 `[n, F]`.
+        labels: int32 `[n]`.
+        ids: int64 `[n]`, see `sources.source.DataSource`.
+    """
+
+    values: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+
+
+class FeatureExtractor:
+    """Computes features of every image of a data set; for repeated use, it is traced once.
+
+    Args:
+        features: maps images `[b, h, w, 3]` to features `[b, F]`, such as `model.features`; its
+            variables were made in `strategy.scope()`.
+        strategy: the `tf.distribute.Strategy` that runs it.
+        data: `evaluation_step.EvaluationData`, with one label per image.
+        log: called with a line every 10 s.
+        signals: optional `Signals`, checked after every batch.
+
+    Raises:
+        UserError: if the images have lists of labels.
+    """
+
+    def __init__(self, features: Callable, strategy, data, log: Callable, signals=None):
+        check_single_label(data.source)
+        self._features, self._strategy, self._data = features, strategy, data
+        self._log, self._signals = log, signals
+        replicas = strategy.num_replicas_in_sync
+        self._batch_size = -(-data.batch_size // replicas) * replicas
+        self._steps = pipeline.eval_steps(data.source, self._batch_size, data.max_batches)
+        self._dataset = strategy.distribute_datasets_from_function(
+            lambda context: pipeline.eval_dataset(
+                data.source,
+                batch_size=self._batch_size,
+                preprocessing=data.preprocessing,
+                bad_images=data.bad_images,
+                input_context=context,
+                max_batches=data.max_batches,
+            )
+        )
+        self._step = tf.function(self._distributed_step)
+        self._compiled = threading.Event()
+
+    def run(self) -> Features:
+        """Computes the features with the current values of the variables.
+
+        Raises:
+            UserError: if the features are not `[b, F]`, no image can be read, or an image cannot
+                be read and is not left out.
+        """
+        source = self._data.source
+        try:
+            with compiling("the features", self._compiled, self._log):
+                batches = self._batches()
+        except INPUT_ERRORS as error:
+            indices = pipeline.eval_indices(source, self._batch_size, self._data.max_batches)
+            raise explain_input_error(error, source, indices, self._data.bad_images) from None
+        values, labels, ids = (np.concatenate(column) for column in zip(*batches, strict=True))
+        if not len(ids):
+            raise UserError(
+                f"None of the images of {source} can be read. Is it the right data set?"
+            )
+        order = np.argsort(ids, kind="stable")
+        return Features(values[order], labels[order], ids[order])
+
+    def _batches(self):
+        """The features, labels and ids of each batch, without padding and images left out."""
+        batches, iterator = [], iter(self._dataset)
+        begin = shown = None
+        for step in range(self._steps):
+            values, labels, ids, weights = (x.numpy() for x in self._step(iterator))
+            if values.ndim != 2:
+                raise UserError(
+                    f"Expected features [b, F]. Received shape {list(values.shape)}: an unpooled "
+                    "model has features per patch, not per image."
+                )
+            kept = weights > 0
+            batches.append((values[kept], labels[kept], ids[kept]))
+            if self._signals is not None:
+                self._signals.check()
+            self._compiled.set()
+            now = time.perf_counter()
+            if begin is None or shown is None:
+                begin = shown = now  # The first batch includes compiling.
+            elif now - shown >= _LINE_EVERY:
+                shown = now
+                self._show(step + 1, (now - begin) / step)
+        return batches
+
+    def _show(self, steps, seconds_per_step):
+        total = self._data.source.num_examples
+        eta = datetime.timedelta(seconds=round((self._steps - steps) * seconds_per_step))
+        self._log(
+            f"features of {self._data.source}: {min(steps * self._batch_size, total):,} of "
+            f"{total:,} images  {self._batch_size / seconds_per_step:,.0f} img/s  ETA {eta}"
+        )
+
+    def _distributed_step(self, iterator):
+        columns = self._strategy.run(self._replica_step, args=(next(iterator),))
+        return [self._strategy.gather(column, axis=0) for column in columns]
+
+    def _replica_step(self, batch):
+        values = tf.cast(self._features(batch["image"]), tf.float32)
+        return [values, batch["label"], batch["id"], batch["weight"]]
+
+
+def check_single_label(source):
+    """Checks that each image of a `DataSource` has one label.
+
+    Raises:
+        UserError: if the images have lists of labels.
+    """
+    if source.multi_label:
+        raise UserError(
+            f"{source} has lists of labels. Few-shot evaluation, k-NN and the linear probe need "
+            "one label per image: choose another data set."
+        )

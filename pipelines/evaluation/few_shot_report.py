@@ -1,0 +1,241 @@
+"""Few-shot evaluation, k-NN and a linear probe of a model from disk, and the report about them."""
+
+import dataclasses
+import functools
+import os
+import statistics
+import sys
+import time
+
+from pipelines.data.bad_images import BadImages, summary_at_end
+from pipelines.errors import UserError
+from pipelines.evaluation import feature_cache
+from pipelines.evaluation.evaluation_step import EvaluationData
+from pipelines.evaluation.features import FeatureExtractor, check_single_label
+from pipelines.evaluation.few_shot import check_features, few_shot_grid
+from pipelines.evaluation.linear_probe import linear_probe
+from pipelines.evaluation.neighbors import neighbor_accuracies
+from pipelines.reports import charts, html_page
+from pipelines.runs import model_source
+from pipelines.runs.json_file import write_json
+from vit_tf.checkpoints.atomic_file import write_atomically
+
+# The strength of big_vision, whose accuracy is the headline.
+_PUBLISHED_L2 = 1024.0
+# Seconds between two lines while systems are solved.
+_LINE_EVERY = 10.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is evaluated; `few_shot.check_settings` checks the numbers.
+
+    Attributes:
+        shots: numbers of training examples of each class, ascending.
+        l2: strengths of the regularisation.
+        seeds: number of selections; their seeds are 0, 1 and so on.
+        neighbors: whether to classify by nearest neighbours too.
+        probe: whether to fit a linear probe too.
+    """
+
+    shots: tuple[int, ...]
+    l2: tuple[float, ...]
+    seeds: int
+    neighbors: bool
+    probe: bool
+
+    @property
+    def headline_l2(self) -> float:
+        """The strength whose accuracy is the headline: 1024, or the first if that is not there."""
+        return _PUBLISHED_L2 if _PUBLISHED_L2 in self.l2 else self.l2[0]
+
+
+def run(source, splits, strategy, settings, *, output, batch_size, bad_images, assumed=None):
+    """Evaluates the features of a model from disk; the head of the model is not used.
+
+    Writes `fewshot.json`, `fewshot.html` and the features into `output`.
+
+    Args:
+        source: a `model_source.ModelSource`.
+        splits: the `DataSource`s of the training and of the test features.
+        strategy: the `tf.distribute.Strategy` to run under.
+        settings: `Settings`.
+        output: the directory to write into.
+        batch_size: images per step over all replicas.
+        bad_images: "stop", or "skip" to leave out images that cannot be decoded.
+        assumed: preprocessing for a file that stores none, see `model_source.open_model`.
+
+    Returns:
+        The dict in `fewshot.json`: what was evaluated; "few_shot", a list of dicts with shots, l2,
+        accuracies (one per seed), mean and standard_deviation (divisor n - 1; None for one seed);
+        "neighbors", k -> accuracy; "probe", a dict or None; "notes".
+
+    Raises:
+        UserError: if the model is unpooled, images have lists of labels, a feature is not finite,
+            a class has too few training images, or `output` is not a directory.
+    """
+    for examples in splits:
+        check_single_label(examples)
+    if os.path.exists(output) and not os.path.isdir(output):
+        raise UserError(f"--output {output} is a file. Name a directory.")
+    log = functools.partial(print, file=sys.stderr, flush=True)  # Only the result goes to stdout.
+    with strategy.scope():
+        model, preprocessing = model_source.open_model(source, assumed=assumed)
+    if not model.config.pooled:
+        raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
+    os.makedirs(output, exist_ok=True)
+    digest = feature_cache.model_digest(model, preprocessing)
+
+    def features(examples):
+        left_out = BadImages(None, log) if bad_images == "skip" else None
+        data = EvaluationData(
+            source=examples,
+            preprocessing=preprocessing,
+            batch_size=batch_size,
+            bad_images=left_out,
+        )
+
+        def extract():
+            with summary_at_end(left_out):
+                extracted = FeatureExtractor(model.features, strategy, data, log).run()
+            what = f"the features of {source.name} on {examples}"
+            check_features(
+                extracted.values, extracted.labels, examples.num_classes, what, extracted.ids
+            )
+            return extracted
+
+        key = feature_cache.fingerprint(digest, examples, bad_images)
+        return feature_cache.cached_features(output, key, examples, extract, log)
+
+    train = features(splits[0])
+    _check_shots(train.labels, splits[0], max(settings.shots))
+    test = features(splits[1])
+    record = {
+        "model": source.name,
+        "data": splits[0].name,
+        "train_split": splits[0].split,
+        "test_split": splits[1].split,
+        "train_examples": len(train.ids),
+        "test_examples": len(test.ids),
+        "classes": splits[0].num_classes,
+        "features": train.values.shape[1],
+        "headline_l2": settings.headline_l2,
+        **_results(train, test, splits[0].num_classes, settings, log),
+    }
+    write_json(os.path.join(output, "fewshot.json"), record)
+    page = _page(record).encode()
+    write_atomically(os.path.join(output, "fewshot.html"), lambda file: file.write(page))
+    return record
+
+
+def text(record) -> str:
+    """The results as text: a row for each number of shots, a column for each strength."""
+    header, rows = _table(record)
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in [header, *rows]
+    ]
+    return "\n".join([_summary(record), *lines, *_others(record), *record["notes"]])
+
+
+def _check_shots(labels, examples, shots):
+    """Raises UserError if a class has fewer training features than `shots`."""
+    counts = [int((labels == label).sum()) for label in range(examples.num_classes)]
+    if min(counts) < shots:
+        label = counts.index(min(counts))
+        raise UserError(
+            f"The class {examples.labels[label]!r} of {examples} has {counts[label]} images, fewer "
+            f"than the {shots} of --shots. Set --shots to at most {counts[label] or 1}, or take a "
+            "larger data.train_split."
+        )
+
+
+def _results(train, test, num_classes, settings, log):
+    """The accuracies of all methods, as values of the record."""
+    rows, shown = [], time.perf_counter()
+    for done, shots in enumerate(settings.shots):
+        if time.perf_counter() - shown >= _LINE_EVERY:
+            shown = time.perf_counter()
+            log(f"few-shot: {done} of {len(settings.shots)} numbers of shots are done")
+        seeds = range(settings.seeds)
+        (grid,) = few_shot_grid(train, test, num_classes, [shots], settings.l2, seeds).tolist()
+        for l2, accuracies in zip(settings.l2, grid, strict=True):
+            spread = statistics.stdev(accuracies) if len(accuracies) > 1 else None
+            row = {"shots": shots, "l2": l2, "accuracies": accuracies}
+            row |= {"mean": statistics.fmean(accuracies), "standard_deviation": spread}
+            rows.append(row)
+    neighbors, probe, notes = {}, None, []
+    if settings.neighbors:
+        neighbors, notes = neighbor_accuracies(train, test, num_classes)
+    if settings.probe:
+        log(f"fitting the linear probe to {len(train.ids):,} images")
+        probe, more = linear_probe(train, test)
+        notes = notes + more
+    return {
+        "few_shot": rows,
+        "neighbors": {str(k): accuracy for k, accuracy in neighbors.items()},
+        "probe": None if probe is None else dataclasses.asdict(probe),
+        "notes": notes,
+    }
+
+
+def _summary(record):
+    return (
+        f"{record['model']} on {record['data']}: {record['train_examples']:,} training images "
+        f"({record['train_split']}), {record['test_examples']:,} test images "
+        f"({record['test_split']}), {record['classes']:,} classes, {record['features']:,} features"
+    )
+
+
+def _table(record):
+    """The header and the rows of accuracies in %, as lists of texts."""
+    cells = {(row["shots"], row["l2"]): _percent(row) for row in record["few_shot"]}
+    shots, l2 = (list(dict.fromkeys(column)) for column in zip(*cells, strict=True))
+    header = ["shots", *(f"l2={strength:g}" for strength in l2)]
+    return header, [[str(n), *(cells[n, strength] for strength in l2)] for n in shots]
+
+
+def _percent(row):
+    mean, spread = row["mean"], row["standard_deviation"]
+    return f"{100 * mean:.2f}" + ("" if spread is None else f" +- {100 * spread:.2f}")
+
+
+def _others(record):
+    """A line for k-NN and one for the linear probe, if they were evaluated."""
+    votes = [f"{100 * accuracy:.2f} (k={k})" for k, accuracy in record["neighbors"].items()]
+    lines = [f"k-NN: {', '.join(votes)}"] if votes else []
+    if record["probe"] is not None:
+        probe = record["probe"]
+        lines.append(
+            f"linear probe: {100 * probe['accuracy']:.2f} (C={probe['c']:g}, "
+            f"{100 * probe['held_out_accuracy']:.2f} on held-out training images)"
+        )
+    return lines
+
+
+def _page(record):
+    headline = [row for row in record["few_shot"] if row["l2"] == record["headline_l2"]]
+    strengths = list(dict.fromkeys(row["l2"] for row in record["few_shot"]))
+    # The headline is among the curves.
+    strengths.sort(key=lambda strength: strength != record["headline_l2"])
+    curves = []
+    for strength in sorted(strengths[: charts.MAX_SERIES]):
+        rows = [row for row in record["few_shot"] if row["l2"] == strength]
+        points = [row["shots"] for row in rows], [row["mean"] for row in rows]
+        curves.append(charts.Series(f"l2={strength:g}", *points))
+    chart = charts.line_chart(curves, "training images per class", "accuracy", percent=True)
+    others = [*_others(record), *record["notes"]]
+    return html_page.page(
+        "Few-shot evaluation",
+        _summary(record),
+        html_page.tiles([(_percent(row), f"% with {row['shots']} per class") for row in headline]),
+        html_page.section(
+            "Few-shot linear evaluation",
+            "Accuracy in % of regularised least squares on frozen features, mean and sample "
+            "standard deviation over the selections of training images.",
+            chart,
+            html_page.table(*_table(record)),
+        ),
+        *([html_page.section("All training images", " ".join(others))] if others else []),
+    )

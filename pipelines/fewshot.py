@@ -1,0 +1,113 @@
+"""Evaluates the features of a model with a few labelled images of each class."""
+
+import json
+import os
+
+from absl import flags
+
+from pipelines import cli, shared_flags
+from pipelines.config.sections import Data
+from pipelines.errors import UserError
+
+DESCRIPTION = """Evaluates the features that a model computes, without its head: regularised least
+squares from a few images of each class of data.train_split, tested on data.eval_split (the paper's
+few-shot accuracy), and from all of them k nearest neighbours and a linear probe. Writes
+fewshot.json, fewshot.html and the features, which the next call uses, into --output.
+
+A run is evaluated on its own data, any other model on the data of --experiment; --set changes the
+data.
+
+example: python -m pipelines.fewshot --model runs/pretrain-digits --shots 1,5
+"""
+
+# The fields of an experiment that a few-shot evaluation uses.
+_DATA_FIELDS = (
+    "data.name",
+    "data.data_dir",
+    "data.train_split",
+    "data.eval_split",
+    "data.bad_images",
+    "train.batch_size",
+)
+# Fields that are used only if the model is stored without its preprocessing.
+FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in Data().preprocessing_fields()))
+
+
+def define(values):
+    own = {"flag_values": values}
+    shared_flags.define_model(values, labels=False)
+    flags.DEFINE_string("shots", "1,5,10,25", "Training images of each class: numbers.", **own)
+    flags.DEFINE_string(
+        "l2",
+        "1,32,1024,32768",
+        "Strengths of the regularisation. The page shows 1024 first, or the first one given.",
+        **own,
+    )
+    flags.DEFINE_integer(
+        "seeds",
+        3,
+        "Selections of training images, with the seeds 0, 1 and so on.",
+        lower_bound=1,
+        **own,
+    )
+    flags.DEFINE_bool("knn", True, "Classify by k nearest neighbours too.", **own)
+    flags.DEFINE_bool("probe", True, "Fit a linear probe too.", **own)
+    shared_flags.define_output(
+        values, "Directory of the results; by default fewshot in a workdir, else runs/fewshot."
+    )
+    shared_flags.define_json(values)
+
+
+def main(values, arguments):
+    del arguments
+    from pipelines.evaluation.few_shot import check_settings
+
+    shots, l2 = sorted(_numbers("shots", values.shots, int)), _numbers("l2", values.l2, float)
+    check_settings(shots, l2)
+    from pipelines.data.sources.open import open_source
+    from pipelines.data.sources.splits import choose_splits
+    from pipelines.evaluation import few_shot_report
+    from pipelines.runs import model_source
+
+    source = model_source.find(*cli.model_path_and_weights(values))
+    fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
+    cli.check_settings(values, fields, f"only the features of {source.name} are evaluated")
+    experiment = cli.experiment(values, run=source.workdir)
+    strategy = cli.strategy(values)
+    data = choose_splits(experiment.data, cli.print_note)
+    if data.eval_split is None:
+        raise UserError("data.eval_split is none: there is nothing to test on. Set it to a split.")
+    folder = os.path.join(source.workdir.path if source.workdir else "runs", "fewshot")
+    record = few_shot_report.run(
+        source,
+        [open_source(data.name, x, data.data_dir) for x in (data.train_split, data.eval_split)],
+        strategy,
+        few_shot_report.Settings(
+            shots=tuple(shots),
+            l2=tuple(l2),
+            seeds=values.seeds,
+            neighbors=values.knn,
+            probe=values.probe,
+        ),
+        output=values.output or folder,
+        batch_size=experiment.train.batch_size,
+        bad_images=data.bad_images,
+        assumed=data.preprocessing_fields(),
+    )
+    print(json.dumps(record) if values.json else few_shot_report.text(record))
+
+
+def _numbers(flag, text, kind):
+    """The numbers of a flag, each once, in their order."""
+    try:
+        return list(dict.fromkeys(map(kind, text.split(","))))
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise UserError(
+            f"--{flag}={text} is not readable. Expected {what} with commas between them, such as "
+            "1,5,10."
+        ) from None
+
+
+if __name__ == "__main__":
+    cli.run(main, DESCRIPTION, define, fields=FIELDS)

@@ -1,0 +1,285 @@
+"""Features of a data set: every family, every strategy and batch size, sorted by id; the cache."""
+
+import os
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from pipelines.data.bad_images import BadImages
+from pipelines.data.sources.arrays import ArraySource
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError, Interrupted, UserError
+from pipelines.evaluation import feature_cache, features
+from pipelines.evaluation.evaluation_step import EvaluationData
+from pipelines.evaluation.feature_cache import cached_features, fingerprint, model_digest
+from pipelines.evaluation.features import FeatureExtractor, Features
+from pipelines.evaluation.few_shot import few_shot_grid
+from pipelines.runs import model_source
+from tests.pipelines.data.test_bad_images import BAD, Spoilt
+from tests.pipelines.test_families import FAMILIES
+from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
+from tests.vit_tf import tiny
+from vit_tf.images.decoding import decode_image
+
+SIZE = (16, 16)
+
+
+def data(source, batch_size=16, image_size=SIZE, bad_images=None):
+    preprocessing = vit_tf.Preprocessing(image_size=image_size)
+    return EvaluationData(
+        source=source,
+        preprocessing=preprocessing,
+        batch_size=batch_size,
+        bad_images=bad_images,
+    )
+
+
+def means(images):
+    return tf.reduce_mean(images, axis=[1, 2])
+
+
+def part(features, rows):
+    return Features(*(getattr(features, name)[rows] for name in ("values", "labels", "ids")))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The features of the first 50 digits, in a plain loop."""
+    model, preprocessing = model_source.open_model(model_source.find("shipped"))
+    rows = open_source("digits", "train[:50]").read([(0, 50)])
+    images = tf.stack([preprocessing(decode_image(image)) for image in rows.images])
+    return Features(model.features(images).numpy(), rows.labels, rows.ids)
+
+
+@pytest.mark.parametrize(("make", "batch_size"), [(one_device, 64), (two_replicas, 7)])
+def test_strategies_and_batch_sizes_give_the_same(expected, make, batch_size):
+    """Also the accuracies that follow from the features."""
+    strategy, source = make(), open_source("digits", "train[30:50]+train[:30]")
+    with strategy.scope():
+        model, _ = model_source.open_model(model_source.find("shipped"))
+    images = data(source, batch_size)
+    received = FeatureExtractor(model.features, strategy, images, print).run()
+    np.testing.assert_array_equal(received.ids, np.arange(50))
+    np.testing.assert_array_equal(received.labels, expected.labels)
+    np.testing.assert_allclose(received.values, expected.values, rtol=0, atol=1e-5)
+    accuracies, wanted = (
+        few_shot_grid(part(x, slice(30)), part(x, slice(30, 50)), 10, [1, 4], [1, 1024], [0, 1])
+        for x in (received, expected)
+    )
+    np.testing.assert_array_equal(accuracies, wanted)
+
+
+def test_rows_are_sorted_by_id_whatever_the_stored_order():
+    images = np.random.default_rng(0).integers(0, 256, (9, 16, 16, 3), np.uint8)
+    source = ArraySource(images, np.arange(9) % 3)
+    assert not np.array_equal(source.read([(0, 9)]).ids, np.arange(9))
+    received = FeatureExtractor(means, one_device(), data(source), print).run()
+    wanted = images.mean(axis=(1, 2)) / 127.5 - 1
+    np.testing.assert_allclose(received.values, wanted, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(received.labels, np.arange(9) % 3)
+
+
+@pytest.mark.parametrize("make", [one_device, two_replicas])
+def test_it_is_traced_once_and_sees_new_weights(make):
+    """float16 values become float32."""
+    strategy, traced = make(), []
+    with strategy.scope():
+        factor = keras.Variable(1.0)
+
+    def mean(images):
+        traced.append(images.shape)
+        return tf.cast(factor * tf.reduce_mean(images, axis=[1, 2]), tf.float16)
+
+    extractor = FeatureExtractor(mean, strategy, data(open_source("digits", "test[:20]"), 8), print)
+    first = extractor.run()
+    replicas = strategy.num_replicas_in_sync
+    assert len(traced) == replicas
+    with strategy.scope():
+        factor.assign(2.0)
+    second = extractor.run()
+    assert len(traced) == replicas
+    assert second.values.dtype == np.float32 and np.abs(first.values).max() > 0.1
+    np.testing.assert_allclose(second.values, 2 * first.values, rtol=2e-3)
+
+
+@pytest.mark.parametrize("family", ["ViT", "axial hybrid", "BiT", "AxialResNet"])
+def test_every_family_has_features(family):
+    experiment = (FAMILIES | {"ViT": tiny_experiment})[family]("model.dtype=mixed_bfloat16")
+    config = experiment.model.config(0)
+    model = vit_tf.create_model(config, dtype="mixed_bfloat16")
+    tiny.randomize(model)
+    source = data(open_source("digits", "test[:9]"), 4, config.image_size)
+    received = FeatureExtractor(model.features, one_device(), source, print).run()
+    assert received.values.dtype == np.float32 and received.values.shape[0] == 9
+    assert np.ptp(received.values, axis=0).max() > 1e-3
+    images = tf.stack(
+        [source.preprocessing(decode_image(image)) for image in source.source.read([(0, 9)]).images]
+    )
+    # Without a head, the model returns what the head would read.
+    wanted = tf.cast(model(images), tf.float32).numpy()
+    error = 0.05 * np.abs(wanted).max()
+    np.testing.assert_allclose(received.values, wanted, rtol=0, atol=error)
+
+
+def test_images_that_cannot_be_read():
+    source = Spoilt(open_source("digits", "train[:200]").read([(0, 200)]))
+    lines = []
+    skipping = data(source, bad_images=BadImages(None, lines.append))
+    received = FeatureExtractor(means, one_device(), skipping, print).run()
+    np.testing.assert_array_equal(received.ids, np.setdiff1d(np.arange(200), BAD))
+    assert len(lines) == len(BAD)
+    with pytest.raises(DataError, match="digit 3 .* cannot be decoded"):
+        FeatureExtractor(means, one_device(), data(source), print).run()
+
+
+def test_what_has_no_features():
+    images = np.zeros((3, 16, 16, 3), np.uint8)
+    lists = data(ArraySource(images, [[0], [0, 1], []]))
+    with pytest.raises(UserError, match="lists of labels.*choose another data set"):
+        FeatureExtractor(means, one_device(), lists, print)
+    source = data(ArraySource(images, [0, 1, 0]))
+    with pytest.raises(UserError, match=r"Expected features \[b, F\].*unpooled"):
+        FeatureExtractor(lambda x: x[:, 0], one_device(), source, print).run()
+
+
+def test_progress_and_signals(monkeypatch):
+    monkeypatch.setattr(features, "_LINE_EVERY", 0.0)
+    lines, checks = [], []
+
+    class Signals:
+        def check(self):
+            checks.append(len(lines))
+            if len(checks) == 5:
+                raise Interrupted("SIGTERM")
+
+    source = data(open_source("digits", "test[:100]"), 32)
+    extractor = FeatureExtractor(means, one_device(), source, lines.append, Signals())
+    extractor.run()
+    assert len(checks) == 4
+    assert len(lines) == 3 and "64 of 100 images" in lines[0]
+    assert "100 of 100 images" in lines[-1] and "img/s  ETA 0:00:00" in lines[-1]
+    with pytest.raises(Interrupted):
+        extractor.run()
+
+
+def test_the_digest_depends_on_all_that_features_depend_on():
+    prepare = vit_tf.Preprocessing(image_size=tiny.FIELDS["image_size"])
+    model = tiny.model()
+    digest = model_digest(model, prepare)
+    same = [
+        model_digest(tiny.model(), prepare),
+        model_digest(model, vit_tf.Preprocessing(image_size=prepare.image_size, labels=("a",))),
+    ]
+    assert set(same) == {digest}
+    changed = vit_tf.Preprocessing(image_size=prepare.image_size, antialias=True)
+    others = [
+        model_digest(model, changed),
+        model_digest(tiny.model(dtype="mixed_bfloat16"), prepare),
+        model_digest(tiny.model(activation="gelu_erf"), prepare),
+        model_digest(tiny.model(seed=1), prepare),
+    ]
+    variable = model.weights[-1]
+    variable.assign(np.nextafter(variable.numpy(), np.float32(9)))
+    others.append(model_digest(model, prepare))
+    source, part = (open_source("digits", split) for split in ("test", "test[:9]"))
+    keys = [fingerprint(digest, source, "stop"), fingerprint(digest, source, "skip")]
+    keys += [fingerprint(digest, part, "stop"), fingerprint(others[0], source, "stop")]
+    assert len({digest, *others, *keys}) == 1 + len(others) + len(keys)
+    assert fingerprint(digest, open_source("digits", "test"), "stop") == keys[0]
+
+
+class Cache:
+    """A cache of random features of the first nine digits, and what it logs."""
+
+    def __init__(self, folder):
+        self.folder, self.source, self.lines = folder, open_source("digits", "test[:9]"), []
+        rows, rng = self.source.read([(0, 9)]), np.random.default_rng(0)
+        self.good = Features(rng.normal(size=(9, 4)).astype(np.float32), rows.labels, rows.ids)
+        self.key = fingerprint("0" * 64, self.source, "stop")
+        self.path = folder / f"features-{self.key}.npz"
+        self.computed = 0
+
+    def extract(self):
+        self.computed += 1
+        return self.good
+
+    def get(self):
+        arguments = (self.key, self.source, self.extract, self.lines.append)
+        received = cached_features(self.folder, *arguments)
+        for name in ("values", "labels", "ids"):
+            wanted, value = getattr(self.good, name), getattr(received, name)
+            assert value.dtype == wanted.dtype
+            np.testing.assert_array_equal(value, wanted)
+
+    def arrays(self, **changes):
+        names = ("values", "labels", "ids")
+        stored = {name: getattr(self.good, name) for name in names}
+        return stored | {"fingerprint": np.array(self.key)} | changes
+
+
+def test_the_cache_is_used(tmp_path):
+    cache = Cache(tmp_path)
+    cache.get()
+    assert cache.computed == 1 and cache.lines == []
+    cache.get()
+    assert cache.computed == 1 and os.listdir(tmp_path) == [cache.path.name]
+    assert cache.lines == [f"features of {cache.source}: from {cache.path}"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda c: b"", "not a readable .npz"),
+        (lambda c: c.path.read_bytes()[:300], "not a readable .npz"),
+        (lambda c: c.path.read_bytes().replace(c.good.values.tobytes(), bytes(144)), "CRC"),
+        (lambda c: c.arrays(fingerprint=np.array("0" * 64)), "its fingerprint is another one"),
+        (lambda c: c.arrays(values=c.good.values.astype(np.float64)), "values float64"),
+        (lambda c: c.arrays(more=np.zeros(3)), "more float64"),
+        (lambda c: c.arrays(ids=c.good.ids[:8]), "arrays of the shapes"),
+        (lambda c: c.arrays(values=c.good.values[0]), "arrays of the shapes"),
+        (lambda c: c.arrays(ids=c.good.ids[::-1]), "its ids are not those of"),
+        (lambda c: c.arrays(ids=c.good.ids + 1), "its ids are not those of"),
+        (lambda c: c.arrays(labels=c.good.labels + 9), "its labels are not those of"),
+        (lambda c: c.arrays(values=np.array([None] * 9)), "values object"),
+        (lambda c: c.arrays(**{n: np.repeat(a, 2, 0) for n, a in c.columns()}), "of the shapes"),
+        ("bomb", "its arrays are larger than the file"),
+    ],
+)
+def test_a_damaged_cache_is_computed_again(tmp_path, damage, text):
+    cache = Cache(tmp_path)
+    cache.columns = lambda: [(n, a) for n, a in cache.arrays().items() if n != "fingerprint"]
+    cache.get()
+    content = cache.arrays(values=np.zeros((9, 10_000), np.float32))
+    if damage == "bomb":
+        np.savez_compressed(cache.path, allow_pickle=False, **content)
+        with zipfile.ZipFile(cache.path) as file:
+            assert file.getinfo("values.npy").file_size > 10 * os.path.getsize(cache.path)
+    else:
+        content = damage(cache)
+        if isinstance(content, bytes):
+            cache.path.write_bytes(content)
+        else:
+            np.savez(cache.path, **content)
+    cache.get()
+    assert cache.computed == 2 and len(cache.lines) == 1
+    assert "\n" not in cache.lines[0] and "is damaged and computed again" in cache.lines[0]
+    assert text in cache.lines[0]
+    cache.get()
+    assert cache.computed == 2
+
+
+def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+
+    def fail(file, **arrays):
+        file.write(b"PK")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(feature_cache.np, "savez", fail)
+    with pytest.raises(OSError, match="No space"):
+        cache.get()
+    assert os.listdir(tmp_path) == []
