@@ -20,8 +20,10 @@ import statistics
 import sys
 import time
 
+import keras
 import tensorflow as tf
 
+import vit_tf
 from pipelines.config import override, recipes
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluation_step import EvaluationData
@@ -59,7 +61,6 @@ PRETRAINING = [
 MASKED = ["task=masked_patches"]
 WAYS = {
     "shapes, labels": SHAPES,
-    "shapes, masked color": [*SHAPES, *MASKED],
     "digits, masked color": [*DIGITS, *MASKED],
     "digits, masked downsample": [*DIGITS, *MASKED, "masking.target=downsample"],
     "digits, masked pixels": [*DIGITS, *MASKED, "masking.target=pixels"],
@@ -84,7 +85,9 @@ class _Clock:
         self.done += 1
         self.fresh += not repeated
         seconds = time.perf_counter() - self.begin
-        eta = datetime.timedelta(seconds=round(seconds / max(self.fresh, 1) * (self.total - self.done)))
+        eta = datetime.timedelta(
+            seconds=round(seconds / max(self.fresh, 1) * (self.total - self.done))
+        )
         print(f"{self.done}/{self.total}  {what}  ETA {eta}", file=sys.stderr, flush=True)
 
 
@@ -113,7 +116,11 @@ def main(folder="runs/study", steps=None):
                 clock.tell(f"{way}, seed {seed}: {size or 'all'} labels of each class", repeated)
     print(_table("few-shot accuracy, labels of each class", few_shot))
     print(_table("accuracy after fine-tuning, labels of each class", tuned))
-    results = {"few_shot": few_shot, "fine_tuned": tuned, "seconds": time.perf_counter() - clock.begin}
+    results = {
+        "few_shot": few_shot,
+        "fine_tuned": tuned,
+        "seconds": time.perf_counter() - clock.begin,
+    }
     with open(os.path.join(folder, "results.json"), "w") as file:
         json.dump(results, file)
     print(f"{results['seconds'] / 60:.1f} minutes")
@@ -165,10 +172,6 @@ class _Features:
         """The accuracy for each of `SHOTS`; without a workdir, of random weights."""
         experiment = override(recipes.get_recipe("digits"), [*MODEL, f"seed={seed}"])
         if workdir is None:
-            import keras
-
-            import vit_tf
-
             keras.utils.set_random_seed(seed)
             model = vit_tf.create_model(experiment.model.config(0))
         else:
