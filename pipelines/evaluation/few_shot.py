@@ -5,8 +5,6 @@ loses digits in the eigendecomposition, because the constant feature has an eige
 times the number of examples.
 """
 
-import numbers
-
 import numpy as np
 
 from pipelines.errors import UserError
@@ -16,8 +14,8 @@ _EPSILON = 1e-5
 # Value of the feature that takes the place of a bias. It is regularised like the others, so it is
 # large.
 _CONSTANT = 100.0
-# Test rows that are scored together; bounds the memory.
-_BLOCK = 4096
+# Scores of test rows that are in memory at the same time.
+_BLOCK_SCORES = 2**25
 
 
 def few_shot_accuracy(
@@ -124,10 +122,12 @@ def scores(train, labels, test, num_classes, l2):
     Args and the whole order are those of `predict`.
     """
     mean, deviation = whitening(train)
-    targets = 2.0 * np.eye(num_classes)[labels] - 1.0
+    targets = np.full([len(labels), num_classes], -1.0)
+    targets[np.arange(len(labels)), labels] = 1.0
     weights = solve(inputs(train, mean, deviation), targets, l2)
-    for start in range(0, len(test), _BLOCK):
-        yield inputs(test[start : start + _BLOCK], mean, deviation) @ weights
+    rows = max(1, _BLOCK_SCORES // (len(l2) * num_classes))
+    for start in range(0, len(test), rows):
+        yield inputs(test[start : start + rows], mean, deviation) @ weights
 
 
 def whitening(features) -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +172,7 @@ def check_settings(shots, l2):
         UserError: if there is none, a number of shots is not a positive integer, or a strength not
             a positive finite number.
     """
-    if not shots or not all(isinstance(count, numbers.Integral) and count > 0 for count in shots):
+    if not shots or not all(isinstance(count, int | np.integer) and count > 0 for count in shots):
         raise UserError(f"Expected positive numbers of shots. Received: {list(shots)}.")
     if not l2 or not all(np.isfinite(strength) and strength > 0 for strength in l2):
         raise UserError(f"Expected positive, finite values of l2. Received: {list(l2)}.")

@@ -7,6 +7,8 @@ import statistics
 import sys
 import time
 
+import numpy as np
+
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation import feature_cache
@@ -141,13 +143,13 @@ def text(record) -> str:
 
 def _check_shots(labels, examples, shots):
     """Raises UserError if a class has fewer training features than `shots`."""
-    counts = [int((labels == label).sum()) for label in range(examples.num_classes)]
-    if min(counts) < shots:
-        label = counts.index(min(counts))
+    counts = np.bincount(labels, minlength=examples.num_classes)
+    if counts.min() < shots:
+        label, count = int(counts.argmin()), int(counts.min())
+        smaller = f"Set --shots to at most {count}, or take" if count else "Take"
         raise UserError(
-            f"The class {examples.labels[label]!r} of {examples} has {counts[label]} images, fewer "
-            f"than the {shots} of --shots. Set --shots to at most {counts[label] or 1}, or take a "
-            "larger data.train_split."
+            f"The class {examples.labels[label]!r} of {examples} has {count} images, fewer than "
+            f"the {shots} of --shots. {smaller} a larger data.train_split."
         )
 
 

@@ -96,7 +96,8 @@ def test_blocks_of_test_rows_change_nothing(monkeypatch):
     train, labels = clusters(30, 6, 3)
     test, test_labels = clusters(50, 6, 3, seed=1)
     whole = few_shot.predict(train, labels, test, 3, [1.0, 32.0])
-    monkeypatch.setattr(few_shot, "_BLOCK", 7)
+    monkeypatch.setattr(few_shot, "_BLOCK_SCORES", 7 * 2 * 3)
+    assert len(list(few_shot.scores(train, labels, test, 3, [1.0, 32.0]))) == 8
     np.testing.assert_array_equal(few_shot.predict(train, labels, test, 3, [1.0, 32.0]), whole)
     assert np.mean(whole[0] == test_labels) > 0.5
 

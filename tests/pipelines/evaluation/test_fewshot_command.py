@@ -47,18 +47,23 @@ def workdir(tmp_path_factory):
 
 
 def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
-    """A workdir on its own data, a .npz and a .keras file; checked in a plain loop."""
+    """A workdir on its own data, a .npz and a .keras file; checked in a plain loop.
+
+    The .npz file finds the features of the workdir: its fingerprint is the same.
+    """
     model, preprocessing = model_source.open_model(model_source.find(workdir))
     shutil.copytree(workdir, tmp_path / "run")
     shutil.copy(workdir / "final.npz", tmp_path / "model.npz")
     shutil.copy(workdir / "final.npz.json", tmp_path / "model.npz.json")
     model.save(tmp_path / "model.keras")
     records = {}
-    for name, flags in (("run", []), ("model.npz", SPLITS), ("model.keras", SPLITS)):
+    there = [*SPLITS, "--output=run/fewshot"]
+    for name, flags in (("run", []), ("model.npz", there), ("model.keras", SPLITS)):
         result = command(f"--model={name}", *FEW, *flags, "--json", "--noprobe")
         assert result.returncode == 0, result.stderr
         records[name] = json.loads(result.stdout)
         assert records[name].pop("model") == name
+        assert result.stderr.count(": from run/fewshot/features-") == 2 * (name == "model.npz")
     assert os.path.exists(tmp_path / "run/fewshot/fewshot.html")
     assert records["model.npz"] == records["model.keras"] == records["run"]
     record = records["run"]

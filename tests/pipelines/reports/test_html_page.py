@@ -141,6 +141,8 @@ def test_pictures_hold_the_pixels_they_were_given():
         lambda text: pictures.example(_image(), "0", [(text, 1.0)]),
         lambda text: pictures.picture_table([(text, [_image()])], 10),
         lambda text: html_page.check_table([Check(name=text, value=text, expected=text)]),
+        lambda text: html_page.table([text], []),
+        lambda text: html_page.table(["a", "b"], [[text, "1"], ["c", text]]),
         lambda text: charts.line_chart([Series(text, [0], [1])], text, text),
     ],
 )
@@ -177,6 +179,12 @@ def test_verdict_counts_only_what_is_judged():
     assert "1 of 2 checks failed: parity" in failed and "accuracy" not in failed
     table = html_page.check_table([good, bad, shown])
     assert re.findall("PASS|FAIL|shown only", table) == ["PASS", "FAIL", "shown only"]
+
+
+def test_a_table_has_its_cells_in_order():
+    table = _Page(html_page.table(["shots", "l2=1"], [["1", "90.0"], ["5", "95.0"]]))
+    assert table.text("th") == ["shots", "l2=1"]
+    assert table.text("td") == ["1", "90.0", "5", "95.0"]
 
 
 def _points(chart, number):
