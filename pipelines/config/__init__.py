@@ -1,12 +1,14 @@
 """Configuration of a run: experiments, fields, overrides and recipes. Loads no framework."""
 
 from pipelines.config.experiment import Experiment, config_paths, override
+from pipelines.config.masking import Masking
 from pipelines.config.model import Model
-from pipelines.config.sections import Data, Masking, Optimizer, Schedule, Train
+from pipelines.config.sections import Data, FewShot, Optimizer, Schedule, Train
 
 __all__ = [
     "Data",
     "Experiment",
+    "FewShot",
     "Masking",
     "Model",
     "Optimizer",

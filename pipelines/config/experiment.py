@@ -9,18 +9,18 @@ from typing import Any
 
 from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
 from pipelines.config.fields import check_choice, check_local, field_types, from_json, parse
+from pipelines.config.masking import Masking, check_masking
 from pipelines.config.model import (
     Model,
     model_field_types,
     unknown_field,
     without_null_fields,
 )
-from pipelines.config.masking import check_masking
 from pipelines.config.names import AUTO_SPLIT, TASKS, WEIGHTS
 from pipelines.config.near_paths import path_hint
 from pipelines.config.renamed import refuse_old_names
 from pipelines.config.sampling import Sampling
-from pipelines.config.sections import Data, Masking, Optimizer, Schedule, Train
+from pipelines.config.sections import Data, FewShot, Optimizer, Schedule, Train
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
 from vit_tf.config.size_notes import one_patch
@@ -43,7 +43,7 @@ class Experiment:
         init_weights: the weights to take if init_from is a workdir: "final", "ema" or "best".
         task: what is learned: "classification", the labels of the images; "masked_patches", what
             masked patches show, without labels: the paper's self-supervision (docs/paper.md G).
-        model, data, optimizer, schedule, train, masking: the sections.
+        model, data, optimizer, schedule, train, masking, few_shot: the sections.
     """
 
     seed: int = 0
@@ -56,6 +56,7 @@ class Experiment:
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     train: Train = dataclasses.field(default_factory=Train)
     masking: Masking = dataclasses.field(default_factory=Masking)
+    few_shot: FewShot = dataclasses.field(default_factory=FewShot)
 
     def __post_init__(self):
         if not 0 <= self.seed < 2**31:

@@ -1,9 +1,34 @@
-"""Which models can learn by masked patch prediction."""
+"""The section of masked patch prediction, and which models can learn by it."""
 
+import dataclasses
 import math
 
+from pipelines.config.fields import check_choice
+from pipelines.config.names import MASKING_TARGETS
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Masking:
+    """Masked patch prediction, for task=masked_patches (docs/paper.md G).
+
+    Attributes:
+        target: what is predicted of each corrupted patch. "color": its mean color, one of 512;
+            "downsample": the colors of 4 x 4 cells; "pixels": all pixels, with the squared error.
+        fraction: the part of the patches that is corrupted, above 0 to 1. Of these, 80 % become the
+            mask embedding, 10 % become another patch and 10 % stay as they are.
+    """
+
+    target: str = "color"
+    fraction: float = 0.5
+
+    def __post_init__(self):
+        check_choice("masking.target", self.target, MASKING_TARGETS)
+        if not 0 < self.fraction <= 1:
+            raise UserError(
+                f"masking.fraction must be above 0 and at most 1. Received: {self.fraction}."
+            )
 
 
 def check_masking(name: str, config: ModelConfig, fraction: float):

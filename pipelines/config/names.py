@@ -26,6 +26,8 @@ WEIGHT_DECAY_MASKS = ("kernels", "all")
 # Shape of the learning rate after the warm-up.
 DECAYS = ("linear", "cosine", "constant", "staircase")
 LOSSES = ("softmax", "sigmoid")
+# Which evaluation chooses the best checkpoint.
+BEST_METRICS = ("evaluation", "few_shot")
 # What is learned: the labels of images, or what masked patches show.
 TASKS = ("classification", "masked_patches")
 # What is predicted of a masked patch.

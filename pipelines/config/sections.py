@@ -9,9 +9,9 @@ from pipelines.config.fields import check_at_least, check_choice, check_local
 from pipelines.config.names import (
     AUTO_SPLIT,
     BAD_IMAGES,
+    BEST_METRICS,
     DECAYS,
     LOSSES,
-    MASKING_TARGETS,
     MOMENTUM_DTYPES,
     NON_FINITE_MODES,
     OPTIMIZERS,
@@ -267,7 +267,12 @@ class Train:
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
         keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best:
-            with the highest accuracy, or in multi-label data mean average precision.
+            with the highest value of best_metric.
+        best_metric: "evaluation": the accuracy, in multi-label data the mean average precision, of
+            masked patches their accuracy or PSNR; "few_shot": the few-shot accuracy with the
+            largest number of few_shot.shots (early stopping in the paper's figure 4).
+        few_shot_every: steps between few-shot evaluations, of which the first is before the first
+            step; 0 turns them off. See few_shot.
         non_finite: what happens at a loss or gradient that is not finite. "stop": the run ends;
             "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
             restores the newest checkpoint and continues with the data after the failed step, at
@@ -293,6 +298,8 @@ class Train:
     keep_last: int = 3
     keep_every: int = 0
     keep_best: bool = False
+    best_metric: str = "evaluation"
+    few_shot_every: int = 0
     non_finite: str = "stop"
     profile: str | None = None
     histograms_every: int = 0
@@ -301,6 +308,11 @@ class Train:
     def __post_init__(self):
         check_choice("train.loss", self.loss, LOSSES)
         check_choice("train.non_finite", self.non_finite, NON_FINITE_MODES)
+        check_choice("train.best_metric", self.best_metric, BEST_METRICS)
+        if self.best_metric == "few_shot" and not self.few_shot_every:
+            raise UserError(
+                "train.best_metric=few_shot needs few-shot evaluations. Set train.few_shot_every."
+            )
         for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
             check_at_least(f"train.{name}", getattr(self, name), 1)
         if self.epochs is not None and self.epochs <= 0:
@@ -308,6 +320,7 @@ class Train:
         for name in (
             "eval_every",
             "eval_batches",
+            "few_shot_every",
             "checkpoint_every",
             "keep_every",
             "histograms_every",
@@ -345,22 +358,36 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Masking:
-    """Masked patch prediction, for task=masked_patches (docs/paper.md G).
+class FewShot:
+    """Few-shot evaluations during training, for train.few_shot_every (docs/paper.md H.1).
 
     Attributes:
-        target: what is predicted of each corrupted patch. "color": its mean color, one of 512;
-            "downsample": the colors of 4 x 4 cells; "pixels": all pixels, with the squared error.
-        fraction: the part of the patches that is corrupted, above 0 to 1. Of these, 80 % become the
-            mask embedding, 10 % become another patch and 10 % stay as they are.
+        name: the data set; none: that of the run, all of its training split and its evaluation
+            split.
+        train_split, eval_split: its splits, as those of data.
+        shots: numbers of training images of each class.
+        l2: strength of the regularisation.
+        seeds: number of selections of training images; the result is their mean.
     """
 
-    target: str = "color"
-    fraction: float = 0.5
+    name: str | None = None
+    train_split: str = AUTO_SPLIT
+    eval_split: str = AUTO_SPLIT
+    shots: tuple[int, ...] = (1, 5, 10)
+    l2: float = 1024.0
+    seeds: int = 3
 
     def __post_init__(self):
-        check_choice("masking.target", self.target, MASKING_TARGETS)
-        if not 0 < self.fraction <= 1:
+        check_local("few_shot.name", self.name or "")
+        if not self.shots or min(self.shots) < 1:
             raise UserError(
-                f"masking.fraction must be above 0 and at most 1. Received: {self.fraction}."
+                f"few_shot.shots must be numbers from 1 on, such as 1,5. Received: {self.shots}."
+            )
+        if self.l2 <= 0:
+            raise UserError(f"few_shot.l2 must be above 0. Received: {self.l2}.")
+        check_at_least("few_shot.seeds", self.seeds, 1)
+        if self.name is None and (self.train_split, self.eval_split) != (AUTO_SPLIT, AUTO_SPLIT):
+            raise UserError(
+                "few_shot.train_split and few_shot.eval_split belong to few_shot.name. Set it to "
+                "a data set, or set data.train_split and data.eval_split."
             )

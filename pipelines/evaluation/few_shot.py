@@ -178,6 +178,28 @@ def check_settings(shots, l2):
         raise UserError(f"Expected positive, finite values of l2. Received: {list(l2)}.")
 
 
+def check_shots(labels, examples, shots, setting):
+    """Checks that every class has enough training examples.
+
+    Args:
+        labels: integers `[n]`.
+        examples: the `DataSource` that they are from.
+        shots: largest number of training examples of each class.
+        setting: name of the flag or field with this number, for the message.
+
+    Raises:
+        UserError: if a class has fewer.
+    """
+    counts = np.bincount(labels, minlength=examples.num_classes)
+    if counts.min() < shots:
+        label, count = int(counts.argmin()), int(counts.min())
+        smaller = f"Set {setting} to at most {count}, or take" if count else "Take"
+        raise UserError(
+            f"The class {examples.labels[label]!r} of {examples} has {count} images, fewer than "
+            f"the {shots} of {setting}. {smaller} a larger training split."
+        )
+
+
 def check_features(values, labels, num_classes, name, ids=None):
     """Checks features and their labels.
 

@@ -7,14 +7,12 @@ import statistics
 import sys
 import time
 
-import numpy as np
-
 from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation import feature_cache
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor, check_single_label
-from pipelines.evaluation.few_shot import check_features, few_shot_grid
+from pipelines.evaluation.few_shot import check_features, check_shots, few_shot_grid
 from pipelines.evaluation.linear_probe import linear_probe
 from pipelines.evaluation.neighbors import neighbor_accuracies
 from pipelines.reports import charts, html_page
@@ -110,7 +108,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
         return feature_cache.cached_features(output, key, examples, extract, log)
 
     train = features(splits[0])
-    _check_shots(train.labels, splits[0], max(settings.shots))
+    check_shots(train.labels, splits[0], max(settings.shots), "--shots")
     test = features(splits[1])
     record = {
         "model": source.name,
@@ -139,18 +137,6 @@ def text(record) -> str:
         for row in [header, *rows]
     ]
     return "\n".join([_summary(record), *lines, *_others(record), *record["notes"]])
-
-
-def _check_shots(labels, examples, shots):
-    """Raises UserError if a class has fewer training features than `shots`."""
-    counts = np.bincount(labels, minlength=examples.num_classes)
-    if counts.min() < shots:
-        label, count = int(counts.argmin()), int(counts.min())
-        smaller = f"Set --shots to at most {count}, or take" if count else "Take"
-        raise UserError(
-            f"The class {examples.labels[label]!r} of {examples} has {count} images, fewer than "
-            f"the {shots} of --shots. {smaller} a larger data.train_split."
-        )
 
 
 def _results(train, test, num_classes, settings, log):

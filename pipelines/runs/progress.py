@@ -16,6 +16,8 @@ _JUDGED_SECONDS = 5.0
 # Seconds between two log lines during compilation.
 _SIGN_EVERY = 10.0
 
+# The value of a metrics line for a number of shots.
+_FEW_SHOT = "few_shot_{}_accuracy"
 
 # Functions that get every message of `say` too.
 _listeners = []
@@ -149,6 +151,7 @@ class Progress:
         self.board.restart(step)
         lines = self._run.read_metrics()
         self.last_evaluated = max([0] + [x["step"] for x in lines if "eval_loss" in x])
+        self.last_few_shot = max([-1] + [x["step"] for x in lines if _is_few_shot(x)])
         self._logged_step = max([0] + [x["step"] for x in lines if "learning_rate" in x])
         self._timing = _Timing()
         self._judged = None  # Timings for the hint; None in the first interval, which fills queues.
@@ -266,9 +269,27 @@ class Progress:
         )
         self._record(values, tensorboard.VALIDATION, means)
 
+    def log_few_shot(self, step, accuracies, seconds):
+        """Logs few-shot accuracies.
+
+        Args:
+            step: number of finished steps.
+            accuracies: number of shots -> accuracy.
+            seconds: duration of the evaluation.
+        """
+        self.last_few_shot = step
+        values = {_FEW_SHOT.format(shots): value for shots, value in accuracies.items()}
+        shown = "  ".join(f"{shots}-shot {value:.2%}" for shots, value in accuracies.items())
+        say(f"few-shot evaluation at step {step}: {shown}  ({seconds:.1f} s)")
+        self._record({"step": step} | values, tensorboard.VALIDATION, values)
+
     def _record(self, line, folder, scalars):
         self._run.append_metrics(line)
         points = {tag: value for tag, value in scalars.items() if tag != "step"}
         self.board.scalars(folder, line["step"], points)
         if self._on_metrics is not None:
             self._on_metrics(dict(line))
+
+
+def _is_few_shot(line):
+    return any(name.startswith(_FEW_SHOT.partition("{")[0]) for name in line)

@@ -18,6 +18,8 @@ from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.evaluation.features import check_single_label
+from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.profiler import Profiler
 from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
@@ -81,6 +83,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     experiment = with_steps(experiment, data.source.num_examples, say, assigned)
     if extend:
         experiment = run.with_own_warmup(experiment, assigned, say)
+    few_shot_data = open_few_shot_data(experiment)
     settings = experiment.train
     model_config = experiment.model_config(data.source.num_classes)
     task = task_of(experiment, model_config)
@@ -141,7 +144,10 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         if step == 0:
             seen = "As the model sees them, after augmentation."
             progress.board.images("training images", step, data.sample_images(), seen)
-        evaluator = reconstructions = None
+        evaluator = reconstructions = few_shot = None
+        if few_shot_data is not None:
+            own = (experiment.few_shot, say, signals)
+            few_shot = FewShotMonitor(encoder.features, strategy, *few_shot_data, *own)
         if not task.reads_labels:
             shown = evaluation_data or data
             reconstructions = Reconstructions(task, trainer.model, strategy, shown)
@@ -152,6 +158,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
             trainer=trainer,
             data=data,
             evaluator=evaluator,
+            few_shot=few_shot,
             reconstructions=reconstructions,
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
@@ -192,6 +199,40 @@ def open_data(experiment, run):
     source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
     limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
     return data, EvaluationData(source=source, reads_labels=reads_labels, **limits, **shared)
+
+
+def open_few_shot_data(experiment):
+    """Opens the data of `train.few_shot_every`: two `EvaluationData`, to train and to test on.
+
+    Returns:
+        None if there are no few-shot evaluations.
+
+    Raises:
+        DataError: if the data are missing or cannot be used.
+        UserError: if there is no evaluation split.
+    """
+    if not experiment.train.few_shot_every:
+        return None
+    own, asked = experiment.data, experiment.few_shot
+    if asked.name is not None:
+        splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
+        own = choose_splits(dataclasses.replace(own, name=asked.name, **splits), say)
+    if own.eval_split is None:
+        raise UserError(
+            "train.few_shot_every needs images to test on, but data.eval_split is none. Set it, or "
+            "set few_shot.name to another data set."
+        )
+    sources = [
+        open_source(own.name, split, own.data_dir) for split in (own.train_split, own.eval_split)
+    ]
+    shared = {
+        "preprocessing": experiment.preprocessing(()),
+        "batch_size": experiment.train.batch_size,
+        "bad_images": BadImages(None, say) if own.bad_images == "skip" else None,
+    }
+    for source in sources:
+        check_single_label(source)
+    return [EvaluationData(source=source, **shared) for source in sources]
 
 
 def check_input(settings, model_config, replicas):

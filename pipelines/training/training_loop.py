@@ -15,6 +15,7 @@ from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS
 from pipelines.errors import Interrupted, NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
+from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.profiler import Profiler
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.progress import Progress
@@ -38,6 +39,7 @@ class TrainingLoop:
         trainer: the training step; its dataset is open.
         data: the training data.
         evaluator: evaluates the model; None for no evaluations.
+        few_shot: evaluates the model's features; None for no few-shot evaluations.
         reconstructions: draws them when an evaluation is due; None for a task without them.
         store: the checkpoints.
         non_finite: handles steps that are not finite.
@@ -50,6 +52,7 @@ class TrainingLoop:
     trainer: Trainer
     data: TrainData
     evaluator: Evaluator | None
+    few_shot: FewShotMonitor | None
     reconstructions: Reconstructions | None
     store: CheckpointStore
     non_finite: NonFinitePolicy
@@ -69,6 +72,8 @@ class TrainingLoop:
             while True:
                 if self._evaluation_is_due(step) and step > self.progress.last_evaluated:
                     self._evaluate(step)
+                if self._few_shot_is_due(step) and step > self.progress.last_few_shot:
+                    self._evaluate_few_shot(step)
                 if self.reconstructions is not None and self._is_due(step, settings.eval_every):
                     self.reconstructions.show(self.progress.board, step)
                 if step >= settings.steps:
@@ -121,6 +126,7 @@ class TrainingLoop:
         used = (
             self._is_due(step, self.settings.checkpoint_every)
             or self._evaluation_is_due(step)
+            or self._few_shot_is_due(step)
             or self._histograms_are_due(step)
         )
         halted = bool(self.trainer.halted.numpy())
@@ -128,16 +134,28 @@ class TrainingLoop:
 
     def _evaluate(self, step):
         begin = time.perf_counter()
-        ema = self.trainer.ema
-        with ema.swapped_in() if ema else contextlib.nullcontext():
+        with self._evaluated_weights():
             means = self.evaluator.run()
         seconds = time.perf_counter() - begin
         _check_finite("evaluation loss", means["loss"], step)
         # Before the line of metrics: a resumed run skips an evaluation that has a line.
         metric = main_metric(means)
-        if self.settings.keep_best:
+        if self.settings.keep_best and self.settings.best_metric == "evaluation":
             self.store.save(step, score=means[metric])
         self.progress.log_evaluation(step, means, seconds, metric)
+
+    def _evaluate_few_shot(self, step):
+        begin = time.perf_counter()
+        with self._evaluated_weights():
+            accuracies = self.few_shot.run()
+        if self.settings.keep_best and self.settings.best_metric == "few_shot" and step > 0:
+            self.store.save(step, score=accuracies[max(accuracies)])
+        self.progress.log_few_shot(step, accuracies, time.perf_counter() - begin)
+
+    def _evaluated_weights(self):
+        """A context in which the model has the weights that are evaluated: the average, if any."""
+        ema = self.trainer.ema
+        return ema.swapped_in() if ema else contextlib.nullcontext()
 
     def _log(self, step):
         """Logs the steps since the last log line, and resets their sums."""
@@ -158,6 +176,10 @@ class TrainingLoop:
     def _evaluation_is_due(self, step):
         return self.evaluator is not None and self._is_due(step, self.settings.eval_every)
 
+    def _few_shot_is_due(self, step):
+        every = self.settings.few_shot_every
+        return self.few_shot is not None and (step == 0 or self._is_due(step, every))
+
     def _histograms_are_due(self, step):
         every = self.settings.histograms_every
         return every > 0 and self._is_due(step, every)
@@ -172,6 +194,7 @@ class TrainingLoop:
         intervals = (
             settings.log_every,
             settings.eval_every,
+            settings.few_shot_every,
             settings.checkpoint_every,
             settings.histograms_every,
         )

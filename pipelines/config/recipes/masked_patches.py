@@ -1,10 +1,11 @@
 """Masked patch prediction, the paper's self-supervision (section 4.6, appendix B.1.2)."""
 
 from pipelines.config.experiment import Experiment
+from pipelines.config.masking import Masking
 from pipelines.config.model import Model
 from pipelines.config.recipes.pretraining import BATCH_SIZE, JFT_DATA
 from pipelines.config.recipes.rows import one_per_row
-from pipelines.config.sections import Data, Masking, Optimizer, Schedule, Train
+from pipelines.config.sections import Data, Optimizer, Schedule, Train
 
 
 def _jft(target, finding) -> Experiment:

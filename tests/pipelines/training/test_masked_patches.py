@@ -128,7 +128,10 @@ def test_other_commands_say_what_is_missing(run, command):
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        (["model.name=AxialResNet-26S", "model.image_size=32"], "AxialResNet-26S has no patches to mask"),
+        (
+            ["model.name=AxialResNet-26S", "model.image_size=32"],
+            "AxialResNet-26S has no patches to mask",
+        ),
         (["model.classifier=unpooled"], "Set model.classifier=token or gap"),
         (["model.representation_size=8"], "does not train the 8 pre-logits"),
         (["masking.fraction=0.01"], "corrupts none of the 9 patches. Set at least 0.0556"),

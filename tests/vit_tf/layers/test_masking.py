@@ -17,8 +17,8 @@ from vit_tf.models import MaskedPatchModel
 def test_counts_are_exact_for_every_image(patches, fraction):
     corruption = draw_corruption(patches, fraction, seed=1, step=7, positions=tf.range(6))
     source, corrupted = corruption.source.numpy(), corruption.corrupted.numpy()
-    count = int(math.floor(patches * fraction + 0.5))
-    tenth = int(math.floor(count / 10 + 0.5))
+    count = math.floor(patches * fraction + 0.5)
+    tenth = math.floor(count / 10 + 0.5)
     assert corrupted_counts(patches, fraction) == (count, tenth, tenth)
     own = np.arange(patches)
     masked, replaced = source == MASKED, (source != own) & (source != MASKED)

@@ -1,0 +1,43 @@
+"""Few-shot accuracies of a model during its training (figure 4 of the paper)."""
+
+from collections.abc import Callable
+
+from pipelines.evaluation.features import FeatureExtractor
+from pipelines.evaluation.few_shot import check_shots, few_shot_grid
+
+
+class FewShotMonitor:
+    """Evaluates the features of a model again and again; the images are read every time.
+
+    Args:
+        features: maps images to features, such as `model.features`; its variables were made in
+            `strategy.scope()`.
+        strategy: the `tf.distribute.Strategy` that runs it.
+        train: `EvaluationData` of the training features.
+        test: `EvaluationData` of the test features.
+        settings: `config.FewShot`.
+        log: called with lines about the progress.
+        signals: optional `Signals`, checked after every batch.
+
+    Raises:
+        UserError: if the images have lists of labels.
+    """
+
+    def __init__(self, features: Callable, strategy, train, test, settings, log, signals=None):
+        self._settings, self._source = settings, train.source
+        self._extractors = [
+            FeatureExtractor(features, strategy, data, log, signals) for data in (train, test)
+        ]
+
+    def run(self) -> dict[int, float]:
+        """The accuracy for each number of shots, ascending; the mean of the selections.
+
+        Raises:
+            UserError: if a class has too few images or a feature is not finite.
+        """
+        settings, classes = self._settings, self._source.num_classes
+        train, test = (extractor.run() for extractor in self._extractors)
+        shots = sorted(set(settings.shots))
+        check_shots(train.labels, self._source, shots[-1], "few_shot.shots")
+        grid = few_shot_grid(train, test, classes, shots, [settings.l2], range(settings.seeds))
+        return dict(zip(shots, grid[:, 0].mean(axis=1).tolist(), strict=True))

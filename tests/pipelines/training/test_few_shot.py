@@ -1,0 +1,115 @@
+"""Few-shot evaluations during training: what is logged, which checkpoint is best, restarts."""
+
+import numpy as np
+import pytest
+
+from pipelines.config import override
+from pipelines.data.sources.open import open_source
+from pipelines.errors import UserError
+from pipelines.evaluation.evaluation_step import EvaluationData
+from pipelines.evaluation.features import FeatureExtractor
+from pipelines.evaluation.few_shot import few_shot_accuracy
+from pipelines.runs import checkpoints, model_source
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
+from tests.pipelines.tiny import cut_short, one_device, tiny_experiment, two_replicas
+
+SETTINGS = (
+    "data.train_split=train[:200]",
+    "data.eval_split=test[:100]",
+    "data.fraction=0.2",
+    "train.steps=4",
+    "train.checkpoint_every=2",
+    "train.keep_last=100",
+    "train.keep_best=true",
+    "train.best_metric=few_shot",
+    "train.few_shot_every=2",
+    "train.ema_decay=0.5",
+    "few_shot.shots=3,1",
+    "few_shot.l2=32",
+    "few_shot.seeds=2",
+    "optimizer.learning_rate=0.01",
+)
+KEYS = ("few_shot_1_accuracy", "few_shot_3_accuracy")
+
+
+def lines(workdir):
+    """Step -> accuracies."""
+    found = Workdir(workdir).read_metrics()
+    return {x["step"]: [x[key] for key in KEYS] for x in found if KEYS[0] in x}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("few_shot") / "run"
+    loop.train(tiny_experiment(*SETTINGS), workdir, one_device())
+    return workdir
+
+
+def test_accuracies_are_those_of_the_averaged_weights(run):
+    logged = lines(run)
+    assert list(logged) == [0, 2, 4]
+    model, preprocessing = model_source.open_model(model_source.find(run, "ema"))
+    # The whole split, although the run trains on a fifth of it.
+    features = []
+    for split in ("train[:200]", "test[:100]"):
+        source = open_source("digits", split, None)
+        data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=32)
+        features.append(FeatureExtractor(model.features, one_device(), data, print).run())
+    train, test = features
+    for shots, received in zip((1, 3), logged[4], strict=True):
+        given = (train.values, train.labels, test.values, test.labels, 10, shots)
+        expected = np.mean([few_shot_accuracy(*given, seed, 32) for seed in range(2)])
+        assert received == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_best_checkpoint_has_the_highest_accuracy_with_most_shots(run):
+    later = {step: values for step, values in lines(run).items() if step}
+    best = max(later, key=lambda step: (later[step][1], -step))
+    assert checkpoints.best(run / "checkpoints") == best
+
+
+def test_a_restart_repeats_no_evaluation(run, tmp_path):
+    workdir = cut_short(run, tmp_path / "run", 2)
+    loop.train(tiny_experiment(*SETTINGS), workdir, one_device())
+    assert lines(workdir) == lines(run)
+    assert len([x for x in Workdir(workdir).read_metrics() if KEYS[0] in x]) == 3
+
+
+def test_two_replicas_and_another_data_set(tmp_path):
+    other = ("few_shot.name=digits", "few_shot.train_split=train[:200]")
+    other += ("few_shot.eval_split=test[:99]", "train.steps=1", "train.checkpoint_every=0")
+    for name, strategy in (("one", one_device()), ("two", two_replicas())):
+        experiment = tiny_experiment(*SETTINGS, *other, "data.eval_split=none")
+        loop.train(experiment, tmp_path / name, strategy)
+    assert lines(tmp_path / "one")[0] == lines(tmp_path / "two")[0]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["few_shot.shots=50"], "has .* images, fewer than the 50 of few_shot.shots. Set few_shot"),
+        (["data.eval_split=none"], "train.few_shot_every needs images to test on"),
+        (["few_shot.name=nothing_like_it"], "nothing_like_it"),
+    ],
+)
+def test_wrong_data(assignments, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        loop.train(tiny_experiment(*SETTINGS, *assignments), tmp_path / "run", one_device())
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["train.few_shot_every=0"], "Set train.few_shot_every"),
+        (["train.few_shot_every=-1"], "train.few_shot_every"),
+        (["train.best_metric=loss"], "train.best_metric"),
+        (["few_shot.shots=0,1"], "few_shot.shots must be numbers from 1 on"),
+        (["few_shot.l2=0"], "few_shot.l2 must be above 0"),
+        (["few_shot.seeds=0"], "few_shot.seeds"),
+        (["few_shot.train_split=train"], "belong to few_shot.name"),
+    ],
+)
+def test_wrong_settings(assignments, message):
+    with pytest.raises(UserError, match=message):
+        override(tiny_experiment(*SETTINGS), assignments)
