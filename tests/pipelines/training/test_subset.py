@@ -96,7 +96,9 @@ def test_the_commands_say_it(monkeypatch, capsys, tmp_path):
     for step in range(5):  # Two epochs.
         flags = ["--json", f"--step={step}", *as_flags(*PART)]
         result = run_here("batch", *flags, **here)
-        assert (result.returncode, result.stderr) == (0, f"{LINE}\n")
+        assert result.returncode == 0, result.stderr
+        # On a busy machine, lines about slow reads may come before it.
+        assert LINE in result.stderr.splitlines(), result.stderr
         seen += json.loads(result.stdout)["examples"]
     assert sorted(x["label"] for x in seen[:40]) == sorted(4 * [*range(10)])
     assert {x["id"] for x in seen[:40]} == {x["id"] for x in seen[40:]}
