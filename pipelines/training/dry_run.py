@@ -14,7 +14,8 @@ from pipelines.runs import checkpoints, model_source
 from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
-from pipelines.training.loop import check_input, open_data
+from pipelines.training.loop import check_input
+from pipelines.training.train_data import open_data
 from vit_tf import cost
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
@@ -40,7 +41,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
     try:
         splits = choose_splits(experiment.data, lines.append)
         experiment = dataclasses.replace(experiment, data=splits)
-        data, _ = open_data(experiment, run)
+        data = open_data(experiment, run).train
         experiment = with_steps(experiment, data.source.num_examples, lines.append, assigned)
         if extend:
             experiment = run.with_own_warmup(experiment, assigned, lines.append)

@@ -12,15 +12,13 @@ import tensorflow as tf
 import vit_tf
 from pipelines.config.epochs import with_steps
 from pipelines.config.summary import summary
-from pipelines.data.bad_images import BadImages, summary_at_end
-from pipelines.data.sources.open import open_source
+from pipelines.data.bad_images import summary_at_end
 from pipelines.data.sources.splits import choose_splits
-from pipelines.data.sources.subset import open_train_source
 from pipelines.errors import UserError
-from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
-from pipelines.evaluation.features import check_single_label
+from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.profiler import Profiler
+from pipelines.reports.reconstructions import Reconstructions
 from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.lock import only_writer
@@ -28,15 +26,13 @@ from pipelines.runs.progress import Progress, RunLog, say
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, num_hosts
 from pipelines.runs.workdir import Workdir
-from pipelines.tasks.losses import check_loss
 from pipelines.tasks.task import task_of
 from pipelines.training.ema import ExponentialMovingAverage
 from pipelines.training.loss_scale import LossScale
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimizers import optimizer_of
-from pipelines.training.reconstructions import Reconstructions
 from pipelines.training.schedules import LINEAR_END, make_schedule
-from pipelines.training.train_data import TrainData
+from pipelines.training.train_data import open_data
 from pipelines.training.train_step import StepSettings, Trainer
 from pipelines.training.training_loop import TrainingLoop
 from vit_tf.config.size_notes import size_notes
@@ -79,11 +75,11 @@ def train(
 
 def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     """Does what `train` does, in a locked workdir."""
-    data, evaluation_data = open_data(experiment, run)
+    opened = open_data(experiment, run)
+    data = opened.train
     experiment = with_steps(experiment, data.source.num_examples, say, assigned)
     if extend:
         experiment = run.with_own_warmup(experiment, assigned, say)
-    few_shot_data = open_few_shot_data(experiment)
     settings = experiment.train
     model_config = experiment.model_config(data.source.num_classes)
     task = task_of(experiment, model_config)
@@ -144,95 +140,39 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         if step == 0:
             seen = "As the model sees them, after augmentation."
             progress.board.images("training images", step, data.sample_images(), seen)
-        evaluator = reconstructions = few_shot = None
-        if few_shot_data is not None:
-            own = (experiment.few_shot, say, signals)
-            few_shot = FewShotMonitor(encoder.features, strategy, *few_shot_data, *own)
-        if not task.reads_labels:
-            shown = evaluation_data or data
-            reconstructions = Reconstructions(task, trainer.model, strategy, shown)
-        if evaluation_data is not None:
-            evaluator = Evaluator(trainer.model, strategy, evaluation_data, task, say, signals)
+        evaluations = _evaluations(experiment, task, trainer, opened, signals)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
             data=data,
-            evaluator=evaluator,
-            few_shot=few_shot,
-            reconstructions=reconstructions,
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
             profiler=profiler,
             signals=signals,
+            **evaluations,
         ).run()
         _write_results(trainer, encoder, run, data.preprocessing)
-        if reconstructions is not None:
+        if reconstructions := evaluations["reconstructions"]:
             title = f"{experiment.model.name} on {experiment.data.name}"
             reconstructions.write_page(run.reconstructions, settings.steps, title)
             say(f"wrote {run.reconstructions}")
     return run.read_metrics()[-1]
 
 
-def open_data(experiment, run):
-    """Opens the data of an experiment: returns `(TrainData, EvaluationData or None)`.
-
-    Raises:
-        DataError: if the data are missing, cannot be used, or do not fit `train.loss`.
-    """
-    settings, train = experiment.data, experiment.train
-    source = open_train_source(settings, say)
-    reads_labels = experiment.task == "classification"
-    if reads_labels:
-        check_loss(source, train.loss)
-    bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
-    shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
-    data = TrainData(
-        source=source,
-        sampling=experiment.sampling(),
-        augmentation=settings.augmentation(),
-        **shared,
-    )
-    if settings.eval_split is None:
-        return data, None
-    source = open_source(settings.name, settings.eval_split, settings.data_dir)
-    source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
-    limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
-    return data, EvaluationData(source=source, reads_labels=reads_labels, **limits, **shared)
-
-
-def open_few_shot_data(experiment):
-    """Opens the data of `train.few_shot_every`: two `EvaluationData`, to train and to test on.
-
-    Returns:
-        None if there are no few-shot evaluations.
-
-    Raises:
-        DataError: if the data are missing or cannot be used.
-        UserError: if there is no evaluation split.
-    """
-    if not experiment.train.few_shot_every:
-        return None
-    own, asked = experiment.data, experiment.few_shot
-    if asked.name is not None:
-        splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
-        own = choose_splits(dataclasses.replace(own, name=asked.name, **splits), say)
-    if own.eval_split is None:
-        raise UserError(
-            "train.few_shot_every needs images to test on, but data.eval_split is none. Set it, or "
-            "set few_shot.name to another data set."
-        )
-    sources = [
-        open_source(own.name, split, own.data_dir) for split in (own.train_split, own.eval_split)
-    ]
-    shared = {
-        "preprocessing": experiment.preprocessing(()),
-        "batch_size": experiment.train.batch_size,
-        "bad_images": BadImages(None, say) if own.bad_images == "skip" else None,
-    }
-    for source in sources:
-        check_single_label(source)
-    return [EvaluationData(source=source, **shared) for source in sources]
+def _evaluations(experiment, task, trainer, opened, signals):
+    """What `TrainingLoop` evaluates, by the name of its field; None for what is off."""
+    model, strategy = trainer.model, trainer.strategy
+    evaluator = few_shot = reconstructions = None
+    if opened.evaluation is not None:
+        evaluator = Evaluator(model, strategy, opened.evaluation, task, say, signals)
+    if opened.few_shot is not None:
+        own = (experiment.few_shot, say, signals)
+        few_shot = FewShotMonitor(task.encoder(model).features, strategy, *opened.few_shot, *own)
+    if not task.reads_labels:
+        shown = opened.evaluation or opened.train
+        reconstructions = Reconstructions(task, model, strategy, shown)
+    return {"evaluator": evaluator, "few_shot": few_shot, "reconstructions": reconstructions}
 
 
 def check_input(settings, model_config, replicas):

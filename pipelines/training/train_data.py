@@ -1,13 +1,22 @@
-"""The training data of a run: which examples are in which batch, and their augmentation."""
+"""The data of a run: which examples are in which batch, their augmentation, and evaluations."""
 
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
+from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import DataSource
+from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.subset import open_train_source
+from pipelines.errors import UserError
+from pipelines.evaluation.evaluation_step import EvaluationData
+from pipelines.evaluation.features import check_single_label
+from pipelines.runs.progress import say
+from pipelines.tasks.losses import check_loss
 from vit_tf import Preprocessing
 
 
@@ -71,3 +80,84 @@ class TrainData:
             pipeline.train_indices(self.source, self.sampling, batch, hosts) for batch in batches
         )
         return explain_input_error(error, self.source, indices, self.bad_images)
+
+
+class RunData(NamedTuple):
+    """All data of a run.
+
+    Attributes:
+        train: `TrainData`.
+        evaluation: `EvaluationData`; None turns evaluations off.
+        few_shot: two `EvaluationData`, to train and to test on; None turns few-shot evaluations
+            off.
+    """
+
+    train: TrainData
+    evaluation: EvaluationData | None
+    few_shot: list[EvaluationData] | None
+
+
+def open_data(experiment, run):
+    """Opens the data of an experiment.
+
+    Args:
+        experiment: the `Experiment`; its splits are chosen.
+        run: `Workdir`, for the list of bad images.
+
+    Raises:
+        DataError: if the data are missing, cannot be used, or do not fit `train.loss`.
+    """
+    settings, train = experiment.data, experiment.train
+    source = open_train_source(settings, say)
+    reads_labels = experiment.task == "classification"
+    if reads_labels:
+        check_loss(source, train.loss)
+    bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
+    shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
+    data = TrainData(
+        source=source,
+        sampling=experiment.sampling(),
+        augmentation=settings.augmentation(),
+        **shared,
+    )
+    if settings.eval_split is None:
+        return RunData(data, None, _open_few_shot(experiment))
+    source = open_source(settings.name, settings.eval_split, settings.data_dir)
+    source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
+    limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
+    evaluation = EvaluationData(source=source, reads_labels=reads_labels, **limits, **shared)
+    return RunData(data, evaluation, _open_few_shot(experiment))
+
+
+def _open_few_shot(experiment):
+    """Opens the data of `train.few_shot_every`: two `EvaluationData`, to train and to test on.
+
+    Returns:
+        None if there are no few-shot evaluations.
+
+    Raises:
+        DataError: if the data are missing or cannot be used.
+        UserError: if there is no evaluation split.
+    """
+    if not experiment.train.few_shot_every:
+        return None
+    own, asked = experiment.data, experiment.few_shot
+    if asked.name is not None:
+        splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
+        own = choose_splits(dataclasses.replace(own, name=asked.name, **splits), say)
+    if own.eval_split is None:
+        raise UserError(
+            "train.few_shot_every needs images to test on, but data.eval_split is none. Set it, or "
+            "set few_shot.name to another data set."
+        )
+    sources = [
+        open_source(own.name, split, own.data_dir) for split in (own.train_split, own.eval_split)
+    ]
+    shared = {
+        "preprocessing": experiment.preprocessing(()),
+        "batch_size": experiment.train.batch_size,
+        "bad_images": BadImages(None, say) if own.bad_images == "skip" else None,
+    }
+    for source in sources:
+        check_single_label(source)
+    return [EvaluationData(source=source, **shared) for source in sources]

@@ -17,13 +17,13 @@ from pipelines.errors import Interrupted, NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.profiler import Profiler
+from pipelines.reports.reconstructions import Reconstructions
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import num_hosts
 from pipelines.tasks.metrics import main_metric
 from pipelines.training.non_finite import NonFinitePolicy
-from pipelines.training.reconstructions import Reconstructions
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import Trainer
 

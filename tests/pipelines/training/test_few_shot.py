@@ -78,7 +78,7 @@ def test_a_restart_repeats_no_evaluation(run, tmp_path):
 
 def test_two_replicas_and_another_data_set(tmp_path):
     other = ("few_shot.name=digits", "few_shot.train_split=train[:200]")
-    other += ("few_shot.eval_split=test[:99]", "train.steps=1", "train.checkpoint_every=0")
+    other += ("few_shot.eval_split=test[:99]", "train.steps=1", "schedule.warmup_steps=0")
     for name, strategy in (("one", one_device()), ("two", two_replicas())):
         experiment = tiny_experiment(*SETTINGS, *other, "data.eval_split=none")
         loop.train(experiment, tmp_path / name, strategy)

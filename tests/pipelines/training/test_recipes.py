@@ -12,8 +12,9 @@ from pipelines.config import config_paths, override
 from pipelines.config.recipes import RECIPES, get_recipe
 from pipelines.runs.workdir import Workdir
 from pipelines.training.dry_run import dry_run
-from pipelines.training.loop import build_trainer, open_data
+from pipelines.training.loop import build_trainer
 from pipelines.training.schedules import make_schedule
+from pipelines.training.train_data import open_data
 from tests.pipelines.process import run_here
 from tests.pipelines.tiny import one_device
 from vit_tf.config.variants import get_variant
@@ -151,7 +152,7 @@ def _batch(size):
 def test_every_kind_of_recipe_makes_batches(name, tmp_path):
     experiment = shrink(RECIPE[name])
     assert _data_kind(experiment) == _data_kind(RECIPE[name])
-    data, _ = open_data(experiment, Workdir(tmp_path))
+    data = open_data(experiment, Workdir(tmp_path)).train
     batch = next(iter(data.dataset(0)))
     assert batch["image"].shape == (8, 16, 16, 3)
     assert np.abs(batch["image"]).max() <= 1 and np.std(batch["image"]) > 0.1
