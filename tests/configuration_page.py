@@ -12,7 +12,17 @@ import re
 import types
 import typing
 
-from pipelines.config import Data, Experiment, Model, Optimizer, Schedule, Train, config_paths
+from pipelines.config import (
+    Data,
+    Experiment,
+    FewShot,
+    Masking,
+    Model,
+    Optimizer,
+    Schedule,
+    Train,
+    config_paths,
+)
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.recipes import RECIPES
 from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
@@ -47,6 +57,8 @@ _SECTIONS = (
     ("Optimizer", "optimizer.", Optimizer),
     ("Learning rate", "schedule.", Schedule),
     ("Training", "train.", Train),
+    ("Masked patch prediction", "masking.", Masking),
+    ("Few-shot evaluation during training", "few_shot.", FewShot),
 )
 
 

@@ -69,18 +69,17 @@ class Reconstructions:
         text = f"From left to right: {', '.join(drawn)}."
         board.images(_TAG, step, wide[:, :, :-_GAP] * 2 - 1, text)
 
-    def write_page(self, path, step, title):
+    def write_page(self, path, run):
         """Writes the pictures as one HTML file.
 
         Args:
             path: the file.
-            step: finished steps.
-            title: name of the model and the data.
+            run: the training in a line.
         """
         rows = [(name, list(values)) for name, values in self.draw().items()]
         text = page(
             "Masked patch prediction",
-            f"{title}, after {step:,} steps.",
+            run,
             section("Reconstructions", self._task.explanation(), picture_table(rows, _WIDTH)),
         )
         write_atomically(path, lambda file: file.write(text.encode("utf-8")))

@@ -106,8 +106,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     if steps_before not in (None, settings.steps):
         _report_rate(experiment, steps_before, step)
 
-    hosts = num_hosts(strategy)
-    _report_sharding(data.sampling.sharding, hosts, run)
+    _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
     run.create(experiment)
     log.open()
     if settings.non_finite == "rewind" and is_new:
@@ -119,7 +118,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         seed=experiment.seed,
         data=data.source.manifest(),
         strategy=describe(strategy),
-        hosts=hosts,
+        hosts=num_hosts(strategy),
     )
 
     progress = Progress(
@@ -136,10 +135,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         contextlib.closing(profiler),
         summary_at_end(data.bad_images),
     ):
-        progress.board.configuration(experiment.to_dict())
-        if step == 0:
-            seen = "As the model sees them, after augmentation."
-            progress.board.images("training images", step, data.sample_images(), seen)
+        _show(progress.board, experiment, data, step)
         evaluations = _evaluations(experiment, task, trainer, opened, signals)
         TrainingLoop(
             settings=settings,
@@ -154,10 +150,17 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         ).run()
         _write_results(trainer, encoder, run, data.preprocessing)
         if reconstructions := evaluations["reconstructions"]:
-            title = f"{experiment.model.name} on {experiment.data.name}"
-            reconstructions.write_page(run.reconstructions, settings.steps, title)
+            reconstructions.write_page(run.reconstructions, summary(experiment)[0])
             say(f"wrote {run.reconstructions}")
     return run.read_metrics()[-1]
+
+
+def _show(board, experiment, data, step):
+    """Writes to TensorBoard what a run starts with."""
+    board.configuration(experiment.to_dict())
+    if step == 0:
+        seen = "As the model sees them, after augmentation."
+        board.images("training images", step, data.sample_images(), seen)
 
 
 def _evaluations(experiment, task, trainer, opened, signals):

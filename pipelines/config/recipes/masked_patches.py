@@ -9,7 +9,7 @@ from pipelines.config.sections import Data, Optimizer, Schedule, Train
 
 
 def _jft(target, finding) -> Experiment:
-    """ViT-B/16 on JFT-300M by masked patch prediction of {target}, about 14 epochs.
+    """Masked patches, {target}: ViT-B/16 on JFT-300M, about 14 epochs.
 
     Source: the paper, appendix B.1.2 (docs/paper.md G). 1,000,000 steps of 4096 images; gains are
         small after 100,000. The paper states no weight decay and no dropout: both are 0 here. It
@@ -37,7 +37,7 @@ def _jft(target, finding) -> Experiment:
 
 
 def mpp_digits() -> Experiment:
-    """A small ViT on the 8 x 8 handwritten digits by masked patch prediction.
+    """Masked patches, color: a small ViT on the handwritten digits.
 
     Source: this project. The model of the recipe digits with the mean of the patches as its result,
         since nothing trains the class token directly. 1500 steps of 64 images are about 74 epochs.

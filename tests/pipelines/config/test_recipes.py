@@ -342,3 +342,32 @@ def test_summary_has_the_main_numbers():
 
 def test_the_readme_counts_the_recipes():
     assert f"`--list` prints {len(RECIPES)} recipes" in (ROOT / "README.md").read_text()
+
+
+def test_masked_patch_prediction_is_the_paper_s():
+    published = PUBLISHED["self_supervision"]
+    targets = set()
+    for name in ("mpp_color", "mpp_downsample", "mpp_pixels"):
+        recipe = RECIPE[name]
+        assert recipe.task == "masked_patches" and recipe.model.name == "ViT-B/16"
+        assert recipe.masking.fraction == published["corrupt_fraction"]
+        assert (recipe.train.steps, recipe.train.batch_size) == (
+            published["steps"],
+            published["batch_size"],
+        )
+        assert (recipe.optimizer.name, recipe.optimizer.learning_rate) == (
+            "adamw",  # Adam, without weight decay.
+            published["base_lr"],
+        )
+        assert recipe.optimizer.weight_decay == 0
+        schedule = recipe.schedule
+        assert (schedule.warmup_steps, schedule.decay) == (
+            published["warmup_steps"],
+            published["lr_decay"],
+        )
+        targets.add(recipe.masking.target)
+    assert len(targets) == len(published["targets"]) == 3
+    epochs = published["steps"] * published["batch_size"] / DATA["JFT-300M"][1]
+    assert round(epochs) == published["epochs_approx"]
+    assert f"{published['imagenet_finetune_top1_vit_b16']} %" in _text("mpp_color")
+    assert f"masking.fraction={published['tried_other_fraction']}" in _text("mpp_color")

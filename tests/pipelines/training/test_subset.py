@@ -10,6 +10,7 @@ from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.training import fine_tuning, loop
 from pipelines.training.dry_run import dry_run
+from pipelines.training.train_data import open_data
 from tests.pipelines.process import run_here
 from tests.pipelines.tiny import (
     as_flags,
