@@ -362,9 +362,10 @@ class FewShot:
     """Few-shot evaluations during training, for train.few_shot_every (docs/paper.md H.1).
 
     Attributes:
-        name: the data set; none: that of the run, all of its training split and its evaluation
-            split.
-        train_split, eval_split: its splits, as those of data.
+        name: the data set; none: that of the run.
+        train_split: its split for the training features. "auto": of the run's data set all of
+            data.train_split, also if the run trains on a part of it; else as in data.
+        eval_split: its split for the test features, as train_split.
         shots: numbers of training images of each class.
         l2: strength of the regularisation.
         seeds: number of selections of training images; the result is their mean.
@@ -386,8 +387,3 @@ class FewShot:
         if self.l2 <= 0:
             raise UserError(f"few_shot.l2 must be above 0. Received: {self.l2}.")
         check_at_least("few_shot.seeds", self.seeds, 1)
-        if self.name is None and (self.train_split, self.eval_split) != (AUTO_SPLIT, AUTO_SPLIT):
-            raise UserError(
-                "few_shot.train_split and few_shot.eval_split belong to few_shot.name. Set it to "
-                "a data set, or set data.train_split and data.eval_split."
-            )

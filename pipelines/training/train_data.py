@@ -5,6 +5,7 @@ import itertools
 from typing import NamedTuple
 
 from pipelines.config.augmentation import Augmentation
+from pipelines.config.names import AUTO_SPLIT
 from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
@@ -142,13 +143,16 @@ def _open_few_shot(experiment):
     if not experiment.train.few_shot_every:
         return None
     own, asked = experiment.data, experiment.few_shot
-    if asked.name is not None:
-        splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
+    splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
+    if asked.name is None:
+        given = {name: split for name, split in splits.items() if split != AUTO_SPLIT}
+        own = dataclasses.replace(own, **given)
+    else:
         own = choose_splits(dataclasses.replace(own, name=asked.name, **splits), say)
     if own.eval_split is None:
         raise UserError(
-            "train.few_shot_every needs images to test on, but data.eval_split is none. Set it, or "
-            "set few_shot.name to another data set."
+            "train.few_shot_every needs images to test on, but data.eval_split is none. Set it or "
+            "few_shot.eval_split."
         )
     sources = [
         open_source(own.name, split, own.data_dir) for split in (own.train_split, own.eval_split)

@@ -107,7 +107,6 @@ def test_wrong_data(assignments, message, tmp_path):
         (["few_shot.shots=0,1"], "few_shot.shots must be numbers from 1 on"),
         (["few_shot.l2=0"], "few_shot.l2 must be above 0"),
         (["few_shot.seeds=0"], "few_shot.seeds"),
-        (["few_shot.train_split=train"], "belong to few_shot.name"),
     ],
 )
 def test_wrong_settings(assignments, message):
