@@ -1,7 +1,9 @@
-"""Trains the digits recipe in every dtype policy, and prints the accuracies of the test split.
+"""Trains the digits recipe in every dtype policy, and prints the accuracies on held-out images.
 
 The claim is that the mean over the seeds of mixed_float16 (with loss scaling), of mixed_bfloat16
-and of mixed_bfloat16 with bfloat16 momentum is within 1 percentage point of float32.
+and of mixed_bfloat16 with bfloat16 momentum is within 1 percentage point of float32. The test split
+of 300 images is too small for that: three seeds of float32 differ by up to 1.7 points. So half of
+the training split, 749 images, is tested too.
 
 usage: python -m tests.benchmarks.bench_precision [steps] [seeds]
 """
@@ -28,6 +30,7 @@ WAYS = {
     ],
     "mixed_float16": ["model.dtype=mixed_float16"],
 }
+DATA = ["data.train_split=train[:50%]", "data.eval_split=train[50%:]+test"]
 LIMIT = 0.01
 
 
@@ -38,7 +41,7 @@ def main(steps=None, seeds=3):
         accuracies[name], skipped[name], begin = [], 0, time.perf_counter()
         for seed in range(seeds):
             experiment = override(
-                recipes.get_recipe("digits"), [*assignments, *short, f"seed={seed}"]
+                recipes.get_recipe("digits"), [*DATA, *assignments, *short, f"seed={seed}"]
             )
             lines = []
             with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
