@@ -42,8 +42,8 @@ def mpp_digits() -> Experiment:
     Source: this project. The model of the recipe digits with the mean of the patches as its result,
         since nothing trains the class token directly. 1500 steps of 64 images are about 74 epochs.
     Command: python -m pipelines.pretrain --experiment mpp_digits
-    Expected: EXPECTED
-    Hardware: 2 CPU cores, HARDWARE of CPU time.
+    Expected: 69 % of the colors of corrupted patches in the 300 test images.
+    Hardware: 2 CPU cores, 1.7 minutes of CPU time.
     """
     return Experiment(
         task="masked_patches",
