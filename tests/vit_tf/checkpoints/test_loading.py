@@ -1,6 +1,7 @@
 """Loading when file and model differ: heads, grids, class tokens, positions."""
 
 import itertools
+import functools
 import math
 
 import numpy as np
@@ -32,14 +33,29 @@ def expected_reset(mode, model_r, model_k, file_r, file_k):
     }[mode]
 
 
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory):
+    """`(donor(r, k), model(r, k))`: arrays and file of a donor, and a model; each is built once."""
+    folder = tmp_path_factory.mktemp("heads")
+
+    @functools.cache
+    def donor(r, k):
+        built = tiny.model(seed=1, layers=1, representation_size=r, num_classes=k)
+        return params_of(built), saved(built, folder / f"{r}-{k}.npz")
+
+    @functools.cache
+    def model(r, k):
+        return tiny.model(layers=1, head_bias=-3.0, representation_size=r, num_classes=k)
+
+    return donor, model
+
+
 @pytest.mark.parametrize("file_r, file_k", [*HEADS, (None, 6), (7, 6), (8, 5)])
 @pytest.mark.parametrize("model_r, model_k", HEADS)
-def test_head_modes(model_r, model_k, file_r, file_k, tmp_path):
-    donor = tiny.model(seed=1, layers=1, representation_size=file_r, num_classes=file_k)
-    fields = {"representation_size": model_r, "num_classes": model_k}
-    model = tiny.model(layers=1, head_bias=-3.0, **fields)
-    path = saved(donor, tmp_path / "model.npz")
-    expected = params_of(donor)
+def test_head_modes(model_r, model_k, file_r, file_k, heads):
+    donor, model_of = heads
+    expected, path = donor(file_r, file_k)
+    model = model_of(model_r, model_k)
     for mode in ("keep", "auto", "reset", "reset_last"):
         tiny.randomize(model, seed=2)
         reset = expected_reset(mode, model_r, model_k, file_r, file_k)
