@@ -250,19 +250,17 @@ class Progress:
             )
         self._judged = _Timing()
 
-    def log_evaluation(self, step, means, seconds, metric):
+    def log_evaluation(self, step, means, seconds, shown):
         """Logs the results of an evaluation.
 
         Args:
             step: number of finished steps.
             means: the dict of `Evaluator.run`.
             seconds: duration of the evaluation.
-            metric: name of the value in `means` that the log line shows beside the loss.
+            shown: text about the main metric, which the log line shows beside the loss.
         """
         values = {"step": step} | {f"eval_{name}": value for name, value in means.items()}
         self.last_evaluated = step
-        value = f"{means[metric]:.2f} dB" if metric == "psnr" else f"{means[metric]:.2%}"
-        shown = f"{metric.replace('_', ' ')} {value}"
         say(
             f"evaluation at step {step}: loss {means['loss']:.4f}  {shown}  "
             f"({means['examples']} images, {seconds:.1f} s)"

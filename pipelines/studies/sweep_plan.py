@@ -114,7 +114,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         # Without the held-out part, an epoch has fewer steps.
         images = subset_size(trial.data, source, examples)
         tuning = with_steps(trial, images, say_once, {*fields, *assigned})
-        config = whole.model.config(source.num_classes)
+        config = whole.model_config(source.num_classes)
         check_input(whole.train, config, replicas)
         check_loss(source, whole.train.loss)
         start = (whole.init_from, whole.init_weights, whole.model)

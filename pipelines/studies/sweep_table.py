@@ -1,11 +1,12 @@
 """The results of a sweep: which trial is the best, mean and deviation, the table, the CSV file."""
 
 import csv
+import functools
 import io
 import json
 import statistics
 
-from pipelines.tasks.metrics import main_metric
+from pipelines.tasks.metrics import as_text, main_metric
 
 # What the table shows in place of a metric of a run that failed.
 _FAILED = "not finite"
@@ -106,7 +107,8 @@ def _shown(result):
     """The cells of the main metric and the loss."""
     if "failed" in result:
         return [_FAILED, ""]
-    return [f"{result[main_metric(result)]:.2%}", f"{result['loss']:.4f}"]
+    metric = main_metric(result)
+    return [as_text(metric, result[metric]), f"{result['loss']:.4f}"]
 
 
 def _final_values(record):
@@ -118,14 +120,15 @@ def _conclusion(record, metric):
     """A line about the final runs, if there are any."""
     if not record["final"]:
         return []
+    of_metric = functools.partial(as_text, record["metric"])
     each = ", ".join(
-        f"{_FAILED if value is None else f'{value:.2%}'} (seed {row['seed']})"
+        f"{_FAILED if value is None else of_metric(value)} (seed {row['seed']})"
         for row, value in zip(record["final"], _final_values(record), strict=True)
     )
     line = f"{metric} on {record['final'][0]['split']} after training on the whole split: "
     if record["standard_deviation"] is None:
         return [line + each]
     return [
-        f"{line}{record['mean']:.2%} +- {record['standard_deviation']:.2%}, mean and sample "
+        f"{line}{of_metric(record['mean'])} +- {of_metric(record['standard_deviation'])}, mean and sample "
         f"standard deviation of {each}"
     ]

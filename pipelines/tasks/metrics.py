@@ -74,3 +74,8 @@ def main_metric(means):
         means: result of an evaluation.
     """
     return next(name for name in _MAIN_METRICS if name in means)
+
+
+def as_text(metric, value) -> str:
+    """The value of a main metric for people: "97.31%", or "12.36 dB"."""
+    return f"{value:.2f} dB" if metric == "psnr" else f"{value:.2%}"

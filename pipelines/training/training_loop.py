@@ -22,7 +22,7 @@ from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import num_hosts
-from pipelines.tasks.metrics import main_metric
+from pipelines.tasks.metrics import as_text, main_metric
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.train_data import TrainData
 from pipelines.training.train_step import Trainer
@@ -142,7 +142,8 @@ class TrainingLoop:
         metric = main_metric(means)
         if self.settings.keep_best and self.settings.best_metric == "evaluation":
             self.store.save(step, score=means[metric])
-        self.progress.log_evaluation(step, means, seconds, metric)
+        shown = f"{metric.replace('_', ' ')} {as_text(metric, means[metric])}"
+        self.progress.log_evaluation(step, means, seconds, shown)
 
     def _evaluate_few_shot(self, step):
         begin = time.perf_counter()
