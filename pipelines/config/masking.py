@@ -45,10 +45,11 @@ def check_masking(name: str, config: ModelConfig, fraction: float):
             f"{name} has no patches to mask. {task} needs a ViT, a hybrid or an Axial-ViT: set "
             "model.name."
         )
-    if not config.pooled:
+    classifier = getattr(config, "classifier", None)
+    if classifier not in ("token", "gap"):
         raise UserError(
-            "model.classifier=unpooled has no result per image to fine-tune with. Set "
-            f"model.classifier=token or gap with {task}."
+            f"{task} does not train what model.classifier={classifier} reads. Set "
+            "model.classifier=token or gap; fine-tuning may choose another one."
         )
     if size := getattr(config, "representation_size", None):
         raise UserError(
@@ -64,7 +65,8 @@ def check_masking(name: str, config: ModelConfig, fraction: float):
         )
     patches = math.prod(config.grid)
     if patches * fraction < 0.5:
+        least = math.ceil(0.5 / patches * 1e6) / 1e6  # Rounded up, so that it is accepted.
         raise UserError(
             f"masking.fraction={fraction} corrupts none of the {patches} patches. Set at least "
-            f"{0.5 / patches:.3g}."
+            f"{least:g}."
         )

@@ -363,6 +363,7 @@ class FewShot:
 
     Attributes:
         name: the data set; none: that of the run.
+        data_dir: its folder; none: data.data_dir.
         train_split: its split for the training features. "auto": of the run's data set all of
             data.train_split, also if the run trains on a part of it; else as in data.
         eval_split: its split for the test features, as train_split.
@@ -372,6 +373,7 @@ class FewShot:
     """
 
     name: str | None = None
+    data_dir: str | None = None
     train_split: str = AUTO_SPLIT
     eval_split: str = AUTO_SPLIT
     shots: tuple[int, ...] = (1, 5, 10)
@@ -380,10 +382,12 @@ class FewShot:
 
     def __post_init__(self):
         check_local("few_shot.name", self.name or "")
+        check_local("few_shot.data_dir", self.data_dir or "")
         if not self.shots or min(self.shots) < 1:
             raise UserError(
                 f"few_shot.shots must be numbers from 1 on, such as 1,5. Received: {self.shots}."
             )
         if self.l2 <= 0:
             raise UserError(f"few_shot.l2 must be above 0. Received: {self.l2}.")
-        check_at_least("few_shot.seeds", self.seeds, 1)
+        if not 1 <= self.seeds <= 1000:
+            raise UserError(f"few_shot.seeds must be in 1 .. 1000. Received: {self.seeds}.")

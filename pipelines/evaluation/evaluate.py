@@ -57,8 +57,8 @@ def evaluate(
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     if not model.config.num_classes:
         raise UserError(
-            f"{source.name} has no head (num_classes=0), so it predicts no classes. Fine-tune it, or "
-            "evaluate its features with pipelines.fewshot."
+            f"{source.name} has no head (num_classes=0), so it predicts no classes. Fine-tune it, "
+            "or evaluate its features with pipelines.fewshot."
         )
     # Only the result goes to stdout.
     log = functools.partial(print, file=sys.stderr, flush=True)

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
+from pipelines.errors import NonFiniteError
 from pipelines.evaluation.features import FeatureExtractor
-from pipelines.evaluation.few_shot import check_shots, few_shot_grid
+from pipelines.evaluation.few_shot import few_shot_grid
 
 
 class FewShotMonitor:
@@ -33,11 +36,15 @@ class FewShotMonitor:
         """The accuracy for each number of shots, ascending; the mean of the selections.
 
         Raises:
-            UserError: if a class has too few images or a feature is not finite.
+            NonFiniteError: if a feature is not finite.
         """
         settings, classes = self._settings, self._source.num_classes
         train, test = (extractor.run() for extractor in self._extractors)
+        if not (np.isfinite(train.values).all() and np.isfinite(test.values).all()):
+            raise NonFiniteError(
+                "The features of a few-shot evaluation are not finite. Lower "
+                "optimizer.learning_rate or lengthen schedule.warmup_steps."
+            )
         shots = sorted(set(settings.shots))
-        check_shots(train.labels, self._source, shots[-1], "few_shot.shots")
         grid = few_shot_grid(train, test, classes, shots, [settings.l2], range(settings.seeds))
         return dict(zip(shots, grid[:, 0].mean(axis=1).tolist(), strict=True))

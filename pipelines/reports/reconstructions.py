@@ -8,6 +8,7 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.reports.html_page import page, section
 from pipelines.reports.pictures import picture_table
+from pipelines.reports.tensorboard import VALIDATION
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 _IMAGES = 8
@@ -67,7 +68,7 @@ class Reconstructions:
         gap = [[0, 0], [0, 0], [0, _GAP], [0, 0]]
         wide = tf.concat([tf.pad(x, gap, constant_values=1.0) for x in columns], axis=2)
         text = f"From left to right: {', '.join(drawn)}."
-        board.images(_TAG, step, wide[:, :, :-_GAP] * 2 - 1, text)
+        board.images(_TAG, step, wide[:, :, :-_GAP] * 2 - 1, text, VALIDATION)
 
     def write_page(self, path, run):
         """Writes the pictures as one HTML file.

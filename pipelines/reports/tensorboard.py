@@ -93,10 +93,10 @@ class TensorBoard:
         """
         for tag, value in values.items():
             if value is not None:
-                self._write(folder, step, scalar_pb(tag, value, _DESCRIPTIONS.get(tag)))
+                self._write(folder, step, scalar_pb(tag, value, _description(tag)))
         self._writers[folder].flush()
 
-    def images(self, tag, step, images, description):
+    def images(self, tag, step, images, description, folder=TRAIN):
         """Writes at most 16 images.
 
         Args:
@@ -104,6 +104,7 @@ class TensorBoard:
             step: finished steps.
             images: float `[n, h, w, 3]` in [-1, 1].
             description: what they show.
+            folder: `TRAIN` or `VALIDATION`: where they are from.
         """
         pixels = tf.image.convert_image_dtype((images[:16] + 1) / 2, tf.uint8, saturate=True)
         height, width = pixels.shape[1:3]
@@ -111,8 +112,8 @@ class TensorBoard:
         metadata = create_summary_metadata(display_name=None, description=description)
         tensor = make_tensor_proto([str(width).encode(), str(height).encode(), *encoded])
         value = Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
-        self._write(TRAIN, step, Summary(value=[value]))
-        self._writers[TRAIN].flush()
+        self._write(folder, step, Summary(value=[value]))
+        self._writers[folder].flush()
 
     def histograms(self, step, weights):
         """Writes a histogram of each weight.
@@ -130,6 +131,12 @@ class TensorBoard:
     def _write(self, folder, step, summary):
         event = Event(wall_time=time.time(), step=step, summary=summary)
         self._writers[folder].add_event(event)
+
+
+def _description(tag):
+    if tag.startswith("few_shot_"):
+        return "Accuracy of least squares on the features, from this many images of each class."
+    return _DESCRIPTIONS.get(tag)
 
 
 def _flat(values, prefix=""):

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 
-from pipelines.config import Experiment, FewShot
+from pipelines.config import Experiment
 from pipelines.config.fields import check_local, differences
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints, manifest
@@ -23,9 +23,7 @@ _MAY_CHANGE = (
     "train.keep_last",
     "train.keep_every",
     "train.keep_best",
-    "train.best_metric",
     "train.few_shot_every",
-    *(f"few_shot.{field.name}" for field in dataclasses.fields(FewShot)),
     # A run that stops at bad images has not trained on any so far.
     "data.bad_images",
     "train.non_finite",

@@ -29,6 +29,9 @@ _SHARED = (
     "data.eval_split",
     "train.deterministic",
     "train.eval_batches",
+    "task",
+    "masking.target",
+    "masking.fraction",
 )
 # Longer names of folders are cut; file systems allow 255 bytes.
 _LONGEST_NAME = 200
@@ -116,7 +119,8 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         tuning = with_steps(trial, images, say_once, {*fields, *assigned})
         config = whole.model_config(source.num_classes)
         check_input(whole.train, config, replicas)
-        check_loss(source, whole.train.loss)
+        if whole.task == "classification":
+            check_loss(source, whole.train.loss)
         start = (whole.init_from, whole.init_weights, whole.model)
         if whole.init_from and start not in checked:
             check_initial(whole, assignments, "--grid")

@@ -129,6 +129,6 @@ def _conclusion(record, metric):
     if record["standard_deviation"] is None:
         return [line + each]
     return [
-        f"{line}{of_metric(record['mean'])} +- {of_metric(record['standard_deviation'])}, mean and sample "
-        f"standard deviation of {each}"
+        f"{line}{of_metric(record['mean'])} +- {of_metric(record['standard_deviation'])}, mean and "
+        f"sample standard deviation of {each}"
     ]

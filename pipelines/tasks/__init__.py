@@ -1,1 +1,1 @@
-"""Losses and metrics."""
+"""What is learned: tasks with their targets, losses and metrics."""

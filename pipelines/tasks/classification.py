@@ -52,6 +52,10 @@ class Classification:
         """The part of the model whose weights a run writes: all of it."""
         return model
 
+    def zero_kernel(self, model):
+        """The kernel that starts with zeros, so that nothing below it learns before it does."""
+        return model.head.kernel
+
     def losses(self, model, batch):
         """The training loss of each image, float32 `[b]`."""
         logits = model(batch["image"], training=True)

@@ -5,6 +5,7 @@ import math
 
 import tensorflow as tf
 
+from pipelines.tasks.metrics import weighted_sums
 from pipelines.tasks.patch_targets import (
     CELLS,
     COLORS,
@@ -59,9 +60,19 @@ class MaskedPatches:
         """The part of the model whose weights a run writes."""
         return model.encoder
 
+    def zero_kernel(self, model):
+        """The kernel that starts with zeros, so that nothing below it learns before it does."""
+        return model.prediction.kernel
+
     def notes(self) -> list[str]:
         """Lines about the task for the start of a run."""
-        return [self.explanation()]
+        width, outputs = self.config.hidden_size, self.outputs
+        own = width + (width + 1) * outputs  # Mask embedding, kernel and bias.
+        size = 4 * self._counts()[0] * outputs
+        return [
+            self.explanation(),
+            f"besides: {own:,} parameters, {size / 1e6:,.2f} MB of predictions per image",
+        ]
 
     def explanation(self) -> str:
         """What is corrupted and predicted of an image."""
@@ -79,9 +90,19 @@ class MaskedPatches:
 
     def losses(self, model, batch):
         """The training loss of each image, float32 `[b]`."""
-        corruption = self._corruption(RandomContext.current(), batch)
-        predictions = model(batch["image"], corruption.source, training=True)
-        return self.loss(predictions, batch["image"], corruption.corrupted)
+        context = RandomContext.current()
+        if context is None:
+            raise ValueError("Losses of masked patches are drawn in a RandomContext. Enter one.")
+        corruption = draw_corruption(
+            self._patches_per_image(),
+            self.fraction,
+            context.seed,
+            context.step,
+            context.positions,
+        )
+        images, places = batch["image"], corruption.places
+        predictions = model(images, corruption.source, places, training=True)
+        return self.loss(predictions, images, places)
 
     def measure(self, model, batch):
         """Sums over a batch of an evaluation, for `metrics.metric_means`.
@@ -92,38 +113,38 @@ class MaskedPatches:
             images); and an empty list.
         """
         images, weights = batch["image"], batch["weight"]
-        corruption = self._corruption(None, batch)
-        predictions = model(images, corruption.source, training=False)
-        losses = self.loss(predictions, images, corruption.corrupted)
+        corruption = self._evaluated_corruption(batch)
+        places = corruption.places
+        predictions = model(images, corruption.source, places, training=False)
+        losses = self.loss(predictions, images, places)
         if self.target == "pixels":
-            # The loss is the mean squared error, which rounding keeps from being exactly 0.
+            # The loss is the mean squared error. Without the constant, a perfect image has no PSNR.
             quality = -10 / tf.math.log(10.0) * tf.math.log(losses / _RANGE**2 + 1e-12)
             values = {"psnr": quality}
         else:
-            right = self._targets(images) == self._classes(predictions)
-            right = tf.reduce_mean(tf.cast(right, tf.float32), axis=-1)
-            values = {"patch_accuracy": _mean_of_corrupted(right, corruption.corrupted)}
-        values |= {"examples": tf.ones_like(weights), "loss": losses}
-        return {name: tf.reduce_sum(value * weights) for name, value in values.items()}, []
+            right = _at(self._targets(images), places) == self._classes(predictions)
+            right = tf.cast(right, tf.float32)
+            values = {"patch_accuracy": tf.reduce_mean(right, axis=(1, 2))}
+        return weighted_sums({"loss": losses, **values}, weights), []
 
-    def loss(self, predictions, images, corrupted):
+    def loss(self, predictions, images, places):
         """Cross-entropy or mean squared error of each image over its corrupted patches.
 
         Args:
-            predictions: float32 `[b, N, outputs]`.
+            predictions: float32 `[b, n, outputs]`, of these patches only.
             images: float32 `[b, H, W, 3]`, inputs of the model.
-            corrupted: bool `[b, N]`.
+            places: int32 `[b, n]`, their indices.
 
         Returns:
             float32 `[b]`.
         """
-        targets = self._targets(images)
+        targets = _at(self._targets(images), places)
         if self.target == "pixels":
             each = tf.math.squared_difference(predictions, targets)
         else:
             logits = tf.reshape(predictions, [*targets.shape, COLORS])
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        return _mean_of_corrupted(tf.reduce_mean(each, axis=-1), corrupted)
+        return tf.reduce_mean(each, axis=(1, 2))
 
     def pictures(self, model, batch):
         """What the task does to some images, for reports.
@@ -138,7 +159,7 @@ class MaskedPatches:
             what is to be predicted of every patch; "prediction", for every patch.
         """
         images = batch["image"]
-        corruption = self._corruption(None, batch)
+        corruption = self._evaluated_corruption(batch)
         predictions = model(images, corruption.source, training=False)
         patches = self._pixel_values(self._patches(images)) / 255
         taken = tf.gather(patches, tf.maximum(corruption.source, 0), axis=1, batch_dims=1)
@@ -159,12 +180,10 @@ class MaskedPatches:
     def _counts(self):
         return corrupted_counts(self._patches_per_image(), self.fraction)
 
-    def _corruption(self, context, batch):
-        patches = self._patches_per_image()
-        if context is None:
-            return draw_corruption_by_id(patches, self.fraction, self.seed, batch["id"])
-        return draw_corruption(
-            patches, self.fraction, context.seed, context.step, context.positions
+    def _evaluated_corruption(self, batch):
+        """The same for an image in every evaluation."""
+        return draw_corruption_by_id(
+            self._patches_per_image(), self.fraction, self.seed, batch["id"]
         )
 
     def _patches(self, images):
@@ -208,7 +227,6 @@ class MaskedPatches:
         return tf.reshape(placed, [-1, rows * side, columns * side, 3])
 
 
-def _mean_of_corrupted(values, corrupted):
-    """The mean over the corrupted patches of each image: `[b, N]` to `[b]`."""
-    chosen = tf.cast(corrupted, values.dtype)
-    return tf.reduce_sum(values * chosen, axis=1) / tf.reduce_sum(chosen, axis=1)
+def _at(values, places):
+    """The values of some patches: `[b, N, ...]` and `[b, n]` to `[b, n, ...]`."""
+    return tf.gather(values, places, axis=1, batch_dims=1)

@@ -22,7 +22,12 @@ def metric_sums(labels, logits, weights, losses):
         images whose most probable class is one of their labels).
     """
     own = _accuracies if labels.dtype.is_integer else _precision
-    values = {"examples": tf.ones_like(weights), "loss": losses, **own(labels, logits)}
+    return weighted_sums({"loss": losses, **own(labels, logits)}, weights)
+
+
+def weighted_sums(values, weights):
+    """Weighted sums of values of each image, and the number of "examples"; padding may be NaN."""
+    values = {"examples": tf.ones_like(weights), **values}
     padding = weights == 0
     return {
         name: tf.reduce_sum(tf.where(padding, 0.0, value * weights))

@@ -15,7 +15,7 @@ from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
 from pipelines.training.loop import check_input
-from pipelines.training.train_data import open_data
+from pipelines.training.train_data import open_data, open_few_shot_data
 from vit_tf import cost
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
@@ -41,7 +41,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
     try:
         splits = choose_splits(experiment.data, lines.append)
         experiment = dataclasses.replace(experiment, data=splits)
-        data = open_data(experiment, run).train
+        data, _ = open_data(experiment, run)
         experiment = with_steps(experiment, data.source.num_examples, lines.append, assigned)
         if extend:
             experiment = run.with_own_warmup(experiment, assigned, lines.append)
@@ -49,6 +49,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
         wrong_data = error
     else:
         run.check(experiment, data.source.manifest(), extend)
+        lines += _few_shot(experiment)
     if (step := checkpoints.newest(run.checkpoints)) is not None:
         lines.append(f"resumes from: step {step} of {run.path}")
     elif experiment.init_from:
@@ -76,6 +77,18 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
         raise wrong_data
     else:
         print(f"first batch: {_first_batch(data, print)}")
+
+
+def _few_shot(experiment):
+    """Lines about the data of few-shot evaluations, if there are any."""
+    try:
+        found = open_few_shot_data(experiment)
+    except MissingDataError as error:
+        return [f"few-shot evaluations: the data are not here. {error}"]
+    if found is None:
+        return []
+    train, test = (data.source for data in found)
+    return [f"few-shot evaluations: {train.num_examples:,} images of {train}, tested on {test}"]
 
 
 def _initial_weights(experiment):

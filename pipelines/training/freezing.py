@@ -7,7 +7,7 @@ from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
 
 
-def freeze(model, patterns, resets_head=False, only=()) -> list[str]:
+def freeze(model, patterns, zero_kernel=None, only=()) -> list[str]:
     """Excludes variables from training: they leave `model.trainable_variables`.
 
     Args:
@@ -16,7 +16,8 @@ def freeze(model, patterns, resets_head=False, only=()) -> list[str]:
             "block_0/mlp/dense_0/kernel", or of a layer, and then all variables in the layer. `*`
             stands for any characters, also for `/`, `?` for one character, `[ab]` for a or b, and
             `[!ab]` for any other character.
-        resets_head: whether training begins with a head of zeros, which must then learn.
+        zero_kernel: the variable that starts with zeros: without it no other has a gradient; None
+            allows it to be frozen.
         only: instead of `patterns`: patterns of the only variables that are not frozen.
 
     Returns:
@@ -38,11 +39,13 @@ def freeze(model, patterns, resets_head=False, only=()) -> list[str]:
         )
     for index in frozen:
         variables[index].trainable = False
-    if resets_head and not model.head.kernel.trainable:
-        fix = "Add head to train_only." if only else "Leave out the pattern that matches it."
+    if zero_kernel is not None and not zero_kernel.trainable:
+        path = zero_kernel.path.partition("/")[2]
+        layer = path.partition("/")[0]
+        fix = f"Add {layer} to train_only." if only else "Leave out the pattern that matches it."
         raise UserError(
-            f"optimizer.{'train_only leaves out' if only else 'freeze includes'} head/kernel, "
-            f"which fine-tuning sets to zeros: nothing could learn. {fix}"
+            f"optimizer.{'train_only leaves out' if only else 'freeze includes'} {path}, "
+            f"which starts with zeros: nothing could learn. {fix}"
         )
     if not frozen:
         return []

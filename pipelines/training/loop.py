@@ -32,7 +32,7 @@ from pipelines.training.loss_scale import LossScale
 from pipelines.training.non_finite import NonFinitePolicy
 from pipelines.training.optimizers import optimizer_of
 from pipelines.training.schedules import LINEAR_END, make_schedule
-from pipelines.training.train_data import open_data
+from pipelines.training.train_data import open_data, open_few_shot_data
 from pipelines.training.train_step import StepSettings, Trainer
 from pipelines.training.training_loop import TrainingLoop
 from vit_tf.config.size_notes import size_notes
@@ -75,8 +75,8 @@ def train(
 
 def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     """Does what `train` does, in a locked workdir."""
-    opened = open_data(experiment, run)
-    data = opened.train
+    data, evaluation_data = open_data(experiment, run)
+    few_shot_data = open_few_shot_data(experiment, data.bad_images)
     experiment = with_steps(experiment, data.source.num_examples, say, assigned)
     if extend:
         experiment = run.with_own_warmup(experiment, assigned, say)
@@ -136,7 +136,8 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         summary_at_end(data.bad_images),
     ):
         _show(progress.board, experiment, data, step)
-        evaluations = _evaluations(experiment, task, trainer, opened, signals)
+        opened = (data, evaluation_data, few_shot_data)
+        evaluations = _evaluations(experiment.few_shot, task, trainer, opened, signals)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
@@ -150,7 +151,8 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         ).run()
         _write_results(trainer, encoder, run, data.preprocessing)
         if reconstructions := evaluations["reconstructions"]:
-            reconstructions.write_page(run.reconstructions, summary(experiment)[0])
+            with trainer.evaluated_weights():
+                reconstructions.write_page(run.reconstructions, summary(experiment)[0])
             say(f"wrote {run.reconstructions}")
     return run.read_metrics()[-1]
 
@@ -163,18 +165,18 @@ def _show(board, experiment, data, step):
         board.images("training images", step, data.sample_images(), seen)
 
 
-def _evaluations(experiment, task, trainer, opened, signals):
+def _evaluations(few_shot_settings, task, trainer, opened, signals):
     """What `TrainingLoop` evaluates, by the name of its field; None for what is off."""
+    data, evaluation_data, few_shot_data = opened
     model, strategy = trainer.model, trainer.strategy
     evaluator = few_shot = reconstructions = None
-    if opened.evaluation is not None:
-        evaluator = Evaluator(model, strategy, opened.evaluation, task, say, signals)
-    if opened.few_shot is not None:
-        own = (experiment.few_shot, say, signals)
-        few_shot = FewShotMonitor(task.encoder(model).features, strategy, *opened.few_shot, *own)
+    if evaluation_data is not None:
+        evaluator = Evaluator(model, strategy, evaluation_data, task, say, signals)
+    if few_shot_data is not None:
+        own = (few_shot_settings, say, signals)
+        few_shot = FewShotMonitor(task.encoder(model).features, strategy, *few_shot_data, *own)
     if not task.reads_labels:
-        shown = opened.evaluation or opened.train
-        reconstructions = Reconstructions(task, model, strategy, shown)
+        reconstructions = Reconstructions(task, model, strategy, evaluation_data or data)
     return {"evaluator": evaluator, "few_shot": few_shot, "reconstructions": reconstructions}
 
 
@@ -221,8 +223,7 @@ def build_trainer(experiment, model_config, strategy):
     with strategy.scope():
         model = task.create_model(experiment.model.dtype)
         ema = loss_scale = None
-        resets_head = bool(experiment.init_from) and task.reads_labels
-        optimizer, frozen = optimizer_of(model, tuning, schedule, resets_head)
+        optimizer, frozen = optimizer_of(model, tuning, schedule, task.zero_kernel(model))
         if settings.ema_decay is not None:
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
         if model.compute_dtype == "float16":

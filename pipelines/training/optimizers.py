@@ -169,13 +169,13 @@ class AdamW(Optimizer):
         return (first / correction_1) / (tf.sqrt(second / correction_2) + self.epsilon)
 
 
-def optimizer_of(model, config, schedule, resets_head) -> tuple[Optimizer, list[str]]:
+def optimizer_of(model, config, schedule, zero_kernel) -> tuple[Optimizer, list[str]]:
     """Chooses what is trained and how fast, and builds the optimizer, inside `strategy.scope()`.
 
     Args:
         model: a built model; some of its variables may be frozen afterwards.
         config, schedule: as for `make_optimizer`.
-        resets_head: as for `freezing.freeze`.
+        zero_kernel: as for `freezing.freeze`.
 
     Returns:
         The optimizer, and lines of text about frozen variables.
@@ -183,7 +183,7 @@ def optimizer_of(model, config, schedule, resets_head) -> tuple[Optimizer, list[
     Raises:
         UserError: as `freezing.freeze`.
     """
-    notes = freeze(model, config.freeze, resets_head, config.train_only)
+    notes = freeze(model, config.freeze, zero_kernel, config.train_only)
     rates = layer_rates(model, config.layer_decay)
     return make_optimizer(config, schedule, model.trainable_variables, rates), notes
 

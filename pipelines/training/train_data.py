@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from typing import NamedTuple
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.names import AUTO_SPLIT
@@ -12,10 +11,11 @@ from pipelines.data.bad_images import BadImages, explain_input_error
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import DataSource
 from pipelines.data.sources.splits import choose_splits
-from pipelines.data.sources.subset import open_train_source
+from pipelines.data.sources.subset import open_train_source, read_labels
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import check_single_label
+from pipelines.evaluation.few_shot import check_shots
 from pipelines.runs.progress import say
 from pipelines.tasks.losses import check_loss
 from vit_tf import Preprocessing
@@ -83,23 +83,8 @@ class TrainData:
         return explain_input_error(error, self.source, indices, self.bad_images)
 
 
-class RunData(NamedTuple):
-    """All data of a run.
-
-    Attributes:
-        train: `TrainData`.
-        evaluation: `EvaluationData`; None turns evaluations off.
-        few_shot: two `EvaluationData`, to train and to test on; None turns few-shot evaluations
-            off.
-    """
-
-    train: TrainData
-    evaluation: EvaluationData | None
-    few_shot: list[EvaluationData] | None
-
-
 def open_data(experiment, run):
-    """Opens the data of an experiment.
+    """Opens the data of an experiment: returns `(TrainData, EvaluationData or None)`.
 
     Args:
         experiment: the `Experiment`; its splits are chosen.
@@ -122,46 +107,57 @@ def open_data(experiment, run):
         **shared,
     )
     if settings.eval_split is None:
-        return RunData(data, None, _open_few_shot(experiment))
+        return data, None
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
     source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
     limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
-    evaluation = EvaluationData(source=source, reads_labels=reads_labels, **limits, **shared)
-    return RunData(data, evaluation, _open_few_shot(experiment))
+    return data, EvaluationData(source=source, reads_labels=reads_labels, **limits, **shared)
 
 
-def _open_few_shot(experiment):
+def open_few_shot_data(experiment, bad_images=None):
     """Opens the data of `train.few_shot_every`: two `EvaluationData`, to train and to test on.
+
+    Args:
+        experiment: the `Experiment`; its splits are chosen.
+        bad_images: `BadImages` of the run, or None.
 
     Returns:
         None if there are no few-shot evaluations.
 
     Raises:
         DataError: if the data are missing or cannot be used.
-        UserError: if there is no evaluation split.
+        UserError: if there is no evaluation split, or a class has too few images.
     """
     if not experiment.train.few_shot_every:
         return None
-    own, asked = experiment.data, experiment.few_shot
-    splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
-    if asked.name is None:
-        given = {name: split for name, split in splits.items() if split != AUTO_SPLIT}
-        own = dataclasses.replace(own, **given)
-    else:
-        own = choose_splits(dataclasses.replace(own, name=asked.name, **splits), say)
-    if own.eval_split is None:
+    data = _few_shot_section(experiment)
+    if data.eval_split is None:
         raise UserError(
             "train.few_shot_every needs images to test on, but data.eval_split is none. Set it or "
             "few_shot.eval_split."
         )
-    sources = [
-        open_source(own.name, split, own.data_dir) for split in (own.train_split, own.eval_split)
-    ]
+    train, test = (
+        open_source(data.name, split, data.data_dir)
+        for split in (data.train_split, data.eval_split)
+    )
+    check_single_label(train)
+    check_shots(read_labels(train, say), train, max(experiment.few_shot.shots), "few_shot.shots")
+    test.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
     shared = {
         "preprocessing": experiment.preprocessing(()),
         "batch_size": experiment.train.batch_size,
-        "bad_images": BadImages(None, say) if own.bad_images == "skip" else None,
+        "bad_images": bad_images,
     }
-    for source in sources:
-        check_single_label(source)
-    return [EvaluationData(source=source, **shared) for source in sources]
+    return [EvaluationData(source=source, **shared) for source in (train, test)]
+
+
+def _few_shot_section(experiment):
+    """The data section of few-shot evaluations: that of the run, or of another data set."""
+    own, asked = experiment.data, experiment.few_shot
+    splits = {"train_split": asked.train_split, "eval_split": asked.eval_split}
+    if asked.name is None:
+        given = {name: split for name, split in splits.items() if split != AUTO_SPLIT}
+        return dataclasses.replace(own, **given)
+    directory = asked.data_dir or own.data_dir
+    other = dataclasses.replace(own, name=asked.name, data_dir=directory, **splits)
+    return choose_splits(other, say)

@@ -1,5 +1,6 @@
 """The training step, under every strategy (Orbit's inner loop)."""
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -23,7 +24,7 @@ class StepSettings:
             it is called in a `RandomContext`.
         batch_size: images per step over all replicas and hosts.
         accumulate_steps: number of micro-batches of a replica, processed one after another.
-        seed: of dropout and stochastic depth.
+        seed: of dropout, stochastic depth and masking.
         break_at_non_finite: whether a loop on the device ends at a step that is not finite. The
             dataset then continues with the batch after it.
     """
@@ -243,6 +244,10 @@ class Trainer(orbit.StandardTrainer):
         if self.loss_scale:
             return loss, self.loss_scale.gradient(tape, loss, values)
         return loss, tape.gradient(loss, values)
+
+    def evaluated_weights(self):
+        """A context in which the model has the weights that are evaluated: the average, if any."""
+        return self.ema.swapped_in() if self.ema else contextlib.nullcontext()
 
     @tf.function
     def _weight_sum(self):

@@ -4,7 +4,6 @@ Several steps run in one `tf.while_loop` on the device; between such loops, Pyth
 logs, evaluates and saves.
 """
 
-import contextlib
 import dataclasses
 import math
 import time
@@ -70,12 +69,14 @@ class TrainingLoop:
         step = int(self.trainer.step.numpy())
         try:
             while True:
-                if self._evaluation_is_due(step) and step > self.progress.last_evaluated:
-                    self._evaluate(step)
+                if self._reconstructions_are_due(step):
+                    with self.trainer.evaluated_weights():
+                        self.reconstructions.show(self.progress.board, step)
                 if self._few_shot_is_due(step) and step > self.progress.last_few_shot:
                     self._evaluate_few_shot(step)
-                if self.reconstructions is not None and self._is_due(step, settings.eval_every):
-                    self.reconstructions.show(self.progress.board, step)
+                # Last: the last line of metrics is then the evaluation.
+                if self._evaluation_is_due(step) and step > self.progress.last_evaluated:
+                    self._evaluate(step)
                 if step >= settings.steps:
                     break
                 step = self._train(step)
@@ -127,6 +128,7 @@ class TrainingLoop:
             self._is_due(step, self.settings.checkpoint_every)
             or self._evaluation_is_due(step)
             or self._few_shot_is_due(step)
+            or self._reconstructions_are_due(step)
             or self._histograms_are_due(step)
         )
         halted = bool(self.trainer.halted.numpy())
@@ -134,7 +136,7 @@ class TrainingLoop:
 
     def _evaluate(self, step):
         begin = time.perf_counter()
-        with self._evaluated_weights():
+        with self.trainer.evaluated_weights():
             means = self.evaluator.run()
         seconds = time.perf_counter() - begin
         _check_finite("evaluation loss", means["loss"], step)
@@ -147,16 +149,11 @@ class TrainingLoop:
 
     def _evaluate_few_shot(self, step):
         begin = time.perf_counter()
-        with self._evaluated_weights():
+        with self.trainer.evaluated_weights():
             accuracies = self.few_shot.run()
         if self.settings.keep_best and self.settings.best_metric == "few_shot" and step > 0:
             self.store.save(step, score=accuracies[max(accuracies)])
         self.progress.log_few_shot(step, accuracies, time.perf_counter() - begin)
-
-    def _evaluated_weights(self):
-        """A context in which the model has the weights that are evaluated: the average, if any."""
-        ema = self.trainer.ema
-        return ema.swapped_in() if ema else contextlib.nullcontext()
 
     def _log(self, step):
         """Logs the steps since the last log line, and resets their sums."""
@@ -180,6 +177,9 @@ class TrainingLoop:
     def _few_shot_is_due(self, step):
         every = self.settings.few_shot_every
         return self.few_shot is not None and (step == 0 or self._is_due(step, every))
+
+    def _reconstructions_are_due(self, step):
+        return self.reconstructions is not None and self._is_due(step, self.settings.eval_every)
 
     def _histograms_are_due(self, step):
         every = self.settings.histograms_every

@@ -2,8 +2,8 @@
 
 The claim is that the mean over the seeds of mixed_float16 (with loss scaling), of mixed_bfloat16
 and of mixed_bfloat16 with bfloat16 momentum is within 1 percentage point of float32. The test split
-of 300 images is too small for that: three seeds of float32 differ by up to 1.7 points. So half of
-the training split, 749 images, is tested too.
+of 300 images is too small for that: three seeds of float32 differ by up to 1.7 points. So the
+other half of the training split, 649 images, is tested too.
 
 usage: python -m tests.benchmarks.bench_precision [steps] [seeds]
 """

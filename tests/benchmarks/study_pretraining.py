@@ -36,7 +36,7 @@ from pipelines.training.loop import train
 SEEDS = (0, 1, 2)
 SHOTS = (1, 5, 10)
 L2 = 1024.0
-# Half of the training split; 1,049 images to test on leave less noise than the test split's 300.
+# Half of the training split; 949 images to test on leave less noise than the test split's 300.
 POOL, TEST = "train[:50%]", "train[50%:]+test"
 MODEL = [
     "model.image_size=32",

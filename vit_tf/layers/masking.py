@@ -22,12 +22,12 @@ class Corruption:
     Attributes:
         source: int32 `[B, N]`: for each patch, the index of the patch of the same image whose
             embedding it gets, or `MASKED`. An unchanged patch has its own index.
-        corrupted: bool `[B, N]`: the patches whose content is predicted: masked, replaced, or
-            chosen and left unchanged.
+        places: int32 `[B, n]`: the indices of the corrupted patches, whose content is predicted:
+            first those that are replaced, then those left unchanged, then the masked ones.
     """
 
     source: tf.Tensor
-    corrupted: tf.Tensor
+    places: tf.Tensor
 
 
 def corrupted_counts(patches: int, fraction: float) -> tuple[int, int, int]:
@@ -96,7 +96,7 @@ def _corruption(draws, patches, fraction):
     other = (own + 1 + tf.minimum(steps, max(patches - 2, 0))) % patches
     masked = (rank >= replaced + unchanged) & (rank < count)
     source = tf.where(masked, MASKED, tf.where(rank < replaced, other, own))
-    return Corruption(source=source, corrupted=rank < count)
+    return Corruption(source=source, places=order[:, :count])
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")

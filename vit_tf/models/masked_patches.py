@@ -1,6 +1,7 @@
 """A Vision Transformer with what masked patch prediction adds (paper, appendix B.1.2)."""
 
 import keras
+import tensorflow as tf
 
 from vit_tf.config import ViTConfig
 from vit_tf.layers.masking import PatchMasking
@@ -21,10 +22,11 @@ class MaskedPatchModel(keras.Model):
     Call arguments:
         images: `[B, H, W, 3]`, as for `VisionTransformer`.
         source: int32 `[B, N]`, see `vit_tf.layers.Corruption`.
+        places: int32 `[B, n]`, the patches to predict; None predicts all of them.
         training: bool.
 
     Returns:
-        float32 `[B, N, outputs]`.
+        float32 `[B, n, outputs]`.
 
     Attributes:
         encoder: the `VisionTransformer` (`num_classes=0`), whose weights fine-tuning continues
@@ -60,10 +62,13 @@ class MaskedPatchModel(keras.Model):
         self.prediction.build(tokens)
         self.built = True
 
-    def call(self, images, source, training=False):
+    def call(self, images, source, places=None, training=False):
         patches = self.masking(self.encoder.embed(images), source)
         tokens, _ = self.encoder.encode(patches, training=training)
-        return self.prediction(tokens[:, self.config.num_prefix_tokens :])
+        tokens = tokens[:, self.config.num_prefix_tokens :]
+        if places is not None:
+            tokens = tf.gather(tokens, places, axis=1, batch_dims=1)
+        return self.prediction(tokens)
 
     def standardized_convs(self):
         """See `VisionTransformer.standardized_convs`."""

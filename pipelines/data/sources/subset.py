@@ -181,7 +181,7 @@ def _lowest(source, count, seed):
 
 def _lowest_of_each_class(source, count, seed, log):
     """Returns the sorted positions of the `count` examples of lowest rank of each class, int64."""
-    labels = _read_labels(source, log)
+    labels = read_labels(source, log)
     counts = np.bincount(labels, minlength=source.num_classes)
     if counts.min() < count:
         label = int(np.argmin(counts))
@@ -198,7 +198,7 @@ def _lowest_of_each_class(source, count, seed, log):
     return np.sort(order[places < count])
 
 
-def _read_labels(source, log):
+def read_labels(source, log):
     """Returns the labels of a source, int32 `[num_examples]`."""
     total = source.num_examples
     labels = np.empty(total, np.int32)

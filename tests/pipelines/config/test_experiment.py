@@ -20,6 +20,7 @@ VALUES = {
     "masking.target": ("pixels", "pixels"),
     "masking.fraction": ("0.15", 0.15),
     "few_shot.name": ("shapes", "shapes"),
+    "few_shot.data_dir": ("/data", "/data"),
     "few_shot.train_split": ("train[:9]", "train[:9]"),
     "few_shot.eval_split": ("test", "test"),
     "few_shot.shots": ("5,25", (5, 25)),

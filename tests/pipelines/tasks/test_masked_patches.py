@@ -51,6 +51,16 @@ def test_classes_of_colors(color, expected):
     assert int(patch_targets.color_classes(back)) == expected
 
 
+@pytest.mark.parametrize("side", [16, 32])
+def test_means_of_whole_patches_at_an_edge(side):
+    for value in (32, 31, 64, 224):
+        pixels = tf.fill([1, side, side, 3], np.float32(value)) / 127.5 - 1
+        mean = tf.reduce_mean((pixels * 0.5 + 0.5) * 255, axis=(1, 2))
+        assert int(patch_targets.color_classes(mean)[0]) == 73 * (value // 32)
+    # The smallest difference of the mean of 1,024 integers stays below the edge.
+    assert int(patch_targets.color_classes(tf.fill([3], 32 - 1 / 1024))) == 0
+
+
 def test_every_level_of_uint8_has_its_class_after_scaling():
     values = np.arange(256)
     scaled = tf.constant(values, tf.float32) / 127.5 - 1
@@ -118,15 +128,18 @@ def test_loss_and_its_gradient(target, scale):
     rng = np.random.default_rng(0)
     images = ((rng.uniform(0, 1, [3, 11, 14, 3]) - mean) / std).astype(np.float32)
     predictions = rng.normal(size=[3, 6, learned.outputs]).astype(np.float32)
-    corrupted = draw_corruption(6, 0.5, 0, 0, tf.range(3)).corrupted
-    assert corrupted.numpy().sum(1).tolist() == [3, 3, 3]
+    places = draw_corruption(6, 0.5, 0, 0, tf.range(3)).places
+    corrupted = np.zeros([3, 6], bool)
+    np.put_along_axis(corrupted, places.numpy(), True, axis=1)
+    assert corrupted.sum(1).tolist() == [3, 3, 3]
     variable = tf.Variable(predictions)
     with tf.GradientTape() as tape:
-        losses = learned.loss(variable, tf.constant(images), corrupted)
+        chosen = tf.gather(variable, places, axis=1, batch_dims=1)
+        losses = learned.loss(chosen, tf.constant(images), places)
         total = tf.reduce_sum(losses)
-    expected = _expected_loss(target, predictions, images, corrupted.numpy(), mean, std)
+    expected = _expected_loss(target, predictions, images, corrupted, mean, std)
     np.testing.assert_allclose(losses, expected, rtol=2e-5)
-    gradient = np.abs(tape.gradient(total, variable).numpy()).max(-1)
+    gradient = np.abs(tf.convert_to_tensor(tape.gradient(total, variable)).numpy()).max(-1)
     np.testing.assert_array_equal(gradient > 0, corrupted)  # Exactly 0 at other patches.
 
 
@@ -153,8 +166,13 @@ def _perfect(learned, images):
     if learned.target == "pixels":
         predictions = targets
     else:
-        predictions = tf.reshape(tf.one_hot(targets, 512, 9.0), [len(images), 6, -1])
-    return lambda images, source, training: predictions
+        predictions = tf.reshape(tf.one_hot(targets, 512, 9.0), [*targets.shape[:2], -1])
+
+    def predict(images, source, places=None, training=False):
+        chosen = places is not None
+        return tf.gather(predictions, places, axis=1, batch_dims=1) if chosen else predictions
+
+    return predict
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -168,12 +186,16 @@ def test_metrics(target):
     assert float(sums["examples"]) == 2
     if target == "pixels":
         off = learned._targets(batch["image"]) + 0.1
-        sums, _ = learned.measure(lambda *_, training: off, batch)
+
+        def predict(images, source, places, training):
+            return tf.gather(off, places, axis=1, batch_dims=1)
+
+        sums, _ = learned.measure(predict, batch)
         np.testing.assert_allclose(sums["loss"], 2 * 0.01, rtol=1e-4)
         np.testing.assert_allclose(sums["psnr"], 2 * 10 * math.log10(4 / 0.01), rtol=1e-4)
     else:
         assert float(sums["patch_accuracy"]) == 2
-        sums, _ = learned.measure(lambda *_, training: tf.zeros([3, 6, learned.outputs]), batch)
+        sums, _ = learned.measure(lambda *_, training: tf.zeros([3, 3, learned.outputs]), batch)
         assert float(sums["patch_accuracy"]) < 0.2  # Black everywhere.
 
 

@@ -133,12 +133,13 @@ def test_other_commands_say_what_is_missing(run, command):
             "AxialResNet-26S has no patches to mask",
         ),
         (["model.classifier=unpooled"], "Set model.classifier=token or gap"),
+        (["model.classifier=map"], "Set model.classifier=token or gap"),
         (["model.representation_size=8"], "does not train the 8 pre-logits"),
-        (["masking.fraction=0.01"], "corrupts none of the 9 patches. Set at least 0.0556"),
+        (["masking.fraction=0.01"], "corrupts none of the 9 patches. Set at least 0.055556"),
         (["masking.fraction=0"], "masking.fraction must be above 0 and at most 1. Received: 0"),
         (["masking.fraction=1.5"], "Received: 1.5"),
-        (["masking.target=colour"], "masking.target"),
-        (["task=masked"], "task"),
+        (["masking.target=colour"], "must be one of color, downsample, pixels"),
+        (["task=masked"], "must be one of classification, masked_patches"),
         (
             ["model.stem.stage_depths=1", "model.stem.width=0.5", "model.patch_size=1"]
             + ["model.image_size=18"],

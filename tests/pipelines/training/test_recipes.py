@@ -70,7 +70,7 @@ def test_learning_rates_are_those_of_the_equations(name):
 
 def _step_kind(experiment):
     """What decides the code of a training step; steps of a kind differ in numbers only."""
-    optimizer, config = experiment.optimizer, experiment.model.config(10)
+    optimizer, config = experiment.optimizer, experiment.model_config(10)
     switches = ("stem", "representation_size", "classifier", "position_embedding")
     return (
         config.family,
@@ -79,6 +79,7 @@ def _step_kind(experiment):
         (optimizer.name, optimizer.weight_decay_mask, optimizer.clip_norm is None),
         (experiment.schedule.decay, experiment.train.loss),
         experiment.train.ema_decay is not None,
+        (experiment.task, experiment.masking.target),
     )
 
 
@@ -125,7 +126,7 @@ def test_every_kind_of_recipe_shrinks_to_a_few_steps(name):
     """The first step has a rate of 0, and the second changes the weights. Without tracing."""
     experiment = shrink(RECIPE[name])
     assert _step_kind(experiment) == _step_kind(RECIPE[name])
-    trainer = build_trainer(experiment, experiment.model.config(10), one_device())
+    trainer = build_trainer(experiment, experiment.model_config(10), one_device())
     batch = _batch(experiment.train.batch_size)
     before = [np.array(variable) for variable in trainer.model.trainable_variables]
     for step in range(2):
@@ -152,7 +153,7 @@ def _batch(size):
 def test_every_kind_of_recipe_makes_batches(name, tmp_path):
     experiment = shrink(RECIPE[name])
     assert _data_kind(experiment) == _data_kind(RECIPE[name])
-    data = open_data(experiment, Workdir(tmp_path)).train
+    data, _ = open_data(experiment, Workdir(tmp_path))
     batch = next(iter(data.dataset(0)))
     assert batch["image"].shape == (8, 16, 16, 3)
     assert np.abs(batch["image"]).max() <= 1 and np.std(batch["image"]) > 0.1

@@ -1,7 +1,7 @@
 """Loading when file and model differ: heads, grids, class tokens, positions."""
 
-import itertools
 import functools
+import itertools
 import math
 
 import numpy as np

@@ -12,11 +12,19 @@ from vit_tf.layers.masking import MASKED
 from vit_tf.models import MaskedPatchModel
 
 
+def _marked(corruption, patches):
+    """Bool `[B, N]`: the corrupted patches."""
+    places = corruption.places.numpy()
+    marked = np.zeros([len(places), patches], bool)
+    np.put_along_axis(marked, places, True, axis=1)
+    return marked
+
+
 @pytest.mark.parametrize("fraction", [0.15, 0.5, 1.0])
 @pytest.mark.parametrize("patches", [1, 2, 5, 9, 16, 49, 196, 257])
 def test_counts_are_exact_for_every_image(patches, fraction):
     corruption = draw_corruption(patches, fraction, seed=1, step=7, positions=tf.range(6))
-    source, corrupted = corruption.source.numpy(), corruption.corrupted.numpy()
+    source, corrupted = corruption.source.numpy(), _marked(corruption, patches)
     count = math.floor(patches * fraction + 0.5)
     tenth = math.floor(count / 10 + 0.5)
     assert corrupted_counts(patches, fraction) == (count, tenth, tenth)
@@ -38,7 +46,7 @@ def test_the_paper_s_counts():
 def test_every_patch_is_equally_likely_in_every_part():
     patches, images = 10, 6000
     corruption = draw_corruption(patches, 0.5, seed=0, step=0, positions=tf.range(images))
-    source, corrupted = corruption.source.numpy(), corruption.corrupted.numpy()
+    source, corrupted = corruption.source.numpy(), _marked(corruption, patches)
     own = np.arange(patches)
     masked, replaced = source == MASKED, (source != own) & (source != MASKED)
     for chosen, expected in ((corrupted, 0.5), (masked, 0.3), (replaced, 0.1)):
@@ -59,7 +67,7 @@ def test_a_draw_depends_on_seed_step_and_place_only():
     whole = draw_corruption(16, 0.5, 3, 5, tf.range(8))
     half = draw_corruption(16, 0.5, 3, 5, tf.range(4, 8))
     np.testing.assert_array_equal(half.source, whole.source[4:])
-    np.testing.assert_array_equal(half.corrupted, whole.corrupted[4:])
+    np.testing.assert_array_equal(half.places, whole.places[4:])
     for other in ((4, 5), (3, 6)):
         assert np.any(draw_corruption(16, 0.5, *other, tf.range(8)).source != whole.source)
     ids = tf.constant([5, 900, 5, -1], tf.int64)
@@ -105,6 +113,10 @@ def test_model_corrupts_embeddings_and_never_the_class_token(fields):
     received = model(images, own)
     assert received.shape == (2, count, 7) and received.dtype == tf.float32
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5)
+    some = np.array([[1, 0], [0, 1]], np.int32)
+    np.testing.assert_allclose(
+        model(images, own, some), tf.gather(received, some, batch_dims=1), rtol=1e-5, atol=1e-6
+    )
     # A masked patch is not read, and neither is one that another replaces.
     source = own.copy()
     source[0, 0], source[1, 1] = MASKED, 0
