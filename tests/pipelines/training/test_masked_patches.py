@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import vit_tf
 from pipelines.config import Experiment, override, recipes
@@ -90,6 +91,45 @@ def test_results_are_the_encoder_and_pictures(run):
     kernel = final.patch_embedding.kernel.numpy().reshape(-1)
     np.testing.assert_array_equal(keys["embedding/kernel"].reshape(-1), kernel)
     assert vit_tf.cost.parameters(final.config) == final.count_params()
+
+
+def test_tensorboard_shows_the_reconstructions(run):
+    found = []
+    for path in sorted((run / "tensorboard" / "validation").iterdir()):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            found += [(event.step, x) for x in event.summary.value if x.tag == "masked patches"]
+    assert [step for step, _ in found] == [4, 6]
+    width, height, *images = tf.make_ndarray(found[0][1].tensor).tolist()
+    assert (width, height, len(images)) == (b"54", b"12", 8)  # Four of 12 pixels and three gaps.
+
+
+@pytest.mark.parametrize("target", ["downsample", "pixels"])
+def test_float16_few_shot_and_initial_weights(run, target, tmp_path):
+    settings = (
+        f"masking.target={target}",
+        "model.dtype=mixed_float16",
+        f"init_from={run}",
+        "train.non_finite=skip",
+        "train.few_shot_every=2",
+        "train.best_metric=few_shot",
+        "few_shot.train_split=train[:60]",
+        "few_shot.eval_split=test[:20]",
+        "few_shot.shots=1",
+        "train.steps=2",
+        "schedule.warmup_steps=0",
+    )
+    loop.train(masked(*settings), tmp_path / "run", one_device())
+    metrics = Workdir(tmp_path / "run").read_metrics()
+    assert [x["step"] for x in metrics if "few_shot_1_accuracy" in x] == [0, 2]
+    assert "eval_loss" in metrics[-1]  # A sweep reads the last line.
+    assert np.isfinite(losses(tmp_path / "run")).all()
+    kernel = arrays(tmp_path / "run")["embedding/kernel"]
+    assert 0 < np.abs(kernel - arrays(run)["embedding/kernel"]).max() < 0.1
+
+
+def test_a_frozen_prediction_is_refused(tmp_path):
+    with pytest.raises(UserError, match="includes prediction/kernel, which starts with zeros"):
+        loop.train(masked("optimizer.freeze=prediction"), tmp_path / "run", one_device())
 
 
 def test_fine_tuning_starts_from_the_encoder(run, command, tmp_path):
