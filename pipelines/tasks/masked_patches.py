@@ -71,7 +71,7 @@ class MaskedPatches:
         size = 4 * self._counts()[0] * outputs
         return [
             self.explanation(),
-            f"besides: {own:,} parameters, {size / 1e6:,.2f} MB of predictions per image",
+            f"prediction: {own:,} more parameters, {size / 1e6:,.2f} MB of outputs per image",
         ]
 
     def explanation(self) -> str:

@@ -151,9 +151,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         ).run()
         _write_results(trainer, encoder, run, data.preprocessing)
         if reconstructions := evaluations["reconstructions"]:
-            with trainer.evaluated_weights():
-                reconstructions.write_page(run.reconstructions, summary(experiment)[0])
-            say(f"wrote {run.reconstructions}")
+            _write_page(reconstructions, trainer, run, experiment)
     return run.read_metrics()[-1]
 
 
@@ -287,3 +285,9 @@ def _write_results(trainer, encoder, run, preprocessing):
         with trainer.ema.swapped_in():
             vit_tf.save_npz(encoder, run.ema, preprocessing)
         say(f"wrote {run.ema}, the Polyak average")
+
+
+def _write_page(reconstructions, trainer, run, experiment):
+    with trainer.evaluated_weights():
+        reconstructions.write_page(run.reconstructions, summary(experiment)[0])
+    say(f"wrote {run.reconstructions}")
