@@ -64,17 +64,8 @@ def evaluate(
     log = functools.partial(print, file=sys.stderr, flush=True)
     columns = None
     if label_map is not None:
-        names = _names(examples.labels, examples.num_classes)
-        model_names = _names(preprocessing.labels, model.config.num_classes)
-        columns = read_label_map(label_map, names, model_names)
-        absent = [name for name, x in zip(names, columns, strict=True) if x == NO_CLASS]
-        if absent:
-            if examples.multi_label:
-                raise UserError(
-                    f"The label map leaves out a class of {examples}, whose images have several "
-                    "labels. Name a class of the model for each."
-                )
-            log(f"{len(absent)} of {len(names)} classes are left out: {_first_labels(absent)}")
+        classes = model.config.num_classes
+        columns = _read_columns(label_map, examples, preprocessing.labels, classes, log)
     else:
         _check_same_classes(source.name, model.config.num_classes, preprocessing.labels, examples)
     left_out = BadImages(None, log) if bad_images == "skip" else None
@@ -96,6 +87,21 @@ def evaluate(
     if evaluator.steps > 1:
         begin, images = evaluator.first_batch_done, images - evaluator.batch_size
     return means | {"images_per_second": images / (end - begin)}
+
+
+def _read_columns(label_map, examples, model_labels, model_classes, log):
+    """`Classification.columns` of a label map; logs the classes that it leaves out."""
+    names = _names(examples.labels, examples.num_classes)
+    columns = read_label_map(label_map, names, _names(model_labels, model_classes))
+    absent = [name for name, x in zip(names, columns, strict=True) if x == NO_CLASS]
+    if absent and examples.multi_label:
+        raise UserError(
+            f"The label map leaves out a class of {examples}, whose images have several labels. "
+            "Name a class of the model for each."
+        )
+    if absent:
+        log(f"{len(absent)} of {len(names)} classes are left out: {_first_labels(absent)}")
+    return columns
 
 
 def _check_same_classes(name, classes, labels, examples):

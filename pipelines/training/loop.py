@@ -87,11 +87,8 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     steps_before = run.check(experiment, data.source.manifest(), extend)
     for line in summary(experiment, data.source.num_examples):
         say(line)
-    # A resumed run does not need its initial weights.
     is_new = not checkpoints.steps(run.checkpoints)
-    initial = None
-    if experiment.init_from and is_new:
-        initial = model_source.find(experiment.init_from, experiment.init_weights)
+    initial = _initial(experiment) if is_new else None
 
     trainer = build_trainer(experiment, model_config, strategy)
     store = CheckpointStore(
@@ -240,6 +237,13 @@ def build_trainer(experiment, model_config, strategy):
         break_at_non_finite=settings.non_finite != "stop",
     )
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
+
+
+def _initial(experiment):
+    """The source of the initial weights, which a resumed run does not need; None for random."""
+    if not experiment.init_from:
+        return None
+    return model_source.find(experiment.init_from, experiment.init_weights)
 
 
 def _restore(trainer, store, run, encoder, initial, preprocessing):
