@@ -65,7 +65,7 @@ WAYS = {
     "digits, masked downsample": [*DIGITS, *MASKED, "masking.target=downsample"],
     "digits, masked pixels": [*DIGITS, *MASKED, "masking.target=pixels"],
 }
-SCRATCH = "scratch"
+SCRATCH, COLOR = "scratch", "digits, masked color"
 # Labels of each class -> steps and batch; None: all.
 TUNING = {1: (200, 32), 5: (200, 32), 10: (200, 32), None: (500, 64)}
 # The 97.5th percentile of Student's distribution with 2 degrees of freedom: three paired seeds.
@@ -114,8 +114,10 @@ def main(folder="runs/study", steps=None):
                 repeated = _train(_tuning(workdir, size, seed), own, steps)
                 tuned[way][size].append(_accuracy(own))
                 clock.tell(f"{way}, seed {seed}: {size or 'all'} labels of each class", repeated)
-    print(_table("few-shot accuracy, labels of each class", few_shot))
-    print(_table("accuracy after fine-tuning, labels of each class", tuned))
+    print(_table("few-shot accuracy, labels of each class", few_shot, SCRATCH))
+    print(_table("accuracy after fine-tuning, labels of each class", tuned, SCRATCH))
+    targets = {way: few_shot[way] for way in (COLOR, *WAYS) if way.startswith("digits")}
+    print(_table("few-shot accuracy, against color", targets, COLOR))
     results = {
         "few_shot": few_shot,
         "fine_tuned": tuned,
@@ -147,19 +149,29 @@ def _tuning(workdir, size, seed):
 
 
 def _train(settings, workdir, steps):
-    """Trains unless a finished run is there; returns whether it was."""
-    if os.path.exists(Workdir(workdir).final):
-        return True
+    """Trains unless a finished run with the same settings is there; returns whether it was."""
     short = [] if steps is None else [f"train.steps={steps}", "schedule.warmup_steps=0"]
     experiment = override(recipes.get_recipe("digits"), [*settings, *short])
+    run = Workdir(workdir)
+    if os.path.exists(run.final):
+        if run.read_experiment() != experiment:
+            sys.exit(
+                f"{workdir} holds a run with other settings. Delete it or name another FOLDER."
+            )
+        return True
     with contextlib.redirect_stdout(io.StringIO()):
         train(experiment, workdir, tf.distribute.OneDeviceStrategy("CPU:0"))
+    keras.utils.clear_session()  # Frees the model, its optimizer and its graphs.
     return False
 
 
 def _accuracy(workdir):
     lines = [line for line in Workdir(workdir).read_metrics() if "eval_accuracy" in line]
     return lines[-1]["eval_accuracy"]
+
+
+def _log(line):
+    print(line, file=sys.stderr, flush=True)
 
 
 class _Features:
@@ -181,27 +193,27 @@ class _Features:
         for source in self._sources:
             data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=128)
             strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-            found.append(FeatureExtractor(model.features, strategy, data, print).run())
+            found.append(FeatureExtractor(model.features, strategy, data, _log).run())
         classes = self._sources[0].num_classes
         return few_shot_grid(*found, classes, SHOTS, [L2], [seed])[:, 0, 0].tolist()
 
 
-def _table(title, results):
-    """A Markdown table: mean, and the difference to scratch with its 95 % interval and effect."""
+def _table(title, results, reference):
+    """A Markdown table: mean, and the difference to `reference` with 95 % interval and effect."""
     sizes = list(next(iter(results.values())))
     lines = [f"\n| {title} | " + " | ".join(str(size or "all") for size in sizes) + " |"]
     lines.append("| --- |" + " --- |" * len(sizes))
     for way, columns in results.items():
-        cells = [_cell(columns[size], results[SCRATCH][size], way) for size in sizes]
+        cells = [_cell(columns[size], results[reference][size]) for size in sizes]
         lines.append(f"| {way} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _cell(values, scratch, way):
+def _cell(values, reference):
     mean = f"{100 * statistics.mean(values):.1f}"
-    if way == SCRATCH:
+    if values is reference:
         return f"{mean} ± {100 * statistics.stdev(values):.1f}"
-    differences = [100 * (a - b) for a, b in zip(values, scratch, strict=True)]
+    differences = [100 * (a - b) for a, b in zip(values, reference, strict=True)]
     difference, deviation = statistics.mean(differences), statistics.stdev(differences)
     half = _STUDENT * deviation / math.sqrt(len(differences))
     effect = f", d = {difference / deviation:.1f}" if deviation else ""
