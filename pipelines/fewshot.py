@@ -48,6 +48,7 @@ def define(values):
         3,
         "Selections of training images, with the seeds 0, 1 and so on.",
         lower_bound=1,
+        upper_bound=1000,
         **own,
     )
     flags.DEFINE_bool("knn", True, "Classify by k nearest neighbours too.", **own)

@@ -90,10 +90,15 @@ def batch_samplers(source, sampling, hosts=1):
             f"of {hosts}."
         )
     if len(lengths) < hosts:
+        fix = (
+            "Choose a larger part with data.fraction or data.per_class"
+            if source.setting
+            else "Write it again as TFRecord with python -m pipelines.make_tfrecords "
+            f"--shards {hosts} or more"
+        )
         raise DataError(
             f"data.sharding=files needs a file for each of {hosts} hosts, but {source} has "
-            f"{len(lengths)}. Write it again as TFRecord with python -m pipelines.make_tfrecords "
-            f"--shards {hosts} or more, or set data.sharding=global."
+            f"{len(lengths)}. {fix}, or set data.sharding=global."
         )
     length = batch_size // hosts
     orders = [

@@ -37,8 +37,8 @@ def model_digest(model, preprocessing) -> str:
 
 
 def fingerprint(digest, source, bad_images) -> str:
-    """SHA-256 of a `model_digest`, the manifest of a `DataSource`, and what bad images do."""
-    described = [digest, source.manifest(), bad_images]
+    """SHA-256 of a `model_digest`, what a `DataSource` holds, and what bad images do."""
+    described = [digest, source.manifest(), source.content_stamp(), bad_images]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
@@ -82,26 +82,38 @@ def _read(path, key, source):
         or shapes[_FINGERPRINT] != ()
     ):
         raise ValueError(f"it holds arrays of the shapes {list(shapes.values())}")
+    # `np.load` prefers a member `values` to `values.npy`, whose header is the one that was read.
+    with zipfile.ZipFile(path) as file:
+        if sorted(file.namelist()) != sorted(f"{name}.npy" for name in expected):
+            raise ValueError("it holds files besides its four arrays")
     # Arrays are stored, not compressed, so a small file cannot claim a large array.
     if 4 * int(np.prod(shapes["values"], dtype=object)) > os.path.getsize(path):
         raise ValueError("its arrays are larger than the file")
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in expected}
+    for name, array in arrays.items():
+        if (array.dtype, array.shape) != (dtypes[name], shapes[name]):
+            raise ValueError(f"its {name} changed while it was read")
     if str(arrays.pop(_FINGERPRINT)) != key:
         raise ValueError("its fingerprint is another one")
     features = Features(**arrays)
-    if np.any(np.diff(features.ids) < 0) or not np.isin(features.ids, _ids(source)).all():
-        raise ValueError(f"its ids are not those of {source}")
-    if features.labels.min() < 0 or features.labels.max() >= source.num_classes:
-        raise ValueError(f"its labels are not those of {source}")
+    _check_examples(features, source)
     return features
 
 
-def _ids(source):
-    parts = source.manifest()["parts"]
-    return np.concatenate(
-        [part["first_id"] + np.arange(part["start"], part["stop"]) for part in parts]
-    )
+def _check_examples(features, source):
+    """Raises `ValueError` if ids or labels are not those of a `DataSource`."""
+    everything = [(0, source.num_examples)]
+    ids = source.ids(everything)
+    if np.any(np.diff(features.ids) < 0) or not np.isin(features.ids, ids).all():
+        raise ValueError(f"its ids are not those of {source}")
+    good = (features.labels >= 0) & (features.labels < source.num_classes)
+    if source.labels_in_memory:
+        order = np.argsort(ids)
+        positions = order[np.searchsorted(ids, features.ids, sorter=order)]
+        good = features.labels == source.read_labels(everything)[positions]
+    if not good.all():
+        raise ValueError(f"its labels are not those of {source}")
 
 
 def _first_sentence(error):

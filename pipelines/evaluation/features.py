@@ -1,9 +1,7 @@
 """The features that a model computes for the images of a data set, under every strategy."""
 
 import dataclasses
-import datetime
 import threading
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -11,11 +9,9 @@ import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
+from pipelines.data.progress_lines import ProgressLines
 from pipelines.errors import UserError
 from pipelines.runs.progress import compiling
-
-# Seconds between two lines about the progress.
-_LINE_EVERY = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +89,9 @@ class FeatureExtractor:
     def _batches(self):
         """The features, labels and ids of each batch, without padding and images left out."""
         batches, iterator = [], iter(self._dataset)
-        begin = shown = None
+        source = self._data.source
+        total = min(source.num_examples, self._steps * self._batch_size)
+        progress = ProgressLines(f"computing the features of {source}", total, self._log)
         for step in range(self._steps):
             values, labels, ids, weights = (x.numpy() for x in self._step(iterator))
             if values.ndim != 2:
@@ -106,21 +104,8 @@ class FeatureExtractor:
             if self._signals is not None:
                 self._signals.check()
             self._compiled.set()
-            now = time.perf_counter()
-            if begin is None or shown is None:
-                begin = shown = now  # The first batch includes compiling.
-            elif now - shown >= _LINE_EVERY:
-                shown = now
-                self._show(step + 1, (now - begin) / step)
+            progress.show((step + 1) * self._batch_size)
         return batches
-
-    def _show(self, steps, seconds_per_step):
-        total = self._data.source.num_examples
-        eta = datetime.timedelta(seconds=round((self._steps - steps) * seconds_per_step))
-        self._log(
-            f"features of {self._data.source}: {min(steps * self._batch_size, total):,} of "
-            f"{total:,} images  {self._batch_size / seconds_per_step:,.0f} img/s  ETA {eta}"
-        )
 
     def _distributed_step(self, iterator):
         columns = self._strategy.run(self._replica_step, args=(next(iterator),))

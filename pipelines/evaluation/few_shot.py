@@ -7,6 +7,7 @@ times the number of examples.
 
 import numpy as np
 
+from pipelines.data.class_sizes import check_class_sizes
 from pipelines.errors import UserError
 
 # Added to the standard deviation, so that a constant feature becomes 0.
@@ -14,8 +15,8 @@ _EPSILON = 1e-5
 # Value of the feature that takes the place of a bias. It is regularised like the others, so it is
 # large.
 _CONSTANT = 100.0
-# Scores of test rows that are in memory at the same time.
-_BLOCK_SCORES = 2**25
+# Values of test rows, scores or features, that are in memory at the same time.
+_BLOCK_VALUES = 2**25
 
 
 def few_shot_accuracy(
@@ -37,8 +38,8 @@ def few_shot_accuracy(
         The fraction of the test examples whose class has the highest score (the first of equals).
 
     Raises:
-        UserError: if shapes do not fit, a feature is not finite, a label is out of range, or
-            `shots` or `l2` is not positive.
+        UserError: if shapes do not fit, a feature is not finite or so large that values overflow, a
+            label is not an integer or out of range, or `shots` or `l2` is not positive.
     """
     train, train_labels = np.asarray(train_features), np.asarray(train_labels)
     test, test_labels = np.asarray(test_features), np.asarray(test_labels)
@@ -111,23 +112,28 @@ def predict(train, labels, test, num_classes, l2) -> np.ndarray:
         test: float `[m, F]`.
         num_classes: number of classes.
         l2: strengths of the regularisation; one eigendecomposition serves all of them.
+
+    Raises:
+        UserError: if features are so large that values overflow.
     """
-    blocks = scores(train, labels, test, num_classes, l2)
-    return np.concatenate([block.argmax(axis=-1) for block in blocks], axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        blocks = scores(train, labels, test, num_classes, l2)
+        return np.concatenate([block.argmax(axis=-1) for block in blocks], axis=1)
 
 
 def scores(train, labels, test, num_classes, l2):
     """Yields the scores of consecutive test rows, float64 `[len(l2), rows, num_classes]`.
 
-    Args and the whole order are those of `predict`.
+    Args, errors and the whole order are those of `predict`.
     """
-    mean, deviation = whitening(train)
+    mean, deviation = map(_checked, whitening(train))
     targets = np.full([len(labels), num_classes], -1.0)
     targets[np.arange(len(labels)), labels] = 1.0
     weights = solve(inputs(train, mean, deviation), targets, l2)
-    rows = max(1, _BLOCK_SCORES // (len(l2) * num_classes))
+    # `inputs` holds up to four arrays of the size of its result.
+    rows = max(1, _BLOCK_VALUES // max(len(l2) * num_classes, 4 * (len(mean) + 1)))
     for start in range(0, len(test), rows):
-        yield inputs(test[start : start + rows], mean, deviation) @ weights
+        yield _checked(inputs(test[start : start + rows], mean, deviation) @ weights)
 
 
 def whitening(features) -> tuple[np.ndarray, np.ndarray]:
@@ -190,14 +196,7 @@ def check_shots(labels, examples, shots, setting):
     Raises:
         UserError: if a class has fewer.
     """
-    counts = np.bincount(labels, minlength=examples.num_classes)
-    if counts.min() < shots:
-        label, count = int(counts.argmin()), int(counts.min())
-        smaller = f"Set {setting} to at most {count}, or take" if count else "Take"
-        raise UserError(
-            f"The class {examples.labels[label]!r} of {examples} has {count} images, fewer than "
-            f"the {shots} of {setting}. {smaller} a larger training split."
-        )
+    check_class_sizes(labels, examples, shots, setting, "take a larger training split")
 
 
 def check_features(values, labels, num_classes, name, ids=None):
@@ -211,15 +210,20 @@ def check_features(values, labels, num_classes, name, ids=None):
         ids: integers `[n]`, named in messages; None names the rows.
 
     Raises:
-        UserError: if shapes do not fit, a feature is not finite, or a label is out of range.
+        UserError: if shapes do not fit, a feature is not finite, or a label is not an integer or
+            out of range.
     """
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"The labels of {name} have dtype {labels.dtype}. Expected integers, such as int32."
+        )
     if values.ndim != 2 or labels.shape != values.shape[:1] or not values.size:
         raise UserError(
             f"Expected {name} as [n, F] with n labels. Received shapes {list(values.shape)} and "
             f"{list(labels.shape)}."
         )
     # A sum is finite only if its terms are, and needs no array of the same size.
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         finite = np.isfinite(values.sum(axis=1, dtype=np.float64))
     if not finite.all():
         finite = np.isfinite(values).all(axis=1)
@@ -235,6 +239,16 @@ def check_features(values, labels, num_classes, name, ids=None):
             f"The labels of {name} go from {labels.min()} to {labels.max()}. Expected 0 to "
             f"{num_classes - 1}."
         )
+
+
+def _checked(array):
+    """Returns an array computed from finite features, unless a value overflowed."""
+    if not np.isfinite(array).all():
+        raise UserError(
+            "Features are so large that their float64 mean, standard deviation or scores overflow. "
+            "Divide all features by a constant."
+        )
+    return array
 
 
 def _check_same_width(train, test):

@@ -53,7 +53,8 @@ class Settings:
 def run(source, splits, strategy, settings, *, output, batch_size, bad_images, assumed=None):
     """Evaluates the features of a model from disk; the head of the model is not used.
 
-    Writes `fewshot.json`, `fewshot.html` and the features into `output`.
+    Writes `fewshot.json`, `fewshot.html` and the features into `output`; the first two after each
+    method, so that a long fit of the probe can be stopped.
 
     Args:
         source: a `model_source.ModelSource`.
@@ -120,12 +121,17 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
         "classes": splits[0].num_classes,
         "features": train.values.shape[1],
         "headline_l2": settings.headline_l2,
-        **_results(train, test, splits[0].num_classes, settings, log),
     }
+    for results in _results(train, test, splits[0].num_classes, settings, log):
+        record |= results
+        _write(output, record)
+    return record
+
+
+def _write(output, record):
     write_json(os.path.join(output, "fewshot.json"), record)
     page = _page(record).encode()
     write_atomically(os.path.join(output, "fewshot.html"), lambda file: file.write(page))
-    return record
 
 
 def text(record) -> str:
@@ -140,7 +146,7 @@ def text(record) -> str:
 
 
 def _results(train, test, num_classes, settings, log):
-    """The accuracies of all methods, as values of the record."""
+    """Yields the accuracies as values of the record, after each method: the probe takes long."""
     rows, shown = [], time.perf_counter()
     for done, shots in enumerate(settings.shots):
         if time.perf_counter() - shown >= _LINE_EVERY:
@@ -153,19 +159,15 @@ def _results(train, test, num_classes, settings, log):
             row = {"shots": shots, "l2": l2, "accuracies": accuracies}
             row |= {"mean": statistics.fmean(accuracies), "standard_deviation": spread}
             rows.append(row)
-    neighbors, probe, notes = {}, None, []
+    notes = []
+    yield {"few_shot": rows, "neighbors": {}, "probe": None, "notes": notes}
     if settings.neighbors:
         neighbors, notes = neighbor_accuracies(train, test, num_classes)
+        accuracies = {str(k): accuracy for k, accuracy in neighbors.items()}
+        yield {"neighbors": accuracies, "notes": notes}
     if settings.probe:
-        log(f"fitting the linear probe to {len(train.ids):,} images")
-        probe, more = linear_probe(train, test)
-        notes = notes + more
-    return {
-        "few_shot": rows,
-        "neighbors": {str(k): accuracy for k, accuracy in neighbors.items()},
-        "probe": None if probe is None else dataclasses.asdict(probe),
-        "notes": notes,
-    }
+        probe, more = linear_probe(train, test, log)
+        yield {"probe": probe and dataclasses.asdict(probe), "notes": notes + more}
 
 
 def _summary(record):

@@ -1,5 +1,7 @@
 """A source of images in memory, for data that Python code generates or loads."""
 
+import hashlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -28,6 +30,7 @@ class ArraySource(DataSource):
 
     id_rule = "index in the array"
     read_along = 1  # Each image is encoded on its own.
+    labels_in_memory = True
 
     def __init__(self, images, labels, class_names=None, *, name="arrays"):
         images = np.asarray(images)
@@ -72,6 +75,14 @@ class ArraySource(DataSource):
     def read_labels(self, ranges):
         """See `DataSource.read_labels`; encodes no images."""
         return self._labels[self.ids(ranges)]
+
+    def content_stamp(self):
+        """See `DataSource.content_stamp`; a hash of all images and labels."""
+        digest = hashlib.blake2b(str(self._images.shape).encode(), digest_size=8)
+        for image in self._images:
+            digest.update(image.tobytes())
+        digest.update(self._labels.tobytes())
+        return digest.hexdigest()
 
     def describe(self, example_id):
         """See `DataSource.describe`."""

@@ -80,6 +80,7 @@ class FileSource(DataSource):
 
     id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
     read_along = 1  # Each file is read on its own.
+    labels_in_memory = True
 
     def __init__(self, name, root, splits, split, labels, multi_label=False):
         infos = LazyMapping(splits, lambda key: split_info(key, [len(splits[key].paths)]))
@@ -101,10 +102,7 @@ class FileSource(DataSource):
 
     def read(self, ranges):
         """See `DataSource.read`."""
-        paths = []
-        for split, start, stop, _ in self._locate(ranges):
-            files = self._files[split]
-            paths += [files.paths[place] for place in files.order[start:stop]]
+        paths = self._paths(ranges)
         images = np.empty(len(paths), object)
         images[:] = self._read_files(paths)
         return Examples(images, self.read_labels(ranges), self.ids(ranges))
@@ -136,18 +134,26 @@ class FileSource(DataSource):
                 return f"{path} of {self.name}{note}"
         return f"example {example_id} of {self}"
 
+    def content_stamp(self):
+        """See `DataSource.content_stamp`; a hash of the sizes and times of change of all files."""
+        return stamp_of_files(self._paths([(0, self.num_examples)]))
+
+    def _paths(self, ranges):
+        """Returns the absolute paths of the files at some positions."""
+        paths = []
+        for split, start, stop, _ in self._locate(ranges):
+            files = self._files[split]
+            paths += [files.paths[place] for place in files.order[start:stop]]
+        return [os.path.join(self._root, path) for path in paths]
+
     def _read_files(self, paths):
         """Returns the contents of files, in order."""
-        paths = [os.path.join(self._root, path) for path in paths]
         try:
-            with futures.ThreadPoolExecutor(_READERS) as readers:
-                chunks = np.array_split(np.arange(len(paths)), min(_READERS, len(paths) or 1))
-                contents = list(readers.map(lambda chunk: [_read(paths[i]) for i in chunk], chunks))
+            images = _for_each(_read, paths)
         except OSError as error:
             raise DataError(
                 f"{self} cannot be read: {error.filename or self._root}: {error.strerror}."
             ) from None
-        images = [image for chunk in contents for image in chunk]
         if b"" in images and not os.path.isdir(self._root):
             raise DataError(f"{self} cannot be read: the folder {self._root} is no longer there.")
         return images
@@ -179,6 +185,33 @@ class LazyMapping(collections.abc.Mapping):
 
     def __len__(self):
         return len(self._keys)
+
+
+def stamp_of_files(paths):
+    """Returns a hash of the sizes and times of change of files, 16 hexadecimal digits.
+
+    Args:
+        paths: the files; their order matters.
+    """
+    stamps = np.array(_for_each(_size_and_time, paths), np.int64)
+    return hashlib.blake2b(stamps.tobytes(), digest_size=8).hexdigest()
+
+
+def _size_and_time(path):
+    """Returns the size of a file and its time of change in ns; zeros if it cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def _for_each(function, paths):
+    """Returns the values of a function of each path, in order; calls it in several threads."""
+    chunks = np.array_split(np.arange(len(paths)), min(_READERS, len(paths) or 1))
+    with futures.ThreadPoolExecutor(_READERS) as readers:
+        values = list(readers.map(lambda chunk: [function(paths[i]) for i in chunk], chunks))
+    return [value for chunk in values for value in chunk]
 
 
 def _read(path):

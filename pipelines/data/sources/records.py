@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.labels import RaggedLabels
-from pipelines.data.sources.files import absolute_path
+from pipelines.data.sources.files import absolute_path, stamp_of_files
 from pipelines.data.sources.source import (
     DataSource,
     Examples,
@@ -102,6 +102,9 @@ class RecordSource(DataSource):
             for file, count in files.items():
                 _check_count(os.path.join(root, file), count)
         self._root, self._splits = root, splits
+        # Of each split: the files, and where each of them ends in the stored order.
+        self._files = {key: list(files.items()) for key, files in used.items()}
+        self._ends = {key: np.cumsum(list(files.values())) for key, files in used.items()}
         self._offsets = {}
 
     def __str__(self):
@@ -146,17 +149,24 @@ class RecordSource(DataSource):
                     place -= count
         return f"example {example_id} of {self}"
 
+    def content_stamp(self):
+        """See `DataSource.content_stamp`; a hash of the sizes and times of change of all files."""
+        files = [file for split in sorted(self._files) for file, _ in self._files[split]]
+        return stamp_of_files([os.path.join(self._root, file) for file in files])
+
     def _find_in_files(self, split, start, stop):
         """Returns [(file, byte offset, number of records), ...] of stored examples of a split."""
-        file_ranges, first = [], 0
-        for file, count in self._splits[split].items():
+        files, ends, file_ranges = self._files[split], self._ends[split], []
+        begin, end = np.searchsorted(ends, [start, stop - 1], side="right")
+        for number in range(begin, end + 1):
+            file, count = files[number]
+            first = int(ends[number]) - count
             low, high = max(start - first, 0), min(stop - first, count)
-            if low < high:
+            if low < high:  # It is not for a file without records.
                 path = os.path.join(self._root, file)
                 if path not in self._offsets:
                     self._offsets[path] = _record_offsets(path, count)
                 file_ranges.append((path, self._offsets[path][low], high - low))
-            first += count
         return file_ranges
 
     def _parse(self, file_ranges):

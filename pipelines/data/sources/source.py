@@ -47,9 +47,14 @@ class DataSource:
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
         read_along: rows at most this far apart are best read in one range, with those between.
+        setting: what chose the examples if they are a part of a split, such as "data.fraction=0.1";
+            else empty.
+        labels_in_memory: whether `read_labels` is fast for all examples.
     """
 
     failure = None
+    setting = ""
+    labels_in_memory = False
     # A range costs as much as several rows.
     read_along = 16
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
@@ -99,6 +104,13 @@ class DataSource:
         Args and errors are as for `read`. Sources that hold the labels in memory read no images.
         """
         return self.read(ranges).labels
+
+    def content_stamp(self):
+        """Returns a text that changes when images change without a change of the manifest.
+
+        It is empty if the version says everything. No image is read from a disk.
+        """
+        return ""
 
     def describe(self, example_id):
         """Returns a readable name for an id, such as "train example 17 of cifar10:3.0.2"."""

@@ -5,25 +5,24 @@ has the examples of lowest rank, of the whole split or of each class. So the cho
 every host, for every batch size and number of files, and a smaller part is contained in a larger.
 """
 
-import datetime
 import fractions
-import time
 
 import numpy as np
 
 from pipelines.data import stateless_random
+from pipelines.data.class_sizes import check_class_sizes
 from pipelines.data.prefetch import ROWS_PER_READ
+from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import DataSource, Examples, ranges_around
 from pipelines.errors import DataError
 
-# Ranks that are in memory at a time.
+# Ranks or ids of the whole split that are in memory at a time.
 _RANKS_AT_ONCE = 2**22
 # Ranks are compared by this many of their 64 bits first.
 _FIRST_BITS = 16
 # Rows of the whole split that one read holds in memory at most.
 _MOST_ROWS = 4 * ROWS_PER_READ
-_LOG_EVERY = 10.0  # seconds
 
 
 def open_train_source(data, log):
@@ -31,7 +30,7 @@ def open_train_source(data, log):
 
     Args:
         data: `config.sections.Data`; its splits are chosen.
-        log: called with a line about the part, and every 10 s while labels are read for it.
+        log: called with a line about the part, and every 10 s while it is chosen.
 
     Returns:
         A `DataSource`.
@@ -52,7 +51,7 @@ def choose_subset(data, source, log):
     if data.per_class is not None:
         positions = _lowest_of_each_class(source, data.per_class, data.subset_seed, log)
     elif data.fraction is not None:
-        positions = _lowest(source, count, data.subset_seed)
+        positions = _lowest(source, count, data.subset_seed, log)
     else:
         return source
     rule = {name: getattr(data, name) for name in ("fraction", "per_class", "subset_seed")}
@@ -102,9 +101,6 @@ class SubsetSource(DataSource):
         source: the other `DataSource`.
         positions: sorted positions in it, int64 `[num_examples]`.
         rule: the settings that chose them, by name; for messages and the manifest.
-
-    Attributes:
-        setting: these settings, such as "data.fraction=0.1".
     """
 
     def __init__(self, source, positions, rule):
@@ -113,6 +109,7 @@ class SubsetSource(DataSource):
         self.name, self.version, self.split = source.name, source.version, source.split
         self.labels, self.num_classes = source.labels, source.num_classes
         self.multi_label, self.num_examples = source.multi_label, len(positions)
+        self.labels_in_memory = source.labels_in_memory
         ends = np.searchsorted(positions, np.cumsum([0, *source.shard_lengths]))
         self.shard_lengths = tuple(int(length) for length in np.diff(ends) if length)
 
@@ -134,7 +131,16 @@ class SubsetSource(DataSource):
     def ids(self, ranges):
         """See `DataSource.ids`."""
         wanted = self._wanted(ranges)
-        return self._source.ids([(place, place + 1) for place in wanted.tolist()])
+        ids = np.empty(len(wanted), np.int64)
+        for start, stop in _chunks(self._source):
+            rows = (start <= wanted) & (wanted < stop)
+            if rows.any():
+                ids[rows] = self._source.ids([(start, stop)])[wanted[rows] - start]
+        return ids
+
+    def content_stamp(self):
+        """See `DataSource.content_stamp`; that of the whole split."""
+        return self._source.content_stamp()
 
     def describe(self, example_id):
         """See `DataSource.describe`."""
@@ -156,20 +162,29 @@ class SubsetSource(DataSource):
         return Examples(*(column[rows] for column in self._source.read(ranges)))
 
 
-def _lowest(source, count, seed):
-    """Returns the sorted positions of the `count` examples of lowest rank, int64 `[count]`."""
+def _chunks(source):
+    """Yields the position ranges (start, stop) that are held in memory one after another."""
+    for start in range(0, source.num_examples, _RANKS_AT_ONCE):
+        yield start, min(start + _RANKS_AT_ONCE, source.num_examples)
 
-    def chunks():
-        for start in range(0, source.num_examples, _RANKS_AT_ONCE):
-            ids = source.ids([(start, min(start + _RANKS_AT_ONCE, source.num_examples))])
+
+def _lowest(source, count, seed, log):
+    """Returns the sorted positions of the `count` examples of lowest rank, int64 `[count]`."""
+    total = source.num_examples
+    progress = ProgressLines(f"ranking the examples of {source} twice", 2 * total, log)
+
+    def ranks(done):
+        for start, stop in _chunks(source):
+            ids = source.ids([(start, stop)])
             words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)
             yield start, ids, words, (words >> np.uint64(64 - _FIRST_BITS)).astype(np.int64)
+            progress.show(done + stop)
 
     # The first bits decide about nearly all examples: then only few are compared in full.
-    counts = sum(np.bincount(first, minlength=2**_FIRST_BITS) for *_, first in chunks())
+    counts = sum(np.bincount(first, minlength=2**_FIRST_BITS) for *_, first in ranks(0))
     border = int(np.searchsorted(np.cumsum(counts), count))
     chosen, undecided = [], []
-    for start, ids, words, first in chunks():
+    for start, ids, words, first in ranks(total):
         chosen.append(start + np.flatnonzero(first < border))
         rows = np.flatnonzero(first == border)
         undecided.append((start + rows, ids[rows], words[rows]))
@@ -182,14 +197,8 @@ def _lowest(source, count, seed):
 def _lowest_of_each_class(source, count, seed, log):
     """Returns the sorted positions of the `count` examples of lowest rank of each class, int64."""
     labels = read_labels(source, log)
-    counts = np.bincount(labels, minlength=source.num_classes)
-    if counts.min() < count:
-        label = int(np.argmin(counts))
-        fix = f"Set it to at most {counts[label]}" if counts[label] else "Use data.fraction"
-        raise DataError(
-            f"data.per_class={count}, but the class {source.labels[label]!r} has {counts[label]:,} "
-            f"examples in {source}. {fix}, or choose a larger data.train_split."
-        )
+    fix = "choose a larger data.train_split, or use data.fraction"
+    counts = check_class_sizes(labels, source, count, "data.per_class", fix)
     ids = source.ids([(0, source.num_examples)])
     words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)
     order = np.lexsort((ids, words, labels))
@@ -202,14 +211,9 @@ def read_labels(source, log):
     """Returns the labels of a source, int32 `[num_examples]`."""
     total = source.num_examples
     labels = np.empty(total, np.int32)
-    begin = logged = time.perf_counter()
+    progress = ProgressLines(f"reading the labels of {source}", total, log)
     for start in range(0, total, ROWS_PER_READ):
         stop = min(start + ROWS_PER_READ, total)
         labels[start:stop] = source.read_labels([(start, stop)])
-        now = time.perf_counter()
-        if now - logged >= _LOG_EVERY and stop < total:
-            rate = stop / (now - begin)
-            eta = datetime.timedelta(seconds=round((total - stop) / rate))
-            log(f"read {stop:,} of {total:,} labels, {rate:,.0f} a second, ETA {eta}")
-            logged = now
+        progress.show(stop)
     return labels

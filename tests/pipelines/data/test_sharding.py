@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.config import Data
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, sharding, stateless_random
@@ -15,6 +16,7 @@ from pipelines.data.order import TrainOrder
 from pipelines.data.sources import record_writer, tfds_source
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.records import RecordSource
+from pipelines.data.sources.subset import choose_subset
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError
@@ -244,6 +246,15 @@ def test_samplers_say_what_fills_a_batch(source):
 def test_rejects(source, options, error, text):
     with pytest.raises(error, match=text):
         _host(source, 0, 1, **options)
+
+
+def test_a_part_with_too_few_files_is_not_written_again(source):
+    part = choose_subset(Data(fraction=0.02), source, print)
+    text = "each of 7 hosts, .*data.fraction=0.02 has [1-6]. Choose a larger part with data.frac"
+    with pytest.raises(DataError, match=text) as raised:
+        sharding.batch_samplers(part, dataclasses.replace(SAMPLING, batch_size=7), hosts=7)
+    assert "data.sharding=global" in str(raised.value)
+    assert "make_tfrecords" not in str(raised.value)
 
 
 def test_batch_that_hosts_cannot_share():

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
+from pipelines.data import progress_lines
 from pipelines.data.bad_images import BadImages
 from pipelines.data.sources.arrays import ArraySource
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError, Interrupted, UserError
-from pipelines.evaluation import feature_cache, features
+from pipelines.evaluation import feature_cache
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.feature_cache import cached_features, fingerprint, model_digest
 from pipelines.evaluation.features import FeatureExtractor, Features
@@ -156,7 +157,7 @@ def test_what_has_no_features():
 
 
 def test_progress_and_signals(monkeypatch):
-    monkeypatch.setattr(features, "_LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress_lines, "_LINE_EVERY", 0.0)
     lines, checks = [], []
 
     class Signals:
@@ -169,8 +170,9 @@ def test_progress_and_signals(monkeypatch):
     extractor = FeatureExtractor(means, one_device(), source, lines.append, Signals())
     extractor.run()
     assert len(checks) == 4
-    assert len(lines) == 3 and "64 of 100 images" in lines[0]
-    assert "100 of 100 images" in lines[-1] and "img/s  ETA 0:00:00" in lines[-1]
+    start = f"computing the features of {source.source}: "
+    assert len(lines) == 2 and lines[0].startswith(f"{start}64 of 100, ")
+    assert "96 of 100, " in lines[1] and lines[1].endswith(" a second, ETA 0:00:00")
     with pytest.raises(Interrupted):
         extractor.run()
 
@@ -199,15 +201,23 @@ def test_the_digest_depends_on_all_that_features_depend_on():
     keys += [fingerprint(digest, part, "stop"), fingerprint(others[0], source, "stop")]
     assert len({digest, *others, *keys}) == 1 + len(others) + len(keys)
     assert fingerprint(digest, open_source("digits", "test"), "stop") == keys[0]
+    # Only the pixels of these sources differ.
+    black, white = (ArraySource(np.full((2, 4, 4, 3), x, np.uint8), [0, 1]) for x in (0, 255))
+    assert black.manifest() == white.manifest()
+    assert fingerprint(digest, black, "stop") != fingerprint(digest, white, "stop")
 
 
 class Cache:
     """A cache of random features of the first nine digits, and what it logs."""
 
-    def __init__(self, folder):
-        self.folder, self.source, self.lines = folder, open_source("digits", "test[:9]"), []
+    def __init__(self, folder, source=None):
+        self.folder, self.lines = folder, []
+        self.source = source or open_source("digits", "test[:9]")
         rows, rng = self.source.read([(0, 9)]), np.random.default_rng(0)
-        self.good = Features(rng.normal(size=(9, 4)).astype(np.float32), rows.labels, rows.ids)
+        order = np.argsort(rows.ids)
+        self.good = Features(
+            rng.normal(size=(9, 4)).astype(np.float32), rows.labels[order], rows.ids[order]
+        )
         self.key = fingerprint("0" * 64, self.source, "stop")
         self.path = folder / f"features-{self.key}.npz"
         self.computed = 0
@@ -239,6 +249,41 @@ def test_the_cache_is_used(tmp_path):
     assert cache.lines == [f"features of {cache.source}: from {cache.path}"]
 
 
+def with_member(cache, name, array):
+    """The bytes of the good file with one more member; NumPy prefers `values` to `values.npy`."""
+    with zipfile.ZipFile(cache.path, "a") as file, file.open(name, "w") as member:
+        np.save(member, array)
+    return cache.path.read_bytes()
+
+
+def test_arrays_are_checked_again_after_they_are_read(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+    cache.get()
+    archive = feature_cache.NpzArchive(cache.path)
+    archive.close()
+    np.savez(cache.path, **cache.arrays(values=cache.good.values.astype(np.float64)))
+    monkeypatch.setattr(feature_cache, "NpzArchive", lambda path: archive)
+    cache.get()
+    assert cache.computed == 2 and "its values changed while it was read" in cache.lines[0]
+
+
+def test_a_part_of_a_list_of_files(tmp_path):
+    """Its ids are not consecutive, and labels in memory are compared one by one."""
+    rows = [f"{i}.png,{'ab'[i % 2]}" for i in range(18)]
+    for i in range(18):
+        (tmp_path / f"{i}.png").touch()
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
+    source = open_source("list:list.csv", "train[:50%]", tmp_path)
+    cache = Cache(tmp_path, source)
+    assert np.ptp(cache.good.ids) > 9
+    cache.get()
+    cache.get()
+    assert cache.computed == 1
+    np.savez(cache.path, **cache.arrays(labels=1 - cache.good.labels))
+    cache.get()
+    assert cache.computed == 2 and "its labels are not those of list:" in cache.lines[-1]
+
+
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
@@ -248,6 +293,8 @@ def test_the_cache_is_used(tmp_path):
         (lambda c: c.arrays(fingerprint=np.array("0" * 64)), "its fingerprint is another one"),
         (lambda c: c.arrays(values=c.good.values.astype(np.float64)), "values float64"),
         (lambda c: c.arrays(more=np.zeros(3)), "more float64"),
+        (lambda c: with_member(c, "values", np.zeros((9, 4))), "files besides its four arrays"),
+        (lambda c: with_member(c, "note.txt", np.zeros(1)), "files besides its four arrays"),
         (lambda c: c.arrays(ids=c.good.ids[:8]), "arrays of the shapes"),
         (lambda c: c.arrays(values=c.good.values[0]), "arrays of the shapes"),
         (lambda c: c.arrays(ids=c.good.ids[::-1]), "its ids are not those of"),

@@ -92,12 +92,14 @@ def test_the_solve_is_float64():
     assert np.abs(x_test @ narrow - expected).max() > 1e-6 * largest
 
 
-def test_blocks_of_test_rows_change_nothing(monkeypatch):
+@pytest.mark.parametrize(("values", "blocks"), [(7 * 4 * 7, 8), (7 * 4 * 7 - 1, 9), (1, 50)])
+def test_blocks_of_test_rows_change_nothing(monkeypatch, values, blocks):
+    """Four arrays of 6 features and the constant are larger than the 2 * 3 scores of a row."""
     train, labels = clusters(30, 6, 3)
     test, test_labels = clusters(50, 6, 3, seed=1)
     whole = few_shot.predict(train, labels, test, 3, [1.0, 32.0])
-    monkeypatch.setattr(few_shot, "_BLOCK_SCORES", 7 * 2 * 3)
-    assert len(list(few_shot.scores(train, labels, test, 3, [1.0, 32.0]))) == 8
+    monkeypatch.setattr(few_shot, "_BLOCK_VALUES", values)
+    assert len(list(few_shot.scores(train, labels, test, 3, [1.0, 32.0]))) == blocks
     np.testing.assert_array_equal(few_shot.predict(train, labels, test, 3, [1.0, 32.0]), whole)
     assert np.mean(whole[0] == test_labels) > 0.5
 
@@ -158,6 +160,10 @@ def put(value):
         ("test_features", lambda x: x[:, :2], "3 columns, the test features 2"),
         ("test_labels", lambda x: x + 1, "go from 1 to 2. Expected 0 to 1"),
         ("train_labels", lambda x: x - 1, "go from -1 to 0"),
+        ("train_labels", lambda x: x.astype(np.float64), "training features have dtype float64"),
+        ("test_labels", lambda x: x.astype(np.float32), "test features have dtype float32"),
+        ("train_features", lambda x: x.astype(np.float64) * 1e200, "so large .* overflow. Divide"),
+        ("test_features", lambda x: np.full(x.shape, 1e308), "so large .* overflow. Divide"),
         ("shots", lambda x: 0, "positive numbers of shots. Received: \\[0\\]"),
         ("l2", lambda x: 0.0, "positive, finite values of l2"),
         ("l2", lambda x: np.nan, "positive, finite values of l2"),

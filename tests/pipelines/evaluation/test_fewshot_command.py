@@ -10,6 +10,8 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.data.sources.open import open_source
+from pipelines.errors import Interrupted
+from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import few_shot_accuracy
 from pipelines.runs import model_source
 from tests.pipelines.process import assert_user_error, run_here
@@ -90,7 +92,7 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
     assert list(record["neighbors"]) == ["1", "10", "20"]
 
 
-def test_the_shipped_model_the_cache_and_the_files(command, tmp_path):
+def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatch):
     flags = [*FEW, *SPLITS, "--output=out"]
     first = command(*flags)
     assert first.returncode == 0, first.stderr
@@ -120,6 +122,17 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path):
     assert json.loads(result.stdout) == record | {"probe": None}
     assert result.stderr.count("is damaged and computed again") == 1
 
+    def interrupted(*arguments):
+        raise Interrupted("SIGINT")
+
+    # What is there before the long fit of the probe is on the disk.
+    for name in ("fewshot.json", "fewshot.html"):
+        os.remove(tmp_path / "out" / name)
+    monkeypatch.setattr(few_shot_report, "linear_probe", interrupted)
+    assert command(*flags).returncode == 75
+    assert json.loads((tmp_path / "out/fewshot.json").read_text()) == record | {"probe": None}
+    assert "k-NN: " in (tmp_path / "out/fewshot.html").read_text()
+
 
 @pytest.mark.parametrize(
     ("flags", "texts"),
@@ -131,6 +144,7 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path):
         (["--l2=1,-3"], ["positive, finite values of l2", "-3.0"]),
         (["--l2=nan"], ["positive, finite values of l2"]),
         (["--seeds=0"], ["seeds"]),
+        (["--seeds=1001"], ["seeds", "1001", "1000"]),
         (["--model="], ["--model is empty"]),
         (["--model=nowhere"], ["nowhere"]),
         (["--labels=a.txt"], ["Unknown flag --labels"]),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pipelines.evaluation import linear_probe as probe_module
 from pipelines.evaluation import neighbors
 from pipelines.evaluation.features import Features
 from pipelines.evaluation.few_shot import whitening
@@ -36,8 +37,35 @@ def test_neighbors_vote_by_similarity(monkeypatch):
     assert notes == []
     assert received == {k: plain_neighbors(train, test, 4, k) for k in (1, 3, 10, 60)}
     assert len(set(received.values())) > 1 and received[60] > 0.4
-    monkeypatch.setattr(neighbors, "_BLOCK", 7)
-    assert neighbor_accuracies(train, test, 4, (1, 3, 10, 60))[0] == received
+    # Squares of these features overflow float32.
+    large = (Features(1e30 * part.values, part.labels, part.ids) for part in (train, test))
+    assert neighbor_accuracies(*large, 4, (1, 3, 10, 60))[0] == received
+
+
+def test_neighbors_are_found_in_blocks_of_rows_that_are_normalized_once(monkeypatch):
+    train, test = features(60, 5, 4, spread=1.0), features(50, 5, 4, seed=1, spread=1.0)
+    whole = neighbor_accuracies(train, test, 4)
+    calls = []
+    for name in ("_normalized", "_nearest"):
+        function = getattr(neighbors, name)
+
+        def noted(*arguments, name=name, function=function):
+            calls.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(neighbors, name, noted)
+    monkeypatch.setattr(neighbors, "_BLOCK_SIMILARITIES", 7 * 60)
+    assert neighbor_accuracies(train, test, 4) == whole
+    assert calls == ["_normalized"] * 2 + ["_nearest"] * 8
+
+
+def test_a_row_of_zeros_has_no_direction():
+    train = Features(np.array([[0, 0], [-1, 0], [1, 0]], np.float32), np.arange(3), np.arange(3))
+    test = Features(np.array([[2, 0], [-3, 0]], np.float32), np.array([2, 1]), np.arange(2))
+    assert neighbor_accuracies(train, test, 3, (1,))[0] == {1: 1.0}
+    zeros = Features(np.zeros((2, 2), np.float32), test.labels, test.ids)
+    # All similarities are 0: each class has one vote, and the first class wins.
+    assert neighbor_accuracies(train, zeros, 3, (3,))[0] == {3: 0.0}
 
 
 def test_neighbors_that_are_not_there():
@@ -51,7 +79,7 @@ def test_neighbors_that_are_not_there():
 def test_the_probe_is_the_minimum_for_the_chosen_strength():
     """Gradient descent in NumPy on the same loss finds the same classifier."""
     train, test = features(100, 4, 3), features(80, 4, 3, seed=1)
-    probe, notes = linear_probe(train, test)
+    probe, notes = linear_probe(train, test, print)
     assert notes == [] and probe.c in GRID
     mean, deviation = whitening(train.values)
     x, x_test = ((part.values - mean) / deviation for part in (train, test))
@@ -67,28 +95,69 @@ def test_the_probe_is_the_minimum_for_the_chosen_strength():
     assert probe.accuracy > 0.5
 
 
+def test_the_probe_of_two_classes_has_one_weight_vector():
+    """Its penalty is |w|^2 / 2; that of two vectors of opposite sign would be half of it."""
+    train, test = features(100, 4, 2), features(80, 4, 2, seed=1)
+    fitted = []
+    grid, original = (0.01,), probe_module.LogisticRegression.fit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            probe_module.LogisticRegression,
+            "fit",
+            lambda self, *arguments: fitted.append(original(self, *arguments)),
+        )
+        probe, notes = linear_probe(train, test, print, grid)
+    mean, deviation = whitening(train.values)
+    x, x_test = ((part.values - mean) / deviation for part in (train, test))
+    w, bias, sign = np.zeros(4), 0.0, 2.0 * train.labels - 1
+    for _ in range(4000):
+        error = -sign / (1 + np.exp(sign * (x @ w + bias)))
+        w -= 0.1 * (grid[0] * x.T @ error + w)
+        bias -= 0.1 * grid[0] * error.sum()
+    np.testing.assert_allclose(fitted[-1].coef_, [w], rtol=0, atol=1e-3 * np.abs(w).max())
+    assert probe.accuracy == np.mean((x_test @ w + bias > 0) == test.labels) > 0.6
+    assert notes == []
+
+
+def test_fits_are_logged_and_share_one_float32_copy(monkeypatch):
+    train, test = features(50, 4, 3), features(20, 4, 3, seed=1)
+    fitted, lines, original = [], [], probe_module._fit
+    before = train.values.copy()
+    monkeypatch.setattr(
+        probe_module, "_fit", lambda *arguments: fitted.append(arguments[1]) or original(*arguments)
+    )
+    linear_probe(train, test, lines.append, grid=(0.1, 1.0))
+    assert [line.partition(",")[0] for line in lines] == [
+        f"linear probe: fit {number} of 3" for number in (1, 2, 3)
+    ]
+    assert lines[1] == "linear probe: fit 2 of 3, C=1, 39 images" and "50 images" in lines[2]
+    assert [len(x) for x in fitted] == [39, 39, 50]
+    assert all(np.shares_memory(x, fitted[2]) and x.dtype == np.float32 for x in fitted)
+    np.testing.assert_array_equal(train.values, before)
+
+
 def test_the_probe_chooses_on_held_out_rows_of_the_training_features():
     """Rows 1, 6, 11 ... of each class decide: with all their labels wrong, no choice is right."""
     train, test = features(60, 4, 3, spread=0.1), features(30, 4, 3, seed=1, spread=0.1)
-    probe, _ = linear_probe(train, test)
+    probe, _ = linear_probe(train, test, print)
     assert (probe.accuracy, probe.held_out_accuracy, probe.c) == (1, 1, GRID[0])
     values = train.values.copy()
     for label in range(3):
         rows = np.flatnonzero(train.labels == label)[1::5]
         values[rows] = values[np.flatnonzero(train.labels == (label + 1) % 3)[0]]
-    changed, _ = linear_probe(Features(values, train.labels, train.ids), test)
+    changed, _ = linear_probe(Features(values, train.labels, train.ids), test, print)
     assert changed.held_out_accuracy == 0
 
 
 def test_a_probe_that_cannot_work():
     train, test = features(20, 4, 3), features(10, 4, 3, seed=1)
     few = Features(train.values[:4], np.array([0, 0, 2, 0]), train.ids[:4])
-    assert linear_probe(few, test) == (
+    assert linear_probe(few, test, print) == (
         None,
         ["The linear probe needs two training rows of each class; label 2 has one."],
     )
     same = Features(train.values[:4], np.zeros(4, np.int32), train.ids[:4])
-    assert "there is one class" in linear_probe(same, test)[1][0]
-    probe, notes = linear_probe(train, test, grid=(100.0,), max_iterations=2)
+    assert "there is one class" in linear_probe(same, test, print)[1][0]
+    probe, notes = linear_probe(train, test, print, grid=(100.0,), max_iterations=2)
     assert probe is not None and len(notes) == 2
     assert "C=100 on 20 rows did not converge in 2 iterations" in notes[1]

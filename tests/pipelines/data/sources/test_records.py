@@ -1,13 +1,15 @@
 """TFRecord files: the written records, ranges of records, and damaged or hostile files."""
 
+import itertools
 import json
+import os
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data.sources import record_writer, tfds_source
+from pipelines.data.sources import record_writer, records, tfds_source
 from pipelines.data.sources.open import open_source, split_names
 from pipelines.data.sources.source import DataSource
 from pipelines.errors import DataError, MissingLabelError
@@ -95,6 +97,36 @@ def test_ranges(written, digits):
     assert source.describe(102) == f"record 0 of {written}/train-00002-of-00004.tfrecord"
     manifest = source.manifest()
     assert json.loads(json.dumps(manifest))["data_set"] == f"tfrecord:{written}"
+
+
+def test_ranges_are_found_without_a_search_in_all_files(tmp_path):
+    """Whatever their number, and also between files without records."""
+
+    class Searched(dict):
+        searches = 0
+
+        def items(self):
+            Searched.searches += 1
+            return super().items()
+
+    lengths = [0, 3, 0, 0, 2, 1, 0]
+    for number, length in enumerate(lengths):
+        with tf.io.TFRecordWriter(str(tmp_path / str(number))) as writer:
+            for _ in range(length):
+                writer.write(b"record")
+    files = Searched({str(number): length for number, length in enumerate(lengths)})
+    source = records.RecordSource(str(tmp_path), ["a", "b"], {"train": files}, "train[1:]")
+    Searched.searches = 0
+    stored = [(number, row) for number, length in enumerate(lengths) for row in range(length)]
+    for start, stop in itertools.combinations(range(len(stored) + 1), 2):
+        found = source._find_in_files("train", start, stop)
+        rows = [
+            (int(os.path.basename(path)), offset // 22 + row)
+            for path, offset, count in found
+            for row in range(count)
+        ]
+        assert rows == stored[start:stop]
+    assert not Searched.searches
 
 
 def test_a_range_is_read_without_the_rest(written, copy):

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -180,6 +182,38 @@ def test_all_kinds_hold_the_same_examples(source, originals):
     for column, whole in zip(source.read(ranges), examples, strict=True):
         np.testing.assert_array_equal(column, whole[rows])
         assert column.dtype == whole.dtype
+
+
+def test_the_content_stamp_changes_with_the_content(sources, tmp_path):
+    """Also if no name, label or number of examples changes."""
+    root = os.path.dirname(sources["folder"].name.partition(":")[2])
+    shutil.copytree(root, tmp_path / "data")
+    files = {"folder": "folder/3/*", "list": "folder/3/*", "tfrecord": "tfrecord/train-*"}
+    for kind, pattern in files.items():
+
+        def stamps(name=f"{kind}:{kind}" + (".csv" if kind == "list" else "")):
+            source = open_source(name, "train", tmp_path / "data")
+            return json.dumps(source.manifest()), source.content_stamp()
+
+        manifest, stamp = stamps()
+        assert stamps() == (manifest, stamp)
+        file = next((tmp_path / "data").glob(pattern))
+        time = file.stat().st_mtime_ns
+        os.utime(file, ns=(time, time + 1))
+        later = stamps()
+        assert later[0] == manifest and later[1] != stamp
+        with open(file, "ab") as end:
+            end.write(b" ")
+        os.utime(file, ns=(time, time))
+        longer = stamps()
+        assert longer[0] == manifest and longer[1] not in (stamp, later[1])
+    images, labels = np.zeros((3, 2, 2, 3), np.uint8), [0, 1, 0]
+    changed = images.copy()
+    changed[2, 1, 1, 0] = 1
+    pairs = [(images, labels), (images.copy(), labels), (changed, labels)]
+    pairs += [(images, [1, 0, 1]), (images, [[0], [1], [0]])]
+    stamps = [ArraySource(*pair).content_stamp() for pair in pairs]
+    assert stamps[0] == stamps[1] and len(set(stamps)) == 4
 
 
 @pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 4)])

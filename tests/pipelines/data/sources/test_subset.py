@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipelines.config import Data
 from pipelines.config.sampling import Sampling
-from pipelines.data import stateless_random
+from pipelines.data import progress_lines, stateless_random
 from pipelines.data.batch_listing import list_batch
 from pipelines.data.sources import subset
 from pipelines.data.sources.source import DataSource, Examples, SplitRange, ranges_around
@@ -97,7 +97,9 @@ def test_the_choice_is_the_definition(fraction, count, monkeypatch):
 
 def test_the_choice_of_each_class_is_the_definition():
     source = stored()  # Squares modulo 4 are 0 or 1.
-    with pytest.raises(DataError, match="'class 2' has 0 examples in stored:1 split 'train'. Use "):
+    with pytest.raises(
+        DataError, match="'class 2' of .* has 0 images, .*data.per_class. Choose a "
+    ):
         choose(source, per_class=1)
     source = stored(num_classes=2)
     for seed, count in itertools.product((0, 5), (1, 30, 100)):
@@ -106,7 +108,7 @@ def test_the_choice_of_each_class_is_the_definition():
         for label in (0, 1):
             expected = [i for i in by_rank if i**2 % 2 == label][:count]
             assert sorted(i for i in ids_of(part) if i**2 % 2 == label) == sorted(expected)
-    with pytest.raises(DataError, match="has 100 examples in .* Set it to at most 100, or choose"):
+    with pytest.raises(DataError, match="has 100 images, .* Set data.per_class to at most 100, or"):
         choose(source, per_class=101)
 
 
@@ -306,14 +308,41 @@ def test_empty_parts_and_lists_of_labels_are_refused():
 
 
 def test_long_reads_of_labels_are_reported(monkeypatch):
-    """At most every 10 s, and not at the end."""
+    """At most every 10 s, and not at the end; the first read does not count for the rate."""
     monkeypatch.setattr(subset, "ROWS_PER_READ", 25)
     clock = itertools.count(100, 4)
-    monkeypatch.setattr(subset.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(progress_lines.time, "perf_counter", lambda: float(next(clock)))
     lines = []
     subset.choose_subset(Data(per_class=5), stored(num_classes=2), lines.append)
+    what = "reading the labels of stored:1 split 'train'"
     assert lines == [
-        "read 75 of 200 labels, 6 a second, ETA 0:00:20",
-        "read 150 of 200 labels, 6 a second, ETA 0:00:08",
+        f"{what}: 100 of 200, 6 a second, ETA 0:00:16",
+        f"{what}: 175 of 200, 6 a second, ETA 0:00:04",
         "data: 10 of 200 examples (data.per_class=5)",
     ]
+
+
+def test_long_rankings_are_reported(monkeypatch):
+    monkeypatch.setattr(subset, "_RANKS_AT_ONCE", 50)
+    clock = itertools.count(100, 4)
+    monkeypatch.setattr(progress_lines.time, "perf_counter", lambda: float(next(clock)))
+    lines = []
+    subset.choose_subset(Data(fraction=0.1), stored(), lines.append)
+    what = "ranking the examples of stored:1 split 'train' twice"
+    assert lines == [
+        f"{what}: 200 of 400, 12 a second, ETA 0:00:16",
+        f"{what}: 350 of 400, 12 a second, ETA 0:00:04",
+        "data: 20 of 200 examples (data.fraction=0.1)",
+    ]
+
+
+def test_ids_of_a_part_take_little_memory_and_few_calls(monkeypatch):
+    monkeypatch.setattr(subset, "_RANKS_AT_ONCE", 50)
+    source = stored()
+    part = choose(source, fraction=0.5)
+    asked, original = [], source.ids
+    monkeypatch.setattr(source, "ids", lambda ranges: asked.append(ranges) or original(ranges))
+    received = part.ids([(0, 100)])
+    assert asked == [[(0, 50)], [(50, 100)], [(100, 150)], [(150, 200)]]
+    np.testing.assert_array_equal(received, part.read([(0, 100)]).ids)
+    np.testing.assert_array_equal(part.ids([(98, 100), (3, 5)]), ids_of(part)[[98, 99, 3, 4]])
