@@ -24,10 +24,10 @@ def check_class_sizes(labels, source, needed, setting, otherwise) -> np.ndarray:
     counts = np.bincount(labels, minlength=source.num_classes)
     label = int(counts.argmin())
     if counts[label] < needed:
-        fix = f"set {setting} to at most {counts[label]:,}, or {otherwise}"
+        fix = f"set {setting} to at most {counts[label]}, or {otherwise}"
         fix = fix if counts[label] else otherwise
         raise DataError(
             f"The class {source.labels[label]!r} of {source} has {counts[label]:,} images, fewer "
-            f"than the {needed:,} of {setting}. {fix[0].upper()}{fix[1:]}."
+            f"than the {needed} of {setting}. {fix[0].upper()}{fix[1:]}."
         )
     return counts

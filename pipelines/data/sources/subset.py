@@ -197,7 +197,7 @@ def _lowest(source, count, seed, log):
 def _lowest_of_each_class(source, count, seed, log):
     """Returns the sorted positions of the `count` examples of lowest rank of each class, int64."""
     labels = read_labels(source, log)
-    fix = "choose a larger data.train_split, or use data.fraction"
+    fix = "choose a larger data.train_split or use data.fraction"
     counts = check_class_sizes(labels, source, count, "data.per_class", fix)
     ids = source.ids([(0, source.num_examples)])
     words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)

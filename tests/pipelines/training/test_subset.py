@@ -108,7 +108,10 @@ def test_the_commands_say_it(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("data.per_class=1000", "fewer than the 1,000 of data.per_class"),
+        (
+            "data.per_class=1000",
+            "fewer than the 1000 of data.per_class. Set data.per_class to at most",
+        ),
         ("data.fraction=0.0001", "data.fraction=0.0001 of the 1,297 examples"),
     ],
 )
