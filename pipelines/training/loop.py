@@ -192,6 +192,11 @@ def check_input(settings, model_config, replicas):
             "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
             "train.accumulate_steps=1."
         )
+    if settings.jit_compile and replicas > 1:
+        raise UserError(
+            f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
+            "replicas. Use --strategy=one_device, or train.jit_compile=false."
+        )
     if not model_config.pooled:
         raise UserError(
             "model.classifier=unpooled gives logits per patch, but the labels are per image. "
@@ -239,6 +244,7 @@ def build_trainer(experiment, model_config, strategy):
         accumulate_steps=settings.accumulate_steps,
         seed=experiment.seed,
         break_at_non_finite=settings.non_finite != "stop",
+        jit_compile=settings.jit_compile,
     )
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 

@@ -51,6 +51,7 @@ VALUES = {
     "model.layer_norm_epsilon": ("1e-5", 1e-5),
     "model.head_bias": ("-10", -10.0),
     "model.dtype": ("mixed_float16", "mixed_float16"),
+    "model.recompute": ("blocks", "blocks"),
     "data.name": ("cifar10", "cifar10"),
     "data.data_dir": ("/data", "/data"),
     "data.train_split": ("train[:90%]", "train[:90%]"),
@@ -114,6 +115,7 @@ VALUES = {
     "train.profile": ("10:20", "10:20"),
     "train.histograms_every": ("5", 5),
     "train.deterministic": ("true", True),
+    "train.jit_compile": ("true", True),
     "train.non_finite": ("rewind", "rewind"),
 }
 # Fields that are valid only together.
