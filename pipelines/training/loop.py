@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 import vit_tf
+from custom_ops import dispatch
 from pipelines.config.epochs import with_steps
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
@@ -196,6 +197,11 @@ def check_input(settings, model_config, replicas):
         raise UserError(
             f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
             "replicas. Use --strategy=one_device, or train.jit_compile=false."
+        )
+    if settings.jit_compile and not dispatch.supports_jit():
+        raise UserError(
+            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
+            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
         )
     if not model_config.pooled:
         raise UserError(

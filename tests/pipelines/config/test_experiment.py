@@ -294,11 +294,19 @@ def test_paths_in_json_are_those_of_set():
         "name": "ViT-B/16",
         "image_size": [224, 224],
         "dtype": "float32",
+        "recompute": "none",
         "patch_size": 1,
         "stem": {"stage_depths": [1, 2]},
     }
     with pytest.raises(TypeError):
         Experiment().model.fields["layers"] = 3
+
+
+def test_only_models_with_blocks_recompute_them():
+    changed = override(Experiment(), ["model.name=R50+ViT-B/16", "model.recompute=blocks"])
+    assert changed.model_config(10).recompute == "blocks"
+    with pytest.raises(UserError, match="needs encoder blocks, which BiT-R50x1 does not have"):
+        override(Experiment(), ["model.name=BiT-R50x1", "model.recompute=blocks"])
 
 
 def test_order_of_assignments_does_not_matter():
