@@ -45,18 +45,28 @@ def macs_by_part(config: ModelConfig) -> dict[str, int]:
     return {name: cost.macs for name, cost in _costs(config).items() if cost.macs}
 
 
+def training_macs(config: ModelConfig) -> int:
+    """Multiply-accumulates of a training step for one image.
+
+    The backward pass has twice those of the forward pass; with `recompute="blocks"`, also those of
+    the blocks again, except the second layer of each MLP, whose result no gradient reads.
+    """
+    total = _total(config)
+    return 3 * total.macs + total.again
+
+
 def exaflops(config: ModelConfig, epochs: float, images: int) -> float:
     """Compute of training, in 1e18 floating-point operations (docs/paper.md L.3; table 6).
 
-    Counts two FLOPs per MAC, and a training step as three forward passes. Evaluation, augmentation
-    and everything else are not counted. The paper's JFT has 303e6 images.
+    Counts two FLOPs per MAC of `training_macs`. Evaluation, augmentation and everything else are
+    not counted. The paper's JFT has 303e6 images.
 
     Args:
         config: configuration of the model; `image_size` is the size of the training images.
         epochs: passes over the images.
         images: number of images.
     """
-    return 6 * macs(config) * epochs * images / 1e18
+    return 2 * training_macs(config) * epochs * images / 1e18
 
 
 def weight_bytes(config: ModelConfig) -> int:
@@ -108,8 +118,9 @@ def activation_bytes(
 
     In training: all tensors of the forward pass that TensorFlow's gradients read, each counted
     once. These are images, inputs of dense layers and convolutions, tensors that norms and
-    activation functions keep, q | k | v, and dropout masks (one byte per element). Nothing is
-    recomputed. Not counted: the gradients themselves, which are freed soon, the loss, the masks of
+    activation functions keep, q | k | v, and dropout masks (one byte per element). With
+    `recompute="blocks"`, of the encoder blocks only their inputs and the tensors of one block.
+    Not counted: the gradients themselves, which are freed soon, the loss, the masks of
     stochastic depth (one byte per image and branch), workspaces of convolutions, and memory that
     the allocator wastes. XLA fuses operations and may keep less.
 

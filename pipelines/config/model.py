@@ -12,11 +12,13 @@ from pipelines.errors import UserError
 from vit_tf.config import ModelConfig, StemConfig, dtypes
 from vit_tf.config.near_names import did_you_mean
 from vit_tf.config.variants import VARIANTS, get_variant
+from vit_tf.config.vit import RECOMPUTE
 from vit_tf.families import FAMILIES
 
-# Configuration fields that `Model.fields` does not hold: `image_size` is a field of `Model`, the
-# data set decides the number of classes, and a run may use any implementation of the ops.
-_SET_ELSEWHERE = ("image_size", "num_classes", "implementation")
+# Configuration fields that `Model.fields` does not hold: `image_size` and `recompute` are fields of
+# `Model`, the data set decides the number of classes, and a run may use any implementation of the
+# ops.
+_SET_ELSEWHERE = ("image_size", "num_classes", "implementation", "recompute")
 
 # An earlier version wrote all these fields for every model: null if the model lacked the field.
 _FIELDS_OF_ALL_FAMILIES = OLD_MODEL_FIELDS | {
@@ -38,6 +40,8 @@ class Model:
         name: one of `vit_tf.list_models()`.
         image_size: (height, width) in pixels; in `--set`, one number means a square.
         dtype: Keras dtype policy, "float32", "mixed_bfloat16" or "mixed_float16".
+        recompute: "blocks" computes the activations inside each encoder block of a ViT or hybrid
+            again in the backward pass, which takes less memory and more time; "none" keeps them.
         fields: fields of the variant's configuration class, such as `vit_tf.ViTConfig`, by dotted
             path: `{"layers": 4, "stem.stage_depths": (1, 2)}`. A field that is missing or `None`
             has the variant's own value. A ViT with a stem is a hybrid.
@@ -49,10 +53,12 @@ class Model:
     name: str = "ViT-B/16"
     image_size: tuple[int, int] = (224, 224)
     dtype: str = "float32"
+    recompute: str = "none"
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         check_choice("model.dtype", self.dtype, DTYPES, synonyms=dtypes.SYNONYMS)
+        check_choice("model.recompute", self.recompute, RECOMPUTE)
         known = model_field_types(self.name)
         for path in self.fields:
             if path not in known:
@@ -83,6 +89,13 @@ class Model:
                 )
             values = {path.removeprefix("stem."): value for path, value in stem.items()}
             changed["stem"] = (present or StemConfig()).replace(**values)
+        if self.recompute != "none":
+            if not hasattr(variant, "recompute"):
+                raise ValueError(
+                    f"recompute={self.recompute} needs encoder blocks, which {self.name} does not "
+                    "have. Use none."
+                )
+            changed["recompute"] = self.recompute
         return variant.replace(image_size=self.image_size, num_classes=num_classes, **changed)
 
     def for_variant(self, name: str) -> dict[str, Any]:
@@ -115,7 +128,8 @@ class Model:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the section with its fields beside `name`, and the stem's as a dictionary."""
-        values = {"name": self.name, "image_size": self.image_size, "dtype": self.dtype}
+        own = ("name", "image_size", "dtype", "recompute")
+        values = {name: getattr(self, name) for name in own}
         for path, value in self.fields.items():
             section, _, name = path.rpartition(".")
             (values.setdefault(section, {}) if section else values)[name] = value

@@ -282,6 +282,8 @@ class Train:
         histograms_every: steps between histograms of the weights for TensorBoard; 0 writes none.
         deterministic: turns on op determinism: a repeated run gives the same bits; slower on
             GPUs.
+        jit_compile: compiles the training step (forward, backward, update) with XLA. Only on one
+            device; a TPU compiles every step anyway.
     """
 
     steps: int = 1000
@@ -304,6 +306,7 @@ class Train:
     profile: str | None = None
     histograms_every: int = 0
     deterministic: bool = False
+    jit_compile: bool = False
 
     def __post_init__(self):
         check_choice("train.loss", self.loss, LOSSES)

@@ -35,6 +35,8 @@ def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
         raise UserError(f"--strategy must be one of {', '.join(STRATEGIES)}. Received: {name}.")
     if logical_cpus < 1:
         raise UserError(f"--logical_cpus must be at least 1. Received: {logical_cpus}.")
+    for gpu in tf.config.list_physical_devices("GPU"):
+        _grow_memory(gpu)
     if name == "tpu":
         return _tpu_strategy(tpu, zone, project)
     if logical_cpus > 1:
@@ -47,6 +49,14 @@ def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
     if name == "mirrored" or (name == "auto" and len(names) > 1):
         return _mirrored(names)
     return tf.distribute.OneDeviceStrategy(names[0])
+
+
+def _grow_memory(gpu):
+    """Lets TensorFlow take memory of a GPU as it needs it; by default it takes nearly all."""
+    try:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:  # The GPU is in use already: only in a process that has run TensorFlow.
+        say(f"{gpu.name} is in use: TensorFlow has taken its memory already")
 
 
 def _mirrored(names):

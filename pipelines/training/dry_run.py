@@ -138,13 +138,13 @@ def _readable(values):
 
 
 def training_flops(config, train) -> int:
-    """FLOPs of all steps: 2 per MAC, forward and twice as many backward.
+    """FLOPs of all steps: 2 for each of `vit_tf.cost.training_macs`.
 
     Args:
         config: configuration of the model.
         train: section `train` of the experiment.
     """
-    return 6 * cost.macs(config) * train.batch_size * train.steps
+    return 2 * cost.training_macs(config) * train.batch_size * train.steps
 
 
 def with_prefix(number, unit) -> str:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 import vit_tf
+from custom_ops import dispatch
 from pipelines.config.epochs import with_steps
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
@@ -189,6 +190,16 @@ def check_input(settings, model_config, replicas):
             "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
             "train.accumulate_steps=1."
         )
+    if settings.jit_compile and replicas > 1:
+        raise UserError(
+            f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
+            "replicas. Use --strategy=one_device, or train.jit_compile=false."
+        )
+    if settings.jit_compile and not dispatch.supports_jit():
+        raise UserError(
+            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
+            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
+        )
     if not model_config.pooled:
         raise UserError(
             "model.classifier=unpooled gives logits per patch, but the labels are per image. "
@@ -235,6 +246,7 @@ def build_trainer(experiment, model_config, strategy):
         accumulate_steps=settings.accumulate_steps,
         seed=experiment.seed,
         break_at_non_finite=settings.non_finite != "stop",
+        jit_compile=settings.jit_compile,
     )
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 

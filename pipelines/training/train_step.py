@@ -27,6 +27,8 @@ class StepSettings:
         seed: of dropout, stochastic depth and masking.
         break_at_non_finite: whether a loop on the device ends at a step that is not finite. The
             dataset then continues with the batch after it.
+        jit_compile: whether XLA compiles `Trainer.replica_step`. Only for strategies with one
+            replica, since XLA does not compile the sums over replicas.
     """
 
     losses: Callable
@@ -34,6 +36,7 @@ class StepSettings:
     accumulate_steps: int
     seed: int
     break_at_non_finite: bool
+    jit_compile: bool = False
 
 
 class Trainer(orbit.StandardTrainer):
@@ -131,7 +134,10 @@ class Trainer(orbit.StandardTrainer):
 
     def train_step(self, iterator):
         batch = self._next(iterator)
-        results = self.strategy.run(self.replica_step, args=(batch,))
+        step = self.replica_step
+        if self.settings.jit_compile:
+            step = tf.function(step, jit_compile=True)
+        results = self.strategy.run(step, args=(batch,))
         # Equal on all replicas.
         loss, norm, applied = (self.strategy.experimental_local_results(x)[0] for x in results)
         self.last_loss_and_norm.assign(

@@ -447,6 +447,40 @@ def test_activations_are_those_of_the_graph(name):
     assert 0.97 * live <= found <= live
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("token", "float32"), ("axial", "mixed_bfloat16"), ("hybrid", "float32")]
+)
+def test_recomputed_activations_are_those_of_the_graph(name, dtype):
+    """The graph keeps the inputs of the blocks; the tensors of one block come on top."""
+    config, macs = FAMILIES[name], {}
+    for recompute in ("none", "blocks"):
+        model = vit_tf.create_model(config.replace(recompute=recompute), dtype=dtype)
+        macs[recompute] = training_graph_macs(model)
+    kept = kept_bytes(model, batch=2)
+    layer = [cost.activation_bytes(config.replace(layers=n), 2, dtype) for n in (1, 2)]
+    one_block = (layer[1] - layer[0]) // (2 if config.axial else 1)
+    found = cost.activation_bytes(model.config, 2, dtype)
+    assert found == pytest.approx(kept + one_block, rel=0.02 if config.axial else 0)
+    again = cost.training_macs(model.config) - cost.training_macs(config)
+    assert again == macs["blocks"] - macs["none"] > 0
+
+
+def training_graph_macs(model):
+    """Multiply-accumulates of a training step of one image, except those of convolutions."""
+    variables = [variable.value for variable in model.trainable_variables]
+
+    def step(images):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(model(images, training=True)))
+        return tape.gradient(loss, variables)
+
+    with custom_ops.implementation("reference"):
+        graph = traced(model, 1, step)
+    used = reachable(graph.outputs)
+    products = [o for o in graph.get_operations() if o.name in used and "MatMul" in o.type]
+    return sum(map(macs_of, products))
+
+
 def test_only_stored_weights_grow_with_the_square_of_the_tokens():
     def bend(training=True, fused=True, dtype="float32", **fields):
         """Second difference over 100, 200 and 300 tokens: 0 for linear terms."""

@@ -19,6 +19,8 @@ class Cost:
     parameters: int = 0
     arrays: int = 0
     macs: int = 0
+    # MACs of the forward pass that the backward pass computes again.
+    again: int = 0
     # Bytes that the backward pass reads.
     kept: int = 0
     # Largest number of bytes in use at once without a backward pass.

@@ -3,6 +3,8 @@
 `T` tokens, `D` width, `h` heads.
 """
 
+import dataclasses
+
 from vit_tf.analysis import resnet_cost
 from vit_tf.analysis.layer_costs import (
     FLOAT32,
@@ -36,9 +38,22 @@ def parts(config: ViTConfig, size, fused) -> dict[str, Cost]:
         costs["stem"] = resnet_cost.stem(config.stem, config.image_size, size)
     costs["embedding"] = _embedding(config, patches, tokens, size, fused)
     # Tokens that a token attends to, in each block of a layer.
-    for keys in (columns, rows) if config.axial else (tokens,):
-        for name, cost in _block(config, tokens, keys, size, fused).items():
+    blocks = [
+        _block(config, tokens, keys, size, fused)
+        for keys in ((columns, rows) if config.axial else (tokens,))
+    ]
+    for block in blocks:
+        for name, cost in block.items():
             costs[name] = costs.get(name, Cost()) + cost * config.layers
+    if config.recompute == "blocks":
+        kept = [sum(cost.kept for cost in block.values()) for block in blocks]
+        for name in blocks[0]:
+            # No gradient reads the result of the second layer of an MLP.
+            again = costs[name].macs // (2 if name == "mlp" else 1)
+            costs[name] = dataclasses.replace(costs[name], again=again, kept=0)
+        # The input of every block, and what one block at a time keeps.
+        inputs = len(blocks) * config.layers * tokens * width * size
+        costs["recomputed"] = Cost(kept=inputs + max(kept))
     costs["norm"] = layer_norm(width, tokens, size)
     if config.classifier == "map":
         costs["pooling"] = _map_pooling(config, patches, size)

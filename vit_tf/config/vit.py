@@ -12,6 +12,9 @@ CLASSIFIERS = ("token", "gap", "map", "unpooled")
 POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "none")
 POSITION_INJECTIONS = ("stem", "every_layer", "every_layer_shared")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
+RECOMPUTE = ("none", "blocks")
+# Fields that change how a process computes, but not the model.
+_OF_PROCESS = {"implementation": "auto", "recompute": "none"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,9 @@ class ViTConfig(ModelConfig):
             then one with attention within each column.
         implementation: which implementation of the custom ops runs in this process. Saved models do
             not store it.
+        recompute: "blocks": the backward pass of training computes the activations inside each
+            encoder block again, instead of keeping them; "none": it keeps them. Saved models do not
+            store it.
 
     Raises:
         ValueError: for a value that is out of range or does not fit another field.
@@ -94,6 +100,7 @@ class ViTConfig(ModelConfig):
     stem: StemConfig | None = None
     axial: bool = False
     implementation: str = "auto"
+    recompute: str = "none"
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
@@ -119,6 +126,7 @@ class ViTConfig(ModelConfig):
         _check_positions(self.position_embedding, self.position_injection, self.axial)
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("implementation", self.implementation, dispatch.CHOICES)
+        check_choice("recompute", self.recompute, RECOMPUTE)
         if self.hidden_size % self.heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of heads={self.heads}."
@@ -182,13 +190,13 @@ class ViTConfig(ModelConfig):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able fields. `implementation` is always written as "auto"."""
-        return super().to_dict() | {"implementation": "auto"}
+        """JSON-able fields; those of `_OF_PROCESS` have their defaults."""
+        return super().to_dict() | _OF_PROCESS
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "ViTConfig":
-        """Inverse of `to_dict`. `implementation` is always "auto": a file cannot choose it."""
-        return super().from_dict(fields).replace(implementation="auto")
+        """Inverse of `to_dict`. A file cannot choose the fields of `_OF_PROCESS`."""
+        return super().from_dict(fields).replace(**_OF_PROCESS)
 
 
 def _check_positions(kind, injection, axial):

@@ -7,6 +7,7 @@ from vit_tf.layers import ClassToken, Dropout, EncoderBlock, PatchEmbedding
 from vit_tf.layers.encoder import STREAMS_PER_BLOCK, TappedBlock
 from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import POSITION_LAYERS
+from vit_tf.layers.recompute import recomputed
 from vit_tf.layers.resnet import ResNetStem
 from vit_tf.models.head import classification_head
 from vit_tf.models.image_model import ImageModel
@@ -247,6 +248,8 @@ class VisionTransformer(ImageModel):
             if taps and isinstance(tokens, keras.KerasTensor):
                 tapped = TappedBlock(block, taps, grid, dtype=block.dtype_policy)
                 tokens, block_taps = tapped(tokens, training=training)
+            elif training and not taps and self.config.recompute == "blocks":
+                tokens, block_taps = recomputed(block, _training_output(block), tokens), {}
             else:
                 tokens, block_taps = block(tokens, training=training, taps=taps, grid=grid)
             tap_values.append(block_taps)
@@ -283,3 +286,8 @@ class VisionTransformer(ImageModel):
         """What the head reads for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
         features, _ = self.encode(self.embed(images), training=training)
         return self.head_inputs(features, training=training)
+
+
+def _training_output(block):
+    """Returns the function from tokens to the tokens that a block returns in training."""
+    return lambda tokens: block(tokens, training=True)[0]

@@ -52,6 +52,7 @@ VALUES = {
     "model.layer_norm_epsilon": ("1e-5", 1e-5),
     "model.head_bias": ("-10", -10.0),
     "model.dtype": ("mixed_float16", "mixed_float16"),
+    "model.recompute": ("blocks", "blocks"),
     "data.name": ("cifar10", "cifar10"),
     "data.data_dir": ("/data", "/data"),
     "data.train_split": ("train[:90%]", "train[:90%]"),
@@ -115,6 +116,7 @@ VALUES = {
     "train.profile": ("10:20", "10:20"),
     "train.histograms_every": ("5", 5),
     "train.deterministic": ("true", True),
+    "train.jit_compile": ("true", True),
     "train.non_finite": ("rewind", "rewind"),
 }
 # Fields that are valid only together.
@@ -293,11 +295,19 @@ def test_paths_in_json_are_those_of_set():
         "name": "ViT-B/16",
         "image_size": [224, 224],
         "dtype": "float32",
+        "recompute": "none",
         "patch_size": 1,
         "stem": {"stage_depths": [1, 2]},
     }
     with pytest.raises(TypeError):
         Experiment().model.fields["layers"] = 3
+
+
+def test_only_models_with_blocks_recompute_them():
+    changed = override(Experiment(), ["model.name=R50+ViT-B/16", "model.recompute=blocks"])
+    assert changed.model_config(10).recompute == "blocks"
+    with pytest.raises(UserError, match="needs encoder blocks, which BiT-R50x1 does not have"):
+        override(Experiment(), ["model.name=BiT-R50x1", "model.recompute=blocks"])
 
 
 def test_order_of_assignments_does_not_matter():

@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+import tensorflow as tf
 
 from pipelines.errors import UserError
 from pipelines.runs import strategies
@@ -18,6 +19,22 @@ def test_one_device_is_one():
     assert strategy.num_replicas_in_sync == 1
     assert strategies.describe(strategy) == "1 replica on CPU"
     assert strategies.describe(strategies.make_strategy("mirrored")) == "2 replicas on CPU"
+
+
+def test_gpus_get_memory_as_it_is_needed(monkeypatch, capsys):
+    gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(2)]
+    calls = []
+
+    def set_memory_growth(gpu, enable):
+        calls.append((gpu, enable))
+        if gpu is gpus[1]:
+            raise RuntimeError("Physical devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", set_memory_growth)
+    strategies.make_strategy("one_device")
+    assert calls == [(gpus[0], True), (gpus[1], True)]
+    assert "GPU:1 is in use" in capsys.readouterr().out
 
 
 def test_every_strategy_here_reads_on_one_host():

@@ -14,6 +14,7 @@ from tests.pipelines.process import run_command
 from tests.pipelines.tiny import (
     arrays,
     as_flags,
+    assert_same_weights,
     cut_short,
     losses,
     one_device,
@@ -109,6 +110,16 @@ def test_one_device_goes_on_where_two_replicas_stopped(runs, tmp_path, capsys):
     train(run, one_device(), "sgd", "train.accumulate_steps=2")
     assert "resuming from step 5" in capsys.readouterr().out
     assert_equal_runs(run, runs("sgd"), "sgd")
+
+
+def test_recomputed_activations_change_no_bit(runs, tmp_path, capsys):
+    """A run goes on with `model.recompute`, with all kinds of dropout, replicas, micro-batches."""
+    expected = runs("adamw, 2 x 4 x 4")
+    run = cut_short(expected, tmp_path / "run", 8)
+    parts = "train.accumulate_steps=4"
+    train(run, two_replicas(), "adamw", parts, "model.recompute=blocks")
+    assert "resuming from step 8" in capsys.readouterr().out
+    assert_same_weights(run, expected)
 
 
 @pytest.mark.process
