@@ -111,7 +111,7 @@ def measure(arguments):
 
 
 def peak_bytes():
-    """Peak resident memory; `resource.getrusage` would include the process that started this one."""
+    """Peak resident memory; `resource.getrusage` would include the parent process."""
     with open("/proc/self/status", encoding="ascii") as file:
         (line,) = (line for line in file if line.startswith("VmHWM:"))
     return 1024 * int(line.split()[1])

@@ -27,6 +27,7 @@ def recomputed(layer, function, inputs):
     weights = [tf.convert_to_tensor(variable.value) for variable in trainable]
     before = [tf.convert_to_tensor(variable.value) for variable in state]
     context, names = contextvars.copy_context(), tf.get_current_name_scope()
+    scope_name = f"{names}/" if names else ""  # With the slash, the scope is not numbered.
 
     def scope_of(weights):
         values = zip((*trainable, *state), (*weights, *before), strict=True)
@@ -52,7 +53,7 @@ def recomputed(layer, function, inputs):
                 read = [tf.where(first == first, inputs, nan), *map(tf.identity, weights)]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch(read)
-                    with scope_of(read[1:]), tf.name_scope(f"{names}/"):
+                    with scope_of(read[1:]), tf.name_scope(scope_name):
                         outputs = context.run(function, read[0])
                 return tape.gradient(outputs, read, output_gradients=upstream)
 
