@@ -1,7 +1,7 @@
 """Memory and time of training steps with and without `model.recompute=blocks`.
 
-First the gradients of both are compared. They are equal, except that TensorFlow's memory optimizer
-changes the order of some sums in large graphs: with --exact it is off, and every bit must be equal.
+First the gradients of both are compared. In large graphs TensorFlow's graph optimizer changes some
+last bits: with --exact it is off, and every bit must be equal.
 Then each setting runs in a process of its own, which prints its peak resident memory and the best
 time of a step; the computed memory of the activations (`vit_tf.cost.activation_bytes`) is printed
 beside it.
