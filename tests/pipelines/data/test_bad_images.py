@@ -18,6 +18,7 @@ from pipelines.data.sources.source import Examples
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError, RunError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.tasks.classification import Classification
 from tests.pipelines import hostile
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.preprocessing import Preprocessing
@@ -187,7 +188,7 @@ def test_a_capped_evaluation_names_an_image_that_it_reads(examples):
         lambda images, training: tf.zeros([len(images), 10]),
         tf.distribute.get_strategy(),
         data,
-        lambda labels, logits: tf.zeros(len(labels)),
+        Classification(loss="softmax"),
         str,
     )
     with pytest.raises(DataError, match="digit 105 "):

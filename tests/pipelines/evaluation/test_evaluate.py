@@ -1,6 +1,5 @@
 """Evaluation of a saved model: as in training, every example once, with every strategy."""
 
-import functools
 import json
 import shutil
 import time
@@ -18,6 +17,7 @@ from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import model_source, progress
 from pipelines.runs.strategies import make_strategy
 from pipelines.tasks import losses
+from pipelines.tasks.classification import Classification
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import one_device, tiny_experiment
@@ -320,8 +320,8 @@ def test_compiling_is_reported_until_the_first_batch_is_done(finished, monkeypat
     data = EvaluationData(
         source=source, preprocessing=preprocessing, batch_size=16, bad_images=None
     )
-    loss = functools.partial(losses.cross_entropy, loss="softmax")
-    Evaluator(model, one_device(), data, loss, lines.append, Signals()).run()
+    task = Classification(loss="softmax")
+    Evaluator(model, one_device(), data, task, lines.append, Signals()).run()
     assert len(counts) == 3 and counts[0] >= 1
     # One line may be on its way when the first batch is done.
     assert counts[0] >= len(lines) - 1 and counts[1] == counts[2] == len(lines)
