@@ -33,6 +33,7 @@ OTHER = {
     "stem": StemConfig(stage_depths=(1,), width=0.5, group_norm_epsilon=1e-3),
     "axial": True,
     "implementation": "reference",
+    "recompute": "blocks",
 }
 FIELDS = [field.name for field in dataclasses.fields(ViTConfig)]
 
@@ -65,6 +66,7 @@ def test_defaults_are_the_papers():
         head_bias=0.0,
         stem=None,
         implementation="auto",
+        recompute="none",
     )
     assert config.grid == (14, 14)
 
@@ -82,9 +84,10 @@ def test_json_round_trip_of_every_field(name):
     written = config.to_dict()
     assert list(written) == FIELDS
     again = ViTConfig.from_dict(json.loads(json.dumps(written)))
-    if name == "implementation":
-        assert written[name] == again.implementation == "auto"
-        assert again == config.replace(implementation="auto")
+    of_process = {"implementation": "auto", "recompute": "none"}
+    if name in of_process:
+        assert written[name] == getattr(again, name) == of_process[name]
+        assert again == config.replace(**{name: of_process[name]})
     else:
         assert again == config
         assert getattr(again, name) == OTHER[name]

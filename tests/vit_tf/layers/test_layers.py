@@ -162,7 +162,8 @@ def test_no_exported_layer_is_missing():
         if inspect.isclass(getattr(layers, name))
         and issubclass(getattr(layers, name), keras.layers.Layer)
     }
-    assert exported == {class_of(name).__name__ for name in CASES}
+    # PatchMasking has a second input; test_masking.py tests it.
+    assert exported - {"PatchMasking"} == {class_of(name).__name__ for name in CASES}
 
 
 @every_layer
