@@ -71,8 +71,13 @@ class Experiment:
             raise UserError(f"model.image_size, data: {error}") from None
         check_warmup(self.train, self.schedule)
         check_choice("task", self.task, TASKS)
-        if self.task == "masked_patches":
+        if not self.reads_labels:
             check_masking(self.model.name, self.model_config(0), self.masking.fraction)
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether the task learns from labels."""
+        return self.task == "classification"
 
     def model_config(self, num_classes) -> ModelConfig:
         """Returns the configuration of the model that the task trains.
@@ -80,7 +85,7 @@ class Experiment:
         Args:
             num_classes: number of classes of the data. Without labels the model has no head.
         """
-        return self.model.config(num_classes if self.task == "classification" else 0)
+        return self.model.config(num_classes if self.reads_labels else 0)
 
     def preprocessing(self, labels) -> Preprocessing:
         """Returns how images are preprocessed for this run's model, except in training.
@@ -90,7 +95,7 @@ class Experiment:
         """
         return Preprocessing(
             image_size=self.model.image_size,
-            labels=tuple(labels) if self.task == "classification" else (),
+            labels=tuple(labels) if self.reads_labels else (),
             probabilities=self.train.loss,
             **self.data.preprocessing_fields(),
         )

@@ -55,7 +55,7 @@ def _regularisation(experiment):
     for name, value in (
         ("MixUp", data.mixup),
         ("CutMix", data.cutmix),
-        ("label smoothing", train.label_smoothing * (experiment.task == "classification")),
+        ("label smoothing", train.label_smoothing * experiment.reads_labels),
     ):
         if value:
             yield f"{name} {value:g}"

@@ -65,6 +65,25 @@ class EvaluationData:
                 f"{source.split.partition('[')[0]}[:10%]."
             )
 
+    def distributed(self, strategy):
+        """Returns the dataset for the replicas of a strategy, its batch size, and its batches.
+
+        The batch size is that over all replicas.
+        """
+        replicas = strategy.num_replicas_in_sync
+        batch_size = math.ceil(self.batch_size / replicas) * replicas
+        dataset = strategy.distribute_datasets_from_function(
+            lambda context: pipeline.eval_dataset(
+                self.source,
+                batch_size=batch_size,
+                preprocessing=self.preprocessing,
+                bad_images=self.bad_images,
+                input_context=context,
+                max_batches=self.max_batches,
+            )
+        )
+        return dataset, batch_size, pipeline.eval_steps(self.source, batch_size, self.max_batches)
+
 
 class Evaluator(orbit.StandardEvaluator):
     """Computes metrics over a data set; every example counts once.
@@ -86,24 +105,11 @@ class Evaluator(orbit.StandardEvaluator):
     """
 
     def __init__(self, model, strategy, data, task, log: Callable, signals=None):
-        replicas = strategy.num_replicas_in_sync
-        batch_size = math.ceil(data.batch_size / replicas) * replicas
-        dataset = strategy.distribute_datasets_from_function(
-            lambda context: pipeline.eval_dataset(
-                data.source,
-                batch_size=batch_size,
-                preprocessing=data.preprocessing,
-                bad_images=data.bad_images,
-                input_context=context,
-                max_batches=data.max_batches,
-            )
-        )
+        dataset, self.batch_size, self.steps = data.distributed(strategy)
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
         self.task, self.log, self.signals = task, log, signals
         self._compiled = threading.Event()
-        self.batch_size = batch_size
-        self.steps = pipeline.eval_steps(data.source, batch_size, data.max_batches)
         self.first_batch_done = 0.0
 
     def eval_begin(self):

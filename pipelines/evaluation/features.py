@@ -48,19 +48,7 @@ class FeatureExtractor:
         check_single_label(data.source)
         self._features, self._strategy, self._data = features, strategy, data
         self._log, self._signals = log, signals
-        replicas = strategy.num_replicas_in_sync
-        self._batch_size = -(-data.batch_size // replicas) * replicas
-        self._steps = pipeline.eval_steps(data.source, self._batch_size, data.max_batches)
-        self._dataset = strategy.distribute_datasets_from_function(
-            lambda context: pipeline.eval_dataset(
-                data.source,
-                batch_size=self._batch_size,
-                preprocessing=data.preprocessing,
-                bad_images=data.bad_images,
-                input_context=context,
-                max_batches=data.max_batches,
-            )
-        )
+        self._dataset, self._batch_size, self._steps = data.distributed(strategy)
         self._step = tf.function(self._distributed_step)
         self._compiled = threading.Event()
 

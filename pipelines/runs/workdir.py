@@ -16,7 +16,7 @@ from vit_tf.checkpoints.atomic_file import write_atomically
 _MAY_CHANGE = (
     # Micro-batches equal the whole batch, so that a run may go on where memory is smaller.
     "train.accumulate_steps",
-    # The gradients are the same.
+    # The gradients are the same, up to rounding in large models.
     "model.recompute",
     "train.log_every",
     "train.eval_every",

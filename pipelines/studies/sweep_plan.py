@@ -119,7 +119,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         tuning = with_steps(trial, images, say_once, {*fields, *assigned})
         config = whole.model_config(source.num_classes)
         check_input(whole.train, config, replicas)
-        if whole.task == "classification":
+        if whole.reads_labels:
             check_loss(source, whole.train.loss)
         start = (whole.init_from, whole.init_weights, whole.model)
         if whole.init_from and start not in checked:

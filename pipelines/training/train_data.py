@@ -95,8 +95,7 @@ def open_data(experiment, run):
     """
     settings, train = experiment.data, experiment.train
     source = open_train_source(settings, say)
-    reads_labels = experiment.task == "classification"
-    if reads_labels:
+    if experiment.reads_labels:
         check_loss(source, train.loss)
     bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
     shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
@@ -111,7 +110,8 @@ def open_data(experiment, run):
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
     source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
     limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
-    return data, EvaluationData(source=source, reads_labels=reads_labels, **limits, **shared)
+    limits["reads_labels"] = experiment.reads_labels
+    return data, EvaluationData(source=source, **limits, **shared)
 
 
 def open_few_shot_data(experiment, bad_images=None):

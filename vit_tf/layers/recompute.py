@@ -9,9 +9,10 @@ import tensorflow as tf
 def recomputed(layer, function, inputs):
     """Calls `function(inputs)`; its gradient computes the tensors inside again.
 
-    Only `inputs` and the weights of the layer are kept for the gradient. It is the same bit for
-    bit: context variables (`RandomContext`, the implementation of the ops) and seed generators have
-    the values of the first call again, which `tf.recompute_grad` does not restore.
+    Only `inputs` and the weights of the layer are kept for the gradient. It is the same as without,
+    but for last bits that TensorFlow's graph optimizer changes in large graphs: context variables
+    (`RandomContext`, the implementation of the ops) and seed generators have the values of the
+    first call again, which `tf.recompute_grad` does not restore.
 
     Args:
         layer: the built Keras layer that `function` calls; without `BatchNorm` and

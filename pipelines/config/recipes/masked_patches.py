@@ -1,11 +1,14 @@
 """Masked patch prediction, the paper's self-supervision (section 4.6, appendix B.1.2)."""
 
+import dataclasses
+
 from pipelines.config.experiment import Experiment
 from pipelines.config.masking import Masking
 from pipelines.config.model import Model
+from pipelines.config.recipes.built_in import digits
 from pipelines.config.recipes.pretraining import BATCH_SIZE, JFT_DATA
 from pipelines.config.recipes.rows import one_per_row
-from pipelines.config.sections import Data, Optimizer, Schedule, Train
+from pipelines.config.sections import Optimizer, Schedule, Train
 
 
 def _jft(target, finding) -> Experiment:
@@ -45,24 +48,13 @@ def mpp_digits() -> Experiment:
     Expected: 69 % of the colors of corrupted patches in the 300 test images.
     Hardware: 2 CPU cores, 1.7 minutes of CPU time.
     """
-    return Experiment(
+    base = digits()
+    own = base.model.fields | {"classifier": "gap", "dropout": 0.0}
+    return dataclasses.replace(
+        base,
         task="masked_patches",
-        model=Model(
-            name="ViT-Ti/16",
-            image_size=(16, 16),
-            fields={
-                "patch_size": 4,
-                "hidden_size": 64,
-                "mlp_size": 128,
-                "layers": 4,
-                "heads": 4,
-                "classifier": "gap",
-            },
-        ),
-        data=Data(name="digits", crop_area=(0.8, 1.0), flip=False),
-        optimizer=Optimizer(name="adamw", learning_rate=2e-3, weight_decay=0.05),
-        schedule=Schedule(warmup_steps=100, decay="cosine"),
-        train=Train(steps=1500, batch_size=64, log_every=100, eval_every=500, checkpoint_every=500),
+        model=dataclasses.replace(base.model, fields=own),
+        optimizer=dataclasses.replace(base.optimizer, weight_decay=0.05),
     )
 
 

@@ -10,6 +10,7 @@ from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_accuracy
 from pipelines.runs import checkpoints, model_source
+from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.tiny import cut_short, one_device, tiny_experiment, two_replicas
@@ -67,6 +68,9 @@ def test_the_best_checkpoint_has_the_highest_accuracy_with_most_shots(run):
     later = {step: values for step, values in lines(run).items() if step}
     best = max(later, key=lambda step: (later[step][1], -step))
     assert checkpoints.best(run / "checkpoints") == best
+    for step, (_, accuracy) in later.items():  # Neither the evaluation's accuracy nor one shot's.
+        checksums = read_json(run / "checkpoints" / f"step-{step}" / "checksums.json")
+        assert checksums["score"] == accuracy
 
 
 def test_a_restart_repeats_no_evaluation(run, tmp_path):

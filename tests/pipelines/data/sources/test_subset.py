@@ -307,33 +307,35 @@ def test_empty_parts_and_lists_of_labels_are_refused():
         choose(source, per_class=2)
 
 
-def test_long_reads_of_labels_are_reported(monkeypatch):
-    """At most every 10 s, and not at the end; the first read does not count for the rate."""
-    monkeypatch.setattr(subset, "ROWS_PER_READ", 25)
+@pytest.mark.parametrize(
+    ("constant", "value", "settings", "expected"),
+    [
+        (
+            "ROWS_PER_READ",
+            25,
+            {"per_class": 5},
+            ["reading the labels", "100 of 200, 6 a second, ETA 0:00:16"]
+            + ["175 of 200, 6 a second, ETA 0:00:04", "10 of 200 examples (data.per_class=5)"],
+        ),
+        (
+            "_RANKS_AT_ONCE",
+            50,
+            {"fraction": 0.1},
+            ["ranking the examples", "200 of 400, 12 a second, ETA 0:00:16"]
+            + ["350 of 400, 12 a second, ETA 0:00:04", "20 of 200 examples (data.fraction=0.1)"],
+        ),
+    ],
+)
+def test_long_choices_are_reported(monkeypatch, constant, value, settings, expected):
+    """At most every 10 s, and not at the end; the first piece does not count for the rate."""
+    monkeypatch.setattr(subset, constant, value)
     clock = itertools.count(100, 4)
     monkeypatch.setattr(progress_lines.time, "perf_counter", lambda: float(next(clock)))
     lines = []
-    subset.choose_subset(Data(per_class=5), stored(num_classes=2), lines.append)
-    what = "reading the labels of stored:1 split 'train'"
-    assert lines == [
-        f"{what}: 100 of 200, 6 a second, ETA 0:00:16",
-        f"{what}: 175 of 200, 6 a second, ETA 0:00:04",
-        "data: 10 of 200 examples (data.per_class=5)",
-    ]
-
-
-def test_long_rankings_are_reported(monkeypatch):
-    monkeypatch.setattr(subset, "_RANKS_AT_ONCE", 50)
-    clock = itertools.count(100, 4)
-    monkeypatch.setattr(progress_lines.time, "perf_counter", lambda: float(next(clock)))
-    lines = []
-    subset.choose_subset(Data(fraction=0.1), stored(), lines.append)
-    what = "ranking the examples of stored:1 split 'train' twice"
-    assert lines == [
-        f"{what}: 200 of 400, 12 a second, ETA 0:00:16",
-        f"{what}: 350 of 400, 12 a second, ETA 0:00:04",
-        "data: 20 of 200 examples (data.fraction=0.1)",
-    ]
+    subset.choose_subset(Data(**settings), stored(num_classes=2), lines.append)
+    what, first, second, end = expected
+    of = f"{what} of stored:1 split 'train'" + " twice" * ("fraction" in settings)
+    assert lines == [f"{of}: {first}", f"{of}: {second}", f"data: {end}"]
 
 
 def test_ids_of_a_part_take_little_memory_and_few_calls(monkeypatch):
