@@ -49,11 +49,11 @@ def mpp_digits() -> Experiment:
     Hardware: 2 CPU cores, 1.7 minutes of CPU time.
     """
     base = digits()
-    own = base.model.fields | {"classifier": "gap", "dropout": 0.0}
+    fields = {**base.model.fields, "classifier": "gap", "dropout": 0.0}
     return dataclasses.replace(
         base,
         task="masked_patches",
-        model=dataclasses.replace(base.model, fields=own),
+        model=dataclasses.replace(base.model, fields=fields),
         optimizer=dataclasses.replace(base.optimizer, weight_decay=0.05),
     )
 
