@@ -87,7 +87,7 @@ def _labelled(sources):
     found, error = {}, None
     for name, source in sources.items():
         try:
-            source.read([(0, 1)])
+            source.read([0])
             found[name] = source
         except MissingLabelError as missing:
             error = missing

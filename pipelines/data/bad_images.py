@@ -14,13 +14,12 @@ import errno
 import itertools
 import json
 import os
-import threading
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.data.decoding import decode_error
-from pipelines.data.prefetch import ROWS_PER_READ
+from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError, RunError
 
 # Errors that a dataset raises if an example cannot be read or decoded.
@@ -32,13 +31,10 @@ INPUT_ERRORS = (
 )
 
 _MAX_LOGGED = 10  # Images named in the log; the file names all of them.
-_TRACKED_STEPS = 1000
 
 
 class BadImages:
     """Records the images that a run leaves out, each image once in any number of epochs.
-
-    Input pipelines call the methods from their own threads.
 
     Args:
         path: file that lists all the images, a JSON object {"id", "name", "reason"} per line. None
@@ -50,10 +46,6 @@ class BadImages:
     def __init__(self, path=None, log=print, final_path=None):
         self._path, self.log = path, log
         self._final_path = final_path or path
-        self._lock = threading.Lock()
-        self._black = {}  # step -> positions in its batch
-        # The error that ended an input pipeline; TensorFlow passes on only its text.
-        self.failure = None
         self._names, self._cut_off = _read_names(path)
         self._num_logged = len(self._names)
 
@@ -73,50 +65,24 @@ class BadImages:
         Raises:
             RunError: if the file cannot be written.
         """
-        with self._lock:
-            for example_id, image in zip(ids, images, strict=True):
-                name = source.describe(int(example_id))
-                if name not in self._names:
-                    self._names.add(name)
-                    reason = decode_error(image) or "some of it cannot be decoded"
-                    self._write({"id": int(example_id), "name": name, "reason": reason})
-                    self._log(f"left out {name} (id {example_id}): {reason}")
+        for example_id, image in zip(ids, images, strict=True):
+            name = source.describe(int(example_id))
+            if name not in self._names:
+                self._names.add(name)
+                reason = decode_error(image) or "some of it cannot be decoded"
+                self._write({"id": int(example_id), "name": name, "reason": reason})
+                self._log(f"left out {name} (id {example_id}): {reason}")
 
-    def record_evaluation(self, source, ids, images, steps, positions):
-        """Like `record`, for images of an evaluation; their places in batches are not used."""
-        del steps, positions
-        self.record(source, ids, images)
-
-    def record_training(self, source, batch_size, ids, images, steps, positions):
-        """Like `record`, for images that black images replace in training batches.
-
-        Args:
-            source, ids, images: as for `record`.
-            batch_size: examples in a global batch.
-            steps: int64 `[n]`, index of the batch of each image.
-            positions: int32 `[n]`, place of each image in its batch.
+    def record_at(self, source, positions):
+        """Like `record`, for images at some positions of a source, which are read again.
 
         Raises:
-            DataError: if all images of a batch are bad: nothing could be learned from the batch.
+            DataError: if the files cannot be read.
             RunError: if the file cannot be written.
         """
-        self.record(source, ids, images)
-        for step in np.unique(steps):
-            self._blacken(source, batch_size, int(step), positions[steps == step].tolist())
-
-    def _blacken(self, source, batch_size, step, positions):
-        with self._lock:
-            black = self._black.setdefault(step, set())
-            black.update(positions)
-            for old in [key for key in self._black if key < step - _TRACKED_STEPS]:
-                del self._black[old]
-            if len(black) == batch_size:
-                self._fail(
-                    DataError(
-                        f"None of the {batch_size} images of training batch {step} can be read. "
-                        f"Is {source} the right data set?"
-                    )
-                )
+        for start in range(0, len(positions), ROWS_PER_READ):
+            examples = source.read(positions[start : start + ROWS_PER_READ])
+            self.record(source, examples.ids, examples.images)
 
     def summary(self):
         """Returns a line for the end of a run; None if no image was bad."""
@@ -124,11 +90,6 @@ class BadImages:
             return None
         place = f", named in {self._final_path}" if self._final_path else ""
         return f"images left out because they cannot be read: {len(self._names):,}{place}"
-
-    def _fail(self, error):
-        # A failed pipeline may be read again and fail with another error; the first one is kept.
-        self.failure = self.failure or error
-        raise error from None
 
     def _log(self, line):
         self._num_logged += 1
@@ -153,7 +114,7 @@ class BadImages:
             finally:
                 os.close(file)
         except OSError as error:
-            self._fail(RunError(f"{self._final_path} cannot be written: {error.strerror}."))
+            raise RunError(f"{self._final_path} cannot be written: {error.strerror}.") from None
 
 
 def _read_names(path):
@@ -177,23 +138,23 @@ def bad_image_error(source, example_id, reason):
     )
 
 
-def explain_input_error(error, source, indices, bad_images=None):
+def explain_input_error(error, source, indices, bad_images=None, read_along=()):
     """Returns the error to raise for a failed dataset; it names the bad image.
 
     Args:
         error: one of `INPUT_ERRORS`, raised by the dataset.
         source, indices, bad_images: see `find_bad_image`.
+        read_along: iterable of positions of examples that the dataset may have read besides; errors
+            from reading the files are found there too.
 
     Returns:
-        The `RunError` or `DataError` with which `bad_images` stopped the dataset, or the
-        `DataError` of `find_bad_image`. If there is neither, `error` itself.
+        The `DataError` of `find_bad_image`, or `error` itself if there is none.
     """
-    if bad_images is not None and bad_images.failure:
-        return bad_images.failure
-    return find_bad_image(source, indices, bad_images) or error
+    failure = find_bad_image(source, indices, bad_images)
+    return failure or find_bad_image(source, read_along, decodes=False) or error
 
 
-def find_bad_image(source, indices, bad_images=None):
+def find_bad_image(source, indices, bad_images=None, decodes=True):
     """Finds the reason why a dataset failed.
 
     Args:
@@ -202,6 +163,7 @@ def find_bad_image(source, indices, bad_images=None):
             step, or `range(source.num_examples)`.
         bad_images: the `BadImages` of a run that skips bad images; then images are not decoded, and
             only errors from reading the files are found.
+        decodes: False decodes no images either.
 
     Returns:
         `DataError` with the first image that cannot be decoded and the reason, or with the reason
@@ -211,13 +173,12 @@ def find_bad_image(source, indices, bad_images=None):
         return source.failure
     indices = iter(indices)
     while len(chunk := np.fromiter(itertools.islice(indices, ROWS_PER_READ), np.int64)):
-        runs = np.split(chunk, np.flatnonzero(np.diff(chunk) != 1) + 1)
         try:
-            examples = source.read([(int(run[0]), int(run[-1]) + 1) for run in runs])
+            examples = source.read(chunk)
         except DataError as error:
             return error
         for image, example_id in zip(examples.images, examples.ids, strict=True):
-            if bad_images is None and (reason := decode_error(image)):
+            if decodes and bad_images is None and (reason := decode_error(image)):
                 return bad_image_error(source, example_id, reason)
     return None
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from pipelines.data.prefetch import read_ahead
 from pipelines.data.sharding import batch_samplers
 from pipelines.errors import UserError
 
@@ -54,8 +53,10 @@ def list_batch(source, sampling, step, hosts=1):
             "name": source.describe(int(example_id)),
         }
         for sampler in samplers
-        for rows in read_ahead(source, sampler.windows(step, step + 1))
-        for label, example_id, position in zip(rows.labels, rows.ids, rows.positions, strict=True)
+        for rows in sampler.windows(step, step + 1)
+        for label, example_id, position in zip(
+            source.read_labels(rows.indices), source.ids(rows.indices), rows.positions, strict=True
+        )
     ]
     return {
         "data_set": str(source),

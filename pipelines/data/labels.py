@@ -7,7 +7,7 @@ image, empty without labels. In a batch, a list is a row of `K` zeros and ones.
 import numpy as np
 import tensorflow as tf
 
-_FILLER = -1  # In `padded`; `multi_hot` ignores it.
+FILLER = -1  # In `padded`; `multi_hot` ignores it.
 
 
 class RaggedLabels:
@@ -81,16 +81,29 @@ def padded(labels):
     """Returns single labels unchanged; lists as int32 `[n, longest]`, filled up with -1."""
     if labels.dtype != object:
         return labels
-    rows = np.full([len(labels), max(map(len, labels), default=0)], _FILLER, np.int32)
+    rows = np.full([len(labels), max(map(len, labels), default=0)], FILLER, np.int32)
     for row, values in zip(rows, labels, strict=True):
         row[: len(values)] = values
     return rows
 
 
+def from_rows(rows, multi_label):
+    """Returns the labels of `Examples` from a list of scalars, or of rows of `padded`."""
+    if not multi_label:
+        return np.array(rows, np.int32)
+    return np.fromiter((row[row != FILLER] for row in rows), object, len(rows))
+
+
 def multi_hot(labels, num_classes):
-    """Ones at the labels of an example, float32 `[num_classes]`; `labels` is a row of `padded`."""
-    is_label = tf.cast(labels >= 0, tf.float32)
-    return tf.scatter_nd(tf.maximum(labels, 0)[:, None], is_label, [num_classes])
+    """Ones at the labels of an example, float32 `[num_classes]`; `labels` is a row of `padded`.
+
+    A label that is there twice is an error when the op runs.
+    """
+    counts = tf.scatter_nd(
+        tf.maximum(labels, 0)[:, None], tf.cast(labels != FILLER, tf.int32), [num_classes]
+    )
+    # `tf.gather` refuses other counts, also in a dataset with op determinism.
+    return tf.gather([0.0, 1.0], counts)
 
 
 def as_targets(labels, num_classes):

@@ -26,8 +26,8 @@ import tensorflow as tf
 
 from pipelines.data import stateless_random
 from pipelines.data.decoding import decode_lenient, parallel_calls
-from pipelines.data.labels import as_targets, multi_hot, padded
-from pipelines.data.prefetch import Window, read_ahead
+from pipelines.data.labels import as_targets, multi_hot
+from pipelines.data.reading import Window, read_windows
 from pipelines.data.sharding import batch_samplers, slice_of_host
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import DRAWS, Mixing
@@ -46,7 +46,7 @@ def train_dataset(
     *,
     start_step=0,
     stop_step=None,
-    bad_images=None,
+    skips_bad_images=False,
     input_context=None,
 ):
     """Returns the dataset of training batches from `start_step` on; endless without `stop_step`.
@@ -60,9 +60,9 @@ def train_dataset(
         preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none".
         start_step: index of the first global batch. Batches are the same as in a run from step 0.
         stop_step: index after the last global batch; None for no end. With a `stop_step`, stored
-            ranges that only later batches need are not read.
-        bad_images: `BadImages` of the run, to leave out images that cannot be decoded; None raises
-            an error for such images.
+            examples that only later batches need are not read.
+        skips_bad_images: whether a black image of weight 0 replaces an image that cannot be
+            decoded; else such an image raises an error.
         input_context: `tf.distribute.InputContext` of this host; None for a single replica.
 
     Returns:
@@ -97,22 +97,18 @@ def train_dataset(
     def decode(image_bytes, seed):
         return augment(image_bytes, seed, preprocessing, augmentation)
 
-    on_bad_images = None
-    if bad_images is not None:
-        on_bad_images = functools.partial(bad_images.record_training, source, sampling.batch_size)
     examples = _encoded_examples(
         source,
         lambda: map(host_slice.select, sampler.windows(start_step, stop_step)),
         sampling.batch_size,
         sampling.seed,
         mixing=mixing or None,
-        with_steps=on_bad_images is not None,
     )
     # Mixing needs the whole batch of the host, because partners can be on different replicas.
     rows = host_slice.num_rows if mixing else host_slice.num_rows // host_slice.replicas
-    dataset = _decoded_batches(examples, decode, rows, preprocessing, on_bad_images)
+    dataset = _decoded_batches(examples, decode, rows, preprocessing, skips_bad_images)
     if mixing:
-        dataset = _mixed(dataset, host_slice, mixing, may_be_bad=on_bad_images is not None)
+        dataset = _mixed(dataset, host_slice, mixing, may_be_bad=skips_bad_images)
     return _in_order(dataset)
 
 
@@ -128,7 +124,7 @@ def sample_images(source, preprocessing, seed, augmentation, count=16):
         augmentation: `config.augmentation.Augmentation`.
         count: largest number of images.
     """
-    images = source.read([(0, min(count, source.num_examples))]).images
+    images = source.read(range(min(count, source.num_examples))).images
     seeds = stateless_random.example_seeds(seed, 0, np.arange(len(images)))
     shown = dataclasses.replace(preprocessing, mean=MEAN, std=STD)
     samples = [tf.zeros([0, *preprocessing.image_size, 3])]
@@ -139,7 +135,13 @@ def sample_images(source, preprocessing, seed, augmentation, count=16):
 
 
 def eval_dataset(
-    source, *, batch_size, preprocessing, bad_images=None, input_context=None, max_batches=0
+    source,
+    *,
+    batch_size,
+    preprocessing,
+    skips_bad_images=False,
+    input_context=None,
+    max_batches=0,
 ):
     """Returns the dataset with every example once, in stored order.
 
@@ -158,22 +160,15 @@ def eval_dataset(
             positions = np.arange(start, min(start + _EVAL_WINDOW, end))
             stored = batches[positions // batch_size] * batch_size + positions % batch_size
             indices = np.where(stored < source.num_examples, stored, -1)
-            runs = np.split(indices[indices >= 0], np.flatnonzero(np.diff(indices) != 1) + 1)
-            ranges = [(int(run[0]), int(run[-1]) + 1) for run in runs if run.size]
-            yield host_slice.select(Window(ranges, indices, positions))
+            yield host_slice.select(Window(indices, positions))
 
     def decode(image_bytes, seed):
         del seed  # nothing is random
         return preprocessing(decode_image(image_bytes))
 
-    on_bad_images = None
-    if bad_images is not None:
-        on_bad_images = functools.partial(bad_images.record_evaluation, source)
-    examples = _encoded_examples(
-        source, windows, batch_size, seed=0, with_steps=on_bad_images is not None
-    )
+    examples = _encoded_examples(source, windows, batch_size, seed=0)
     rows = host_slice.num_rows // host_slice.replicas
-    dataset = _decoded_batches(examples, decode, rows, preprocessing, on_bad_images)
+    dataset = _decoded_batches(examples, decode, rows, preprocessing, skips_bad_images)
     count = end // batch_size * host_slice.replicas
     return _in_order(dataset).apply(tf.data.experimental.assert_cardinality(count))
 
@@ -203,7 +198,21 @@ def train_indices(source, sampling, step, hosts=1):
     return np.concatenate([sampler.indices(step) for sampler in samplers])
 
 
-def _encoded_examples(source, windows, batch_size, seed, mixing=None, with_steps=False):
+def window_indices(source, sampling, steps, hosts=1):
+    """Yields the positions in `source` of all examples in the windows of some training batches."""
+    for sampler in batch_samplers(source, sampling, hosts):
+        order, windows = sampler.order, set()
+        for step in steps:
+            last = order.locate((step + 1) * sampler.length - 1)
+            for epoch, window in order.windows_from(step * sampler.length):
+                if (epoch, window) not in windows:
+                    windows.add((epoch, window))
+                    yield from order.indices(epoch, window)
+                if (epoch, window) == last[:2]:
+                    break
+
+
+def _encoded_examples(source, windows, batch_size, seed, mixing=None):
     """Returns a dataset of the examples of a host: single examples, in final order, encoded.
 
     Args:
@@ -212,11 +221,8 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None, with_steps
         batch_size: examples in a global batch.
         seed: seed of the run.
         mixing: a `Mixing`; its draws are added to the examples. None if batches are not mixed.
-        with_steps: whether to add the index of the global batch to the examples.
     """
     signature = {
-        "image": tf.TensorSpec([None], tf.string),
-        "label": tf.TensorSpec([None, None] if source.multi_label else [None], tf.int32),
         "id": tf.TensorSpec([None], tf.int64),
         "position": tf.TensorSpec([None], tf.int32),
         "weight": tf.TensorSpec([None], tf.float32),
@@ -224,17 +230,11 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None, with_steps
     }
     if mixing is not None:
         signature["mixing"] = tf.TensorSpec([None, DRAWS], tf.float32)
-    if with_steps:
-        signature["step"] = tf.TensorSpec([None], tf.int64)
 
-    def chunks():
-        padding = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)).numpy()
-        for rows in read_ahead(source, windows()):
-            rows.images[rows.ids < 0] = padding
-            columns = _columns(rows, batch_size, seed, mixing)
-            yield {key: columns[key] for key in signature}
+    def columns(window, ids):
+        return _columns(window.positions, ids, batch_size, seed, mixing)
 
-    examples = tf.data.Dataset.from_generator(chunks, output_signature=signature).unbatch()
+    examples = read_windows(source, windows, columns, signature)
     if not source.multi_label:
         return examples
     return examples.map(
@@ -242,26 +242,24 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None, with_steps
     )
 
 
-def _columns(rows, batch_size, seed, mixing):
+def _columns(stream_positions, ids, batch_size, seed, mixing):
     """Returns the columns of consecutive examples; see `_encoded_examples`."""
-    steps, positions = np.divmod(rows.positions, batch_size)
+    steps, positions = np.divmod(stream_positions, batch_size)
     each, member = np.unique(steps, return_inverse=True)
     seeds = [stateless_random.example_seeds(seed, step, positions[steps == step]) for step in each]
     columns = {
-        "image": rows.images,
-        "label": padded(rows.labels),
-        "id": rows.ids,
+        "id": ids,
         "position": positions.astype(np.int32),
-        "weight": np.where(rows.ids < 0, 0, 1).astype(np.float32),
-        "seed": np.concatenate(seeds),
-        "step": steps,
+        "weight": np.where(ids < 0, 0, 1).astype(np.float32),
+        "seed": np.concatenate([np.zeros([0, 2], np.int64), *seeds]),
     }
     if mixing is not None:
-        columns["mixing"] = np.stack([mixing.draw(step) for step in each])[member]
+        draws = [mixing.draw(step) for step in each]
+        columns["mixing"] = np.reshape(draws, [-1, DRAWS]).astype(np.float32)[member]
     return columns
 
 
-def _decoded_batches(examples, decode, batch_size, preprocessing, on_bad_images):
+def _decoded_batches(examples, decode, batch_size, preprocessing, skips_bad_images):
     """Decodes images in parallel and makes batches.
 
     Args:
@@ -269,10 +267,10 @@ def _decoded_batches(examples, decode, batch_size, preprocessing, on_bad_images)
         decode: maps the bytes and the seed of an example to an image; pure TensorFlow.
         batch_size: size of the batches that are returned.
         preprocessing: the `Preprocessing` that `decode` applies.
-        on_bad_images: see `decode_lenient`; None to stop at the first bad image.
+        skips_bad_images: see `train_dataset`.
     """
-    if on_bad_images is not None:
-        return decode_lenient(examples, decode, batch_size, preprocessing, on_bad_images)
+    if skips_bad_images:
+        return decode_lenient(examples, decode, batch_size, preprocessing)
 
     def decode_example(example):
         image = decode(example["image"], example.pop("seed"))

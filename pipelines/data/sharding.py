@@ -1,13 +1,14 @@
 """Decides which examples fill the global batches (`data.sharding`), and which rows a host needs.
 
 global: one order over all examples fills every batch, so batches are the same on any number of
-    hosts. A host reads whole windows, but keeps only the rows of its slice of each batch.
+    hosts. A host reads only the examples of its slice of each batch.
 files: host h of H uses the shards (files of TFDS or TFRecord) h, h + H, ... only. It has its own
     order over these shards and fills its own slice of each batch. This suits many hosts with
     terabytes of data on slow disks. The order is reproducible for the same number of hosts. A host
     with fewer examples begins its next epoch earlier, so write files of equal length.
 
-Every host holds up to `data.shuffle_window` examples in memory. With one host, both are the same.
+Every host holds up to two windows in memory: `data.shuffle_window` examples with `files`, its share
+of as many with `global`. With one host, both are the same.
 """
 
 import dataclasses
@@ -18,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data.order import TrainOrder
-from pipelines.data.prefetch import Window
-from pipelines.data.sources.source import ranges_around
+from pipelines.data.reading import Window
 from pipelines.errors import DataError
 
 
@@ -43,11 +43,7 @@ class BatchSampler:
         return self.order.stream(step * self.length, (step + 1) * self.length)
 
     def windows(self, step, stop=None):
-        """Yields the `Window`s from the batch of a step on.
-
-        With `stop`, ends before the batch of step `stop`, and each window reads only the stored
-        ranges around the rows that it needs.
-        """
+        """Yields the `Window`s from the batch of a step on, up to that of step `stop`, if any."""
         first = step * self.length
         last = math.inf if stop is None else stop * self.length
         for epoch, number in self.order.windows_from(first):
@@ -57,11 +53,7 @@ class BatchSampler:
             own = np.arange(max(start, first), min(end, last))
             steps, places = np.divmod(own, self.length)
             indices = self.order.indices(epoch, number)[own - start]
-            yield Window(
-                self.order.ranges(epoch, number) if stop is None else ranges_around(indices),
-                indices,
-                steps * self.batch_size + self.begin + places,
-            )
+            yield Window(indices, steps * self.batch_size + self.begin + places)
 
     def epoch(self, step):
         """Returns the epoch of the sampler's first example in the batch of a step."""
@@ -140,7 +132,7 @@ class HostSlice(NamedTuple):
         held = (place >= self.begin) & (place < self.end)
         if self.has_neighbour:
             held |= place == (self.begin - 1) % self.batch_size
-        return window._replace(indices=window.indices[held], positions=window.positions[held])
+        return Window(window.indices[held], window.positions[held])
 
     def own(self, column):
         """Returns the rows of the slice, without the neighbour, from those of one global batch."""

@@ -77,7 +77,7 @@ class EvaluationData:
                 self.source,
                 batch_size=batch_size,
                 preprocessing=self.preprocessing,
-                bad_images=self.bad_images,
+                skips_bad_images=self.bad_images is not None,
                 input_context=context,
                 max_batches=self.max_batches,
             )

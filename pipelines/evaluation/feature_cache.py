@@ -103,7 +103,7 @@ def _read(path, key, source):
 
 def _check_examples(features, source):
     """Raises `ValueError` if ids or labels are not those of a `DataSource`."""
-    everything = [(0, source.num_examples)]
+    everything = range(source.num_examples)
     ids = source.ids(everything)
     if np.any(np.diff(features.ids) < 0) or not np.isin(features.ids, ids).all():
         raise ValueError(f"its ids are not those of {source}")

@@ -48,8 +48,13 @@ class Reconstructions:
     def _read(self):
         data, source = self._data, self._data.source
         size = min(_IMAGES, source.num_examples)
-        settings = {"preprocessing": data.preprocessing, "bad_images": data.bad_images}
-        dataset = pipeline.eval_dataset(source, batch_size=size, max_batches=1, **settings)
+        dataset = pipeline.eval_dataset(
+            source,
+            batch_size=size,
+            preprocessing=data.preprocessing,
+            skips_bad_images=data.bad_images is not None,
+            max_batches=1,
+        )
         try:
             return next(iter(dataset))
         except INPUT_ERRORS as error:

@@ -129,7 +129,7 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
     say(export)
 
     timer.start("serving", "the test images from a process that has only TensorFlow")
-    examples = test.read([(0, test.num_examples)])
+    examples = test.read(range(test.num_examples))
     served = _serve(export.path, list(examples.images))
     names = np.array(test.labels)[examples.labels]
     right = int((served["top_classes"][:, 0] == names).sum())

@@ -7,7 +7,7 @@ import re
 from pipelines.config.epochs import with_steps
 from pipelines.config.model import model_field_types
 from pipelines.config.summary import summary
-from pipelines.data.bad_images import INPUT_ERRORS, BadImages
+from pipelines.data.bad_images import INPUT_ERRORS
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import DataError, MissingDataError
 from pipelines.runs import checkpoints, model_source
@@ -76,7 +76,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
     elif wrong_data is not None:
         raise wrong_data
     else:
-        print(f"first batch: {_first_batch(data, print)}")
+        print(f"first batch: {_first_batch(data)}")
 
 
 def _few_shot(experiment):
@@ -153,10 +153,8 @@ def with_prefix(number, unit) -> str:
     return f"{number / 1000**power:,.3g} {_PREFIXES[power]}{unit}"
 
 
-def _first_batch(data, log):
+def _first_batch(data):
     """The source of the first batch, and the dtype and shape of each of its tensors."""
-    if data.bad_images is not None:
-        data = dataclasses.replace(data, bad_images=BadImages(None, log))  # Writes no file.
     try:
         batch = next(iter(data.dataset(0)))
     except INPUT_ERRORS as error:

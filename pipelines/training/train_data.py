@@ -56,7 +56,7 @@ class TrainData:
             self.preprocessing,
             start_step=start,
             stop_step=stop,
-            bad_images=self.bad_images,
+            skips_bad_images=self.bad_images is not None,
             input_context=input_context,
         )
 
@@ -80,7 +80,8 @@ class TrainData:
         indices = itertools.chain.from_iterable(
             pipeline.train_indices(self.source, self.sampling, batch, hosts) for batch in batches
         )
-        return explain_input_error(error, self.source, indices, self.bad_images)
+        read_along = pipeline.window_indices(self.source, self.sampling, batches, hosts)
+        return explain_input_error(error, self.source, indices, self.bad_images, read_along)
 
 
 def open_data(experiment, run):
@@ -108,7 +109,7 @@ def open_data(experiment, run):
     if settings.eval_split is None:
         return data, None
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
-    source.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
+    source.read([0])  # A split without labels is refused now, not at the first evaluation.
     limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
     limits["reads_labels"] = experiment.reads_labels
     return data, EvaluationData(source=source, **limits, **shared)
@@ -142,7 +143,7 @@ def open_few_shot_data(experiment, bad_images=None):
     )
     check_single_label(train)
     check_shots(read_labels(train, say), train, max(experiment.few_shot.shots), "few_shot.shots")
-    test.read([(0, 1)])  # A split without labels is refused now, not at the first evaluation.
+    test.read([0])  # A split without labels is refused now, not at the first evaluation.
     shared = {
         "preprocessing": experiment.preprocessing(()),
         "batch_size": experiment.train.batch_size,

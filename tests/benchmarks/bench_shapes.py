@@ -27,7 +27,7 @@ def verify():
         alone, _ = shape_images.draw(i, 1, 64)
         np.testing.assert_array_equal(alone[0], together[i])
     with tempfile.TemporaryDirectory() as folder:
-        examples = open_source("shapes/class-64x200", "train", folder).read([(0, 200)])
+        examples = open_source("shapes/class-64x200", "train", folder).read(range(200))
     np.testing.assert_array_equal(examples.labels, attributes.kind)
     for image, expected in zip(examples.images, together, strict=True):
         np.testing.assert_array_equal(decode_image(image), expected)

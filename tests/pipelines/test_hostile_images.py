@@ -126,7 +126,7 @@ def test_evaluation_and_signatures(everything, rule):
         assert weight == (name not in UNREADABLE)
         if name in READABLE:
             np.testing.assert_array_equal(image, rule(decode_image(READABLE[name][1])))
-    contents = everything.read([(0, everything.num_examples)]).images.tolist()
+    contents = everything.read(range(everything.num_examples)).images.tolist()
     images, valid = decoding.decode_batch(tf.constant(contents), rule)
     np.testing.assert_array_equal(valid, batch["weight"] == 1)
     np.testing.assert_array_equal(images.numpy()[valid], batch["image"][valid])
@@ -165,7 +165,7 @@ def test_records_hold_what_can_be_read(everything, tmp_path):
         UNREADABLE
     )
     source = open_source(f"tfrecord:{tmp_path}/records", "train")
-    kept = set(source.read([(0, source.num_examples)]).images)
+    kept = set(source.read(range(source.num_examples)).images)
     assert kept > {contents for _, contents, _, _ in READABLE.values()}
     assert bad_images.find_bad_image(source, range(source.num_examples)) is None
 

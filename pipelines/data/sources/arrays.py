@@ -1,14 +1,18 @@
-"""A source of images in memory, for data that Python code generates or loads."""
+"""Sources of images in memory, for data that Python code generates or loads."""
 
+import functools
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.labels import RaggedLabels
-from pipelines.data.sources.source import DataSource, Examples, SplitRange
+from pipelines.data.labels import RaggedLabels, padded
+from pipelines.data.sources.source import DataSource, SplitRange, load_in_groups
 from pipelines.errors import DataError
+
+_GROUP = 32
 
 
 class ArraySource(DataSource):
@@ -18,7 +22,7 @@ class ArraySource(DataSource):
     the array. The stored order is a fixed permutation, because arrays are often sorted by class.
 
     Args:
-        images: uint8 `[n, h, w, 3]`, or grey `[n, h, w]` or `[n, h, w, 1]`. Not copied.
+        images: uint8 `[n, h, w, 3]`, or grey `[n, h, w]` or `[n, h, w, 1]`. Copied when they are first read.
         labels: integers `[n]` in 0 .. number of classes - 1; or `n` lists of such integers, which
             may be empty (multi-label).
         class_names: strings in label order; by default "0", "1", ... up to the largest label.
@@ -29,7 +33,6 @@ class ArraySource(DataSource):
     """
 
     id_rule = "index in the array"
-    read_along = 1  # Each image is encoded on its own.
     labels_in_memory = True
 
     def __init__(self, images, labels, class_names=None, *, name="arrays"):
@@ -58,23 +61,41 @@ class ArraySource(DataSource):
             shard_lengths=(len(images),),
             multi_label=multi_label,
         )
+        self.index_signature = {
+            "place": tf.TensorSpec([None], tf.int64),
+            "label": tf.TensorSpec([None, None] if multi_label else [None], tf.int32),
+        }
         self._images, self._labels = images, lists if multi_label else lists.values
         self._order = stateless_random.permutation(len(images), 0, stateless_random.SPLIT)
 
-    def read(self, ranges):
-        """See `DataSource.read`."""
-        ids = self.ids(ranges)
-        images = np.empty(len(ids), object)
-        images[:] = [tf.io.encode_png(self._images[index]).numpy() for index in ids]
-        return Examples(images, self._labels[ids], ids)
+    def index(self, positions):
+        """See `DataSource.index`; a row is the index of an image in the array, and its labels."""
+        ids = self.ids(positions)
+        return {"place": ids, "label": padded(self._labels[ids])}
 
-    def ids(self, ranges):
+    def load(self, index):
+        """See `DataSource.load`."""
+        stored = self._stored
+
+        def encode(places):
+            images = tf.data.Dataset.from_tensor_slices(tf.gather(stored, places))
+            return images.map(tf.io.encode_png).batch(len(self._images))
+
+        return load_in_groups(index["place"], encode, index["label"])
+
+    @functools.cached_property
+    def _stored(self):
+        """The images as a tensor: datasets capture it, so their graphs have no constant of them."""
+        with tf.init_scope():
+            return tf.convert_to_tensor(self._images)
+
+    def ids(self, positions):
         """See `DataSource.ids`."""
-        return np.concatenate([self._order[start:stop] for start, stop in ranges])
+        return self._order[np.asarray(positions, np.int64)]
 
-    def read_labels(self, ranges):
+    def read_labels(self, positions):
         """See `DataSource.read_labels`; encodes no images."""
-        return self._labels[self.ids(ranges)]
+        return self._labels[self.ids(positions)]
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; a hash of all images and labels."""
@@ -87,6 +108,55 @@ class ArraySource(DataSource):
     def describe(self, example_id):
         """See `DataSource.describe`."""
         return f"image {example_id} of {self.name}"
+
+
+class EncodedSource(DataSource):
+    """Encoded images in memory, such as JPEG files, in the order that is given.
+
+    Args:
+        images: bytes `[n]`, of type object.
+        labels: as in `Examples`.
+        class_names: strings in label order.
+        name, version, split: see `DataSource`.
+        multi_label: whether an image has a list of labels.
+    """
+
+    index_signature: Mapping[str, tf.TypeSpec] = {"place": tf.TensorSpec([None], tf.int64)}
+    labels_in_memory = True
+
+    def __init__(self, images, labels, class_names, *, name, version, split, multi_label=False):
+        super().__init__(
+            name=name,
+            version=version,
+            split=split,
+            split_ranges=(SplitRange(split, 0, len(images), 0),),
+            labels=class_names,
+            shard_lengths=(len(images),),
+            multi_label=multi_label,
+        )
+        self._images, self._labels = images, labels
+        self._stored = tf.constant(images.tolist(), tf.string), tf.constant(padded(labels))
+
+    def index(self, positions):
+        """See `DataSource.index`."""
+        return {"place": np.asarray(positions, np.int64)}
+
+    def load(self, index):
+        """See `DataSource.load`."""
+        places = tf.data.Dataset.from_tensor_slices(index["place"]).batch(_GROUP)
+        images, labels = self._stored
+        return places.map(lambda own: (tf.gather(images, own), tf.gather(labels, own)))
+
+    def read_labels(self, positions):
+        """See `DataSource.read_labels`; reads no images."""
+        return self._labels[np.asarray(positions, np.int64)]
+
+    def content_stamp(self):
+        """See `DataSource.content_stamp`; a hash of all images."""
+        digest = hashlib.blake2b(digest_size=8)
+        for image in self._images:
+            digest.update(hashlib.blake2b(image).digest())
+        return digest.hexdigest()
 
 
 def _label_lists(labels, count):

@@ -16,16 +16,22 @@ from concurrent import futures
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from pipelines.data.labels import RaggedLabels, no_labels
-from pipelines.data.sources.source import DataSource, Examples, resolve_split, split_info
+from pipelines.data.decoding import map_ignoring_errors
+from pipelines.data.labels import RaggedLabels, no_labels, padded
+from pipelines.data.sources.source import (
+    READERS,
+    DataSource,
+    load_in_groups,
+    resolve_split,
+    split_info,
+)
 from pipelines.errors import DataError
 
 # A larger file is not a usable image; it counts as a file that cannot be read.
 MAX_FILE_BYTES = 256 * 2**20
 
-# Threads that read files: network file systems are slow, but serve many requests at a time.
-_READERS = 8
 # Errors that concern a single file. Any other error means that the whole folder or disk fails.
 _ERRORS_OF_ONE_FILE = {
     errno.ENOENT,
@@ -79,10 +85,13 @@ class FileSource(DataSource):
     """
 
     id_rule = "first_id of its part plus the place of the file in the listing of the whole split"
-    read_along = 1  # Each file is read on its own.
     labels_in_memory = True
 
     def __init__(self, name, root, splits, split, labels, multi_label=False):
+        self.index_signature = {
+            "path": tf.TensorSpec([None], tf.string),
+            "label": tf.TensorSpec([None, None] if multi_label else [None], tf.int32),
+        }
         infos = LazyMapping(splits, lambda key: split_info(key, [len(splits[key].paths)]))
         split_ranges = resolve_split(infos, split, name)
         self._root = root
@@ -100,28 +109,49 @@ class FileSource(DataSource):
     def __str__(self):
         return f"{self.name} split {self.split!r}"
 
-    def read(self, ranges):
-        """See `DataSource.read`."""
-        paths = self._paths(ranges)
-        images = np.empty(len(paths), object)
-        images[:] = self._read_files(paths)
-        return Examples(images, self.read_labels(ranges), self.ids(ranges))
+    def index(self, positions):
+        """See `DataSource.index`; a row is a file, with an empty path if it cannot be an image."""
+        paths = self._paths(positions)
+        # Checked here, since TensorFlow would wait for the writer of a named pipe.
+        try:
+            usable = np.array(_for_each(_is_usable, paths), bool)
+        except OSError as error:
+            raise DataError(
+                f"{self} cannot be read: {error.filename or self._root}: {error.strerror}."
+            ) from None
+        names = np.array([*map(os.fsencode, paths), None], object)[:-1]
+        names[~usable] = b""
+        return {"path": names, "label": padded(self.read_labels(positions))}
 
-    def ids(self, ranges):
+    def load(self, index):
+        """See `DataSource.load`; a file that cannot be read becomes an image of zero bytes."""
+
+        def read(paths):
+            files = map_ignoring_errors(tf.io.read_file, paths, tf.TensorSpec([], tf.string))
+            return files.map(lambda images, valid: images)
+
+        return load_in_groups(index["path"], read, index["label"])
+
+    def _read_stored(self, positions):
+        """See `DataSource._read_stored`."""
+        images, labels = super()._read_stored(positions)
+        if b"" in images and not tf.io.gfile.isdir(self._root):
+            raise DataError(f"{self} cannot be read: the folder {self._root} is no longer there.")
+        return images, labels
+
+    def ids(self, positions):
         """See `DataSource.ids`."""
-        parts = [
-            self._files[split].order[start:stop] + first_id
-            for split, start, stop, first_id in self._locate(ranges)
-        ]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
+        ids = np.empty(len(positions), np.int64)
+        for rows, _, places, first_id in self._listed(positions):
+            ids[rows] = places + first_id
+        return ids
 
-    def read_labels(self, ranges):
+    def read_labels(self, positions):
         """See `DataSource.read_labels`; reads no files."""
-        parts = [no_labels(0, self.multi_label)]
-        for split, start, stop, _ in self._locate(ranges):
-            files = self._files[split]
-            parts.append(files.labels[files.order[start:stop]])
-        return np.concatenate(parts)
+        labels = no_labels(len(positions), self.multi_label)
+        for rows, files, places, _ in self._listed(positions):
+            labels[rows] = files.labels[places]
+        return labels
 
     def describe(self, example_id):
         """See `DataSource.describe`; the name contains the path of the file."""
@@ -136,27 +166,23 @@ class FileSource(DataSource):
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; a hash of the sizes and times of change of all files."""
-        return stamp_of_files(self._paths([(0, self.num_examples)]))
+        return stamp_of_files(self._paths(range(self.num_examples)))
 
-    def _paths(self, ranges):
+    def _paths(self, positions):
         """Returns the absolute paths of the files at some positions."""
-        paths = []
-        for split, start, stop, _ in self._locate(ranges):
-            files = self._files[split]
-            paths += [files.paths[place] for place in files.order[start:stop]]
-        return [os.path.join(self._root, path) for path in paths]
+        paths = np.empty(len(positions), object)
+        for rows, files, places, _ in self._listed(positions):
+            for row, place in zip(rows, places, strict=True):
+                paths[row] = os.path.join(self._root, files.paths[place])
+        return paths
 
-    def _read_files(self, paths):
-        """Returns the contents of files, in order."""
-        try:
-            images = _for_each(_read, paths)
-        except OSError as error:
-            raise DataError(
-                f"{self} cannot be read: {error.filename or self._root}: {error.strerror}."
-            ) from None
-        if b"" in images and not os.path.isdir(self._root):
-            raise DataError(f"{self} cannot be read: the folder {self._root} is no longer there.")
-        return images
+    def _listed(self, positions):
+        """Yields, for each part: rows of `positions`, `Files`, places in its listing, first id."""
+        parts, stored = self._locate(positions)
+        for number in np.unique(parts):
+            part, rows = self._split_ranges[number], np.flatnonzero(parts == number)
+            files = self._files[part.split]
+            yield rows, files, files.order[stored[rows]], part.first_id
 
 
 class LazyMapping(collections.abc.Mapping):
@@ -208,26 +234,21 @@ def _size_and_time(path):
 
 def _for_each(function, paths):
     """Returns the values of a function of each path, in order; calls it in several threads."""
-    chunks = np.array_split(np.arange(len(paths)), min(_READERS, len(paths) or 1))
-    with futures.ThreadPoolExecutor(_READERS) as readers:
+    chunks = np.array_split(np.arange(len(paths)), min(READERS, len(paths) or 1))
+    with futures.ThreadPoolExecutor(READERS) as readers:
         values = list(readers.map(lambda chunk: [function(paths[i]) for i in chunk], chunks))
     return [value for chunk in values for value in chunk]
 
 
-def _read(path):
-    """Returns the contents of a file; no bytes if it is unreadable, too large or not regular."""
+def _is_usable(path):
+    """Whether a path is a regular file, and not too large for an image."""
     try:
-        # Without O_NONBLOCK, opening a named pipe waits for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        status = os.stat(path)
     except OSError as error:
         if error.errno in _ERRORS_OF_ONE_FILE:
-            return b""
+            return False
         raise
-    with open(descriptor, "rb", buffering=0) as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
-            return b""
-        return file.readall()
+    return stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES
 
 
 def _fingerprint(files, labels):

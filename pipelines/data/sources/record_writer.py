@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipelines.data.bad_images import BadImages, bad_image_error
 from pipelines.data.decoding import can_decode, decode_error
-from pipelines.data.prefetch import ROWS_PER_READ
+from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
 from pipelines.errors import DataError
 from vit_tf.checkpoints.atomic_file import write_atomically
@@ -116,7 +116,7 @@ def _write_split(source, split, folder, shards, left_out):
 def _decodable(source, start, stop, left_out):
     """Yields image and label, or labels, of each example of a range that can be decoded."""
     for first in range(start, stop, ROWS_PER_READ):
-        images, labels, ids = source.read([(first, min(first + ROWS_PER_READ, stop))])
+        images, labels, ids = source.read(range(first, min(first + ROWS_PER_READ, stop)))
         valid = can_decode(tf.constant(list(images))).numpy()
         for row in np.flatnonzero(~valid):
             if left_out is None:

@@ -1,15 +1,26 @@
 """The interface of a source of examples: encoded images, labels and ids, addressed by position.
 
 Every kind of source (TFDS, files, TFRecord, arrays) has this interface. `order.py` decides the
-training order, and images stay encoded until they are used.
+training order. Python computes only where examples are (`DataSource.index`); TensorFlow ops read
+them (`DataSource.load`). Images stay encoded until they are used.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from pipelines.data.labels import from_rows
 from pipelines.errors import DataError
+
+# Examples that `read` is best called with at a time.
+ROWS_PER_READ = 1024
+# Files, or groups of examples, that are read at the same time. Network file systems are slow, but
+# serve many requests at a time.
+READERS = 8
+_GROUP = 32
 
 
 class Examples(NamedTuple):
@@ -46,7 +57,7 @@ class DataSource:
         shard_lengths: number of examples of each shard, a contiguous stored range.
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
-        read_along: rows at most this far apart are best read in one range, with those between.
+        index_signature: `tf.TypeSpec` of each column of `index`.
         setting: what chose the examples if they are a part of a split, such as "data.fraction=0.1";
             else empty.
         labels_in_memory: whether `read_labels` is fast for all examples.
@@ -55,8 +66,7 @@ class DataSource:
     failure = None
     setting = ""
     labels_in_memory = False
-    # A range costs as much as several rows.
-    read_along = 16
+    index_signature: Mapping[str, tf.TypeSpec] = {}  # noqa: RUF012
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
@@ -78,32 +88,65 @@ class DataSource:
     def __str__(self):
         return f"{self.name}:{self.version} split {self.split!r}"
 
-    def read(self, ranges):
-        """Returns the `Examples` at some positions, one range after another.
+    def index(self, positions):
+        """Returns where some examples are stored: a dict of arrays, the argument of `load`.
 
         Args:
-            ranges: list of position ranges (start, stop).
+            positions: increasing positions, int64 `[n]`.
 
         Raises:
             DataError: if the files are damaged or incomplete.
         """
-        raise TypeError(f"{type(self).__name__} must implement `read`.")
+        raise TypeError(f"{type(self).__name__} must implement `index`.")
 
-    def ids(self, ranges):
-        """Returns the ids at some positions, int64 `[n]`, without reading images.
+    def load(self, index):
+        """Reads examples with TensorFlow ops only.
 
         Args:
-            ranges: as for `read`.
-        """
-        parts = [np.arange(x.start, x.stop) + x.first_id for x in self._locate(ranges)]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
+            index: from `index`, as tensors.
 
-    def read_labels(self, ranges):
+        Returns:
+            Dataset of batches of any size, in the order of `index`: images, string `[k]`, and
+            labels, int32 `[k]`, or multi-label: int32 `[k, longest]`, filled up with -1.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `load`.")
+
+    def read(self, positions):
+        """Returns the `Examples` at some positions, in this order.
+
+        Args:
+            positions: integers `[n]` in any order; a sequence, range or array.
+
+        Raises:
+            DataError: if the files are damaged or incomplete.
+        """
+        stored, rows = np.unique(np.asarray(positions, np.int64), return_inverse=True)
+        images, labels = self._read_stored(stored)
+        return Examples(images[rows], labels[rows], self.ids(positions))
+
+    def _read_stored(self, positions):
+        """Images and labels, as in `Examples`, at increasing positions, int64 `[n]`."""
+        dataset = self.load({
+                key: tf.constant(column, self.index_signature[key].dtype)
+                for key, column in self.index(positions).items()
+            })
+        images, labels = [np.zeros(0, object)], []
+        for batch in on_own_threads(dataset).as_numpy_iterator():
+            images.append(batch[0])
+            labels += [*batch[1]]
+        return np.concatenate(images), from_rows(labels, self.multi_label)
+
+    def ids(self, positions):
+        """Returns the ids at some positions, int64 `[n]`, without reading images."""
+        parts, stored = self._locate(positions)
+        return stored + np.array([part.first_id for part in self._split_ranges])[parts]
+
+    def read_labels(self, positions):
         """Returns the labels at some positions, as in `Examples`.
 
-        Args and errors are as for `read`. Sources that hold the labels in memory read no images.
+        Sources that hold the labels in memory read no images. Errors are as for `read`.
         """
-        return self.read(ranges).labels
+        return self.read(positions).labels
 
     def content_stamp(self):
         """Returns a text that changes when images change without a change of the manifest.
@@ -135,28 +178,42 @@ class DataSource:
             "parts": [split_range._asdict() for split_range in self._split_ranges],
         }
 
-    def _locate(self, ranges):
-        """Returns the `SplitRange`s of position ranges `[(start, stop), ...]`, in this order."""
-        found = []
-        for start, stop in ranges:
-            for own, offset in zip(self._split_ranges, self._starts, strict=False):
-                first = own.start + max(start - offset, 0)
-                last = min(own.stop, own.start + stop - offset)
-                if first < last:
-                    found.append(own._replace(start=int(first), stop=int(last)))
-        return found
+    def _locate(self, positions):
+        """The part of each position, an index in `_split_ranges`, and its place in that split."""
+        positions = np.asarray(positions, np.int64)
+        parts = np.searchsorted(self._starts, positions, side="right") - 1
+        starts = np.array([part.start for part in self._split_ranges])
+        return parts, positions - self._starts[parts] + starts[parts]
 
 
-def ranges_around(positions, read_along=DataSource.read_along):
-    """Returns ranges `[(start, stop), ...]`, sorted, with some positions and few others.
+def on_own_threads(dataset):
+    """Returns a dataset that Python reads while other pipelines may occupy all shared threads."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 2
+    return dataset.with_options(options)
+
+
+def load_in_groups(columns, function, labels):
+    """Reads examples one by one, several groups of them at the same time.
 
     Args:
-        positions: integers `[n]`, at least one, in any order.
-        read_along: positions at most this far apart are in one range.
+        columns: tensors `[n]`, or a structure of them.
+        function: maps a group of rows of `columns` to a dataset with one element, the images,
+            string `[k]`.
+        labels: int32 `[n]` or `[n, longest]`.
+
+    Returns:
+        See `DataSource.load`.
     """
-    stored = np.unique(positions)
-    runs = np.split(stored, np.flatnonzero(np.diff(stored) > read_along) + 1)
-    return [(int(run[0]), int(run[-1]) + 1) for run in runs]
+    groups = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(_GROUP)
+    # Works as a parallel map, because each inner dataset has one element. Op determinism would run
+    # a map that reads files in one thread.
+    return groups.interleave(
+        lambda rows, own: function(rows).map(lambda images: (images, own)),
+        cycle_length=READERS,
+        num_parallel_calls=READERS,
+        deterministic=True,
+    )
 
 
 def resolve_split(splits, split, name):

@@ -11,18 +11,15 @@ import numpy as np
 
 from pipelines.data import stateless_random
 from pipelines.data.class_sizes import check_class_sizes
-from pipelines.data.prefetch import ROWS_PER_READ
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.source import DataSource, Examples, ranges_around
+from pipelines.data.sources.source import ROWS_PER_READ, DataSource
 from pipelines.errors import DataError
 
 # Ranks or ids of the whole split that are in memory at a time.
 _RANKS_AT_ONCE = 2**22
 # Ranks are compared by this many of their 64 bits first.
 _FIRST_BITS = 16
-# Rows of the whole split that one read holds in memory at most.
-_MOST_ROWS = 4 * ROWS_PER_READ
 
 
 def open_train_source(data, log):
@@ -110,33 +107,32 @@ class SubsetSource(DataSource):
         self.labels, self.num_classes = source.labels, source.num_classes
         self.multi_label, self.num_examples = source.multi_label, len(positions)
         self.labels_in_memory = source.labels_in_memory
+        self.index_signature = source.index_signature
         ends = np.searchsorted(positions, np.cumsum([0, *source.shard_lengths]))
         self.shard_lengths = tuple(int(length) for length in np.diff(ends) if length)
 
     def __str__(self):
         return f"{self._source} with {self.setting}"
 
-    def read(self, ranges):
-        """See `DataSource.read`; rows between chosen ones are read along and dropped."""
-        wanted = self._wanted(ranges)
-        stored = np.unique(wanted)
-        along = self._source.read_along
-        gaps = np.diff(stored, prepend=stored[0])
-        rows_read = np.cumsum(np.where(gaps > along, 1, gaps))
-        cuts = np.flatnonzero(np.diff(rows_read // _MOST_ROWS)) + 1
-        parts = [self._read_some(places, along) for places in np.split(stored, cuts)]
-        order = np.searchsorted(stored, wanted)
-        return Examples(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
+    def index(self, positions):
+        """See `DataSource.index`; only the chosen examples are read."""
+        return self._source.index(self._positions[positions])
 
-    def ids(self, ranges):
+    def load(self, index):
+        """See `DataSource.load`."""
+        return self._source.load(index)
+
+    def read(self, positions):
+        """See `DataSource.read`."""
+        return self._source.read(self._positions[np.asarray(positions, np.int64)])
+
+    def ids(self, positions):
         """See `DataSource.ids`."""
-        wanted = self._wanted(ranges)
-        ids = np.empty(len(wanted), np.int64)
-        for start, stop in _chunks(self._source):
-            rows = (start <= wanted) & (wanted < stop)
-            if rows.any():
-                ids[rows] = self._source.ids([(start, stop)])[wanted[rows] - start]
-        return ids
+        return self._source.ids(self._positions[np.asarray(positions, np.int64)])
+
+    def read_labels(self, positions):
+        """See `DataSource.read_labels`."""
+        return self._source.read_labels(self._positions[np.asarray(positions, np.int64)])
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; that of the whole split."""
@@ -150,16 +146,6 @@ class SubsetSource(DataSource):
         """See `DataSource.manifest`; that of the whole split, and what was chosen of it."""
         subset = {**self._rule, "num_examples": self.num_examples}
         return {**self._source.manifest(), "subset": subset}
-
-    def _wanted(self, ranges):
-        """Positions in the other source of some ranges."""
-        return np.concatenate([self._positions[start:stop] for start, stop in ranges])
-
-    def _read_some(self, places, read_along):
-        """The `Examples` at sorted positions of the other source."""
-        ranges = ranges_around(places, read_along)
-        rows = np.searchsorted(np.concatenate([np.arange(*limits) for limits in ranges]), places)
-        return Examples(*(column[rows] for column in self._source.read(ranges)))
 
 
 def _chunks(source):
@@ -175,7 +161,7 @@ def _lowest(source, count, seed, log):
 
     def ranks(done):
         for start, stop in _chunks(source):
-            ids = source.ids([(start, stop)])
+            ids = source.ids(range(start, stop))
             words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)
             yield start, ids, words, (words >> np.uint64(64 - _FIRST_BITS)).astype(np.int64)
             progress.show(done + stop)
@@ -199,7 +185,7 @@ def _lowest_of_each_class(source, count, seed, log):
     labels = read_labels(source, log)
     fix = "choose a larger data.train_split or use data.fraction"
     counts = check_class_sizes(labels, source, count, "data.per_class", fix)
-    ids = source.ids([(0, source.num_examples)])
+    ids = source.ids(range(source.num_examples))
     words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)
     order = np.lexsort((ids, words, labels))
     begins = np.cumsum(counts) - counts
@@ -214,6 +200,6 @@ def read_labels(source, log):
     progress = ProgressLines(f"reading the labels of {source}", total, log)
     for start in range(0, total, ROWS_PER_READ):
         stop = min(start + ROWS_PER_READ, total)
-        labels[start:stop] = source.read_labels([(start, stop)])
+        labels[start:stop] = source.read_labels(range(start, stop))
         progress.show(stop)
     return labels

@@ -1,111 +1,67 @@
 """A source for TFDS data sets that are prepared on this machine. Never uses the network."""
 
-import functools
-import operator
+import os
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pipelines.data.labels import RaggedLabels, no_labels
+from pipelines.data.labels import RaggedLabels
 from pipelines.data.sources import tfds_catalog
-from pipelines.data.sources.source import (
-    DataSource,
-    Examples,
-    SplitRange,
-    resolve_split,
-    shard_lengths_within,
-)
+from pipelines.data.sources.arrays import EncodedSource
+from pipelines.data.sources.record_files import RecordFiles
+from pipelines.data.sources.source import resolve_split, shard_lengths_within
 from pipelines.errors import DataError, MissingLabelError, first_line
-
-# Splits up to this size are read once and kept in memory, encoded.
-MAX_CACHED_BYTES = 256 * 2**20
 
 _ROWS_PER_READ = 256
 
 
-class TfdsSource(DataSource):
-    """A split of a prepared TFDS data set; its ids follow the stored order of the whole split."""
+class TfdsSource(RecordFiles):
+    """A split of a data set that TFDS stored as TFRecord files.
 
-    # Opening the files of a range takes about as long as reading this many images.
-    read_along = 300
+    Its ids follow the stored order of the whole split.
+    """
 
-    def __init__(self, builder, split, split_ranges, all_examples=None):
-        self._builder = builder
-        feature = builder.info.features[_image_and_label(builder)[1]]
-        multi_label = not isinstance(feature, tfds.features.ClassLabel)
-        count = len(all_examples[0]) if all_examples else 0
+    def __init__(self, builder, split, split_ranges):
+        splits = builder.info.splits
+        used = dict.fromkeys(split_range.split for split_range in split_ranges)
+        files = {
+            key: [*zip(map(os.fspath, splits[key].filepaths), splits[key].shard_lengths)]
+            for key in used
+        }
+        self._data_dir = builder.data_dir
         super().__init__(
-            name="/".join(filter(None, [builder.name, builder.builder_config_name])),
-            version=str(builder.version),
-            split=split,
-            split_ranges=split_ranges or (SplitRange(split, 0, count, 0),),
-            labels=feature.feature.names if multi_label else feature.names,
-            shard_lengths=(
-                shard_lengths_within(builder.info.splits, split_ranges)
-                if split_ranges
-                else (count,)
-            ),
-            multi_label=multi_label,
-        )
-        self._examples = None
-        if all_examples:
-            images, labels = all_examples
-            self._examples = Examples(images, labels.column(multi_label), np.arange(count))
-        self._in_memory = np.full(len(self.shard_lengths), all_examples is not None)
-
-    def read(self, ranges):
-        """See `DataSource.read`; also raises `DataError` if examples have no label.
-
-        Opening files is slow, so read many images per call.
-        """
-        if self._examples is None and self._num_bytes() > MAX_CACHED_BYTES:
-            return self._read_files(ranges)
-        positions = np.concatenate([np.arange(*limits) for limits in ranges])
-        return Examples(*(column[positions] for column in self._cached(positions)))
-
-    def _cached(self, positions) -> Examples:
-        """Returns the columns in memory, after reading the missing shards of some positions."""
-        if self._examples is None:
-            count = self.num_examples
-            labels = no_labels(count, self.multi_label)
-            self._examples = Examples(np.empty(count, object), labels, np.zeros(count, np.int64))
-        ends = np.cumsum(self.shard_lengths)
-        shards = np.unique(np.searchsorted(ends, positions, side="right"))
-        shards = shards[~self._in_memory[shards]]
-        if len(shards):
-            limits = [(int(ends[i]) - self.shard_lengths[i], int(ends[i])) for i in shards]
-            rows = np.concatenate([np.arange(*one) for one in limits])
-            for column, values in zip(self._examples, self._read_files(limits), strict=True):
-                column[rows] = values
-            self._in_memory[shards] = True
-        return self._examples
-
-    def _num_bytes(self):
-        """Estimates the size of the stored examples from the size of their splits."""
-        splits = self._builder.info.splits
-        return sum(
-            (stop - start) / splits[split].num_examples * splits[split].num_bytes
-            for split, start, stop, _ in self._split_ranges
+            files,
+            _image_and_label(builder),
+            split_ranges=split_ranges,
+            shard_lengths=shard_lengths_within(splits, split_ranges),
+            **_description(builder, split),
         )
 
-    def _read_files(self, ranges):
-        """Like `read`, without the cache."""
-        instructions = []
-        for split, start, stop, _ in self._locate(ranges):
-            instructions.append(tfds.core.ReadInstruction(split, start, stop, unit="abs"))
-        instruction, ids = functools.reduce(operator.add, instructions), self.ids(ranges)
+    def _unreadable(self, reason, files):
+        return (
+            f"{self} cannot be read from {self._data_dir}: {reason}. Prepare it again, or copy "
+            f"{' or '.join(files)} again."
+        )
 
-        images, labels = _fetch(self._builder, instruction, str(self))
-        if len(labels) != len(ids):
-            raise DataError(
-                f"{self} has {len(labels)} examples where {len(ids)} were expected. Its files in "
-                f"{self._builder.data_dir} are incomplete; prepare them again."
-            )
-        if self.multi_label and (wrong := labels.find_wrong(self.num_classes)):
-            example = self.describe(int(ids[wrong[0]]))
-            raise DataError(f"{example} {wrong[1]}. Prepare the data set again.")
-        return Examples(images, labels.column(self.multi_label), ids)
+    def _check_labels(self, ids, labels):
+        # Published test splits without labels have label -1.
+        if not self.multi_label and (labels.values == -1).any():
+            raise MissingLabelError(f"{self} has examples without a label. Choose a labelled split.")
+        super()._check_labels(ids, labels)
+
+
+def _description(builder, split):
+    """What a source is called, and its classes, as arguments of `DataSource` by name."""
+    feature = builder.info.features[_image_and_label(builder)[1]]
+    multi_label = not isinstance(feature, tfds.features.ClassLabel)
+    return {
+        "name": "/".join(filter(None, [builder.name, builder.builder_config_name])),
+        "version": str(builder.version),
+        "split": split,
+        "labels": feature.feature.names if multi_label else feature.names,
+        "multi_label": multi_label,
+    }
 
 
 def open_tfds(name, split, data_dir=None):
@@ -120,11 +76,16 @@ def open_tfds(name, split, data_dir=None):
         stored = int(builder.as_dataset(split=whole).cardinality())  # pyright: ignore[reportCallIssue]
     except (AssertionError, KeyError, ValueError):  # no folder, or no dataset_info.json
         raise tfds_catalog.not_prepared_error(name, builder) from None
-    if split_ranges and stored == builder.info.splits[split_ranges[0].split].num_examples:
+    is_stored = split_ranges and stored == splits[split_ranges[0].split].num_examples
+    if is_stored and builder.info.file_format is tfds.core.FileFormat.TFRECORD:
         return TfdsSource(builder, split, split_ranges)
 
-    # TFDS has no shard lengths here (as in its mocks): read all examples once and keep them.
-    return TfdsSource(builder, split, (), _fetch(builder, split, f"{builder.name} split {split!r}"))
+    # Other kinds of files, and the mocks of TFDS, have no byte offsets: all examples are read once
+    # and kept.
+    description = _description(builder, split)
+    images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
+    labels = labels.column(description["multi_label"])
+    return EncodedSource(images, labels, description.pop("labels"), **description)
 
 
 def tfds_splits(name, data_dir=None):

@@ -58,7 +58,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def examples(digits):
-    return digits.read([(0, 200)])
+    return digits.read(range(200))
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_elements_have_static_shapes(digits):
 
 def test_train_batches_follow_their_definition(digits):
     """Combines order, seeds and augmentation by hand, across the end of an epoch."""
-    everything = digits.read([(0, 200)])
+    everything = digits.read(range(200))
     order = TrainOrder((200,), 70, 5)
     sampling = Sampling(batch_size=32, shuffle_window=70, seed=5, sharding="global")
     for step, batch in enumerate(_train(digits, 8)):
@@ -297,7 +297,7 @@ def test_evaluation_counts_every_example_once(batch_size, hosts, replicas):
     for batch in joined:
         np.testing.assert_array_equal(batch["position"], np.arange(batch_size))
     rows = {key: np.concatenate([batch[key] for batch in joined]) for key in KEYS}
-    examples = source.read([(0, 200)])
+    examples = source.read(range(200))
     np.testing.assert_array_equal(rows["weight"], [1] * 200 + [0] * (steps * batch_size - 200))
     np.testing.assert_array_equal(rows["id"][:200], examples.ids)
     np.testing.assert_array_equal(rows["label"][:200], examples.labels)

@@ -176,7 +176,7 @@ def test_a_model_without_stored_preprocessing(finished, command, tmp_path, kind)
         result = command(f"--model={path}", *flags, "--json")
         assert result.returncode == 0, result.stderr
         means[loss] = json.loads(result.stdout)
-    examples = open_source("digits", "test[:50]").read([(0, 50)])
+    examples = open_source("digits", "test[:50]").read(range(50))
     prepare = vit_tf.Preprocessing(image_size=(12, 12), resize="resize_small", resize_to=18)
     images = tf.stack([prepare(decode_image(data)) for data in examples.images])
     logits = model(images).numpy().astype(np.float64)
@@ -199,7 +199,7 @@ def test_other_preprocessing_of_a_file_without_a_sidecar(finished, command, tmp_
     flags = [f"--set=data.{name}={text}" for name, text in texts.items()]
     result = command(f"--model={path}", *flags, "--set=data.eval_split=test[:40]", "--json")
     assert result.returncode == 0, result.stderr
-    examples = open_source("digits", "test[:40]").read([(0, 40)])
+    examples = open_source("digits", "test[:40]").read(range(40))
     prepare = vit_tf.Preprocessing(image_size=(12, 12), **fields)
     model, _ = model_source.open_model(model_source.find(path))
     images = tf.stack([prepare(decode_image(data)) for data in examples.images])
@@ -222,7 +222,7 @@ def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, capsys, mi
     batch = {"batch_size": 32, "bad_images": "stop"}
     means = evaluate(source, examples, one_device(), label_map=str(path), **batch)
     model, preprocessing = model_source.open_model(source)
-    stored = examples.read([(0, examples.num_examples)])
+    stored = examples.read(range(examples.num_examples))
     images = tf.stack([preprocessing(decode_image(data)) for data in stored.images])
     logits = model(images).numpy().astype(np.float64)[:, [1, 0, 7, 3, 9]]
     labels = stored.labels
@@ -240,7 +240,7 @@ def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, capsys, mi
 
 def test_a_label_map_without_the_classes_of_the_images(finished, tmp_path):
     source, examples = model_source.find(finished[0]), open_source("digits/low", "test[:1]")
-    (label,) = examples.read([(0, 1)]).labels
+    (label,) = examples.read(range(1)).labels
     path = tmp_path / "map.txt"
     path.write_text("\n".join("-" if index == label else str(index) for index in range(5)))
     with pytest.raises(UserError, match=r"None of the images .* the label map names one of the"):

@@ -50,7 +50,7 @@ def part(features, rows):
 def expected():
     """The features of the first 50 digits, in a plain loop."""
     model, preprocessing = model_source.open_model(model_source.find("shipped"))
-    rows = open_source("digits", "train[:50]").read([(0, 50)])
+    rows = open_source("digits", "train[:50]").read(range(50))
     images = tf.stack([preprocessing(decode_image(image)) for image in rows.images])
     return Features(model.features(images).numpy(), rows.labels, rows.ids)
 
@@ -76,7 +76,7 @@ def test_strategies_and_batch_sizes_give_the_same(expected, make, batch_size):
 def test_rows_are_sorted_by_id_whatever_the_stored_order():
     images = np.random.default_rng(0).integers(0, 256, (9, 16, 16, 3), np.uint8)
     source = ArraySource(images, np.arange(9) % 3)
-    assert not np.array_equal(source.read([(0, 9)]).ids, np.arange(9))
+    assert not np.array_equal(source.read(range(9)).ids, np.arange(9))
     received = FeatureExtractor(means, one_device(), data(source), print).run()
     wanted = images.mean(axis=(1, 2)) / 127.5 - 1
     np.testing.assert_allclose(received.values, wanted, rtol=0, atol=1e-5)
@@ -115,7 +115,7 @@ def test_every_family_has_features(family):
     assert received.values.dtype == np.float32 and received.values.shape[0] == 9
     assert np.ptp(received.values, axis=0).max() > 1e-3
     images = tf.stack(
-        [source.preprocessing(decode_image(image)) for image in source.source.read([(0, 9)]).images]
+        [source.preprocessing(decode_image(image)) for image in source.source.read(range(9)).images]
     )
     # Without a head, the model returns what the head would read.
     wanted = tf.cast(model(images), tf.float32).numpy()
@@ -213,7 +213,7 @@ class Cache:
     def __init__(self, folder, source=None):
         self.folder, self.lines = folder, []
         self.source = source or open_source("digits", "test[:9]")
-        rows, rng = self.source.read([(0, 9)]), np.random.default_rng(0)
+        rows, rng = self.source.read(range(9)), np.random.default_rng(0)
         order = np.argsort(rows.ids)
         self.good = Features(
             rng.normal(size=(9, 4)).astype(np.float32), rows.labels[order], rows.ids[order]

@@ -75,7 +75,7 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
     parts = []
     for split in ("train[:120]", "test[:60]"):
         source = open_source("digits", split)
-        rows = source.read([(0, source.num_examples)])
+        rows = source.read(range(source.num_examples))
         images = tf.stack([preprocessing(decode_image(image)) for image in rows.images])
         parts += [model.features(images).numpy(), rows.labels]
     assert [(row["shots"], row["l2"]) for row in record["few_shot"]] == [

@@ -341,7 +341,7 @@ def test_the_held_out_part(split):
     *parts, examples = held_out_splits(source, 0.2)
     rest, held = (open_source("digits", part) for part in parts)
     assert rest.num_examples == examples
-    ids = [set(part.read([(0, part.num_examples)]).ids.tolist()) for part in (rest, held, source)]
+    ids = [set(part.read(range(part.num_examples)).ids.tolist()) for part in (rest, held, source)]
     assert ids[0] | ids[1] == ids[2] and not ids[0] & ids[1]
     assert held.num_examples == pytest.approx(0.2 * source.num_examples, abs=1)
     if "+" in split:  # A part of each range is held out.

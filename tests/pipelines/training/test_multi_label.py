@@ -75,7 +75,7 @@ def test_train_evaluate_and_predict(pictures, command):
     source = model_source.find(pictures / "run")
     model, prepare = model_source.open_model(source)
     test = open_source(f"list:{pictures}/list.csv", "test")
-    examples = test.read([(0, 10)])
+    examples = test.read(range(10))
     logits = model(tf.stack([prepare(decode_image(image)) for image in examples.images])).numpy()
     targets = np.stack([np.isin(range(4), labels) for labels in examples.labels]).astype(float)
     assert prepare.labels == NAMES

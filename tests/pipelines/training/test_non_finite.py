@@ -115,7 +115,7 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
     ids = ids_of(experiment, BAD)
     source = open_source("digits", experiment.data.train_split)
     indices = pipeline.train_indices(source, experiment.sampling(), BAD)
-    assert record["ids"] == ids == source.read([(i, i + 1) for i in indices]).ids.tolist()
+    assert record["ids"] == ids == source.read(indices).ids.tolist()
     assert record["shown_by"] == ids[3:4]
     assert record["names"] == [source.describe(ids[3])]
     expected = {"step": BAD, "batch": BAD, "what": "layer", "action": "stop"}

@@ -184,7 +184,7 @@ def test_data_set(name, labels, tmp_path):
     source = open_source(f"shapes/{name}-24x50-seed3", "train", tmp_path)
     assert source.labels == labels
     assert source.name == f"shapes/{name}-24x50-seed3"
-    examples = source.read([(0, 50)])
+    examples = source.read(range(50))
     config = shapes.ShapesConfig(name="any", label=name, size=24, seed=3)
     images, expected = shapes.draw_examples(config, "train", 0, 50)
     np.testing.assert_array_equal(examples.labels, expected)
@@ -192,12 +192,12 @@ def test_data_set(name, labels, tmp_path):
         np.testing.assert_array_equal(decode_image(image), pixels)
     tests = open_source(f"shapes/{name}-24x50-seed3", "test+validation", tmp_path)
     assert tests.num_examples == 10
-    assert not set(tests.read([(0, 10)]).images) & set(examples.images)
+    assert not set(tests.read(range(10)).images) & set(examples.images)
 
 
 def test_more_images_begin_with_the_same(tmp_path):
     few, more = (
-        open_source(f"shapes/class-16x{count}", "train", tmp_path).read([(0, 40)])
+        open_source(f"shapes/class-16x{count}", "train", tmp_path).read(range(40))
         for count in (40, 70)
     )
     assert few.images.tolist() == more.images.tolist()

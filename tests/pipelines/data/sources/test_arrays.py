@@ -20,7 +20,7 @@ def test_images_labels_and_ids(shape):
     images, labels = _random(*shape), np.arange(20, dtype=np.uint8) // 7
     source = ArraySource(images, labels)
     assert source.labels == ("0", "1", "2")
-    examples = source.read([(5, 20), (0, 5)])
+    examples = source.read([*range(5, 20), *range(5)])
     np.testing.assert_array_equal(np.sort(examples.ids), np.arange(20))
     np.testing.assert_array_equal(examples.labels, labels[examples.ids])
     assert examples.labels.dtype == np.int32
@@ -28,7 +28,7 @@ def test_images_labels_and_ids(shape):
     for image, example_id in zip(examples.images, examples.ids, strict=True):
         np.testing.assert_array_equal(decode_image(image), expected[example_id])
     # Sorted by class in the array, mixed in the source.
-    assert (np.diff(source.read([(0, 20)]).labels) < 0).any()
+    assert (np.diff(source.read(range(20)).labels) < 0).any()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_images_labels_and_ids(shape):
 def test_one_label_per_image_of_any_kind(labels):
     source = ArraySource(_random(3, 2, 2), labels)
     assert not source.multi_label and source.labels == ("0", "1", "2")
-    examples = source.read([(0, 3)])
+    examples = source.read(range(3))
     np.testing.assert_array_equal(examples.labels, np.array([2, 0, 1])[examples.ids])
 
 

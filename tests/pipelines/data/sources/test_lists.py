@@ -25,7 +25,7 @@ def _open(folder, text, split="train", name="list.csv"):
 
 def _rows(source):
     """(path, label name) by id."""
-    examples = source.read([(0, source.num_examples)])
+    examples = source.read(range(source.num_examples))
     return {
         int(i): (image.decode(), source.labels[label])
         for image, label, i in zip(*examples, strict=True)

@@ -55,7 +55,7 @@ def test_records_are_what_the_schema_says(written, digits):
         tf.train.Example.FromString(record).features.feature
         for record in tf.data.TFRecordDataset(files).as_numpy_iterator()
     ]
-    images, labels, _ = digits[0].read([(0, 205)])
+    images, labels, _ = digits[0].read(range(205))
     assert [record["image/encoded"].bytes_list.value[0] for record in records] == images.tolist()
     found = [record["image/class/label"].int64_list.value[0] for record in records]
     assert found == labels.tolist()
@@ -80,8 +80,8 @@ def test_records_are_what_the_schema_says(written, digits):
 )
 def test_splits_and_ids(written, digits, split, ids):
     source = open_source(f"tfrecord:{written}", split)
-    expected = open_source("digits", "train[:205]").read([(0, 205)])
-    everything = source.read([(0, source.num_examples)])
+    expected = open_source("digits", "train[:205]").read(range(205))
+    everything = source.read(range(source.num_examples))
     assert everything.ids.tolist() == list(ids)
     if "test" not in split:
         _assert_equal(everything, [column[list(ids)] for column in expected])
@@ -91,42 +91,40 @@ def test_splits_and_ids(written, digits, split, ids):
 def test_ranges(written, digits):
     source = open_source(f"tfrecord:{written}", "train")
     assert source.shard_lengths == (51, 51, 52, 51)
-    ranges = [(100, 160), (3, 4), (50, 52), (204, 205), (3, 4)]
-    _assert_equal(source.read(ranges), digits[0].read(ranges))
+    rows = [*range(100, 160), 3, 50, 51, 204, 3]
+    _assert_equal(source.read(rows), digits[0].read(rows))
     assert len(source.read([]).ids) == 0
     assert source.describe(102) == f"record 0 of {written}/train-00002-of-00004.tfrecord"
     manifest = source.manifest()
     assert json.loads(json.dumps(manifest))["data_set"] == f"tfrecord:{written}"
 
 
-def test_ranges_are_found_without_a_search_in_all_files(tmp_path):
+def test_an_index_has_the_runs_of_records_in_each_file(tmp_path):
     """Whatever their number, and also between files without records."""
-
-    class Searched(dict):
-        searches = 0
-
-        def items(self):
-            Searched.searches += 1
-            return super().items()
-
     lengths = [0, 3, 0, 0, 2, 1, 0]
     for number, length in enumerate(lengths):
         with tf.io.TFRecordWriter(str(tmp_path / str(number))) as writer:
             for _ in range(length):
                 writer.write(b"record")
-    files = Searched({str(number): length for number, length in enumerate(lengths)})
+    files = {str(number): length for number, length in enumerate(lengths)}
     source = records.RecordSource(str(tmp_path), ["a", "b"], {"train": files}, "train[1:]")
-    Searched.searches = 0
-    stored = [(number, row) for number, length in enumerate(lengths) for row in range(length)]
-    for start, stop in itertools.combinations(range(len(stored) + 1), 2):
-        found = source._find_in_files("train", start, stop)
-        rows = [
-            (int(os.path.basename(path)), offset // 22 + row)
-            for path, offset, count in found
-            for row in range(count)
-        ]
-        assert rows == stored[start:stop]
-    assert not Searched.searches
+    stored = [(number, row) for number, length in enumerate(lengths) for row in range(length)][1:]
+    for count in range(len(stored) + 1):
+        for positions in itertools.combinations(range(len(stored)), count):
+            index = source.index(np.array(positions, np.int64))
+            runs = [
+                (int(os.path.basename(path)), offset // 22 + row)
+                for path, offset, length in zip(
+                    index["path"], index["offset"], index["count"], strict=True
+                )
+                for row in range(length)
+            ]
+            assert runs == [stored[position] for position in positions]
+            # Nothing behind a run is read.
+            assert index["buffer"].tolist() == (22 * index["count"]).tolist()
+            ends = index["offset"] + index["buffer"]
+            same_file = index["path"][1:] == index["path"][:-1]
+            assert (index["offset"][1:][same_file] > ends[:-1][same_file]).all()
 
 
 def test_a_range_is_read_without_the_rest(written, copy):
@@ -136,10 +134,10 @@ def test_a_range_is_read_without_the_rest(written, copy):
     contents[40] ^= 1  # in the data of the first of two records
     file.write_bytes(contents)
     source = open_source(f"tfrecord:{copy}", "train")
-    expected = open_source(f"tfrecord:{written}", "train").read([(1, 3)])
-    _assert_equal(source.read([(1, 3)]), expected)
+    expected = open_source(f"tfrecord:{written}", "train").read(range(1, 3))
+    _assert_equal(source.read(range(1, 3)), expected)
     with pytest.raises(DataError, match="split 'train' cannot be read: .*orrupted record") as error:
-        source.read([(0, 3)])
+        source.read(range(3))
     assert "train-00000-of-00002" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -162,7 +160,7 @@ def test_damaged_files(copy, damage, text):
     file = copy / "train-00000-of-00002.tfrecord"
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(DataError, match=text) as error:
-        open_source(f"tfrecord:{copy}", "train").read([(0, 3)])
+        open_source(f"tfrecord:{copy}", "train").read(range(3))
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 600
 
@@ -181,9 +179,9 @@ def test_a_count_takes_no_memory_before_the_file_has_confirmed_it(tmp_path):
 def test_lost_file(copy):
     source = open_source(f"tfrecord:{copy}", "train")
     (copy / "train-00001-of-00002.tfrecord").unlink()
-    assert len(source.read([(0, 2)]).ids) == 2
+    assert len(source.read(range(2)).ids) == 2
     with pytest.raises(DataError, match="train-00001-of-00002.tfrecord cannot be read: No such"):
-        source.read([(1, 3)])
+        source.read(range(1, 3))
     with pytest.raises(DataError, match="train-00001-of-00002.tfrecord cannot be read: No such"):
         open_source(f"tfrecord:{copy}", "train")
 
@@ -238,7 +236,7 @@ def test_records_of_another_schema(copy, features, text):
     with tf.io.TFRecordWriter(str(copy / "train-00001-of-00002.tfrecord")) as writer:
         writer.write(message.SerializeToString())
     with pytest.raises(DataError, match=text) as error:
-        open_source(f"tfrecord:{copy}", "train").read([(2, 3)])
+        open_source(f"tfrecord:{copy}", "train").read(range(2, 3))
     assert "\n" not in str(error.value)
 
 
@@ -346,7 +344,7 @@ def test_command(make_tfrecords, tmp_path, digits):
     assert (code, err) == (0, "")
     assert f"wrote {output} (a 205, b 2 examples" in out
     _assert_equal(
-        open_source(f"tfrecord:{output}", "a").read([(0, 205)]), digits[0].read([(0, 205)])
+        open_source(f"tfrecord:{output}", "a").read(range(205)), digits[0].read(range(205))
     )
     # There are as many files as records.
     assert open_source(f"tfrecord:{output}", "b").shard_lengths == (1, 1)
@@ -379,14 +377,11 @@ def test_command_writes_the_splits_that_there_are(make_tfrecords, tmp_path):
 def test_command_leaves_out_splits_without_labels(make_tfrecords, monkeypatch):
     """Unless they are named, as the test split of ImageNet in TFDS."""
 
-    def read(builder, split, title):
-        images, labels = fetch(builder, split, title)
-        if "test" in title:
-            raise MissingLabelError(f"{title} has examples without a label.")
-        return images, labels
+    def check(source, ids, labels):
+        if source.split == "test":
+            raise MissingLabelError(f"{source} has examples without a label.")
 
-    fetch = tfds_source._fetch
-    monkeypatch.setattr(tfds_source, "_fetch", read)
+    monkeypatch.setattr(tfds_source.TfdsSource, "_check_labels", check)
     arguments = ["--set", "data.name=digits"]
     code, out, err = make_tfrecords("--output", "some", *arguments)
     assert (code, err) == (0, "")

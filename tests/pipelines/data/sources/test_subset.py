@@ -1,6 +1,7 @@
 """Parts of the training data, compared with plain lists: the choice, the reads, the batches."""
 
 import itertools
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from pipelines.config.sampling import Sampling
 from pipelines.data import progress_lines, stateless_random
 from pipelines.data.batch_listing import list_batch
 from pipelines.data.sources import subset
-from pipelines.data.sources.source import DataSource, Examples, SplitRange, ranges_around
+from pipelines.data.sources.source import DataSource, SplitRange
 from pipelines.errors import DataError
 from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from vit_tf.preprocessing import Preprocessing
@@ -21,13 +22,18 @@ COUNT = sum(LENGTHS)
 
 
 class Stored(DataSource):
-    """Examples in memory; notes the ranges that are read.
+    """Examples in memory; notes the positions that are read.
 
     Args:
         ids: id of each example in stored order; also its color.
         shard_lengths: as the attribute.
         num_classes: labels are `id * id % num_classes`.
     """
+
+    index_signature: ClassVar = {
+        "id": tf.TensorSpec([None], tf.int64),
+        "label": tf.TensorSpec([None], tf.int32),
+    }
 
     def __init__(self, ids, shard_lengths, num_classes=4):
         self._ids, self.reads = np.asarray(ids, np.int64), []
@@ -40,19 +46,23 @@ class Stored(DataSource):
             shard_lengths=tuple(shard_lengths),
         )
 
-    def read(self, ranges):
-        self.reads.append(list(ranges))
-        ids = self.ids(ranges)
-        images = np.empty(len(ids), object)
-        images[:] = [tf.io.encode_png(tf.fill([4, 4, 3], tf.cast(i, tf.uint8))) for i in ids % 256]
-        images[:] = [image.numpy() for image in images]
-        return Examples(images, self.read_labels(ranges), ids)
+    def index(self, positions):
+        self.reads.append(list(positions))
+        return {"id": self.ids(positions), "label": self.read_labels(positions)}
 
-    def ids(self, ranges):
-        return np.concatenate([self._ids[start:stop] for start, stop in ranges])
+    def load(self, index):
+        def image(example_id, label):
+            color = tf.cast(example_id % 256, tf.uint8)
+            return tf.io.encode_png(tf.fill([4, 4, 3], color)), label
 
-    def read_labels(self, ranges):
-        return (self.ids(ranges) ** 2 % self.num_classes).astype(np.int32)
+        dataset = tf.data.Dataset.from_tensor_slices((index["id"], index["label"]))
+        return dataset.map(image).batch(5)
+
+    def ids(self, positions):
+        return self._ids[positions]
+
+    def read_labels(self, positions):
+        return (self.ids(positions) ** 2 % self.num_classes).astype(np.int32)
 
 
 def stored(seed=0, shard_lengths=LENGTHS, **options):
@@ -66,7 +76,7 @@ def choose(source, **fields):
 
 
 def ids_of(source):
-    return source.ids([(0, source.num_examples)])
+    return source.ids(range(source.num_examples))
 
 
 def rank(seed, example_id):
@@ -185,35 +195,22 @@ def test_the_choice_is_uniform():
 def test_reads_return_the_chosen_rows():
     source = stored()
     part = choose(source, fraction=0.4)
-    expected = [column[np.isin(ids_of(source), ids_of(part))] for column in source.read([(0, 200)])]
-    ranges = [(70, 80), (3, 5), (0, 2), (79, 80)]
+    expected = [column[np.isin(ids_of(source), ids_of(part))] for column in source.read(range(200))]
     rows = [*range(70, 80), 3, 4, 0, 1, 79]
-    for column, whole in zip(part.read(ranges), expected, strict=True):
+    for column, whole in zip(part.read(rows), expected, strict=True):
         np.testing.assert_array_equal(column, whole[rows])
         assert column.dtype == whole.dtype
-    np.testing.assert_array_equal(part.ids(ranges), expected[2][rows])
-    np.testing.assert_array_equal(part.read_labels(ranges), expected[1][rows])
+    np.testing.assert_array_equal(part.ids(rows), expected[2][rows])
+    np.testing.assert_array_equal(part.read_labels(rows), expected[1][rows])
     assert part.describe(9) == source.describe(9)
 
 
-def test_reads_take_little_more_than_needed(monkeypatch):
+def test_only_chosen_rows_are_read():
     source = Stored(np.arange(100), (100,))
     positions = np.array([3, 4, 9, 40, 57, 58, 99])
     part = subset.SubsetSource(source, positions, {})
-    for along, expected in (
-        (16, [(3, 10), (40, 41), (57, 59), (99, 100)]),
-        (17, [(3, 10), (40, 59), (99, 100)]),
-        (1, [(3, 5), (9, 10), (40, 41), (57, 59), (99, 100)]),
-    ):
-        source.read_along, source.reads = along, []
-        np.testing.assert_array_equal(part.read([(0, 7)]).ids, positions)
-        assert source.reads == [expected]
-        assert ranges_around(positions[::-1], along) == expected
-    # At most 4 rows at a time, or one chosen row with those before it.
-    monkeypatch.setattr(subset, "_MOST_ROWS", 4)
-    source.read_along, source.reads = 16, []
-    np.testing.assert_array_equal(part.read([(5, 7), (0, 5)]).ids, np.roll(positions, 2))
-    assert [sum(b - a for a, b in ranges) for ranges in source.reads] == [2, 2, 3]
+    np.testing.assert_array_equal(part.read([5, 6, *range(5)]).ids, np.roll(positions, 2))
+    assert source.reads == [positions.tolist()]
 
 
 @pytest.fixture(scope="module")
@@ -336,15 +333,3 @@ def test_long_choices_are_reported(monkeypatch, constant, value, settings, expec
     what, first, second, end = expected
     of = f"{what} of stored:1 split 'train'" + " twice" * ("fraction" in settings)
     assert lines == [f"{of}: {first}", f"{of}: {second}", f"data: {end}"]
-
-
-def test_ids_of_a_part_take_little_memory_and_few_calls(monkeypatch):
-    monkeypatch.setattr(subset, "_RANKS_AT_ONCE", 50)
-    source = stored()
-    part = choose(source, fraction=0.5)
-    asked, original = [], source.ids
-    monkeypatch.setattr(source, "ids", lambda ranges: asked.append(ranges) or original(ranges))
-    received = part.ids([(0, 100)])
-    assert asked == [[(0, 50)], [(50, 100)], [(100, 150)], [(150, 200)]]
-    np.testing.assert_array_equal(received, part.read([(0, 100)]).ids)
-    np.testing.assert_array_equal(part.ids([(98, 100), (3, 5)]), ids_of(part)[[98, 99, 3, 4]])

@@ -1,0 +1,210 @@
+"""Examples in TFRecord files that are read at byte offsets, by TensorFlow ops only."""
+
+import os
+from collections.abc import Mapping
+from concurrent import futures
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.data.labels import FILLER, RaggedLabels
+from pipelines.data.sources.files import stamp_of_files
+from pipelines.data.sources.record_offsets import record_offsets
+from pipelines.data.sources.source import READERS, DataSource, on_own_threads
+from pipelines.errors import DataError, first_line
+
+# More records would take more memory, since several runs are read at the same time.
+_RECORDS_PER_RUN = 64
+_BUFFER_BYTES = 2**20
+
+
+class RecordFiles(DataSource):
+    """Examples in TFRecord files; the base of `RecordSource` and `tfds_source.TfdsSource`.
+
+    Args:
+        files: mapping from each split that is used to its files: a list of
+            (path, number of records), in stored order.
+        features: names of the image and of the label, or list of labels, in a `tf.train.Example`.
+        others: see `DataSource`.
+    """
+
+    # For messages: what names the classes, and how to read lists of labels.
+    _listing, _lists = "the data set", ""
+    index_signature: Mapping[str, tf.TypeSpec] = {
+        "path": tf.TensorSpec([None], tf.string),
+        "offset": tf.TensorSpec([None], tf.int64),
+        "count": tf.TensorSpec([None], tf.int64),
+        "buffer": tf.TensorSpec([None], tf.int64),
+    }
+
+    def __init__(self, files, features, **others):
+        super().__init__(**others)
+        self._image, self._label = features
+        self._splits = files
+        # Of all files one after another: path and number of records. Of each split: its first file,
+        # and where each of its files ends in the stored order.
+        self._files = [file for split in files for file in files[split]]
+        firsts = np.cumsum([0, *(len(files[split]) for split in files)])
+        self._firsts = dict(zip(files, firsts.tolist(), strict=False))
+        self._ends = {split: np.cumsum([n for _, n in files[split]]) for split in files}
+        self._offsets = {}  # Of the files that were read so far, by their index.
+
+    def index(self, positions):
+        """See `DataSource.index`; a row is a run of records that follow one another in a file.
+
+        Each run is a batch of `load`: the datasets that TensorFlow reads at the same time must have
+        one element, or else an error in one of them would not end the others.
+        """
+        numbers, places = self._find(positions)
+        missing = [number for number in np.unique(numbers) if number not in self._offsets]
+        if missing:
+            with futures.ThreadPoolExecutor(READERS) as readers:
+                found = readers.map(lambda number: record_offsets(*self._files[number]), missing)
+                self._offsets.update(zip(missing, found, strict=True))
+        begins, ends = _runs(numbers, places)
+        offset, size = np.zeros([2, len(begins)], np.int64)
+        for number in np.unique(numbers):
+            rows = numbers[begins] == number
+            offsets = self._offsets[number]
+            offset[rows] = offsets[places[begins[rows]]]
+            size[rows] = offsets[places[ends[rows]] + 1] - offset[rows]
+        paths = np.array([os.fsencode(path) for path, _ in self._files], object)
+        return {
+            "path": paths[numbers[begins]],
+            "offset": offset,
+            "count": ends - begins + 1,
+            # Several reads of equal length, so that nothing behind the run is read.
+            "buffer": -(-size // -(-size // _BUFFER_BYTES)),
+        }
+
+    def load(self, index):
+        """See `DataSource.load`; the batches of a run have a fixed size."""
+        num_classes = self.num_classes
+
+        def check(images, labels):
+            # Unlike an assertion, `tf.gather` keeps a dataset parallel with op determinism.
+            values = tf.gather(tf.range(num_classes), labels.values)
+            if self.multi_label:
+                return images, labels.with_values(values).to_tensor(FILLER)
+            return images, tf.reshape(values, tf.shape(images))  # One label for each.
+
+        return self._records(index).map(check)
+
+    def _records(self, index):
+        """Dataset of batches of images, string `[k]`, and their lists of labels, ragged int64."""
+        features = {
+            self._image: tf.io.FixedLenFeature([], tf.string),
+            self._label: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
+        }
+
+        def parse(batch):
+            found = tf.io.parse_example(batch, features)
+            return found[self._image], found[self._label]
+
+        def run(row):
+            # Only the op behind tf.data.TFRecordDataset takes an offset.
+            variant = tf.raw_ops.TFRecordDatasetV2(
+                filenames=[row["path"]],
+                compression_type="",
+                buffer_size=row["buffer"],
+                byte_offsets=[row["offset"]],
+            )
+            records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+            return records.take(row["count"]).batch(_RECORDS_PER_RUN).map(parse)
+
+        return tf.data.Dataset.from_tensor_slices(index).interleave(
+            run,
+            cycle_length=READERS,
+            num_parallel_calls=READERS,
+            deterministic=True,
+        )
+
+    def _read_stored(self, positions):
+        """See `DataSource._read_stored`; the errors name the file, or the example."""
+        images, labels = self._parsed(self.index(positions), len(positions))
+        ids = self.ids(positions)
+        self._check_labels(ids, labels)
+        return images, labels.column(self.multi_label)
+
+    def _parsed(self, index, count):
+        """The records of an index: images, object `[count]`, and their `RaggedLabels`, unchecked."""
+        columns = {
+            key: tf.constant(column, self.index_signature[key].dtype)
+            for key, column in index.items()
+        }
+        dataset = self._records(columns).map(
+            lambda images, labels: (images, labels.values, labels.row_lengths())
+        )
+        images, values, counts = [np.zeros(0, object)], [np.zeros(0, np.int64)], [[0]]
+        try:
+            for batch in on_own_threads(dataset).as_numpy_iterator():
+                for column, part in zip((images, values, counts), batch, strict=True):
+                    column.append(part)
+        except tf.errors.OpError as error:
+            files = np.unique(index["path"])
+            for file in files if len(files) > 1 else ():  # The error does not name the file.
+                rows = index["path"] == file
+                part = {key: column[rows] for key, column in index.items()}
+                self._parsed(part, int(part["count"].sum()))
+            names = [os.fsdecode(file) for file in files[:3]]
+            raise DataError(self._unreadable(first_line(error), names)) from None
+        images = np.concatenate(images)
+        if len(images) != count:
+            raise DataError(
+                f"{self} has {len(images)} records where {count} were expected. Its files have "
+                f"changed; open it again."
+            )
+        return images, RaggedLabels(np.concatenate(values), np.cumsum(np.concatenate(counts)))
+
+    def _unreadable(self, reason, files):
+        """The text of the error for files that cannot be read or parsed."""
+        return (
+            f"{self} cannot be read: {reason}. {' or '.join(files)} is damaged, or its records lack "
+            f"{self._image}. Write or copy it again."
+        )
+
+    def _check_labels(self, ids, labels):
+        """Raises `DataError` if an example has wrong labels; `labels` are `RaggedLabels`."""
+        if wrong := labels.find_wrong(self.num_classes):
+            raise DataError(
+                f"{self.describe(int(ids[wrong[0]]))} {wrong[1]}, as {self._listing} has "
+                f"{self.num_classes} labels. Write the record again."
+            )
+        counts = np.diff(labels.offsets)
+        if not self.multi_label and (counts != 1).any():
+            first = np.argmax(counts != 1)
+            raise DataError(
+                f"{self.describe(int(ids[first]))} has {counts[first]} values of {self._label}. "
+                f"Expected one{self._lists}."
+            )
+
+    def content_stamp(self):
+        """See `DataSource.content_stamp`; a hash of the sizes and times of change of all files."""
+        return stamp_of_files([path for split in sorted(self._splits) for path, _ in self._splits[split]])
+
+    def _find(self, positions):
+        """The index in `_files` of each position, and the place of its record in that file."""
+        parts, stored = self._locate(positions)
+        numbers, places = np.zeros([2, len(stored)], np.int64)
+        for part in np.unique(parts):
+            split, rows = self._split_ranges[part].split, parts == part
+            own = np.searchsorted(self._ends[split], stored[rows], side="right")
+            first = np.concatenate([[0], self._ends[split]])[own]
+            numbers[rows], places[rows] = own + self._firsts[split], stored[rows] - first
+        return numbers, places
+
+
+def _runs(numbers, places):
+    """The rows of the first and of the last record of each run, int64 arrays.
+
+    Args:
+        numbers: file of each record, increasing.
+        places: its place in the file.
+    """
+    rows = np.arange(len(places))
+    is_first = np.ones(len(places), bool)
+    is_first[1:] = (np.diff(numbers) != 0) | (np.diff(places) != 1)
+    # Long runs are cut: the rows since the beginning of each of them are counted.
+    since = rows - np.maximum.accumulate(np.where(is_first, rows, 0))
+    begins = np.flatnonzero(since % _RECORDS_PER_RUN == 0)
+    return begins, np.append(begins[1:], len(places))[: len(begins)] - 1

@@ -1,0 +1,178 @@
+"""The byte offsets of the records in a TFRecord file, found once and kept in a cache.
+
+A file of the cache is named after the path of the TFRecord file. It is little-endian int64: the
+size of the TFRecord file in bytes, its time of change in ns, then the offsets. It is used only if
+size and time are still the same and the offsets can be right; else they are found again. The cache
+is `record_offsets` beside that of the weights, below KERAS_HOME, which by default is `~/.keras`.
+"""
+
+import contextlib
+import hashlib
+import os
+import struct
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.errors import DataError, first_line
+from vit_tf.checkpoints.atomic_file import write_atomically
+
+# Before the data of a record: its length, uint64, and a checksum of the length. After: a checksum
+# of the data.
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+# Offsets of fewer records are found as fast as they are read from the cache.
+_MIN_CACHED = 256
+# Records of a cached file whose lengths are compared with the file.
+_CHECKED = 16
+# Bytes read at a time from a remote file, where a request takes as long as reading them.
+_REMOTE_BYTES = 8 * 2**20
+
+
+def record_offsets(path, count):
+    """Returns the byte offset of each record, and the size of the file: int64 `[count + 1]`.
+
+    Args:
+        path: the TFRecord file, local or a URL.
+        count: number of records that it should have.
+
+    Raises:
+        DataError: if the file cannot be read, is damaged, or has another number of records.
+    """
+    status = size_and_time(path)
+    check_count(path, count, status[0])
+    cache = _cache_path(path)
+    if count >= _MIN_CACHED:
+        offsets = _read_cache(cache, status, path, count)
+        if offsets is not None:
+            return offsets
+    offsets = _find_offsets(path, count, status[0])
+    if count >= _MIN_CACHED:
+        with contextlib.suppress(OSError):  # Without a cache, they are found again next time.
+            contents = np.concatenate([status, offsets]).astype("<i8").tobytes()
+            os.makedirs(os.path.dirname(cache), exist_ok=True)
+            write_atomically(cache, lambda file: file.write(contents))
+    return offsets
+
+
+def size_and_time(path):
+    """Returns the size of a file in bytes and its time of change in ns.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    try:
+        if "://" not in path:
+            status = os.stat(path)
+            return status.st_size, status.st_mtime_ns
+        status = tf.io.gfile.stat(path)
+        return status.length, status.mtime_nsec
+    except OSError as error:
+        raise _unreadable(path, error.strerror) from None
+    except tf.errors.OpError as error:
+        raise _unreadable(path, first_line(error)) from None
+
+
+def check_count(path, count, size):
+    """Raises `DataError` if a file is too small for `count` records, before memory is allocated."""
+    if count * (_HEADER_BYTES + _FOOTER_BYTES) > size:
+        raise DataError(
+            f"{path} is damaged, cut off or compressed: its {size:,} bytes cannot hold the "
+            f"{count:,} records that are listed. Write or copy it again."
+        )
+
+
+def _unreadable(path, reason):
+    return DataError(f"The TFRecord file {path} cannot be read: {reason}.")
+
+
+def _cache_path(path):
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+    return os.path.join(home, "vit_tf", "record_offsets", name)
+
+
+def _read_cache(cache, status, path, count):
+    """Returns the offsets in a file of the cache; None if there are none, or they are not right."""
+    size = status[0]
+    try:
+        if os.stat(cache).st_size != 8 * (count + 3):
+            return None
+        contents = np.fromfile(cache, "<i8")
+    except OSError:
+        return None
+    if len(contents) != count + 3 or tuple(contents[:2]) != status:
+        return None
+    offsets = contents[2:]
+    inside = ((offsets >= 0) & (offsets <= size)).all() and not offsets[0] and offsets[-1] == size
+    if not inside or (np.diff(offsets) < _HEADER_BYTES + _FOOTER_BYTES).any():
+        return None
+    checked = np.unique(np.linspace(0, count - 1, _CHECKED).astype(int))
+    with _File(path) as file:
+        right = all(file.record_end(offsets[i]) == offsets[i + 1] for i in checked)
+    return offsets if right else None
+
+
+def _find_offsets(path, count, size):
+    offsets = np.zeros(count + 1, np.int64)
+    with _File(path) as file:
+        offset = 0
+        for record in range(count):
+            end = file.record_end(offset)
+            if end is None or end > size:
+                raise DataError(
+                    f"{path} is damaged, cut off or compressed: record {record} of {count:,} ends "
+                    f"beyond its {size:,} bytes. Write or copy it again."
+                )
+            offsets[record + 1] = offset = end
+    if offset != size:
+        raise DataError(
+            f"{path} has more than the {count:,} records that are listed, or is damaged. Correct "
+            f"the number, or write the file again."
+        )
+    return offsets
+
+
+class _File:
+    """Reads the lengths of records; errors of the file system become `DataError`."""
+
+    def __init__(self, path):
+        self._path = path
+        self._remote = tf.io.gfile.GFile(path, "rb") if "://" in path else None
+        self._begin, self._bytes = 0, b""
+
+    def __enter__(self):
+        if self._remote is None:
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY)
+            except OSError as error:
+                raise _unreadable(self._path, error.strerror) from None
+        return self
+
+    def __exit__(self, *error):
+        if self._remote is None:
+            os.close(self._descriptor)
+        else:
+            self._remote.close()
+
+    def record_end(self, offset):
+        """Returns where the record at an offset ends; None if the file ends before."""
+        header = self._read(int(offset))
+        if len(header) < 8:
+            return None
+        return int(offset) + _HEADER_BYTES + struct.unpack("<Q", header)[0] + _FOOTER_BYTES
+
+    def _read(self, offset):
+        """Returns the 8 bytes at an offset."""
+        try:
+            if self._remote is None:
+                return os.pread(self._descriptor, 8, offset)
+            place = offset - self._begin
+            if not 0 <= place <= len(self._bytes) - 8:
+                self._remote.seek(offset)
+                self._begin, self._bytes = offset, self._remote.read(_REMOTE_BYTES)
+                place = 0
+            return self._bytes[place : place + 8]
+        except OSError as error:
+            raise _unreadable(self._path, error.strerror) from None
+        except tf.errors.OpError as error:
+            raise _unreadable(self._path, first_line(error)) from None
