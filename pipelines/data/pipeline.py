@@ -234,7 +234,7 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None):
     def columns(window, ids):
         return _columns(window.positions, ids, batch_size, seed, mixing)
 
-    examples = read_windows(source, windows, columns, signature)
+    examples = read_windows(source, windows, columns, signature).unbatch()
     if not source.multi_label:
         return examples
     return examples.map(

@@ -25,7 +25,7 @@ class Window(NamedTuple):
 
 
 def read_windows(source, windows, columns, signature):
-    """Returns a dataset of the examples of some windows, in order.
+    """Returns a dataset of chunks of the examples of some windows, in order.
 
     The next window is read while the examples of one are used, so memory holds at most two windows
     of encoded images.
@@ -38,8 +38,8 @@ def read_windows(source, windows, columns, signature):
         signature: `tf.TensorSpec`s of these arrays.
 
     Returns:
-        Dataset of dicts: image (string; a black PNG for padding), label (as from `DataSource.load`;
-        0 or only `FILLER` for padding) and the row of `columns`.
+        Dataset of dicts, each of up to 128 rows: image (string; a black PNG for padding), label (as
+        from `DataSource.load`; 0 or only `FILLER` for padding) and the rows of `columns`.
     """
     padding = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)), tf.constant(0)
     if source.multi_label:
@@ -75,7 +75,7 @@ def read_windows(source, windows, columns, signature):
         ordered = tf.data.Dataset.from_tensor_slices((rows, own)).batch(_ROWS_PER_CHUNK)
         return ordered.map(gather, num_parallel_calls=2, deterministic=True)
 
-    return indexed.prefetch(1).map(read).prefetch(1).flat_map(chunks).unbatch()
+    return indexed.prefetch(1).map(read).prefetch(1).flat_map(chunks)
 
 
 def _index_windows(source, windows, columns):

@@ -198,7 +198,7 @@ def _runs(numbers, places):
     """The rows of the first and of the last record of each run, int64 arrays.
 
     Args:
-        numbers: file of each record, increasing.
+        numbers: file of each record.
         places: its place in the file.
     """
     rows = np.arange(len(places))
