@@ -79,8 +79,10 @@ def _tpu_strategy(tpu, zone, project):
     """
     try:
         if tpu not in ("", "local"):
-            # Remote workers cannot run the Python code of the input pipeline.
-            say("this process reads the images: if training hangs, run it on the host of the TPU")
+            say(
+                "the hosts of the TPU read the data: data.data_dir must be a folder that they can "
+                "read, such as gs://bucket/data"
+            )
         resolver = _within(_TPU_TIMEOUT, lambda: _resolve_tpu(tpu, zone, project))
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -122,6 +124,11 @@ def _within(seconds, function):
     if error is not None:
         raise error
     return result
+
+
+def is_tpu(strategy) -> bool:
+    """Whether the replicas of a strategy are cores of TPUs."""
+    return strategy.extended.worker_devices[0].split(":")[-2] == "TPU"
 
 
 def num_hosts(strategy) -> int:
