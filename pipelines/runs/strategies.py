@@ -88,7 +88,9 @@ def _tpu_strategy(tpu, zone, project):
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except Exception as error:  # TPU clients raise many unrelated types.
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        # TensorFlow says first where the node of a graph was made, and then what failed.
+        text = str(error).partition("<stack traces unavailable>\n")[2] or str(error)
+        reason = (text or type(error).__name__).splitlines()[0].rstrip(". ")
         raise UserError(
             f"--strategy=tpu found no TPU (--tpu={tpu or 'not given'}): {reason}. Pass --tpu=NAME "
             "with --zone and --project, or --tpu=local on a TPU VM; without a TPU use "

@@ -15,6 +15,8 @@ import time
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Otherwise libtpu asks the metadata service of a cloud machine, for minutes.
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+# Otherwise a second process that compiles at the same time is refused.
+os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "true"
 
 import jax
 import numpy as np
