@@ -11,7 +11,8 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages demo check test test-slow test-peers lint format bench fuzz soak peers clean
+.PHONY: help setup ops packages demo check test test-slow test-peers lint format bench fuzz soak peers \
+  tpu-check clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -69,7 +70,13 @@ peers:  ## create .venv-peers with PyTorch and its models, for `make bench` and 
 	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install \
 	  torch numpy transformers timm safetensors
 
-clean:  ## remove caches and build products; .venv and runs/ stay
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
+# Pinned: the program uses private parts of JAX, which brings the compiler for TPUs.
+tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .venv-tpu, 1.3 GB
+	@python3 -m venv .venv-tpu && .venv-tpu/bin/python -m pip install --quiet \
+	  'jax[tpu]==0.10.2' libtpu==0.0.42.1
+	@TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m tests.tpu.check
+
+clean:  ## remove caches, build products and .venv-tpu; .venv and runs/ stay
+	rm -rf .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines tests -type d -name __pycache__ -prune -exec rm -rf {} +

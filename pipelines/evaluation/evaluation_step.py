@@ -1,7 +1,6 @@
 """The evaluation step, under every strategy, and its sums over a data set (Orbit's inner loop)."""
 
 import dataclasses
-import functools
 import math
 import threading
 import time
@@ -121,10 +120,20 @@ class Evaluator(orbit.StandardEvaluator):
         return {}, scores
 
     def eval_step(self, iterator):
-        measure = functools.partial(self.task.measure, self.model)
-        sums, scored = self.strategy.run(measure, args=(next(iterator),))
-        sums = {name: self.strategy.reduce("SUM", value, axis=None) for name, value in sums.items()}
+        sums, scored = self.strategy.run(self.replica_step, args=(next(iterator),))
+        # Equal on all replicas.
+        sums = {name: self.strategy.experimental_local_results(x)[0] for name, x in sums.items()}
         return sums, [self.strategy.gather(value, axis=0) for value in scored]
+
+    def replica_step(self, batch):
+        """Measures one replica's slice of the global batch.
+
+        Returns:
+            What the task's `measure` returns; the sums are over all replicas.
+        """
+        sums, scored = self.task.measure(self.model, batch)
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, sums), scored
 
     def eval_reduce(self, state, step_outputs):
         if not self._compiled.is_set():

@@ -79,14 +79,18 @@ def _tpu_strategy(tpu, zone, project):
     """
     try:
         if tpu not in ("", "local"):
-            # Remote workers cannot run the Python code of the input pipeline.
-            say("this process reads the images: if training hangs, run it on the host of the TPU")
+            say(
+                "the hosts of the TPU read the data: data.data_dir must be a folder that they can "
+                "read, such as gs://bucket/data"
+            )
         resolver = _within(_TPU_TIMEOUT, lambda: _resolve_tpu(tpu, zone, project))
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except Exception as error:  # TPU clients raise many unrelated types.
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        # TensorFlow says first where the node of a graph was made, and then what failed.
+        text = str(error).partition("<stack traces unavailable>\n")[2] or str(error)
+        reason = (text or type(error).__name__).splitlines()[0].rstrip(". ")
         raise UserError(
             f"--strategy=tpu found no TPU (--tpu={tpu or 'not given'}): {reason}. Pass --tpu=NAME "
             "with --zone and --project, or --tpu=local on a TPU VM; without a TPU use "
@@ -122,6 +126,11 @@ def _within(seconds, function):
     if error is not None:
         raise error
     return result
+
+
+def is_tpu(strategy) -> bool:
+    """Whether the replicas of a strategy are cores of TPUs."""
+    return strategy.extended.worker_devices[0].split(":")[-2] == "TPU"
 
 
 def num_hosts(strategy) -> int:

@@ -25,7 +25,7 @@ from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.lock import only_writer
 from pipelines.runs.progress import Progress, RunLog, say
 from pipelines.runs.signals import Signals
-from pipelines.runs.strategies import describe, num_hosts
+from pipelines.runs.strategies import describe, is_tpu, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
 from pipelines.training.ema import ExponentialMovingAverage
@@ -85,6 +85,11 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     model_config = experiment.model_config(data.source.num_classes)
     task = task_of(experiment, model_config)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
+    if settings.jit_compile and is_tpu(strategy):
+        raise UserError(
+            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
+            "XLA for the host does not work beside it. Set train.jit_compile=false."
+        )
     steps_before = run.check(experiment, data.source.manifest(), extend)
     for line in summary(experiment, data.source.num_examples):
         say(line)
@@ -245,7 +250,7 @@ def build_trainer(experiment, model_config, strategy):
         batch_size=settings.batch_size,
         accumulate_steps=settings.accumulate_steps,
         seed=experiment.seed,
-        break_at_non_finite=settings.non_finite != "stop",
+        break_at_non_finite=settings.non_finite != "stop" and not is_tpu(strategy),
         jit_compile=settings.jit_compile,
     )
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)

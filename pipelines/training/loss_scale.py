@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
-from pipelines.training.replica_update import replicated_variable
+from pipelines.training.replica_update import assign_on_all_replicas, replicated_variable
 
 INITIAL = 2.0**15
 SMALLEST, LARGEST = 1.0, 2.0**24
@@ -57,7 +57,7 @@ class LossScale:
     def update(self, applied, overflowed):
         """Halves the factor after an overflow, and doubles it after enough updates.
 
-        Call it in cross-replica context. At most one of the arguments is true.
+        Call it in replica context. The arguments are equal on all replicas, at most one is true.
 
         Args:
             applied: whether the step updated the weights.
@@ -67,8 +67,9 @@ class LossScale:
         updates += tf.cast(applied, tf.int64)
         doubles = updates >= DOUBLE_AFTER
         scale = tf.where(overflowed, scale / 2, tf.where(doubles, scale * 2, scale))
-        self.value.assign(tf.clip_by_value(scale, SMALLEST, LARGEST))
-        self.updates.assign(tf.where(overflowed | doubles, tf.zeros_like(updates), updates))
+        updates = tf.where(overflowed | doubles, tf.zeros_like(updates), updates)
+        scale = tf.clip_by_value(scale, SMALLEST, LARGEST)
+        assign_on_all_replicas([(self.value, scale), (self.updates, updates)])
 
 
 @contextlib.contextmanager

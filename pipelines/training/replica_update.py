@@ -33,3 +33,28 @@ def update_on_all_replicas(update, condition, *values):
 
     context = tf.distribute.get_replica_context()
     context.merge_call(in_cross_replica_context, args=(condition, *values))
+
+
+def assign_on_all_replicas(assignments, condition=None):
+    """Assigns values to variables; call it like `update_on_all_replicas`.
+
+    Args:
+        assignments: list of `(tf.Variable, tensor)`; each tensor is equal on all replicas.
+        condition: scalar bool, equal on all replicas; None assigns always.
+    """
+    variables, values = zip(*assignments, strict=True)
+
+    def assign_all(extended, values):
+        for variable, value in zip(variables, values, strict=True):
+            extended.update(variable, _assign, args=(value,), group=False)
+
+    if condition is not None:
+        update_on_all_replicas(assign_all, condition, values)
+        return
+    tf.distribute.get_replica_context().merge_call(
+        lambda strategy, values: assign_all(strategy.extended, values), args=(values,)
+    )
+
+
+def _assign(variable, value):
+    variable.assign(value)

@@ -3,15 +3,15 @@
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable
 
 import orbit
 import tensorflow as tf
 
 from pipelines.runs import checkpoints
+from pipelines.runs.strategies import is_tpu
 from pipelines.training.optimizers import clip_by_global_norm
-from pipelines.training.replica_update import replicated_variable, update_on_all_replicas
+from pipelines.training.replica_update import assign_on_all_replicas, replicated_variable
 from vit_tf.layers import BatchStatistics, RandomContext, StandardizedKernels
 
 
@@ -26,7 +26,9 @@ class StepSettings:
         accumulate_steps: number of micro-batches of a replica, processed one after another.
         seed: of dropout, stochastic depth and masking.
         break_at_non_finite: whether a loop on the device ends at a step that is not finite. The
-            dataset then continues with the batch after it.
+            dataset then continues with the batch after it. Otherwise the loop has read further, so
+            a run that goes on opens the dataset again. Not for TPUs: the host would wait for each
+            step.
         jit_compile: whether XLA compiles `Trainer.replica_step`. Only for strategies with one
             replica, since XLA does not compile the sums over replicas.
     """
@@ -73,9 +75,9 @@ class Trainer(orbit.StandardTrainer):
             self.halted = replicated_variable(False, "halted")
             # Of the newest step, finite or not; later steps of a halted loop do not change it.
             self.last_loss_and_norm = replicated_variable([0.0, 0.0], "last_loss_and_norm")
-        self._clock = _clock()
+        self._measures_wait = not is_tpu(strategy) and _has_clock()
         with tf.device("CPU:0"):
-            # Seconds spent waiting for batches, in this loop on the device.
+            # Seconds spent waiting for batches, in this loop on the device; 0 if not measured.
             self.data_wait = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="data_wait")
         # Includes the losses since the last log line, so that a resumed run logs the same means.
         self.checkpoint = tf.train.Checkpoint(
@@ -133,43 +135,34 @@ class Trainer(orbit.StandardTrainer):
         return loop
 
     def train_step(self, iterator):
-        batch = self._next(iterator)
         step = self.replica_step
         if self.settings.jit_compile:
             step = tf.function(step, jit_compile=True)
-        results = self.strategy.run(step, args=(batch,))
-        # Equal on all replicas.
-        loss, norm, applied = (self.strategy.experimental_local_results(x)[0] for x in results)
-        self.last_loss_and_norm.assign(
-            tf.where(self.halted, self.last_loss_and_norm, tf.stack([loss, norm]))
-        )
-        self.loss_sum.assign_add(tf.where(applied, loss, 0.0))
-        self.gradient_norm.assign(tf.where(applied, norm, self.gradient_norm))
-        done = applied
-        if self.loss_scale:
-            overflowed = self.loss_scale.answers(loss, norm) & ~tf.convert_to_tensor(self.halted)
-            self.loss_scale.update(applied, overflowed)
-            self.skipped.assign_add(tf.cast(overflowed, tf.int64))
-            done |= overflowed
-        self.step.assign_add(tf.cast(done, tf.int64))
-        self.halted.assign(~done)
+        self.strategy.run(step, args=(self._next(iterator),))
 
     def _next(self, iterator):
         """Returns the next batch, and adds the time spent waiting for it to `data_wait`.
 
         In a loop on the device a step begins when the previous step has ended, so the time does not
-        include computation. It is close to 0 for a batch that was ready.
+        include computation. It is close to 0 for a batch that was ready. It is not measured under
+        op determinism, which forbids the clock, and on TPUs, where the host would wait for each
+        step.
         """
-        begin = self._clock()
+        if not self._measures_wait:
+            return next(iterator)
+        begin = tf.timestamp()
         with tf.control_dependencies([begin]):
             batch = next(iterator)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            end = self._clock()
+            end = tf.timestamp()
         self.data_wait.assign_add(end - begin)
         return batch
 
     def replica_step(self, batch):
         """Forward, backward and update of one replica's slice of the global batch.
+
+        All variables that a step changes are changed here, so on a TPU one program does all of it.
+        What changed outside of `strategy.run` would be updated by the host, in every step.
 
         Returns:
             `(mean loss of the global batch, norm of its gradient, whether the update was applied)`,
@@ -187,10 +180,33 @@ class Trainer(orbit.StandardTrainer):
         applied = finite & ~tf.convert_to_tensor(self.halted)
         self.optimizer.apply(gradients, step, applied)
         if statistics.updates:
-            _assign_on_all_replicas(statistics.updates, applied)
+            updates = [(variable.value, value) for variable, value in statistics.updates]
+            assign_on_all_replicas(updates, applied)
         if self.ema:
             self.ema.update(applied)
+        self._record(loss, norm, applied)
         return loss, norm, applied
+
+    def _record(self, loss, norm, applied):
+        """Updates the counters and what the log reads, from values that all replicas share."""
+        halted = tf.convert_to_tensor(self.halted)
+        latest = tf.where(halted, self.last_loss_and_norm, tf.stack([loss, norm]))
+        done, skipped = applied, tf.convert_to_tensor(self.skipped)
+        if self.loss_scale:
+            overflowed = self.loss_scale.answers(loss, norm) & ~halted
+            self.loss_scale.update(applied, overflowed)
+            skipped += tf.cast(overflowed, tf.int64)
+            done |= overflowed
+        assign_on_all_replicas(
+            [
+                (self.last_loss_and_norm, latest),
+                (self.loss_sum, self.loss_sum + tf.where(applied, loss, 0.0)),
+                (self.gradient_norm, tf.where(applied, norm, self.gradient_norm)),
+                (self.skipped, skipped),
+                (self.step, self.step + tf.cast(done, tf.int64)),
+                (self.halted, ~done),
+            ]
+        )
 
     def _accumulated_gradients(self, batch, step):
         """Sums loss and gradients over `accumulate_steps` consecutive micro-batches of the slice.
@@ -264,24 +280,9 @@ class Trainer(orbit.StandardTrainer):
         return float(self._weight_sum().numpy())
 
 
-def _assign_on_all_replicas(updates, condition):
-    """Assigns `BatchStatistics.updates` if `condition`."""
-
-    def assign_all(extended, values):
-        for (variable, _), value in zip(updates, values, strict=True):
-            extended.update(variable.value, _assign, args=(value,), group=False)
-
-    update_on_all_replicas(assign_all, condition, [value for _, value in updates])
-
-
-def _assign(variable, value):
-    variable.assign(value)
-
-
-def _clock():
-    """Returns a function that reads this host's clock when a step runs, float64 seconds."""
+def _has_clock():
     try:
         tf.timestamp()
-        return tf.timestamp
-    except tf.errors.FailedPreconditionError:  # Op determinism forbids `tf.timestamp`.
-        return functools.partial(tf.numpy_function, time.perf_counter, [], tf.float64)
+    except tf.errors.FailedPreconditionError:  # Op determinism forbids it.
+        return False
+    return True

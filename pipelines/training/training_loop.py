@@ -82,6 +82,8 @@ class TrainingLoop:
                 step = self._train(step)
                 if self._is_non_finite(step):
                     reached, step = step, self.non_finite.recover(step)
+                    if not self.trainer.settings.break_at_non_finite:
+                        self.trainer.open_dataset(self.data.dataset)  # The loop has read further.
                     if step <= reached:  # Rewound.
                         self.progress.restart(step)
                         self.signals.check()

@@ -1,6 +1,8 @@
 """Names of strategies in this process; `test_commands.py` tests the TPU."""
 
+import re
 import socket
+import types
 
 import pytest
 import tensorflow as tf
@@ -70,3 +72,39 @@ def test_a_hanging_search_is_given_up():
     assert strategies._within(5, lambda: 3) == 3
     with pytest.raises(KeyError):
         strategies._within(5, lambda: {}["a"])
+
+
+# What initialisation raises without a TPU, in `tensorflow` and in `tensorflow-tpu`.
+NO_KERNEL = "TPUs not found in the cluster. Failed in initialization: No OpKernel was registered."
+NO_PLATFORM = """Graph execution error:
+
+Detected at node disconnect_tpu_host/_1 defined at (most recent call last):
+<stack traces unavailable>
+RET_CHECK failure (tpu_node_interfaces.cc:432) *platform\x20
+\t [[{{node disconnect_tpu_host/_1}}]] [Op:__inference__tpu_init_fn_4]"""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (tf.errors.NotFoundError(None, None, NO_KERNEL), NO_KERNEL.rstrip(".")),
+        (tf.errors.InternalError(None, None, NO_PLATFORM), NO_PLATFORM.splitlines()[-2].rstrip()),
+    ],
+)
+def test_after_a_failed_initialisation_no_strategy_is_made(monkeypatch, error, reason):
+    def fail(resolver):
+        raise error
+
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda resolver: None)
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", None)
+    message = f"found no TPU (--tpu=local): {reason}. Pass --tpu=NAME"
+    with pytest.raises(UserError, match=re.escape(message)):
+        strategies.make_strategy("tpu", tpu="local")
+
+
+def test_which_strategies_are_of_tpus(monkeypatch):
+    assert not strategies.is_tpu(strategies.make_strategy("one_device"))
+    devices = [f"/job:worker/replica:0/task:0/device:TPU:{core}" for core in range(2)]
+    extended = types.SimpleNamespace(worker_devices=devices)
+    assert strategies.is_tpu(types.SimpleNamespace(extended=extended))

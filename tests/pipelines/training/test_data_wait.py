@@ -102,14 +102,12 @@ def test_what_computing_does_not_hide_is_waiting(share_of_waiting):
 
 
 def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys):
-    """A complete run with op determinism, in which TensorFlow has no clock; the others have one."""
     slow_down_reading(monkeypatch, 0.5)
     monkeypatch.setattr(progress, "_JUDGED_SECONDS", 0.5)
     experiment = tiny_experiment(
         "model.layers=1",
         "data.eval_split=none",
         "data.shuffle_window=16",
-        "train.deterministic=true",
         "train.steps=8",
         "train.log_every=2",
     )

@@ -62,3 +62,10 @@ def test_what_xla_cannot_compile_is_refused(monkeypatch):
     monkeypatch.setattr(dispatch, "supports_jit", lambda: False)
     with pytest.raises(UserError, match="Set VIT_OPS=auto, or train.jit_compile=false"):
         loop.check_input(experiment.train, config, 1)
+
+
+def test_a_tpu_refuses_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "is_tpu", lambda strategy: True)
+    with pytest.raises(UserError, match="a TPU compiles every step anyway.*jit_compile=false"):
+        loop.train(vit("train.jit_compile=true"), tmp_path / "run", one_device())
+    assert not (tmp_path / "run").exists()

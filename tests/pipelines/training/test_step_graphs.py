@@ -1,0 +1,97 @@
+"""What is in the graphs of the training loop and the evaluation step.
+
+On a TPU the host drives the loop, and one program of the device is a whole step. So the host must
+do nothing in a step but hand over the batch: no Python, no strings, no clock, no variable.
+"""
+
+import pytest
+import tensorflow as tf
+
+from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.tasks.task import task_of
+from pipelines.training import loop, train_step
+from tests.pipelines.test_families import axial_resnet
+from tests.pipelines.tiny import tiny_experiment, two_replicas
+from tests.pipelines.training.faults import train_data
+
+PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# Their results have sizes that depend on values.
+DYNAMIC = {"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where", "ListDiff"}
+
+
+def scaled(*assignments):
+    """A ViT with a loss scale."""
+    own = ("model.layers=1", "model.dtype=mixed_float16", "train.accumulate_steps=2")
+    return tiny_experiment(*own, *assignments)
+
+
+def nodes_of(function, *args):
+    """All nodes of the graph of a `tf.function`, and of the functions that it calls."""
+    graph = tf.function(function).get_concrete_function(*args).graph.as_graph_def()
+    return [*graph.node, *(node for x in graph.library.function for node in x.node_def)]
+
+
+def loop_nodes(trainer):
+    return nodes_of(trainer.create_train_loop_fn(), iter(trainer.train_dataset), tf.constant(2))
+
+
+def of_variables(nodes):
+    return {node.op for node in nodes if "Variable" in node.op}
+
+
+def assert_device_only(nodes):
+    found = {node.op for node in nodes}
+    assert "MatMul" in found or "Conv2D" in found, "not the graph of a step"
+    assert not found & (PYTHON | DYNAMIC)
+    types = {node.op: {x.type for x in node.attr.values()} for node in nodes}
+    lists = {node.op: {t for x in node.attr.values() for t in x.list.type} for node in nodes}
+    assert not [op for op in types if tf.string.as_datatype_enum in types[op] | lists[op]]
+
+
+def make_trainer(experiment):
+    data = train_data(experiment)
+    config = experiment.model_config(data.source.num_classes)
+    trainer = loop.build_trainer(experiment, config, two_replicas())
+    trainer.open_dataset(data.dataset)
+    return trainer
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_training_step_has_no_python_and_no_strings(deterministic):
+    """Without op determinism with a loss scale, with it with statistics of the batch."""
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()  # The fixture `fresh_state` ends it.
+    make = axial_resnet if deterministic else scaled
+    nodes = loop_nodes(make_trainer(make("train.ema_decay=0.9", "data.train_split=train")))
+    assert_device_only(nodes)
+    assert {"AssignVariableOp", "AssignSubVariableOp"} <= of_variables(nodes)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("device", ["CPU", "TPU"])
+def test_the_host_changes_no_variable_of_the_device(deterministic, device, monkeypatch):
+    """Without `replica_step`, the graph is what the host does in a step."""
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    for module in (loop, train_step):
+        monkeypatch.setattr(module, "is_tpu", lambda strategy: device == "TPU")
+    trainer = make_trainer(scaled("train.non_finite=skip"))
+    monkeypatch.setattr(trainer, "replica_step", lambda batch: None)
+    nodes = loop_nodes(trainer)
+    expected = {"ReadVariableOp"} if device == "CPU" else set()  # `halted`, to end the loop.
+    measures = device == "CPU" and not deterministic
+    assert sum(node.op == "Timestamp" for node in nodes) == 2 * measures
+    assert of_variables(nodes) == expected | ({"AssignAddVariableOp"} if measures else set())
+
+
+def test_an_evaluation_step_only_measures():
+    experiment, strategy = axial_resnet("data.train_split=train"), two_replicas()
+    data = train_data(experiment)
+    task = task_of(experiment, experiment.model_config(data.source.num_classes))
+    with strategy.scope():
+        model = task.create_model("mixed_bfloat16")
+    data = EvaluationData(source=data.source, preprocessing=data.preprocessing, batch_size=16)
+    evaluator = Evaluator(model, strategy, data, task, print)
+    nodes = nodes_of(evaluator.eval_step, iter(evaluator.eval_dataset))
+    assert_device_only(nodes)
+    assert of_variables(nodes) == {"ReadVariableOp"}

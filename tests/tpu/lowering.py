@@ -1,0 +1,77 @@
+"""Lowers the training and the evaluation step to StableHLO, for one replica.
+
+TensorFlow lowers them as for XLA on a CPU; the ops are the same as on a TPU, because the reference
+implementation of the compiled ops is chosen, as under TPUStrategy.
+"""
+
+import tensorflow as tf
+
+import custom_ops
+from pipelines.tasks.task import task_of
+from pipelines.training import loop
+from tests.pipelines.tiny import one_device
+
+
+def training_step(experiment, num_classes=10, mixed_labels=False) -> bytes:
+    """`Trainer.replica_step`, on a batch of `train.batch_size`.
+
+    Args:
+        experiment: the `Experiment`.
+        num_classes: of its data.
+        mixed_labels: whether the labels are rows of probabilities, as after MixUp.
+    """
+    config = experiment.model_config(num_classes)
+    trainer = loop.build_trainer(experiment, config, one_device())
+    return lower(trainer.replica_step, _batch(experiment, num_classes, mixed_labels))
+
+
+def evaluation_step(experiment, num_classes=10, multi_label=False) -> bytes:
+    """`measure` of the experiment's task, on a batch of `train.batch_size`.
+
+    Args:
+        experiment: the `Experiment`.
+        num_classes: of its data.
+        multi_label: whether the labels are rows of zeros and ones.
+    """
+    task = task_of(experiment, experiment.model_config(num_classes))
+    model = task.create_model(experiment.model.dtype)
+
+    def measure(batch):
+        return task.measure(model, batch)
+
+    return lower(measure, _batch(experiment, num_classes, multi_label))
+
+
+def lower(function, batch) -> bytes:
+    """The serialized StableHLO of a function.
+
+    Args:
+        function: takes a nest of tensors; its variables become arguments and results.
+        batch: the nest, of `tf.TensorSpec`.
+
+    Raises:
+        ValueError: if XLA has no kernel for an op.
+    """
+
+    def of_tensors(*tensors):
+        return function(tf.nest.pack_sequence_as(batch, tensors))
+
+    with custom_ops.implementation("reference"):
+        compiled = tf.function(of_tensors, jit_compile=True)
+        lowered = compiled.experimental_get_compiler_ir(*tf.nest.flatten(batch))
+    return lowered(stage="stablehlo_serialized")
+
+
+def _batch(experiment, num_classes, has_rows):
+    size = experiment.train.batch_size
+    return {
+        "image": tf.TensorSpec([size, *experiment.model.image_size, 3], tf.float32),
+        "label": (
+            tf.TensorSpec([size, num_classes], tf.float32)
+            if has_rows
+            else tf.TensorSpec([size], tf.int32)
+        ),
+        "id": tf.TensorSpec([size], tf.int64),
+        "position": tf.TensorSpec([size], tf.int32),
+        "weight": tf.TensorSpec([size], tf.float32),
+    }
