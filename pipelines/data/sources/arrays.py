@@ -122,7 +122,7 @@ class EncodedSource(DataSource):
         multi_label: whether an image has a list of labels.
     """
 
-    index_signature: Mapping[str, tf.TypeSpec] = {"place": tf.TensorSpec([None], tf.int64)}
+    index_signature: Mapping[str, tf.TensorSpec] = {"place": tf.TensorSpec([None], tf.int64)}
     labels_in_memory = True
 
     def __init__(self, images, labels, class_names, *, name, version, split, multi_label=False):

@@ -30,7 +30,7 @@ class RecordFiles(DataSource):
 
     # For messages: what names the classes, and how to read lists of labels.
     _listing, _lists = "the data set", ""
-    index_signature: Mapping[str, tf.TypeSpec] = {
+    index_signature: Mapping[str, tf.TensorSpec] = {
         "path": tf.TensorSpec([None], tf.string),
         "offset": tf.TensorSpec([None], tf.int64),
         "count": tf.TensorSpec([None], tf.int64),

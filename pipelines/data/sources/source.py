@@ -57,7 +57,7 @@ class DataSource:
         shard_lengths: number of examples of each shard, a contiguous stored range.
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
-        index_signature: `tf.TypeSpec` of each column of `index`.
+        index_signature: `tf.TensorSpec` of each column of `index`.
         setting: what chose the examples if they are a part of a split, such as "data.fraction=0.1";
             else empty.
         labels_in_memory: whether `read_labels` is fast for all examples.
@@ -66,7 +66,7 @@ class DataSource:
     failure = None
     setting = ""
     labels_in_memory = False
-    index_signature: Mapping[str, tf.TypeSpec] = {}
+    index_signature: Mapping[str, tf.TensorSpec] = {}
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
@@ -88,7 +88,7 @@ class DataSource:
     def __str__(self):
         return f"{self.name}:{self.version} split {self.split!r}"
 
-    def index(self, positions):
+    def index(self, positions) -> dict[str, np.ndarray]:
         """Returns where some examples are stored: a dict of arrays, the argument of `load`.
 
         Args:
@@ -99,7 +99,7 @@ class DataSource:
         """
         raise TypeError(f"{type(self).__name__} must implement `index`.")
 
-    def load(self, index):
+    def load(self, index) -> tf.data.Dataset:
         """Reads examples with TensorFlow ops only.
 
         Args:
@@ -210,8 +210,11 @@ def load_in_groups(columns, function, labels):
     groups = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(_GROUP)
     # Works as a parallel map, because each inner dataset has one element. Op determinism would run
     # a map that reads files in one thread.
+    # TensorFlow's type stubs only accept functions of one argument.
     return groups.interleave(
-        lambda rows, own: function(rows).map(lambda images: (images, own)),
+        lambda rows, own: function(rows).map(  # pyright: ignore[reportArgumentType]
+            lambda images: (images, own)
+        ),
         cycle_length=READERS,
         num_parallel_calls=READERS,
         deterministic=True,

@@ -252,9 +252,7 @@ def test_an_evaluation_names_them(source, examples):
     capped = dataclasses.replace(
         data, batch_size=10, max_batches=2, bad_images=BadImages(None, told.append)
     )
-    _evaluator(
-        dataclasses.replace(capped, source=Spoilt(source.read(range(200)), (8, 15, 105)))
-    ).run()
+    _evaluator(dataclasses.replace(capped, source=Spoilt(examples, (8, 15, 105)))).run()
     assert [line.split()[3] for line in told] == ["8", "105"]
 
 
