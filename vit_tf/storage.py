@@ -88,6 +88,17 @@ def list_folder(folder, suffixes=()) -> tuple[list[str], list[str]]:
     return sorted(folders), sorted(others)
 
 
+def walk(folder):
+    """`os.walk`; a URL must be that of a folder."""
+    if not is_url(folder):
+        yield from os.walk(folder)
+        return
+    folders, files = list_folder(folder)
+    yield folder, folders, files
+    for name in folders:
+        yield from walk(join(folder, name))
+
+
 def make_folders(path):
     """Creates a folder and its parents, where they are missing."""
     if not is_url(path):

@@ -20,6 +20,7 @@ import numpy as np
 from pipelines.data.labels import RaggedLabels, no_labels
 from pipelines.data.sources.source import DataSource, Examples, resolve_split, split_info
 from pipelines.errors import DataError
+from vit_tf import storage
 
 # A larger file is not a usable image; it counts as a file that cannot be read.
 MAX_FILE_BYTES = 256 * 2**20
@@ -241,15 +242,14 @@ def _fingerprint(files, labels):
 
 
 def absolute_path(path, data_dir, kind):
-    """Returns the path of `data.name=<kind>:<path>`, absolute.
+    """Returns the path of `data.name=<kind>:<path>`, absolute, or its URL.
 
     Args:
-        path: absolute or relative path; may begin with ~.
+        path: absolute or relative path, which may begin with ~, or a URL.
         data_dir: folder that a relative path starts from; None for the current directory.
         kind: "folder", "list" or "tfrecord", for the message about an empty path.
     """
     if not path or "\0" in path:
         raise DataError(f"data.name={kind}: has no path. Write data.name={kind}:/path/to/the/data.")
-    return os.path.abspath(
-        os.path.join(os.path.expanduser(data_dir or ""), os.path.expanduser(path))
-    )
+    folder = os.path.expanduser(data_dir or "")
+    return storage.absolute(storage.join(folder, os.path.expanduser(path)))

@@ -5,9 +5,10 @@ import os
 import re
 from typing import Any
 
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pipelines.errors import DataError, MissingDataError
+from pipelines.errors import DataError, MissingDataError, first_line
 from vit_tf.config.near_names import as_question, near_names
 
 # Data sets that this project generates -> the module that registers them with TFDS.
@@ -72,6 +73,11 @@ def find_builder(name, data_dir=None):
         raise DataError(
             f"The data set {name!r} cannot be opened: {error}. With data.data_dir choose a folder "
             f"that can be read and written."
+        ) from None
+    except tf.errors.OpError as error:  # A data_dir that is a URL.
+        raise DataError(
+            f"The data set {name!r} cannot be opened in data.data_dir={data_dir}: "
+            f"{first_line(error)}."
         ) from None
 
 
