@@ -201,7 +201,7 @@ def upload_folder(folder, url, last=()):
 
 def download_folder(url, folder):
     """Copies the files directly in the folder of a URL to a local folder."""
-    for name in list_names(url):
+    for name in list_folder(url)[1]:
         with open(os.path.join(folder, name), "wb") as file:
             for part in chunks(join(url, name)):
                 file.write(part)

@@ -1,8 +1,10 @@
 """Files of a run that grow line by line: its metrics, its log, lists of images."""
 
 import os
+import shutil
 import tempfile
 import time
+import weakref
 
 from vit_tf import storage
 
@@ -28,8 +30,9 @@ class GrowingFiles:
         if not storage.is_url(self._folder):
             return os.path.join(self._folder, name)
         if self._copies is None:
-            self._copies = tempfile.TemporaryDirectory()
-        path, url = os.path.join(self._copies.name, name), storage.join(self._folder, name)
+            self._copies = tempfile.mkdtemp()
+            weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
+        path, url = os.path.join(self._copies, name), storage.join(self._folder, name)
         if name not in self._uploaded:
             if storage.exists(url):
                 with open(path, "wb") as file:
@@ -47,7 +50,7 @@ class GrowingFiles:
             return
         self._time = time.monotonic()
         for name, before in self._uploaded.items():
-            path = os.path.join(self._copies.name, name)
+            path = os.path.join(self._copies, name)
             if (state := _state(path)) not in (before, None):
                 storage.upload(path, storage.join(self._folder, name))
                 self._uploaded[name] = state
