@@ -49,13 +49,14 @@ class NpzArchive:
         self.path = os.fspath(path)
         if not storage.is_file(self.path):
             raise FileNotFoundError(f"There is no checkpoint file {self.path}.")
-        self._file = None
         try:
             self._file = storage.open_local(self.path)
+        except OSError as error:
+            raise self._damaged(error) from None
+        try:
             self._zip = zipfile.ZipFile(self._file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            if self._file is not None:
-                self._file.close()
+            self._file.close()
             raise self._damaged(error) from None
         self.shapes, self.dtypes = {}, {}
         try:
