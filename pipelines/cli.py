@@ -12,12 +12,12 @@ from absl import flags
 
 from custom_ops import dispatch
 from pipelines.config.experiment import Experiment, config_paths, override
-from pipelines.config.fields import check_local
 from pipelines.config.help_text import help_text, recipe_list
 from pipelines.config.near_paths import flag_hint
 from pipelines.config.recipes import get_recipe, summary
 from pipelines.errors import Interrupted, RunError, UserError, first_line
 from pipelines.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
+from vit_tf import storage
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
 _OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
@@ -72,7 +72,7 @@ def run(
 def _run(main, values, arguments, check_ops):
     # Only code that needs TensorFlow imports it, so that `doctor` can report a failed import.
     try:
-        _check_paths(values, arguments)
+        _check_urls(values, arguments)
         if check_ops:
             check_implementation()
         main(values, arguments)
@@ -111,13 +111,16 @@ def check_implementation():
             raise UserError(str(error)) from None
 
 
-def _check_paths(values, arguments):
-    """Refuses URLs, which the file functions of Python would treat as local paths."""
-    for name, value in values.flag_values_dict().items():
-        if isinstance(value, str) and name != "tpu":
-            check_local(f"--{name}", value)
-    for argument in arguments:
-        check_local("A path", argument)
+def _check_urls(values, arguments):
+    """Refuses URLs that cannot be read, before anything else is done."""
+    named = {f"--{name}": value for name, value in values.flag_values_dict().items()}
+    named.pop("--tpu", None)
+    for name, value in [*named.items(), *(("", argument) for argument in arguments)]:
+        if isinstance(value, str) and storage.is_url(value):
+            try:
+                storage.exists(value)
+            except OSError as error:
+                raise UserError(f"Cannot read {name} {value}: {error.strerror}.") from None
 
 
 def _is_op_error(error):
@@ -214,7 +217,7 @@ def start(values, run=None):
         raise UserError(
             "--config and --experiment both name an experiment to start from. Leave one out."
         )
-    if os.path.isdir(values.config):
+    if storage.is_folder(values.config):
         raise UserError(
             f"--config {values.config} is a directory. Name a file, such as the config.json of a "
             "run."

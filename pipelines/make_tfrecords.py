@@ -43,6 +43,7 @@ def define(values):
 
 def main(values, arguments):
     del arguments
+    from pipelines.config.fields import check_local
     from pipelines.data.sources.open import open_source
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError
@@ -51,6 +52,7 @@ def main(values, arguments):
     data = cli.experiment(values).data
     if not values.output:
         raise UserError("--output is missing. Name the folder to make.")
+    check_local("--output", values.output)
     chosen = [text.partition("=")[::2] for text in values.split]
     splits = {}
     for name, split in chosen or _splits_of(data):

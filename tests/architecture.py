@@ -48,6 +48,7 @@ FLOORS = {
         "preprocessing",
         "images",
         "config",
+        "storage",
     ),
     "pipelines": (
         "studies",

@@ -4,9 +4,8 @@ A few bytes of configuration can describe a model that needs more memory than th
 """
 
 import math
-import os
 
-from vit_tf import cost
+from vit_tf import cost, storage
 
 # Largest ratio of the content's size to the file's size. Neither Keras nor `save_npz` compresses,
 # and trained weights cannot be compressed much.
@@ -62,7 +61,7 @@ def _check_input(config, path):
 
 def _check_compression(config, path):
     """Refuses a file that is far too small for the weights of its model, even in float16."""
-    parameters, size = cost.parameters(config), os.path.getsize(path)
+    parameters, size = cost.parameters(config), storage.size_and_time(path)[0]
     if 2 * parameters > MAX_COMPRESSION * size:
         raise ValueError(
             f"{path} has {size:,} bytes and claims {parameters:,} weights, which do not fit into "

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vit_tf import storage
 from vit_tf.checkpoints import loading
 from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.input_range import for_range
@@ -35,8 +36,8 @@ def find_weights(weights, config: ModelConfig | None = None) -> str:
     names of its classes.
 
     Args:
-        weights: a path, or a name of `vit_tf.list_weights`; an existing path comes first. With
-            `config` also a collection, if one file of it fits.
+        weights: a path or URL, or a name of `vit_tf.list_weights`; an existing path comes first.
+            With `config` also a collection, if one file of it fits.
         config: configuration of the model that is wanted.
 
     Raises:
@@ -44,8 +45,10 @@ def find_weights(weights, config: ModelConfig | None = None) -> str:
         vit_tf.pretrained.download.DownloadError: if the file cannot be downloaded, is damaged, or
             differs from the one that was first used.
     """
-    if os.path.exists(weights):
+    if storage.exists(weights):
         return os.fspath(weights)
+    if storage.is_url(weights):
+        raise ValueError(f"There is no file or folder {weights}.")
     record = find_record(os.fspath(weights), config)
 
     def describe(file, path):
@@ -73,7 +76,8 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
     """Opens a checkpoint of any format. Use it in a `with` block.
 
     Args:
-        path: a folder with `model.safetensors`, a `.safetensors` file, or a published file.
+        path: a folder with `model.safetensors`, a `.safetensors` file, or a published file; or the
+            URL of one.
 
     Returns:
         An open checkpoint; `vit_tf.checkpoints` lists its attributes.
@@ -82,7 +86,7 @@ def open_checkpoint(path) -> PublishedCheckpoint | SafetensorsCheckpoint:
         ValueError: if the file is damaged, or does not hold a model that vit_tf supports.
         FileNotFoundError: if there is no such file.
     """
-    if os.path.isdir(path) or os.fspath(path).endswith(".safetensors"):
+    if storage.is_folder(path) or os.fspath(path).endswith(".safetensors"):
         return _open_safetensors(path)
     return _open_published(path)
 
@@ -101,7 +105,7 @@ def load_npz(model, path, head="auto", source_grid=None, preprocessing=None) -> 
 
     Args:
         model: the model.
-        path: `.npz` file; read without pickle.
+        path: `.npz` file or its URL; read without pickle.
         head: what happens to `pre_logits` and `head`. "keep": both are loaded, and a mismatch is an
             error. "auto": both are loaded if they fit, else both are reset. "reset": both are reset
             (the head to zeros, as in the paper's fine-tuning). "reset_last": `pre_logits` is
@@ -130,12 +134,12 @@ def save_npz(model, path, preprocessing=None) -> None:
     The reference JAX code can load the file; an AxialResNet, of which no weights are published, has
     the paths of its variables as keys. The sidecar holds what the layout cannot store: the
     patch grid, the configuration, the dtype policy, and the preprocessing with the class names.
-    Both files are written under a temporary name and then renamed, so that a reader never sees an
-    incomplete file.
+    A reader never sees an incomplete file: files are written under a temporary name and renamed,
+    and objects behind a URL as a whole.
 
     Args:
         model: the model.
-        path: file name; its directory must exist.
+        path: file name, whose directory must exist, or a URL such as `gs://bucket/a.npz`.
         preprocessing: optional `vit_tf.Preprocessing`.
     """
     arrays: dict[str, Any] = {

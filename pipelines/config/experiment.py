@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
-from pipelines.config.fields import check_choice, check_local, field_types, from_json, parse
+from pipelines.config.fields import check_choice, field_types, from_json, parse
 from pipelines.config.masking import Masking, check_masking
 from pipelines.config.model import (
     Model,
@@ -63,7 +63,6 @@ class Experiment:
             raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
         if self.init_from == "":
             raise UserError("init_from is empty. Name a model, or use none.")
-        check_local("init_from", self.init_from or "")
         check_choice("init_weights", self.init_weights, WEIGHTS)
         try:
             self.preprocessing(())

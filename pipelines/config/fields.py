@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 import sys
 import types
 import typing
@@ -10,6 +9,7 @@ from typing import Any
 
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
+from vit_tf.storage import is_url
 
 # Optional fields that have a value "none", so that `none` does not mean "not set" there.
 _NONE_IS_A_VALUE = ("model.position_embedding",)
@@ -141,11 +141,9 @@ def check_choice(path, value, choices, synonyms=None):
 
 
 def check_local(name, path):
-    """Raises `UserError` if `path`, the value of `name`, is a URL or contains one."""
-    if re.search(r"\w://", path):
-        raise UserError(
-            f"{name} must be on a local disk; URLs are not supported. Received: {path!r}."
-        )
+    """Raises `UserError` if `path`, the value of `name`, is a URL."""
+    if is_url(path):
+        raise UserError(f"{name} must be on a local disk. Received: {path!r}.")
 
 
 def check_at_least(path, value, minimum):

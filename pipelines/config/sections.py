@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.fields import check_at_least, check_choice, check_local
+from pipelines.config.fields import check_at_least, check_choice
 from pipelines.config.names import (
     AUTO_SPLIT,
     BAD_IMAGES,
@@ -87,8 +87,6 @@ class Data(Augmentation):
             super().__post_init__()
         except ValueError as error:
             raise UserError(f"data.{error}") from None
-        check_local("data.name", self.name)
-        check_local("data.data_dir", self.data_dir or "")
         check_choice("data.resize", self.resize, RESIZE_RULES)
         check_choice("data.sharding", self.sharding, SHARDINGS)
         check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
@@ -384,8 +382,6 @@ class FewShot:
     seeds: int = 3
 
     def __post_init__(self):
-        check_local("few_shot.name", self.name or "")
-        check_local("few_shot.data_dir", self.data_dir or "")
         if not self.shots or min(self.shots) < 1:
             raise UserError(
                 f"few_shot.shots must be numbers from 1 on, such as 1,5. Received: {self.shots}."

@@ -1,9 +1,11 @@
 """Reads files that list classes: of `--labels` and `--label_map`."""
 
+import io
 import json
 import os
 
 from pipelines.errors import UserError
+from vit_tf import storage
 
 # The names of ImageNet-21k's 21,843 classes have 0.5 MB.
 _MOST_BYTES = 32 * 2**20
@@ -24,13 +26,12 @@ def read_class_file(path, flag, types, forms):
         UserError: if the file cannot be read, is too large, or holds something else.
     """
     named = f"{flag} {os.fspath(path)}"
-    if not os.path.isfile(path):
+    if not storage.is_file(path):
         raise UserError(f"{named} is not a file. {forms}")
-    if os.path.getsize(path) > _MOST_BYTES:
+    if storage.size_and_time(path)[0] > _MOST_BYTES:
         raise UserError(f"{named} has more than {_MOST_BYTES // 2**20} MiB. {forms}")
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
+        text = io.TextIOWrapper(io.BytesIO(storage.read(path, _MOST_BYTES)), "utf-8-sig").read()
     except OSError as error:
         raise UserError(f"Cannot read {named}: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pipelines.evaluation.features import Features
+from vit_tf import storage
 from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
 
@@ -46,14 +47,14 @@ def cached_features(folder, key, source, extract: Callable, log: Callable) -> Fe
     """The features in `<folder>/features-<key>.npz`; without a good file, computes and writes it.
 
     Args:
-        folder: an existing directory.
+        folder: an existing directory, or its URL.
         key: the `fingerprint`.
         source: the `DataSource` of the features.
         extract: computes the `Features`.
         log: called with a line if the file is used, or is damaged.
     """
     path = os.path.join(folder, f"features-{key}.npz")
-    if os.path.exists(path):
+    if storage.exists(path):
         try:
             features = _read(path, key, source)
             log(f"features of {source}: from {path}")
@@ -83,14 +84,16 @@ def _read(path, key, source):
     ):
         raise ValueError(f"it holds arrays of the shapes {list(shapes.values())}")
     # `np.load` prefers a member `values` to `values.npy`, whose header is the one that was read.
-    with zipfile.ZipFile(path) as file:
-        if sorted(file.namelist()) != sorted(f"{name}.npy" for name in expected):
-            raise ValueError("it holds files besides its four arrays")
-    # Arrays are stored, not compressed, so a small file cannot claim a large array.
-    if 4 * int(np.prod(shapes["values"], dtype=object)) > os.path.getsize(path):
-        raise ValueError("its arrays are larger than the file")
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in expected}
+    with storage.open_local(path) as file:
+        with zipfile.ZipFile(file) as archive:
+            if sorted(archive.namelist()) != sorted(f"{name}.npy" for name in expected):
+                raise ValueError("it holds files besides its four arrays")
+        # Arrays are stored, not compressed, so a small file cannot claim a large array.
+        if 4 * int(np.prod(shapes["values"], dtype=object)) > file.seek(0, os.SEEK_END):
+            raise ValueError("its arrays are larger than the file")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as loaded:
+            arrays = {name: loaded[name] for name in expected}
     for name, array in arrays.items():
         if (array.dtype, array.shape) != (dtypes[name], shapes[name]):
             raise ValueError(f"its {name} changed while it was read")

@@ -18,6 +18,7 @@ from pipelines.evaluation.neighbors import neighbor_accuracies
 from pipelines.reports import charts, html_page
 from pipelines.runs import model_source
 from pipelines.runs.json_file import write_json
+from vit_tf import storage
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 # The strength of big_vision, whose accuracy is the headline.
@@ -77,14 +78,14 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
     """
     for examples in splits:
         check_single_label(examples)
-    if os.path.exists(output) and not os.path.isdir(output):
+    if storage.exists(output) and not storage.is_folder(output):
         raise UserError(f"--output {output} is a file. Name a directory.")
     log = functools.partial(print, file=sys.stderr, flush=True)  # Only the result goes to stdout.
     with strategy.scope():
         model, preprocessing = model_source.open_model(source, assumed=assumed)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it has features per patch, not per image.")
-    os.makedirs(output, exist_ok=True)
+    storage.make_folders(output)
     digest = feature_cache.model_digest(model, preprocessing)
 
     def features(examples):

@@ -1,8 +1,10 @@
 """Writes checkpoints atomically, with checksums, and deletes old ones.
 
-A checkpoint is a folder `step-<N>` with the files of TensorFlow and `checksums.json`. It is written
-under another name and renamed after all bytes are on disk. So a crash leaves either a complete
-checkpoint or an unfinished folder that the next save deletes.
+A checkpoint is a folder `step-<N>` with the files of TensorFlow and `checksums.json`, which is
+written last: a folder without it is no checkpoint. On a local disk the folder is written under
+another name and renamed after all bytes are on disk. To a URL, where nothing can be renamed, the
+files are copied one by one, `checksums.json` last. So a crash leaves either a complete checkpoint
+or an unfinished folder that the next save deletes.
 """
 
 import contextlib
@@ -12,12 +14,14 @@ import math
 import os
 import re
 import shutil
+import tempfile
 
 import tensorflow as tf
 
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.progress import say
+from vit_tf import storage
 
 _STATE = "state"
 _CHECKSUMS = "checksums.json"
@@ -29,14 +33,16 @@ class CheckpointStore:
     """Saves and restores the state of a run.
 
     Args:
-        directory: folder of the checkpoint folders.
+        directory: folder of the checkpoint folders, or its URL.
         state: `tf.train.Checkpoint` of everything that a resumed run needs.
         keep_last: how many of the newest checkpoints are kept.
         keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
             this rule off.
+        before_save: called before a checkpoint is written; what it raises prevents that.
     """
 
-    def __init__(self, directory, state, *, keep_last, keep_every):
+    def __init__(self, directory, state, *, keep_last, keep_every, before_save=None):
+        self._before_save = before_save
         self._directory, self._state = directory, state
         self._keep_last, self._keep_every = keep_last, keep_every
 
@@ -50,33 +56,62 @@ class CheckpointStore:
         Raises:
             RunError: if the checkpoint cannot be written; older checkpoints are then unchanged.
         """
+        if self._before_save is not None:
+            self._before_save()
         folder = _path(self._directory, step)
-        unfinished = os.path.join(self._directory, f"{_UNFINISHED}{step}")
         try:
-            if os.path.isdir(folder) and find_damage(self._directory, step) is None:
+            if storage.is_folder(folder) and find_damage(self._directory, step) is None:
                 _add_score(folder, score)
                 return
-            os.makedirs(self._directory, exist_ok=True)
-            shutil.rmtree(unfinished, ignore_errors=True)
-            os.mkdir(unfinished)
-            self._state.write(os.path.join(unfinished, _STATE))
-            files = {name: _digest(os.path.join(unfinished, name)) for name in _files(unfinished)}
-            write_json(
-                os.path.join(unfinished, _CHECKSUMS),
-                {"step": step, "score": score, "sha256": files},
-            )
-            shutil.rmtree(folder, ignore_errors=True)
-            os.rename(unfinished, folder)
-            _sync_directory(self._directory)
+            storage.make_folders(self._directory)
+            write = self._write_url if storage.is_url(folder) else self._write_folder
+            write(folder, step, score)
         except (OSError, tf.errors.OpError) as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            last = newest(self._directory)
             raise RunError(
                 f"Cannot save step {step} in {self._directory}: {failure_reason(error)}. The last "
-                f"checkpoint is {'none' if last is None else f'step {last}'}; make room and start "
-                "the same command again."
+                f"checkpoint is {self._last()}; make room and start the same command again."
             ) from None
         self._sweep(step)
+
+    def _last(self):
+        try:
+            last = newest(self._directory)
+        except OSError:  # A store that cannot be reached.
+            return "unknown"
+        return "none" if last is None else f"step {last}"
+
+    def _write_folder(self, folder, step, score):
+        """Writes a checkpoint beside a local folder and renames it."""
+        unfinished = os.path.join(self._directory, f"{_UNFINISHED}{step}")
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            os.mkdir(unfinished)
+            self._write_files(unfinished, step, score)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(unfinished, folder)
+            _sync(self._directory)
+        except (OSError, tf.errors.OpError):
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+    def _write_url(self, folder, step, score):
+        """Writes a checkpoint to a local disk and copies it, the marker last."""
+        with tempfile.TemporaryDirectory() as staged:
+            self._write_files(staged, step, score)
+            if _is_complete(folder):  # It is damaged.
+                storage.remove(os.path.join(folder, _CHECKSUMS))
+            storage.remove_folder(folder)
+            storage.upload_folder(staged, folder, last=[_CHECKSUMS])
+
+    def _write_files(self, folder, step, score):
+        self._state.write(os.path.join(folder, _STATE))
+        files = {}
+        for name in _files(folder):
+            files[name] = _digest(os.path.join(folder, name))
+            _sync(os.path.join(folder, name))
+        write_json(
+            os.path.join(folder, _CHECKSUMS), {"step": step, "score": score, "sha256": files}
+        )
 
     def restore_newest(self) -> int | None:
         """Restores the newest undamaged checkpoint; returns its step, or None without checkpoints.
@@ -88,17 +123,19 @@ class CheckpointStore:
         """
         found = steps(self._directory)
         for step in reversed(found):
-            if (damage := find_damage(self._directory, step)) is not None:
-                say(f"skipping the checkpoint of step {step}: {damage}")
-                continue
-            try:
-                self._state.read(prefix(self._directory, step)).assert_consumed()
-            except (AssertionError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise RunError(
-                    f"The checkpoint of step {step} in {self._directory} does not match this run: "
-                    f"{reason[:200]}. Choose another --workdir."
-                ) from None
+            # Of a URL, the copy that has been checked is the one that is read.
+            with _on_disk(_path(self._directory, step)) as folder:
+                if (damage := _find_damage(folder)) is not None:
+                    say(f"skipping the checkpoint of step {step}: {damage}")
+                    continue
+                try:
+                    self._state.read(os.path.join(folder, _STATE)).assert_consumed()
+                except (AssertionError, ValueError) as error:
+                    reason = str(error).splitlines()[0]
+                    raise RunError(
+                        f"The checkpoint of step {step} in {self._directory} does not match this "
+                        f"run: {reason[:200]}. Choose another --workdir."
+                    ) from None
             return step
         if found:
             raise RunError(
@@ -118,21 +155,20 @@ class CheckpointStore:
             kept |= {step for step in scores if step % self._keep_every == 0}
         kept |= set(_best_first(scores)[:1])
         for step in set(scores) - kept:
-            # Renamed first: a crash while files are deleted then leaves no damaged checkpoint.
-            old = os.path.join(self._directory, f"{_UNFINISHED}{step}-old")
+            # First: a crash while files are deleted then leaves no damaged checkpoint.
             with contextlib.suppress(OSError):
-                os.rename(_path(self._directory, step), old)
-        for name in os.listdir(self._directory):
-            if name.startswith(_UNFINISHED):
-                shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
+                _make_unfinished(self._directory, step)
+        for name in storage.list_names(self._directory):
+            if _is_unfinished(self._directory, name):
+                storage.remove_folder(os.path.join(self._directory, name))
 
 
 def steps(directory) -> list[int]:
     """Returns the steps of the finished checkpoints in a directory, oldest first."""
-    if not os.path.isdir(directory):
+    if not storage.is_folder(directory):
         return []
-    matches = [_FOLDER.fullmatch(name) for name in os.listdir(directory)]
-    return sorted(int(match[1]) for match in matches if match)
+    names = [name for name in storage.list_names(directory) if _FOLDER.fullmatch(name)]
+    return sorted(int(name[5:]) for name in names if not _is_unfinished(directory, name))
 
 
 def newest(directory) -> int | None:
@@ -158,14 +194,17 @@ def prefix(directory, step) -> str:
 
 def find_damage(directory, step) -> str | None:
     """Returns the problem with a checkpoint's files; None if all checksums match."""
-    folder = _path(directory, step)
+    return _find_damage(_path(directory, step))
+
+
+def _find_damage(folder):
     try:
         expected = read_json(os.path.join(folder, _CHECKSUMS)).get("sha256")
         if not isinstance(expected, dict) or not expected:
             return f"{_CHECKSUMS} has no checksums"
         for name, digest in expected.items():
             path = os.path.join(folder, os.path.basename(name))
-            if not os.path.isfile(path):
+            if not storage.is_file(path):
                 return f"{name} is missing"
             if _digest(path) != digest:
                 return f"{name} is damaged"
@@ -264,16 +303,49 @@ def _files(folder):
     return sorted(name for name in os.listdir(folder) if name.startswith(_STATE))
 
 
+def _is_unfinished(directory, name):
+    """Whether a folder is not a checkpoint, but what a crash has left of one."""
+    path = os.path.join(directory, name)
+    # A local folder with this name was complete once.
+    is_cut = storage.is_url(path) and _FOLDER.fullmatch(name) and not _is_complete(path)
+    return name.startswith(_UNFINISHED) or bool(is_cut)
+
+
+def _is_complete(folder) -> bool:
+    """Whether a checkpoint has its marker, which is written last."""
+    return storage.exists(os.path.join(folder, _CHECKSUMS))
+
+
+def _make_unfinished(directory, step):
+    """Turns a checkpoint into what a crash leaves, in one action."""
+    folder = _path(directory, step)
+    if storage.is_url(folder):
+        storage.remove(os.path.join(folder, _CHECKSUMS))
+    else:
+        os.rename(folder, os.path.join(directory, f"{_UNFINISHED}{step}-old"))
+
+
+@contextlib.contextmanager
+def _on_disk(folder):
+    """Yields a local folder: a copy if `folder` is a URL."""
+    if not storage.is_url(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        storage.download_folder(folder, copy)
+        yield copy
+
+
 def _digest(path):
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        os.fsync(file.fileno())
+    digest = hashlib.sha256()
+    for part in storage.chunks(path):
+        digest.update(part)
     return digest.hexdigest()
 
 
-def _sync_directory(directory):
-    """Flushes a rename in the directory to disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync(path):
+    """Flushes a file, or a rename in a directory, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

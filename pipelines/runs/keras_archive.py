@@ -17,6 +17,7 @@ import h5py
 import keras
 
 import vit_tf
+from vit_tf import storage
 from vit_tf.config.dtypes import POLICIES
 from vit_tf.families import FAMILIES, config_from_dict, family_of
 from vit_tf.size_checks import MAX_COMPRESSION, check_size
@@ -69,16 +70,18 @@ def read_config(path):
 
 def _unpack_checked(path, weights):
     """Writes the weights to a file; returns configuration and policy, which fit the weights."""
-    limit = MAX_COMPRESSION * os.path.getsize(path)
-    config, policy = _read_config(_unpack(path, weights, limit), path)
+    limit = MAX_COMPRESSION * storage.size_and_time(path)[0]
+    with storage.open_local(path) as file:
+        text = _unpack(file, path, weights, limit)
+    config, policy = _read_config(text, path)
     check_size(config, _read_shapes(weights, path, limit), path)
     return config, policy
 
 
-def _unpack(path, weights, limit):
-    """Writes the weights to a file; returns the text of the configuration."""
+def _unpack(file, path, weights, limit):
+    """Writes the weights in an open archive to a file; returns the text of the configuration."""
     try:
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(file)
     except (*_ZIP_ERRORS, OSError) as error:
         raise _unreadable(path, error) from None
     with archive:
@@ -95,8 +98,8 @@ def _unpack(path, weights, limit):
                     f"{members[1].file_size:,} of {_WEIGHTS}"
                 )
             text = archive.read(_CONFIG)
-            with archive.open(_WEIGHTS) as stream, open(weights, "wb") as file:
-                shutil.copyfileobj(stream, file)
+            with archive.open(_WEIGHTS) as stream, open(weights, "wb") as unpacked:
+                shutil.copyfileobj(stream, unpacked)
         except _ZIP_ERRORS as error:
             raise _unreadable(path, error) from None
     return text

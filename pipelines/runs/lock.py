@@ -1,7 +1,7 @@
 """Allows one writer per workdir: the training process locks a file in it until the process ends.
 
 The operating system releases the lock when the process ends, also after SIGKILL. Readers do not
-lock.
+lock. A workdir behind a URL has a lease instead, see `lease.py`.
 """
 
 import contextlib
@@ -14,27 +14,57 @@ import time
 from pathlib import Path
 
 from pipelines.errors import RunError, UserError
+from pipelines.runs import lease
 from pipelines.runs.json_file import read_json
+from vit_tf import storage
 
 _NAME = "lock"
+# What an otherwise empty workdir holds while it has a writer.
+LOCKS = {_NAME, lease.NAME}
 # Errors of file systems without locks, such as Lustre mounted without `flock`.
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
-@contextlib.contextmanager
 def only_writer(workdir, log):
     """Creates a workdir and holds its lock; afterwards removes the workdir if it is empty.
 
     Args:
-        workdir: path of the workdir.
-        log: called with a warning if the file system has no locks.
+        workdir: path or URL of the workdir.
+        log: called with a warning if the file system has no locks, and if a lease is waited for.
+
+    Returns:
+        A context manager of a function without arguments; call it before writing: it raises
+        `RunError` if another process has taken the lease.
 
     Raises:
         UserError: if another process holds the lock (the message names it), or the directory cannot
             be created.
         RunError: if the disk is full.
     """
-    workdir = Path(workdir)
+    return _leased(workdir, log) if storage.is_url(workdir) else _locked(Path(workdir), log)
+
+
+@contextlib.contextmanager
+def _leased(workdir, log):
+    with contextlib.ExitStack() as stack:
+        try:
+            if not storage.exists(workdir):
+                stack.callback(_remove_if_empty, workdir)
+            storage.make_folders(workdir)
+            held = stack.enter_context(lease.Lease(workdir, log))
+        except OSError as error:
+            raise cannot_write(workdir, error) from None
+        yield held.check
+
+
+def _remove_if_empty(url):
+    with contextlib.suppress(OSError):
+        if not storage.list_names(url):
+            storage.remove_folder(url)
+
+
+@contextlib.contextmanager
+def _locked(workdir, log):
     path = workdir / _NAME
     try:
         made = [folder for folder in (workdir, *workdir.parents) if not folder.exists()]
@@ -43,7 +73,7 @@ def only_writer(workdir, log):
     except OSError as error:
         raise cannot_write(workdir, error) from None
     try:
-        yield
+        yield lambda: None
     finally:
         # Removed before the lock is released: afterwards the file could be that of another process.
         if _is_at(lock, path):

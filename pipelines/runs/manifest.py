@@ -16,6 +16,7 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import UserError
 from pipelines.runs.json_file import read_json, write_json
+from vit_tf import storage
 
 
 def write_manifest(path, *, seed, data, strategy, hosts=1):
@@ -76,7 +77,7 @@ def read_hosts(path) -> int | None:
 
 
 def _read_starts(path):
-    starts = read_json(path).get("starts") if os.path.exists(path) else []
+    starts = read_json(path).get("starts") if storage.exists(path) else []
     return starts if isinstance(starts, list) else []
 
 

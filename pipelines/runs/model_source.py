@@ -10,7 +10,7 @@ from pipelines.data.label_file import check_count, read_label_file
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints, keras_archive, manifest
 from pipelines.runs.workdir import Workdir
-from vit_tf import size_checks
+from vit_tf import size_checks, storage
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.download import DownloadError
@@ -50,7 +50,8 @@ def find(path, weights="final", label_file=None) -> ModelSource:
 
     Args:
         path: a workdir, a `.npz`, `.keras` or `.safetensors` file, a folder with
-            `model.safetensors`, a name of `vit_tf.list_weights`, or `SHIPPED`.
+            `model.safetensors`, the URL of one of these, a name of `vit_tf.list_weights`, or
+            `SHIPPED`.
         weights: for a workdir: "final", the newest weights; "ema", their moving average, from
             `ema.npz` or, before the run has ended, from the newest checkpoint; "best", the
             checkpoint with the highest score (train.keep_best): its moving average if the run keeps
@@ -62,7 +63,11 @@ def find(path, weights="final", label_file=None) -> ModelSource:
             path is not a workdir, published weights cannot be had, or the labels cannot be read.
     """
     labels = () if label_file is None else read_label_file(label_file)
-    return dataclasses.replace(_find(os.fspath(path), weights), labels=labels)
+    try:
+        found = _find(os.fspath(path), weights)
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    return dataclasses.replace(found, labels=labels)
 
 
 def _find(path, weights):
@@ -71,21 +76,21 @@ def _find(path, weights):
         return {"ema": _find_ema, "best": _find_best}[weights](run)
     if path == SHIPPED:
         return ModelSource(path, "npz", _SHIPPED_PATH)
-    if not os.path.exists(path):
+    if not storage.exists(path):
         return ModelSource(path, "npz", _download(path))
     if _is_safetensors_folder(path):
         return ModelSource(path, "safetensors", path)
-    return _find_final(Workdir(path)) if os.path.isdir(path) else _find_file(path)
+    return _find_final(Workdir(path)) if storage.is_folder(path) else _find_file(path)
 
 
 def published_record(path) -> WeightsRecord | None:
     """The record of published weights, if `path` names them and is not a path on this machine."""
-    return None if os.path.exists(path) else list_weights().get(path)
+    return None if storage.is_url(path) or os.path.exists(path) else list_weights().get(path)
 
 
 def is_run(path) -> bool:
     """Whether `path` is the workdir of a run, and not a safetensors folder with a config.json."""
-    return os.path.exists(Workdir(path).config) and not _is_safetensors_folder(path)
+    return storage.exists(Workdir(path).config) and not _is_safetensors_folder(path)
 
 
 def has_preprocessing(source) -> bool:
@@ -224,11 +229,11 @@ def _download(name):
 
 
 def _is_safetensors_folder(path):
-    return any(os.path.isfile(os.path.join(path, name)) for name in _SAFETENSORS)
+    return any(storage.is_file(os.path.join(path, name)) for name in _SAFETENSORS)
 
 
 def _find_file(path):
-    if not os.path.isfile(path):
+    if not storage.is_file(path):
         # Reading a pipe or a device may never end.
         raise UserError(f"{path} is not a file.")
     for kind in ("npz", "keras", "safetensors"):
@@ -244,27 +249,27 @@ def _find_run(path, weights):
     if (
         path == SHIPPED
         or path in vit_tf.list_weights()
-        or (os.path.exists(path) and not is_run(path))
+        or (storage.exists(path) and not is_run(path))
     ):
         raise UserError(
             f"--weights={weights} needs a workdir, but {path} is not a workdir: it has one set of "
             "weights. Leave the flag out, or name a workdir."
         )
-    if not os.path.exists(path):
+    if not storage.exists(path):
         raise UserError(f"There is no model at {path}.")
     return Workdir(path)
 
 
 def _find_final(run):
-    if os.path.exists(os.path.join(run.path, "saved_model.pb")):
+    if storage.exists(os.path.join(run.path, "saved_model.pb")):
         raise UserError(
             f"{run.path} is a SavedModel, which is for serving only. Expected the workdir, .npz or "
             ".keras file that it was exported from."
         )
-    if os.path.exists(run.config) and os.path.exists(run.final):
+    if storage.exists(run.config) and storage.exists(run.final):
         return ModelSource(run.path, "npz", run.final, workdir=run)
     step = checkpoints.newest(run.checkpoints)
-    if not os.path.exists(run.config) or step is None:
+    if not storage.exists(run.config) or step is None:
         raise UserError(
             f"{run.path} holds no trained model: expected config.json with final.npz or "
             "checkpoints."
@@ -273,7 +278,7 @@ def _find_final(run):
 
 
 def _find_ema(run):
-    if os.path.exists(run.ema):
+    if storage.exists(run.ema):
         return dataclasses.replace(_find_file(run.ema), workdir=run)
     step = checkpoints.newest(run.checkpoints)
     if step is None:

@@ -33,37 +33,40 @@ def say(message):
 class RunLog:
     """Appends what `say` prints inside a `with` block to a file, each line with its time.
 
-    An exception at the end of the block is written too. Nothing is written before `open`: a run
-    that is refused leaves its workdir as it is.
-
-    Args:
-        path: the file.
+    Nothing is written before `open`: a run that is refused leaves its workdir as it is.
     """
 
-    def __init__(self, path):
-        self._path, self._lines, self._is_open = path, [], False
+    def __init__(self):
+        self._path, self._lines = None, []
         self._lock = threading.RLock()  # Threads that compile or read images call `say` too.
 
     def __enter__(self):
         _listeners.append(self._add)
         return self
 
-    def __exit__(self, kind, error, traceback):
-        if error is not None:
-            self._add(f"error: {str(error) or kind.__name__}")
+    def __exit__(self, *exc_info):
         _listeners.remove(self._add)
 
-    def open(self):
-        """Writes the lines so far, and from now on each line immediately."""
+    @contextlib.contextmanager
+    def errors(self):
+        """Adds the exception that ends a `with` block."""
+        try:
+            yield
+        except BaseException as error:
+            self._add(f"error: {str(error) or type(error).__name__}")
+            raise
+
+    def open(self, path):
+        """Writes the lines so far to a file, and from now on each line immediately."""
         with self._lock:
-            self._is_open = True
+            self._path = path
             self._write()
 
     def _add(self, message):
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         with self._lock:
             self._lines += [f"{now} {line}\n" for line in str(message).splitlines()]
-            if self._is_open:
+            if self._path is not None:
                 self._write()
 
     def _write(self):

@@ -1,15 +1,18 @@
 """The directory of a run: names of its files, its configuration and its metrics."""
 
+import contextlib
 import dataclasses
 import json
 import os
 
 from pipelines.config import Experiment
-from pipelines.config.fields import check_local, differences
-from pipelines.errors import UserError
+from pipelines.config.fields import differences
+from pipelines.errors import RunError, UserError
 from pipelines.runs import checkpoints, manifest
+from pipelines.runs.growing_files import GrowingFiles
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import cannot_write
+from vit_tf import storage
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 # These settings may change between two starts of a run: they do not change what a step computes.
@@ -32,6 +35,8 @@ _MAY_CHANGE = (
     "train.profile",
     "train.histograms_every",
 )
+# Seconds between two uploads of the metrics, which stores limit and which write the whole file.
+_UPLOAD_EVERY = 30.0
 _WARMUP = {"schedule.warmup_steps", "schedule.warmup_epochs"}
 _OTHER_WORKDIR = "Choose another --workdir, or delete this one."
 
@@ -51,15 +56,16 @@ class Workdir:
     """Paths of a run, and the files in it that are not TensorFlow's.
 
     Args:
-        path: the directory; `create` creates it.
+        path: the directory, or its URL; `create` creates it.
 
-    Raises:
-        UserError: if the path is a URL.
+    Attributes:
+        growing: the `GrowingFiles`: metrics, log and lists of images.
     """
 
     def __init__(self, path):
-        self.path = os.fspath(path)
-        check_local("The workdir", self.path)
+        self.path = os.fspath(path).rstrip("/") if storage.is_url(path) else os.fspath(path)
+        self.growing = GrowingFiles(self.path)
+        self._check_writer = None
         self.config = os.path.join(self.path, "config.json")
         self.manifest = os.path.join(self.path, "manifest.json")
         self.metrics = os.path.join(self.path, "metrics.jsonl")
@@ -72,6 +78,42 @@ class Workdir:
         self.ema = os.path.join(self.path, "ema.npz")
         self.reconstructions = os.path.join(self.path, "reconstructions.html")
 
+    @contextlib.contextmanager
+    def writing(self, check_writer):
+        """In a `with` block, uploads the files that grow: now and then, by `sync` and at the end.
+
+        Args:
+            check_writer: from `only_writer`.
+        """
+        self._check_writer = check_writer
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError, RunError):  # The first error is the better message.
+                self.sync()
+            raise
+        else:
+            self.sync()
+        finally:
+            self._check_writer = None
+
+    def sync(self):
+        """Uploads the files that grow; call it before writing what follows from them.
+
+        Raises:
+            RunError: if another process has taken the workdir, or the upload fails.
+        """
+        self._upload()
+
+    def _upload(self, seconds=0.0):
+        if self._check_writer is None:
+            return
+        self._check_writer()
+        try:
+            self.growing.upload(seconds)
+        except OSError as error:
+            raise RunError(f"Cannot write to {self.path}: {error.strerror}.") from None
+
     def with_own_warmup(self, experiment: Experiment, assigned, log) -> Experiment:
         """Keeps the warm-up of the run here, which may be scaled, while the run becomes longer.
 
@@ -83,7 +125,7 @@ class Workdir:
         Raises:
             UserError: if the warm-up does not fit, or `config.json` is damaged.
         """
-        if not os.path.exists(self.config) or not _WARMUP.isdisjoint(assigned):
+        if not storage.exists(self.config) or not _WARMUP.isdisjoint(assigned):
             return experiment
         own = self.read_experiment().schedule.warmup_steps
         if own == experiment.schedule.warmup_steps:
@@ -109,16 +151,16 @@ class Workdir:
                 set and there is no run.
         """
         steps = None
-        if os.path.exists(self.config):
+        if storage.exists(self.config):
             steps = self._check_experiment(experiment, extend)
-            if os.path.exists(self.manifest):
+            if storage.exists(self.manifest):
                 changed = differences(manifest.read_data(self.manifest), data)
                 if changed:
                     raise UserError(
                         f"The training data of {self.path} have changed: {'; '.join(changed[:3])}. "
                         "Restore them, or choose another --workdir."
                     )
-            if os.path.exists(self.final) and not _has_entries(self.checkpoints):
+            if storage.exists(self.final) and not _has_entries(self.checkpoints):
                 raise UserError(
                     f"{self.path} holds {os.path.basename(self.final)} and no checkpoint to resume "
                     "from; a new run would replace the file. Choose another --workdir."
@@ -164,9 +206,9 @@ class Workdir:
             RunError: if the disk is full.
         """
         try:
-            os.makedirs(self.path, exist_ok=True)
+            storage.make_folders(self.path)
             write_json(self.config, experiment.to_dict())
-            os.makedirs(self.checkpoints, exist_ok=True)
+            storage.make_folders(self.checkpoints)
         except OSError as error:
             raise cannot_write(self.path, error) from None
 
@@ -174,8 +216,8 @@ class Workdir:
         """Deletes the results of an earlier, shorter run; its weights stay in a checkpoint."""
         weights = [path + end for path in (self.final, self.ema) for end in ("", ".json")]
         for path in (*weights, self.reconstructions):
-            if os.path.exists(path):
-                os.remove(path)
+            if storage.exists(path):
+                storage.remove(path)
 
     def read_experiment(self) -> Experiment:
         """Returns the experiment in `config.json`.
@@ -187,23 +229,25 @@ class Workdir:
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, with numbers in full precision."""
-        with open(self.metrics, "a", encoding="utf-8") as file:
+        with open(self._local(self.metrics), "a", encoding="utf-8") as file:
             file.write(json.dumps(values, allow_nan=False) + "\n")
+        self._upload(_UPLOAD_EVERY)
 
     def append_non_finite(self, values: dict):
         """Adds one line to `non_finite.jsonl`; a crash or a full disk leaves no incomplete line."""
-        before = b""
-        if os.path.exists(self.non_finite):
-            with open(self.non_finite, "rb") as file:
+        before, path = b"", self._local(self.non_finite)
+        if os.path.exists(path):
+            with open(path, "rb") as file:
                 before = file.read()
         line = json.dumps(values, allow_nan=False).encode() + b"\n"
-        write_atomically(self.non_finite, lambda file: file.write(before + line))
+        write_atomically(path, lambda file: file.write(before + line))
+        self._upload()
 
     def read_metrics(self) -> list[dict]:
         """Returns the lines of `metrics.jsonl`; incomplete or foreign lines are left out."""
-        lines = []
-        if os.path.exists(self.metrics):
-            with open(self.metrics, encoding="utf-8", errors="replace") as file:
+        lines, path = [], self._local(self.metrics)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
                 for line in file:
                     try:
                         values = json.loads(line)
@@ -215,12 +259,16 @@ class Workdir:
 
     def drop_metrics_after(self, step: int):
         """Deletes the metrics of later steps, which a resumed run computes again."""
-        if not os.path.exists(self.metrics):
+        path = self._local(self.metrics)
+        if not os.path.exists(path):
             return
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_atomically(self.metrics, lambda file: file.write(text.encode()))
+        write_atomically(path, lambda file: file.write(text.encode()))
+
+    def _local(self, path):
+        return self.growing.path(os.path.basename(path))
 
 
 def _has_entries(directory):
-    return os.path.isdir(directory) and bool(os.listdir(directory))
+    return storage.is_folder(directory) and bool(storage.list_names(directory))

@@ -6,17 +6,29 @@ import shutil
 import tempfile
 
 from pipelines.errors import UserError
+from vit_tf import storage
 
 
 @contextlib.contextmanager
-def atomic_directory(path):
+def atomic_directory(path, marker):
     """Yields a new directory beside `path` that replaces `path` when the block ends.
 
     If the block raises, the new directory and the parents created for it are removed.
 
+    Args:
+        path: the directory. Its URL is replaced by a copy of the new directory, which is then a
+            local one.
+        marker: the file of the directory that is copied last and deleted first: a URL without it
+            holds an incomplete copy.
+
     Raises:
         UserError: if the parent of `path` (`--output`) cannot be created or written.
     """
+    if storage.is_url(path):
+        with tempfile.TemporaryDirectory() as temporary:
+            yield temporary
+            _copy(temporary, path, marker)
+        return
     parent, name = os.path.split(path)
     created = _make_directories(parent)
     try:
@@ -33,6 +45,16 @@ def atomic_directory(path):
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
         raise
+
+
+def _copy(folder, url, marker):
+    try:
+        if storage.exists(storage.join(url, marker)):
+            storage.remove(storage.join(url, marker))
+        storage.remove_folder(url)
+        storage.upload_folder(folder, url, last=[marker])
+    except OSError as error:
+        raise UserError(f"Cannot write to --output {url}: {error.strerror}.") from None
 
 
 def _make_directories(path):

@@ -5,6 +5,7 @@ import os
 import tempfile
 
 import vit_tf
+from pipelines.config.fields import check_local
 from pipelines.errors import RunError, UserError
 from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
@@ -86,6 +87,7 @@ def _open_and_write(path, weights, dtype, written, layout, destination, log):
 
 
 def _check_destination(path, layout, overwrite):
+    check_local("The destination", path)
     if layout is None and not path.endswith(_FILES):
         raise UserError(
             f"Cannot tell what {path} should become. Name a .npz or .keras file, or add "

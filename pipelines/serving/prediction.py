@@ -14,6 +14,7 @@ from pipelines.runs import model_source
 from pipelines.runs.model_source import ModelSource
 from pipelines.serving import saved_model
 from pipelines.serving.signatures import class_names, make_signatures
+from vit_tf import storage
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
 
 BATCH_SIZE = 32
@@ -77,14 +78,14 @@ def find_images(paths) -> list[str]:
     """
     found = []
     for path in paths:
-        if not os.path.isdir(path):
+        if not storage.is_folder(path):
             found.append(path)
-            if not os.path.exists(path):
+            if not storage.exists(path):
                 raise UserError(f"There is no image or folder at {path}.")
             continue
         inside = sorted(
             os.path.join(directory, name)
-            for directory, _, names in os.walk(path)
+            for directory, _, names in storage.walk(path)
             for name in names
             if name.lower().endswith(SUFFIXES)
         )
@@ -103,7 +104,7 @@ def find_model(path, weights="final", label_file=None) -> ModelSource:
     Raises:
         UserError: if there is no model.
     """
-    if weights == "final" and not os.path.exists(os.path.join(path, "config.json")):
+    if weights == "final" and not storage.exists(os.path.join(path, "config.json")):
         for directory in (path, *(os.path.join(path, form) for form in EXPORT_FORMS)):
             if saved_model.is_saved_model(directory):
                 labels = () if label_file is None else read_label_file(label_file)
@@ -145,13 +146,12 @@ def example_images():
 def _read(path):
     """The contents of an image file."""
     # A pipe or device can be endless.
-    if not os.path.isfile(path):
+    if not storage.is_file(path):
         raise UserError(f"{path} is not a file.")
-    if os.path.getsize(path) > _MAX_BYTES:
+    if storage.size_and_time(path)[0] > _MAX_BYTES:
         raise UserError(f"{path} has more than {_MAX_BYTES // 2**20} MB, too much for an image.")
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return storage.read(path, _MAX_BYTES)
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
 

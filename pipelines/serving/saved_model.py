@@ -12,6 +12,7 @@ from pipelines.errors import RunError, UserError
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
+from vit_tf import storage
 from vit_tf.layers import StandardizedKernels
 
 # The forms are also the names of their directories.
@@ -22,6 +23,7 @@ _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 # A fused export contains the library, and two lines of Python that load it into TensorFlow.
 LOADER = os.path.join("assets.extra", "load_ops.py")
 _LIBRARY = "_vit_ops.so"
+_MARKER = "saved_model.pb"
 _LOADER_LINES = f"""import pathlib, tensorflow as tf
 tf.load_op_library(str(pathlib.Path(__file__).with_name("{_LIBRARY}")))
 """
@@ -64,13 +66,14 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     are faster, and their library: run its `assets.extra/load_ops.py` before loading it. The
     library fits the minor version of TensorFlow and the kind of processor that are used here.
 
-    The export is written to a temporary directory. It is renamed only after a new process, which
-    can import only TensorFlow, computed the same outputs as the model's reference implementation.
+    The export is written to a temporary directory. It is renamed, or copied to a URL, only after a
+    new process, which can import only TensorFlow, computed the same outputs as the model's
+    reference implementation.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
         preprocessing: its `vit_tf.Preprocessing`, which becomes part of the export.
-        output: directory; created if missing.
+        output: directory, or the URL of one for a portable SavedModel; created if missing.
         overwrite: replace an existing SavedModel.
         form: "portable" or "fused".
 
@@ -83,7 +86,8 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
     check_output(output, overwrite, form)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
-    with atomic_directory(path) as temporary, custom_ops.implementation(_IMPLEMENTATIONS[form]):
+    traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
+    with atomic_directory(path, _MARKER) as temporary, traced:
         # The weights of an export do not change, so kernels are stored standardised.
         with StandardizedKernels(model, constant=True) as kernels:
             _write(model, signatures, temporary, kernels)
@@ -112,14 +116,19 @@ def check_output(output, overwrite=False, form=PORTABLE):
     if form == FUSED:
         _library_path()
     path = os.path.join(output, form)
-    existing = os.path.abspath(output)
-    while not os.path.lexists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing):
-        raise UserError(f"Cannot write to --output {output}: {existing} is not a directory.")
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"Cannot write to --output {output}: no permission to change {existing}.")
-    if not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path)):
+    if storage.is_url(output):
+        if form == FUSED:
+            raise UserError(
+                "A fused export contains a library, which loads from a local disk only. Name a "
+                "local --output and copy it, or use --format=portable."
+            )
+        if storage.is_file(output):
+            raise UserError(f"Cannot write to --output {output}: it is a file.")
+    else:
+        _check_local_output(output)
+    if not os.path.lexists(path) and not storage.exists(path):
+        return
+    if storage.is_folder(path) and not storage.list_names(path):
         return
     if not is_saved_model(path):
         raise UserError(f"{path} exists and is not a SavedModel. Choose another --output.")
@@ -127,9 +136,19 @@ def check_output(output, overwrite=False, form=PORTABLE):
         raise UserError(f"{path} exists. Choose another --output, or replace it: --overwrite.")
 
 
+def _check_local_output(output):
+    existing = os.path.abspath(output)
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise UserError(f"Cannot write to --output {output}: {existing} is not a directory.")
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"Cannot write to --output {output}: no permission to change {existing}.")
+
+
 def is_saved_model(path) -> bool:
     """Whether a directory is a SavedModel."""
-    return os.path.isfile(os.path.join(path, "saved_model.pb"))
+    return storage.is_file(os.path.join(path, _MARKER))
 
 
 def _library_path():

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override
+from pipelines.config.fields import check_local
 from pipelines.config.recipes import get_recipe
 from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError, UserError
@@ -84,6 +85,7 @@ def run(path, strategy, assignments=()):
         Interrupted: after a signal during training.
     """
     timer = _StageTimer()
+    check_local("--workdir", path)
     pretraining, finetuning = recipes(path, assignments)
     marker = prepare_directory(path)
 

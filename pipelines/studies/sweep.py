@@ -19,7 +19,7 @@ import tensorflow as tf
 from pipelines.config import Experiment
 from pipelines.errors import NonFiniteError, RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.lock import only_writer
+from pipelines.runs.lock import LOCKS, only_writer
 from pipelines.runs.progress import say
 from pipelines.runs.signals import interruptible
 from pipelines.runs.workdir import lasting_differences
@@ -28,6 +28,7 @@ from pipelines.studies.sweep_plan import Plan
 from pipelines.tasks.metrics import main_metric
 from pipelines.training import loop
 from pipelines.training.dry_run import with_prefix
+from vit_tf import storage
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 _COMMAND = "pipelines.sweep"
@@ -216,8 +217,8 @@ def _read_results(plan, trials, path) -> dict:
         UserError: if the directory holds something other than this sweep with fewer trials.
     """
     file = os.path.join(path, _RECORD)
-    if not os.path.exists(file):
-        if os.listdir(path) != ["lock"]:
+    if not storage.exists(file):
+        if not set(storage.list_names(path)) <= LOCKS:
             raise UserError(f"{path} exists and holds no sweep. {_OTHER_WORKDIR}")
         return {}
     record = read_json(file)

@@ -46,7 +46,7 @@ def train(
 
     Args:
         experiment: the `Experiment` to run.
-        workdir: directory of the run; a run there with the same configuration is resumed.
+        workdir: directory or URL of the run; a run there with the same configuration is resumed.
         strategy: `tf.distribute.Strategy`.
         extend: whether to resume a run there with another `train.steps` and the schedule for it.
         origin: recipe or file of the experiment, for the first line of the run.
@@ -59,18 +59,19 @@ def train(
 
     Raises:
         UserError: for wrong input, and if another process trains in `workdir`.
+        RunError: if `workdir` cannot be written, or another process has taken its lease.
         NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
         Interrupted: after a signal, once everything is saved.
     """
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
-    with RunLog(run.log) as log:
+    with RunLog() as log:
         if origin:
             say(origin)
         # From here on, and in config.json, the experiment names the splits that were chosen.
         experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
-        with only_writer(run.path, say):
+        with only_writer(run.path, say) as check, run.writing(check), log.errors():
             return _train(experiment, run, strategy, extend, assigned, log, on_metrics)
 
 
@@ -102,6 +103,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         trainer.checkpoint,
         keep_last=settings.keep_last,
         keep_every=settings.keep_every,
+        before_save=run.sync,
     )
     encoder = task.encoder(trainer.model)
     step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
@@ -111,7 +113,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
 
     _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
     run.create(experiment)
-    log.open()
+    log.open(run.growing.path("run.log"))
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # A rewind needs a checkpoint.
     if step < settings.steps:
@@ -152,6 +154,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
             signals=signals,
             **evaluations,
         ).run()
+        run.sync()
         _write_results(trainer, encoder, run, data.preprocessing)
         if reconstructions := evaluations["reconstructions"]:
             _write_page(reconstructions, trainer, run, experiment)

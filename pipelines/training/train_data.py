@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import operator
+import os
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.names import AUTO_SPLIT
@@ -116,7 +117,10 @@ def open_data(experiment, run):
     source = open_train_source(settings, say)
     if experiment.reads_labels:
         check_loss(source, train.loss)
-    bad_images = BadImages(run.bad_images, say) if settings.bad_images == "skip" else None
+    bad_images = None
+    if settings.bad_images == "skip":
+        local = run.growing.path(os.path.basename(run.bad_images))
+        bad_images = BadImages(local, say, run.bad_images)
     shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
     data = TrainData(
         source=source,

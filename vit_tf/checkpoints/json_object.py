@@ -5,6 +5,8 @@ import math
 import os
 import reprlib
 
+from vit_tf import storage
+
 # The largest known files list 21,843 labels with descriptions, about 3 MB.
 _MOST_BYTES = 32 * 2**20
 
@@ -101,18 +103,17 @@ def read_json_object(path, advice="Restore it or download it again.") -> JsonObj
         ValueError: if the file is too large or does not hold a JSON object.
     """
     path = os.fspath(path)
-    if not os.path.exists(path):
+    if not storage.exists(path):
         return None
-    if not os.path.isfile(path):
+    if not storage.is_file(path):
         raise ValueError(f"{path} is not a file. {advice}")  # A pipe can be endless.
-    if os.path.getsize(path) > _MOST_BYTES:
+    size, _ = storage.size_and_time(path)
+    if size > _MOST_BYTES:
         raise ValueError(
-            f"{path} has {os.path.getsize(path)} bytes. Expected at most {_MOST_BYTES} in a "
-            f"configuration. {advice}"
+            f"{path} has {size} bytes. Expected at most {_MOST_BYTES} in a configuration. {advice}"
         )
     try:
-        with open(path, "rb") as file:
-            values = json.loads(file.read(_MOST_BYTES))
+        values = json.loads(storage.read(path, _MOST_BYTES))
     except (ValueError, OSError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise ValueError(f"{path} is not JSON ({reason}). {advice}") from None

@@ -28,6 +28,7 @@ from pipelines.data.sources.source import (
     split_info,
 )
 from pipelines.errors import DataError
+from vit_tf import storage
 
 # A larger file is not a usable image; it counts as a file that cannot be read.
 MAX_FILE_BYTES = 256 * 2**20
@@ -135,7 +136,7 @@ class FileSource(DataSource):
     def _read_stored(self, positions):
         """See `DataSource._read_stored`."""
         images, labels = super()._read_stored(positions)
-        if b"" in images and not tf.io.gfile.isdir(self._root):
+        if b"" in images and not storage.is_folder(self._root):
             raise DataError(f"{self} cannot be read: the folder {self._root} is no longer there.")
         return images, labels
 
@@ -173,7 +174,7 @@ class FileSource(DataSource):
         paths = np.empty(len(positions), object)
         for rows, files, places, _ in self._listed(positions):
             for row, place in zip(rows, places, strict=True):
-                paths[row] = os.path.join(self._root, files.paths[place])
+                paths[row] = storage.join(self._root, files.paths[place])
         return paths
 
     def _listed(self, positions):
@@ -226,10 +227,9 @@ def stamp_of_files(paths):
 def _size_and_time(path):
     """Returns the size of a file and its time of change in ns; zeros if it cannot be read."""
     try:
-        status = os.stat(path)
+        return storage.size_and_time(path)
     except OSError:
         return 0, 0
-    return status.st_size, status.st_mtime_ns
 
 
 def _for_each(function, paths):
@@ -242,6 +242,8 @@ def _for_each(function, paths):
 
 def _is_usable(path):
     """Whether a path is a regular file, and not too large for an image."""
+    if storage.is_url(path):
+        return True  # Found when it is read: asking takes as long as reading.
     try:
         status = os.stat(path)
     except OSError as error:
@@ -262,15 +264,14 @@ def _fingerprint(files, labels):
 
 
 def absolute_path(path, data_dir, kind):
-    """Returns the path of `data.name=<kind>:<path>`, absolute.
+    """Returns the path of `data.name=<kind>:<path>`, absolute, or its URL.
 
     Args:
-        path: absolute or relative path; may begin with ~.
+        path: absolute or relative path, which may begin with ~, or a URL.
         data_dir: folder that a relative path starts from; None for the current directory.
         kind: "folder", "list" or "tfrecord", for the message about an empty path.
     """
     if not path or "\0" in path:
         raise DataError(f"data.name={kind}: has no path. Write data.name={kind}:/path/to/the/data.")
-    return os.path.abspath(
-        os.path.join(os.path.expanduser(data_dir or ""), os.path.expanduser(path))
-    )
+    folder = os.path.expanduser(data_dir or "")
+    return storage.absolute(storage.join(folder, os.path.expanduser(path)))

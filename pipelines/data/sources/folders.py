@@ -29,6 +29,7 @@ from pipelines.data.sources.files import (
     make_files,
 )
 from pipelines.errors import DataError, MissingDataError
+from vit_tf import storage
 from vit_tf.images.decoding import SUFFIXES
 
 TRAIN_NAMES = ("train", "training")
@@ -71,8 +72,12 @@ def folder_splits(path, data_dir=None):
 def _find_splits(path, data_dir):
     """Returns the absolute path of the folder, and a mapping from each split to its folder."""
     root = absolute_path(path, data_dir, "folder")
-    if not os.path.isdir(root):
-        hint = "; for a .csv or .jsonl file write list:<path>" if os.path.isfile(root) else ""
+    try:
+        is_folder, is_file = storage.is_folder(root), storage.is_file(root)
+    except OSError as error:
+        raise _directory_error(root, error) from None
+    if not is_folder:
+        hint = "; for a .csv or .jsonl file write list:<path>" if is_file else ""
         raise MissingDataError(
             f"There is no folder {root}. Set data.name=folder:<path> to one{hint}."
         )
@@ -100,7 +105,7 @@ def _list_split(root, folder, labels):
     listed, prefix = [], len(os.path.join(root, ""))
     for label, name in enumerate(labels):
         class_folder = os.path.join(folder, name)
-        if not os.path.isdir(class_folder):
+        if not storage.is_folder(class_folder):
             continue  # this split has no images of the class
         images, other = _find_images(class_folder)
         if other and not images:
@@ -125,13 +130,9 @@ def _find_images(folder):
     waiting, seen = [folder], set()
     while waiting:
         directory = waiting.pop()
-        try:
-            status = os.stat(directory)
-        except OSError as error:
-            raise _directory_error(directory, error) from None
-        if (status.st_dev, status.st_ino) in seen:
+        if (place := _place(directory)) in seen:
             continue
-        seen.add((status.st_dev, status.st_ino))
+        seen.add(place)
         folders, files = _list_directory(directory)
         # Reversed, because the last entry is visited next: folders are visited in the order of
         # their names. The order matters if two links lead to the same folder.
@@ -145,18 +146,36 @@ def _find_images(folder):
     return images, other
 
 
+def _place(directory):
+    """Returns what identifies a directory, whichever link leads to it."""
+    if storage.is_url(directory):
+        return directory
+    try:
+        status = os.stat(directory)
+    except OSError as error:
+        raise _directory_error(directory, error) from None
+    return status.st_dev, status.st_ino
+
+
 def _list_directory(directory):
     """Returns the sorted names of the folders, and of all other entries, in a directory."""
     folders, others = [], []
     try:
+        if storage.is_url(directory):
+            listed = storage.list_folder(directory, SUFFIXES)
+            return tuple([name for name in names if not _is_hidden(name)] for names in listed)
         with os.scandir(directory) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or entry.name == "__MACOSX":
+                if _is_hidden(entry.name):
                     continue
                 (folders if _is_folder(entry) else others).append(entry.name)
     except OSError as error:
         raise _directory_error(directory, error) from None
     return sorted(folders), sorted(others)
+
+
+def _is_hidden(name):
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def _directory_error(directory, error):

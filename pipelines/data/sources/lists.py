@@ -26,6 +26,7 @@ from typing import NamedTuple
 from pipelines.data.labels import RaggedLabels, is_unicode
 from pipelines.data.sources.files import FileSource, absolute_path, make_files
 from pipelines.errors import DataError, MissingDataError
+from vit_tf import storage
 
 # Longer than any path and label. Files that are not lists can have lines that fill the memory.
 MAX_LINE_BYTES = 2**16
@@ -209,7 +210,7 @@ def _checked_row(path, line, values, labels):
 
 def _lines(path):
     """Yields the number and the text of each line of a UTF-8 file."""
-    with open(path, "rb") as file:
+    with storage.open_local(path) as file:
         line = 0
         while data := file.readline(MAX_LINE_BYTES + 1):
             line += 1
@@ -237,10 +238,10 @@ def _check_files_exist(path, root, rows):
     there = {}
     missing = []
     for row in rows:
-        folder, name = os.path.split(os.path.join(root, row.path))
+        folder, name = os.path.split(storage.join(root, row.path))
         if folder not in there:
             try:
-                there[folder] = set(os.listdir(folder))
+                there[folder] = set(storage.list_names(folder))
             except OSError:
                 there[folder] = set()
         if name not in there[folder]:

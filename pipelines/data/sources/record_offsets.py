@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import DataError, first_line
+from vit_tf import storage
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 # Before the data of a record: its length, uint64, and a checksum of the length. After: a checksum
@@ -61,15 +62,9 @@ def size_and_time(path):
         DataError: if it cannot be read.
     """
     try:
-        if "://" not in path:
-            status = os.stat(path)
-            return status.st_size, status.st_mtime_ns
-        status = tf.io.gfile.stat(path)
-        return status.length, status.mtime_nsec
+        return storage.size_and_time(path)
     except OSError as error:
         raise _unreadable(path, error.strerror) from None
-    except tf.errors.OpError as error:
-        raise _unreadable(path, first_line(error)) from None
 
 
 def check_count(path, count, size):
@@ -137,7 +132,7 @@ class _File:
 
     def __init__(self, path):
         self._path = path
-        self._remote = tf.io.gfile.GFile(path, "rb") if "://" in path else None
+        self._remote = tf.io.gfile.GFile(path, "rb") if storage.is_url(path) else None
         self._begin, self._bytes = 0, b""
 
     def __enter__(self):

@@ -32,6 +32,7 @@ from pipelines.data.sources.record_files import RecordFiles
 from pipelines.data.sources.record_offsets import check_count, size_and_time
 from pipelines.data.sources.source import resolve_split, shard_lengths_within, split_info
 from pipelines.errors import DataError, MissingDataError
+from vit_tf import storage
 
 INFO_FILE = "dataset.json"
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
@@ -116,8 +117,7 @@ def _read_info(root):
     """Returns labels and splits of `dataset.json`, and whether it is multi-label; all checked."""
     path = os.path.join(root, INFO_FILE)
     try:
-        with open(path, "rb") as file:
-            info = json.loads(file.read(_MAX_INFO_BYTES))
+        info = json.loads(storage.read(path, _MAX_INFO_BYTES))
     except FileNotFoundError:
         raise MissingDataError(
             f"There is no {path}, which lists the labels and the files of each split. Write the "

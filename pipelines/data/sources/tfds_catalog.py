@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from pipelines.errors import DataError, MissingDataError
+from vit_tf import storage
 from vit_tf.config.near_names import as_question, near_names
 
 # Data sets that this project generates -> the module that registers them with TFDS.
@@ -50,6 +51,7 @@ def find_builder(name, data_dir=None):
             builder_class.make_config(parsed["config"])
     if data_dir is not None:
         data_dir = os.path.expanduser(data_dir)
+        _check_readable(data_dir)
 
     try:
         builder = tfds.builder(name, data_dir=data_dir)
@@ -73,6 +75,14 @@ def find_builder(name, data_dir=None):
             f"The data set {name!r} cannot be opened: {error}. With data.data_dir choose a folder "
             f"that can be read and written."
         ) from None
+
+
+def _check_readable(data_dir):
+    """Raises `DataError` if a URL cannot be read: TFDS raises many types then."""
+    try:
+        storage.exists(data_dir)
+    except OSError as error:
+        raise DataError(f"data.data_dir={data_dir} cannot be read: {error.strerror}.") from None
 
 
 def _as_files(name, data_dir):

@@ -8,6 +8,8 @@ import zlib
 import numpy as np
 from numpy.lib import format as npy_format
 
+from vit_tf import storage
+
 _READABLE = (np.float16, np.float32, np.float64)
 # Longer headers are not read: a version 2 header may claim 4 GB.
 _MOST_HEADER = 16 * 1024
@@ -31,7 +33,7 @@ class NpzArchive:
     """An open archive whose array headers have been read and whose arrays have not.
 
     Args:
-        path: file name.
+        path: file name or URL; a URL is copied to an unnamed local file.
 
     Attributes:
         shapes: array name -> shape.
@@ -45,16 +47,21 @@ class NpzArchive:
 
     def __init__(self, path):
         self.path = os.fspath(path)
-        if not os.path.isfile(self.path):
+        if not storage.is_file(self.path):
             raise FileNotFoundError(f"There is no checkpoint file {self.path}.")
         try:
-            self._zip = zipfile.ZipFile(self.path)
+            self._file = storage.open_local(self.path)
+        except OSError as error:
+            raise self._damaged(error) from None
+        try:
+            self._zip = zipfile.ZipFile(self._file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            self._file.close()
             raise self._damaged(error) from None
         self.shapes, self.dtypes = {}, {}
         try:
             claimed = sum(member.file_size for member in self._zip.infolist())
-            if claimed > _MOST_RATIO * os.path.getsize(self.path):
+            if claimed > _MOST_RATIO * self._file.seek(0, os.SEEK_END):
                 raise self._damaged(f"its directory claims {claimed} bytes")
             for member in self._zip.infolist():
                 if member.compress_type not in _COMPRESSIONS:
@@ -63,12 +70,13 @@ class NpzArchive:
                     name = member.filename.removesuffix(".npy")
                     self.shapes[name], self.dtypes[name] = self._read_header(member, name)
         except BaseException:
-            self._zip.close()
+            self.close()
             raise
 
     def close(self):
         """Closes the file."""
         self._zip.close()
+        self._file.close()
 
     def check(self, name):
         """Raises the errors that `read` would raise, without keeping the array."""

@@ -7,6 +7,8 @@ does it, by ImageNet's mean and deviation. `config.json` is of this project: `pi
 `pixel_deviation` and `preprocessing`, the dictionary of a `Preprocessing`.
 """
 
+import os
+
 from vit_tf.checkpoints.configs import build_config
 from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.checkpoints.safetensors import structure
@@ -57,10 +59,10 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     if len(aliases) < len(shapes):
         raise ValueError(f"{path} holds tensors with and without the prefix 'module.'.")
     shapes = {name: shapes[alias] for name, alias in aliases.items()}
-    notes, settings = [], read_json_object(folder / "config.json")
+    notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
     if settings is None:
         notes.append("there is no config.json: pixels are normalised as by ImageNet's statistics")
-        settings = JsonObject(str(folder / "config.json"), {})
+        settings = JsonObject(os.path.join(folder, "config.json"), {})
     stated = settings.section("preprocessing")
     config = _config(path, shapes, settings, stated)
     if "image_size" in stated:

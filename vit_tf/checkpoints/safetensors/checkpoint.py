@@ -1,10 +1,10 @@
 """A checkpoint of Hugging Face transformers or timm, by canonical published key."""
 
 import os
-import pathlib
 
 import numpy as np
 
+from vit_tf import storage
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, SafetensorsFile
 
@@ -40,7 +40,7 @@ class SafetensorsCheckpoint:
 
     def __init__(self, path, layouts, own_grid=None):
         self.path = os.fspath(path)
-        folder, file = _locate(pathlib.Path(path))
+        folder, file = _locate(self.path)
         self._file = SafetensorsFile(file)
         try:
             file, shapes = self._file.path, self._file.shapes
@@ -88,14 +88,15 @@ class SafetensorsCheckpoint:
 
 def _locate(path):
     """The folder with the JSON files, and the file with the weights."""
-    if not path.is_dir():
-        return path.parent, path
-    if not (path / WEIGHTS_NAME).is_file() and (path / f"{WEIGHTS_NAME}.index.json").is_file():
+    if not storage.is_folder(path):
+        return os.path.dirname(path), path
+    weights = os.path.join(path, WEIGHTS_NAME)
+    if not storage.is_file(weights) and storage.is_file(f"{weights}.index.json"):
         raise ValueError(
             f"{path} holds a model in several files. Save it in one, for instance with "
             'save_pretrained(..., max_shard_size="100GB").'
         )
-    return path, path / WEIGHTS_NAME
+    return path, weights
 
 
 def _recognize(shapes, layouts, path):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from vit_tf import storage
 from vit_tf.checkpoints.atomic_file import write_atomically
 
 WEIGHTS_NAME = "model.safetensors"
@@ -47,9 +48,9 @@ class SafetensorsFile:
 
     def __init__(self, path):
         self.path = os.fspath(path)
-        if not os.path.isfile(self.path):
+        if not storage.is_file(self.path):
             raise FileNotFoundError(f"There is no checkpoint file {self.path}.")
-        self._file = open(self.path, "rb")  # noqa: SIM115 - closed by `close`
+        self._file = storage.open_local(self.path)
         try:
             self.shapes, self.dtypes, self._places = self._read_header()
         except BaseException:
@@ -88,7 +89,8 @@ class SafetensorsFile:
         return array.astype(np.float32, copy=False).reshape(self.shapes[name])
 
     def _read_header(self):
-        size = os.path.getsize(self.path)
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(0)
         length = int.from_bytes(self._file.read(8), "little")
         if size < 8 or length > size - 8:
             raise self._damaged(f"a header of {length} bytes in a file of {size}")

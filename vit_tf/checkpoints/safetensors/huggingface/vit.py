@@ -1,5 +1,6 @@
 """Tensors of Hugging Face's Vision Transformers <-> published arrays."""
 
+import os
 import re
 
 import numpy as np
@@ -58,7 +59,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     Raises:
         ValueError: if vit_tf does not support the model in the file; the message states why.
     """
-    notes, settings = [], read_json_object(folder / "config.json")
+    notes, settings = [], read_json_object(os.path.join(folder, "config.json"))
     if settings and settings.text("model_type", "vit") != "vit":
         raise settings.error("model_type", "'vit', the only one that vit_tf reads")
     aliases = _file_names(shapes, path)
@@ -70,7 +71,7 @@ def read(path, shapes, folder, own_grid) -> ReadPlan:
     labels = config_json.read_labels(settings, config.num_classes, notes) if settings else ()
     problem = settings.text("problem_type") if settings else None
     preprocessing = config_json.read_preprocessing(
-        read_json_object(folder / "preprocessor_config.json"),
+        read_json_object(os.path.join(folder, "preprocessor_config.json")),
         config.image_size,
         notes,
         labels=labels,

@@ -1,6 +1,7 @@
 """The `config.json` of timm: an architecture, arguments that deviate from it, preprocessing."""
 
 import math
+import os
 import re
 
 from vit_tf.checkpoints.json_object import JsonObject, read_json_object
@@ -138,13 +139,13 @@ class ConfigJson:
 
 
 def read_config_json(folder) -> ConfigJson:
-    """The `config.json` in a folder (a `pathlib.Path`); an empty one if there is none.
+    """The `config.json` in a folder; an empty one if there is none.
 
     Raises:
         ValueError: if a value cannot be used; the message names it.
     """
-    path = folder / "config.json"
-    return ConfigJson(read_json_object(path) or JsonObject(str(path), {}))
+    path = os.path.join(folder, "config.json")
+    return ConfigJson(read_json_object(path) or JsonObject(path, {}))
 
 
 def pretrained_json(config, preprocessing, notes, first_conv, classifier, fixed_input_size):

@@ -1,0 +1,177 @@
+"""Allows one writer per workdir behind a URL, where there are no locks: a lease in a file.
+
+The writer renews `lease.json` every minute and deletes it at its end. A start that meets a lease
+waits. If the lease changes meanwhile, its holder is alive and the start is refused; if the lease
+stays the same for five minutes, its holder has died and the start takes the lease. The five minutes
+are those of the waiting machine: the clocks of two machines may differ, so no time in the file is
+compared with a clock.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+
+from pipelines.errors import RunError, UserError
+from vit_tf import storage
+
+NAME = "lease.json"
+_MOST_BYTES = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds of a lease.
+
+    Attributes:
+        renew: from one renewal to the next.
+        stale: without a change after which another start takes the lease.
+        settle: from writing a lease to reading it back, in which another start may write its own.
+        poll: between two looks at a lease that another process holds.
+    """
+
+    renew: float = 60.0
+    stale: float = 300.0
+    settle: float = 2.0
+    poll: float = 5.0
+
+
+TIMES = Times()
+
+
+class Lease:
+    """A lease; a `with` block holds it.
+
+    Args:
+        workdir: URL of the workdir, which must exist.
+        log: called with a line if the start has to wait.
+        times: `Times`; None means `TIMES`.
+
+    Raises:
+        UserError: if another process renews its lease while this one waits.
+        OSError: if the workdir cannot be read or written.
+    """
+
+    def __init__(self, workdir, log, times=None):
+        self._workdir, self._log, self._times = workdir, log, times or TIMES
+        self._path = storage.join(workdir, NAME)
+        self._holder = {
+            "id": uuid.uuid4().hex,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        }
+        self._renewed = 0.0
+        self._taken_by = None  # Who has taken the lease from this process.
+        self._lock, self._end = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._renew_regularly, name="lease", daemon=True)
+
+    def __enter__(self):
+        while True:
+            if (found := self._read()) is not None:
+                self._wait(found)
+            if self._write_and_settle():
+                break
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self._end.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):  # It becomes stale.
+            if self._is_own(self._read()):
+                storage.remove(self._path)
+
+    def check(self):
+        """Checks that this process still holds the lease; call it before writing.
+
+        Raises:
+            RunError: if another process has taken the lease.
+        """
+        # A machine that slept has missed renewals.
+        if time.time() - self._renewed > 2 * self._times.renew:
+            with contextlib.suppress(OSError):
+                self._renew()
+        if self._taken_by is not None:
+            raise RunError(
+                f"{self._workdir} has been taken over by {self._taken_by}, since this process did "
+                f"not renew its lease for {self._times.stale:,.0f} s. Nothing more is written; "
+                "start again once that process has ended."
+            )
+
+    def _wait(self, found):
+        """Waits until the lease `found` is gone or stale."""
+        stale = self._times.stale
+        self._log(
+            f"{self._workdir} is in use by {_describe(found)}: waiting until that process ends, or "
+            f"at most {stale:,.0f} s in case it has died"
+        )
+        begin = time.monotonic()
+        while time.monotonic() - begin < stale:
+            time.sleep(self._times.poll)
+            now = self._read()
+            if now is None:
+                return
+            if now != found:
+                raise UserError(
+                    f"{self._workdir} is in use by {_describe(now)}, which renews its lease. Wait "
+                    "until it ends, stop it, or choose another --workdir."
+                )
+        self._log(f"that lease has not been renewed for {stale:,.0f} s: taking it")
+
+    def _write_and_settle(self):
+        """Writes the lease; returns whether it is still there after `Times.settle`."""
+        self._write()
+        time.sleep(self._times.settle)
+        return self._is_own(self._read())
+
+    def _renew_regularly(self):
+        while not self._end.wait(self._times.renew):
+            with contextlib.suppress(OSError):  # The next renewal may reach the store.
+                self._renew()
+
+    def _renew(self):
+        with self._lock:
+            if self._taken_by is not None:
+                return
+            found = self._read()
+            if self._is_own(found):
+                self._write()
+            else:  # Also if it is gone: a holder that has ended deletes it.
+                self._taken_by = "another process" if found is None else _describe(found)
+
+    def _write(self):
+        # The time differs in each renewal; it is for readers of the file.
+        text = json.dumps(self._holder | {"renewed": time.time()})
+        storage.write_object(self._path, lambda file: file.write(text.encode()))
+        self._renewed = time.time()
+
+    def _read(self):
+        """The content of the lease; None if there is none."""
+        try:
+            return storage.read(self._path, _MOST_BYTES)
+        except FileNotFoundError:
+            return None
+
+    def _is_own(self, content):
+        return content is not None and _parse(content).get("id") == self._holder["id"]
+
+
+def _parse(content):
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _describe(content):
+    values = _parse(content)
+    if not {"pid", "host", "since"} <= values.keys():
+        return "another process"
+    pid, host, since = (str(values[key])[:80] for key in ("pid", "host", "since"))
+    return f"process {pid} on {host} since {since}"
