@@ -86,11 +86,6 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     model_config = experiment.model_config(data.source.num_classes)
     task = task_of(experiment, model_config)
     check_input(settings, model_config, strategy.num_replicas_in_sync)
-    if settings.jit_compile and is_tpu(strategy):
-        raise UserError(
-            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
-            "XLA for the host does not work beside it. Set train.jit_compile=false."
-        )
     steps_before = run.check(experiment, data.source.manifest(), extend)
     for line in summary(experiment, data.source.num_examples):
         say(line)
@@ -222,8 +217,16 @@ def build_trainer(experiment, model_config, strategy):
         experiment: the `Experiment` to run.
         model_config: configuration of its model, with the number of classes of the data.
         strategy: `tf.distribute.Strategy`.
+
+    Raises:
+        UserError: if `train.jit_compile` is set for a TPU.
     """
     settings, tuning = experiment.train, experiment.optimizer
+    if settings.jit_compile and is_tpu(strategy):
+        raise UserError(
+            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
+            "XLA for the host does not work beside it. Set train.jit_compile=false."
+        )
     task = task_of(experiment, model_config)
     # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)

@@ -75,10 +75,10 @@ def hybrid(*assignments):
 
 
 def base(batch_size, *assignments):
-    """ViT-B/16 on ImageNet, in bfloat16."""
+    """ViT-B/16 as on JFT-300M, without dropout, in bfloat16."""
     own = (f"train.batch_size={batch_size}", "train.accumulate_steps=1", "train.steps=1000")
     return override(
-        recipes.get_recipe("imagenet_vit_b16"),
+        recipes.get_recipe("jft_vit_b16"),
         ["train.epochs=none", "model.dtype=mixed_bfloat16", *own, *assignments],
     )
 
