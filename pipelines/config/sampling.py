@@ -13,7 +13,7 @@ class Sampling:
 
     Attributes:
         batch_size: examples in a global batch.
-        shuffle_window: examples shuffled together; memory holds about this many encoded images.
+        shuffle_window: examples shuffled together; memory holds at most twice as many, encoded.
         seed: seed of the run, 0 .. 2**64 - 1.
         sharding: "global" or "files", see `data/sharding.py`.
 

@@ -43,8 +43,8 @@ class Data(Augmentation):
         per_class: number of training examples of each class, instead of `fraction`; none takes
             all. Fewer examples are contained in more.
         subset_seed: seed of the choice of these examples. It depends on nothing else but their ids.
-        shuffle_window: examples that are shuffled together; memory holds about this many encoded
-            images.
+        shuffle_window: examples that are shuffled together; memory holds at most twice as many
+            encoded images.
         sharding: "global": batches are the same on any number of hosts; "files": each host reads
             its own files.
         bad_images: what happens at an image that cannot be decoded. "stop": the run ends; "skip":
