@@ -92,7 +92,9 @@ def _check_throughput(values):
 
     if values.throughput is None:
         if values["teraflops"].present:
-            raise UserError("--teraflops belongs to --throughput. Add it, or leave out --teraflops.")
+            raise UserError(
+                "--teraflops belongs to --throughput. Add it, or leave out --teraflops."
+            )
         return
     for name in ("step", "hosts"):
         if values[name].present:

@@ -255,8 +255,8 @@ def report(rates, order, title):
     for (name, ratio), (*_, bar) in zip(ratios.items(), BARS, strict=True):
         print(f"{name}: {ratio:.2f} (at least {bar})")
     print(
-        f"order of {ORDER_EXAMPLES:,} examples: {order['microseconds']:.2f} us per image (less than "
-        f"{MOST_ORDER:g}), first window {order['first_window_seconds']:.2f} s; "
+        f"order of {ORDER_EXAMPLES:,} examples: {order['microseconds']:.2f} us per image "
+        f"(less than {MOST_ORDER:g}), first window {order['first_window_seconds']:.2f} s; "
         f"{order['order_bytes'] / 1e6:.0f} MB for the order, and 8 bytes for the offset of each "
         f"record in the files read so far: {8 * ORDER_EXAMPLES / 1e9:.1f} GB for all"
     )
