@@ -130,9 +130,7 @@ class TrainOrder:
         blocks = slice(np.searchsorted(ends, begin, side="right"), np.searchsorted(begins, end))
         rows = [
             np.arange(max(begin, first), min(end, last)) + (start - first)
-            for first, last, start in zip(
-                begins[blocks], ends[blocks], stored[blocks], strict=True
-            )
+            for first, last, start in zip(begins[blocks], ends[blocks], stored[blocks], strict=True)
         ]
         stored = np.concatenate(rows)
         return stored[self._permutation(len(stored), stateless_random.WINDOW_ORDER, epoch, window)]

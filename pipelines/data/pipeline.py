@@ -208,6 +208,17 @@ def eval_indices(source, batch_size, max_batches=0):
         yield from range(start, min(start + batch_size, source.num_examples))
 
 
+def eval_index(batch, position, source, batch_size, max_batches=0):
+    """Returns the position in `source` of an example in the batches of `eval_dataset`.
+
+    Args:
+        batch: index of the batch.
+        position: place of the example in it.
+        source, batch_size, max_batches: as for `eval_dataset`.
+    """
+    return int(_eval_batches(source, batch_size, max_batches)[batch]) * batch_size + int(position)
+
+
 def train_indices(source, sampling, step, hosts=1):
     """Returns the positions in `source` of the examples of one training batch, int64 `[B]`."""
     samplers = batch_samplers(source, sampling, hosts)

@@ -83,6 +83,21 @@ class EvaluationData:
         )
         return dataset, batch_size, pipeline.eval_steps(self.source, batch_size, self.max_batches)
 
+    def record_bad_images(self, batch, batch_size, positions):
+        """Names the images that the input left out of a batch.
+
+        Args:
+            batch: index of the batch.
+            batch_size: that over all replicas, see `distributed`.
+            positions: their places in the batch, integers; negative ones are ignored.
+        """
+        if self.bad_images is not None:
+            indices = [
+                pipeline.eval_index(batch, position, self.source, batch_size, self.max_batches)
+                for position in positions[positions >= 0]
+            ]
+            self.bad_images.record_at(self.source, indices)
+
 
 class Evaluator(orbit.StandardEvaluator):
     """Computes metrics over a data set; every example counts once.
@@ -109,6 +124,7 @@ class Evaluator(orbit.StandardEvaluator):
         self.model, self.strategy, self.data = model, strategy, data
         self.task, self.log, self.signals = task, log, signals
         self._compiled = threading.Event()
+        self._done = 0  # batches of this evaluation
         self.first_batch_done = 0.0
 
     def eval_begin(self):
@@ -117,23 +133,28 @@ class Evaluator(orbit.StandardEvaluator):
         if self.data.collects_scores:
             count = min(source.num_examples, self.steps * self.batch_size)
             scores = AveragePrecision(count, source.num_classes)
+        self._done = 0
         return {}, scores
 
     def eval_step(self, iterator):
-        sums, scored = self.strategy.run(self.replica_step, args=(next(iterator),))
-        # Equal on all replicas.
-        sums = {name: self.strategy.experimental_local_results(x)[0] for name, x in sums.items()}
-        return sums, [self.strategy.gather(value, axis=0) for value in scored]
+        sums, scored, bad = self.strategy.run(self.replica_step, args=(next(iterator),))
+        local = self.strategy.experimental_local_results
+        sums = {name: local(x)[0] for name, x in sums.items()}  # Equal on all replicas.
+        scored = [self.strategy.gather(value, axis=0) for value in scored]
+        return sums, scored, tf.concat(local(bad), axis=0)
 
     def replica_step(self, batch):
         """Measures one replica's slice of the global batch.
 
         Returns:
-            What the task's `measure` returns; the sums are over all replicas.
+            What the task's `measure` returns, with sums over all replicas; and the position of
+            each row that the input left out, -1 for the others.
         """
         sums, scored = self.task.measure(self.model, batch)
         context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, sums), scored
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        is_bad = (batch["weight"] == 0) & (batch["id"] >= 0)
+        return sums, scored, tf.where(is_bad, batch["position"], -1)
 
     def eval_reduce(self, state, step_outputs):
         if not self._compiled.is_set():
@@ -141,7 +162,9 @@ class Evaluator(orbit.StandardEvaluator):
             self.first_batch_done = time.perf_counter()
         if self.signals is not None:
             self.signals.check()
-        (sums, scores), (step_sums, scored) = state, step_outputs
+        (sums, scores), (step_sums, scored, bad) = state, step_outputs
+        self.data.record_bad_images(self._done, self.batch_size, bad.numpy())
+        self._done += 1
         if scores is not None:
             scores.add(*(value.numpy() for value in scored))
         # Python floats: float32 cannot count single examples above 16 million.

@@ -88,6 +88,9 @@ class FeatureExtractor:
                     "model has features per patch, not per image."
                 )
             kept = weights > 0
+            # The rows are in the order of the batch.
+            bad = np.flatnonzero(~kept & (ids >= 0))
+            self._data.record_bad_images(step, self._batch_size, bad)
             batches.append((values[kept], labels[kept], ids[kept]))
             if self._signals is not None:
                 self._signals.check()

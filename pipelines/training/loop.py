@@ -252,6 +252,7 @@ def build_trainer(experiment, model_config, strategy):
         seed=experiment.seed,
         break_at_non_finite=settings.non_finite != "stop" and not is_tpu(strategy),
         jit_compile=settings.jit_compile,
+        notes_bad_rows=experiment.data.bad_images == "skip",
     )
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import operator
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.names import AUTO_SPLIT
@@ -65,6 +66,23 @@ class TrainData:
         return pipeline.sample_images(
             self.source, self.preprocessing, self.sampling.seed, self.augmentation
         )
+
+    def record_bad_images(self, rows, lost, hosts):
+        """Names the images that training left out, see `replica_update.BadRows.take`.
+
+        Args:
+            rows: pairs of batch index and position in the global batch.
+            lost: number of other images that were left out.
+            hosts: number of hosts that read data.
+        """
+        for batch, own in itertools.groupby(rows, operator.itemgetter(0)):
+            indices = pipeline.train_indices(self.source, self.sampling, batch, hosts)
+            positions = [position for _, position in own]
+            self.bad_images.record_at(self.source, indices[positions])
+        if lost:
+            self.bad_images.log(
+                f"left out {lost:,} more images before batch {rows[0][0]}, too many to name"
+            )
 
     def explain_input_error(self, error, batches, hosts):
         """The error to raise after the dataset failed in one of `batches`.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import is_tpu
 from pipelines.training.optimizers import clip_by_global_norm
-from pipelines.training.replica_update import assign_on_all_replicas, replicated_variable
+from pipelines.training.replica_update import BadRows, assign_on_all_replicas, replicated_variable
 from vit_tf.layers import BatchStatistics, RandomContext, StandardizedKernels
 
 
@@ -31,6 +31,7 @@ class StepSettings:
             step.
         jit_compile: whether XLA compiles `Trainer.replica_step`. Only for strategies with one
             replica, since XLA does not compile the sums over replicas.
+        notes_bad_rows: whether `Trainer.bad_rows` notes the rows that the input left out.
     """
 
     losses: Callable
@@ -39,6 +40,7 @@ class StepSettings:
     seed: int
     break_at_non_finite: bool
     jit_compile: bool = False
+    notes_bad_rows: bool = False
 
 
 class Trainer(orbit.StandardTrainer):
@@ -75,6 +77,7 @@ class Trainer(orbit.StandardTrainer):
             self.halted = replicated_variable(False, "halted")
             # Of the newest step, finite or not; later steps of a halted loop do not change it.
             self.last_loss_and_norm = replicated_variable([0.0, 0.0], "last_loss_and_norm")
+            self.bad_rows = BadRows(strategy) if settings.notes_bad_rows else None
         self._measures_wait = not is_tpu(strategy) and _has_clock()
         with tf.device("CPU:0"):
             # Seconds spent waiting for batches, in this loop on the device; 0 if not measured.
@@ -184,6 +187,9 @@ class Trainer(orbit.StandardTrainer):
             assign_on_all_replicas(updates, applied)
         if self.ema:
             self.ema.update(applied)
+        if self.bad_rows:
+            # In a halted loop, batches no longer have the index that the step would train on.
+            self.bad_rows.add(batch, step + self.batch_offset, ~tf.convert_to_tensor(self.halted))
         self._record(loss, norm, applied)
         return loss, norm, applied
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS
-from pipelines.errors import Interrupted, NonFiniteError
+from pipelines.errors import DataError, Interrupted, NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.profiler import Profiler
@@ -122,7 +122,23 @@ class TrainingLoop:
             batches = range(first, first + steps)
             hosts = num_hosts(trainer.strategy)
             raise self.data.explain_input_error(error, batches, hosts) from None
+        if trainer.bad_rows:
+            self._name_bad_images()
         return step
+
+    def _name_bad_images(self):
+        """Names the images that the input left out in the last loop on the device.
+
+        Raises:
+            DataError: if a batch had no image at all: nothing could be learned from it.
+        """
+        bad_rows, hosts = self.trainer.bad_rows, num_hosts(self.trainer.strategy)
+        self.data.record_bad_images(*bad_rows.take(), hosts)
+        if (batch := bad_rows.empty_batch()) is not None:
+            raise DataError(
+                f"None of the {self.settings.batch_size} images of training batch {batch} can be "
+                f"read. Is {self.data.source} the right data set?"
+            )
 
     def _is_non_finite(self, step):
         """Whether the last step, or a weight to be evaluated, saved or drawn, is not finite."""

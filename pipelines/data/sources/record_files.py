@@ -127,7 +127,7 @@ class RecordFiles(DataSource):
         return images, labels.column(self.multi_label)
 
     def _parsed(self, index, count):
-        """The records of an index: images, object `[count]`, and their `RaggedLabels`, unchecked."""
+        """The records of an index: images, object `[count]`, and `RaggedLabels`, unchecked."""
         columns = {
             key: tf.constant(column, self.index_signature[key].dtype)
             for key, column in index.items()
@@ -159,8 +159,8 @@ class RecordFiles(DataSource):
     def _unreadable(self, reason, files):
         """The text of the error for files that cannot be read or parsed."""
         return (
-            f"{self} cannot be read: {reason}. {' or '.join(files)} is damaged, or its records lack "
-            f"{self._image}. Write or copy it again."
+            f"{self} cannot be read: {reason}. {' or '.join(files)} is damaged, or its records "
+            f"lack {self._image}. Write or copy it again."
         )
 
     def _check_labels(self, ids, labels):
@@ -180,7 +180,9 @@ class RecordFiles(DataSource):
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; a hash of the sizes and times of change of all files."""
-        return stamp_of_files([path for split in sorted(self._splits) for path, _ in self._splits[split]])
+        return stamp_of_files(
+            [path for split in sorted(self._splits) for path, _ in self._splits[split]]
+        )
 
     def _find(self, positions):
         """The index in `_files` of each position, and the place of its record in that file."""

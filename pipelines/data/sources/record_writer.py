@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from pipelines.data.bad_images import BadImages, bad_image_error
 from pipelines.data.decoding import can_decode, decode_error
-from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
+from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError
 from vit_tf.checkpoints.atomic_file import write_atomically
 

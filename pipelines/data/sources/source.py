@@ -66,7 +66,7 @@ class DataSource:
     failure = None
     setting = ""
     labels_in_memory = False
-    index_signature: Mapping[str, tf.TypeSpec] = {}  # noqa: RUF012
+    index_signature: Mapping[str, tf.TypeSpec] = {}
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
@@ -126,10 +126,12 @@ class DataSource:
 
     def _read_stored(self, positions):
         """Images and labels, as in `Examples`, at increasing positions, int64 `[n]`."""
-        dataset = self.load({
+        dataset = self.load(
+            {
                 key: tf.constant(column, self.index_signature[key].dtype)
                 for key, column in self.index(positions).items()
-            })
+            }
+        )
         images, labels = [np.zeros(0, object)], []
         for batch in on_own_threads(dataset).as_numpy_iterator():
             images.append(batch[0])

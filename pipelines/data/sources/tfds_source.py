@@ -26,7 +26,9 @@ class TfdsSource(RecordFiles):
         splits = builder.info.splits
         used = dict.fromkeys(split_range.split for split_range in split_ranges)
         files = {
-            key: [*zip(map(os.fspath, splits[key].filepaths), splits[key].shard_lengths)]
+            key: [
+                *zip(map(os.fspath, splits[key].filepaths), splits[key].shard_lengths, strict=True)
+            ]
             for key in used
         }
         self._data_dir = builder.data_dir
@@ -47,7 +49,9 @@ class TfdsSource(RecordFiles):
     def _check_labels(self, ids, labels):
         # Published test splits without labels have label -1.
         if not self.multi_label and (labels.values == -1).any():
-            raise MissingLabelError(f"{self} has examples without a label. Choose a labelled split.")
+            raise MissingLabelError(
+                f"{self} has examples without a label. Choose a labelled split."
+            )
         super()._check_labels(ids, labels)
 
 

@@ -1,5 +1,6 @@
 """`data.bad_images=skip`: other images are unchanged, and every bad image is reported once."""
 
+import dataclasses
 import json
 import os
 
@@ -12,40 +13,34 @@ from pipelines.config.sampling import Sampling
 from pipelines.data import bad_images, pipeline
 from pipelines.data.bad_images import BadImages
 from pipelines.data.decoding import decode_error
-from pipelines.data.sources import tfds_source
+from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.source import Examples
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError, RunError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.tasks.classification import Classification
+from pipelines.training.replica_update import BadRows
+from pipelines.training.train_data import TrainData
 from tests.pipelines import hostile
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
+from tests.pipelines.tiny import two_replicas
 from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(8, 8))
+EVALUATION = {"preprocessing": PREPROCESSING, "batch_size": 50}
 BAD = (3, 4, 40, 77, 78, 150)
 
 
-class Spoilt:
+class Spoilt(EncodedSource):
     """The first 200 digits, some of which are replaced by bytes that are not an image."""
-
-    num_examples, num_classes, multi_label, shard_lengths = 200, 10, False, (200,)
-    failure = None
 
     def __init__(self, examples, bad=BAD):
         contents = [data for _, data in hostile.unreadable().values()]
         images = examples.images.copy()
         for place, example_id in enumerate(bad):
             images[example_id] = contents[place % len(contents)]
-        self._examples = examples._replace(images=images)
-
-    def __str__(self):
-        return "spoilt digits"
-
-    def read(self, ranges):
-        rows = np.concatenate([np.arange(*limits) for limits in ranges])
-        return Examples(*(column[rows] for column in self._examples))
+        names = {"name": "spoilt digits", "version": "1", "split": "train"}
+        super().__init__(images, examples.labels, [str(i) for i in range(10)], **names)
 
     def describe(self, example_id):
         return f"digit {example_id}"
@@ -67,11 +62,10 @@ def source(examples):
 
 
 def _train(source, count, *, skip=True, host=0, hosts=1, replicas=1, **options):
-    bad = BadImages(None, lambda line: None) if skip is True else skip or None
     options = {"batch_size": 32, "seed": 5, "shuffle_window": 70, **options}
     context = tf.distribute.InputContext(hosts, host, replicas)
     dataset = train_dataset(
-        source, preprocessing=PREPROCESSING, bad_images=bad, input_context=context, **options
+        source, preprocessing=PREPROCESSING, skips_bad_images=skip, input_context=context, **options
     )
     return to_numpy(dataset.take(count * replicas // hosts))
 
@@ -155,7 +149,7 @@ def test_evaluation_leaves_them_out(source, examples, batch_size, hosts, replica
             source,
             batch_size=batch_size,
             preprocessing=PREPROCESSING,
-            bad_images=BadImages(None, lambda line: None),
+            skips_bad_images=True,
             input_context=tf.distribute.InputContext(hosts, host, replicas),
         )
         for batch in dataset:
@@ -172,7 +166,7 @@ def test_evaluation_leaves_them_out(source, examples, batch_size, hosts, replica
 
 def test_black_is_that_of_the_preprocessing(source):
     preprocessing = Preprocessing(image_size=(8, 8), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
-    options = {"batch_size": 100, "bad_images": BadImages(None, lambda line: None)}
+    options = {"batch_size": 100, "skips_bad_images": True}
     batch = next(iter(pipeline.eval_dataset(source, preprocessing=preprocessing, **options)))
     black = preprocessing(np.zeros([1, 1, 3], np.uint8))
     np.testing.assert_array_equal(
@@ -180,19 +174,20 @@ def test_black_is_that_of_the_preprocessing(source):
     )
 
 
+def _evaluator(data, strategy=None):
+    def model(images, training):
+        return tf.zeros([len(images), 10])
+
+    strategy = strategy or tf.distribute.get_strategy()
+    return Evaluator(model, strategy, data, Classification(loss="softmax"), str)
+
+
 def test_a_capped_evaluation_names_an_image_that_it_reads(examples):
     """Two batches of the twenty are evaluated: 0 .. 9 and 100 .. 109."""
     source = Spoilt(examples, (15, 105))
     data = EvaluationData(source=source, preprocessing=PREPROCESSING, batch_size=10, max_batches=2)
-    evaluator = Evaluator(
-        lambda images, training: tf.zeros([len(images), 10]),
-        tf.distribute.get_strategy(),
-        data,
-        Classification(loss="softmax"),
-        str,
-    )
     with pytest.raises(DataError, match="digit 105 "):
-        evaluator.run()
+        _evaluator(data).run()
     indices = pipeline.eval_indices(source, 10, 2)
     assert list(indices) == [*range(10), *range(100, 110)]
     batches = pipeline.eval_dataset(
@@ -206,13 +201,32 @@ def _records(path):
     return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
 
 
+def _name_all(source, bad, steps, **options):
+    """Trains without a model: the rows of each batch go through `BadRows` to the file."""
+    sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
+    data = TrainData(
+        source=source,
+        sampling=sampling,
+        augmentation=Augmentation(),
+        preprocessing=PREPROCESSING,
+        bad_images=bad,
+    )
+    rows = BadRows(tf.distribute.get_strategy())
+    for index, batch in enumerate(data.dataset(0).take(steps)):
+        rows.add(batch, tf.constant(index, tf.int64), tf.constant(True))
+        if index % 3 == 2:
+            data.record_bad_images(*rows.take(), hosts=1)
+    data.record_bad_images(*rows.take(), hosts=1)
+    return rows
+
+
 def test_each_is_named_once(source, tmp_path):
     """Over any number of epochs and with evaluations between; in the order of their first use."""
     path, told = tmp_path / "bad_images.jsonl", []
     bad = BadImages(path, told.append)
-    batches = _train(source, 20, skip=bad)
-    list(pipeline.eval_dataset(source, batch_size=50, preprocessing=PREPROCESSING, bad_images=bad))
-    met = [i for batch in batches for i in batch["id"] if i in BAD]
+    _name_all(source, bad, 20)
+    _evaluator(EvaluationData(source=source, **EVALUATION, bad_images=bad)).run()
+    met = [i for batch in _train(source, 20) for i in batch["id"] if i in BAD]
     records = _records(path)
     assert [record["id"] for record in records] == list(dict.fromkeys(met))
     contents = list(hostile.unreadable().values())
@@ -225,14 +239,42 @@ def test_each_is_named_once(source, tmp_path):
     assert bad.summary() == line
 
 
+def test_an_evaluation_names_them(source, examples):
+    """Also if it reads only some of the batches, on two replicas."""
+    told = []
+    data = EvaluationData(source=source, **EVALUATION, bad_images=BadImages(None, told.append))
+    strategy = two_replicas()
+    with strategy.scope():
+        means = _evaluator(data, strategy).run()
+    assert means["examples"] == 200 - len(BAD)
+    assert [int(line.split()[3]) for line in told] == list(BAD)
+    told.clear()
+    capped = dataclasses.replace(
+        data, batch_size=10, max_batches=2, bad_images=BadImages(None, told.append)
+    )
+    _evaluator(
+        dataclasses.replace(capped, source=Spoilt(source.read(range(200)), (8, 15, 105)))
+    ).run()
+    assert [line.split()[3] for line in told] == ["8", "105"]
+
+
 def test_ten_are_told_and_all_are_written(examples, tmp_path):
     path, told = tmp_path / "bad_images.jsonl", []
-    bad = BadImages(path, told.append)
-    _train(Spoilt(examples, range(5, 35)), 7, skip=bad)
+    _name_all(Spoilt(examples, range(5, 35)), BadImages(path, told.append), 7)
     assert len(told) == 11
     assert [line.split()[0:2] for line in told] == [["left", "out"]] * 11
     assert told[-1] == f"left out more than 10 images; all are named in {path}"
     assert sorted(record["id"] for record in _records(path)) == list(range(5, 35))
+
+
+def test_rows_beyond_the_buffer_are_counted(examples, monkeypatch):
+    monkeypatch.setattr(BadRows, "_CAPACITY", 5)
+    told = []
+    _name_all(Spoilt(examples, range(5, 35)), BadImages(None, told.append), 3)
+    met = [i for batch in _train(Spoilt(examples, range(5, 35)), 3) for i in batch["id"]]
+    met = [i for i in met if 5 <= i < 35]
+    assert [int(line.split()[3]) for line in told[:-1]] == met[-5:]
+    assert f"left out {len(met) - 5} more images before batch 1, too many to name" == told[-1]
 
 
 def test_a_resumed_run_goes_on_with_its_file(source, tmp_path):
@@ -261,34 +303,26 @@ def _json(line):
 
 def test_nothing_bad_leaves_no_file(digits, tmp_path):
     bad = BadImages(tmp_path / "bad_images.jsonl")
-    _train(digits, 1, skip=bad)
+    assert _name_all(digits, bad, 1).empty_batch() is None
     assert bad.summary() is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_batch_without_a_single_image_stops(examples):
-    """A batch with at least one good image does not stop training."""
+def test_a_batch_without_a_single_image_is_noted(examples):
+    """A batch with at least one good image is not."""
     sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
     order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
-    almost = BadImages(None, lambda line: None)
-    batches = _train(Spoilt(examples, order[1:]), 4, skip=almost)
+    batches = _train(Spoilt(examples, order[1:]), 4)
     assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
-    assert almost.failure is None
-
-    for options in ({}, {"replicas": 2}, {"mixup": 0.2}):
-        bad = BadImages(None, lambda line: None)
-        with pytest.raises(bad_images.INPUT_ERRORS):
-            _train(Spoilt(examples, order), 4, skip=bad, **options)
-        with pytest.raises(DataError, match="None of the 32 images of training batch 2 can be"):
-            raise bad.failure
+    bad = BadImages(None, lambda line: None)
+    assert _name_all(Spoilt(examples, order[1:]), bad, 4).empty_batch() is None
+    assert _name_all(Spoilt(examples, order), bad, 4).empty_batch() == 2
 
 
 def test_a_file_that_cannot_be_written_stops(source, tmp_path):
     bad = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
-    with pytest.raises(bad_images.INPUT_ERRORS):
-        _train(source, 7, skip=bad)
     with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
-        raise bad.failure
+        _name_all(source, bad, 7)
 
 
 def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
@@ -305,16 +339,14 @@ def test_a_disk_that_fills_up_stops(source, tmp_path, monkeypatch):
     assert BadImages(path).count == 1
 
 
-def test_files_that_cannot_be_read_still_stop(tmp_path, monkeypatch):
+def test_files_that_cannot_be_read_still_stop(tmp_path):
     """A damaged file of records is not a bad image, and the error does not mention bad images."""
-    monkeypatch.setattr(tfds_source, "MAX_CACHED_BYTES", 0)
     source = open_source("digits", "train", tmp_path)
     bad = BadImages(None, lambda line: None)
     (file,) = tmp_path.rglob("digits-train*")
     file.unlink()
     with pytest.raises(bad_images.INPUT_ERRORS):
-        _train(source, 1, skip=bad)
-    assert bad.failure is None
+        _train(source, 1)
     assert "cannot be read" in str(bad_images.find_bad_image(source, [5], bad))
 
 
@@ -325,7 +357,7 @@ def test_only_without_skip_a_bad_image_is_a_reason_to_stop(source):
     assert bad_images.find_bad_image(source, range(200), BadImages()) is None
 
 
-def test_a_failure_of_the_input_becomes_the_name_of_the_image(source, tmp_path):
+def test_a_failure_of_the_input_becomes_the_name_of_the_image(source):
     """The error names the first bad image in the order of the indices, or stays unchanged."""
     error = tf.errors.InvalidArgumentError(None, None, "no image")
     for indices, bad in (([199, 78, 77], 78), (iter(range(41)), 3)):
@@ -334,13 +366,8 @@ def test_a_failure_of_the_input_becomes_the_name_of_the_image(source, tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError) as same:
         raise bad_images.explain_input_error(error, source, [0, 199, 5])
     assert same.value is error
-    skipped = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        raise bad_images.explain_input_error(error, source, BAD, skipped)
-    with pytest.raises(RunError):
-        skipped.record(source, [3], [b""])
-    with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
-        raise bad_images.explain_input_error(error, source, BAD, skipped)
+        raise bad_images.explain_input_error(error, source, BAD, BadImages())
 
 
 def test_images_to_show_leave_out_bad_ones(source, examples):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from pipelines.config.augmentation import Augmentation
 from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, sharding, stateless_random
 from pipelines.data.order import TrainOrder
-from pipelines.data.sources import record_writer, tfds_source
+from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.records import RecordSource
 from pipelines.data.sources.subset import choose_subset
@@ -87,37 +88,18 @@ def test_every_own_example_once_per_epoch_and_no_other(source, host):
 
 
 def test_a_host_reads_its_own_files_alone(records, monkeypatch):
-    """For TFRecord files, and for TFDS, where small splits are kept in memory."""
     opened = []
-    original = RecordSource._parse
-    monkeypatch.setattr(
-        RecordSource, "_parse", lambda self, found: opened.extend(found) or original(self, found)
-    )
+    original = RecordSource.index
+
+    def note(self, positions):
+        index = original(self, positions)
+        opened.extend(index["path"])
+        return index
+
+    monkeypatch.setattr(RecordSource, "index", note)
     _host(open_source(f"tfrecord:{records}", "train"), 1, 20)
-    names = {str(path).split("train-")[1][:5] for path, _, _ in opened}
+    names = {os.fsdecode(path).split("train-")[1][:5] for path in opened}
     assert names == {"00001", "00004"}
-
-
-def test_small_tfds_splits_are_read_by_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(tfds_source.TfdsSource, "_num_bytes", lambda self: 0)
-    source = open_source("digits", "train[:200]+test[:100]+validation[:50]", tmp_path)
-    assert source.shard_lengths == (200, 100, 50)
-    read = []
-    original = tfds_source.TfdsSource._read_files
-    monkeypatch.setattr(
-        tfds_source.TfdsSource,
-        "_read_files",
-        lambda self, ranges: read.extend(ranges) or original(self, ranges),
-    )
-    whole = open_source("digits", "train[:200]+test[:100]+validation[:50]", tmp_path)
-    expected = whole._read_files([(0, 350)])
-    del read[:]
-    for _ in range(2):
-        examples = source.read([*range(210, 220), 205, *range(310, 320)])
-        rows = [*range(210, 220), 205, *range(310, 320)]
-        for column, other in zip(examples, expected, strict=True):
-            np.testing.assert_array_equal(column, other[rows])
-    assert read == [(200, 300), (300, 350)]
 
 
 def test_batches_follow_their_definition(source):
@@ -168,20 +150,23 @@ def test_resume_continues_bitwise(source):
 
 
 @pytest.mark.parametrize("host", OWN)
-def test_resume_reads_one_window(source, host, monkeypatch):
+def test_resume_reads_only_what_it_uses(source, host, monkeypatch):
     read = []
-    original = RecordSource.read
+    original = RecordSource.index
     monkeypatch.setattr(
-        RecordSource, "read", lambda self, ranges: read.extend(ranges) or original(self, ranges)
+        RecordSource,
+        "index",
+        lambda self, positions: read.append(set(positions.tolist())) or original(self, positions),
     )
     (batches,) = _host(source, host, 1, start_step=1000)
     order = TrainOrder((30,) * SHARDS, 25, 5, host, 3)
-    epoch, window, _ = order.locate(4000)
-    first = order.ranges(epoch, window)
-    assert read[: len(first)] == first
-    # At most one more window is read ahead, while the first one is used.
-    assert sum(stop - start for start, stop in read) <= 50
-    assert set(batches[0]["id"]) <= {i for piece in first for i in range(*piece)}
+    epoch, window, offset = order.locate(4000)
+    left = order.indices(epoch, window)[offset:]
+    assert read[0] == set(left.tolist())
+    # At most two more windows are looked up while the first one is used.
+    assert len(read) <= 3
+    expected = order.stream(4000, 4004)
+    assert batches[0]["id"].tolist() == expected.tolist()
 
 
 def test_orders_differ():
@@ -301,8 +286,8 @@ def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch
     bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, in_global_order, 1))
     read = source.read
 
-    def spoilt(ranges):
-        examples = read(ranges)
+    def spoilt(positions):
+        examples = read(positions)
         examples.images[examples.ids == bad] = b"text"
         return examples
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import vit_tf
 from pipelines.data import progress_lines
 from pipelines.data.bad_images import BadImages
-from pipelines.data.sources.arrays import ArraySource
+from pipelines.data.sources.arrays import ArraySource, EncodedSource
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError, Interrupted, UserError
 from pipelines.evaluation import feature_cache
@@ -123,27 +123,24 @@ def test_every_family_has_features(family):
     np.testing.assert_allclose(received.values, wanted, rtol=0, atol=error)
 
 
-class Damaged(ArraySource):
+def damaged():
     """Nine black images, of which the image 3 cannot be decoded."""
-
-    def __init__(self):
-        super().__init__(np.zeros((9, 16, 16, 3), np.uint8), np.arange(9) % 3)
-
-    def read(self, ranges):
-        examples = super().read(ranges)
-        examples.images[examples.ids == 3] = b"no image"
-        return examples
+    black = ArraySource(np.zeros((9, 16, 16, 3), np.uint8), np.arange(9) % 3)
+    images, labels, ids = black.read(np.argsort(black.ids(range(9))))
+    images[ids == 3] = b"no image"
+    names = {"name": "black", "version": "1", "split": "train"}
+    return EncodedSource(images, labels, black.labels, **names)
 
 
 def test_images_that_cannot_be_read():
     lines = []
-    skipping = data(Damaged(), bad_images=BadImages(None, lines.append))
+    skipping = data(damaged(), bad_images=BadImages(None, lines.append))
     received = FeatureExtractor(means, one_device(), skipping, print).run()
     np.testing.assert_array_equal(received.ids, [0, 1, 2, 4, 5, 6, 7, 8])
     np.testing.assert_array_equal(received.values, np.full((8, 3), -1.0))
-    assert len(lines) == 1 and "left out image 3" in lines[0]
-    with pytest.raises(DataError, match="image 3 .* cannot be decoded"):
-        FeatureExtractor(means, one_device(), data(Damaged()), print).run()
+    assert len(lines) == 1 and "left out train example 3" in lines[0]
+    with pytest.raises(DataError, match="train example 3 .* cannot be decoded"):
+        FeatureExtractor(means, one_device(), data(damaged()), print).run()
 
 
 def test_what_has_no_features():

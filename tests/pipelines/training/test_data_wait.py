@@ -130,10 +130,10 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys):
 def slow_down_reading(monkeypatch, seconds):
     """Makes every read of a window of the source slower."""
     source_class = type(open_source("digits", "train"))
-    read = source_class.read
+    index = source_class.index
 
-    def slowly(self, ranges):
+    def slowly(self, positions):
         time.sleep(seconds)
-        return read(self, ranges)
+        return index(self, positions)
 
-    monkeypatch.setattr(source_class, "read", slowly)
+    monkeypatch.setattr(source_class, "index", slowly)

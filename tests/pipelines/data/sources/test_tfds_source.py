@@ -12,7 +12,7 @@ from PIL import Image
 
 from pipelines.data.builtin import digits
 from pipelines.data.sources import open as open_module
-from pipelines.data.sources import tfds_catalog, tfds_source
+from pipelines.data.sources import tfds_catalog
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
 

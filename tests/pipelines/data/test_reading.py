@@ -1,0 +1,246 @@
+"""Reading windows inside tf.data: order, padding, errors, and what passes through Python."""
+
+import resource
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
+from pipelines.data import pipeline
+from pipelines.data.order import TrainOrder
+from pipelines.data.reading import Window, read_windows
+from pipelines.data.sharding import batch_samplers
+from pipelines.data.sources import record_files, record_offsets, records
+from pipelines.data.sources.arrays import ArraySource
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError
+from vit_tf.preprocessing import Preprocessing
+
+COUNT, SIZE = 300, 2000
+FILES = {"0": 130, "1": 70, "2": 100}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """TFRecord files of `COUNT` images: bytes that begin with the number of the example."""
+    folder, number = tmp_path_factory.mktemp("records"), 0
+    for name, count in FILES.items():
+        with tf.io.TFRecordWriter(str(folder / name)) as writer:
+            for _ in range(count):
+                image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image_of(number)]))
+                label = tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 7]))
+                features = {records.IMAGE: image, records.LABEL: label}
+                example = tf.train.Example(features=tf.train.Features(feature=features))
+                writer.write(example.SerializeToString())
+                number += 1
+    return folder
+
+
+def image_of(number):
+    return number.to_bytes(4, "big") + bytes(SIZE)
+
+
+@pytest.fixture
+def source(folder):
+    return records.RecordSource(str(folder), [*"abcdefg"], {"train": FILES}, "train")
+
+
+def rows_of(source, windows):
+    """All rows of some windows."""
+
+    def columns(window, ids):
+        return {"id": ids, "position": window.positions}
+
+    spec = tf.TensorSpec([None], tf.int64)
+    signature = {"id": spec, "position": spec}
+    chunks = [*read_windows(source, lambda: iter(windows), columns, signature)]
+    return {key: np.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
+
+
+def test_rows_leave_in_order_with_padding(source):
+    rng = np.random.default_rng(0)
+    indices = [rng.permutation(COUNT), np.array([17, -1, 299, -1, 0]), np.array([-1])]
+    positions = np.split(np.arange(COUNT + 6), [COUNT, COUNT + 5])
+    rows = rows_of(source, [*map(Window, indices, positions)])
+    expected = np.concatenate(indices)
+    stored = expected >= 0
+    np.testing.assert_array_equal(rows["id"], expected)
+    np.testing.assert_array_equal(rows["label"], np.where(stored, expected % 7, 0))
+    np.testing.assert_array_equal(rows["position"], np.arange(COUNT + 6))
+    assert rows["image"][stored].tolist() == [image_of(int(i)) for i in expected[stored]]
+    assert set(rows["image"][~stored]) == {tf.io.encode_png(np.zeros([1, 1, 3], np.uint8)).numpy()}
+
+
+def test_a_window_reads_only_its_records(source):
+    """Counted in bytes that the process reads: half of the records are every second one."""
+    source.index(np.arange(COUNT))  # Finds the offsets.
+    indices = np.arange(0, COUNT, 2)
+
+    def bytes_read():
+        with open("/proc/self/io") as file:
+            return int(file.readline().split()[1])
+
+    rows_of(source, [Window(indices[:1], indices[:1])])  # Loads what TensorFlow loads once.
+    before = bytes_read()
+    rows_of(source, [Window(indices, indices)])
+    used = len(indices) * SIZE
+    assert used <= bytes_read() - before < 1.2 * used
+
+
+def test_little_passes_through_python(source):
+    """At most 52 bytes for an example, and 24 bytes and the path for a run of records."""
+    (sampler,) = batch_samplers(
+        source, Sampling(batch_size=16, shuffle_window=COUNT, seed=0, sharding="global")
+    )
+    window = next(sampler.windows(0))
+    columns = pipeline._columns(window.positions, window.indices, 16, 0, None)
+    assert sum(column.nbytes for column in columns.values()) <= 52 * COUNT
+    index = source.index(np.sort(window.indices))
+    assert set(index) == {"path", "offset", "count", "buffer"}
+    assert len(index["path"]) <= COUNT // record_files._RECORDS_PER_RUN + len(FILES)
+
+
+def op_types(dataset):
+    """The types of all ops of a dataset behind its index stage, also in the functions it calls."""
+    definition = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+    library = {function.signature.name: function for function in definition.library.function}
+    types, called, generators = set(), set(), 0
+
+    def walk(nodes):
+        nonlocal generators
+        for node in nodes:
+            if node.op == "GeneratorDataset":
+                generators += 1
+                continue
+            types.add(node.op)
+            attributes = node.attr.values()
+            names = {x.func.name for x in attributes} | {
+                f.name for x in attributes for f in x.list.func
+            }
+            for name in (names & library.keys()) - called:
+                called.add(name)
+                walk(library[name].node_def)
+
+    walk(definition.node)
+    assert generators == 1
+    return types
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("kind", ["records", "tfds", "folder", "arrays"])
+def test_no_python_behind_the_index(kind, skips, source, tmp_path):
+    if kind == "tfds":
+        source = open_source("digits", "train[:200]")
+    elif kind == "arrays":
+        source = ArraySource(np.zeros([8, 4, 4, 3], np.uint8), [0, 1] * 4)
+    elif kind == "folder":
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "1.png").write_bytes(b"")
+        source = open_source(f"folder:{tmp_path}", "train")
+    sampling = Sampling(batch_size=2, shuffle_window=9, seed=0, sharding="global")
+    dataset = pipeline.train_dataset(
+        source,
+        sampling,
+        Augmentation(mixup=0.2, randaugment_layers=1),
+        Preprocessing(image_size=(8, 8)),
+        skips_bad_images=skips,
+    )
+    types = op_types(dataset)
+    assert "StatelessRandomUniformV2" in types or "StatelessRandomUniformFullIntV2" in types
+    assert not [name for name in types if "PyFunc" in name]
+
+
+def test_a_file_that_shrank_after_its_offsets_were_found(folder, tmp_path, source):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in FILES:
+        (copy / name).write_bytes((folder / name).read_bytes())
+    own = records.RecordSource(str(copy), source.labels, {"train": FILES}, "train")
+    own.index(np.arange(COUNT))
+    contents = (copy / "1").read_bytes()
+    (copy / "1").write_bytes(contents[: len(contents) // 2])
+    window = Window(np.arange(COUNT), np.arange(COUNT))
+    with pytest.raises(tf.errors.OpError):
+        rows_of(own, [window])
+    with pytest.raises(DataError, match="265 records where 300 were expected"):
+        own.read(range(COUNT))
+
+
+class TestOffsets:
+    """The cache of byte offsets."""
+
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+        monkeypatch.setattr(record_offsets, "_MIN_CACHED", 2)
+
+        def searched(path, count, size):
+            self.searches += 1
+            return find(path, count, size)
+
+        find = record_offsets._find_offsets
+        monkeypatch.setattr(record_offsets, "_find_offsets", searched)
+        self.searches = 0
+
+    @pytest.fixture
+    def file(self, folder, tmp_path):
+        path = tmp_path / "file"
+        path.write_bytes((folder / "0").read_bytes())
+        return path
+
+    def offsets(self, path, count=FILES["0"]):
+        return record_offsets.record_offsets(str(path), count)
+
+    def test_they_are_found_once(self, file):
+        first = self.offsets(file)
+        np.testing.assert_array_equal(self.offsets(file), first)
+        assert self.searches == 1 and first[-1] == file.stat().st_size
+
+    def test_a_changed_file_is_searched_again(self, file, folder):
+        self.offsets(file)
+        file.write_bytes((folder / "0").read_bytes())  # Another time of change.
+        self.offsets(file)
+        assert self.searches == 2
+        contents = file.read_bytes()
+        file.write_bytes(contents[:-5])
+        with pytest.raises(DataError, match="record 129 of 130 ends beyond"):
+            self.offsets(file)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda x: x[:-1],
+            lambda x: x[:16],
+            lambda x: np.zeros_like(x),
+            lambda x: np.full_like(x, -1),
+            lambda x: np.where(np.arange(len(x)) == 9, 2**62, x),
+            lambda x: np.where(np.arange(len(x)) == 2, 3, x),
+            lambda x: np.where((np.arange(len(x)) > 2) & (np.arange(len(x)) < 132), x + 20, x),
+        ],
+    )
+    def test_a_damaged_cache_is_not_used(self, file, damage, tmp_path):
+        expected = self.offsets(file)
+        (cached,) = (tmp_path / "keras").rglob("record_offsets/*")
+        cached.write_bytes(damage(np.fromfile(cached, "<i8")).tobytes())
+        np.testing.assert_array_equal(self.offsets(file), expected)
+        assert self.searches == 2
+
+    def test_without_a_cache(self, file, tmp_path):
+        (tmp_path / "keras").write_text("no folder")
+        np.testing.assert_array_equal(self.offsets(file), self.offsets(file))
+        assert self.searches == 2
+
+
+def test_order_of_300_million_examples_takes_little_memory():
+    """Blocks only: 600,000 of them, not an array of the examples."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    order = TrainOrder((300_000,) * 1000, 8192, seed=1)
+    first = order.indices(0, 0)
+    assert len(np.unique(first)) == 8192
+    np.testing.assert_array_equal(
+        order.stream(8190, 8194), [*first[8190:], *order.indices(0, 1)[:2]]
+    )
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
