@@ -112,6 +112,22 @@ def train_dataset(
     return _in_order(dataset)
 
 
+def encoded_dataset(source, sampling):
+    """Returns the batches of `train_dataset` before images are decoded, for one host.
+
+    Args:
+        source, sampling: as for `train_dataset`.
+
+    Returns:
+        Endless `tf.data.Dataset` of global batches: image (string `[B]`), label, id, position,
+        weight, and seed (int64 `[B, 2]`).
+    """
+    [sampler] = batch_samplers(source, sampling)
+    windows = functools.partial(sampler.windows, 0)
+    examples = _encoded_examples(source, windows, sampling.batch_size, sampling.seed)
+    return _in_order(examples.batch(sampling.batch_size, drop_remainder=True))
+
+
 def sample_images(source, preprocessing, seed, augmentation, count=16):
     """Returns the first stored images, augmented: float32 `[n, h, w, 3]` in [-1, 1].
 

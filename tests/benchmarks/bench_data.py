@@ -23,7 +23,7 @@ from PIL import Image
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, stateless_random
-from pipelines.data.sources.source import Examples
+from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.transforms import augmentation
 from vit_tf.preprocessing import Preprocessing
 
@@ -64,19 +64,6 @@ def photograph(width, height, rng):
     return file.getvalue()
 
 
-class Memory:
-    """The generated images as a source of `pipeline.train_dataset`."""
-
-    num_classes, multi_label, num_examples, shard_lengths = 1000, False, COUNT, (COUNT,)
-
-    def __init__(self, images):
-        self._images = np.array(images, object)
-
-    def read(self, ranges):
-        places = np.concatenate([np.arange(*limits) for limits in ranges])
-        return Examples(self._images[places], np.zeros(len(places), np.int32), places)
-
-
 def contestants(images):
     """Endless datasets of float images `[SIZE, SIZE, 3]`, or of batches of them, by name."""
     seeds = stateless_random.example_seeds(0, 0, np.arange(8 * COUNT))
@@ -114,11 +101,18 @@ def contestants(images):
         )
         return lambda image_bytes: parser.parse_train_image({"image/encoded": image_bytes})
 
+    source = EncodedSource(
+        np.array(images, object),
+        np.zeros(COUNT, np.int32),
+        [str(label) for label in range(1000)],
+        name="photographs",
+        version="generated",
+        split="train",
+    )
+
     def batches(**options):
         sampling = Sampling(batch_size=32, shuffle_window=COUNT, seed=0, sharding="global")
-        dataset = pipeline.train_dataset(
-            Memory(images), sampling, Augmentation(**options), preprocessing
-        )
+        dataset = pipeline.train_dataset(source, sampling, Augmentation(**options), preprocessing)
         return dataset.map(lambda batch: batch["image"])
 
     strong = {"randaugment_layers": LAYERS, "randaugment_magnitude": MAGNITUDE}

@@ -13,6 +13,7 @@ from pipelines.runs.workdir import Workdir
 from tests.pipelines.data.batches import train_dataset
 from tests.pipelines.process import run_here
 from tests.pipelines.tiny import as_flags, tiny_experiment
+from vit_tf.cost import training_macs
 
 ASSIGNMENTS = ["data.train_split=train[:150]", "data.shuffle_window=40", "seed=4"]
 
@@ -140,9 +141,56 @@ def test_hosts_of_a_run(batch_command, tmp_path, records):
         assert json.loads(out)["hosts"] == hosts
 
 
+def test_throughput(batch_command):
+    """The numbers for a real input; `test_throughput.py` tests how they are computed."""
+    assignments = as_flags("train.batch_size=64", "data.mixup=0.2")
+    flags = ["--throughput", "0.2", "--teraflops", "2.5", *assignments]
+    code, out, err = batch_command("--json", *flags)
+    assert code == 0
+    assert [line.split()[0] for line in err.splitlines()] == ["reading", "reading"]
+    result = json.loads(out)
+    assert result.pop("images_per_second_needed") == pytest.approx(
+        0.45 * 2.5e12 / (2 * training_macs(tiny_experiment().model_config(10)))
+    )
+    rates = [result.pop(f"images_per_second{text}") for text in ("", "_without_decoding")]
+    assert 0 < rates[0] <= rates[1]
+    assert result.pop("cores") >= 1
+    assert result == {
+        "data_set": "digits/all:1.0.0 split 'train'",
+        "model": "ViT-Ti/16",
+        "image_size": [12, 12],
+        "batch_size": 64,
+        "teraflops": 2.5,
+        "utilisation": 0.45,
+        "seconds": 0.2,
+    }
+
+
+def test_throughput_names_a_bad_image(batch_command, tmp_path):
+    for folder in ("cat", "dog"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.jpg").write_bytes(b"not even an image")
+    flags = as_flags(f"data.name=folder:{tmp_path}", "train.batch_size=2")
+    code, out, err = batch_command("--throughput", "0.1", *flags)
+    assert (code, out) == (2, "")
+    assert "cannot be decoded" in err.splitlines()[-1] and ".jpg" in err.splitlines()[-1]
+    code, out, _ = batch_command("--throughput", "0.1", *flags, "--set", "data.bad_images=skip")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("ViT-Ti/16 at 12 x 12 needs ")
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
+        (["--throughput", "0"], "--throughput=0 is not a positive number"),
+        (["--throughput", "-2"], "--throughput=-2 is not"),
+        (["--throughput", "nan"], "--throughput=nan is not"),
+        (["--throughput", "soon"], "throughput"),
+        (["--throughput", "1", "--step", "0"], "Leave out --step or --throughput"),
+        (["--throughput", "1", "--hosts", "2"], "Leave out --hosts or --throughput"),
+        (["--throughput", "1", "--teraflops", "0"], "--teraflops=0 is not"),
+        (["--teraflops", "9"], "--teraflops belongs to --throughput"),
+        (["--throughput", "1", "--set", "data.name=tfrecord:nowhere"], "nowhere"),
         (["--hosts", "0"], "hosts"),
         (["--hosts", "2"], "Leave out --hosts=2, or set data.sharding=files"),
         (

@@ -1,0 +1,154 @@
+"""Measures how many images a second the input of training delivers, without training a model."""
+
+import itertools
+from time import perf_counter
+from typing import NamedTuple
+
+from pipelines.data import pipeline
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
+from pipelines.data.sharding import batch_samplers
+from vit_tf import cost
+
+# Part of the devices' peak that training uses: what good implementations reach.
+UTILISATION = 0.45
+
+
+class Throughput(NamedTuple):
+    """Images per second."""
+
+    decoded: float  # batches as in training
+    encoded: float  # read, in training order and in batches, but not decoded
+
+
+def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad_images, log):
+    """Measures the input of one host that reads all of the data.
+
+    Nothing is kept between the two parts. Files are read first without decoding: if they were not
+    in memory before, this part reads them from the disk.
+
+    Args:
+        source: a `DataSource`.
+        sampling, augmentation, preprocessing, skips_bad_images: as for `pipeline.train_dataset`.
+        seconds: duration of each of the two parts, without starting; the part without decoding
+            takes longer if two windows of examples are not read in this time.
+        log: called with a line at the beginning of each part.
+
+    Returns:
+        `Throughput`.
+
+    Raises:
+        DataError: if an example cannot be read or decoded.
+    """
+
+    def batches(dataset):
+        iterator = iter(dataset)
+        for step in itertools.count():
+            try:
+                batch = next(iterator)
+            except INPUT_ERRORS as error:
+                raise explain_input_error(
+                    error,
+                    source,
+                    pipeline.train_indices(source, sampling, step),
+                    BadImages(log=log) if skips_bad_images else None,
+                    pipeline.window_indices(source, sampling, [step]),
+                ) from None
+            yield batch
+
+    encoded = pipeline.encoded_dataset(source, sampling)
+    decoded = pipeline.train_dataset(
+        source, sampling, augmentation, preprocessing, skips_bad_images=skips_bad_images
+    )
+    log(f"reading {source} without decoding for {seconds:g} s ...")
+    ends = _window_ends(source, sampling)
+    reading = reading_rate(batches(encoded), sampling.batch_size, ends, seconds)
+    log(f"reading and decoding for {seconds:g} s ...")
+    decoding = decoding_rate(batches(decoded), sampling.batch_size, seconds)
+    # In a short time, decoding uses up a window that was read before the time began. It cannot go
+    # on faster than files are read.
+    return Throughput(decoded=min(decoding, reading), encoded=reading)
+
+
+def _window_ends(source, sampling):
+    """Yields the number of examples up to the end of each window."""
+    [sampler] = batch_samplers(source, sampling)
+    for epoch, window in sampler.order.windows_from(0):
+        yield sampler.order.positions(epoch, window)[1]
+
+
+def reading_rate(batches, batch_size, window_ends, seconds):
+    """Returns the examples per second of an input that reads whole windows.
+
+    The first example of a window arrives when all of the window has been read; the others follow
+    from memory. So only the time between two such moments counts. The first window and what
+    TensorFlow does at the start are left out.
+
+    Args:
+        batches: endless iterator.
+        batch_size: examples in each batch.
+        window_ends: iterator of the number of examples up to the end of each window.
+        seconds: shortest time that is measured.
+    """
+    received = end = 0
+    begin = first = None  # When the first window arrived, and the examples up to its end.
+    while True:
+        next(batches)
+        now = perf_counter()
+        received += batch_size
+        if received <= end:
+            continue
+        while end < received:
+            end = next(window_ends)
+        if begin is None or first is None:
+            begin, first = now, end
+        elif now - begin >= seconds:
+            return (end - first) / (now - begin)
+
+
+def decoding_rate(batches, batch_size, seconds):
+    """Returns the examples per second of an iterator of batches; the first batch does not count.
+
+    Args:
+        batches: endless iterator.
+        batch_size: examples in each batch.
+        seconds: shortest time that is measured.
+    """
+    next(batches)
+    begin = now = perf_counter()
+    count = 0
+    while not count or now - begin < seconds:
+        next(batches)
+        count += batch_size
+        now = perf_counter()
+    return count / (now - begin)
+
+
+def needed_rate(config, teraflops):
+    """Returns how many images per second training a model takes from its input.
+
+    Two FLOPs for each of `vit_tf.cost.training_macs`, at `UTILISATION` of the peak.
+
+    Args:
+        config: configuration of the model.
+        teraflops: peak of all devices together, in 1e12 FLOPs per second.
+    """
+    return UTILISATION * teraflops * 1e12 / (2 * cost.training_macs(config))
+
+
+def format_throughput(result):
+    """Returns the result of `batch --throughput` as text.
+
+    Args:
+        result: the dictionary that `--json` prints.
+    """
+    height, width = result["image_size"]
+    return "\n".join(
+        [
+            f"{result['data_set']}: {result['cores']} cores, batches of {result['batch_size']}",
+            f"with decoding to {height} x {width}: {result['images_per_second']:,.0f} images/s",
+            f"without decoding: {result['images_per_second_without_decoding']:,.0f} images/s",
+            f"{result['model']} at {height} x {width} needs "
+            f"{result['images_per_second_needed']:,.0f} images/s on {result['teraflops']:g} "
+            f"TFLOP/s at {100 * result['utilisation']:.0f} % use",
+        ]
+    )
