@@ -93,13 +93,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     initial = _initial(experiment) if is_new else None
 
     trainer = build_trainer(experiment, model_config, strategy)
-    store = CheckpointStore(
-        run.checkpoints,
-        trainer.checkpoint,
-        keep_last=settings.keep_last,
-        keep_every=settings.keep_every,
-        before_save=run.sync,
-    )
+    store = _open_store(trainer, run, settings)
     encoder = task.encoder(trainer.model)
     step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
     trainer.open_dataset(data.dataset)
@@ -154,6 +148,17 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         if reconstructions := evaluations["reconstructions"]:
             _write_page(reconstructions, trainer, run, experiment)
     return run.read_metrics()[-1]
+
+
+def _open_store(trainer, run, settings):
+    """The checkpoints of a run; what is kept of them is in `settings`, of train."""
+    return CheckpointStore(
+        run.checkpoints,
+        trainer.checkpoint,
+        keep_last=settings.keep_last,
+        keep_every=settings.keep_every,
+        before_save=run.sync,
+    )
 
 
 def _show(board, experiment, data, step):
