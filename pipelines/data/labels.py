@@ -78,10 +78,13 @@ def no_labels(count, multi_label):
 
 
 def padded(labels):
-    """Returns single labels unchanged; lists as int32 `[n, longest]`, filled up with -1."""
+    """Returns single labels unchanged; lists as int32 `[n, longest]`, filled up with -1.
+
+    There is at least one column: TensorFlow 2.20 crashes when it unbatches rows without any.
+    """
     if labels.dtype != object:
         return labels
-    rows = np.full([len(labels), max(map(len, labels), default=0)], FILLER, np.int32)
+    rows = np.full([len(labels), max(map(len, labels), default=1) or 1], FILLER, np.int32)
     for row, values in zip(rows, labels, strict=True):
         row[: len(values)] = values
     return rows

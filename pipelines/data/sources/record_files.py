@@ -85,7 +85,9 @@ class RecordFiles(DataSource):
             # Unlike an assertion, `tf.gather` keeps a dataset parallel with op determinism.
             values = tf.gather(tf.range(num_classes), labels.values)
             if self.multi_label:
-                return images, labels.with_values(values).to_tensor(FILLER)
+                rows = labels.with_values(values).to_tensor(FILLER)
+                # At least one column, see `labels.padded`.
+                return images, tf.pad(rows, [[0, 0], [0, 1]], constant_values=FILLER)
             return images, tf.reshape(values, tf.shape(images))  # One label for each.
 
         return self._records(index).map(check)
