@@ -28,6 +28,15 @@ INPUT_ERRORS = (
     tf.errors.DataLossError,
     tf.errors.NotFoundError,
     tf.errors.UnknownError,
+    # Of remote files, and of files that are open at the same time.
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnauthenticatedError,
+    tf.errors.UnavailableError,
 )
 
 _MAX_LOGGED = 10  # Images named in the log; the file names all of them.
@@ -80,8 +89,10 @@ class BadImages:
             DataError: if the files cannot be read.
             RunError: if the file cannot be written.
         """
-        for start in range(0, len(positions), ROWS_PER_READ):
-            examples = source.read(positions[start : start + ROWS_PER_READ])
+        names = [source.describe(int(example_id)) for example_id in source.ids(positions)]
+        new = [x for x, name in zip(positions, names, strict=True) if name not in self._names]
+        for start in range(0, len(new), ROWS_PER_READ):
+            examples = source.read(new[start : start + ROWS_PER_READ])
             self.record(source, examples.ids, examples.images)
 
     def summary(self):

@@ -87,7 +87,7 @@ class ArraySource(DataSource):
     @functools.cached_property
     def _stored(self):
         """The images as a tensor: datasets capture it, so their graphs have no constant of them."""
-        with tf.init_scope():
+        with tf.init_scope(), tf.device("CPU:0"):
             return tf.convert_to_tensor(self._images)
 
     def ids(self, positions):

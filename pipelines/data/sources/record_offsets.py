@@ -1,8 +1,9 @@
 """The byte offsets of the records in a TFRecord file, found once and kept in a cache.
 
 A file of the cache is named after the path of the TFRecord file. It is little-endian int64: the
-size of the TFRecord file in bytes, its time of change in ns, then the offsets. It is used only if
-size and time are still the same and the offsets can be right; else they are found again. The cache
+size of the TFRecord file in bytes, its time of change in ns, the offsets, then a checksum. It is
+used only if size and time are still the same and the offsets can be right; else they are found
+again. The cache
 is `record_offsets` beside that of the weights, below KERAS_HOME, which by default is `~/.keras`.
 """
 
@@ -24,7 +25,7 @@ _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 # Offsets of fewer records are found as fast as they are read from the cache.
 _MIN_CACHED = 256
 # Records of a cached file whose lengths are compared with the file.
-_CHECKED = 16
+_CHECKED = 4
 # Bytes read at a time from a remote file, where a request takes as long as reading them.
 _REMOTE_BYTES = 8 * 2**20
 
@@ -50,6 +51,7 @@ def record_offsets(path, count):
     if count >= _MIN_CACHED:
         with contextlib.suppress(OSError):  # Without a cache, they are found again next time.
             contents = np.concatenate([status, offsets]).astype("<i8").tobytes()
+            contents += _checksum(contents)
             os.makedirs(os.path.dirname(cache), exist_ok=True)
             write_atomically(cache, lambda file: file.write(contents))
     return offsets
@@ -90,21 +92,26 @@ def _read_cache(cache, status, path, count):
     """Returns the offsets in a file of the cache; None if there are none, or they are not right."""
     size = status[0]
     try:
-        if os.stat(cache).st_size != 8 * (count + 3):
-            return None
-        contents = np.fromfile(cache, "<i8")
+        with open(cache, "rb") as file:
+            contents = file.read(8 * (count + 4) + 1)
     except OSError:
         return None
-    if len(contents) != count + 3 or tuple(contents[:2]) != status:
+    if len(contents) != 8 * (count + 4) or contents[-8:] != _checksum(contents[:-8]):
         return None
-    offsets = contents[2:]
+    header, offsets = np.split(np.frombuffer(contents[:-8], "<i8"), [2])
+    if tuple(header) != status:
+        return None
     inside = ((offsets >= 0) & (offsets <= size)).all() and not offsets[0] and offsets[-1] == size
     if not inside or (np.diff(offsets) < _HEADER_BYTES + _FOOTER_BYTES).any():
         return None
     checked = np.unique(np.linspace(0, count - 1, _CHECKED).astype(int))
-    with _File(path) as file:
+    with _File(path, buffer=8) as file:
         right = all(file.record_end(offsets[i]) == offsets[i + 1] for i in checked)
     return offsets if right else None
+
+
+def _checksum(contents):
+    return hashlib.blake2b(contents, digest_size=8).digest()
 
 
 def _find_offsets(path, count, size):
@@ -128,10 +135,15 @@ def _find_offsets(path, count, size):
 
 
 class _File:
-    """Reads the lengths of records; errors of the file system become `DataError`."""
+    """Reads the lengths of records; errors of the file system become `DataError`.
 
-    def __init__(self, path):
-        self._path = path
+    Args:
+        path: the file.
+        buffer: bytes read at a time if it is remote.
+    """
+
+    def __init__(self, path, buffer=_REMOTE_BYTES):
+        self._path, self._buffer = path, buffer
         self._remote = tf.io.gfile.GFile(path, "rb") if storage.is_url(path) else None
         self._begin, self._bytes = 0, b""
 
@@ -164,7 +176,7 @@ class _File:
             place = offset - self._begin
             if not 0 <= place <= len(self._bytes) - 8:
                 self._remote.seek(offset)
-                self._begin, self._bytes = offset, self._remote.read(_REMOTE_BYTES)
+                self._begin, self._bytes = offset, self._remote.read(self._buffer)
                 place = 0
             return self._bytes[place : place + 8]
         except OSError as error:

@@ -24,13 +24,19 @@ records is read without the records before it: the byte offsets of a file's reco
 import hashlib
 import json
 import os
+from concurrent import futures
 
 import numpy as np
 
 from pipelines.data.sources.files import absolute_path
 from pipelines.data.sources.record_files import RecordFiles
 from pipelines.data.sources.record_offsets import check_count, size_and_time
-from pipelines.data.sources.source import resolve_split, shard_lengths_within, split_info
+from pipelines.data.sources.source import (
+    READERS,
+    resolve_split,
+    shard_lengths_within,
+    split_info,
+)
 from pipelines.errors import DataError, MissingDataError
 from vit_tf import storage
 
@@ -96,8 +102,11 @@ class RecordSource(RecordFiles):
             shard_lengths=shard_lengths_within(infos, split_ranges),
             multi_label=multi_label,
         )
-        for path, count in self._files:
-            check_count(path, count, size_and_time(path)[0])
+        with futures.ThreadPoolExecutor(READERS) as readers:
+            paths = [path for path, _ in self._files]
+            sizes = [size for size, _ in readers.map(size_and_time, paths)]
+        for (path, count), size in zip(self._files, sizes, strict=True):
+            check_count(path, count, size)
 
     def __str__(self):
         return f"{self.name} split {self.split!r}"
