@@ -57,6 +57,7 @@ class BadImages:
         self._final_path = final_path or path
         self._names, self._cut_off = _read_names(path)
         self._num_logged = len(self._names)
+        self._lost = 0
 
     @property
     def count(self):
@@ -95,12 +96,19 @@ class BadImages:
             examples = source.read(new[start : start + ROWS_PER_READ])
             self.record(source, examples.ids, examples.images)
 
+    def lose(self, count):
+        """Counts images that were left out, but of which only the number is known."""
+        if count and not self._lost:
+            self.log("left out more images at a time than can be named")
+        self._lost += count
+
     def summary(self):
         """Returns a line for the end of a run; None if no image was bad."""
         if not self._names:
             return None
         place = f", named in {self._final_path}" if self._final_path else ""
-        return f"images left out because they cannot be read: {len(self._names):,}{place}"
+        more = f"; {self._lost:,} times one that is not named" * bool(self._lost)
+        return f"images left out because they cannot be read: {len(self._names):,}{place}{more}"
 
     def _log(self, line):
         self._num_logged += 1

@@ -11,7 +11,7 @@ _MOST_EXAMPLES = 2**60  # Positions of examples and of windows around a batch ar
 def list_batch(source, sampling, step, hosts=1):
     """Lists the examples that fill one training batch.
 
-    Reads the images of the batch, and some images that are stored between them.
+    Records are read for their labels; of folders, lists and arrays nothing is.
 
     Args:
         source: the `DataSource` of the training data.

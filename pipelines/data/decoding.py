@@ -40,9 +40,7 @@ def can_decode(images):
         # The size is a small result, and it is only known after decoding.
         return tf.cast(tf.size(decode_image(image)), tf.float32)
 
-    return map_ignoring_errors(
-        decode, images, tf.TensorSpec([], tf.float32), tf.data.AUTOTUNE
-    ).get_single_element()[1]
+    return map_ignoring_errors(decode, images, (), tf.data.AUTOTUNE).get_single_element()[1]
 
 
 def decode_batch(image_bytes, preprocessing):
@@ -60,7 +58,7 @@ def decode_batch(image_bytes, preprocessing):
     tried = map_ignoring_errors(
         lambda data: preprocessing(decode_image(data)),
         image_bytes,
-        tf.TensorSpec(shape, tf.float32),
+        shape,
         tf.data.AUTOTUNE,
     )
     images, valid = tried.get_single_element()
@@ -86,13 +84,12 @@ def decode_lenient(dataset, decode, batch_size, preprocessing):
     """
     shape = (*preprocessing.image_size, 3)
     group = min(_GROUP, batch_size)
-    spec = tf.TensorSpec(shape, tf.float32)
     black = preprocessing.normalized(tf.zeros([3]))
 
     def decode_group(rows):
         rows = dict(rows)
         weight, columns = rows.pop("weight"), {key: rows.pop(key) for key in ("image", "seed")}
-        tried = map_ignoring_errors(lambda row: decode(row["image"], row["seed"]), columns, spec)
+        tried = map_ignoring_errors(lambda row: decode(row["image"], row["seed"]), columns, shape)
 
         def blacken(image, valid):
             image = tf.cond(
@@ -117,18 +114,18 @@ def decode_lenient(dataset, decode, batch_size, preprocessing):
     return dataset if group == batch_size else dataset.rebatch(batch_size, drop_remainder=True)
 
 
-def map_ignoring_errors(function, rows, spec, num_parallel_calls=None):
+def map_ignoring_errors(function, rows, shape, num_parallel_calls=None):
     """Applies a function that may fail to each of some rows.
 
     Args:
-        function: maps a row to a tensor; pure TensorFlow.
+        function: maps a row to a float32 tensor; pure TensorFlow.
         rows: tensor `[n, ...]` or structure of such tensors.
-        spec: `tf.TensorSpec` of the tensor that `function` returns, with its whole shape.
+        shape: shape of the tensor that `function` returns.
         num_parallel_calls: see `tf.data.Dataset.map`; None runs one row after the other.
 
     Returns:
-        Dataset with one element: `[n, *spec.shape]`, zero (strings: empty) where the function
-        failed; and bool `[n]`, true where the function succeeded.
+        Dataset with one element: float32 `[n, *shape]`, zero where the function failed; and bool
+        `[n]`, true where the function succeeded.
     """
     # TensorFlow has no "try". A tf.data pipeline can drop rows that fail; each row carries its
     # index, which shows afterwards which rows are left.
@@ -137,7 +134,7 @@ def map_ignoring_errors(function, rows, spec, num_parallel_calls=None):
         lambda index, row: (index, function(row)), num_parallel_calls=num_parallel_calls
     )
     # One extra row, so that the batch is never empty.
-    last = tf.data.Dataset.from_tensor_slices((count[None], tf.zeros([1, *spec.shape], spec.dtype)))
+    last = tf.data.Dataset.from_tensor_slices((count[None], tf.zeros([1, *shape])))
 
     def scatter(index, outputs):
         index, outputs = index[:-1], outputs[:-1]
@@ -145,7 +142,7 @@ def map_ignoring_errors(function, rows, spec, num_parallel_calls=None):
         outputs = tf.cond(
             tf.reduce_all(valid),
             lambda: outputs,
-            lambda: tf.scatter_nd(index[:, None], outputs, tf.stack([count, *spec.shape])),
+            lambda: tf.scatter_nd(index[:, None], outputs, tf.stack([count, *shape])),
         )
         return outputs, valid
 

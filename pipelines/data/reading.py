@@ -1,8 +1,9 @@
 """Reads windows of examples inside tf.data, and yields the examples in their final order.
 
 Python makes an index of each window: where its examples are stored, and ids, positions and seeds in
-their final order. That is all that passes through Python, about 60 bytes per example. TensorFlow
-ops read the files, many at a time, and put the images into their order.
+their final order. That is all that passes through Python: about 60 bytes for an example, and the
+path of each image or run of records. TensorFlow ops read the files, many at a time, and put the
+images into their order.
 """
 
 from typing import NamedTuple

@@ -4,10 +4,12 @@ import dataclasses
 import json
 import re
 
+import numpy as np
+
 from pipelines.config.epochs import with_steps
 from pipelines.config.model import model_field_types
 from pipelines.config.summary import summary
-from pipelines.data.bad_images import INPUT_ERRORS
+from pipelines.data.bad_images import INPUT_ERRORS, BadImages
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import DataError, MissingDataError
 from pipelines.runs import checkpoints, model_source
@@ -155,10 +157,17 @@ def with_prefix(number, unit) -> str:
 
 def _first_batch(data):
     """The source of the first batch, and the dtype and shape of each of its tensors."""
+    if data.bad_images is not None:
+        data = dataclasses.replace(data, bad_images=BadImages(None, print))  # Writes no file.
     try:
-        batch = next(iter(data.dataset(0)))
+        batch = next(iter(data.batch(0)))
     except INPUT_ERRORS as error:
         raise data.explain_input_error(error, [0], hosts=1) from None
+    bad = np.flatnonzero(batch["weight"].numpy() == 0)
+    if len(bad):
+        data.record_bad_images([(0, position) for position in bad], 0, hosts=1)
+    if len(bad) == len(batch["id"]):
+        raise data.empty_batch_error(0)
     parts = [f"{name} {part.dtype.name} {list(part.shape)}" for name, part in batch.items()]
     source = data.source
     return (

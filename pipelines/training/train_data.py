@@ -5,16 +5,19 @@ import itertools
 import operator
 import os
 
+import numpy as np
+
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.names import AUTO_SPLIT
 from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
+from pipelines.data.sharding import batch_samplers
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import DataSource
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
-from pipelines.errors import UserError
+from pipelines.errors import DataError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import check_single_label
 from pipelines.evaluation.few_shot import check_shots
@@ -76,14 +79,19 @@ class TrainData:
             lost: number of other images that were left out.
             hosts: number of hosts that read data.
         """
+        samplers = batch_samplers(self.source, self.sampling, hosts) if rows else ()
         for batch, own in itertools.groupby(rows, operator.itemgetter(0)):
-            indices = pipeline.train_indices(self.source, self.sampling, batch, hosts)
+            indices = np.concatenate([sampler.indices(batch) for sampler in samplers])
             positions = [position for _, position in own]
             self.bad_images.record_at(self.source, indices[positions])
-        if lost:
-            self.bad_images.log(
-                f"left out {lost:,} more images before batch {rows[0][0]}, too many to name"
-            )
+        self.bad_images.lose(lost)
+
+    def empty_batch_error(self, batch):
+        """The error to raise for a training batch of which no image can be read."""
+        return DataError(
+            f"None of the {self.sampling.batch_size} images of training batch {batch} can be "
+            f"read. Is {self.source} the right data set?"
+        )
 
     def explain_input_error(self, error, batches, hosts):
         """The error to raise after the dataset failed in one of `batches`.

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipelines import config
 from pipelines.data.bad_images import INPUT_ERRORS
-from pipelines.errors import DataError, Interrupted, NonFiniteError
+from pipelines.errors import Interrupted, NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.reports.profiler import Profiler
@@ -132,13 +132,12 @@ class TrainingLoop:
         Raises:
             DataError: if a batch had no image at all: nothing could be learned from it.
         """
-        bad_rows, hosts = self.trainer.bad_rows, num_hosts(self.trainer.strategy)
-        self.data.record_bad_images(*bad_rows.take(), hosts)
+        bad_rows = self.trainer.bad_rows
+        rows, lost = bad_rows.take()
+        if rows:
+            self.data.record_bad_images(rows, lost, num_hosts(self.trainer.strategy))
         if (batch := bad_rows.empty_batch()) is not None:
-            raise DataError(
-                f"None of the {self.settings.batch_size} images of training batch {batch} can be "
-                f"read. Is {self.data.source} the right data set?"
-            )
+            raise self.data.empty_batch_error(batch)
 
     def _is_non_finite(self, step):
         """Whether the last step, or a weight to be evaluated, saved or drawn, is not finite."""

@@ -89,7 +89,7 @@ def test_training(everything, rule, crop):
             shuffle_window=1000,
             crop=crop,
             flip=False,
-            bad_images=bad_images.BadImages(None, lambda line: None),
+            skips_bad_images=True,
         )
     )
     names = names_of(everything, batch["id"])
@@ -118,7 +118,7 @@ def test_evaluation_and_signatures(everything, rule):
             everything,
             batch_size=everything.num_examples,
             preprocessing=rule,
-            bad_images=bad_images.BadImages(None, lambda line: None),
+            skips_bad_images=True,
         )
     )
     names = names_of(everything, batch["id"])

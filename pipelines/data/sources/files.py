@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.decoding import map_ignoring_errors
 from pipelines.data.labels import RaggedLabels, no_labels, padded
 from pipelines.data.sources.source import (
     READERS,
@@ -27,7 +26,7 @@ from pipelines.data.sources.source import (
     resolve_split,
     split_info,
 )
-from pipelines.errors import DataError
+from pipelines.errors import DataError, first_line
 from vit_tf import storage
 
 # A larger file is not a usable image; it counts as a file that cannot be read.
@@ -125,17 +124,22 @@ class FileSource(DataSource):
         return {"path": names, "label": padded(self.read_labels(positions))}
 
     def load(self, index):
-        """See `DataSource.load`; a file that cannot be read becomes an image of zero bytes."""
+        """See `DataSource.load`; an empty path becomes an image of zero bytes."""
 
         def read(paths):
-            files = map_ignoring_errors(tf.io.read_file, paths, tf.TensorSpec([], tf.string))
-            return files.map(lambda images, valid: images)
+            files = tf.data.Dataset.from_tensor_slices(paths).map(
+                lambda path: tf.cond(path == "", lambda: "", lambda: tf.io.read_file(path))
+            )
+            return files.batch(tf.size(paths, tf.int64))
 
         return load_in_groups(index["path"], read, index["label"])
 
     def _read_stored(self, positions):
         """See `DataSource._read_stored`."""
-        images, labels = super()._read_stored(positions)
+        try:
+            images, labels = super()._read_stored(positions)
+        except tf.errors.OpError as error:
+            raise DataError(f"{self} cannot be read: {first_line(error)}.") from None
         if b"" in images and not storage.is_folder(self._root):
             raise DataError(f"{self} cannot be read: the folder {self._root} is no longer there.")
         return images, labels
@@ -241,7 +245,7 @@ def _for_each(function, paths):
 
 
 def _is_usable(path):
-    """Whether a path is a regular file, and not too large for an image."""
+    """Whether a path is a regular file that can be read and is not too large for an image."""
     if storage.is_url(path):
         return True  # Found when it is read: asking takes as long as reading.
     try:
@@ -250,7 +254,8 @@ def _is_usable(path):
         if error.errno in _ERRORS_OF_ONE_FILE:
             return False
         raise
-    return stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES
+    is_image = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES
+    return is_image and os.access(path, os.R_OK)
 
 
 def _fingerprint(files, labels):

@@ -268,11 +268,13 @@ def test_ten_are_told_and_all_are_written(examples, tmp_path):
 def test_rows_beyond_the_buffer_are_counted(examples, monkeypatch):
     monkeypatch.setattr(BadRows, "_CAPACITY", 5)
     told = []
-    _name_all(Spoilt(examples, range(5, 35)), BadImages(None, told.append), 3)
+    bad = BadImages(None, told.append)
+    _name_all(Spoilt(examples, range(5, 35)), bad, 3)
     met = [i for batch in _train(Spoilt(examples, range(5, 35)), 3) for i in batch["id"]]
     met = [i for i in met if 5 <= i < 35]
     assert [int(line.split()[3]) for line in told[:-1]] == met[-5:]
-    assert f"left out {len(met) - 5} more images before batch 1, too many to name" == told[-1]
+    assert told[-1] == "left out more images at a time than can be named"
+    assert bad.summary().endswith(f": 5; {len(met) - 5} times one that is not named")
 
 
 def test_a_resumed_run_goes_on_with_its_file(source, tmp_path):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.sampling import Sampling
-from pipelines.data import pipeline
+from pipelines.data import pipeline, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.reading import Window, read_windows
 from pipelines.data.sharding import batch_samplers
@@ -217,6 +217,7 @@ class TestOffsets:
             lambda x: np.zeros_like(x),
             lambda x: np.full_like(x, -1),
             lambda x: np.where(np.arange(len(x)) == 9, 2**62, x),
+            lambda x: x + (np.arange(len(x)) == 7),
             lambda x: np.where(np.arange(len(x)) == 2, 3, x),
             lambda x: np.where((np.arange(len(x)) > 2) & (np.arange(len(x)) < 132), x + 20, x),
         ],
@@ -244,3 +245,36 @@ def test_order_of_300_million_examples_takes_little_memory():
         order.stream(8190, 8194), [*first[8190:], *order.indices(0, 1)[:2]]
     )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
+
+
+@pytest.mark.parametrize("labels", [[[3, 5], []], [[3], [7]], [[3], [-1]]])
+def test_wrong_labels_end_training(labels, tmp_path):
+    """Also if the records of a run have as many labels together as there are records."""
+    with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
+        for values in labels:
+            image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"x"]))
+            label = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+            features = {records.IMAGE: image, records.LABEL: label}
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    source = records.RecordSource(str(tmp_path), [*"abcdefg"], {"train": {"a": 2}}, "train")
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        rows_of(source, [Window(np.arange(2), np.arange(2))])
+    with pytest.raises(DataError, match="record . of .*/a has"):
+        source.read(range(2))
+
+
+def test_the_order_of_an_epoch_is_drawn_once(monkeypatch):
+    drawn, original = [], stateless_random.permutation
+
+    def note(length, *counter):
+        drawn.append(length)
+        return original(length, *counter)
+
+    monkeypatch.setattr(stateless_random, "permutation", note)
+    order = TrainOrder((100,) * 8, 40, seed=1)
+    for epoch in (0, 1):
+        for window in range(5):
+            order.indices(epoch, window)
+    blocks = len(order._blocks[0])
+    assert drawn.count(blocks) == 2 and drawn.count(40) == 10

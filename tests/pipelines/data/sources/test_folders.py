@@ -177,13 +177,8 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     (tmp_path / "b" / "lost.jpg").unlink()
     (tmp_path / "a" / "large.jpg").write_bytes(b"x" * 21)
     monkeypatch.setattr(files, "MAX_FILE_BYTES", 20)
-    # It changes after it was checked.
-    (tmp_path / "b" / "denied.jpg").unlink()
-    (tmp_path / "b" / "denied.jpg").mkdir()
-    original = files._is_usable
-    monkeypatch.setattr(
-        files, "_is_usable", lambda path: path.endswith("denied.jpg") or original(path)
-    )
+    # Root ignores permissions.
+    monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("denied.jpg"))
     assert source.num_examples == 9
     examples = source.read(range(9))
     readable = {i for i, image in zip(examples.ids, examples.images, strict=True) if image}
@@ -202,6 +197,15 @@ def test_failures_of_the_disk_are_not_bad_images(tmp_path, monkeypatch):
         patch.setattr(files, "_is_usable", failing)
         with pytest.raises(DataError, match="split 'train' cannot be read: .*Input/output error"):
             source.read(range(2))
+    image = tmp_path / "root" / "a" / "1.jpg"
+    image.rename(tmp_path / "1.jpg")
+    image.mkdir()
+    with monkeypatch.context() as patch:  # It changes after it was checked.
+        patch.setattr(files, "_is_usable", lambda path: True)
+        with pytest.raises(DataError, match="split 'train' cannot be read: .*1.jpg"):
+            source.read(range(2))
+    image.rmdir()
+    (tmp_path / "1.jpg").rename(image)
     (tmp_path / "root").rename(tmp_path / "away")
     with pytest.raises(DataError, match="no longer there"):
         source.read(range(2))
