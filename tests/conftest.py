@@ -23,6 +23,7 @@ os.environ["TF_NUM_INTEROP_THREADS"] = "2"
 # folder.
 _DATA_DIR = tempfile.mkdtemp(prefix="vit_tf_tests_")
 os.environ["TFDS_DATA_DIR"] = _DATA_DIR
+os.environ["KERAS_HOME"] = os.path.join(_DATA_DIR, "keras")
 
 NUM_CPU_DEVICES = 2
 GOLDEN = pathlib.Path(__file__).parent / "golden"

@@ -272,7 +272,8 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
     assert f"they cannot be read: {len(records)}, named in {whole}/bad" in printed
 
     cut_short(whole, parts, 4)
-    (parts / "bad_images.jsonl").write_text("".join(records[:3]))
+    # The last ones were named after the step that is resumed from.
+    (parts / "bad_images.jsonl").write_text("".join(records[:-2]))
     loop.train(experiment, parts, one_device())
     assert_same_weights(parts, whole, ["final.npz"])
     again = (parts / "bad_images.jsonl").read_text().splitlines(keepends=True)

@@ -326,7 +326,7 @@ def test_published_weights_are_described_without_a_download(photos, command, tmp
     assert_user_error(result, "--set model.name=ViT-S/16 does not fit imagenet21k/ViT-B_16")
     with pytest.raises(UserError, match="There is no model at typo"):
         dry_run(tiny_experiment("init_from=typo"), tmp_path / "run", one_device())
-    assert os.listdir(tmp_path) == []
+    assert not [*tmp_path.rglob("*.npz")]
 
 
 def test_the_settings_of_missing_data_are_called_preliminary(initial, photos, command):
