@@ -72,8 +72,9 @@ peers:  ## create .venv-peers with PyTorch and its models, for `make bench` and 
 
 # Pinned: the program uses private parts of JAX, which brings the compiler for TPUs.
 tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .venv-tpu, 1.3 GB
+	@rm -f .venv-tpu/installed
 	@python3 -m venv .venv-tpu && .venv-tpu/bin/python -m pip install --quiet \
-	  'jax[tpu]==0.10.2' libtpu==0.0.42.1
+	  'jax[tpu]==0.10.2' libtpu==0.0.42.1 && touch .venv-tpu/installed
 	@TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m tests.tpu.check
 
 clean:  ## remove caches, build products and .venv-tpu; .venv and runs/ stay

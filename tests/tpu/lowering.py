@@ -7,6 +7,8 @@ implementation of the compiled ops is chosen, as under TPUStrategy.
 import tensorflow as tf
 
 import custom_ops
+from pipelines.data.sources.open import open_source
+from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.tasks.task import task_of
 from pipelines.training import loop
 from tests.pipelines.tiny import one_device
@@ -26,7 +28,7 @@ def training_step(experiment, num_classes=10, mixed_labels=False) -> bytes:
 
 
 def evaluation_step(experiment, num_classes=10, multi_label=False) -> bytes:
-    """`measure` of the experiment's task, on a batch of `train.batch_size`.
+    """`Evaluator.replica_step`, on a batch of `train.batch_size`.
 
     Args:
         experiment: the `Experiment`.
@@ -35,11 +37,12 @@ def evaluation_step(experiment, num_classes=10, multi_label=False) -> bytes:
     """
     task = task_of(experiment, experiment.model_config(num_classes))
     model = task.create_model(experiment.model.dtype)
-
-    def measure(batch):
-        return task.measure(model, batch)
-
-    return lower(measure, _batch(experiment, num_classes, multi_label))
+    # An `Evaluator` has data; its step does not depend on them.
+    source = open_source("digits", "test")
+    preprocessing = experiment.preprocessing(source.labels)
+    data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=1)
+    evaluator = Evaluator(model, one_device(), data, task, print)
+    return lower(evaluator.replica_step, _batch(experiment, num_classes, multi_label))
 
 
 def lower(function, batch) -> bytes:

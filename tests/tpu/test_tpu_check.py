@@ -1,5 +1,7 @@
 """`make tpu-check`: its controls, its table, and one compilation where .venv-tpu exists."""
 
+import sys
+
 import pytest
 
 from tests.tpu import check
@@ -37,6 +39,21 @@ def test_what_is_no_expected_outcome_is_wrong(monkeypatch, capsys, refusal, repo
     assert outcome in printed and "Nothing ran on a TPU" in printed
     if "arguments" in report:
         assert "2.0      3.000    0.000        4.000  fits" in printed
+
+
+def test_a_compilation_without_an_end_is_an_error(monkeypatch):
+    monkeypatch.setattr(check, "PYTHON", sys.executable)
+    monkeypatch.setattr(check, "_TIMEOUT", 0)
+    assert check.compiled(b"", "v5e:2x2") == {"error": "the compilation was ended after 0 s"}
+
+
+def test_an_environment_without_its_packages_is_missing(monkeypatch, tmp_path):
+    (tmp_path / "python").touch()
+    monkeypatch.setattr(check, "PYTHON", tmp_path / "python")
+    monkeypatch.setattr(check, "INSTALLED", tmp_path / "installed")
+    assert "make tpu-check" in check.missing()
+    check.INSTALLED.touch()
+    assert not check.missing()
 
 
 @pytest.mark.process

@@ -23,7 +23,7 @@ from pipelines.training.replica_update import BadRows
 from pipelines.training.train_data import TrainData
 from tests.pipelines import hostile
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
-from tests.pipelines.tiny import two_replicas
+from tests.pipelines.tiny import one_device, two_replicas
 from vit_tf.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(image_size=(8, 8))
@@ -317,6 +317,42 @@ def test_a_batch_without_a_single_image_is_noted(examples):
     bad = BadImages(None, lambda line: None)
     assert _name_all(Spoilt(examples, order[1:]), bad, 4).empty_batch() is None
     assert _name_all(Spoilt(examples, order), bad, 4).empty_batch() == 2
+
+
+@pytest.mark.parametrize("make", [two_replicas, one_device])
+def test_the_rows_of_all_replicas_are_taken_once(make):
+    """In order; a batch is empty if it is on all replicas. XLA compiles it for one device."""
+    weights = np.ones([6, 8], np.float32)
+    weights[0, [6, 1]] = weights[1, ::2] = weights[2, 4:] = weights[3:] = 0
+    ids = np.arange(8)
+    ids[1] = -1  # A row that fills up the batch.
+    expected = [(i, j) for i, j in np.argwhere(weights == 0) if j != 1]
+    strategy = make()
+    with strategy.scope():
+        rows = BadRows(strategy)
+    replicas = strategy.num_replicas_in_sync
+    add = tf.function(rows.add, jit_compile=True) if replicas == 1 else rows.add
+    step = tf.function(lambda *args: strategy.run(add, args=args))
+
+    def note(index, condition=True):
+        batch = {"weight": weights[index], "id": ids, "position": np.arange(8, dtype=np.int32)}
+
+        def own(context):  # Every second row of a global batch for one of two replicas.
+            first = context.replica_id_in_sync_group
+            return {key: tf.constant(value[first::replicas]) for key, value in batch.items()}
+
+        slices = strategy.experimental_distribute_values_from_function(own)
+        step(slices, tf.constant(index, tf.int64), tf.constant(condition))
+
+    for index in range(3):
+        note(index)
+    assert rows.take() == (expected[:9], 0) and rows.empty_batch() is None
+    note(5, condition=False)
+    assert rows.take() == ([], 0) and rows.empty_batch() is None
+    note(3)
+    note(4)
+    assert rows.take() == (expected[9:23], 0) and rows.empty_batch() == 3
+    assert rows.take() == ([], 0)
 
 
 def test_a_file_that_cannot_be_written_stops(source, tmp_path):

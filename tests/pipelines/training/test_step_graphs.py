@@ -6,6 +6,7 @@ do nothing in a step but hand over the batch: no Python, no strings, no clock, n
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.tasks.task import task_of
@@ -39,13 +40,23 @@ def of_variables(nodes):
     return {node.op for node in nodes if "Variable" in node.op}
 
 
+def of_strings(nodes):
+    """The ops of the nodes that take or return strings."""
+    return {node.op for node in nodes if tf.string.as_datatype_enum in types_of(node)}
+
+
+def types_of(node):
+    """Types of a node's attributes, and of the inputs and outputs whose type its op fixes."""
+    definition = op_def_registry.get(node.op)
+    types = {argument.type for argument in [*definition.input_arg, *definition.output_arg]}
+    return types.union(*([x.type, *x.list.type] for x in node.attr.values()))
+
+
 def assert_device_only(nodes):
     found = {node.op for node in nodes}
     assert "MatMul" in found or "Conv2D" in found, "not the graph of a step"
     assert not found & (PYTHON | DYNAMIC)
-    types = {node.op: {x.type for x in node.attr.values()} for node in nodes}
-    lists = {node.op: {t for x in node.attr.values() for t in x.list.type} for node in nodes}
-    assert not [op for op in types if tf.string.as_datatype_enum in types[op] | lists[op]]
+    assert not of_strings(nodes)
 
 
 def make_trainer(experiment):
@@ -56,14 +67,42 @@ def make_trainer(experiment):
     return trainer
 
 
+def test_all_ops_of_strings_are_found():
+    """Also if the op alone fixes the type, and if its newest node has another type."""
+
+    def of_constants(x):
+        return x + tf.cast(tf.size(tf.identity("text")), tf.float32) + 2.0
+
+    def of_joined(x):
+        return x + tf.cast(tf.size(tf.strings.join(["a", "b"])), tf.float32)
+
+    def of_printed(x):
+        tf.print(x)
+        return x
+
+    x = tf.constant(1.0)
+    assert of_strings(nodes_of(lambda x: x + 2.0, x)) == set()
+    assert {"Const", "Identity"} <= of_strings(nodes_of(of_constants, x))
+    assert "StringJoin" in of_strings(nodes_of(of_joined, x))
+    assert {"StringFormat", "PrintV2"} <= of_strings(nodes_of(of_printed, x))
+    assert "AsString" in of_strings(nodes_of(tf.strings.as_string, x))
+    path = tf.TensorSpec([], tf.string)
+    assert {"ReadFile", "DecodeJpeg"} <= of_strings(
+        nodes_of(lambda path: tf.io.decode_jpeg(tf.io.read_file(path)), path)
+    )
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_training_step_has_no_python_and_no_strings(deterministic):
     """Without op determinism with a loss scale, with it with statistics of the batch."""
     if deterministic:
         tf.config.experimental.enable_op_determinism()  # The fixture `fresh_state` ends it.
     make = axial_resnet if deterministic else scaled
-    nodes = loop_nodes(make_trainer(make("train.ema_decay=0.9", "data.train_split=train")))
+    own = ("train.ema_decay=0.9", "data.train_split=train", "data.bad_images=skip")
+    trainer = make_trainer(make(*own))
+    nodes = loop_nodes(trainer)
     assert_device_only(nodes)
+    assert trainer.bad_rows and "TensorScatterUpdate" in {node.op for node in nodes}
     assert {"AssignVariableOp", "AssignSubVariableOp"} <= of_variables(nodes)
 
 
