@@ -232,6 +232,11 @@ def test_an_export_behind_a_url_is_served(runs, tmp_path, monkeypatch, capsys):
     expected = model(tf.stack([preprocessing(x) for x in images]), training=False)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert_user_error(run_here("export", *arguments, **here), f"{output}/portable exists")
+    assert find_model(output).path == f"{output}/portable"
+    fused = run_here("export", *arguments, "--format=fused", "--overwrite", **here)
+    assert_user_error(fused, "fused export")
+    file = run_here("export", f"--model={RUN}", f"--output={RUN}/config.json", **here)
+    assert_user_error(file, "it is a file")
     storage.remove(f"{output}/portable/saved_model.pb")  # As if the copy had been cut.
     saved_model.check_output(output)
     with atomic_directory(f"{output}/portable", "saved_model.pb") as folder:
@@ -241,13 +246,6 @@ def test_an_export_behind_a_url_is_served(runs, tmp_path, monkeypatch, capsys):
     storage.write_object(f"{output}/other/portable/photo.jpg", lambda file: file.write(b"x"))
     with pytest.raises(UserError, match="is not a SavedModel"):
         saved_model.check_output(f"{output}/other", overwrite=True)
-    storage.remove_folder(output)
-    assert run_here("export", *arguments, **here).returncode == 0
-    assert find_model(output).path == f"{output}/portable"
-    fused = run_here("export", *arguments, "--format=fused", "--overwrite", **here)
-    assert_user_error(fused, "fused export")
-    file = run_here("export", f"--model={RUN}", f"--output={RUN}/config.json", **here)
-    assert_user_error(file, "it is a file")
 
 
 def test_models_load_from_urls(runs, tmp_path):
