@@ -16,7 +16,7 @@ import tempfile
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CHUNK = 2**23
-# A larger object waits for its upload on the disk, not in memory.
+# The copy of a larger object is on the disk, not in memory.
 _MOST_IN_MEMORY = 2**26
 
 
@@ -30,10 +30,18 @@ def join(folder, path) -> str:
     return path if is_url(path) else os.path.join(folder, path)
 
 
-def absolute(path) -> str:
-    """The absolute path; a URL only loses slashes at its end, since `a//b` is not `a/b` there."""
+def normal(path) -> str:
+    """The path; `file:///a` is `/a`, and a URL loses slashes at its end: `a//b` is not `a/b`."""
     path = os.fspath(path)
-    return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+    if path.lower().startswith("file:///"):
+        return path[len("file://") :]
+    return path.rstrip("/") if is_url(path) else path
+
+
+def absolute(path) -> str:
+    """`normal`, and a local path is made absolute."""
+    path = normal(path)
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def exists(path) -> bool:
@@ -88,15 +96,15 @@ def list_folder(folder, suffixes=()) -> tuple[list[str], list[str]]:
     return sorted(folders), sorted(others)
 
 
-def walk(folder):
-    """`os.walk`; a URL must be that of a folder."""
+def walk(folder, suffixes=()):
+    """`os.walk`; a URL must be that of a folder. For `suffixes` see `list_folder`."""
     if not is_url(folder):
         yield from os.walk(folder)
         return
-    folders, files = list_folder(folder)
+    folders, files = list_folder(folder, suffixes)
     yield folder, folders, files
     for name in folders:
-        yield from walk(join(folder, name))
+        yield from walk(join(folder, name), suffixes)
 
 
 def make_folders(path):
@@ -167,16 +175,21 @@ def write_object(url, write):
         url: the URL.
         write: called with an open binary file.
     """
-    with tempfile.SpooledTemporaryFile(_MOST_IN_MEMORY) as file:
+    # A named file: `upload` is one call, while an object that is written in parts would be closed,
+    # and so replaced by its first parts, if an exception came between two of them.
+    with tempfile.NamedTemporaryFile() as file:
         write(file)
-        file.seek(0)
-        _upload(file, url)
+        file.flush()
+        upload(file.name, url)
 
 
 def upload(path, url):
     """Copies a local file to a URL."""
-    with open(path, "rb") as file:
-        _upload(file, url)
+    with _os_errors(url):
+        # TensorFlow appends to a file of ram:// where other file systems replace it.
+        if url.startswith("ram://") and _gfile().exists(url):
+            _gfile().remove(url)
+        _gfile().copy(os.fspath(path), url, overwrite=True)
 
 
 def upload_folder(folder, url, last=()):
@@ -205,17 +218,6 @@ def download_folder(url, folder):
         with open(os.path.join(folder, name), "wb") as file:
             for part in chunks(join(url, name)):
                 file.write(part)
-
-
-def _upload(file, url):
-    with _os_errors(url):
-        # TensorFlow appends to a file of ram:// where other file systems replace it.
-        if url.startswith("ram://") and _gfile().exists(url):
-            _gfile().remove(url)
-        with _gfile().GFile(url, "wb") as remote:
-            remote.write(b"")  # Creates an empty object too.
-            while part := file.read(_CHUNK):
-                remote.write(part)
 
 
 def _entries(folder):

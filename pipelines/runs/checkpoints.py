@@ -1,10 +1,10 @@
 """Writes checkpoints atomically, with checksums, and deletes old ones.
 
 A checkpoint is a folder `step-<N>` with the files of TensorFlow and `checksums.json`, which is
-written last: a folder without it is no checkpoint. On a local disk the folder is written under
-another name and renamed after all bytes are on disk. To a URL, where nothing can be renamed, the
-files are copied one by one, `checksums.json` last. So a crash leaves either a complete checkpoint
-or an unfinished folder that the next save deletes.
+written last. On a local disk the folder is written under another name and renamed after all bytes
+are on disk. To a URL, where nothing can be renamed, the files are copied one by one: a folder there
+without `checksums.json` is no checkpoint. So a crash leaves either a complete checkpoint or an
+unfinished folder that the next save deletes.
 """
 
 import contextlib

@@ -66,15 +66,16 @@ class Lease:
             "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         }
         self._renewed = 0.0
-        self._taken_by = None  # Who has taken the lease from this process.
+        self._lost = None  # A sentence that says how this process has lost the lease.
         self._lock, self._end = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._renew_regularly, name="lease", daemon=True)
 
     def __enter__(self):
         while True:
+            looked = time.monotonic()
             if (found := self._read()) is not None:
-                self._wait(found)
-            if self._write_and_settle():
+                looked = self._wait(found)
+            if self._write_and_settle(looked):
                 break
         self._thread.start()
         return self
@@ -90,43 +91,49 @@ class Lease:
         """Checks that this process still holds the lease; call it before writing.
 
         Raises:
-            RunError: if another process has taken the lease.
+            RunError: if another process has taken the lease, or it was deleted.
         """
         # A machine that slept has missed renewals.
         if time.time() - self._renewed > 2 * self._times.renew:
             with contextlib.suppress(OSError):
                 self._renew()
-        if self._taken_by is not None:
-            raise RunError(
-                f"{self._workdir} has been taken over by {self._taken_by}, since this process did "
-                f"not renew its lease for {self._times.stale:,.0f} s. Nothing more is written; "
-                "start again once that process has ended."
-            )
+        if self._lost is not None:
+            raise RunError(self._lost)
 
     def _wait(self, found):
-        """Waits until the lease `found` is gone or stale."""
+        """Waits until the lease `found` is gone or stale; returns when it looked last."""
         stale = self._times.stale
         self._log(
             f"{self._workdir} is in use by {_describe(found)}: waiting until that process ends, or "
             f"at most {stale:,.0f} s in case it has died"
         )
-        begin = time.monotonic()
-        while time.monotonic() - begin < stale:
+        begin = looked = time.monotonic()
+        while looked - begin < stale:
             time.sleep(self._times.poll)
+            looked = time.monotonic()
             now = self._read()
             if now is None:
-                return
+                return looked
             if now != found:
                 raise UserError(
                     f"{self._workdir} is in use by {_describe(now)}, which renews its lease. Wait "
                     "until it ends, stop it, or choose another --workdir."
                 )
         self._log(f"that lease has not been renewed for {stale:,.0f} s: taking it")
+        return looked
 
-    def _write_and_settle(self):
-        """Writes the lease; returns whether it is still there after `Times.settle`."""
+    def _write_and_settle(self, looked):
+        """Writes the lease; returns whether it is still there after `Times.settle`.
+
+        If the write ends late, another start may have settled meanwhile. Its next renewal then
+        finds this lease, so this start waits until that renewal is over too.
+
+        Args:
+            looked: the time at which there was no lease, or a stale one.
+        """
         self._write()
-        time.sleep(self._times.settle)
+        is_late = time.monotonic() - looked > self._times.settle
+        time.sleep(self._times.settle + is_late * self._times.renew)
         return self._is_own(self._read())
 
     def _renew_regularly(self):
@@ -136,13 +143,21 @@ class Lease:
 
     def _renew(self):
         with self._lock:
-            if self._taken_by is not None:
+            if self._lost is not None:
                 return
             found = self._read()
             if self._is_own(found):
                 self._write()
-            else:  # Also if it is gone: a holder that has ended deletes it.
-                self._taken_by = "another process" if found is None else _describe(found)
+            elif found is None:  # Another process may have taken it, ended and deleted it.
+                self._lost = (
+                    f"{self._path}, the lease of this process, has been deleted, so another "
+                    "process may write there. Nothing more is written; start again."
+                )
+            else:
+                self._lost = (
+                    f"{self._workdir} has been taken over by {_describe(found)}. Nothing more is "
+                    "written; start again once that process has ended."
+                )
 
     def _write(self):
         # The time differs in each renewal; it is for readers of the file.

@@ -41,6 +41,7 @@ def only_writer(workdir, log):
             be created.
         RunError: if the disk is full.
     """
+    workdir = storage.normal(workdir)
     return _leased(workdir, log) if storage.is_url(workdir) else _locked(Path(workdir), log)
 
 

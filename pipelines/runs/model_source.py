@@ -70,6 +70,14 @@ def find(path, weights="final", label_file=None) -> ModelSource:
     return dataclasses.replace(found, labels=labels)
 
 
+def exists(path) -> bool:
+    """Whether there is a file or a folder; raises `UserError` if a URL cannot be read."""
+    try:
+        return storage.exists(path)
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+
+
 def _find(path, weights):
     if weights != "final":
         run = _find_run(path, weights)

@@ -6,6 +6,8 @@ import datetime
 import threading
 import time
 
+import tensorflow as tf
+
 from pipelines.reports import tensorboard
 
 # Fraction of the time spent waiting for data from which a log line shows it, and from which a hint
@@ -136,13 +138,14 @@ class Progress:
         total_steps: steps of the whole run.
         batch_size: images per step.
         on_metrics: called with each line of metrics as a dict, after it is written; or None.
+        measures_wait: whether `timed` is told how long the steps waited for data.
 
     Attributes:
         board: the run's `TensorBoard`.
     """
 
-    def __init__(self, run, *, step, total_steps, batch_size, on_metrics=None):
-        self._run, self._on_metrics = run, on_metrics
+    def __init__(self, run, *, step, total_steps, batch_size, on_metrics=None, measures_wait=True):
+        self._run, self._on_metrics, self._measures_wait = run, on_metrics, measures_wait
         self._total_steps, self._batch_size = total_steps, batch_size
         self.board = tensorboard.TensorBoard(run.tensorboard)
         self.restart(step)
@@ -163,8 +166,9 @@ class Progress:
         return self
 
     def __exit__(self, kind, error, traceback):
-        # An earlier error, such as a full disk, is the better message.
-        with contextlib.suppress(*([OSError] if kind else [])):
+        # An earlier error, such as a full disk, is the better message. Event files behind URLs
+        # raise errors of TensorFlow.
+        with contextlib.suppress(*([OSError, tf.errors.OpError] if kind else [])):
             self.board.close()
 
     @contextlib.contextmanager
@@ -224,11 +228,12 @@ class Progress:
         if self._timing.steps:
             per_step = self._timing.seconds / self._timing.steps
             values["images_per_second"] = self._batch_size / per_step
-            values["data_wait"] = self._timing.data_wait
             eta = datetime.timedelta(seconds=round((self._total_steps - step) * per_step))
             line += f"  {values['images_per_second']:,.0f} img/s  ETA {eta}"
-            if values["data_wait"] >= _SHOWN_WAIT:
-                line += f"  waited for data {100 * values['data_wait']:.0f} % of the time"
+            if self._measures_wait:
+                values["data_wait"] = self._timing.data_wait
+                if values["data_wait"] >= _SHOWN_WAIT:
+                    line += f"  waited for data {100 * values['data_wait']:.0f} % of the time"
         self._logged_step = step
         say(line)
         self._hint()

@@ -63,7 +63,7 @@ class Workdir:
     """
 
     def __init__(self, path):
-        self.path = os.fspath(path).rstrip("/") if storage.is_url(path) else os.fspath(path)
+        self.path = storage.normal(path)
         self.growing = GrowingFiles(self.path)
         self._check_writer = None
         self.config = os.path.join(self.path, "config.json")

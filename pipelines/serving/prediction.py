@@ -85,7 +85,7 @@ def find_images(paths) -> list[str]:
             continue
         inside = sorted(
             os.path.join(directory, name)
-            for directory, _, names in storage.walk(path)
+            for directory, _, names in storage.walk(path, SUFFIXES)
             for name in names
             if name.lower().endswith(SUFFIXES)
         )

@@ -24,6 +24,8 @@ _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 LOADER = os.path.join("assets.extra", "load_ops.py")
 _LIBRARY = "_vit_ops.so"
 _MARKER = "saved_model.pb"
+# What a copy to a URL that was cut before its marker may hold.
+_COPIED_BEFORE = {"assets", "assets.extra", "fingerprint.pb", "variables"}
 _LOADER_LINES = f"""import pathlib, tensorflow as tf
 tf.load_op_library(str(pathlib.Path(__file__).with_name("{_LIBRARY}")))
 """
@@ -74,7 +76,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
         model: a `VisionTransformer` or `ResNet`.
         preprocessing: its `vit_tf.Preprocessing`, which becomes part of the export.
         output: directory, or the URL of one for a portable SavedModel; created if missing.
-        overwrite: replace an existing SavedModel.
+        overwrite: replace an existing SavedModel. A copy to a URL that was cut is always replaced.
         form: "portable" or "fused".
 
     Raises:
@@ -128,8 +130,11 @@ def check_output(output, overwrite=False, form=PORTABLE):
         _check_local_output(output)
     if not os.path.lexists(path) and not storage.exists(path):
         return
-    if storage.is_folder(path) and not storage.list_names(path):
-        return
+    if storage.is_folder(path):
+        names = storage.list_names(path)
+        # The copy to a URL may have been cut; without its marker it is no model of anybody.
+        if not names or (storage.is_url(path) and _COPIED_BEFORE.issuperset(names)):
+            return
     if not is_saved_model(path):
         raise UserError(f"{path} exists and is not a SavedModel. Choose another --output.")
     if not overwrite:

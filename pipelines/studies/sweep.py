@@ -73,18 +73,18 @@ def run(plan: Plan, path, strategy) -> dict:
     Raises:
         UserError: if the directory holds another sweep or something else, or for wrong input.
         RunError: if all trials, or a final run, ended with a loss that is not finite; after
-            everything is written.
+            everything is written. If another process has taken the lease of the directory.
         Interrupted: after a signal.
     """
-    with only_writer(path, say), interruptible(), _no_retracing_warnings():
-        return _Sweep(plan, path, strategy).run()
+    with only_writer(path, say) as check, interruptible(), _no_retracing_warnings():
+        return _Sweep(plan, path, strategy, check).run()
 
 
 class _Sweep:
-    """A sweep in its locked directory; arguments as for `run`."""
+    """A sweep in its locked directory; arguments as for `run`, and `check` from `only_writer`."""
 
-    def __init__(self, plan, path, strategy):
-        self._plan, self._path, self._strategy = plan, path, strategy
+    def __init__(self, plan, path, strategy, check):
+        self._plan, self._path, self._strategy, self._check = plan, path, strategy, check
         trials = [_row(trial, trial.tuning, f"trials/{trial.name}") for trial in plan.trials]
         self._done = _read_results(plan, trials, path)
         self._seconds = self._flops = 0  # Of the runs so far.
@@ -157,11 +157,13 @@ class _Sweep:
         record = self._record
         record |= sweep_table.statistics_of(record)
         self._write()
+        self._check()
         write_atomically(self._file(_CSV), lambda file: file.write(sweep_table.csv_bytes(record)))
         say("\n" + sweep_table.text(record))
         say(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
 
     def _write(self):
+        self._check()
         write_json(self._file(_RECORD), self._record)
 
     def _file(self, name):

@@ -21,7 +21,7 @@ from pipelines.data.sources.tfds_catalog import BUILTIN
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs import checkpoints, model_source
 from pipelines.runs.workdir import Workdir
-from vit_tf import cost, storage
+from vit_tf import cost
 from vit_tf.config import ModelConfig
 from vit_tf.config.variants import get_variant
 from vit_tf.families import family_of
@@ -96,7 +96,7 @@ def choose(
     has_own = asked.init_from == start.init_from
     initial = None
     published = model_source.published_record(asked.init_from)
-    if published or not has_own or storage.exists(asked.init_from):
+    if published or not has_own or model_source.exists(asked.init_from):
         initial = _read_initial(asked, Workdir(workdir))
     base = dataclasses.replace(start, init_from=asked.init_from, init_weights=asked.init_weights)
     chooses = not is_complete and not has_own

@@ -85,7 +85,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
     settings = experiment.train
     model_config = experiment.model_config(data.source.num_classes)
     task = task_of(experiment, model_config)
-    check_input(settings, model_config, strategy.num_replicas_in_sync)
+    check_input(settings, model_config, strategy.num_replicas_in_sync, is_tpu(strategy))
     steps_before = run.check(experiment, data.source.manifest(), extend)
     for line in summary(experiment, data.source.num_examples):
         say(line)
@@ -121,6 +121,7 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         total_steps=settings.steps,
         batch_size=settings.batch_size,
         on_metrics=on_metrics,
+        measures_wait=trainer.measures_wait,
     )
     profiler = Profiler(settings.profiled_steps(), run.tensorboard, say)
     with (
@@ -184,8 +185,13 @@ def _evaluations(few_shot_settings, task, trainer, opened, signals):
     return {"evaluator": evaluator, "few_shot": few_shot, "reconstructions": reconstructions}
 
 
-def check_input(settings, model_config, replicas):
+def check_input(settings, model_config, replicas, on_tpu=False):
     """Raises `UserError` if the model cannot be trained with these settings."""
+    if settings.jit_compile and on_tpu:
+        raise UserError(
+            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
+            "XLA for the host does not work beside it. Set train.jit_compile=false."
+        )
     micro_batches = replicas * settings.accumulate_steps
     if settings.batch_size % micro_batches:
         raise UserError(
@@ -222,16 +228,8 @@ def build_trainer(experiment, model_config, strategy):
         experiment: the `Experiment` to run.
         model_config: configuration of its model, with the number of classes of the data.
         strategy: `tf.distribute.Strategy`.
-
-    Raises:
-        UserError: if `train.jit_compile` is set for a TPU.
     """
     settings, tuning = experiment.train, experiment.optimizer
-    if settings.jit_compile and is_tpu(strategy):
-        raise UserError(
-            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
-            "XLA for the host does not work beside it. Set train.jit_compile=false."
-        )
     task = task_of(experiment, model_config)
     # Directly before the first draw: earlier code, such as preparing a data set, draws too.
     keras.utils.set_random_seed(experiment.seed)

@@ -78,7 +78,7 @@ class Trainer(orbit.StandardTrainer):
             # Of the newest step, finite or not; later steps of a halted loop do not change it.
             self.last_loss_and_norm = replicated_variable([0.0, 0.0], "last_loss_and_norm")
             self.bad_rows = BadRows(strategy) if settings.notes_bad_rows else None
-        self._measures_wait = not is_tpu(strategy) and _has_clock()
+        self.measures_wait = not is_tpu(strategy) and _has_clock()
         with tf.device("CPU:0"):
             # Seconds spent waiting for batches, in this loop on the device; 0 if not measured.
             self.data_wait = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="data_wait")
@@ -151,7 +151,7 @@ class Trainer(orbit.StandardTrainer):
         op determinism, which forbids the clock, and on TPUs, where the host would wait for each
         step.
         """
-        if not self._measures_wait:
+        if not self.measures_wait:
             return next(iterator)
         begin = tf.timestamp()
         with tf.control_dependencies([begin]):

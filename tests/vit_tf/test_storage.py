@@ -87,6 +87,44 @@ def test_folders_of_a_url_are_listed_and_copied(tmp_path):
     assert (tmp_path / "again/1.jpg").read_bytes() == b"x/1.jpg"
 
 
+def test_an_object_is_replaced_by_a_whole_one_or_not_at_all(monkeypatch):
+    url = "ram://storage/whole"
+    storage.write_object(url, lambda file: file.write(b"old"))
+
+    def stop(file):
+        file.write(b"new")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        storage.write_object(url, stop)
+    assert storage.read(url, 100) == b"old"
+
+    class Cut(tf.io.gfile.GFile):
+        """A file whose second part fails, after which the first part replaces the object."""
+
+        def write(self, file_content):
+            if len(file_content) > 1:
+                super().write(file_content[:1])
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.io.gfile, "GFile", Cut)
+        storage.write_object(url, lambda file: file.write(b"new"))
+    assert storage.read(url, 100) == b"new"
+
+
+def test_images_of_a_walk_cost_no_request_each(monkeypatch):
+    for name in ("a.jpg", "deep/b.jpg", "deep/c"):
+        storage.make_folders(f"ram://storage/walk/{name}".rpartition("/")[0])
+        storage.write_object(f"ram://storage/walk/{name}", lambda file: file.write(b"x"))
+    asked, is_folder = [], storage.is_folder
+    monkeypatch.setattr(storage, "is_folder", lambda url: asked.append(url) or is_folder(url))
+    found = list(storage.walk("ram://storage/walk", [".jpg"]))
+    deep = "ram://storage/walk/deep"
+    assert found == [("ram://storage/walk", ["deep"], ["a.jpg"]), (deep, [], ["b.jpg", "c"])]
+    assert asked == [deep, f"{deep}/c"]
+
+
 def test_object_stores_mark_folders_in_a_listing(monkeypatch):
     """As Google Cloud Storage does; a folder may also have an object of its own, without a name."""
     monkeypatch.setattr(tf.io.gfile, "listdir", lambda url: ["", "b/", "a.jpg"])
@@ -102,6 +140,9 @@ def test_paths():
     assert all(map(storage.is_url, urls))
     assert not any(map(storage.is_url, ("/a", "a:/b", "folder:gs://bucket/x", "", "C:/x")))
     assert storage.absolute("gs://bucket/run/") == "gs://bucket/run"
+    assert storage.absolute("file:///data/run/") == storage.absolute("FILE:///data/run")
+    assert storage.absolute("file:///data/run") == storage.normal("file:///data/run") == "/data/run"
+    assert storage.normal("a/../b/") == "a/../b/" and storage.normal("ram://x/") == "ram://x"
     assert storage.absolute("a/../b/") == os.path.join(os.getcwd(), "b")
     assert storage.join("/data", "gs://bucket/x") == "gs://bucket/x"
     assert storage.join("gs://bucket/x", "y") == "gs://bucket/x/y"

@@ -14,7 +14,7 @@ from vit_tf import storage
 
 TIMES = lease.Times(renew=0.02, stale=0.4, settle=0.01, poll=0.01)
 # Renews so rarely that others take it for dead.
-DEAD = lease.Times(renew=60.0, stale=0.4, settle=0.0, poll=0.01)
+DEAD = lease.Times(renew=2.0, stale=0.4, settle=0.2, poll=0.01)
 OTHER = {"id": "other", "pid": 7, "host": "far", "since": "2026-01-01"}
 
 
@@ -60,7 +60,7 @@ def test_a_start_waits_until_the_holder_ends(workdir):
         lines.append(line)
         threading.Timer(0.05, storage.remove, [f"{workdir}/lease.json"]).start()
 
-    with lease.Lease(workdir, log, lease.Times(renew=9, stale=30, settle=0, poll=0.01)):
+    with lease.Lease(workdir, log, lease.Times(renew=0.1, stale=30, settle=0, poll=0.01)):
         assert read(workdir)["id"] != "other"
     (line,) = lines
     assert line.startswith(f"{workdir} is in use by process 7 on far since 2026-01-01: waiting")
@@ -109,13 +109,49 @@ def test_of_two_starts_at_the_same_time_one_trains(workdir, monkeypatch):
         assert "in use by process 7 on far" in lines[0]
 
 
+def test_a_start_whose_write_is_late_waits_for_a_renewal_of_the_other(workdir, monkeypatch):
+    """Both have seen no lease; the second one writes after the first one has settled."""
+    times = lease.Times(renew=0.3, stale=20, settle=0.05, poll=0.01)
+    write_now, looked, settled = lease.Lease._write, threading.Event(), threading.Event()
+    second = lease.Lease(workdir, print, times)
+
+    def write_late(self):
+        if self is second and not looked.is_set():
+            looked.set()
+            assert settled.wait(20)
+        write_now(self)
+
+    monkeypatch.setattr(lease.Lease, "_write", write_late)
+    holders = []
+
+    def start():
+        # It is refused if the first one renewed its lease at the same moment.
+        with contextlib.suppress(UserError), second:
+            holders.append(second)
+            with contextlib.suppress(RunError):
+                first.check()
+                holders.append(first)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert looked.wait(20)
+    with lease.Lease(workdir, print, times) as first:
+        settled.set()
+        thread.join()
+        if not holders:
+            first.check()
+            holders.append(first)
+    assert len(holders) == 1
+
+
 def test_a_holder_that_lost_its_lease_ends_before_it_writes(workdir):
     with lease.Lease(workdir, print, DEAD) as first:
         with lease.Lease(workdir, print, DEAD) as second:
             second.check()
             first._renew()  # The thread does this once a minute.
-            with pytest.raises(RunError, match="has been taken over by process .* on "):
+            with pytest.raises(RunError, match="has been taken over by process .* on ") as error:
                 first.check()
+            assert "renew" not in str(error.value)
             second.check()
         with pytest.raises(RunError, match="taken over"):
             first.check()
@@ -123,7 +159,7 @@ def test_a_holder_that_lost_its_lease_ends_before_it_writes(workdir):
     with lease.Lease(workdir, print, DEAD) as third:
         storage.remove(f"{workdir}/lease.json")
         third._renew()
-        with pytest.raises(RunError, match="taken over by another process"):
+        with pytest.raises(RunError, match="lease.json, the lease of this .* has been deleted"):
             third.check()
         assert storage.list_names(workdir) == []
 

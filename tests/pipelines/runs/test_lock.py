@@ -12,6 +12,7 @@ import pytest
 
 from pipelines.errors import RunError, UserError
 from pipelines.runs.lock import only_writer
+from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.process import ROOT
 from tests.pipelines.tiny import one_device, tiny_experiment
@@ -36,6 +37,14 @@ def start_holder(workdir):
     )
     assert process.stdout.readline() == "locked\n"
     return process
+
+
+def test_a_file_url_is_the_local_path(tmp_path):
+    with only_writer(f"file://{tmp_path}/run", print):
+        assert os.listdir(tmp_path / "run") == ["lock"]
+        with pytest.raises(UserError, match="in use by"), only_writer(tmp_path / "run", print):
+            pass
+    assert Workdir(f"file://{tmp_path}/run").path == str(tmp_path / "run")
 
 
 @pytest.mark.process

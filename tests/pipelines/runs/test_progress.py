@@ -6,6 +6,7 @@ import time
 import types
 
 import pytest
+import tensorflow as tf
 
 from pipelines.runs import progress
 from pipelines.runs.workdir import Workdir
@@ -141,3 +142,28 @@ def test_a_line_without_a_rate_has_no_share(tmp_path, capsys):
     (line,) = run.read_metrics()
     assert line["data_wait"] is None and line["images_per_second"] is None
     assert "waited" not in capsys.readouterr().out
+
+
+def test_a_wait_that_is_not_measured_is_null(tmp_path, capsys):
+    """Where the clock is not read: with `train.deterministic`, and on TPUs."""
+    run = Workdir(tmp_path)
+    settings = {"step": 0, "total_steps": 12, "batch_size": 16}
+    with progress.Progress(run, **settings, measures_wait=False) as log:
+        for step in (1, 2):
+            with log.timed(1):
+                pass
+            log.log_training(step, 1.0, 0.1, 1.0)
+    lines = run.read_metrics()
+    assert [line["data_wait"] for line in lines] == [None, None]
+    assert lines[1]["images_per_second"] > 0
+
+
+@pytest.mark.parametrize("kind", [OSError, tf.errors.UnknownError])
+def test_the_running_exception_is_not_replaced(tmp_path, monkeypatch, kind):
+    error = kind("disk") if kind is OSError else kind(None, None, "store")
+    log = new_progress(Workdir(tmp_path))
+    monkeypatch.setattr(log.board, "close", lambda: (_ for _ in ()).throw(error))
+    with pytest.raises(ValueError, match="first"), log:
+        raise ValueError("first")
+    with pytest.raises(kind), log:
+        pass

@@ -1,6 +1,7 @@
 """Runs and models behind URLs, on `ram://`: the memory of this process as a file system."""
 
 import json
+import pathlib
 
 import keras
 import numpy as np
@@ -15,6 +16,8 @@ from pipelines.errors import DataError, RunError, UserError
 from pipelines.runs import checkpoints, lease, model_source
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
+from pipelines.serving import saved_model
+from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.prediction import find_model
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
@@ -28,7 +31,7 @@ SETTINGS = ("train.steps=6", "train.checkpoint_every=2", "train.ema_decay=0.5", 
 @pytest.fixture(scope="module", autouse=True)
 def _short_leases():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lease, "TIMES", lease.Times(settle=0.0, poll=0.01, stale=0.1))
+        patch.setattr(lease, "TIMES", lease.Times(renew=2.0, settle=0.2, poll=0.01, stale=0.1))
         yield
 
 
@@ -234,6 +237,15 @@ def test_an_export_behind_a_url_is_served(runs, tmp_path, monkeypatch, capsys):
     assert_user_error(fused, "fused export")
     file = run_here("export", f"--model={RUN}", f"--output={RUN}/config.json", **here)
     assert_user_error(file, "it is a file")
+    storage.remove(f"{output}/portable/saved_model.pb")  # As if the copy had been cut.
+    saved_model.check_output(output)
+    with atomic_directory(f"{output}/portable", "saved_model.pb") as folder:
+        (pathlib.Path(folder) / "saved_model.pb").write_bytes(b"new")
+    assert storage.list_names(f"{output}/portable") == ["saved_model.pb"]
+    storage.make_folders(f"{output}/other/portable/variables")
+    storage.write_object(f"{output}/other/portable/photo.jpg", lambda file: file.write(b"x"))
+    with pytest.raises(UserError, match="is not a SavedModel"):
+        saved_model.check_output(f"{output}/other", overwrite=True)
 
 
 def test_models_load_from_urls(runs, tmp_path):

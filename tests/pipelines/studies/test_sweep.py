@@ -1,5 +1,6 @@
 """Sweeps: the protocol, what is picked and reported, and how they go on."""
 
+import contextlib
 import csv
 import functools
 import gc
@@ -247,6 +248,33 @@ def test_an_interrupted_sweep_goes_on(tmp_path, train, monkeypatch, stop):
     record = sweep.run(plan_of(RATES), tmp_path / "sweep", one_device())
     assert again.calls[:2] == TRIALS[1:] and len(again.calls) == 5
     assert record["mean"] == pytest.approx(17 / 24)
+
+
+def test_a_sweep_that_lost_its_lease_writes_nothing_more(tmp_path, train, monkeypatch):
+    """The lease is lost during the second trial, or before the table is written."""
+    path = tmp_path / "sweep"
+    for allowed in (2, 7):
+        checks = []
+
+        def check(checks=checks, allowed=allowed):
+            checks.append(path.exists() and sorted(os.listdir(path)))
+            if len(checks) > allowed:
+                raise RunError("taken over")
+
+        @contextlib.contextmanager
+        def leased(workdir, log, check=check):
+            workdir.mkdir(exist_ok=True)
+            yield check
+
+        monkeypatch.setattr(sweep, "only_writer", leased)
+        train(GOOD)
+        with pytest.raises(RunError, match="taken over"):
+            sweep.run(plan_of(RATES, seeds=2), path, one_device())
+        record = json.loads((path / "sweep.json").read_text())
+        done = [row for row in [*record["trials"], *record["final"]] if row["result"]]
+        assert not (path / "sweep.csv").exists()
+        assert (len(done), "mean" in record) == {2: (1, False), 7: (5, True)}[allowed]
+        shutil.rmtree(path)
 
 
 def test_trials_may_be_added(tmp_path, train):

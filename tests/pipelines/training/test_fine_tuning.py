@@ -458,3 +458,10 @@ def test_a_headless_model_is_fine_tuned(tmp_path, photos):
     chosen, _ = choose(f"init_from={path}", f"data.name=folder:{photos}")
     model = vit_tf.create_model(chosen.model.config(2))
     assert model_source.load(model, model_source.find(path)).reset == ["head/kernel", "head/bias"]
+
+
+def test_an_initial_model_that_cannot_be_read_is_named(tmp_path):
+    """A configuration that names it itself, as that of an earlier run does."""
+    start = tiny_experiment("init_from=s3://bucket/a")
+    with pytest.raises(UserError, match="Cannot read s3://bucket/a: .* no file system for s3"):
+        fine_tuning.choose(start, [], str(tmp_path / "run"), print)

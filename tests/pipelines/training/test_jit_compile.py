@@ -8,7 +8,7 @@ from pipelines.errors import UserError
 from pipelines.training import loop
 from pipelines.training.train_step import Trainer
 from tests.pipelines.test_families import axial_resnet
-from tests.pipelines.tiny import losses, one_device, tiny_experiment
+from tests.pipelines.tiny import losses, one_device, tiny_experiment, two_replicas
 
 # XLA draws other random numbers.
 NO_DRAWS = [f"model.{name}=0" for name in ("dropout", "attention_dropout", "stochastic_depth")]
@@ -64,8 +64,9 @@ def test_what_xla_cannot_compile_is_refused(monkeypatch):
         loop.check_input(experiment.train, config, 1)
 
 
-def test_a_tpu_refuses_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("strategy", [one_device, two_replicas])
+def test_a_tpu_refuses_it(tmp_path, monkeypatch, strategy):
     monkeypatch.setattr(loop, "is_tpu", lambda strategy: True)
     with pytest.raises(UserError, match="a TPU compiles every step anyway.*jit_compile=false"):
-        loop.train(vit("train.jit_compile=true"), tmp_path / "run", one_device())
+        loop.train(vit("train.jit_compile=true"), tmp_path / "run", strategy())
     assert not (tmp_path / "run").exists()
