@@ -13,7 +13,7 @@ from pipelines.data.bad_images import INPUT_ERRORS, BadImages
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import DataError, MissingDataError
 from pipelines.runs import checkpoints, model_source
-from pipelines.runs.strategies import describe
+from pipelines.runs.strategies import describe, is_tpu
 from pipelines.runs.workdir import Workdir
 from pipelines.tasks.task import task_of
 from pipelines.training.loop import check_input
@@ -60,7 +60,7 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
     config = experiment.model_config(classes or 0)
     task = task_of(experiment, config)
     unknown = task.reads_labels and not classes
-    check_input(experiment.train, config, strategy.num_replicas_in_sync)
+    check_input(experiment.train, config, strategy.num_replicas_in_sync, is_tpu(strategy))
     description = [
         _readable(_resolved(experiment, config)),
         *([origin] if origin else []),
