@@ -7,7 +7,7 @@ import sys
 import pytest
 
 _PROGRAM = """
-from pipelines.data import batch_listing, order, pipeline, prefetch, stateless_random
+from pipelines.data import batch_listing, order, pipeline, reading, stateless_random
 from pipelines.data.builtin import digits, shapes
 from pipelines.data.sources import arrays, open, record_writer, tfds_catalog
 from pipelines.data.transforms import augmentation, mixing, randaugment
