@@ -28,13 +28,11 @@ INPUT_ERRORS = (
     tf.errors.DataLossError,
     tf.errors.NotFoundError,
     tf.errors.UnknownError,
-    # Of remote files, and of files that are open at the same time.
+    # Of remote files.
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
     tf.errors.PermissionDeniedError,
-    tf.errors.ResourceExhaustedError,
     tf.errors.UnauthenticatedError,
     tf.errors.UnavailableError,
 )
