@@ -314,6 +314,11 @@ class Train:
             raise UserError(
                 "train.best_metric=few_shot needs few-shot evaluations. Set train.few_shot_every."
             )
+        if self.best_metric != "evaluation" and not self.keep_best:
+            raise UserError(
+                f"train.best_metric={self.best_metric} chooses the checkpoint that "
+                "train.keep_best=true keeps. Set that too."
+            )
         for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
             check_at_least(f"train.{name}", getattr(self, name), 1)
         if self.epochs is not None and self.epochs <= 0:

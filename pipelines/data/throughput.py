@@ -90,7 +90,8 @@ def reading_rate(batches, batch_size, window_ends, seconds):
         seconds: shortest time that is measured.
     """
     received = end = 0
-    begin = first = None  # When the first window arrived, and the examples up to its end.
+    begin = None  # When the first window arrived.
+    first = 0  # The examples up to its end.
     while True:
         next(batches)
         now = perf_counter()
@@ -99,7 +100,7 @@ def reading_rate(batches, batch_size, window_ends, seconds):
             continue
         while end < received:
             end = next(window_ends)
-        if begin is None or first is None:
+        if begin is None:
             begin, first = now, end
         elif now - begin >= seconds:
             return (end - first) / (now - begin)

@@ -9,10 +9,8 @@ import tensorflow as tf
 
 from pipelines.data import stateless_random
 from pipelines.data.labels import RaggedLabels, padded
-from pipelines.data.sources.source import DataSource, SplitRange, load_in_groups
+from pipelines.data.sources.source import GROUP, DataSource, SplitRange, load_in_groups
 from pipelines.errors import DataError
-
-_GROUP = 32
 
 
 class ArraySource(DataSource):
@@ -144,7 +142,7 @@ class EncodedSource(DataSource):
 
     def load(self, index):
         """See `DataSource.load`."""
-        places = tf.data.Dataset.from_tensor_slices(index["place"]).batch(_GROUP)
+        places = tf.data.Dataset.from_tensor_slices(index["place"]).batch(GROUP)
         images, labels = self._stored
         return places.map(lambda own: (tf.gather(images, own), tf.gather(labels, own)))
 

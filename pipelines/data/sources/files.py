@@ -70,10 +70,11 @@ def make_files(paths, labels, notes=()):
 
 
 class FileSource(DataSource):
-    """Images in files. A file that cannot be read becomes an image of zero bytes.
+    """Images in files.
 
-    So a single unreadable file is reported like an image that cannot be decoded. A missing folder
-    or a failing disk raises `DataError`.
+    A local file that is missing, not regular, too large or may not be read becomes an image of zero
+    bytes. So it is reported like an image that cannot be decoded. A missing folder, a failing disk
+    and every file that cannot be read behind a URL raise `DataError`.
 
     Args:
         name: name of the data set, such as "folder:/data/pets".

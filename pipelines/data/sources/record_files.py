@@ -68,9 +68,10 @@ class RecordFiles(DataSource):
             offsets = self._offsets[number]
             offset[rows] = offsets[places[begins[rows]]]
             size[rows] = offsets[places[ends[rows]] + 1] - offset[rows]
-        paths = np.array([os.fsencode(path) for path, _ in self._files], object)
+        path = np.empty(len(begins), object)
+        path[:] = [os.fsencode(self._files[number][0]) for number in numbers[begins]]
         return {
-            "path": paths[numbers[begins]],
+            "path": path,
             "offset": offset,
             "count": ends - begins + 1,
             # Several reads of equal length, so that nothing behind the run is read.

@@ -20,7 +20,7 @@ ROWS_PER_READ = 1024
 # Files, or groups of examples, that are read at the same time. Network file systems are slow, but
 # serve many requests at a time.
 READERS = 8
-_GROUP = 32
+GROUP = 32
 
 
 class Examples(NamedTuple):
@@ -207,7 +207,7 @@ def load_in_groups(columns, function, labels):
     Returns:
         See `DataSource.load`.
     """
-    groups = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(_GROUP)
+    groups = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(GROUP)
     # Works as a parallel map, because each inner dataset has one element. Op determinism would run
     # a map that reads files in one thread.
     # TensorFlow's type stubs only accept functions of one argument.

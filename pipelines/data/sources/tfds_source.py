@@ -72,7 +72,12 @@ def open_tfds(name, split, data_dir=None):
     """Opens a split of a prepared TFDS data set; arguments as for `open_source`."""
     builder = tfds_catalog.find_builder(name, data_dir)
     _image_and_label(builder)
-    splits = builder.info.splits
+    splits, file_format = builder.info.splits, builder.info.file_format
+    if file_format not in (None, tfds.core.FileFormat.TFRECORD):
+        raise DataError(
+            f"{name} is stored as {file_format.value}, whose files TensorFlow cannot read. Prepare "
+            "it as tfrecord: tfds build --file_format=tfrecord."
+        )
     split_ranges = resolve_split(splits, split, builder.name) if splits else ()
 
     try:
@@ -81,11 +86,10 @@ def open_tfds(name, split, data_dir=None):
     except (AssertionError, KeyError, ValueError):  # no folder, or no dataset_info.json
         raise tfds_catalog.not_prepared_error(name, builder) from None
     is_stored = split_ranges and stored == splits[split_ranges[0].split].num_examples
-    if is_stored and builder.info.file_format is tfds.core.FileFormat.TFRECORD:
+    if is_stored:
         return TfdsSource(builder, split, split_ranges)
 
-    # Other kinds of files, and the mocks of TFDS, have no byte offsets: all examples are read once
-    # and kept.
+    # The mocks of TFDS have no files: all examples are read once and kept.
     description = _description(builder, split)
     images, labels = _fetch(builder, split, f"{builder.name} split {split!r}")
     labels = labels.column(description["multi_label"])

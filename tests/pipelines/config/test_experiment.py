@@ -128,7 +128,7 @@ COMPANIONS = {
     "model.stem.variance_epsilon": _STEM,
     "model.stem.deviation_epsilon": _STEM,
     "schedule.decay_at": ["schedule.decay=staircase"],
-    "train.best_metric": ["train.few_shot_every=10"],
+    "train.best_metric": ["train.few_shot_every=10", "train.keep_best=true"],
     "data.resize": ["data.resize_to=256"],
     "data.resize_to": ["data.resize=resize_small"],
     "data.crop_fraction": ["data.resize=resize_small"],

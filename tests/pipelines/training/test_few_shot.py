@@ -116,6 +116,10 @@ def test_wrong_data(assignments, message, tmp_path):
         (["train.few_shot_every=0"], "Set train.few_shot_every"),
         (["train.few_shot_every=-1"], "train.few_shot_every"),
         (["train.best_metric=loss"], "train.best_metric"),
+        (
+            ["train.best_metric=few_shot", "train.few_shot_every=1", "train.keep_best=false"],
+            "train.keep_best=true",
+        ),
         (["few_shot.shots=0,1"], "few_shot.shots must be numbers from 1 on"),
         (["few_shot.l2=0"], "few_shot.l2 must be above 0"),
         (["few_shot.seeds=0"], "few_shot.seeds"),

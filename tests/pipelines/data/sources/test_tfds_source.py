@@ -101,6 +101,13 @@ def test_read_keeps_the_order_of_ranges(sharded_dir, stored_keys):
     assert _keys(examples) == stored_keys[examples.ids].tolist()
 
 
+def test_other_files_than_tfrecord_are_refused(sharded_dir, monkeypatch):
+    formats = tfds.core.FileFormat
+    monkeypatch.setattr(tfds.core.DatasetInfo, "file_format", formats.ARRAY_RECORD)
+    with pytest.raises(DataError, match="stored as array_record.*--file_format=tfrecord"):
+        open_source("shards", "train", sharded_dir)
+
+
 def test_union_counts_ids_on():
     source = open_source("digits", "test[290:]+validation+test[:1]")
     examples = source.read(range(source.num_examples))
