@@ -8,6 +8,7 @@ which also is how files are included: "custom_ops/cc/execution.h".
 HEADERS = [
     "cc/attention.h",
     "cc/dtype.h",
+    "cc/encoder.h",
     "cc/execution.h",
     "cc/guided_schedule.h",
     "cc/patch_embed.h",
@@ -23,6 +24,14 @@ HEADERS = [
     "cpu/blocking.h",
     "cpu/dispatch.h",
     "cpu/element_types.h",
+    "cpu/encoder/encoder.h",
+    "cpu/encoder/first_row.h",
+    "cpu/encoder/kernels.h",
+    "cpu/encoder/layer_norm.h",
+    "cpu/gemm/dense.h",
+    "cpu/gemm/dense_kernel.h",
+    "cpu/gemm/products.h",
+    "cpu/gemm/tiles_product.h",
     "cpu/isa.h",
     "cpu/kernel.h",
     "cpu/pack.h",
@@ -36,6 +45,7 @@ HEADERS = [
     "cpu/patch_embed/tables_gradient.h",
     "cpu/scratch.h",
     "cpu/simd/conversions.h",
+    "cpu/simd/gelu.h",
     "cpu/simd/math.h",
     "cpu/simd/vectors.h",
     "cpu/tile.h",
@@ -60,8 +70,10 @@ OP_HEADERS = [
 # Compiled once.
 KERNELS = [
     "cc/attention.cc",
+    "cc/encoder.cc",
     "cc/execution.cc",
     "cpu/attention/attention.cc",
+    "cpu/encoder/encoder.cc",
     "cpu/isa.cc",
     "cpu/patch_embed/copy.cc",
     "cpu/patch_embed/patch_embed.cc",
@@ -70,6 +82,7 @@ KERNELS = [
 # Compiled once for every instruction set, with -DVIT_ISA=<name>.
 ISA_KERNELS = [
     "cpu/attention/kernels.cc",
+    "cpu/encoder/kernels.cc",
     "cpu/patch_embed/kernels.cc",
 ]
 
@@ -155,6 +168,19 @@ ISA_COPTS = {
         "-mavx512bf16",
         "-mprefer-vector-width=512",
     ],
+    "amx": [
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx512bf16",
+        "-mamx-tile",
+        "-mamx-bf16",
+        "-mprefer-vector-width=512",
+    ],
 }
 
 # A macro that a compiler defines if it compiles for the set: other compilers refuse the flags, or
@@ -164,6 +190,7 @@ ISA_MACROS = {
     "avx2": "__AVX2__",
     "avx512": "__AVX512F__",
     "avx512_bf16": "__AVX512BF16__",
+    "amx": "__AMX_BF16__",
 }
 
 KERNEL_COPTS = [

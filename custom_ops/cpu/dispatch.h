@@ -9,12 +9,15 @@
 namespace vit {
 
 // The table of functions of the instruction set in use: Table::of<isa>(arguments). Each file that
-// is compiled for one instruction set instantiates the template for that one (kIsa). AVX-512 BF16
-// adds only instructions for pairs of bfloat16, so that problems without pairs use AVX-512.
+// is compiled for one instruction set instantiates the template for that one (kIsa), up to
+// Table::kMost. `most` is the highest set that has kernels for the problem. Processors with AMX
+// multiply pairs of bfloat16 at half the speed of floats, so that AMX stands for AVX-512 where
+// there are no kernels with tiles.
 template <class Table, class... Arguments>
-Table table_of_current_isa(bool has_pairs, Arguments... arguments) {
-  const Isa isa = current_isa();
-  switch (isa == Isa::kAvx512Bf16 && !has_pairs ? Isa::kAvx512 : isa) {
+Table table_of_current_isa(Isa most, Arguments... arguments) {
+  Isa isa = current_isa();
+  if (isa == Isa::kAmx && most != Isa::kAmx) isa = Isa::kAvx512;
+  switch (isa < most ? isa : most) {
 #if VIT_BUILT_ISAS & 2
     case Isa::kAvx2:
       return Table::template of<Isa::kAvx2>(arguments...);
@@ -27,9 +30,17 @@ Table table_of_current_isa(bool has_pairs, Arguments... arguments) {
     case Isa::kAvx512Bf16:
       return Table::template of<Isa::kAvx512Bf16>(arguments...);
 #endif
+#if VIT_BUILT_ISAS & 16
+    case Isa::kAmx:
+      if constexpr (Table::kMost == Isa::kAmx) {
+        return Table::template of<Isa::kAmx>(arguments...);
+      }
+      break;
+#endif
     default:
-      return Table::template of<Isa::kBaseline>(arguments...);
+      break;
   }
+  return Table::template of<Isa::kBaseline>(arguments...);
 }
 
 // One call of a kernel, used by all threads that take part in it.

@@ -3,6 +3,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +15,8 @@ namespace vit {
 
 namespace {
 
-constexpr const char* kNames[kIsaCount] = {"baseline", "avx2", "avx512", "avx512_bf16"};
+constexpr const char* kNames[kIsaCount] = {"baseline", "avx2", "avx512", "avx512_bf16",
+                                             "amx"};
 
 int named_isa(const char* name) {
   for (int i = 0; i < kIsaCount; ++i) {
@@ -23,6 +28,10 @@ int named_isa(const char* name) {
 int best_isa() {
   int best = kIsaCount - 1;
   while (best > 0 && !isa_available(static_cast<Isa>(best))) --best;
+#if defined(__x86_64__)
+  // Intel's processors multiply pairs of bfloat16 at half the speed of floats.
+  if (best == static_cast<int>(Isa::kAvx512Bf16) && __builtin_cpu_is("intel")) --best;
+#endif
   return best;
 }
 
@@ -30,11 +39,11 @@ int best_isa() {
 const char* find_isa(const char* name, int* isa) {
   *isa = *name ? named_isa(name) : best_isa();
   if (*isa < 0) {
-    return "This instruction set is unknown. Use one of baseline, avx2, avx512, avx512_bf16.";
+    return "This instruction set is unknown. Use one of baseline, avx2, avx512, avx512_bf16, amx.";
   }
   if (!isa_available(static_cast<Isa>(*isa))) {
     return "This processor or this build does not have the instruction set. Use a lower one of "
-           "baseline, avx2, avx512, avx512_bf16.";
+           "baseline, avx2, avx512, avx512_bf16, amx.";
   }
   return nullptr;
 }
@@ -65,6 +74,24 @@ bool has_f16c() {
 }
 #endif
 
+#if VIT_BUILT_ISAS & 16
+// Whether the processor has tiles of bfloat16, and the kernel of Linux lets this process use them:
+// it saves their 8 kB of state only for processes that ask (since 5.16).
+bool has_amx() {
+#if defined(__linux__)
+  unsigned a, b, c, d;
+  constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kBf16) == 0 || (d & kTiles) == 0) {
+    return false;
+  }
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
 }  // namespace
 
 const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
@@ -81,7 +108,11 @@ bool isa_available(Isa isa) {
                       __builtin_cpu_supports("avx512vl");
   if (isa == Isa::kAvx512) return avx512;
 #if VIT_BUILT_ISAS & 8
-  return avx512 && __builtin_cpu_supports("avx512bf16");
+  const bool pairs = avx512 && __builtin_cpu_supports("avx512bf16");
+  if (isa == Isa::kAvx512Bf16) return pairs;
+#if VIT_BUILT_ISAS & 16
+  return pairs && has_amx();
+#endif
 #endif
 #endif
   return false;

@@ -6,7 +6,7 @@
 // lacks the flags of a set defines it.
 #ifndef VIT_BUILT_ISAS
 #if defined(__x86_64__)
-#define VIT_BUILT_ISAS 15
+#define VIT_BUILT_ISAS 31
 #else
 #define VIT_BUILT_ISAS 1
 #endif
@@ -15,8 +15,8 @@
 namespace vit {
 
 // Each is compiled with its own flags. Every set contains the sets before it.
-enum class Isa : int { kBaseline = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
-constexpr int kIsaCount = 4;
+enum class Isa : int { kBaseline = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kAmx = 4 };
+constexpr int kIsaCount = 5;
 
 const char* isa_name(Isa isa);
 
@@ -24,7 +24,7 @@ const char* isa_name(Isa isa);
 bool isa_available(Isa isa);
 
 // The best available instruction set, or the one that the environment variable VIT_ISA names:
-// "baseline", "avx2", "avx512" or "avx512_bf16". VIT_ISA is read once, when the library loads:
+// "baseline", "avx2", "avx512", "avx512_bf16" or "amx". VIT_ISA is read once, when the library loads:
 // getenv in a kernel would race with another thread that changes the environment. A name that is
 // unknown or not available here is ignored, and `isa_error` reports it.
 Isa current_isa();

@@ -11,7 +11,7 @@ namespace {
 
 using namespace vit_test;
 
-SimdFunctions functions() { return vit::table_of_current_isa<SimdFunctions>(true); }
+SimdFunctions functions() { return vit::table_of_current_isa<SimdFunctions>(vit::Isa::kAmx); }
 
 template <class To, class From>
 To bits_of(From x) {

@@ -9,7 +9,8 @@ namespace {
 
 AttentionKernels kernels(const AttentionProblem& problem) {
   const bool has_pairs = problem.type == DType::kBfloat16 && problem.shape.head_size % 2 == 0;
-  return table_of_current_isa<AttentionKernels>(has_pairs, problem.type);
+  return table_of_current_isa<AttentionKernels>(has_pairs ? Isa::kAvx512Bf16 : Isa::kAvx512,
+                                                problem.type);
 }
 
 // Runs `first`, which computes a gradient or sums of groups, and then `second`, which adds them.

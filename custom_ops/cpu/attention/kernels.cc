@@ -44,6 +44,8 @@ template <Isa isa>
 AttentionKernels AttentionKernels::of(DType type) {
   return VIT_ISA::table_of_type<VIT_ISA::Kernels>(type);
 }
+#if !defined(__AMX_BF16__)  // no kernels with tiles
 template AttentionKernels AttentionKernels::of<VIT_ISA::kIsa>(DType type);
+#endif
 
 }  // namespace vit

@@ -29,6 +29,7 @@ struct AttentionKernels {
   int64_t (*backward_bytes)(const AttentionGradientProblem& problem);
   int64_t (*bias_bytes)(const AttentionGradientProblem& problem);
 
+  static constexpr Isa kMost = Isa::kAvx512Bf16;
   template <Isa isa>
   static AttentionKernels of(DType type);
 };

@@ -32,6 +32,8 @@ template <Isa isa>
 PatchEmbedKernels PatchEmbedKernels::of(DType type) {
   return VIT_ISA::table_of_type<VIT_ISA::Kernels>(type);
 }
+#if !defined(__AMX_BF16__)  // no kernels with tiles
 template PatchEmbedKernels PatchEmbedKernels::of<VIT_ISA::kIsa>(DType type);
+#endif
 
 }  // namespace vit

@@ -13,6 +13,7 @@ struct PatchEmbedKernels {
   Kernel<PatchEmbedGradientProblem> images_gradient, kernel_gradient, tables_gradient;
 
   // `type` is the type of the problem, not of its images.
+  static constexpr Isa kMost = Isa::kAvx512Bf16;
   template <Isa isa>
   static PatchEmbedKernels of(DType type);
 };

@@ -8,7 +8,9 @@ namespace vit {
 namespace {
 
 PatchEmbedKernels kernels_of(const PatchEmbedProblem& problem) {
-  return table_of_current_isa<PatchEmbedKernels>(problem.type == DType::kBfloat16, problem.type);
+  const bool has_pairs = problem.type == DType::kBfloat16;
+  return table_of_current_isa<PatchEmbedKernels>(has_pairs ? Isa::kAvx512Bf16 : Isa::kAvx512,
+                                                 problem.type);
 }
 
 }  // namespace

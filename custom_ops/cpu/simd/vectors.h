@@ -39,7 +39,9 @@ namespace vit {
 namespace VIT_ISA {
 
 // The instruction set that this file is compiled for.
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+constexpr Isa kIsa = Isa::kAmx;
+#elif defined(__AVX512BF16__)
 constexpr Isa kIsa = Isa::kAvx512Bf16;
 #elif defined(__AVX512F__)
 constexpr Isa kIsa = Isa::kAvx512;

@@ -1,0 +1,42 @@
+// Compiled once for every instruction set, with -DVIT_ISA=<name>: see simd/vectors.h.
+#include "custom_ops/cpu/encoder/kernels.h"
+
+#include "custom_ops/cpu/encoder/first_row.h"
+#include "custom_ops/cpu/encoder/layer_norm.h"
+#include "custom_ops/cpu/gemm/dense_kernel.h"
+#include "custom_ops/cpu/gemm/tiles_product.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+namespace {
+
+template <class Product>
+EncoderKernels table_of_product(DType activation) {
+  using Activation = typename Product::Activation;
+  return {activation, Kernel<LayerNormProblem>::of<LayerNorm<Activation>>(),
+          Kernel<DenseProblem>::of<Dense<Product>>(),
+          Kernel<FirstRowProblem>::of<FirstRowAttention<Activation>>()};
+}
+
+}  // namespace
+
+}  // namespace VIT_ISA
+
+// Like table_of_type: the files for instructions of bfloat16 have kernels for bfloat16 only.
+template <Isa isa>
+EncoderKernels EncoderKernels::of(DType type) {
+  using namespace VIT_ISA;
+#if defined(__AMX_BF16__)
+  if (type == DType::kBfloat16) return table_of_product<TilesProduct>(type);
+#elif defined(__AVX512BF16__)
+  if (type == DType::kBfloat16) return table_of_product<PairProduct>(type);
+#else
+  if (type == DType::kFloat32) return table_of_product<FloatProduct>(type);
+  if (type == DType::kBfloat16) return table_of_product<WidenedProduct>(DType::kFloat32);
+#endif
+  __builtin_trap();
+}
+template EncoderKernels EncoderKernels::of<VIT_ISA::kIsa>(DType type);
+
+}  // namespace vit

@@ -1,0 +1,47 @@
+// The kernels of the encoder for one instruction set.
+#ifndef CUSTOM_OPS_CPU_ENCODER_KERNELS_H_
+#define CUSTOM_OPS_CPU_ENCODER_KERNELS_H_
+
+#include "custom_ops/cc/dtype.h"
+#include "custom_ops/cpu/gemm/dense.h"
+#include "custom_ops/cpu/isa.h"
+#include "custom_ops/cpu/kernel.h"
+
+namespace vit {
+
+// output = (input - mean) / sqrt(variance + epsilon), row by row, as activations. Strides count
+// elements between rows.
+struct LayerNormProblem {
+  int64_t rows, width;
+  float epsilon;
+  const float* input;
+  int64_t input_stride;
+  void* output;
+  int64_t output_stride;
+};
+
+// out [batch, heads * head_size] = attention of token 0 of each image over qkv [batch, tokens, 3,
+// heads, head_size]; both are activations.
+struct FirstRowProblem {
+  int64_t batch, tokens, heads, head_size;
+  double scale;
+  const void* qkv;
+  void* out;
+};
+
+// The kernels for a type of packed weights.
+struct EncoderKernels {
+  // The type of activations: the inputs of products, q, k and v.
+  DType activation;
+  Kernel<LayerNormProblem> layer_norm;
+  Kernel<DenseProblem> dense;
+  Kernel<FirstRowProblem> first_row;
+
+  static constexpr Isa kMost = Isa::kAmx;
+  template <Isa isa>
+  static EncoderKernels of(DType type);
+};
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_ENCODER_KERNELS_H_

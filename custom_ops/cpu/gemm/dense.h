@@ -1,0 +1,34 @@
+// A dense layer over packed weights, with the operation that follows it.
+#ifndef CUSTOM_OPS_CPU_GEMM_DENSE_H_
+#define CUSTOM_OPS_CPU_GEMM_DENSE_H_
+
+#include <stdint.h>
+
+namespace vit {
+
+// What is done with a sum before it is written.
+enum class Epilogue : int {
+  kBias,      // output = sum + bias
+  kGeluTanh,  // output = GELU(sum + bias), in the tanh form
+  kGeluErf,   // the same, exact
+  kResidual,  // output = output + sum + bias, in float
+};
+
+// output[row, column] for the columns from kPanelColumns * first_panel on. cc/encoder.h describes
+// the weights; inputs and outputs are activations of the kernels (EncoderKernels), but the output
+// of kResidual is float.
+struct DenseProblem {
+  int64_t rows, depth, columns, first_panel;
+  const void* weights;
+  int64_t panel_size;  // elements from one panel to the next
+  const float* bias;   // [columns], or null
+  const void* input;  // [rows, depth]
+  int64_t input_stride;  // elements between rows
+  void* output;
+  int64_t output_stride;
+  Epilogue epilogue;
+};
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_GEMM_DENSE_H_

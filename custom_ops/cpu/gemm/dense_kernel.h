@@ -1,0 +1,134 @@
+// The kernel of a dense layer: dense.h defines the problem, products.h multiplies.
+#ifndef CUSTOM_OPS_CPU_GEMM_DENSE_KERNEL_H_
+#define CUSTOM_OPS_CPU_GEMM_DENSE_KERNEL_H_
+
+#include "custom_ops/cpu/gemm/dense.h"
+#include "custom_ops/cpu/gemm/products.h"
+#include "custom_ops/cpu/simd/gelu.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// A unit is a block of rows times a panel. Neighbouring units have the same rows, which stay in
+// the L2 cache.
+template <class Product>
+struct Dense {
+  using Weight = typename Product::Weight;
+  using Activation = typename Product::Activation;
+
+  static int64_t panels(const DenseProblem& problem) {
+    return ceil_divide(problem.columns, kPanelColumns) - problem.first_panel;
+  }
+
+  // The rows of a block. Tiles fit into it, except into the last one.
+  static int64_t block_rows(const DenseProblem& problem) {
+    constexpr int64_t kL2Bytes = 768 * 1024, kFewestRows = 96, kManyUnits = 32;
+    const int64_t row_bytes = problem.depth * static_cast<int64_t>(sizeof(Activation));
+    int64_t most = kL2Bytes / row_bytes;
+    if (most > Product::kMostRows) most = Product::kMostRows;
+    if (most < kFewestRows) most = kFewestRows;
+    int64_t count = ceil_divide(problem.rows, most);
+    // Few panels: more blocks, for many threads.
+    const int64_t wanted = ceil_divide(kManyUnits, panels(problem));
+    const int64_t possible = problem.rows / kFewestRows;
+    if (count < wanted) count = wanted < possible ? wanted : possible > count ? possible : count;
+    return round_up(ceil_divide(problem.rows, count), Product::kTileRows);
+  }
+
+  static int64_t units(const DenseProblem& problem) {
+    if (problem.rows == 0) return 0;
+    return ceil_divide(problem.rows, block_rows(problem)) * panels(problem);
+  }
+
+  static double unit_cycles(const DenseProblem& problem) {
+    return static_cast<double>(block_rows(problem)) * static_cast<double>(problem.depth) *
+           kPanelColumns / Product::kPerCycle;
+  }
+
+  static int64_t scratch_bytes(const DenseProblem& problem) {
+    return Scratch::bytes<float>(Product::kSumRows * kPanelColumns) +
+           Product::scratch_bytes(problem.depth);
+  }
+
+  static void run(const DenseProblem& problem, int64_t begin, int64_t end, void* memory) {
+    Scratch scratch(memory);
+    float* const sums = scratch.take<float>(Product::kSumRows * kPanelColumns);
+    char* const panel_memory = scratch.take<char>(0);
+    const int64_t depth = problem.depth, rows = block_rows(problem), count = panels(problem);
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t index = problem.first_panel + unit % count;
+      const Weight* weights = static_cast<const Weight*>(problem.weights) + index * problem.panel_size;
+      const auto* panel = Product::prepare(weights, depth, panel_memory);
+      const int64_t first = unit / count * rows;
+      const int64_t last = first + rows < problem.rows ? first + rows : problem.rows;
+      const bool is_last = index + 1 == problem.first_panel + count;
+      NextPanel next(is_last ? nullptr : weights + problem.panel_size,
+                     depth * kPanelColumns * static_cast<int64_t>(sizeof(Weight)),
+                     Product::template steps<typename Product::Element>(last - first, depth));
+      for (int64_t row = first; row < last; row += Product::kSumRows) {
+        const int64_t left = last - row;
+        const int64_t now = left < Product::kSumRows ? left : Product::kSumRows;
+        const Activation* input =
+            static_cast<const Activation*>(problem.input) + row * problem.input_stride;
+        Product::multiply(now, depth, input, problem.input_stride, panel, sums, next);
+        write(problem, row, now, index * kPanelColumns, sums);
+      }
+    }
+  }
+
+  // Writes the sums of the rows from `row` on and the columns from `column` on.
+  static void write(const DenseProblem& problem, int64_t row, int64_t rows, int64_t column,
+                    const float* sums) {
+    switch (problem.epilogue) {
+      case Epilogue::kBias:
+        return write_with<Activation>(problem, row, rows, column, sums,
+                                      [](Vector<float> x, const Activation*, int64_t)
+                                          { return x; });
+      case Epilogue::kGeluTanh:
+        return write_with<Activation>(problem, row, rows, column, sums,
+                                      [](Vector<float> x, const Activation*, int64_t)
+                                          { return gelu_tanh(x); });
+      case Epilogue::kGeluErf:
+        return write_with<Activation>(problem, row, rows, column, sums,
+                                      [](Vector<float> x, const Activation*, int64_t)
+                                          { return gelu_erf(x); });
+      case Epilogue::kResidual:
+        return write_with<float>(problem, row, rows, column, sums,
+                                 [](Vector<float> x, const float* at, int64_t count)
+                                     { return load_first(at, count) + x; });
+    }
+  }
+
+  template <class Output, class Function>
+  static VIT_INLINE void write_with(const DenseProblem& problem, int64_t row, int64_t rows,
+                                    int64_t column, const float* sums, Function function) {
+    Output* to = static_cast<Output*>(problem.output) + row * problem.output_stride + column;
+    const int64_t left = problem.columns - column;
+    const int64_t columns = left < kPanelColumns ? left : kPanelColumns;
+    for (int64_t j = 0; j < columns; j += kLanes<float>) {
+      const int64_t count = columns - j;
+      const Vector<float> bias =
+          problem.bias ? load_first(problem.bias + column + j, count) : Vector<float>{};
+      for (int64_t i = 0; i < rows; ++i) {
+        Output* at = to + i * problem.output_stride + j;
+        store_activation(at, function(load(sums + i * kPanelColumns + j) + bias, at, count), count);
+      }
+    }
+  }
+
+  // Stores the first `count` lanes.
+  template <class Output>
+  static VIT_INLINE void store_activation(Output* at, Vector<float> x, int64_t count) {
+#if defined(__AVX512BF16__)
+    if constexpr (sizeof(Output) == 2) {
+      if (count >= kLanes<float>) return store_rounded(at, x);
+    }
+#endif
+    store_first(at, x, count);
+  }
+};
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_GEMM_DENSE_KERNEL_H_

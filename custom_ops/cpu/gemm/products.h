@@ -1,0 +1,184 @@
+// Products of rows with one panel of packed weights (cc/encoder.h), a class for each way to
+// compute them:
+//
+//   Weight: elements of the packed weights;  Activation: elements of the rows;  Element: what is
+//   multiplied at a time.
+//   kSumRows: the most rows of one call of multiply.
+//   kMostRows: the most rows that a thread multiplies with a panel before it takes the next panel.
+//   kTileRows: these rows are computed together.
+//   kPerCycle: products and sums in a cycle, about.
+//   Panel: the panel as multiply reads it, made by `prepare` once for many rows.
+#ifndef CUSTOM_OPS_CPU_GEMM_PRODUCTS_H_
+#define CUSTOM_OPS_CPU_GEMM_PRODUCTS_H_
+
+#include "custom_ops/cc/encoder.h"
+#include "custom_ops/cpu/scratch.h"
+#include "custom_ops/cpu/simd/conversions.h"
+#include "custom_ops/cpu/tile.h"
+
+namespace vit {
+namespace VIT_ISA {
+
+// Prefetches the next panel into the L2 cache, a few cache lines at a time, while this one is being
+// multiplied. Weights are read once in a call, so without this every panel would be waited for.
+class NextPanel {
+ public:
+  // `steps`: the number of calls of `prefetch` that the panel is spread over. A null panel is not
+  // prefetched.
+  NextPanel(const void* panel, int64_t bytes, int64_t steps)
+      : next_(static_cast<const char*>(panel)),
+        end_(panel ? next_ + bytes : next_),
+        share_(round_up(ceil_divide(bytes, steps > 0 ? steps : 1), 64)) {}
+
+  VIT_INLINE void prefetch() {
+    const char* const after = next_ + share_ < end_ ? next_ + share_ : end_;
+    for (; next_ < after; next_ += 64) __builtin_prefetch(next_, 0, 2);
+  }
+
+ private:
+  const char *next_, *end_;
+  int64_t share_;
+};
+
+// A call of NextPanel::prefetch for so many rows of the panel.
+constexpr int64_t kPrefetchRows = 8;
+
+// sums[kRows, columns of kMaxVectors] (+)= a[kRows, depth] b[depth, columns]; depth counts elements,
+// which may be Pairs.
+template <class E, int kRows>
+static void multiply_tile(int64_t depth, const E* a, int64_t a_row, const E* b, float* sums,
+                          bool accumulate, NextPanel& next) {
+  using P = Product<E>;
+  // Sums of more products than kMaxRun are sums of such sums, as in tile.h.
+  for (int64_t k = 0; k < depth;) {
+    Vector<float> run[kRows][kMaxVectors] = {};
+    for (const int64_t end = k + kMaxRun < depth ? k + kMaxRun : depth; k < end;) {
+      next.prefetch();
+      for (const int64_t stop = k + kPrefetchRows < end ? k + kPrefetchRows : end; k < stop; ++k) {
+        typename P::Lanes row[kMaxVectors];
+#pragma GCC unroll 4
+        for (int j = 0; j < kMaxVectors; ++j) {
+          row[j] = P::load_lanes(b + k * kPanelColumns + j * kLanes<float>);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          const auto number = P::spread(a[i * a_row + k]);
+#pragma GCC unroll 4
+          for (int j = 0; j < kMaxVectors; ++j) run[i][j] = P::add(run[i][j], number, row[j]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kMaxVectors; ++j) {
+        float* at = sums + i * kPanelColumns + j * kLanes<float>;
+        store<float>(at, accumulate ? load<float>(at) + run[i][j] : run[i][j]);
+      }
+    }
+    accumulate = true;
+  }
+}
+
+// The rows of a tile. Its sums, a row of the panel and a number of `a` fill the registers.
+constexpr int kHeight = kTileRows[kMaxVectors];
+
+template <class E, int kRows = kHeight>
+static auto tile_of(int64_t rows) {
+  if constexpr (kRows == 1) {
+    return multiply_tile<E, 1>;
+  } else {
+    return rows == kRows ? multiply_tile<E, kRows> : tile_of<E, kRows - 1>(rows);
+  }
+}
+
+// sums[rows, 64] (+)= a[rows, depth] b[depth, 64].
+template <class E>
+static void multiply_panel(int64_t rows, int64_t depth, const E* a, int64_t a_row, const E* b,
+                           float* sums, bool accumulate, NextPanel& next) {
+  for (int64_t i = 0; i < rows; i += kHeight) {
+    const auto tile = tile_of<E>(rows - i < kHeight ? rows - i : kHeight);
+    for (int64_t j = 0; j < kPanelColumns; j += kMaxVectors * kLanes<float>) {
+      tile(depth, a + i * a_row, a_row, b + j, sums + i * kPanelColumns + j, accumulate, next);
+    }
+  }
+}
+
+// What the products in vector registers have in common: a block of sums stays in the L1 cache.
+struct VectorProduct {
+  static constexpr int64_t kSumRows = 48, kMostRows = 384, kTileRows = kHeight;
+  static constexpr double kPerCycle = 2 * kLanes<float>;
+
+  // The calls of NextPanel::prefetch in a product.
+  template <class E>
+  static int64_t steps(int64_t rows, int64_t depth) {
+    constexpr int64_t kParts = kPanelColumns / (kMaxVectors * kLanes<float>);
+    return rows / kHeight * kParts * (depth / kPackSize<E> / kPrefetchRows);
+  }
+};
+
+// float weights.
+struct FloatProduct : VectorProduct {
+  using Weight = float;
+  using Activation = float;
+  using Element = float;
+
+  static int64_t scratch_bytes(int64_t) { return 0; }
+  static const float* prepare(const float* panel, int64_t, void*) { return panel; }
+  static void multiply(int64_t rows, int64_t depth, const float* a, int64_t a_row,
+                       const float* panel, float* sums, NextPanel& next) {
+    multiply_panel(rows, depth, a, a_row, panel, sums, false, next);
+  }
+};
+
+// bfloat16 weights where there are no fast instructions for them: converted to float, and
+// multiplied with activations in float. They need half the memory traffic of float weights.
+struct WidenedProduct : VectorProduct {
+  using Weight = Bfloat16;
+  using Activation = float;
+  using Element = float;
+
+  static int64_t scratch_bytes(int64_t depth) {
+    return Scratch::bytes<float>(round_up(depth, 2) * kPanelColumns);
+  }
+  static const float* prepare(const Bfloat16* panel, int64_t depth, void* scratch) {
+    float* to = static_cast<float*>(scratch);
+    for (int64_t i = 0; i < depth; i += 2, panel += 2 * kPanelColumns, to += 2 * kPanelColumns) {
+      for (int64_t j = 0; j < kPanelColumns; j += kLanes<float>) {
+        const Integers<float> pairs =
+            (Integers<float>)load(reinterpret_cast<const float*>(panel + 2 * j));
+        store<float>(to + j, (Vector<float>)(pairs << 16));
+        store<float>(to + kPanelColumns + j, (Vector<float>)(pairs & ~0xffff));
+      }
+    }
+    return static_cast<const float*>(scratch);
+  }
+  static void multiply(int64_t rows, int64_t depth, const float* a, int64_t a_row,
+                       const float* panel, float* sums, NextPanel& next) {
+    multiply_panel(rows, depth, a, a_row, panel, sums, false, next);
+  }
+};
+
+#if defined(__AVX512BF16__)
+// bfloat16 weights and activations. Rows of an odd depth end with a 0.
+struct PairProduct : VectorProduct {
+  using Weight = Bfloat16;
+  using Activation = Bfloat16;
+  using Element = Pair;
+
+  static int64_t scratch_bytes(int64_t) { return 0; }
+  static const Pair* prepare(const Bfloat16* panel, int64_t, void*) {
+    return reinterpret_cast<const Pair*>(panel);
+  }
+  static void multiply(int64_t rows, int64_t depth, const Bfloat16* a, int64_t a_row,
+                       const Pair* panel, float* sums, NextPanel& next) {
+    multiply_panel(rows, ceil_divide(depth, 2), reinterpret_cast<const Pair*>(a), a_row / 2, panel,
+                   sums, false, next);
+  }
+};
+#endif
+
+}  // namespace VIT_ISA
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CPU_GEMM_PRODUCTS_H_
