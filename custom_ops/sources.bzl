@@ -43,6 +43,7 @@ HEADERS = [
     "cpu/patch_embed/panels.h",
     "cpu/patch_embed/patch_embed.h",
     "cpu/patch_embed/tables_gradient.h",
+    "cpu/phases.h",
     "cpu/scratch.h",
     "cpu/simd/conversions.h",
     "cpu/simd/gelu.h",
@@ -77,6 +78,7 @@ KERNELS = [
     "cpu/isa.cc",
     "cpu/patch_embed/copy.cc",
     "cpu/patch_embed/patch_embed.cc",
+    "cpu/phases.cc",
 ]
 
 # Compiled once for every instruction set, with -DVIT_ISA=<name>.

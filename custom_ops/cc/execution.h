@@ -13,6 +13,9 @@ using RangeBody = void (*)(void* argument, int64_t begin, int64_t end);
 struct ParallelFor {
   void (*run)(void* pool, int64_t total, int64_t cost, RangeBody body, void* argument);
   void* pool;
+  // Whether the call that the ranges belong to has been cancelled, so that results are not wanted
+  // any more; null if it cannot be.
+  bool (*is_cancelled)(void* pool) = nullptr;
 };
 
 // Runs all ranges on the calling thread.

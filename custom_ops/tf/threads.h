@@ -26,7 +26,7 @@ inline void run_on_workers(void* op, int64_t total, int64_t cost, RangeBody body
 }
 
 inline Execution execution_of(tensorflow::OpKernelContext* context) {
-  return {{run_on_workers, context}, heap()};
+  return {{run_on_workers, context, is_cancelled}, heap()};
 }
 
 }  // namespace vit

@@ -33,6 +33,10 @@ Result attention_forward(const AttentionForwardProblem& problem, const Execution
   return run_kernel(kernels(problem).forward, problem, execution);
 }
 
+Kernel<AttentionForwardProblem> attention_forward_kernel(const AttentionProblem& problem) {
+  return kernels(problem).forward;
+}
+
 Result attention_backward(const AttentionGradientProblem& problem, const Execution& execution) {
   const AttentionKernels table = kernels(problem);
   return run_in_groups(table.backward, table.key_gradients, table.backward_bytes(problem), problem,

@@ -5,10 +5,13 @@
 
 #include "custom_ops/cc/attention.h"
 #include "custom_ops/cc/execution.h"
+#include "custom_ops/cpu/kernel.h"
 
 namespace vit {
 
 Result attention_forward(const AttentionForwardProblem& problem, const Execution& execution);
+// The same as one of several kernels that run together.
+Kernel<AttentionForwardProblem> attention_forward_kernel(const AttentionProblem& problem);
 
 // Writes d_qkv.
 Result attention_backward(const AttentionGradientProblem& problem, const Execution& execution);

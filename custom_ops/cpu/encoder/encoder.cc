@@ -1,10 +1,9 @@
 #include "custom_ops/cpu/encoder/encoder.h"
 
-#include <string.h>
-
 #include "custom_ops/cpu/attention/attention.h"
 #include "custom_ops/cpu/dispatch.h"
 #include "custom_ops/cpu/encoder/kernels.h"
+#include "custom_ops/cpu/phases.h"
 
 namespace vit {
 
@@ -16,34 +15,31 @@ EncoderKernels kernels(const EncoderProblem& problem) {
   return table_of_current_isa<EncoderKernels>(has_pairs ? Isa::kAmx : Isa::kAvx512, problem.type);
 }
 
-// Rows of this many more elements than needed: at a stride of a power of two, rows would share few
-// sets of the caches. A whole number of cache lines.
-constexpr int64_t kRowPadding = 32;
-
-int64_t padded_row(int64_t elements) { return (elements + 31) / 32 * 32 + kRowPadding; }
+constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // The depth of a product whose rows stay in the L2 cache.
 constexpr int64_t kMostDepth = 1024;
+// Parts of a depth are whole tiles of AMX.
+constexpr int64_t kDepthUnit = 32;
+
+// The elements between rows: not a power of two, at which rows would share few sets of the caches.
+int64_t padded(int64_t elements) { return round_up(elements, 32) + 32; }
 
 // Memory for all blocks, in one piece.
 class Buffers {
  public:
-  Buffers(const EncoderProblem& problem, DType activation) {
+  Buffers(const EncoderProblem& problem, DType activation)
+      : normal_stride(padded(problem.width)), hidden_stride(padded(problem.mlp_size)) {
     const int64_t rows = problem.batch * problem.tokens, size = size_of(activation);
-    normal_stride = padded_row(problem.width);
-    hidden_stride = padded_row(problem.mlp_size);
-    const int64_t sizes[] = {
-        rows * normal_stride * size,
-        rows * 3 * problem.width * size,
-        rows * problem.width * size,
-        rows * hidden_stride * size,
-        2 * problem.batch * problem.heads * problem.tokens * 4,
-        // The last block then writes to `out` only what is left of the stream.
-        problem.first_row_only ? rows * problem.width * 4 : 0,
-    };
-    for (int i = 0; i < 6; ++i) {
+    const int64_t sizes[kCount] = {rows * normal_stride * size,
+                                   rows * 3 * problem.width * size,
+                                   rows * problem.width * size,
+                                   rows * hidden_stride * size,
+                                   2 * problem.batch * problem.heads * problem.tokens * 4,
+                                   problem.first_row_only ? rows * problem.width * 4 : 0};
+    for (int i = 0; i < kCount; ++i) {
       offsets_[i] = bytes;
-      bytes += (sizes[i] + 63) / 64 * 64;
+      bytes += round_up(sizes[i], 64);
     }
   }
 
@@ -57,85 +53,83 @@ class Buffers {
     stream = reinterpret_cast<float*>(at + offsets_[5]);
   }
 
+  const int64_t normal_stride, hidden_stride;  // elements between rows
   int64_t bytes = 0;
-  int64_t normal_stride, hidden_stride;  // in elements
-  void *normal, *qkv, *attended, *hidden, *statistics;  // activations, and float statistics
-  float* stream;  // of all tokens, if `out` holds only the first ones
+  void *normal, *qkv, *attended, *hidden;  // activations
+  void* statistics;                        // of attention; not read
+  float* stream;  // of all tokens, if `out` has room for the first ones only
 
  private:
-  int64_t offsets_[6];
+  static constexpr int kCount = 6;
+  int64_t offsets_[kCount];
 };
 
-// One run over all blocks. Every step is a kernel; after a failure nothing more is computed.
+// Rows of the residual stream, which the layers of a block read and then write.
+struct Stream {
+  int64_t rows;
+  const float* from;
+  int64_t stride;  // elements between rows that are read
+  float* to;       // without gaps
+};
+
+// Lists the phases of all blocks.
 class Encoder {
  public:
-  Encoder(const EncoderProblem& problem, const Execution& execution, const EncoderKernels& kernels,
-          const Buffers& buffers)
-      : problem_(problem), execution_(execution), kernels_(kernels), buffers_(buffers) {}
-
-  Result run() {
-    const int64_t rows = problem_.batch * problem_.tokens, width = problem_.width;
-    float* const stream = problem_.first_row_only ? buffers_.stream : problem_.out;
-    memcpy(stream, problem_.input, static_cast<size_t>(rows * width) * sizeof(float));
-    for (int64_t i = 0; i < problem_.blocks; ++i) {
-      start_block(problem_.block[i]);
-      normalize({rows, width, problem_.epsilon, stream, width});
-      if (problem_.first_row_only && i + 1 == problem_.blocks) {
-        finish_first_row(stream);
+  Encoder(const EncoderProblem& problem, const EncoderKernels& kernels, const Buffers& buffers)
+      : problem_(problem), kernels_(kernels), buffers_(buffers) {
+    const int64_t width = problem.width;
+    float* const stream = problem.first_row_only ? buffers.stream : problem.out;
+    Stream all{problem.batch * problem.tokens, problem.input, width, stream};
+    for (int64_t i = 0; i < problem.blocks; ++i) {
+      weights_ = static_cast<const char*>(problem.block[i].weights);
+      biases_ = problem.block[i].biases;
+      normalize(all);
+      if (problem.first_row_only && i + 1 == problem.blocks) {
+        attend_first_row();
+        finish_block({problem.batch, all.from, problem.tokens * width, problem.out});
       } else {
-        dense(rows, 3 * width, width, buffers_.normal, buffers_.normal_stride, buffers_.qkv,
-              3 * width, Epilogue::kBias);
         attend();
-        finish_block(rows, stream);
+        finish_block(all);
       }
+      all.from = stream;
     }
-    return result_;
   }
+
+  Result run(const Execution& execution) { return phases_.run(execution); }
 
  private:
-  void start_block(const EncoderBlock& block) {
-    weights_ = static_cast<const char*>(block.weights);
-    biases_ = block.biases;
-  }
-
-  // Runs the next dense layer of the block, whose weights and biases follow the last one's.
-  void dense(int64_t rows, int64_t columns, int64_t depth, const void* input, int64_t input_stride,
-             void* output, int64_t output_stride, Epilogue epilogue) {
-    DenseProblem problem = next_dense(rows, columns, depth, input, input_stride, output,
-                                      output_stride, epilogue);
-    // The rows of a large depth would not stay in the cache. Sums that are added to the output
-    // anyway can be computed in parts.
-    const int64_t parts = epilogue == Epilogue::kResidual ? (depth + kMostDepth - 1) / kMostDepth : 1;
-    const int64_t part = ((depth + parts - 1) / parts + 31) / 32 * 32;
-    for (int64_t first = 0; first < depth; first += part) {
-      problem.depth = depth - first < part ? depth - first : part;
-      run_kernel(kernels_.dense, problem);
-      problem.input = static_cast<const char*>(problem.input) + part * size_of(kernels_.activation);
-      problem.weights =
-          static_cast<const char*>(problem.weights) + part * kPanelColumns * size_of(problem_.type);
-      problem.bias = nullptr;
-    }
-  }
-
-  DenseProblem next_dense(int64_t rows, int64_t columns, int64_t depth, const void* input,
-                          int64_t input_stride, void* output, int64_t output_stride,
-                          Epilogue epilogue) {
-    const DenseProblem problem{rows, depth, columns, 0, weights_,
-                               packed_size(problem_.type, depth, kPanelColumns), biases_, input,
-                               input_stride, output, output_stride, epilogue};
+  // The next dense layer of the block, whose weights and biases follow those of the last one.
+  DenseProblem next_dense(int64_t rows, int64_t depth, int64_t columns) {
+    DenseProblem dense{};
+    dense.rows = rows;
+    dense.depth = depth;
+    dense.columns = columns;
+    dense.weights = weights_;
+    dense.panel_size = packed_size(problem_.type, depth, kPanelColumns);
+    dense.bias = biases_;
     weights_ += packed_size(problem_.type, depth, columns) * size_of(problem_.type);
     biases_ += columns;
-    return problem;
+    return dense;
   }
 
-  void normalize(LayerNormProblem norm) {
-    norm.output = buffers_.normal;
-    norm.output_stride = buffers_.normal_stride;
-    run_kernel(kernels_.layer_norm, norm);
+  void normalize(const Stream& stream) {
+    phases_.add(kernels_.layer_norm,
+                LayerNormProblem{stream.rows, problem_.width, problem_.epsilon, stream.from,
+                                 stream.stride, buffers_.normal, buffers_.normal_stride});
+  }
+
+  DenseProblem qkv_dense(int64_t rows) {
+    DenseProblem dense = next_dense(rows, problem_.width, 3 * problem_.width);
+    dense.input = buffers_.normal;
+    dense.input_stride = buffers_.normal_stride;
+    dense.output = buffers_.qkv;
+    dense.output_stride = 3 * problem_.width;
+    dense.epilogue = Epilogue::kBias;
+    return dense;
   }
 
   void attend() {
-    if (result_ != Result::kOk) return;
+    phases_.add(kernels_.dense, qkv_dense(problem_.batch * problem_.tokens));
     const int64_t head_size = problem_.width / problem_.heads;
     AttentionForwardProblem attention{};
     attention.type = kernels_.activation;
@@ -144,57 +138,77 @@ class Encoder {
     attention.qkv = buffers_.qkv;
     attention.out = buffers_.attended;
     attention.statistics = buffers_.statistics;
-    result_ = attention_forward(attention, execution_);
+    phases_.add(attention_forward_kernel(attention), attention);
   }
 
-  // What follows attention, for `rows` rows of the stream: out, LayerNorm, fc1 and fc2.
-  void finish_block(int64_t rows, float* stream) {
-    const int64_t width = problem_.width;
-    dense(rows, width, width, buffers_.attended, width, stream, width, Epilogue::kResidual);
-    normalize({rows, width, problem_.epsilon, stream, width});
-    dense(rows, problem_.mlp_size, width, buffers_.normal, buffers_.normal_stride, buffers_.hidden,
-          buffers_.hidden_stride,
-          problem_.activation == Activation::kGeluTanh ? Epilogue::kGeluTanh : Epilogue::kGeluErf);
-    dense(rows, width, problem_.mlp_size, buffers_.hidden, buffers_.hidden_stride, stream, width,
-          Epilogue::kResidual);
-  }
-
-  // The rest of the last block if only token 0 is wanted: keys and values of all tokens, everything
-  // else of the first ones.
-  void finish_first_row(const float* stream) {
-    const int64_t batch = problem_.batch, width = problem_.width, tokens = problem_.tokens;
-    const int64_t head_size = width / problem_.heads;
-    DenseProblem first = next_dense(batch, 3 * width, width, buffers_.normal, buffers_.normal_stride,
-                                    buffers_.qkv, 3 * width, Epilogue::kBias);
-    DenseProblem all = first;
-    all.rows = batch * tokens;
+  // If only token 0 is wanted: keys and values of all tokens, but queries of the first ones.
+  void attend_first_row() {
+    const int64_t batch = problem_.batch, tokens = problem_.tokens, width = problem_.width;
+    DenseProblem all = qkv_dense(batch * tokens);
+    DenseProblem first = all;
     all.first_panel = width / kPanelColumns;
-    run_kernel(kernels_.dense, all);
+    phases_.add(kernels_.dense, all);
+    first.rows = batch;
     first.columns = width;
     first.input_stride *= tokens;
     first.output_stride *= tokens;
-    run_kernel(kernels_.dense, first);
-    run_kernel(kernels_.first_row,
-               FirstRowProblem{batch, tokens, problem_.heads, head_size,
-                               default_attention_scale(head_size), buffers_.qkv,
-                               buffers_.attended});
-    for (int64_t b = 0; b < batch; ++b) {
-      memcpy(problem_.out + b * width, stream + b * tokens * width,
-             static_cast<size_t>(width) * sizeof(float));
-    }
-    finish_block(batch, problem_.out);
+    phases_.add(kernels_.dense, first);
+    const int64_t head_size = width / problem_.heads;
+    phases_.add(kernels_.first_row,
+                FirstRowProblem{batch, tokens, problem_.heads, head_size,
+                                default_attention_scale(head_size), buffers_.qkv,
+                                buffers_.attended});
   }
 
-  template <class Problem>
-  void run_kernel(const Kernel<Problem>& kernel, const Problem& problem) {
-    if (result_ == Result::kOk) result_ = vit::run_kernel(kernel, problem, execution_);
+  // What follows attention: out, LayerNorm, fc1 and fc2.
+  void finish_block(Stream stream) {
+    const int64_t width = problem_.width, mlp_size = problem_.mlp_size;
+    add_to_stream(next_dense(stream.rows, width, width), buffers_.attended, width, stream);
+    stream.from = stream.to;
+    stream.stride = width;
+    normalize(stream);
+    DenseProblem dense = next_dense(stream.rows, width, mlp_size);
+    dense.input = buffers_.normal;
+    dense.input_stride = buffers_.normal_stride;
+    dense.output = buffers_.hidden;
+    dense.output_stride = buffers_.hidden_stride;
+    dense.epilogue = problem_.activation == Activation::kGeluTanh ? Epilogue::kGeluTanh
+                                                                  : Epilogue::kGeluErf;
+    phases_.add(kernels_.dense, dense);
+    add_to_stream(next_dense(stream.rows, mlp_size, width), buffers_.hidden,
+                  buffers_.hidden_stride, stream);
+  }
+
+  // Adds a layer to the residual stream, in parts of the depth: the rows of a large depth would not
+  // stay in the L2 cache.
+  void add_to_stream(DenseProblem dense, const void* input, int64_t input_stride,
+                     const Stream& stream) {
+    dense.input = input;
+    dense.input_stride = input_stride;
+    dense.output = stream.to;
+    dense.output_stride = problem_.width;
+    dense.epilogue = Epilogue::kResidual;
+    dense.residual = stream.from;
+    dense.residual_stride = stream.stride;
+    const int64_t depth = dense.depth, parts = (depth + kMostDepth - 1) / kMostDepth;
+    const int64_t part = round_up((depth + parts - 1) / parts, kDepthUnit);
+    const int64_t input_step = part * size_of(kernels_.activation);
+    const int64_t weights_step = part * kPanelColumns * size_of(problem_.type);
+    for (int64_t first = 0; first < depth; first += part) {
+      dense.depth = depth - first < part ? depth - first : part;
+      phases_.add(kernels_.dense, dense);
+      dense.input = static_cast<const char*>(dense.input) + input_step;
+      dense.weights = static_cast<const char*>(dense.weights) + weights_step;
+      dense.bias = nullptr;
+      dense.residual = stream.to;
+      dense.residual_stride = problem_.width;
+    }
   }
 
   const EncoderProblem& problem_;
-  const Execution& execution_;
   const EncoderKernels& kernels_;
   const Buffers& buffers_;
-  Result result_ = Result::kOk;
+  Phases phases_;
   const char* weights_ = nullptr;  // of the next dense layer
   const float* biases_ = nullptr;
 };
@@ -208,7 +222,7 @@ Result encoder(const EncoderProblem& problem, const Execution& execution) {
   void* const memory = execution.allocator.allocate(buffers.bytes);
   if (!memory) return Result::kOutOfMemory;
   buffers.place(memory);
-  const Result result = Encoder(problem, execution, table, buffers).run();
+  const Result result = Encoder(problem, table, buffers).run(execution);
   execution.allocator.release(memory);
   return result;
 }

@@ -11,7 +11,7 @@ enum class Epilogue : int {
   kBias,      // output = sum + bias
   kGeluTanh,  // output = GELU(sum + bias), in the tanh form
   kGeluErf,   // the same, exact
-  kResidual,  // output = output + sum + bias, in float
+  kResidual,  // output = residual + sum + bias, in float
 };
 
 // output[row, column] for the columns from kPanelColumns * first_panel on. cc/encoder.h describes
@@ -27,6 +27,9 @@ struct DenseProblem {
   void* output;
   int64_t output_stride;
   Epilogue epilogue;
+  // Of kResidual only; it may be the output.
+  const float* residual;
+  int64_t residual_stride;
 };
 
 }  // namespace vit

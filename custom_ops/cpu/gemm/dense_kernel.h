@@ -79,39 +79,38 @@ struct Dense {
   // Writes the sums of the rows from `row` on and the columns from `column` on.
   static void write(const DenseProblem& problem, int64_t row, int64_t rows, int64_t column,
                     const float* sums) {
+    const auto same = [](Vector<float> x, int64_t, int64_t, int64_t) { return x; };
+    const auto with_tanh = [](Vector<float> x, int64_t, int64_t, int64_t) { return gelu_tanh(x); };
+    const auto with_erf = [](Vector<float> x, int64_t, int64_t, int64_t) { return gelu_erf(x); };
+    const auto add = [&](Vector<float> x, int64_t i, int64_t j, int64_t count) {
+      return x + load_first(problem.residual + i * problem.residual_stride + j, count);
+    };
     switch (problem.epilogue) {
       case Epilogue::kBias:
-        return write_with<Activation>(problem, row, rows, column, sums,
-                                      [](Vector<float> x, const Activation*, int64_t)
-                                          { return x; });
+        return write_with<Activation>(problem, row, rows, column, sums, same);
       case Epilogue::kGeluTanh:
-        return write_with<Activation>(problem, row, rows, column, sums,
-                                      [](Vector<float> x, const Activation*, int64_t)
-                                          { return gelu_tanh(x); });
+        return write_with<Activation>(problem, row, rows, column, sums, with_tanh);
       case Epilogue::kGeluErf:
-        return write_with<Activation>(problem, row, rows, column, sums,
-                                      [](Vector<float> x, const Activation*, int64_t)
-                                          { return gelu_erf(x); });
+        return write_with<Activation>(problem, row, rows, column, sums, with_erf);
       case Epilogue::kResidual:
-        return write_with<float>(problem, row, rows, column, sums,
-                                 [](Vector<float> x, const float* at, int64_t count)
-                                     { return load_first(at, count) + x; });
+        return write_with<float>(problem, row, rows, column, sums, add);
     }
   }
 
+  // Writes function(sum + bias, row, column, count), where `count` lanes are used.
   template <class Output, class Function>
   static VIT_INLINE void write_with(const DenseProblem& problem, int64_t row, int64_t rows,
                                     int64_t column, const float* sums, Function function) {
-    Output* to = static_cast<Output*>(problem.output) + row * problem.output_stride + column;
     const int64_t left = problem.columns - column;
     const int64_t columns = left < kPanelColumns ? left : kPanelColumns;
     for (int64_t j = 0; j < columns; j += kLanes<float>) {
-      const int64_t count = columns - j;
-      const Vector<float> bias =
-          problem.bias ? load_first(problem.bias + column + j, count) : Vector<float>{};
-      for (int64_t i = 0; i < rows; ++i) {
-        Output* at = to + i * problem.output_stride + j;
-        store_activation(at, function(load(sums + i * kPanelColumns + j) + bias, at, count), count);
+      const int64_t at = column + j, count = columns - j;
+      const Vector<float> bias = problem.bias ? load_first(problem.bias + at, count)
+                                              : Vector<float>{};
+      Output* to = static_cast<Output*>(problem.output) + row * problem.output_stride + at;
+      for (int64_t i = 0; i < rows; ++i, to += problem.output_stride) {
+        const Vector<float> sum = load(sums + i * kPanelColumns + j) + bias;
+        store_activation(to, function(sum, row + i, at, count), count);
       }
     }
   }
