@@ -13,17 +13,21 @@ Importing this package does not import TensorFlow; the first call does.
 
 from custom_ops.attention import attention, attention_with_taps, axial_attention
 from custom_ops.dispatch import describe, implementation, load
+from custom_ops.encoder import EncoderPlan, encoder, pack_encoder
 from custom_ops.loader import is_compiled
 from custom_ops.patch_embed import extract_patches, patch_embed
 
 __all__ = [
+    "EncoderPlan",
     "attention",
     "attention_with_taps",
     "axial_attention",
     "describe",
+    "encoder",
     "extract_patches",
     "implementation",
     "is_compiled",
     "load",
+    "pack_encoder",
     "patch_embed",
 ]

@@ -8,6 +8,7 @@ which also is how files are included: "custom_ops/cc/execution.h".
 HEADERS = [
     "cc/attention.h",
     "cc/dtype.h",
+    "cc/encoder.h",
     "cc/execution.h",
     "cc/guided_schedule.h",
     "cc/patch_embed.h",
@@ -23,6 +24,7 @@ HEADERS = [
     "cpu/blocking.h",
     "cpu/dispatch.h",
     "cpu/element_types.h",
+    "cpu/encoder/encoder.h",
     "cpu/isa.h",
     "cpu/kernel.h",
     "cpu/pack.h",
@@ -48,6 +50,8 @@ OP_HEADERS = [
     "tf/attention_checks.h",
     "tf/cpu_kernel.h",
     "tf/dims.h",
+    "tf/encoder_bodies.h",
+    "tf/encoder_checks.h",
     "tf/patch_bodies.h",
     "tf/patch_checks.h",
     "tf/registration.h",
@@ -79,6 +83,7 @@ INFO = ["tf/library_info.cc"]
 # The TensorFlow ops; in _vit_ops.so only.
 OPS = [
     "tf/attention_ops.cc",
+    "tf/encoder_ops.cc",
     "tf/extract_patches_ops.cc",
     "tf/patch_ops.cc",
 ]
@@ -96,6 +101,7 @@ CUDA_XLA_OPS = ["xla/cuda_handlers.cc"]
 # Read by XLA_OPS and CUDA_XLA_OPS only.
 XLA_HEADERS = [
     "cuda/attention.h",
+    "cuda/encoder.h",
     "cuda/execution.h",
     "cuda/patch_embed.h",
     "xla/handlers.h",
