@@ -174,8 +174,8 @@ def encoder(tokens, plan, *, first_row_only=False, implementation=None):
             `custom_ops.dispatch`. The reference unpacks the weights in every call.
 
     Returns:
-        `[B, N, D]` float32, or `[B, 1, D]` if `first_row_only`. It has no gradient: asking for one
-        raises a LookupError.
+        `[B, N, D]` float32, or `[B, 1, D]` if `first_row_only`. It has no gradient; asking for one
+        is an error that says so (eagerly a LookupError).
 
     Raises:
         ValueError: if an argument is illegal or shapes known at tracing do not fit.
