@@ -5,11 +5,10 @@ import dataclasses
 import numbers
 from typing import Any
 
-import numpy as np
-
-from custom_ops import dispatch, packing
+from custom_ops import dispatch
 from custom_ops.arguments import positive_int
 
+LAYOUT = 1  # The version of the packed layout, see `custom_ops.packing`.
 PRECISIONS = ("float32", "bfloat16")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
 
@@ -52,13 +51,15 @@ class EncoderPlan:
     precision: str = "float32"
     activation: str = "gelu_tanh"
     epsilon: float = 1e-6
-    layout: int = packing.LAYOUT
+    layout: int = LAYOUT
 
     def __post_init__(self):
-        if self.layout != packing.LAYOUT:
+        from custom_ops import packing
+
+        if self.layout != LAYOUT:
             raise ValueError(
                 f"The weights are packed in layout {self.layout!r}, but this version of custom_ops "
-                f"reads layout {packing.LAYOUT}. Pack them again with custom_ops.pack_encoder."
+                f"reads layout {LAYOUT}. Pack them again with custom_ops.pack_encoder."
             )
         _check_options(self.precision, self.activation, self.epsilon)
         object.__setattr__(self, "epsilon", float(self.epsilon))
@@ -120,7 +121,10 @@ def pack_encoder(blocks, num_heads, precision="float32", activation="gelu_tanh",
         ValueError: if an argument is illegal, or a block has not exactly the published arrays of
             the sizes of the first block.
     """
+    import numpy as np
     import tensorflow as tf
+
+    from custom_ops import packing
 
     _check_options(precision, activation, epsilon)
     num_heads = positive_int(num_heads, "num_heads")

@@ -14,7 +14,6 @@ The scale and bias of a LayerNorm are folded into the dense layer behind it, in 
 
 import numpy as np
 
-LAYOUT = 1
 PANEL_COLUMNS = 64
 # Rows that lie side by side: `k` above.
 ROWS_TOGETHER = {"float32": 1, "bfloat16": 2}

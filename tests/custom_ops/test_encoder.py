@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import custom_ops
-from custom_ops import encoder_reference, packing, reference
+from custom_ops import encoder_reference, loader, packing, reference
 from tests.custom_ops import oracle
 from tests.custom_ops.compare import compiled_ops, draw, each_isa, exact
 from tests.tolerances import EPSILON, assert_as_good
@@ -116,12 +116,32 @@ def test_values(case, precision, each_implementation):
 
 
 @pytest.mark.usefixtures("each_implementation")
-def test_bfloat16_keeps_what_goes_from_block_to_block_in_float32():
-    """A block whose branches are zero returns its tokens unchanged."""
-    block = {key: np.zeros_like(array) for key, array in published(12, 3, 7).items()}
-    plan = custom_ops.pack_encoder([block] * 2, 3, "bfloat16")
-    tokens = draw([2, 5, 12])
-    np.testing.assert_array_equal(custom_ops.encoder(tokens, plan), tokens)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_rounded_to_bfloat16(precision):
+    """Kernels are identities, and one token attends to itself alone."""
+    block = {key: np.zeros_like(array) for key, array in published(8, 1, 8).items()}
+    block |= {f"LayerNorm_{i}/scale": np.ones(8, "float32") for i in (0, 2)}
+    identity = np.eye(8, dtype="float32")
+    block[f"{ATTENTION}/value/kernel"] = identity[:, None]
+    block[f"{ATTENTION}/out/kernel"] = identity[None]
+    block |= {f"{MLP}/Dense_{i}/kernel": identity for i in (0, 1)}
+    value, hidden = exact(draw([8], seed=1)), exact(draw([8], seed=2))
+    block[f"{ATTENTION}/value/bias"] = value[None].astype("float32")
+    block[f"{MLP}/Dense_0/bias"] = hidden.astype("float32")
+
+    def rounded(x):
+        return exact(tf.cast(tf.constant(x), precision))
+
+    def norm(x):
+        return rounded((x - x.mean()) / np.sqrt(x.var() + 1e-6))
+
+    plan = custom_ops.pack_encoder([block], 1, precision, "gelu_erf")
+    tokens = draw([1, 1, 8])
+    x = exact(tokens)
+    x += rounded(norm(x) + value)
+    y = norm(x) + hidden
+    expected = x + rounded(y * (1 + np.vectorize(math.erf)(y / math.sqrt(2))) / 2)
+    np.testing.assert_allclose(custom_ops.encoder(tokens, plan), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.usefixtures("each_implementation")
@@ -202,7 +222,7 @@ def folded(block):
 
 
 def test_packing_needs_no_library_and_takes_tensors_of_any_float(monkeypatch):
-    monkeypatch.setattr(custom_ops.loader, "library", lambda: pytest.fail("loaded"))
+    monkeypatch.setattr(loader, "library", lambda: pytest.fail("loaded"))
     halves = [{key: array.astype(np.float16) for key, array in b.items()} for b in stack()]
     tensors = [{key: tf.constant(array) for key, array in block.items()} for block in halves]
     expected = [{key: array.astype(np.float64) for key, array in b.items()} for b in halves]
