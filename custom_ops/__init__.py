@@ -3,7 +3,8 @@
 `attention`, `attention_with_taps`, `axial_attention`, `patch_embed` and `extract_patches` are
 ordinary differentiable functions on tensors: eager, in `tf.function`, in `tf.data`, under
 `jit_compile=True`. `custom_ops.reference` defines what they compute, in plain TensorFlow; a
-compiled library computes the same faster on CPUs. An argument of each call, a block
+compiled library computes the same faster on CPUs. `encoder`, for inference, runs a whole stack of
+encoder blocks over weights that `pack_encoder` packed once. An argument of each call, a block
 `with implementation(...)` or the environment variable `VIT_OPS` chooses between them. `describe()`
 reports which library is loaded, or why none is. Call `load()` before you load a SavedModel that
 contains the compiled ops.
@@ -13,17 +14,21 @@ Importing this package does not import TensorFlow; the first call does.
 
 from custom_ops.attention import attention, attention_with_taps, axial_attention
 from custom_ops.dispatch import describe, implementation, load
+from custom_ops.encoder import EncoderPlan, encoder, pack_encoder
 from custom_ops.loader import is_compiled
 from custom_ops.patch_embed import extract_patches, patch_embed
 
 __all__ = [
+    "EncoderPlan",
     "attention",
     "attention_with_taps",
     "axial_attention",
     "describe",
+    "encoder",
     "extract_patches",
     "implementation",
     "is_compiled",
     "load",
+    "pack_encoder",
     "patch_embed",
 ]

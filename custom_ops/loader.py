@@ -23,6 +23,7 @@ OPS = (
     "vit_attention_bias_grad",
     "vit_attention_grad",
     "vit_attention_taps",
+    "vit_encoder",
     "vit_extract_patches",
     "vit_extract_patches_grad",
     "vit_patch_embed",

@@ -59,6 +59,8 @@ OP_HEADERS = [
     "tf/attention_checks.h",
     "tf/cpu_kernel.h",
     "tf/dims.h",
+    "tf/encoder_bodies.h",
+    "tf/encoder_checks.h",
     "tf/patch_bodies.h",
     "tf/patch_checks.h",
     "tf/registration.h",
@@ -94,6 +96,7 @@ INFO = ["tf/library_info.cc"]
 # The TensorFlow ops; in _vit_ops.so only.
 OPS = [
     "tf/attention_ops.cc",
+    "tf/encoder_ops.cc",
     "tf/extract_patches_ops.cc",
     "tf/patch_ops.cc",
 ]
@@ -111,6 +114,7 @@ CUDA_XLA_OPS = ["xla/cuda_handlers.cc"]
 # Read by XLA_OPS and CUDA_XLA_OPS only.
 XLA_HEADERS = [
     "cuda/attention.h",
+    "cuda/encoder.h",
     "cuda/execution.h",
     "cuda/patch_embed.h",
     "xla/handlers.h",

@@ -30,9 +30,12 @@ FLOORS = {
     "custom_ops": (
         "attention",
         "patch_embed",
+        "encoder",
         "dispatch",
         "gradients",
         "loader",
+        "encoder_reference",
+        "packing",
         "reference",
         "library_file",
         "arguments",

@@ -1,8 +1,9 @@
-// The OpKernel for CPUs of an op: see attention_bodies.h and patch_bodies.h.
+// The OpKernel for CPUs of an op: see attention_bodies.h, encoder_bodies.h and patch_bodies.h.
 #ifndef CUSTOM_OPS_TF_CPU_KERNEL_H_
 #define CUSTOM_OPS_TF_CPU_KERNEL_H_
 
 #include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/encoder/encoder.h"
 #include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/tf/registration.h"
 #include "custom_ops/tf/tensors.h"

@@ -47,6 +47,14 @@ class Attributes {
 
   static std::string written(tensorflow::DataType value) { return written(int64_t{value}); }
 
+  static std::string written(bool value) { return written(int64_t{value}); }
+
+  static std::string written(float value) { return written(std::vector<float>{value}); }
+
+  static std::string written(const std::string& value) {
+    return written(std::vector<std::string>{value});
+  }
+
   static std::string written(const tensorflow::DataTypeVector& values) {
     return list("i64", std::vector<int64_t>(values.begin(), values.end()));
   }

@@ -2,6 +2,7 @@
 // work on XLA's stream. custom_ops/cuda/execution.h says what is missing.
 
 #include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/encoder.h"
 #include "custom_ops/cuda/patch_embed.h"
 #include "custom_ops/xla/handlers.h"
 

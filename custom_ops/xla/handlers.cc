@@ -3,6 +3,7 @@
 #include "custom_ops/xla/handlers.h"
 
 #include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/encoder/encoder.h"
 #include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/tf/shared_work.h"
 

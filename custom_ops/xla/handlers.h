@@ -60,6 +60,28 @@ class Attributes {
     return absl::OkStatus();
   }
 
+  absl::Status GetAttr(std::string_view name, bool* value) const {
+    int64_t number;
+    TF_RETURN_IF_ERROR(get(name, &number));
+    *value = number != 0;
+    return absl::OkStatus();
+  }
+
+  absl::Status GetAttr(std::string_view name, float* value) const {
+    std::vector<float> values;
+    TF_RETURN_IF_ERROR(GetAttr(name, &values));
+    if (values.size() != 1) return invalid("Attribute ", name, " must be one number.");
+    *value = values[0];
+    return absl::OkStatus();
+  }
+
+  absl::Status GetAttr(std::string_view name, std::string* value) const {
+    std::string_view found;
+    TF_RETURN_IF_ERROR(get(name, &found));
+    *value = found;
+    return absl::OkStatus();
+  }
+
   absl::Status GetAttr(std::string_view name, std::vector<std::string>* value) const {
     std::string_view names;
     TF_RETURN_IF_ERROR(get(name, &names));

@@ -3,6 +3,7 @@
 #define CUSTOM_OPS_XLA_OPS_H_
 
 #include "custom_ops/tf/attention_bodies.h"
+#include "custom_ops/tf/encoder_bodies.h"
 #include "custom_ops/tf/patch_bodies.h"
 
 namespace vit {
@@ -10,8 +11,8 @@ namespace vit {
 template <class... Bodies>
 struct OpList {};
 
-using XlaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, PatchEmbed,
-                      PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
+using XlaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, Encoder,
+                      PatchEmbed, PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
                       ExtractPatches, ExtractPatchesGrad>;
 
 // The attribute of a call that holds the value of the constant input, if the op has one.

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cpu/encoder/encoder.h"
 #include "custom_ops/cpu/patch_embed/patch_embed.h"
 #include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/encoder.h"
 #include "custom_ops/cuda/patch_embed.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tests/cc/fuzz.h"
@@ -175,6 +177,33 @@ Call attention_call(Input& input, const std::string& op) {
         list("scale", XLA_FFI_DataType_S32, std::vector<int64_t>(input.pick(0, 1), kOne))}) {
     call.attributes.push_back(attribute);
   }
+  return call;
+}
+
+Call encoder_call(Input& input) {
+  const bool is_float = input.pick(0, 1), first_row_only = input.pick(0, 1);
+  const XLA_FFI_DataType type = is_float ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_BF16;
+  const auto dtype = is_float ? vit::DType::kFloat32 : vit::DType::kBfloat16;
+  const int64_t heads = input.pick(1, 3), width = heads * input.pick(1, 9);
+  const int64_t mlp_size = input.pick(1, 70), blocks = input.pick(1, 3);
+  const int64_t batch = input.pick(0, 2), tokens = input.pick(first_row_only, 9);
+  Call call = {"VitEncoder",
+               {{XLA_FFI_DataType_F32, {batch, tokens, width}}},
+               {{XLA_FFI_DataType_F32, {batch, first_row_only ? 1 : tokens, width}}},
+               {}};
+  const Buffer weights = {type, {vit::encoder_weights_size(dtype, width, mlp_size)}};
+  const Buffer biases = {XLA_FFI_DataType_F32, {vit::encoder_biases_size(width, mlp_size)}};
+  for (const Buffer& buffer : {weights, biases}) {
+    call.arguments.insert(call.arguments.end(), static_cast<size_t>(blocks), buffer);
+  }
+  call.attributes = {number("T", tensorflow_type(type)),
+                     number("blocks", blocks),
+                     number("num_heads", heads),
+                     number("mlp_size", mlp_size),
+                     number("first_row_only", first_row_only),
+                     number("layout", vit::kEncoderLayout),
+                     list("epsilon", XLA_FFI_DataType_S32, {kOne}),
+                     {"activation", XLA_FFI_AttrType_STRING, {}, {}, "gelu_tanh"}};
   return call;
 }
 
@@ -423,6 +452,10 @@ CudaResult restore_patches(const PatchCopyProblem& problem, const CudaExecution&
   return on_cpu(restore_patches, problem, execution);
 }
 
+CudaResult encoder(const EncoderProblem& problem, const CudaExecution& execution) {
+  return on_cpu(encoder, problem, execution);
+}
+
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution&) {
   std::memset(data, 0, bytes);
   return CudaResult::kOk;
@@ -455,12 +488,13 @@ const XLA_FFI_Api* GetXlaFfiApi() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  if (handlers().size() != 20) abort();  // 10 ops on 2 platforms
+  if (handlers().size() != 22) abort();  // 11 ops on 2 platforms
   const auto& [name, handler] =
       *std::next(handlers().begin(), input.pick(0, static_cast<int64_t>(handlers().size()) - 1));
   const std::string& op = name.first;
-  Call call =
-      op.find("Attention") != std::string::npos ? attention_call(input, op) : patch_call(input, op);
+  Call call = op.find("Attention") != std::string::npos ? attention_call(input, op)
+              : op == "VitEncoder"                      ? encoder_call(input)
+                                                        : patch_call(input, op);
   const int64_t changes = input.pick(0, 3);
   for (int64_t i = 0; i < changes; ++i) change(input, call);
   Frame frame;

@@ -199,6 +199,50 @@ def patch_embed(images, kernel, bias, scale=1.0, offset=0.0, prefix=None, positi
     return tokens, backward
 
 
+def encoder(tokens, blocks, num_heads, activation, epsilon):
+    """Encoder blocks from their published arrays (paper, equations 2 and 3; docs/paper.md A.4).
+
+    Args:
+        tokens: float64 `[B, N, D]`.
+        blocks: list of dicts from published key to float64 array.
+        num_heads: number of heads `H`.
+        activation: "gelu_tanh" or "gelu_erf".
+        epsilon: of both LayerNorms.
+
+    Returns:
+        `(tokens [B, N, D], list of the attention weights [B, H, N, N] of every block)`.
+    """
+
+    def norm(x, block, name):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
+        return centred / deviation * block[f"{name}/scale"] + block[f"{name}/bias"]
+
+    def gelu(x):
+        if activation == "gelu_erf":
+            return x * (1 + np.vectorize(math.erf, otypes=["float64"])(x / math.sqrt(2))) / 2
+        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+    all_weights = []
+    for block in blocks:
+        heads, mlp = "MultiHeadDotProductAttention_1", "MlpBlock_3"
+        y = norm(tokens, block, "LayerNorm_0")
+        q, k, v = (
+            np.einsum("bnc,chd->bnhd", y, block[f"{heads}/{part}/kernel"])
+            + block[f"{heads}/{part}/bias"]
+            for part in ("query", "key", "value")
+        )
+        qkv = np.concatenate([part.reshape(tokens.shape) for part in (q, k, v)], axis=-1)
+        out, weights, _ = attention(qkv, num_heads)
+        out = np.einsum("bnhd,hdc->bnc", out.reshape(v.shape), block[f"{heads}/out/kernel"])
+        tokens = tokens + out + block[f"{heads}/out/bias"]
+        y = norm(tokens, block, "LayerNorm_2")
+        y = gelu(y @ block[f"{mlp}/Dense_0/kernel"] + block[f"{mlp}/Dense_0/bias"])
+        tokens = tokens + y @ block[f"{mlp}/Dense_1/kernel"] + block[f"{mlp}/Dense_1/bias"]
+        all_weights.append(weights)
+    return tokens, all_weights
+
+
 def _sum_to(gradient, shape):
     """Sums over the dimensions that broadcasting from `shape` added or stretched."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))

@@ -31,6 +31,14 @@ EMBED = {
 TOKENS = zeros(2, 5, 10)
 PART = {"images": EMBED["images"], "kernel": EMBED["kernel"], "d_tokens": TOKENS}
 TABLES = {"d_tokens": TOKENS, "prefix": [zeros(1, 10)], "position": [zeros(5, 10)]}
+ENCODER = {
+    "tokens": zeros(2, 5, 12),
+    "weights": [zeros(2752)] * 2,
+    "biases": [zeros(67)] * 2,
+    "num_heads": 3,
+    "mlp_size": 7,
+    "activation": "gelu_erf",
+}
 CUT = {"images": EMBED["images"], "patch_size": 4}
 RESTORE = {
     "d_patches": zeros(2, 4, 48),
@@ -74,6 +82,35 @@ CASES = [
     ("vit_attention_taps", TAPS, {"taps": ["distance"]}, "at least 1. Received: 0 and 0"),
     ("vit_attention_taps", DISTANCE, {"grid_rows": 3}, "3 x 2.*more patches.*tokens, 5"),
     ("vit_attention_taps", DISTANCE, {"grid_rows": 2**62}, r"grid.*2\^63 - 1"),
+    ("vit_encoder", ENCODER, {"layout": 2}, "layout 2, but .* reads layout 1. Pack them again"),
+    ("vit_encoder", ENCODER, {"tokens": zeros(5, 12)}, r"tokens must be \[B, N, D\].*\[5, 12\]"),
+    (
+        "vit_encoder",
+        ENCODER,
+        {"tokens": zeros(2, 5, 13)},
+        r"\[2, 5, 13\].*multiple of num_heads = 3",
+    ),
+    ("vit_encoder", ENCODER, {"tokens": zeros(2, 5, 0)}, r"\[2, 5, 0\].*a positive multiple"),
+    ("vit_encoder", ENCODER, {"tokens": zeros(0, 0, 2**30)}, "wider than 2.28"),
+    ("vit_encoder", ENCODER, {"tokens": zeros(2, 5, 15)}, r"weights\[0\].*\[3328\].*width 15"),
+    ("vit_encoder", ENCODER, {"mlp_size": 2**62}, r"mlp_size must be in \[1, 2\^28\]"),
+    ("vit_encoder", ENCODER, {"epsilon": 0.0}, "epsilon must be finite and above 0. Received: 0"),
+    ("vit_encoder", ENCODER, {"epsilon": float("nan")}, "epsilon must be finite.*nan"),
+    (
+        "vit_encoder",
+        ENCODER,
+        {"weights": [zeros(2752), zeros(2751)]},
+        r"weights\[1\] has shape \[2751\], .*\[2752\].*truncated",
+    ),
+    ("vit_encoder", ENCODER, {"weights": [zeros(1, 2752)] * 2}, r"weights\[0\] .*\[1, 2752\]"),
+    ("vit_encoder", ENCODER, {"biases": [zeros(68)] * 2}, r"biases\[0\] .*\[68\].*\[67\]"),
+    ("vit_encoder", ENCODER, {"weights": [zeros(2752, dtype="bfloat16")] * 2}, "T = bfloat16"),
+    (
+        "vit_encoder",
+        ENCODER,
+        {"tokens": zeros(2, 0, 12), "first_row_only": True},
+        r"\[2, 0, 12\], without the first row",
+    ),
     ("vit_patch_embed", EMBED, {"images": zeros(8, 9, 3)}, r"images must be \[B, H, W, C\]"),
     ("vit_patch_embed", EMBED, {"images": zeros(2, 8, 9, 4)}, r"\[2, 8, 9, 4\].*3 channels"),
     ("vit_patch_embed", EMBED, {"kernel": zeros(4, 48, 10)}, r"kernel must be \[P, P, C, D\]"),

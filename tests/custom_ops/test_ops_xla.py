@@ -292,6 +292,12 @@ GRADIENT = ATTENTION | {"out": [2, 5, 12], "statistics": [2, 3, 2, 5], "d_out": 
             {"taps": ["distance"], "grid_rows": 3, "grid_columns": 2},
             "3 x 2.*more patches.*tokens, 5",
         ),
+        (
+            "encoder",
+            {"tokens": [2, 5, 12], "weights": [2751], "biases": [67]},
+            {"mlp_size": 7, "activation": "gelu_erf"},
+            r"weights\[0\] has shape \[2751\], .*\[2752\].*truncated",
+        ),
         ("patch_embed", EMBED | {"kernel": [4, 2, 3, 10]}, {}, r"\[4, 2, 3, 10\].*one patch"),
         ("patch_embed", EMBED | {"prefix": [1, 9]}, {}, r"prefix .*\[1, 9\].*10\]"),
         ("patch_embed", EMBED | {"position": [4, 9]}, {}, r"\[4, 9\].*\[4, 10\]"),
@@ -314,6 +320,8 @@ def test_shapes_that_were_unknown_when_traced_are_named(op, shapes, options, mes
     ops, lists = custom_ops.load(), ()
     if op.startswith("attention"):
         options, lists = {"num_heads": 3} | options, ("bias",)
+    elif op == "encoder":
+        options, lists = {"num_heads": 3} | options, ("weights", "biases")
     elif op.startswith("extract"):
         options = {"patch_size": 4} | options
     elif op == "patch_embed":
