@@ -15,8 +15,7 @@ namespace vit {
 
 namespace {
 
-constexpr const char* kNames[kIsaCount] = {"baseline", "avx2", "avx512", "avx512_bf16",
-                                             "amx"};
+constexpr const char* kNames[kIsaCount] = {"baseline", "avx2", "avx512", "avx512_bf16", "amx"};
 
 int named_isa(const char* name) {
   for (int i = 0; i < kIsaCount; ++i) {

@@ -40,8 +40,8 @@ class Phases {
     bool take(int64_t threads, int64_t* begin, int64_t* end);
 
     const int64_t units, fewest, scratch_bytes;  // `fewest`: units of a chunk
-    const double cycles;                         // of all units
-    int64_t taken = 0, done = 0;                 // atomic
+    const double cycles;  // of all units
+    int64_t taken = 0, done = 0;  // atomic
   };
 
   template <class Problem>

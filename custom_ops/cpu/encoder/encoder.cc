@@ -154,10 +154,9 @@ class Encoder {
     first.output_stride *= tokens;
     phases_.add(kernels_.dense, first);
     const int64_t head_size = width / problem_.heads;
-    phases_.add(kernels_.first_row,
-                FirstRowProblem{batch, tokens, problem_.heads, head_size,
-                                default_attention_scale(head_size), buffers_.qkv,
-                                buffers_.attended});
+    phases_.add(kernels_.first_row, FirstRowProblem{batch, tokens, problem_.heads, head_size,
+                                                    default_attention_scale(head_size),
+                                                    buffers_.qkv, buffers_.attended});
   }
 
   // What follows attention: out, LayerNorm, fc1 and fc2.
@@ -172,11 +171,11 @@ class Encoder {
     dense.input_stride = buffers_.normal_stride;
     dense.output = buffers_.hidden;
     dense.output_stride = buffers_.hidden_stride;
-    dense.epilogue = problem_.activation == Activation::kGeluTanh ? Epilogue::kGeluTanh
-                                                                  : Epilogue::kGeluErf;
+    dense.epilogue =
+        problem_.activation == Activation::kGeluTanh ? Epilogue::kGeluTanh : Epilogue::kGeluErf;
     phases_.add(kernels_.dense, dense);
-    add_to_stream(next_dense(stream.rows, mlp_size, width), buffers_.hidden,
-                  buffers_.hidden_stride, stream);
+    add_to_stream(next_dense(stream.rows, mlp_size, width), buffers_.hidden, buffers_.hidden_stride,
+                  stream);
   }
 
   // Adds a layer to the residual stream, in parts of the depth: the rows of a large depth would not

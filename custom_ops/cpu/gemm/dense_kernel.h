@@ -57,7 +57,8 @@ struct Dense {
     const int64_t depth = problem.depth, rows = block_rows(problem), count = panels(problem);
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t index = problem.first_panel + unit % count;
-      const Weight* weights = static_cast<const Weight*>(problem.weights) + index * problem.panel_size;
+      const Weight* weights =
+          static_cast<const Weight*>(problem.weights) + index * problem.panel_size;
       const auto* panel = Product::prepare(weights, depth, panel_memory);
       const int64_t first = unit / count * rows;
       const int64_t last = first + rows < problem.rows ? first + rows : problem.rows;
@@ -97,7 +98,9 @@ struct Dense {
     }
   }
 
-  // Writes function(sum + bias, row, column, count), where `count` lanes are used.
+  // Writes function(sum + bias, row, column, count), where `count` lanes are used. Products of
+  // pairs read rows of an odd width to the end of the last pair, so that the 0 there is written
+  // too.
   template <class Output, class Function>
   static VIT_INLINE void write_with(const DenseProblem& problem, int64_t row, int64_t rows,
                                     int64_t column, const float* sums, Function function) {
@@ -105,12 +108,13 @@ struct Dense {
     const int64_t columns = left < kPanelColumns ? left : kPanelColumns;
     for (int64_t j = 0; j < columns; j += kLanes<float>) {
       const int64_t at = column + j, count = columns - j;
-      const Vector<float> bias = problem.bias ? load_first(problem.bias + at, count)
-                                              : Vector<float>{};
+      const Vector<float> bias =
+          problem.bias ? load_first(problem.bias + at, count) : Vector<float>{};
       Output* to = static_cast<Output*>(problem.output) + row * problem.output_stride + at;
       for (int64_t i = 0; i < rows; ++i, to += problem.output_stride) {
         const Vector<float> sum = load(sums + i * kPanelColumns + j) + bias;
-        store_activation(to, function(sum, row + i, at, count), count);
+        const Vector<float> result = function(sum, row + i, at, count);
+        store_activation(to, result, sizeof(Output) == 2 ? round_up(count, 2) : count);
       }
     }
   }

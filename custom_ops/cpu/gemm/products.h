@@ -43,8 +43,8 @@ class NextPanel {
 // A call of NextPanel::prefetch for so many rows of the panel.
 constexpr int64_t kPrefetchRows = 8;
 
-// sums[kRows, columns of kMaxVectors] (+)= a[kRows, depth] b[depth, columns]; depth counts elements,
-// which may be Pairs.
+// sums[kRows, columns of kMaxVectors] (+)= a[kRows, depth] b[depth, columns]; depth counts
+// elements, which may be Pairs.
 template <class E, int kRows>
 static void multiply_tile(int64_t depth, const E* a, int64_t a_row, const E* b, float* sums,
                           bool accumulate, NextPanel& next) {

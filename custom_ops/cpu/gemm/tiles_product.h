@@ -62,7 +62,8 @@ struct TilesProduct {
       if (whole) {
         const TileShapes shapes(kTile, kTile);
         for (int64_t i = 0; i < whole; i += 2 * kTile) {
-          multiply_tiles<2>(count, a + i * a_row + k, a_row, b, sums + i * kPanelColumns, k > 0, next);
+          multiply_tiles<2>(count, a + i * a_row + k, a_row, b, sums + i * kPanelColumns, k > 0,
+                            next);
         }
       }
       if (!rest) continue;

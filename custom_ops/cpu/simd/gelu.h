@@ -29,7 +29,7 @@ VIT_INLINE Vector<float> gelu_tanh(Vector<float> x) {
 
 // Minimax for log2(erfc(z) exp(z^2) / t) in t = 1 / (1 + z / 2), for z from 0 to 7: the relative
 // error of erfc is 9e-8. Beyond 7, erfc is below 1e-22.
-constexpr float kErfcLog2[] = {-1.82484210f, 1.42515695f,  0.685268283f, -0.536880970f, 1.67786407f,
+constexpr float kErfcLog2[] = {-1.82484210f, 1.42515695f, 0.685268283f, -0.536880970f, 1.67786407f,
                                -3.20134473f, 2.66410375f, -1.05329370f, 0.163968220f};
 
 // The exact form: for x >= 0 it is x - x erfc(x / sqrt(2)) / 2, else x erfc(-x / sqrt(2)) / 2.
