@@ -138,7 +138,8 @@ class Encoder {
     attention.qkv = buffers_.qkv;
     attention.out = buffers_.attended;
     attention.statistics = buffers_.statistics;
-    phases_.add(attention_forward_kernel(attention), attention);
+    const bool own = kernels_.attention.run && head_size % 2 == 0;
+    phases_.add(own ? kernels_.attention : attention_forward_kernel(attention), attention);
   }
 
   // If only token 0 is wanted: keys and values of all tokens, but queries of the first ones.

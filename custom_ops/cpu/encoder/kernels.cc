@@ -3,6 +3,7 @@
 
 #include "custom_ops/cpu/encoder/first_row.h"
 #include "custom_ops/cpu/encoder/layer_norm.h"
+#include "custom_ops/cpu/encoder/tile_attention.h"
 #include "custom_ops/cpu/gemm/dense_kernel.h"
 #include "custom_ops/cpu/gemm/tiles_product.h"
 
@@ -12,11 +13,12 @@ namespace VIT_ISA {
 namespace {
 
 template <class Product>
-EncoderKernels table_of_product(DType activation) {
+EncoderKernels table_of_product(DType activation,
+                                Kernel<AttentionForwardProblem> attention = {}) {
   using Activation = typename Product::Activation;
   return {activation, Kernel<LayerNormProblem>::of<LayerNorm<Activation>>(),
           Kernel<DenseProblem>::of<Dense<Product>>(),
-          Kernel<FirstRowProblem>::of<FirstRowAttention<Activation>>()};
+          Kernel<FirstRowProblem>::of<FirstRowAttention<Activation>>(), attention};
 }
 
 }  // namespace
@@ -28,7 +30,10 @@ template <Isa isa>
 EncoderKernels EncoderKernels::of(DType type) {
   using namespace VIT_ISA;
 #if defined(__AMX_BF16__)
-  if (type == DType::kBfloat16) return table_of_product<TilesProduct>(type);
+  if (type == DType::kBfloat16) {
+    return table_of_product<TilesProduct>(type,
+                                          Kernel<AttentionForwardProblem>::of<TileAttention>());
+  }
 #elif defined(__AVX512BF16__)
   if (type == DType::kBfloat16) return table_of_product<PairProduct>(type);
 #else

@@ -2,6 +2,7 @@
 #ifndef CUSTOM_OPS_CPU_ENCODER_KERNELS_H_
 #define CUSTOM_OPS_CPU_ENCODER_KERNELS_H_
 
+#include "custom_ops/cc/attention.h"
 #include "custom_ops/cc/dtype.h"
 #include "custom_ops/cpu/gemm/dense.h"
 #include "custom_ops/cpu/isa.h"
@@ -36,6 +37,9 @@ struct EncoderKernels {
   Kernel<LayerNormProblem> layer_norm;
   Kernel<DenseProblem> dense;
   Kernel<FirstRowProblem> first_row;
+  // Attention of all tokens for an even head size, if `run` is not null; otherwise it is
+  // attention_forward_kernel of the activations.
+  Kernel<AttentionForwardProblem> attention;
 
   static constexpr Isa kMost = Isa::kAmx;
   template <Isa isa>

@@ -27,36 +27,35 @@ struct LayerNorm {
     for (int64_t row = begin; row < end; ++row) {
       const float* from = problem.input + row * problem.input_stride;
       Activation* to = static_cast<Activation*>(problem.output) + row * problem.output_stride;
-      Vector<float> sums[2] = {};
-      each_vector(width, [&](int64_t j, int64_t left) {
-        sums[j / kLanes<float> % 2] += load_first(from + j, left);
-      });
-      const float mean = add_lanes<float>(sums[0] + sums[1]) / count;
+      const float mean = sum(from, width, [](Vector<float> x) { return x; }) / count;
       // The mean is subtracted first: the difference of two sums of squares would cancel.
-      sums[0] = sums[1] = Vector<float>{};
-      each_vector(width, [&](int64_t j, int64_t left) {
-        const Vector<float> x = clear_after(load_first(from + j, left) - mean, left);
-        sums[j / kLanes<float> % 2] += x * x;
-      });
-      const float variance = add_lanes<float>(sums[0] + sums[1]) / count;
+      const auto square = [mean](Vector<float> x) { return (x - mean) * (x - mean); };
+      const float variance = sum(from, width, square) / count;
       const float factor = 1 / __builtin_sqrtf(variance + problem.epsilon);
-      each_vector(width, [&](int64_t j, int64_t left) {
-        store_first(to + j, (load_first(from + j, left) - mean) * factor, left);
-      });
+      for (int64_t j = 0; j < width; j += kLanes<float>) {
+        store_first(to + j, (load_first(from + j, width - j) - mean) * factor, width - j);
+      }
       // Products of pairs read rows of an odd width to the end of the last pair.
       if (sizeof(Activation) == 2 && width % 2) to[width] = Activation{};
     }
   }
 
+  // The sum of function(x). Two sums at a time: an addition takes 4 cycles.
   template <class Function>
-  static VIT_INLINE void each_vector(int64_t width, Function function) {
-    for (int64_t j = 0; j < width; j += kLanes<float>) function(j, width - j);
-  }
-
-  // The first `count` lanes; 0 in the others.
-  static VIT_INLINE Vector<float> clear_after(Vector<float> x, int64_t count) {
-    for (int64_t i = count; i < kLanes<float>; ++i) x[i] = 0;
-    return x;
+  static VIT_INLINE float sum(const float* from, int64_t width, Function function) {
+    constexpr int64_t kLane = kLanes<float>;
+    Vector<float> even = {}, odd = {};
+    int64_t j = 0;
+    for (; j + 2 * kLane <= width; j += 2 * kLane) {
+      even += function(load(from + j));
+      odd += function(load(from + j + kLane));
+    }
+    for (; j < width; j += kLane) {
+      Vector<float> x = function(load_first(from + j, width - j));
+      for (int64_t i = width - j; i < kLane; ++i) x[i] = 0;
+      even += x;
+    }
+    return add_lanes<float>(even + odd);
   }
 };
 
