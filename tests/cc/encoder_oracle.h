@@ -25,7 +25,7 @@ struct EncoderCase {
   vit::Activation activation;
   bool first_row_only;
   double epsilon = 1e-6;
-  std::vector<double> input = {};                       // [batch, tokens, width]
+  std::vector<double> input = {};  // [batch, tokens, width]
   std::vector<std::array<DenseLayer, 4>> blocks = {};  // qkv, out, fc1, fc2
 
   int64_t out_tokens() const { return first_row_only ? 1 : tokens; }
@@ -59,9 +59,8 @@ struct EncoderCase {
   void fill(Random& random, int64_t count, double mean) {
     input.resize(static_cast<size_t>(batch * tokens * width));
     for (double& x : input) x = rounded_to(vit::DType::kFloat32, mean + random.normal());
-    add_blocks(count, [&](int64_t depth) {
-      return random.normal() / sqrt(static_cast<double>(depth));
-    });
+    add_blocks(count,
+               [&](int64_t depth) { return random.normal() / sqrt(static_cast<double>(depth)); });
   }
 };
 
@@ -298,8 +297,7 @@ struct EncoderRun {
   }
   // Compares with the oracle, for the instruction set in use.
   void expect() {
-    const vit::DType activation =
-        problem.rounds() ? vit::DType::kBfloat16 : vit::DType::kFloat32;
+    const vit::DType activation = problem.rounds() ? vit::DType::kBfloat16 : vit::DType::kFloat32;
     expect_near("out", out, EncoderOracle(problem).run(unit(activation)));
     expect_intact();
   }

@@ -18,8 +18,12 @@ constexpr DType kTypes[] = {DType::kFloat32, DType::kBfloat16};
 EncoderCase make(Random& random, DType type, int64_t batch, int64_t tokens, int64_t width,
                  int64_t heads, int64_t mlp_size, int64_t blocks = 1, bool first_row_only = false,
                  double mean = 0) {
-  EncoderCase result = {type,  batch,    tokens,
-                        width, heads,    mlp_size,
+  EncoderCase result = {type,
+                        batch,
+                        tokens,
+                        width,
+                        heads,
+                        mlp_size,
                         random.below(2) ? Activation::kGeluErf : Activation::kGeluTanh,
                         first_row_only};
   result.fill(random, blocks, mean);
@@ -37,7 +41,7 @@ void compare(const char* what, const EncoderCase& problem, int shift) {
 
 // Around the edges of tiles, panels, pairs, and parts of a depth.
 void test_sizes() {
-  constexpr int64_t kRows[][2] = {{1, 1},  {3, 5}, {1, 16}, {1, 17}, {1, 31}, {2, 16},
+  constexpr int64_t kRows[][2] = {{1, 1},  {3, 5},  {1, 16}, {1, 17}, {1, 31}, {2, 16},
                                   {3, 11}, {1, 47}, {3, 16}, {1, 49}, {2, 1},  {3, 1}};
   constexpr int64_t kWidths[][2] = {{30, 3}, {31, 1}, {32, 2}, {33, 3}, {34, 2}, {62, 2}, {63, 7},
                                     {64, 2}, {65, 5}, {66, 3}, {96, 6}, {1, 1},  {2, 1}};
@@ -90,8 +94,8 @@ void test_exact_products() {
     for (int64_t width : {2, 30, 32, 34, 62, 64, 66, 96, 130}) {
       for (int64_t mlp_size : {1, 31, 33, 64, 97, 1056, 1100}) {
         const int64_t batch = 1 + random.below(49);
-        EncoderCase problem = {type,     batch, 1, width, 1, mlp_size, Activation::kGeluTanh,
-                               random.below(2) == 1};
+        EncoderCase problem = {
+            type, batch, 1, width, 1, mlp_size, Activation::kGeluTanh, random.below(2) == 1};
         problem.epsilon = 0x1p-30;
         for (int64_t i = 0; i < batch * width; ++i) problem.input.push_back(i % 2 ? 1 : -1);
         for (int64_t i = 0; i < batch; ++i) {
@@ -150,7 +154,9 @@ void test_not_finite() {
       EncoderCase problem = clean;
       const int64_t image = 7 * width;
       for (int64_t i = 0; i < image; ++i) {
-        problem.input[static_cast<size_t>(image + i)] = i % 3 == 0 ? NAN : i % 3 - 1.5 > 0 ? 3e38 : HUGE_VAL;
+        problem.input[static_cast<size_t>(image + i)] = i % 3 == 0        ? NAN
+                                                        : i % 3 - 1.5 > 0 ? 3e38
+                                                                          : HUGE_VAL;
       }
       EncoderRun run(problem, 0), other(clean, 0);
       for_each_isa([&] {

@@ -217,17 +217,17 @@ void test_no_memory_for_a_second_thread() {
   });
   scratch_use().left = 1;
   // A range for each thread.
-  const vit::ParallelFor two = {
-      [](void*, int64_t, int64_t, vit::RangeBody body, void* argument) {
-        std::thread second([=] { body(argument, 1, 2); });
-        body(argument, 0, 1);
-        second.join();
-      },
-      nullptr};
+  const vit::ParallelFor two = {[](void*, int64_t, int64_t, vit::RangeBody body, void* argument) {
+                                  std::thread second([=] { body(argument, 1, 2); });
+                                  body(argument, 0, 1);
+                                  second.join();
+                                },
+                                nullptr};
   EXPECT(chain.run(two) == Result::kOutOfMemory, "the call does not report it");
   EXPECT(scratch_use().in_use == 0, "scratch is not released");
   scratch_use().left = 0;
-  EXPECT(Chain(6, 100, 9).run(vit::serial()) == Result::kOutOfMemory, "the call does not report it");
+  EXPECT(Chain(6, 100, 9).run(vit::serial()) == Result::kOutOfMemory,
+         "the call does not report it");
   scratch_use().left = INT64_MAX;
   Chain(6, 100, 9).expect(two);
 }
