@@ -7,6 +7,7 @@ import tensorflow as tf
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
+from pipelines.training.dry_run import dry_run
 from pipelines.training.train_data import open_few_shot_data
 from pipelines.training.train_step import Trainer
 from tests.pipelines.tiny import arrays, losses, one_device, tiny_experiment, two_replicas
@@ -59,6 +60,12 @@ def test_two_steps_and_an_evaluation_are_the_same(tmp_path, monkeypatch):
     largest = max(np.abs(value).max() for value in expected.values())
     for name, value in expected.items():
         np.testing.assert_allclose(received[name], value, rtol=0, atol=TOLERANCE * largest)
+
+
+def test_a_dry_run_shows_the_dtype(tmp_path, capsys):
+    experiment = tiny_experiment(*SETTINGS, "data.image_dtype=uint8")
+    dry_run(experiment, tmp_path / "run", one_device())
+    assert "first batch: image uint8 [16, 8, 8, 3], label int32 [16]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("antialias", "dtype"), [("true", "uint8"), ("false", "float32")])
