@@ -36,7 +36,8 @@ MOST_BATCH = 32
 def main():
     arguments = parse(sys.argv[1:])
     begin = time.perf_counter()
-    print(*machine(arguments.isa), sep="\n", flush=True)
+    lines = list(machine(arguments.isa))
+    print(*lines, sep="\n", flush=True)
     rows, versions, skipped = [], {}, []
     try:
         for name in arguments.models:
@@ -49,7 +50,7 @@ def main():
     finally:
         versions_text = ", ".join(f"{key} {value}" for key, value in versions.items())
         print("", f"versions: {versions_text}", *skipped, sep="\n")
-        write(arguments, rows, versions)
+        write(arguments, lines, rows, versions)
     print(f"{time.perf_counter() - begin:.0f} s")
     return 0 if rows else 1
 
@@ -143,7 +144,7 @@ def parse(values):
     parser.add_argument("--models", nargs="+", default=MODELS, metavar="MODEL")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each system in a round")
     parser.add_argument(
         "--systems", nargs="+", help=f"some of {', '.join(SYSTEMS)}; `ours` for ours-...; `all`"
@@ -170,10 +171,9 @@ def parse(values):
     return found
 
 
-def write(arguments, rows, versions):
+def write(arguments, lines, rows, versions):
     """Writes the JSON and the plot, also of a run that was interrupted."""
     if arguments.json:
-        lines = list(machine(arguments.isa))
         settings = {"isa": arguments.isa, "activation": arguments.activation}
         settings |= {"rounds": arguments.rounds, "seconds": arguments.seconds}
         found = {"machine": lines, "versions": versions, "settings": settings, "rows": rows}

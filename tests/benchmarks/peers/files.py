@@ -32,15 +32,16 @@ def prepare(name, activation, systems):
     module = "tests.benchmarks.peers.prepare"
     run(sys.executable, "-m", module, name, activation, str(folder), *exports)
     if PEERS.exists() and not (folder / "model.onnx").exists():
-        run(str(PEERS), "-m", "tests.benchmarks.peers.onnx_model", str(folder))
+        module = "tests.benchmarks.peers.onnx_model"
+        run(str(PEERS), "-m", module, str(folder), fix="`make peers` updates .venv-peers.")
     return folder
 
 
-def run(*command):
-    """Runs a program of this folder; ends this one with the program's last lines if it fails."""
+def run(*command, fix=""):
+    """What a program prints; if it fails, ends this one with its last lines and the way out."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"error: {' '.join(command)} failed:\n{done.stderr[-3000:]}")
+        sys.exit(f"error: {' '.join(command)} failed:\n{done.stderr[-3000:]}{fix}")
     return done.stdout
 
 

@@ -29,7 +29,8 @@ MOST_GROWTH = 0.01
 
 def main():
     arguments = parse(sys.argv[1:])
-    print(*machine(arguments.isa), sep="\n")
+    lines = list(machine(arguments.isa))
+    print(*lines, sep="\n", flush=True)
     folder = prepare(arguments.model, arguments.activation, arguments.systems)
     workers, turns = {}, []
     try:
@@ -55,7 +56,7 @@ def main():
             worker.close()
     if arguments.json:
         settings = {x: getattr(arguments, x) for x in ("model", "clients", "threads", "seconds")}
-        found = {"machine": list(machine(arguments.isa)), "settings": settings, "turns": turns}
+        found = {"machine": lines, "settings": settings, "turns": turns}
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0 if turns and all(row["flat"] for row in turns) else 1
 

@@ -13,6 +13,7 @@ def machine(isa):
     flags = set(re.findall(r"avx2|avx512f|avx512_vnni|avx512_bf16|amx_bf16|amx_int8", text))
     limit = f"limited to {isa}" if isa else "not limited (--isa)"
     yield f"{model.group(1) if model else platform.machine()}: {', '.join(sorted(flags))}; {limit}"
+    yield f"load before the start: {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs"
     if isa:
         yield "ONNX Runtime has no such limit: its float32 kernels use up to AVX-512."
 

@@ -32,7 +32,7 @@ class SavedModel:
 
     def __init__(self, folder, threads, options):
         self._tf = _start_tensorflow(threads)
-        path = folder / options["export"] / options["export"].partition("-")[0]
+        path = folder / options["export"]
         loader = path / "assets.extra" / "load_ops.py"
         if loader.exists():
             runpy.run_path(str(loader))

@@ -72,7 +72,9 @@ _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 _BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 
 SYSTEMS = {
-    f"ours-{name}": System("SavedModel", export.dtype, {"export": name}, ours=True)
+    f"ours-{name}": System(
+        "SavedModel", export.dtype, {"export": f"{name}/{export.form}"}, ours=True
+    )
     for name, export in EXPORTS.items()
 } | {
     "openvino": System("OpenVino", "float32", {"settings": _LATENCY | _F32}),
