@@ -48,8 +48,8 @@ def main():
                 versions |= run.versions
                 skipped += run.skipped
     finally:
-        versions_text = ", ".join(f"{key} {value}" for key, value in versions.items())
-        print("", f"versions: {versions_text}", *skipped, sep="\n")
+        used = ", ".join(f"{package} {version}" for package, version in versions.items())
+        print("", f"versions: {used or 'no system ran'}", *skipped, sep="\n")
         write(arguments, lines, rows, versions)
     print(f"{time.perf_counter() - begin:.0f} s")
     return 0 if rows else 1

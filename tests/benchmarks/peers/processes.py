@@ -124,6 +124,6 @@ def check_logits(worker, name, folder, batch):
     if not difference <= tolerance:
         sys.exit(
             f"error: {name}: the logits of {folder.parent.name} differ by {difference:.1e} of the "
-            f"largest; rounding explains {tolerance:.0e}."
+            f"largest (allowed: {tolerance:.0e})."
         )
     return difference
