@@ -121,13 +121,14 @@ def test_the_plot_shows_each_row(tmp_path):
     assert "<!-- mine-bf16 -->" in text and "<!-- M, batch 8, 1 thread -->" in text
 
 
-def test_calls_are_timed_after_one_that_does_not_count():
+def test_a_short_first_call_does_not_count():
     clock = itertools.count().__next__
     calls = []
-    # The clock is read once before, and three times for each call.
+    # The clock is read before and after a call, at the beginning, and before each further call.
     assert worker.timed(lambda: calls.append(0), 5, clock) == [1, 1]
     assert len(calls) == 3
-    assert worker.timed(lambda: None, 0, clock) == [1]
+    assert worker.timed(lambda: calls.append(0), 1, clock) == [1]
+    assert len(calls) == 4
 
 
 def test_load_calls_every_client_and_reports_its_error(monkeypatch):

@@ -4,8 +4,8 @@ All systems load the same random weights, made from one published `.npz`, and th
 first compared with those of this project's reference implementation. Exports of this project are
 called with uint8 images (`serving_uint8`, preprocessing and all outputs included), the others with
 float input that is normalised beforehand. In every round, each system in turn runs for --seconds,
-after one untimed call, while the processes of all others are stopped; then the peak of the
-processor is measured. Processes are pinned to as many CPUs as there are threads.
+after an untimed call unless that takes as long, while the processes of all others are stopped; then
+the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads.
 
 Ratios compare with the fastest other system of the same dtype; above 1, the system of this line is
 faster. Differences are fractions of the largest logit. Files are kept in build/peers.
