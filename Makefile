@@ -11,11 +11,11 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages demo check test test-slow test-peers lint format bench fuzz soak peers \
-  tpu-check clean
+.PHONY: help setup ops packages demo check test test-slow test-peers lint format bench bench-peers \
+  bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 setup:  ## create .venv from requirements.lock, build the ops (the targets below do this too)
 	@PYTHON='$(PYTHON)' .ci/setup
@@ -60,15 +60,26 @@ bench: setup  ## run every benchmark of tests/benchmarks but the long one
 	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard tests/benchmarks/bench_*.py)); do \
 	  echo "$$file"; $(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
 
+bench-peers: setup .venv-peers  ## CPU inference beside OpenVINO, ONNX Runtime, PyTorch; ARGS="--help" lists options
+	@$(RUN) -m tests.benchmarks.peers $(ARGS)
+
+bench-peers-load: setup .venv-peers  ## the same under load: 8 clients of the SavedModel, then of OpenVINO; ARGS
+	@$(RUN) -m tests.benchmarks.peers.load $(ARGS)
+
 fuzz: packages setup  ## fuzz the kernels for FUZZ_SECONDS (600); build/fuzz keeps failing inputs
 	@$(RUN) -m tests.custom_ops.kernel_programs $(FUZZ_SECONDS)
 
 soak: setup  ## 20 minutes of training, to check that memory and open files do not grow
 	@$(RUN) -m tests.benchmarks.bench_soak
 
-peers:  ## create .venv-peers with PyTorch and its models, for `make bench` and `make test-peers`
+peers:  ## create .venv-peers with other systems, for `make bench`, `bench-peers` and `test-peers`
 	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install \
-	  torch numpy transformers timm safetensors
+	  torch numpy transformers timm safetensors \
+	  openvino onnxruntime onnx onnxscript keras-hub 'tensorflow>=2.20,<2.21'
+
+# Only if it is missing. `make peers` updates it.
+.venv-peers:
+	@$(MAKE) peers
 
 # Pinned: the program uses private parts of JAX, which brings the compiler for TPUs.
 tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .venv-tpu, 1.3 GB

@@ -5,7 +5,7 @@ import json
 from absl import flags
 
 from pipelines import cli, shared_flags
-from pipelines.config.sections import Data
+from pipelines.config.data import Data
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
 

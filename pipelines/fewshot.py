@@ -6,7 +6,7 @@ import os
 from absl import flags
 
 from pipelines import cli, shared_flags
-from pipelines.config.sections import Data
+from pipelines.config.data import Data
 from pipelines.errors import UserError
 
 DESCRIPTION = """Evaluates the features that a model computes, without its head: regularised least

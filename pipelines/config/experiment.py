@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
+from pipelines.config.data import Data
 from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
 from pipelines.config.fields import check_choice, field_types, from_json, parse
 from pipelines.config.masking import Masking, check_masking
@@ -20,7 +21,7 @@ from pipelines.config.names import AUTO_SPLIT, TASKS, WEIGHTS
 from pipelines.config.near_paths import path_hint
 from pipelines.config.renamed import refuse_old_names
 from pipelines.config.sampling import Sampling
-from pipelines.config.sections import Data, FewShot, Optimizer, Schedule, Train
+from pipelines.config.sections import FewShot, Optimizer, Schedule, Train
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
 from vit_tf.config.size_notes import one_patch

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.config.fields import check_choice, field_types, from_json
-from pipelines.config.frozen_dict import FrozenDict
 from pipelines.config.names import DTYPES
 from pipelines.config.renamed import OLD_MODEL_FIELDS
 from pipelines.errors import UserError
@@ -27,6 +26,19 @@ _FIELDS_OF_ALL_FAMILIES = OLD_MODEL_FIELDS | {
     for field in dataclasses.fields(family.config)
     if field.name not in _SET_ELSEWHERE
 }
+
+
+class FrozenDict(dict):
+    """A read-only `dict`. `copy`, `pickle` and `dataclasses.asdict` work as for a `dict`."""
+
+    def _refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("This dictionary cannot be changed. Make a new one: {**old, key: value}.")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self):
+        return type(self), (dict(self),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -74,12 +74,12 @@ def decode_lenient(dataset, decode, batch_size, preprocessing):
 
     Args:
         dataset: examples as dicts with image (bytes), seed, weight and others.
-        decode: maps the bytes and the seed of an example to a float32 image.
+        decode: maps the bytes and the seed of an example to an image.
         batch_size: size of the batches that are returned.
         preprocessing: the `vit_tf.Preprocessing` that `decode` applies.
 
     Returns:
-        Dataset of batches: the same dicts without seed, with image as float32
+        Dataset of batches: the same dicts without seed, with image as
         `[batch_size, height, width, 3]`.
     """
     shape = (*preprocessing.image_size, 3)
@@ -118,14 +118,14 @@ def map_ignoring_errors(function, rows, shape, num_parallel_calls=None):
     """Applies a function that may fail to each of some rows.
 
     Args:
-        function: maps a row to a float32 tensor; pure TensorFlow.
+        function: maps a row to a tensor of numbers; pure TensorFlow.
         rows: tensor `[n, ...]` or structure of such tensors.
         shape: shape of the tensor that `function` returns.
         num_parallel_calls: see `tf.data.Dataset.map`; None runs one row after the other.
 
     Returns:
-        Dataset with one element: float32 `[n, *shape]`, zero where the function failed; and bool
-        `[n]`, true where the function succeeded.
+        Dataset with one element: `[n, *shape]` in the dtype of the results, zero where the function
+        failed; and bool `[n]`, true where the function succeeded.
     """
     # TensorFlow has no "try". A tf.data pipeline can drop rows that fail; each row carries its
     # index, which shows afterwards which rows are left.
@@ -134,7 +134,8 @@ def map_ignoring_errors(function, rows, shape, num_parallel_calls=None):
         lambda index, row: (index, function(row)), num_parallel_calls=num_parallel_calls
     )
     # One extra row, so that the batch is never empty.
-    last = tf.data.Dataset.from_tensor_slices((count[None], tf.zeros([1, *shape])))
+    zeros = tf.zeros([1, *shape], tried.element_spec[1].dtype)
+    last = tf.data.Dataset.from_tensor_slices((count[None], zeros))
 
     def scatter(index, outputs):
         index, outputs = index[:-1], outputs[:-1]

@@ -9,7 +9,8 @@ A batch of one replica, with b = global batch size / replicas:
 
 | key | | |
 | --- | --- | --- |
-| image | float32 `[b, h, w, 3]` | the model's input, by default in [-1, 1] |
+| image | float32 `[b, h, w, 3]` | the model's input, by default in [-1, 1]; with a \
+`BytePreprocessing` uint8, 0 .. 255 |
 | label | int32 `[b]` | of multi-label sources, 1 for each label of the image: float32 `[b, K]`; \
 with MixUp or CutMix, weights of the classes: float32 `[b, K]` |
 | id | int64 `[b]` | see `sources.source.DataSource`; -1 for padding |
@@ -57,7 +58,8 @@ def train_dataset(
         source: a `DataSource`.
         sampling: `config.sampling.Sampling`; its seed is also used for augmentation.
         augmentation: `config.augmentation.Augmentation`.
-        preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none".
+        preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none". A
+            `BytePreprocessing` is for batches that are not mixed.
         start_step: index of the first global batch. Batches are the same as in a run from step 0.
         stop_step: index after the last global batch; None for no end. With a `stop_step`, stored
             examples that only later batches need are not read.

@@ -12,6 +12,7 @@ import tensorflow as tf
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sources.source import DataSource
+from pipelines.data.transforms.byte_images import for_batches
 from pipelines.errors import DataError, UserError
 from pipelines.runs.progress import compiling
 from pipelines.tasks import metrics
@@ -34,6 +35,7 @@ class EvaluationData:
         max_batches: largest number of batches, spread evenly over the data; 0 takes all.
         reads_labels: whether the task reads labels; then the scores of all images of a multi-label
             data set are collected.
+        image_dtype: dtype of the images in batches, "float32" or "uint8".
 
     Raises:
         DataError: if these scores do not fit into memory.
@@ -45,6 +47,7 @@ class EvaluationData:
     bad_images: BadImages | None = None
     max_batches: int = 0
     reads_labels: bool = True
+    image_dtype: str = "float32"
 
     @property
     def collects_scores(self) -> bool:
@@ -75,7 +78,7 @@ class EvaluationData:
             lambda context: pipeline.eval_dataset(
                 self.source,
                 batch_size=batch_size,
-                preprocessing=self.preprocessing,
+                preprocessing=for_batches(self.preprocessing, self.image_dtype),
                 skips_bad_images=self.bad_images is not None,
                 input_context=context,
                 max_batches=self.max_batches,

@@ -132,7 +132,7 @@ class MaskedPatches:
 
         Args:
             predictions: float32 `[b, n, outputs]`, of these patches only.
-            images: float32 `[b, H, W, 3]`, inputs of the model.
+            images: `[b, H, W, 3]`, inputs of the model, float32 or uint8.
             places: int32 `[b, n]`, their indices.
 
         Returns:
@@ -161,7 +161,7 @@ class MaskedPatches:
         images = batch["image"]
         corruption = self._evaluated_corruption(batch)
         predictions = model(images, corruption.source, training=False)
-        patches = self._pixel_values(self._patches(images)) / 255
+        patches = self._patch_values(images) / 255
         taken = tf.gather(patches, tf.maximum(corruption.source, 0), axis=1, batch_dims=1)
         masked = (corruption.source < 0)[:, :, None, None, None]
         shown = {
@@ -186,16 +186,18 @@ class MaskedPatches:
             self._patches_per_image(), self.fraction, self.seed, batch["id"]
         )
 
-    def _patches(self, images):
-        return patches_of(tf.cast(images, tf.float32), self.config.grid, self.config.patch_pixels)
-
-    def _pixel_values(self, pixels):
-        """Inputs of the model as values from 0 to 255."""
-        return (pixels * self.preprocessing.std + self.preprocessing.mean) * 255
+    def _patch_values(self, images):
+        """The patches of inputs of the model as values from 0 to 255, `[b, N, P, P, 3]`."""
+        whole_range = images.dtype == tf.uint8
+        images = tf.cast(images, tf.float32)
+        patches = patches_of(images, self.config.grid, self.config.patch_pixels)
+        if whole_range:
+            return patches
+        return (patches * self.preprocessing.std + self.preprocessing.mean) * 255
 
     def _targets(self, images):
         """int32 classes `[b, N, 1 or CELLS**2]`, or float32 pixels in [-1, 1] `[b, N, outputs]`."""
-        values = self._pixel_values(self._patches(images))
+        values = self._patch_values(images)
         if self.target == "color":
             return color_classes(tf.reduce_mean(values, axis=(2, 3)))[..., None]
         if self.target == "downsample":

@@ -17,6 +17,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import DataSource
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import open_train_source, read_labels
+from pipelines.data.transforms.byte_images import for_batches
 from pipelines.errors import DataError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import check_single_label
@@ -37,6 +38,7 @@ class TrainData:
         preprocessing: how images become inputs outside training; its resize rule is used without
             a random crop.
         bad_images: leaves out images that cannot be read; None ends the run at the first one.
+        image_dtype: dtype of the images in batches, "float32" or "uint8".
     """
 
     source: DataSource
@@ -44,6 +46,7 @@ class TrainData:
     augmentation: Augmentation
     preprocessing: Preprocessing
     bad_images: BadImages | None = None
+    image_dtype: str = "float32"
 
     def dataset(self, start_batch, input_context=None):
         """The infinite dataset of replica batches from a global batch on; see `pipeline`."""
@@ -58,7 +61,7 @@ class TrainData:
             self.source,
             self.sampling,
             self.augmentation,
-            self.preprocessing,
+            for_batches(self.preprocessing, self.image_dtype),
             start_step=start,
             stop_step=stop,
             skips_bad_images=self.bad_images is not None,
@@ -134,6 +137,7 @@ def open_data(experiment, run):
         source=source,
         sampling=experiment.sampling(),
         augmentation=settings.augmentation(),
+        image_dtype=settings.image_dtype,
         **shared,
     )
     if settings.eval_split is None:
@@ -142,6 +146,7 @@ def open_data(experiment, run):
     source.read([0])  # A split without labels is refused now, not at the first evaluation.
     limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
     limits["reads_labels"] = experiment.reads_labels
+    limits["image_dtype"] = settings.eval_image_dtype
     return data, EvaluationData(source=source, **limits, **shared)
 
 
@@ -178,6 +183,7 @@ def open_few_shot_data(experiment, bad_images=None):
         "preprocessing": experiment.preprocessing(()),
         "batch_size": experiment.train.batch_size,
         "bad_images": bad_images,
+        "image_dtype": data.eval_image_dtype,
     }
     return [EvaluationData(source=source, **shared) for source in (train, test)]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.data import throughput
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.runs.manifest import write_manifest
@@ -164,6 +165,21 @@ def test_throughput(batch_command):
         "utilisation": 0.45,
         "seconds": 0.2,
     }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_throughput_measures_the_batches_of_training(batch_command, monkeypatch, dtype):
+    dtypes = []
+
+    def rate(batches, *_):
+        dtypes.append(next(batches)["image"].dtype.name)
+        return 1.0
+
+    monkeypatch.setattr(throughput, "reading_rate", rate)
+    monkeypatch.setattr(throughput, "decoding_rate", rate)
+    assignments = as_flags(f"data.image_dtype={dtype}")
+    code, _, err = batch_command("--throughput", "1", *assignments)
+    assert (code, dtypes) == (0, ["string", dtype]), err
 
 
 def test_throughput_names_a_bad_image(batch_command, tmp_path):

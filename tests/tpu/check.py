@@ -111,6 +111,10 @@ CASES = (
         name="train masked patches",
         module=lambda: training_step(vit("task=masked_patches", "model.layers=1")),
     ),
+    Case(
+        name="train ViT on uint8 images",
+        module=lambda: training_step(vit("data.image_dtype=uint8", "model.layers=1")),
+    ),
     Case(name="train hybrid", module=lambda: training_step(hybrid())),
     Case(name="train BiT", module=lambda: training_step(bit())),
     Case(name="train axial hybrid", module=lambda: training_step(axial_hybrid())),

@@ -24,7 +24,8 @@ def training_step(experiment, num_classes=10, mixed_labels=False) -> bytes:
     """
     config = experiment.model_config(num_classes)
     trainer = loop.build_trainer(experiment, config, one_device())
-    return lower(trainer.replica_step, _batch(experiment, num_classes, mixed_labels))
+    dtype = experiment.data.image_dtype
+    return lower(trainer.replica_step, _batch(experiment, num_classes, mixed_labels, dtype))
 
 
 def evaluation_step(experiment, num_classes=10, multi_label=False) -> bytes:
@@ -42,7 +43,8 @@ def evaluation_step(experiment, num_classes=10, multi_label=False) -> bytes:
     preprocessing = experiment.preprocessing(source.labels)
     data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=1)
     evaluator = Evaluator(model, one_device(), data, task, print)
-    return lower(evaluator.replica_step, _batch(experiment, num_classes, multi_label))
+    dtype = experiment.data.eval_image_dtype
+    return lower(evaluator.replica_step, _batch(experiment, num_classes, multi_label, dtype))
 
 
 def lower(function, batch) -> bytes:
@@ -65,10 +67,10 @@ def lower(function, batch) -> bytes:
     return lowered(stage="stablehlo_serialized")
 
 
-def _batch(experiment, num_classes, has_rows):
+def _batch(experiment, num_classes, has_rows, dtype):
     size = experiment.train.batch_size
     return {
-        "image": tf.TensorSpec([size, *experiment.model.image_size, 3], tf.float32),
+        "image": tf.TensorSpec([size, *experiment.model.image_size, 3], dtype),
         "label": (
             tf.TensorSpec([size, num_classes], tf.float32)
             if has_rows

@@ -13,8 +13,7 @@ namespace VIT_ISA {
 namespace {
 
 template <class Product>
-EncoderKernels table_of_product(DType activation,
-                                Kernel<AttentionForwardProblem> attention = {}) {
+EncoderKernels table_of_product(DType activation, Kernel<AttentionForwardProblem> attention = {}) {
   using Activation = typename Product::Activation;
   return {activation, Kernel<LayerNormProblem>::of<LayerNorm<Activation>>(),
           Kernel<DenseProblem>::of<Dense<Product>>(),

@@ -24,7 +24,7 @@ constexpr float kExp2Short[] = {0.999999285f, 0.693121791f, 0.240247443f, 0.0559
 struct TileAttention {
   static constexpr int64_t kTile = 16;
   static constexpr int64_t kQueries = 2 * kTile;  // of a block
-  static constexpr int64_t kUnit = 32;            // keys and numbers of a head are padded to it
+  static constexpr int64_t kUnit = 32;  // keys and numbers of a head are padded to it
 
   static int64_t groups(const AttentionShape& shape) {
     return group_count_of(lines_of(shape), ceil_divide(shape.tokens, kQueries), kManyLines);
@@ -93,10 +93,10 @@ struct TileAttention {
 
   struct Block {
     Pair *keys, *values;  // [head / 2, keys] and [keys / 2, head]
-    Pair* queries;        // [kQueries, head / 2]
-    float* logits;        // [kQueries, logits_stride]
-    Bfloat16* weights;    // [kQueries, keys], not normalised
-    float* sums;          // [kQueries, head]
+    Pair* queries;  // [kQueries, head / 2]
+    float* logits;  // [kQueries, logits_stride]
+    Bfloat16* weights;  // [kQueries, keys], not normalised
+    float* sums;  // [kQueries, head]
   };
 
   static void pack_keys(const Line<Bfloat16>& line, const Bfloat16* from, const Sizes& sizes,
@@ -139,9 +139,9 @@ struct TileAttention {
     Vector<float> inverse[kQueries];
     const float factor = static_cast<float>(1.44269504088896340736 * problem.scale);
     for (int64_t i = 0; i < queries; ++i) {
-      inverse[i] = broadcast<float>(
-          1 / exponentials(block.logits + i * sizes.logits_stride, line.tokens, factor, sizes.keys,
-                           block.weights + i * sizes.keys));
+      inverse[i] =
+          broadcast<float>(1 / exponentials(block.logits + i * sizes.logits_stride, line.tokens,
+                                            factor, sizes.keys, block.weights + i * sizes.keys));
     }
     multiply(queries > kTile, block.weights, sizes.keys, block.values, sizes.head, sizes.keys,
              sizes.head, block.sums, sizes.head);
@@ -207,8 +207,7 @@ struct TileAttention {
       even = _mm512_max_ps(_mm512_loadu_ps(logits + j), even);
       odd = _mm512_max_ps(_mm512_loadu_ps(logits + j + kLane), odd);
     }
-    const Vector<float> largest =
-        broadcast<float>(_mm512_reduce_max_ps(_mm512_max_ps(even, odd)));
+    const Vector<float> largest = broadcast<float>(_mm512_reduce_max_ps(_mm512_max_ps(even, odd)));
     Vector<float> total = {}, other = {};
     for (int64_t j = 0; j < padded; j += 2 * kLane) {
       const Vector<float> first = exp2_short((load(logits + j) - largest) * factor);

@@ -3,6 +3,7 @@
 import dataclasses
 
 from pipelines.config.augmentation import AUGREG_LEVELS
+from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
 from pipelines.config.recipes.pretraining import (
@@ -13,7 +14,7 @@ from pipelines.config.recipes.pretraining import (
     pretraining_model,
 )
 from pipelines.config.recipes.rows import IMAGENET, IMAGENET_21K, one_per_row, steps_for
-from pipelines.config.sections import Data, Optimizer, Schedule, Train
+from pipelines.config.sections import Optimizer, Schedule, Train
 
 
 def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:

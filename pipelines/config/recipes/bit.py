@@ -1,5 +1,6 @@
 """Fine-tuning of ResNets by BiT-HyperRule (Kolesnikov et al., 2020; docs/paper.md K.3)."""
 
+from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
 from pipelines.config.recipes.rows import (
@@ -8,7 +9,7 @@ from pipelines.config.recipes.rows import (
     hyper_rule_length,
     one_per_row,
 )
-from pipelines.config.sections import Data, Optimizer, Schedule
+from pipelines.config.sections import Optimizer, Schedule
 
 
 def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Experiment:

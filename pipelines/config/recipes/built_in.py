@@ -1,8 +1,9 @@
 """Recipes for the data sets inside the package. They run in minutes on a CPU."""
 
+from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
-from pipelines.config.sections import Data, Optimizer, Schedule, Train
+from pipelines.config.sections import Optimizer, Schedule, Train
 
 
 def digits() -> Experiment:

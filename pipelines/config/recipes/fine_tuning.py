@@ -4,10 +4,11 @@ A run replaces the head by zeros. Micro-batches of a tenth of a batch or less fi
 accelerators; `train.accumulate_steps` does not change the result.
 """
 
+from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
 from pipelines.config.recipes.rows import fine_tuning_length, one_per_row
-from pipelines.config.sections import Data, Optimizer, Schedule
+from pipelines.config.sections import Optimizer, Schedule
 
 
 def fine_tuning(

@@ -11,6 +11,7 @@ MixUp or CutMix on the batch (`mixing.py`).
 
 import tensorflow as tf
 
+from pipelines.data.transforms.byte_images import to_uint8
 from pipelines.data.transforms.randaugment import (
     blend,
     fill_box,
@@ -36,12 +37,13 @@ def augment(image_bytes, seed, preprocessing, options):
         image_bytes: scalar string tensor, an encoded image.
         seed: int64 tensor `[2]`, the seed of the example.
         preprocessing: `vit_tf.Preprocessing`: size, interpolation, antialiasing, mean and standard
-            deviation; and for crop="none" the rule of the resize.
+            deviation; and for crop="none" the rule of the resize. With a `BytePreprocessing` the
+            result is uint8.
         options: `config.augmentation.Augmentation`.
 
     Returns:
-        float32 `[h, w, 3]`, the model's input: in [-1, 1] unless `preprocessing` has another mean
-        or deviation.
+        `[h, w, 3]`, the model's input: float32, in [-1, 1] unless `preprocessing` has another mean
+        or deviation; or uint8.
     """
     changes_values = any(options.color_jitter) or options.randaugment_layers > 0
     if options.crop == "inception":
@@ -57,7 +59,7 @@ def augment(image_bytes, seed, preprocessing, options):
     if options.flip:
         image = random_flip(image, seed)
     if changes_values:
-        image = _to_uint8(image)
+        image = to_uint8(image)
         if any(options.color_jitter):
             image = jitter_colors(image, seed, options.color_jitter)
         image = rand_augment(
@@ -145,7 +147,7 @@ def jitter_colors(image, seed, strengths):
     if strengths[3]:
         turn = (draws[3] * 2 - 1) * strengths[3]
         # The op takes and returns floats in 0 .. 1.
-        image = _to_uint8(tf.image.adjust_hue(tf.cast(image, tf.float32) * (1 / 255), turn) * 255.0)
+        image = to_uint8(tf.image.adjust_hue(tf.cast(image, tf.float32) * (1 / 255), turn) * 255.0)
     return image
 
 
@@ -156,7 +158,7 @@ def erase(image, seed, probability, area, aspect, fill, preprocessing):
     placed uniformly. If no draw fits, the image is unchanged.
 
     Args:
-        image: float32 `[h, w, 3]`, normalised by `preprocessing`.
+        image: float32 or uint8 `[h, w, 3]`, normalised by `preprocessing`.
         seed: int64 tensor `[2]`, the seed of the example.
         probability: probability that the image gets a rectangle.
         area: range (low, high) of the rectangle's area, as a fraction of the image area.
@@ -165,7 +167,7 @@ def erase(image, seed, probability, area, aspect, fill, preprocessing):
         preprocessing: `Preprocessing`, which gives these values.
 
     Returns:
-        float32 `[h, w, 3]`.
+        `[h, w, 3]` in the dtype of the image.
     """
     height, width, channels = image.shape
     draws = tf.random.stateless_uniform([_ERASING_ATTEMPTS + 2, 2], _operation_seed(seed, _ERASING))
@@ -190,11 +192,6 @@ def erase(image, seed, probability, area, aspect, fill, preprocessing):
         return fill_box(image, top, left, top + rows, left + columns, values)
 
     return tf.cond((draws[0, 0] < probability) & fits[first], erased, lambda: image)
-
-
-def _to_uint8(image):
-    """Rounds values 0 .. 255 to integers; halves are rounded up."""
-    return tf.cast(image + 0.5, tf.uint8)
 
 
 def _crop_box(shape, seed, area):

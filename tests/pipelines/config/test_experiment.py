@@ -82,6 +82,7 @@ VALUES = {
     "data.antialias": ("true", True),
     "data.mean": ("0.4,0.5,0.6", (0.4, 0.5, 0.6)),
     "data.std": ("0.1,0.2,0.3", (0.1, 0.2, 0.3)),
+    "data.image_dtype": ("uint8", "uint8"),
     "optimizer.name": ("sgd", "sgd"),
     "optimizer.learning_rate": ("1", 1.0),
     "optimizer.weight_decay": ("0.3", 0.3),
@@ -366,6 +367,20 @@ def test_assignment_without_value():
         ("data.fraction=0.5 data.per_class=3", "both choose a part of the training data. Set one"),
         ("data.interpolation=lanczos", "data.interpolation must be one of bilinear, bicubic, area"),
         ("data.std=0,1,1", r"data: std=\(0.0, 1.0, 1.0\) is not possible"),
+        (
+            "data.image_dtype=int8",
+            "data.image_dtype must be one of float32, uint8. Rec",
+        ),
+        (
+            "data.image_dtype=uint8 data.mixup=0.2",
+            "data.mixup=0.2 mixes .*, or data.mixup=0",
+        ),
+        ("data.image_dtype=uint8 data.cutmix=1", "data.cutmix=1.0 mixes .*Set data.image_dtype=fl"),
+        ("data.image_dtype=uint8 data.mean=0.4,0.5,0.5", r"Received: mean=\(0.4, 0.5, 0.5\), std="),
+        (
+            "data.image_dtype=uint8 data.std=1,1,1",
+            "needs data.mean=0.5,0.5,0.5 and data.std",
+        ),
         ("train.eval_batches=-1", "train.eval_batches must be at least 0"),
         ("data.random_erasing=2", "data.random_erasing"),
         ("data.mixup=-1", "data.mixup=-1.0 is not a parameter of Beta"),

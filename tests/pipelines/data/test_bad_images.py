@@ -15,6 +15,7 @@ from pipelines.data.bad_images import BadImages
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.open import open_source
+from pipelines.data.transforms.byte_images import for_batches
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError, RunError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
@@ -172,6 +173,26 @@ def test_black_is_that_of_the_preprocessing(source):
     np.testing.assert_array_equal(
         batch["image"].numpy()[[3, 4]], np.broadcast_to(black, [2, 8, 8, 3])
     )
+
+
+@pytest.mark.parametrize("rows", [20, 50])  # Below and above a group of `decode_lenient`.
+def test_black_of_uint8_is_0(source, rows):
+    levels, floats = (
+        to_numpy(
+            pipeline.eval_dataset(
+                source,
+                batch_size=rows,
+                preprocessing=for_batches(PREPROCESSING, dtype),
+                skips_bad_images=True,
+            )
+        )
+        for dtype in ("uint8", "float32")
+    )
+    assert np.concatenate([batch["image"][batch["weight"] == 0] for batch in levels]).max() == 0
+    for batch, other in zip(levels, floats, strict=True):
+        assert batch["image"].dtype == np.uint8
+        batch["image"] = PREPROCESSING.normalized(batch["image"]).numpy()
+        assert_equal([batch], [other])
 
 
 def _evaluator(data, strategy=None):

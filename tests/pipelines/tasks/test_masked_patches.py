@@ -215,6 +215,22 @@ def test_an_evaluation_does_not_depend_on_the_batch_size(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_uint8_images_are_the_same_images(target):
+    learned = task(target)
+    model = learned.create_model("float32")
+    tiny.randomize(model)
+    levels = tiny.images(3, dtype="uint8")
+    batches = [batch_of(images) for images in (levels, (levels / 127.5 - 1).astype("float32"))]
+    (received, _), (expected, _) = (learned.measure(model, batch) for batch in batches)
+    assert received.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(received[name], value, rtol=1e-5)
+    drawn, wanted = (learned.pictures(model, batch) for batch in batches)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(drawn[name], value, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_pictures_show_image_mask_target_and_prediction(target):
     learned = task(target)
     batch = batch_of(np.full([2, 11, 14, 3], -1.0, np.float32))  # Black.

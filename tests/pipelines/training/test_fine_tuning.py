@@ -222,6 +222,10 @@ def test_pixels_are_those_of_the_initial_model(photos, tmp_path):
     assert "data.interpolation=bicubic" in said[1]
     chosen, _ = choose(*given, "data.antialias=false", "data.mean=0.5,0.5,0.5")
     assert not chosen.data.antialias and chosen.data.mean == (0.5, 0.5, 0.5)
+    with pytest.raises(UserError, match=r"image_dtype=uint8 needs .*mean=\(0.4, 0.5, 0.6\)"):
+        choose(*given, "data.image_dtype=uint8")
+    chosen, _ = choose(*given, "data.image_dtype=uint8", "data.mean=0.5,0.5,0.5")
+    assert (chosen.data.image_dtype, chosen.data.eval_image_dtype) == ("uint8", "uint8")
     with pytest.raises(UserError, match="Set antialias=false"):
         choose(*given, "data.interpolation=area")
     chosen, _ = choose(*given, "data.interpolation=area", "data.antialias=false")

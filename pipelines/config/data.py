@@ -1,0 +1,153 @@
+"""The section of the data: where images come from and how they become batches."""
+
+import dataclasses
+from typing import Any
+
+from pipelines.config.augmentation import Augmentation
+from pipelines.config.fields import check_at_least, check_choice
+from pipelines.config.names import AUTO_SPLIT, BAD_IMAGES, IMAGE_DTYPES, SHARDINGS
+from pipelines.errors import UserError
+from vit_tf.images.value_range import MEAN, STD
+from vit_tf.preprocessing import INTERPOLATIONS, RESIZE_RULES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data(Augmentation):
+    """Where images come from and how they become batches.
+
+    The section also has all fields of `Augmentation`, such as data.crop.
+
+    Attributes:
+        name: the data set: digits, folder:PATH, list:FILE, tfrecord:PATH, shapes/CONFIG, or a TFDS
+            name such as imagenet2012:5.1.0.
+        data_dir: folder of prepared TFDS data sets; none is the default of TFDS. Relative paths of
+            the other kinds of data sets start from this folder.
+        train_split: split for training, in TFDS notation, such as train[:90%]. "auto": train, or
+            the first 90 % of the only split. The config.json of a run holds the chosen split.
+        eval_split: split for evaluation during and after training; none turns evaluation off.
+            "auto": test, else a validation split, or the rest of the only split.
+        fraction: part of the training split to train on, above 0 to 1; none takes all of it. A
+            smaller fraction is contained in a larger one.
+        per_class: number of training examples of each class, instead of `fraction`; none takes
+            all. Fewer examples are contained in more.
+        subset_seed: seed of the choice of these examples. It depends on nothing else but their ids.
+        shuffle_window: examples that are shuffled together; memory holds at most twice as many
+            encoded images.
+        sharding: "global": batches are the same on any number of hosts; "files": each host reads
+            its own files.
+        bad_images: what happens at an image that cannot be decoded. "stop": the run ends; "skip":
+            the image is left out. In both cases a message names the image.
+        resize: how images are resized to the model's size, except in training. "direct": without
+            keeping the aspect ratio; "resize_small": the shorter side to `resize_to`, then a
+            central crop; "shortest_edge" and "center": the same with the rounding of Hugging Face
+            and of timm; "squash": both sides to `resize_to`, then a central crop.
+        resize_to: length of the shorter side before the central crop, in pixels; not with direct.
+        crop_fraction: instead of `resize_to`: the part of that length which the crop keeps, such
+            as 0.875.
+        interpolation: filter of every resize, in training too: "bilinear", "bicubic" or "area".
+        antialias: whether the filter becomes wider with the reduction, as in Pillow, timm and
+            Hugging Face; in training too.
+        mean: mean of each color, for values from 0 to 1, that is subtracted.
+        std: standard deviation of each color, by which the result is divided. With 0.5 and 0.5,
+            models read pixels in [-1, 1].
+        image_dtype: dtype of the images in batches: "float32", or "uint8", which takes a quarter of
+            the bytes on the way to the devices: values are rounded to 0 .. 255 after resize and
+            augmentation. Evaluations use it only with `antialias`, where the values are already
+            whole.
+    """
+
+    name: str = "digits"
+    data_dir: str | None = None
+    train_split: str = AUTO_SPLIT
+    eval_split: str | None = AUTO_SPLIT
+    fraction: float | None = None
+    per_class: int | None = None
+    subset_seed: int = 0
+    shuffle_window: int = 8192
+    sharding: str = "global"
+    bad_images: str = "stop"
+    resize: str = "direct"
+    resize_to: int | None = None
+    crop_fraction: float | None = None
+    interpolation: str = "bilinear"
+    antialias: bool = False
+    mean: tuple[float, float, float] = MEAN
+    std: tuple[float, float, float] = STD
+    image_dtype: str = "float32"
+
+    def __post_init__(self):
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise UserError(f"data.{error}") from None
+        check_choice("data.resize", self.resize, RESIZE_RULES)
+        check_choice("data.sharding", self.sharding, SHARDINGS)
+        check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
+        check_at_least("data.shuffle_window", self.shuffle_window, 1)
+        check_choice("data.interpolation", self.interpolation, INTERPOLATIONS)
+        self._check_subset()
+        self._check_image_dtype()
+        sides = [x for x in (self.resize_to, self.crop_fraction) if x is not None]
+        if len(sides) != (self.resize != "direct"):
+            raise UserError(
+                "data.resize=direct has no crop; the other rules need data.resize_to or "
+                f"data.crop_fraction, one of them. Received: resize={self.resize}, "
+                f"resize_to={self.resize_to}, crop_fraction={self.crop_fraction}."
+            )
+
+    def _check_subset(self):
+        if self.fraction is not None and self.per_class is not None:
+            raise UserError(
+                "data.fraction and data.per_class both choose a part of the training data. Set one "
+                "of them."
+            )
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise UserError(
+                f"data.fraction must be above 0 and at most 1, or none. Received: {self.fraction}."
+            )
+        if self.per_class is not None:
+            check_at_least("data.per_class", self.per_class, 1)
+        check_at_least("data.subset_seed", self.subset_seed, 0)
+
+    def _check_image_dtype(self):
+        check_choice("data.image_dtype", self.image_dtype, IMAGE_DTYPES)
+        if self.image_dtype == "float32":
+            return
+        for name in ("mixup", "cutmix"):
+            if value := getattr(self, name):
+                raise UserError(
+                    f"data.{name}={value} mixes images as floats, not as data.image_dtype=uint8. "
+                    f"Set data.image_dtype=float32, or data.{name}=0."
+                )
+        if (self.mean, self.std) != (MEAN, STD):
+            raise UserError(
+                "data.image_dtype=uint8 needs data.mean=0.5,0.5,0.5 and data.std=0.5,0.5,0.5: "
+                "models map uint8 to [-1, 1]. Set them, or data.image_dtype=float32. Received: "
+                f"mean={self.mean}, std={self.std}."
+            )
+
+    @property
+    def eval_image_dtype(self) -> str:
+        """Dtype of the images that are evaluated.
+
+        An evaluation computes what the saved model will. So its images are uint8 only if rounding
+        changes nothing: with `antialias`, every resize ends with whole levels.
+        """
+        return self.image_dtype if self.antialias else "float32"
+
+    def augmentation(self) -> Augmentation:
+        """Returns the settings of augmentation."""
+        names = [field.name for field in dataclasses.fields(Augmentation)]
+        return Augmentation(**{name: getattr(self, name) for name in names})
+
+    def preprocessing_fields(self) -> dict[str, Any]:
+        """Returns the arguments of `vit_tf.Preprocessing` that this section holds."""
+        return {
+            "resize": self.resize,
+            "resize_to": self.resize_to,
+            "crop_fraction": self.crop_fraction,
+            "interpolation": self.interpolation,
+            "antialias": self.antialias,
+            "mean": self.mean,
+            "std": self.std,
+        }

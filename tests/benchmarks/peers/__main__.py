@@ -1,0 +1,186 @@
+"""CPU inference of ViTs beside OpenVINO, ONNX Runtime, PyTorch and Keras Hub.
+
+All systems load the same random weights, made from one published `.npz`, and their logits are
+first compared with those of this project's reference implementation. Exports of this project are
+called with uint8 images (`serving_uint8`, preprocessing and all outputs included), the others with
+float input that is normalised beforehand. In every round, each system in turn runs for --seconds,
+after an untimed call unless that takes as long, while the processes of all others are stopped; then
+the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads.
+
+Ratios compare with the fastest other system of the same dtype; above 1, the system of this line is
+faster. Differences are fractions of the largest logit. Files are kept in build/peers.
+
+usage: make bench-peers ARGS="--models ViT-B/16 --batches 1 8 --threads 2"
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import sys
+import time
+
+from tests.benchmarks.peers import plot, table
+from tests.benchmarks.peers.files import prepare
+from tests.benchmarks.peers.machine import choose_cpus, machine
+from tests.benchmarks.peers.peak import fastest, peak_rates
+from tests.benchmarks.peers.processes import Worker, WorkerError, check_logits
+from tests.benchmarks.peers.systems import ISAS, SYSTEMS, chosen_systems
+
+MODELS = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16", "ViT-B/32", "ViT-L/16")
+# Takes a minute a round; only with --all.
+LONG = {("ViT-L/16", 32)}
+MOST_BATCH = 32
+
+
+def main():
+    arguments = parse(sys.argv[1:])
+    begin = time.perf_counter()
+    lines = list(machine(arguments.isa))
+    print(*lines, sep="\n", flush=True)
+    rows, versions, skipped = [], {}, []
+    try:
+        for name in arguments.models:
+            folder = prepare(name, arguments.activation, arguments.systems)
+            for threads in arguments.threads:
+                run = Run(name, folder, threads, arguments)
+                rows += run.measure()
+                versions |= run.versions
+                skipped += run.skipped
+    finally:
+        used = ", ".join(f"{package} {version}" for package, version in versions.items())
+        print("", f"versions: {used or 'no system ran'}", *skipped, sep="\n")
+        write(arguments, lines, rows, versions)
+    print(f"{time.perf_counter() - begin:.0f} s")
+    return 0 if rows else 1
+
+
+class Run:
+    """The measurements of one model with one number of threads.
+
+    Attributes:
+        versions: package -> version, of all systems that ran.
+        skipped: one line for everything that did not run.
+    """
+
+    def __init__(self, name, folder, threads, arguments):
+        self._name, self._folder, self._threads = name, folder, threads
+        self._arguments = arguments
+        self._fields = json.loads((folder / "fields.json").read_text())
+        self._workers = {}
+        self.versions, self.skipped = {}, []
+
+    def measure(self):
+        """The rows of all batches; prints a table for each."""
+        rows = []
+        try:
+            for name, system in self._arguments.systems.items():
+                try:
+                    worker = Worker(system, self._folder, self._threads, self._arguments.isa)
+                except WorkerError as error:
+                    self._skip(name, error)
+                    continue
+                self._workers[name] = worker
+                self.versions |= worker.versions
+            for batch in self._arguments.batches:
+                if (self._name, batch) in LONG and not self._arguments.all:
+                    self._skip(f"batch {batch}", "takes long; --all runs it")
+                    continue
+                rows += self._measure_batch(batch)
+        finally:
+            for worker in self._workers.values():
+                worker.close()
+        return rows
+
+    def _measure_batch(self, batch):
+        differences = self._verify(batch)
+        if not differences:
+            return []
+        seconds, rates = collections.defaultdict(list), []
+        names = list(differences)
+        for turn in range(self._arguments.rounds):
+            # The first one changes, so that none always follows the same one.
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                answer = self._workers[name].ask(seconds=self._arguments.seconds)
+                seconds[name] += answer["seconds"]
+            rates.append(peak_rates(self._threads, choose_cpus(self._threads)))
+        peaks = fastest(rates)
+        rows = [
+            {
+                "model": self._name,
+                "batch": batch,
+                "threads": self._threads,
+                "system": name,
+                "dtype": SYSTEMS[name].dtype,
+                "ours": SYSTEMS[name].ours,
+                "difference": differences[name],
+                "seconds": seconds[name],
+                "peaks": peaks,
+            }
+            for name in names
+        ]
+        table.summarize(rows, self._fields["macs"], peaks, self._arguments.isa)
+        print(table.text(rows, peaks), flush=True)
+        return rows
+
+    def _verify(self, batch):
+        """Prepares this batch everywhere; the difference of the logits of each system."""
+        found = {}
+        for name, worker in self._workers.items():
+            try:
+                found[name] = check_logits(worker, name, self._folder, batch)
+            except WorkerError as error:
+                self._skip(f"{name}, batch {batch}", error)
+        return found
+
+    def _skip(self, what, reason):
+        self.skipped.append(f"not run: {self._name}, {self._threads} threads, {what}: {reason}")
+
+
+def parse(values):
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.peers", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--models", nargs="+", default=MODELS, metavar="MODEL")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each system in a round")
+    parser.add_argument(
+        "--systems", nargs="+", help=f"some of {', '.join(SYSTEMS)}; `ours` for ours-...; `all`"
+    )
+    parser.add_argument("--activation", choices=["gelu_tanh", "gelu_erf"], default="gelu_tanh")
+    parser.add_argument("--isa", choices=ISAS, help="limit all systems to an instruction set")
+    parser.add_argument("--all", action="store_true", help="also ViT-L/16 with batches of 32")
+    parser.add_argument("--json", metavar="FILE", type=pathlib.Path)
+    parser.add_argument("--plot", metavar="FILE", type=pathlib.Path, help=".png or .svg")
+    found = parser.parse_args(values)
+    for name in ("batches", "threads"):
+        if min(getattr(found, name)) < 1:
+            parser.error(f"--{name} must be at least 1. Received: {getattr(found, name)}.")
+    if max(found.batches) > MOST_BATCH:
+        parser.error(f"--batches must be at most {MOST_BATCH}. Received: {found.batches}.")
+    if found.rounds < 1:
+        parser.error(f"--rounds must be at least 1. Received: {found.rounds}.")
+    try:
+        for threads in found.threads:
+            choose_cpus(threads)
+        found.systems = chosen_systems(found.systems)
+    except ValueError as error:
+        parser.error(str(error))
+    return found
+
+
+def write(arguments, lines, rows, versions):
+    """Writes the JSON and the plot, also of a run that was interrupted."""
+    if arguments.json:
+        settings = {"isa": arguments.isa, "activation": arguments.activation}
+        settings |= {"rounds": arguments.rounds, "seconds": arguments.seconds}
+        found = {"machine": lines, "versions": versions, "settings": settings, "rows": rows}
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.plot and rows:
+        plot.draw(rows, arguments.plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

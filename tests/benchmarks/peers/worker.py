@@ -1,0 +1,130 @@
+"""One system in a process of its own, which answers requests: one JSON object a line.
+
+usage: python -m tests.benchmarks.peers.worker '{"kind": a class of `runners`, "folder": of the
+model's files, "threads": ..., "cpus": the CPUs it may use, "options": of the class}'
+
+It first answers with its versions. `{"images": .npy file, "batch": ..., "logits": .npy file}`
+prepares the first images of a file, and writes their logits. `{"seconds": ...}` calls it for about
+this time and answers with the seconds of each call, at least one; a short first call does not
+count. `{"clients": ..., "seconds": ...}` calls it from several threads, see `load`. The answer to a
+request that fails is `{"error": ...}`.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+from tests.benchmarks.peers import runners
+
+# Seconds between samples of the memory under load.
+INTERVAL = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+def main():
+    # What libraries print goes to the log and not among the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # A stopped process does not notice that the driver has ended.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    settings = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, settings["cpus"])
+    state = {}
+
+    def start():
+        kind = getattr(runners, settings["kind"])
+        folder = pathlib.Path(settings["folder"])
+        state["runner"] = kind(folder, settings["threads"], settings["options"])
+        return {"versions": state["runner"].versions}
+
+    _answer(answers, start)
+    for line in sys.stdin:
+        request = json.loads(line)
+        _answer(answers, lambda request=request: _perform(request, state))
+
+
+def _answer(answers, perform):
+    try:
+        found = perform()
+    except (Exception, SystemExit) as error:  # The driver reports it and goes on.
+        found = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(found), file=answers, flush=True)
+
+
+def _perform(request, state):
+    if "images" in request:
+        state.pop("call", None)
+        state["images"] = np.load(request["images"])[: request["batch"]]
+        state["call"] = state["runner"].prepare(state["images"])
+        np.save(request["logits"], state["call"]())
+        return {}
+    if "clients" in request:
+        calls = [state["runner"].prepare(state["images"]) for _ in range(request["clients"])]
+        return load(calls, request["seconds"])
+    return {"seconds": timed(state["call"], request["seconds"])}
+
+
+def timed(call, seconds, clock=time.perf_counter):
+    """Seconds of each call. The first does not count, unless it takes all the time alone."""
+    begin = clock()
+    call()
+    found = [clock() - begin]
+    if found[0] >= seconds:
+        return found
+    found, begin = [], clock()
+    while not found or clock() - begin < seconds:
+        before = clock()
+        call()
+        found.append(clock() - before)
+    return found
+
+
+def load(calls, seconds):
+    """Runs every function again and again in a thread of its own.
+
+    Returns:
+        Dict of `latencies`: seconds of each call; `elapsed`: seconds until the last one ended; and
+        `memory`: resident bytes, sampled from after the first calls to the end.
+    """
+    for call in calls:
+        call()
+    latencies, errors, begin = [], [], time.perf_counter()
+
+    def client(call):
+        try:
+            while time.perf_counter() < begin + seconds:
+                before = time.perf_counter()
+                call()
+                latencies.append(time.perf_counter() - before)
+        except Exception as error:  # Raised again below, in the thread that answers.
+            errors.append(error)
+
+    threads = [threading.Thread(target=client, args=[call]) for call in calls]
+    for thread in threads:
+        thread.start()
+    memory = []
+    while any(thread.is_alive() for thread in threads):
+        memory.append(_resident_bytes())
+        time.sleep(INTERVAL)
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - begin
+    if errors:
+        raise errors[0]
+    return {"latencies": latencies, "elapsed": elapsed, "memory": memory}
+
+
+def _resident_bytes():
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    main()
