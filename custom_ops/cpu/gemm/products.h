@@ -31,7 +31,8 @@ class NextPanel {
         share_(round_up(ceil_divide(bytes, steps > 0 ? steps : 1), 64)) {}
 
   VIT_INLINE void prefetch() {
-    const char* const after = next_ + share_ < end_ ? next_ + share_ : end_;
+    const int64_t left = end_ - next_;
+    const char* const after = next_ + (left < share_ ? left : share_);
     for (; next_ < after; next_ += 64) __builtin_prefetch(next_, 0, 2);
   }
 
