@@ -140,7 +140,7 @@ struct WidenedProduct : VectorProduct {
   using Element = float;
 
   static int64_t scratch_bytes(int64_t depth) {
-    return Scratch::bytes<float>(round_up(depth, 2) * kPanelColumns);
+    return round_up(depth, 2) * kPanelColumns * static_cast<int64_t>(sizeof(float));
   }
   static const float* prepare(const Bfloat16* panel, int64_t depth, void* scratch) {
     float* to = static_cast<float*>(scratch);
