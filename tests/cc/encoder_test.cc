@@ -294,6 +294,10 @@ class BeforePage {
   static void release(void* memory) {
     const std::lock_guard<std::mutex> lock(mutex());
     const auto place = all().find(memory);
+#if defined(VIT_TEST_POISON)
+    // The gaps of scratch end with it.
+    __asan_unpoison_memory_region(place->second.first, place->second.second);
+#endif
     munmap(place->second.first, place->second.second);
     all().erase(place);
   }
