@@ -9,7 +9,7 @@ namespace {
 using namespace vit_test;
 
 // Maximum products in one run of the oracle.
-constexpr int64_t kMostProducts = 400000;
+constexpr int64_t kMostProducts = 100000;
 
 int64_t products(const EncoderCase& c, int64_t blocks) {
   return blocks * c.batch * c.tokens * (4 * c.width + 2 * c.mlp_size + 2 * c.tokens) * c.width;
