@@ -90,7 +90,7 @@ def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
     subprocess.run(command, cwd=tmp_path, check=True)
     symbols = subprocess.run(["nm", "k.o"], cwd=tmp_path, capture_output=True, text=True).stdout
     shared = [line.split()[-1] for line in symbols.splitlines() if line.split()[-2] in "WVu"]
-    # The mangled namespace vit::<isa>, also of an argument of a template, or the table of functions,
+    # The mangled namespace vit::<isa>, also of a template's argument, or the table of functions,
     # which is a template of the isa.
     own = (f"3vit{len(isa)}{isa}", f"INS_{len(isa)}{isa}", "2ofILNS_3IsaE")
     assert shared and not [name for name in shared if not any(part in name for part in own)]
