@@ -63,8 +63,8 @@ def recorded(tmp_path_factory):
     answers = []
 
     def call(directory, calls, loader=None):
-        answers.extend(call_here(directory, calls))
-        return answers
+        answers.extend(call_here(directory, calls)[0])
+        return answers, 0.0
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clean_process, "call_signatures", call)
@@ -78,7 +78,7 @@ def quick(recorded, monkeypatch):
     model, preprocessing, answers = recorded
     written = []
 
-    def write(model, signatures, directory, kernels):
+    def write(model, signatures, directory):
         written.append(directory)
         with open(os.path.join(directory, "saved_model.pb"), "w") as file:
             file.write(f"export {len(written)}")
@@ -89,7 +89,7 @@ def quick(recorded, monkeypatch):
             for outputs in answers
         ]
         monkeypatch.setattr(
-            clean_process, "call_signatures", lambda directory, calls, loader: changed
+            clean_process, "call_signatures", lambda directory, calls, loader: (changed, 0.0)
         )
 
     monkeypatch.setattr(saved_model, "_write", write)

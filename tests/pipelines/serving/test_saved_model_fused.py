@@ -22,7 +22,7 @@ from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from tests.vit_tf import tiny
 
-FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitPatchEmbed"}
+FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitEncoder", "VitPatchEmbed"}
 
 
 def ops_in(path):
@@ -121,15 +121,16 @@ def test_other_positions(fields, tmp_path, no_process):
         assert found >= ops and bool(found) == bool(ops)
 
 
-def test_wrong_results_of_the_compiled_ops_fail(tmp_path, no_process, monkeypatch):
+@pytest.mark.parametrize("name", ["vit_attention", "vit_encoder"])
+def test_wrong_results_of_the_compiled_ops_fail(name, tmp_path, no_process, monkeypatch):
     """They are compared with TensorFlow's own ops."""
     ops = custom_ops.load()
-    attention = ops.vit_attention
+    right = getattr(ops, name)
 
-    def wrong(qkv, bias, **attributes):
-        return attention(1.01 * qkv, bias, **attributes)
+    def wrong(inputs, *arguments, **attributes):
+        return right(1.01 * inputs, *arguments, **attributes)
 
-    monkeypatch.setattr(ops, "vit_attention", wrong)
+    monkeypatch.setattr(ops, name, wrong)
     with pytest.raises(RunError, match="differs from the model"):
         saved_model.export(*make(), tmp_path, form="fused")
     assert os.listdir(tmp_path) == []
