@@ -33,6 +33,18 @@ def pack_model(model, precision=None):
     return PackedModel(model, _blocks(model), precision)
 
 
+def packed_or_same(model):
+    """Packs a model in its compute dtype if `pack_model` covers it.
+
+    Returns:
+        The `PackedModel`, or the model itself; and what is packed of it, in words.
+    """
+    if reason := why_not_packed(model):
+        return model, f"no blocks: {reason}"
+    packed = pack_model(model)
+    return packed, packed.describe()
+
+
 def why_not_packed(model, precision=None) -> str | None:
     """The reason why `pack_model` does not cover a model, or None; the arguments are the same."""
     config, precision = model.config, precision or model.compute_dtype

@@ -5,14 +5,12 @@ import os
 
 import keras
 
-import custom_ops
 import vit_tf
-from pipelines.config.names import PRECISIONS
 from pipelines.data.label_file import check_count, read_label_file
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints, keras_archive, manifest
 from pipelines.runs.workdir import Workdir
-from vit_tf import packing, size_checks, storage
+from vit_tf import size_checks, storage
 from vit_tf.checkpoints.sidecar import read_sidecar
 from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.download import DownloadError
@@ -37,6 +35,8 @@ class ModelSource:
         workdir: the run that wrote the model, or None.
         ema: for a checkpoint: whether to read the moving average instead of the weights.
         labels: class names that replace the stored ones; () keeps those.
+        fused: whether `fused_source.open_for_inference` packs the weights.
+        precision: then a key of `config.names.PRECISIONS`, or None for that of the training.
     """
 
     name: str
@@ -45,6 +45,8 @@ class ModelSource:
     workdir: Workdir | None = None
     ema: bool = False
     labels: tuple[str, ...] = ()
+    fused: bool = False
+    precision: str | None = None
 
 
 def find(path, weights="final", label_file=None) -> ModelSource:
@@ -200,36 +202,6 @@ def open_model(
     if source.labels:
         check_count(source.labels, model.config.num_classes)
         preprocessing = dataclasses.replace(preprocessing, labels=source.labels)
-    return model, preprocessing
-
-
-def open_fused(source, precision=None, assumed=None, log=None):
-    """Opens a model with its weights packed, where `vit_tf.pack_model` covers it.
-
-    Args:
-        source, assumed: as for `open_model`.
-        precision: key of `config.names.PRECISIONS`; None is that of the training.
-        log: called with a sentence about what is packed.
-
-    Returns:
-        `(model, preprocessing)`; the model is a `vit_tf.models.PackedModel`, or that of
-        `open_model` if nothing of it is covered.
-
-    Raises:
-        UserError: as `open_model`, and if there is no compiled library.
-    """
-    report = custom_ops.describe()
-    if not report["compiled"]:
-        raise UserError(
-            f"--fused needs the compiled ops, but {report['reason']}. Leave --fused out to use "
-            "TensorFlow's own."
-        )
-    model, preprocessing = open_model(source, PRECISIONS.get(precision), assumed=assumed)
-    reason = packing.why_not_packed(model)
-    if not reason:
-        model = packing.pack_model(model)
-    if log:
-        log(f"packed: {f'no blocks: {reason}' if reason else model.describe()}")
     return model, preprocessing
 
 

@@ -93,7 +93,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
         RunError: if the outputs of export and model differ. No files are left.
     """
     check_output(output, overwrite, form)
-    served, coverage = (model, None) if form == PORTABLE else _packed(model)
+    served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
     signatures = make_signatures(served, preprocessing)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
@@ -120,14 +120,6 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
         load_seconds=comparison.load_seconds,
         coverage=coverage,
     )
-
-
-def _packed(model):
-    """A model to trace with compiled ops, packed if it can be, and what is packed of it."""
-    if reason := packing.why_not_packed(model):
-        return model, f"no blocks: {reason}"
-    packed = packing.pack_model(model)
-    return packed, packed.describe()
 
 
 def check_output(output, overwrite=False, form=PORTABLE):
