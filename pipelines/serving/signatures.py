@@ -74,12 +74,6 @@ def make_signatures(model, preprocessing) -> dict:
             "top_probabilities": top,
         }
 
-    def classify_images(images):
-        return classify(first_stage(preprocessing(images)))
-
-    def classify_uint8(images):
-        return classify(first_stage_uint8(images))
-
     def classify_inputs(inputs):
         return classify(first_stage(inputs))
 
@@ -95,8 +89,8 @@ def make_signatures(model, preprocessing) -> dict:
     if model.head is None:
         return features
     return {
-        "serving_default": _on_images(classify_images),
-        "serving_uint8": _on_images(classify_uint8, tf.uint8),
+        "serving_default": _on_images(lambda images: classify_inputs(preprocessing(images))),
+        "serving_uint8": _on_images(lambda images: classify(first_stage_uint8(images)), tf.uint8),
         "serving_bytes": _on_bytes(_classify_all, classify_inputs, preprocessing),
         "serving_bytes_lenient": _on_bytes(_classify_valid, classify_inputs, preprocessing),
         "labels": labels,

@@ -1,4 +1,4 @@
-"""What exports in bfloat16 store: the rounded weights, with the results of rounding in each call."""
+"""Exports in bfloat16 store rounded weights, with the results of rounding in each call."""
 
 import pathlib
 
