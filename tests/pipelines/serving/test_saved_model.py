@@ -296,7 +296,7 @@ def test_clean_process_reports_failure(tmp_path):
 def test_command_keeps_the_dtype_unless_told_otherwise(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(clean_process, "call_signatures", call_here)
     context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    for policy, other in (("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")):
+    for policy, other in (("float32", "bfloat16"), ("mixed_bfloat16", "float32")):
         model, preprocessing = make({"dtype": policy}, {"labels": LABELS})
         vit_tf.save_npz(model, tmp_path / f"{policy}.npz", preprocessing)
         for precision in (None, other):
