@@ -4,69 +4,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/cc/check.h"
+#include "tests/cc/pool.h"
 
 namespace {
 
 using namespace vit_test;
 
 constexpr int64_t kCostly = 100'000'000;  // cycles: each unit is a chunk
-
-// A pool as runtimes have it: tasks start in their order, when a thread is free.
-class Pool {
- public:
-  explicit Pool(int threads) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-  }
-  ~Pool() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ended_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  void schedule(std::function<void()> task) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    changed_.notify_one();
-  }
-  // Without threads: runs what was scheduled on the calling thread.
-  void run_late() {
-    while (!tasks_.empty()) {
-      tasks_.front()();
-      tasks_.pop_front();
-    }
-  }
-
- private:
-  void work() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return ended_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  std::vector<std::thread> threads_;
-  bool ended_ = false;
-};
 
 // How often each unit has run.
 struct Units {
