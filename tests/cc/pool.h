@@ -1,7 +1,8 @@
-// A pool of threads for tests.
+// A pool of threads for run_shared.
 #ifndef TESTS_CC_POOL_H_
 #define TESTS_CC_POOL_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -12,10 +13,11 @@
 
 namespace vit_test {
 
-// A pool as runtimes have it: tasks start in their order, when a thread is free.
+// A pool as runtimes have it: tasks start in their order, when a thread is free. A thread without a
+// task yields this many times before it sleeps, since to wake up takes long.
 class Pool {
  public:
-  explicit Pool(int threads) {
+  explicit Pool(int threads, int yields = 0) : yields_(yields) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   }
   ~Pool() {
@@ -30,6 +32,7 @@ class Pool {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       tasks_.push_back(std::move(task));
+      ++waiting_;
     }
     changed_.notify_one();
   }
@@ -43,21 +46,24 @@ class Pool {
 
  private:
   void work() {
-    std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      for (int i = 0; i < yields_ && waiting_ == 0; ++i) std::this_thread::yield();
+      std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [this] { return ended_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
       const std::function<void()> task = std::move(tasks_.front());
       tasks_.pop_front();
+      --waiting_;
       lock.unlock();
       task();
-      lock.lock();
     }
   }
 
+  const int yields_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
+  std::atomic<int> waiting_{0};  // the number of tasks
   std::vector<std::thread> threads_;
   bool ended_ = false;
 };

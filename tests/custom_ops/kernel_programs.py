@@ -139,8 +139,8 @@ def build(mode, programs):
         i = list(programs).index(XLA_FUZZER)
         ours[i] = dataclasses.replace(ours[i], includes=units[0].includes)
 
-    objects = _compile(gcc, plain, ROOT / "build" / "ops")
-    objects |= _compile(compiler, ours + handlers, FOLDER)
+    objects = compile_units(gcc, plain, ROOT / "build" / "ops")
+    objects |= compile_units(compiler, ours + handlers, FOLDER)
     shared = [str(objects[unit]) for unit in [*plain, *ours[len(programs) :]]]
     paths = {}
     for name, unit in zip(programs, ours, strict=False):
@@ -243,7 +243,8 @@ def _run_one(mode, command, timeout):
         return file.read(), code
 
 
-def _compile(compiler, units, folder):
+def compile_units(compiler, units, folder):
+    """Compiles units whose object files the folder lacks; dict from unit to object file."""
     folder.mkdir(parents=True, exist_ok=True)
     # The objects go to the folder of the stamp of a library; these programs have no stamp.
     return build_ops._compile(compiler, units, folder / "no_stamp", say=lambda line: None)[0]

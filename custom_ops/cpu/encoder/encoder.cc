@@ -2,18 +2,11 @@
 
 #include "custom_ops/cpu/attention/attention.h"
 #include "custom_ops/cpu/dispatch.h"
-#include "custom_ops/cpu/encoder/kernels.h"
 #include "custom_ops/cpu/phases.h"
 
 namespace vit {
 
 namespace {
-
-EncoderKernels kernels(const EncoderProblem& problem) {
-  // Rows of bfloat16 activations start at whole pairs.
-  const bool has_pairs = problem.type == DType::kBfloat16 && problem.width % 2 == 0;
-  return table_of_current_isa<EncoderKernels>(has_pairs ? Isa::kAmx : Isa::kAvx512, problem.type);
-}
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -138,8 +131,7 @@ class Encoder {
     attention.qkv = buffers_.qkv;
     attention.out = buffers_.attended;
     attention.statistics = buffers_.statistics;
-    const bool own = kernels_.attention.run && head_size % 2 == 0;
-    phases_.add(own ? kernels_.attention : attention_forward_kernel(attention), attention);
+    phases_.add(kernels_.attention, attention);
   }
 
   // If only token 0 is wanted: keys and values of all tokens, but queries of the first ones.
@@ -215,14 +207,33 @@ class Encoder {
 
 }  // namespace
 
+EncoderKernels encoder_kernels(const EncoderProblem& problem) {
+  // Rows of bfloat16 activations start at whole pairs.
+  const bool has_pairs = problem.type == DType::kBfloat16 && problem.width % 2 == 0;
+  EncoderKernels kernels =
+      table_of_current_isa<EncoderKernels>(has_pairs ? Isa::kAmx : Isa::kAvx512, problem.type);
+  const int64_t head_size = problem.width / problem.heads;
+  if (!kernels.attention.run || head_size % 2 != 0) {
+    AttentionProblem attention{};
+    attention.type = kernels.activation;
+    attention.shape = sequence_shape(problem.batch, problem.tokens, problem.heads, head_size);
+    kernels.attention = attention_forward_kernel(attention);
+  }
+  return kernels;
+}
+
 Result encoder(const EncoderProblem& problem, const Execution& execution) {
   if (problem.batch * problem.tokens == 0) return Result::kOk;
-  const EncoderKernels table = kernels(problem);
-  Buffers buffers(problem, table.activation);
+  return encoder_with(encoder_kernels(problem), problem, execution);
+}
+
+Result encoder_with(const EncoderKernels& kernels, const EncoderProblem& problem,
+                    const Execution& execution) {
+  Buffers buffers(problem, kernels.activation);
   void* const memory = execution.allocator.allocate(buffers.bytes);
   if (!memory) return Result::kOutOfMemory;
   buffers.place(memory);
-  const Result result = Encoder(problem, table, buffers).run(execution);
+  const Result result = Encoder(problem, kernels, buffers).run(execution);
   execution.allocator.release(memory);
   return result;
 }

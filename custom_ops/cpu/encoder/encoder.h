@@ -4,11 +4,20 @@
 
 #include "custom_ops/cc/encoder.h"
 #include "custom_ops/cc/execution.h"
+#include "custom_ops/cpu/encoder/kernels.h"
 
 namespace vit {
 
 // Computes `out`, with the same bits for any number of threads.
 Result encoder(const EncoderProblem& problem, const Execution& execution);
+
+// The kernels that `encoder` runs, for the instruction set in use.
+EncoderKernels encoder_kernels(const EncoderProblem& problem);
+
+// `encoder` with kernels that may leave out problems, by no units for them: a benchmark runs one
+// stage of all blocks. There must be tokens.
+Result encoder_with(const EncoderKernels& kernels, const EncoderProblem& problem,
+                    const Execution& execution);
 
 }  // namespace vit
 

@@ -37,8 +37,8 @@ struct EncoderKernels {
   Kernel<LayerNormProblem> layer_norm;
   Kernel<DenseProblem> dense;
   Kernel<FirstRowProblem> first_row;
-  // Attention of all tokens for an even head size, if `run` is not null; otherwise it is
-  // attention_forward_kernel of the activations.
+  // Attention of all tokens. The table of an instruction set may have none (`run` is null) or one
+  // for even head sizes; then encoder_kernels puts attention_forward_kernel here.
   Kernel<AttentionForwardProblem> attention;
 
   static constexpr Isa kMost = Isa::kAmx;
