@@ -36,7 +36,9 @@ class Comparison:
     load_seconds: float
 
 
-def check_saved_model(model, preprocessing, directory, signatures, loader=None) -> Comparison:
+def check_saved_model(
+    model, preprocessing, directory, signatures, tolerance, loader=None
+) -> Comparison:
     """Calls a SavedModel in a process with TensorFlow only, and compares it with the model.
 
     Args:
@@ -44,11 +46,12 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
         preprocessing: its `vit_tf.Preprocessing`.
         directory: the SavedModel.
         signatures: names of its signatures.
+        tolerance: largest `relative_difference` that is allowed, see `TOLERANCE`.
         loader: Python file that the process runs before it loads the SavedModel, or None.
 
     Raises:
         RunError: if the process cannot load or run it, or an output differs by more than
-            `TOLERANCE`.
+            `tolerance`.
     """
     calls, expected = [], []
     labels = class_names(model, preprocessing)
@@ -61,7 +64,7 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
         actual, load_seconds = clean_process.call_signatures(directory, calls, loader=loader)
     except clean_process.CleanProcessError as error:
         raise RunError(f"The export does not work with TensorFlow alone: {error}") from None
-    tolerance, largest = TOLERANCE[model.compute_dtype], 0.0
+    largest = 0.0
     for (name, _), ours, theirs in zip(calls, expected, actual, strict=True):
         keys = [*ours, *_TOP] if "probabilities" in ours else list(ours)
         if set(keys) != theirs.keys():
