@@ -14,12 +14,12 @@ def encoder(tokens, plan, first_row_only=False):
     tokens = tf.ensure_shape(tokens, [None, None, plan.width])
     for index in range(len(plan.weights)):
         is_last = index == len(plan.weights) - 1
-        tokens, _ = run_block(tokens, plan, index, first_row_only and is_last)
+        tokens = run_block(tokens, plan, index, first_row_only and is_last)
     # Tokens without a row 0, of a size that is known only at run time, are an error here.
     return tf.ensure_shape(tokens, [None, 1, None]) if first_row_only else tokens
 
 
-def run_block(tokens, plan, index, first_row_only=False):
+def run_block(tokens, plan, index, first_row_only=False, attention=reference.attention):
     """Runs one block.
 
     Args:
@@ -27,11 +27,12 @@ def run_block(tokens, plan, index, first_row_only=False):
         plan: `custom_ops.EncoderPlan`.
         index: of the block.
         first_row_only: whether to compute only row 0 of the tokens.
+        attention: function of the packed projection q | k | v, `[B, N, 3 D]` float32, and the
+            number of heads, that returns `[B, N, D]`: another implementation, or one that keeps
+            statistics.
 
     Returns:
-        The tokens behind the block, `[B, N, D]` or `[B, 1, D]` float32, and the packed projection
-        that its attention weights come from, `[B, N, 3 D]` float32, as `custom_ops.attention` and
-        `attention_with_taps` take it.
+        The tokens behind the block, `[B, N, D]` or `[B, 1, D]` float32.
     """
     # A graph would otherwise unpack all blocks at once, and hold all weights twice.
     with tf.control_dependencies([tokens]):
@@ -43,13 +44,13 @@ def run_block(tokens, plan, index, first_row_only=False):
         return tf.matmul(_rounded(x, plan), kernel) + layers[f"{layer}/bias"]
 
     qkv = _rounded(dense(_normalised(tokens, plan.epsilon), "qkv"), plan)
-    attended = reference.attention(qkv, plan.num_heads)
+    attended = attention(qkv, plan.num_heads)
     if first_row_only:
         tokens, attended = tokens[:, :1], attended[:, :1]
     tokens += dense(attended, "out")
     hidden = dense(_normalised(tokens, plan.epsilon), "fc1")
     hidden = tf.nn.gelu(hidden, approximate=plan.activation == "gelu_tanh")
-    return tokens + dense(hidden, "fc2"), qkv
+    return tokens + dense(hidden, "fc2")
 
 
 def unpack_block(plan, index):

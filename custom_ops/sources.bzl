@@ -138,9 +138,11 @@ TESTS = [
     "attention_execution_test",
     "attention_test",
     "attention_values_test",
+    "encoder_test",
     "guided_schedule_test",
     "isa_test",
     "patch_embed_test",
+    "phases_test",
     "shared_work_test",
     "simd_test",
 ]

@@ -31,6 +31,7 @@ FIELDS = (*_DATA_FIELDS, *(f"data.{name}" for name in Data().preprocessing_field
 
 def define(values):
     shared_flags.define_model(values)
+    shared_flags.define_fused(values)
     shared_flags.define_json(values)
     flags.DEFINE_string(
         "label_map",
@@ -55,9 +56,10 @@ def main(values, arguments):
     from pipelines.data.sources.splits import choose_splits
     from pipelines.errors import UserError
     from pipelines.evaluation.evaluate import evaluate
-    from pipelines.runs import model_source
+    from pipelines.runs import fused_source, model_source
 
     source = model_source.find(*cli.model_path_and_weights(values), values.labels)
+    source = fused_source.with_fused(source, values.fused, values.precision)
     fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
     cli.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
     experiment = cli.experiment(values, run=source.workdir)

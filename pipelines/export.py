@@ -5,7 +5,7 @@ import os
 from absl import flags
 
 from pipelines import cli, shared_flags
-from pipelines.config.names import DTYPES, EXPORT_FORMS
+from pipelines.config.names import EXPORT_FORMS, PRECISIONS
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
 names inside. OUTPUT/fused is the same with the compiled ops and contains their library. Before the
@@ -45,8 +45,9 @@ def define(values):
     flags.DEFINE_enum(
         "precision",
         None,
-        DTYPES,
-        "Dtype policy of the export; by default the policy of the training.",
+        list(PRECISIONS),
+        "Dtype policy of the export; by default the policy of the training. bfloat16 is short for "
+        "mixed_bfloat16.",
         flag_values=values,
     )
     flags.DEFINE_bool("overwrite", False, "Replace an existing export.", flag_values=values)
@@ -62,7 +63,7 @@ def main(values, arguments):
     forms = EXPORT_FORMS if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
-    model, preprocessing = model_source.open_model(source, values.precision)
+    model, preprocessing = model_source.open_model(source, PRECISIONS.get(values.precision))
     for form in forms:
         report = saved_model.export(model, preprocessing, output, values.overwrite, form)
         print(report)

@@ -21,6 +21,7 @@ SHARED_FLAGS = ("workdir",)
 def define(values):
     shared_flags.define_model(values, f"{shared_flags.MODEL_KINDS}, or exported SavedModel")
     flags.DEFINE_integer("top", 5, "Print this many classes.", lower_bound=1, flag_values=values)
+    shared_flags.define_fused(values)
     shared_flags.define_json(values, "Print one JSON object per image.")
 
 
@@ -28,7 +29,8 @@ def main(values, arguments):
     from pipelines.serving import prediction
 
     path, weights = cli.model_path_and_weights(values)
-    for result in prediction.predict(path, arguments, values.top, weights, values.labels):
+    fused = {"fused": values.fused, "precision": values.precision}
+    for result in prediction.predict(path, arguments, values.top, weights, values.labels, **fused):
         print(json.dumps(result) if values.json else _block(result))
 
 

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from pipelines.config.names import STRATEGIES, WEIGHTS
+from pipelines.config.names import PRECISIONS, STRATEGIES, WEIGHTS
 from pipelines.config.renamed import RENAMED_WEIGHTS
 
 # Flags that commands share. Each command lists the ones that it takes.
@@ -101,6 +101,23 @@ class _WeightsParser(flags.EnumParser):
         if argument in RENAMED_WEIGHTS:
             raise ValueError(f"it is called {RENAMED_WEIGHTS[argument]} now")
         return super().parse(argument)
+
+
+def define_fused(values):
+    """Adds `--fused` and its `--precision`, for commands that only run a model."""
+    flags.DEFINE_bool(
+        "fused",
+        False,
+        "Pack the weights and run all encoder blocks in one compiled op, which is faster on CPUs.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "precision",
+        None,
+        list(PRECISIONS),
+        "With --fused, the precision of the blocks; by default that of the training.",
+        flag_values=values,
+    )
 
 
 def define_json(values, text="Print one JSON object instead of text."):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vit_tf.config import AxialResNetConfig, ResNetConfig, StemConfig, ViTConfig
     from vit_tf.create import create_model, list_models
     from vit_tf.features import feature_model
+    from vit_tf.packing import pack_model
     from vit_tf.preprocessing import Preprocessing
     from vit_tf.pretrained.records import list_weights
     from vit_tf.weights import load_npz, load_safetensors, save_npz, save_safetensors
@@ -36,6 +37,7 @@ __all__ = [
     "load_npz",
     "load_safetensors",
     "models",
+    "pack_model",
     "save_npz",
     "save_safetensors",
     "weights",
@@ -55,6 +57,7 @@ _MODULES = {
     "list_weights": "vit_tf.pretrained.records",
     "load_npz": "vit_tf.weights",
     "load_safetensors": "vit_tf.weights",
+    "pack_model": "vit_tf.packing",
     "save_npz": "vit_tf.weights",
     "save_safetensors": "vit_tf.weights",
 }

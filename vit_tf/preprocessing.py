@@ -144,6 +144,11 @@ class Preprocessing:
                 "Set antialias=false."
             )
 
+    @property
+    def keeps_own_size(self) -> bool:
+        """Whether `resized` returns the pixels of images of `image_size` as they are."""
+        return self.resize == "direct" or set(self.image_size) == {self.resize_to}
+
     def __call__(self, images):
         """Maps images to the model's input.
 

@@ -4,7 +4,7 @@
 #include <cpuid.h>
 #endif
 #if defined(__linux__)
-#include <sys/syscall.h>
+#include <syscall.h>
 #include <unistd.h>
 #endif
 #include <stdio.h>

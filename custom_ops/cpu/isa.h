@@ -24,9 +24,9 @@ const char* isa_name(Isa isa);
 bool isa_available(Isa isa);
 
 // The best available instruction set, or the one that the environment variable VIT_ISA names:
-// "baseline", "avx2", "avx512", "avx512_bf16" or "amx". VIT_ISA is read once, when the library loads:
-// getenv in a kernel would race with another thread that changes the environment. A name that is
-// unknown or not available here is ignored, and `isa_error` reports it.
+// "baseline", "avx2", "avx512", "avx512_bf16" or "amx". VIT_ISA is read once, when the library
+// loads: getenv in a kernel would race with another thread that changes the environment. A name
+// that is unknown or not available here is ignored, and `isa_error` reports it.
 Isa current_isa();
 
 // The problem with VIT_ISA when the library was loaded, with its value; null if there is none. In

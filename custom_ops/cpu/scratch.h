@@ -6,11 +6,13 @@
 
 #include "custom_ops/cpu/blocking.h"
 
-// With AddressSanitizer (of clang) there is a gap after each piece that must not be touched.
+// With AddressSanitizer (of clang) there is a gap after each piece that must not be touched. Memory
+// that is used again (cpu/phases.h) has gaps of other pieces, which end.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define VIT_SCRATCH_GAP 64
 extern "C" void __asan_poison_memory_region(const volatile void* from, size_t bytes);
+extern "C" void __asan_unpoison_memory_region(const volatile void* from, size_t bytes);
 #endif
 #endif
 #ifndef VIT_SCRATCH_GAP
@@ -30,6 +32,7 @@ class Scratch {
     next_ += bytes<T>(count);
 #if VIT_SCRATCH_GAP
     const char* used = reinterpret_cast<char*>(piece) + used_bytes<T>(count);
+    __asan_unpoison_memory_region(piece, static_cast<size_t>(used_bytes<T>(count)));
     __asan_poison_memory_region(used, static_cast<size_t>(next_ - used));
 #endif
     return piece;

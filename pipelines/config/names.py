@@ -10,6 +10,8 @@ WEIGHTS = ("final", "ema", "best")
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 # Of the images in batches.
 IMAGE_DTYPES = ("float32", "uint8")
+# Values of --precision -> policy.
+PRECISIONS = {name: name for name in DTYPES} | {"bfloat16": "mixed_bfloat16"}
 # Of the optimizer's first slot: the velocity of sgd, the mean of the gradients of adamw.
 MOMENTUM_DTYPES = ("float32", "bfloat16")
 # global: batches are the same on any number of hosts; files: each host reads its own files.

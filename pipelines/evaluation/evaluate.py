@@ -8,7 +8,7 @@ from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.evaluation.label_map import read_label_map
-from pipelines.runs import model_source
+from pipelines.runs import fused_source, model_source
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
 from vit_tf.pretrained.class_names import words_of
@@ -51,8 +51,10 @@ def evaluate(
             and the data set is multi-label.
     """
     losses.check_loss(examples, model_source.probabilities(source, assumed))
+    # Only the result goes to stdout.
+    log = functools.partial(print, file=sys.stderr, flush=True)
     with strategy.scope():
-        model, preprocessing = model_source.open_model(source, assumed=assumed)
+        model, preprocessing = fused_source.open_for_inference(source, log, assumed)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     if not model.config.num_classes:
@@ -60,8 +62,6 @@ def evaluate(
             f"{source.name} has no head (num_classes=0), so it predicts no classes. Fine-tune it, "
             "or evaluate its features with pipelines.fewshot."
         )
-    # Only the result goes to stdout.
-    log = functools.partial(print, file=sys.stderr, flush=True)
     columns = None
     if label_map is not None:
         classes = model.config.num_classes

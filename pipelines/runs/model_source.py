@@ -35,6 +35,8 @@ class ModelSource:
         workdir: the run that wrote the model, or None.
         ema: for a checkpoint: whether to read the moving average instead of the weights.
         labels: class names that replace the stored ones; () keeps those.
+        fused: whether `fused_source.open_for_inference` packs the weights.
+        precision: then a key of `config.names.PRECISIONS`, or None for that of the training.
     """
 
     name: str
@@ -43,6 +45,8 @@ class ModelSource:
     workdir: Workdir | None = None
     ema: bool = False
     labels: tuple[str, ...] = ()
+    fused: bool = False
+    precision: str | None = None
 
 
 def find(path, weights="final", label_file=None) -> ModelSource:

@@ -18,7 +18,7 @@ class CleanProcessError(RuntimeError):
     """The process could not load the model, or a call failed."""
 
 
-def call_signatures(directory, calls, loader=None, timeout=600) -> list[dict]:
+def call_signatures(directory, calls, loader=None, timeout=600) -> tuple[list[dict], float]:
     """Loads a SavedModel in a new process, on the CPU, and calls its signatures.
 
     Args:
@@ -29,7 +29,8 @@ def call_signatures(directory, calls, loader=None, timeout=600) -> list[dict]:
         timeout: seconds until the process is ended.
 
     Returns:
-        One dict for each call, from output name to array; strings are str.
+        One dict for each call, from output name to array, strings being str; and the seconds that
+        loading took.
 
     Raises:
         CleanProcessError: if anything fails in the process, with the error message of the process.
@@ -82,7 +83,7 @@ def _write_calls(exchange, calls):
 def _read_outputs(exchange, count):
     outputs = [{} for _ in range(count)]
     with np.load(os.path.join(exchange, "outputs.npz"), allow_pickle=False) as arrays:
-        for key in arrays.files:
+        for key in set(arrays.files) - {"load_seconds"}:
             number, name = key.split("/", 1)
             outputs[int(number)][name] = arrays[key]
-    return outputs
+        return outputs, float(arrays["load_seconds"])

@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+import time
 
 import numpy as np
 
@@ -43,7 +44,9 @@ def _call_signatures(directory, exchange, loader=None):
 
     if loader:
         runpy.run_path(loader)
+    begin = time.perf_counter()
     loaded = tf.saved_model.load(directory)
+    load_seconds = time.perf_counter() - begin
     with open(os.path.join(exchange, "calls.json"), encoding="utf-8") as file:
         table = json.load(file)
     outputs = {}
@@ -60,7 +63,7 @@ def _call_signatures(directory, exchange, loader=None):
                 if value.dtype == object:  # TensorFlow's strings
                     value = np.char.decode(value.astype(bytes), "utf-8")
                 outputs[f"{number}/{name}"] = value
-    np.savez(os.path.join(exchange, "outputs.npz"), **outputs)
+    np.savez(os.path.join(exchange, "outputs.npz"), load_seconds=load_seconds, **outputs)
 
 
 def _main(directory, exchange, *loader):

@@ -10,7 +10,7 @@ import custom_ops
 from pipelines.config.names import EXPORT_FORMS
 from pipelines.data.label_file import check_count, read_label_file
 from pipelines.errors import UserError
-from pipelines.runs import model_source
+from pipelines.runs import fused_source, model_source
 from pipelines.runs.model_source import ModelSource
 from pipelines.serving import saved_model
 from pipelines.serving.signatures import class_names, make_signatures
@@ -29,7 +29,7 @@ _OUTPUTS = {"probabilities", "valid"}
 _UNKNOWN_OP = "Op type not registered 'Vit"
 
 
-def predict(model_path, paths, top, weights="final", label_file=None):
+def predict(model_path, paths, top, weights="final", label_file=None, fused=False, precision=None):
     """Classifies images and yields a result for each, in order.
 
     All paths are checked and all images are decoded before the model is read.
@@ -40,6 +40,7 @@ def predict(model_path, paths, top, weights="final", label_file=None):
         top: classes in a result, the most probable first.
         weights: which weights of a workdir, see `model_source.find`.
         label_file: file with class names that replace the stored ones, or None.
+        fused, precision: see `fused_source.with_fused`.
 
     Yields:
         `{"path": str, "top": [{"label": str, "index": int, "probability": float}, ...]}`.
@@ -49,6 +50,7 @@ def predict(model_path, paths, top, weights="final", label_file=None):
     """
     files = find_images(paths)
     source = find_model(model_path, weights, label_file)
+    source = fused_source.with_fused(source, fused, precision)
     if files:
         images, count = ((path, _read(path)) for path in files), len(files)
         for path in files:
@@ -128,7 +130,7 @@ def load_classifier(source):
         if source.labels:
             check_count(source.labels, len(labels))
         return classify, list(source.labels) or labels
-    model, preprocessing = model_source.open_model(source)
+    model, preprocessing = fused_source.open_for_inference(source, _print_note)
     if model.head is None:
         raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
     return make_signatures(model, preprocessing)[_SIGNATURE], class_names(model, preprocessing)

@@ -12,8 +12,8 @@ from pipelines.errors import RunError, UserError
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
-from vit_tf import storage
-from vit_tf.layers import StandardizedKernels
+from pipelines.serving.stored_weights import stored_weights
+from vit_tf import packing, storage
 
 # The forms are also the names of their directories.
 PORTABLE, FUSED = EXPORT_FORMS
@@ -42,6 +42,8 @@ class ExportReport:
         signatures: their names.
         max_difference: largest relative difference from the model, see `check_saved_model`.
         tolerance: the largest allowed difference.
+        load_seconds: what loading it took in the process that checked it.
+        coverage: for a fused one, how many blocks are packed, in which precision; else None.
     """
 
     path: str
@@ -50,12 +52,16 @@ class ExportReport:
     signatures: tuple[str, ...]
     max_difference: float
     tolerance: float
+    load_seconds: float
+    coverage: str | None = None
 
     def __str__(self):
         after = f", after {os.path.basename(self.loader)}" if self.loader else ""
+        coverage = f"packed: {self.coverage}\n" if self.coverage else ""
         return (
-            f"wrote {self.path} ({self.size / 1e6:,.1f} MB)\n"
+            f"wrote {self.path} ({self.size / 1e6:,.1f} MB, loaded in {self.load_seconds:.1f} s)\n"
             f"signatures: {', '.join(self.signatures)}\n"
+            f"{coverage}"
             f"checked in a process with TensorFlow only{after}: largest difference "
             f"{self.max_difference:.1e} of the largest value (allowed: {self.tolerance:.0e})"
         )
@@ -66,7 +72,9 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
 
     A portable one contains only TensorFlow's own ops. A fused one contains the compiled ops, which
     are faster, and their library: run its `assets.extra/load_ops.py` before loading it. The
-    library fits the minor version of TensorFlow and the kind of processor that are used here.
+    library fits the minor version of TensorFlow and the kind of processor that are used here. The
+    weights of encoder blocks are packed if `vit_tf.pack_model` covers the model, in the precision
+    of its compute dtype.
 
     The export is written to a temporary directory. It is renamed, or copied to a URL, only after a
     new process, which can import only TensorFlow, computed the same outputs as the model's
@@ -84,18 +92,17 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
             `form` is "fused" and there are no compiled ops.
         RunError: if the outputs of export and model differ. No files are left.
     """
-    signatures = make_signatures(model, preprocessing)
     check_output(output, overwrite, form)
+    served, coverage = (model, None) if form == PORTABLE else packing.packed_or_same(model)
+    signatures = make_signatures(served, preprocessing)
     path = os.path.join(output, form)
     loader = LOADER if form == FUSED else None
     traced = custom_ops.implementation(_IMPLEMENTATIONS[form])
     with atomic_directory(path, _MARKER) as temporary, traced:
-        # The weights of an export do not change, so kernels are stored standardised.
-        with StandardizedKernels(model, constant=True) as kernels:
-            _write(model, signatures, temporary, kernels)
+        _write(served, signatures, temporary)
         if loader:
             _add_library(temporary)
-        difference = check_saved_model(
+        comparison = check_saved_model(
             model,
             preprocessing,
             temporary,
@@ -108,8 +115,10 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
         loader=loader and os.path.join(path, loader),
         size=size,
         signatures=tuple(signatures),
-        max_difference=difference,
+        max_difference=comparison.difference,
         tolerance=TOLERANCE[model.compute_dtype],
+        load_seconds=comparison.load_seconds,
+        coverage=coverage,
     )
 
 
@@ -179,11 +188,12 @@ def _add_library(directory):
         raise RunError(f"Cannot write {folder}: {error.strerror}.") from None
 
 
-def _write(model, signatures, directory, kernels):
+def _write(model, signatures, directory):
     # The root holds the variables and nothing else of Keras, so loading rebuilds no Keras object.
     root = tf.Module()
-    root.variables_ = kernels.substitute(model.weights)
-    concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
+    with stored_weights(model) as variables:
+        root.variables_ = variables
+        concrete = {name: f.get_concrete_function() for name, f in signatures.items()}
     try:
         tf.saved_model.save(root, directory, signatures=concrete)
     except tf.errors.OpError as error:

@@ -1,5 +1,7 @@
 """Compares a SavedModel, called in a clean process, with the model that it was written from."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -21,7 +23,20 @@ _TOP = ("top_classes", "top_probabilities")
 _MIN_SCALE = 1e-3
 
 
-def check_saved_model(model, preprocessing, directory, signatures, loader=None) -> float:
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What `check_saved_model` measured.
+
+    Attributes:
+        difference: largest `relative_difference` of all outputs.
+        load_seconds: what `tf.saved_model.load` took.
+    """
+
+    difference: float
+    load_seconds: float
+
+
+def check_saved_model(model, preprocessing, directory, signatures, loader=None) -> Comparison:
     """Calls a SavedModel in a process with TensorFlow only, and compares it with the model.
 
     Args:
@@ -30,9 +45,6 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
         directory: the SavedModel.
         signatures: names of its signatures.
         loader: Python file that the process runs before it loads the SavedModel, or None.
-
-    Returns:
-        The largest `relative_difference` of all outputs.
 
     Raises:
         RunError: if the process cannot load or run it, or an output differs by more than
@@ -46,7 +58,7 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
             with custom_ops.implementation("reference"):
                 expected.append(_expected_outputs(name, model, preprocessing, images))
     try:
-        actual = clean_process.call_signatures(directory, calls, loader=loader)
+        actual, load_seconds = clean_process.call_signatures(directory, calls, loader=loader)
     except clean_process.CleanProcessError as error:
         raise RunError(f"The export does not work with TensorFlow alone: {error}") from None
     tolerance, largest = TOLERANCE[model.compute_dtype], 0.0
@@ -64,7 +76,7 @@ def check_saved_model(model, preprocessing, directory, signatures, loader=None) 
                     f"its largest value. Allowed: {tolerance:.0e}."
                 )
             largest = max(largest, difference)
-    return largest
+    return Comparison(largest, load_seconds)
 
 
 def _calls(image_size):

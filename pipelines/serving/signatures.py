@@ -11,6 +11,8 @@ from pipelines.data import decoding
 from pipelines.errors import UserError
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS
+from vit_tf.images.value_range import MEAN, STD
+from vit_tf.models import PackedModel
 
 # Number of classes in `top_classes`.
 TOP_CLASSES = 5
@@ -37,7 +39,8 @@ def make_signatures(model, preprocessing) -> dict:
         `vit_tf.analysis.attention_maps`. ResNets do not have it.
 
     Args:
-        model: a `VisionTransformer` or `ResNet`; without a head it has only `embed` and `attend`.
+        model: a `VisionTransformer`, `PackedModel` or `ResNet`; without a head it has only `embed`
+            and `attend`.
         preprocessing: its `vit_tf.Preprocessing`; without labels, classes are named 0, 1, ...
 
     Returns:
@@ -54,14 +57,12 @@ def make_signatures(model, preprocessing) -> dict:
     def labels():
         return {"classes": tf.constant(names, tf.string)}
 
+    first_stage, first_stage_uint8, spec, other_stages = _stages(model, preprocessing)
+
     # Traced once for the four signatures that use it: a quarter of the time and file size.
-    @functools.partial(
-        tf.function,
-        input_signature=[tf.TensorSpec([None, *preprocessing.image_size, 3])],
-        autograph=False,
-    )
+    @functools.partial(tf.function, input_signature=[spec], autograph=False)
     def classify(inputs):
-        logits = tf.cast(model(inputs, training=False), tf.float32)
+        logits = tf.cast(other_stages(inputs), tf.float32)
         probabilities = preprocessing.to_probabilities(logits)
         # For equal values, `top_k` puts the lower index first.
         top, indices = tf.math.top_k(probabilities, min(TOP_CLASSES, len(names)))
@@ -73,22 +74,25 @@ def make_signatures(model, preprocessing) -> dict:
             "top_probabilities": top,
         }
 
-    def embed(inputs):
-        return {"embedding": tf.cast(model.features(inputs), tf.float32)}
+    def classify_inputs(inputs):
+        return classify(first_stage(inputs))
 
-    def attend(inputs):
-        return {"attention": attention_maps(model, inputs)}
+    def embed(images):
+        return {"embedding": tf.cast(model.features(preprocessing(images)), tf.float32)}
 
-    features = {"embed": _on_images(embed, preprocessing)}
+    def attend(images):
+        return {"attention": attention_maps(model, preprocessing(images))}
+
+    features = {"embed": _on_images(embed)}
     if model.config.grid is not None:
-        features["attend"] = _on_images(attend, preprocessing)
+        features["attend"] = _on_images(attend)
     if model.head is None:
         return features
     return {
-        "serving_default": _on_images(classify, preprocessing),
-        "serving_uint8": _on_images(classify, preprocessing, tf.uint8),
-        "serving_bytes": _on_bytes(_classify_all, classify, preprocessing),
-        "serving_bytes_lenient": _on_bytes(_classify_valid, classify, preprocessing),
+        "serving_default": _on_images(lambda images: classify_inputs(preprocessing(images))),
+        "serving_uint8": _on_images(lambda images: classify(first_stage_uint8(images)), tf.uint8),
+        "serving_bytes": _on_bytes(_classify_all, classify_inputs, preprocessing),
+        "serving_bytes_lenient": _on_bytes(_classify_valid, classify_inputs, preprocessing),
         "labels": labels,
     } | features
 
@@ -98,10 +102,41 @@ def class_names(model, preprocessing) -> list[str]:
     return list(preprocessing.labels) or [str(i) for i in range(model.config.num_classes)]
 
 
-def _on_images(compute, preprocessing, dtype=tf.float32):
-    """A signature that takes images of values 0 .. 255; `compute` gets the model's input."""
+def _stages(model, preprocessing):
+    """Divides a model in two stages, so that all signatures can share the second.
+
+    Returns:
+        `(first_stage, first_stage_uint8, spec, other_stages)`: a function of the model's input, one
+        of uint8 `[B, H, W, 3]` of any size, what both return, and a function of that, which
+        returns logits. The first stage of packed weights ends with the tokens; other models have
+        none.
+    """
+    size = preprocessing.image_size
+    if not isinstance(model, PackedModel):
+        spec = tf.TensorSpec([None, *size, 3])
+        return tf.identity, preprocessing, spec, functools.partial(model, training=False)
+
+    def from_any_size(images):
+        return model.tokens(preprocessing(images))
+
+    def from_uint8(images):
+        return tf.cond(
+            tf.reduce_all(tf.shape(images)[1:3] == size),
+            lambda: model.tokens(tf.ensure_shape(images, [None, *size, 3])),
+            lambda: from_any_size(images),
+        )
+
+    # The patch embedding maps uint8 to [-1, 1] itself, which spares float images in memory.
+    has_default_range = (preprocessing.mean, preprocessing.std) == (MEAN, STD)
+    reads_uint8 = preprocessing.keeps_own_size and has_default_range
+    spec = tf.TensorSpec([None, model.num_tokens, model.config.hidden_size])
+    return model.tokens, from_uint8 if reads_uint8 else from_any_size, spec, model.classify_tokens
+
+
+def _on_images(compute, dtype=tf.float32):
+    """A signature that takes images of values 0 .. 255."""
     images = tf.TensorSpec([None, None, None, 3], dtype, name="images")
-    return tf.function(lambda images: compute(preprocessing(images)), [images], autograph=False)
+    return tf.function(compute, [images], autograph=False)
 
 
 def _on_bytes(classify_bytes, classify, preprocessing):

@@ -220,7 +220,7 @@ def prepare_directory(path):
 def _serve(path, images):
     """Classifies encoded images in a process with TensorFlow only; returns a dict of arrays."""
     try:
-        (answer,) = clean_process.call_signatures(path, [("serving_bytes", images)])
+        (answer,), _ = clean_process.call_signatures(path, [("serving_bytes", images)])
     except clean_process.CleanProcessError as error:
         raise RunError(f"The exported model cannot be served: {error}") from None
     return answer

@@ -33,8 +33,10 @@ constexpr int kCanary = 0xa5;
 
 // Statistics and settings of the scratch allocator.
 struct ScratchUse {
-  std::atomic<bool> refuse{false};   // allocations fail
-  std::atomic<int64_t> largest{0};   // bytes of the largest piece
+  std::atomic<bool> refuse{false};              // allocations fail
+  std::atomic<int64_t> left{INT64_MAX};         // allocations until they fail
+  std::atomic<int64_t> calls{0}, in_use{0};     // allocations, and those that were not released
+  std::atomic<int64_t> largest{0};              // bytes of the largest piece
 };
 inline ScratchUse& scratch_use() {
   static ScratchUse use;
@@ -163,20 +165,27 @@ inline void expect_near(const char* what, const Tensor& got, const Expected& exp
   ++state().checks;
 }
 
-// Scratch filled with NaN, or null while `refuse` is set.
+// Scratch filled with NaN, or null while `refuse` is set or nothing is left.
 inline void* allocate_scratch(int64_t bytes) {
   ScratchUse& use = scratch_use();
-  if (use.refuse) return nullptr;
+  ++use.calls;
+  if (use.refuse || use.left-- <= 0) return nullptr;
   int64_t largest = use.largest;
   while (bytes > largest && !use.largest.compare_exchange_weak(largest, bytes)) {
   }
   void* memory = nullptr;
   if (posix_memalign(&memory, 64, static_cast<size_t>(bytes))) return nullptr;
+  ++use.in_use;
   return memset(memory, kNan, static_cast<size_t>(bytes));
 }
 
+inline void release_scratch(void* memory) {
+  --scratch_use().in_use;
+  free(memory);
+}
+
 inline vit::Execution execution(vit::ParallelFor parallel_for) {
-  return {parallel_for, {allocate_scratch, free}};
+  return {parallel_for, {allocate_scratch, release_scratch}};
 }
 
 }  // namespace vit_test

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
-#include <thread>
 #include <vector>
 
 #include "tests/cc/check.h"

@@ -5,6 +5,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 #include "custom_ops/cpu/simd/conversions.h"
+#include "custom_ops/cpu/simd/gelu.h"
 #include "custom_ops/cpu/simd/math.h"
 
 namespace vit {
@@ -71,6 +72,9 @@ template <class T>
 Vector<T> logarithms(Vector<T> x) {
   return log2<T>(x);
 }
+Vector<float> reciprocals(Vector<float> x) { return reciprocal(x); }
+Vector<float> tanh_forms(Vector<float> x) { return gelu_tanh(x); }
+Vector<float> erf_forms(Vector<float> x) { return gelu_erf(x); }
 
 #if defined(__AVX512BF16__)
 void round_vectors(const float* x, uint16_t* result, int64_t count) {
@@ -93,6 +97,9 @@ vit_test::SimdFunctions functions() {
       each<double, exponentials<double>>,
       each<float, logarithms<float>>,
       each<double, logarithms<double>>,
+      each<float, reciprocals>,
+      each<float, tanh_forms>,
+      each<float, erf_forms>,
       load_vectors<Bfloat16, uint16_t>,
       load_ones<Bfloat16>,
       load_vectors<Float16, uint16_t>,

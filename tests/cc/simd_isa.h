@@ -16,6 +16,9 @@ struct SimdFunctions {
   void (*exp2_double)(const double* x, double* result, int64_t count);
   void (*log2_float)(const float* x, float* result, int64_t count);
   void (*log2_double)(const double* x, double* result, int64_t count);
+  void (*reciprocal)(const float* x, float* result, int64_t count);
+  void (*gelu_tanh)(const float* x, float* result, int64_t count);
+  void (*gelu_erf)(const float* x, float* result, int64_t count);
   // Converts whole vectors, and single elements.
   void (*load_bfloat16)(const uint16_t* x, float* result, int64_t count);
   void (*load_bfloat16_one)(const uint16_t* x, float* result, int64_t count);
@@ -42,6 +45,7 @@ struct SimdFunctions {
   double (*add_lanes_double)(const double* x);
   void (*maximum_float)(const float* a, const float* b, float* result);
 
+  static constexpr vit::Isa kMost = vit::Isa::kAmx;
   template <vit::Isa isa>
   static SimdFunctions of();
 };

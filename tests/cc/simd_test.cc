@@ -1,5 +1,7 @@
 // Tests the vector functions of the kernels, for every instruction set: conversions bit by bit,
 // exponentials and logarithms against the C library in a higher precision.
+#include <float.h>
+
 #include <limits>
 #include <vector>
 
@@ -221,6 +223,76 @@ void test_log2(void (*log2_of)(const T*, T*, int64_t), Wide (*exact)(Wide)) {
   }
 }
 
+// Floats of all magnitudes and signs, and as many of the usual size.
+std::vector<float> usual_floats() {
+  std::vector<float> x;
+  Random random(4);
+  for (int i = 0; i < 30000; ++i) {
+    const float any = bits_of<float>(static_cast<uint32_t>(random.bits()));
+    x.push_back(isfinite(any) ? any : 1);
+    x.push_back(static_cast<float>(3 * random.normal()));
+    x.push_back(static_cast<float>(random.uniform() * 32 - 16));
+  }
+  for (float y : {0.0f, -0.0f, FLT_MIN, -FLT_MIN, FLT_MAX, -FLT_MAX}) x.push_back(y);
+  fill_up(x);
+  return x;
+}
+
+void test_reciprocal() {
+  testing("reciprocal: %s", isa());
+  std::vector<float> x = usual_floats();
+  for (float& y : x) {
+    if (!(fabsf(y) >= FLT_MIN && fabsf(y) <= 1 / FLT_MIN)) y = 1;
+  }
+  std::vector<float> result(x.size());
+  functions().reciprocal(x.data(), result.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double off = units_off(result[i], 1 / static_cast<double>(x[i]));
+    EXPECT(off <= 2, "1 / %a is off by %g units", static_cast<double>(x[i]), off);
+  }
+}
+
+double exact_gelu_tanh(double x) {
+  const long double wide = static_cast<long double>(x);
+  const long double factor = 0.797884560802865355879892119868763737L;  // sqrt(2 / pi)
+  return static_cast<double>(wide /
+                             (1 + expl(-2 * factor * (wide + 0.044715L * wide * wide * wide))));
+}
+
+double exact_gelu_erf(double x) {
+  const long double wide = static_cast<long double>(x);
+  return static_cast<double>(0.5L * wide * erfcl(-wide * 0.707106781186547524400844362104849039L));
+}
+
+// Far below 0 the result is x times a power, whose relative error is the error of its exponent: a
+// few roundings of it. NaN gives NaN. Of the infinities the exact form makes NaN; the tanh form
+// returns them, and of numbers below -10 it makes up to x 2^-126, instead of nearly 0.
+void test_gelu(const char* form, void (*gelu)(const float*, float*, int64_t),
+               double (*exact)(double), bool keeps_infinity) {
+  testing("gelu_%s: %s", form, isa());
+  const std::vector<float> x = usual_floats();
+  std::vector<float> result(x.size());
+  gelu(x.data(), result.data(), static_cast<int64_t>(x.size()));
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double from = static_cast<double>(x[i]), got = static_cast<double>(result[i]);
+    const double want = exact(from), exponent = want == 0 ? 0 : log(from / want);
+    const double growth = 8 + 3 * exponent;
+    const double most = 0x1p-24 * growth * fabs(want) + 0x1p-125 * fmax(fabs(from), 1);
+    EXPECT(fabs(got - want) <= most, "of %a it is %g, not %g", from, got, want);
+    if (fabs(want) > 1e-30) worst = fmax(worst, fabs(got - want) / fabs(want) / growth * 0x1p24);
+  }
+  printf("%s: at most %.3f of the bound\n", state().now.c_str(), worst);
+  const float special[16] = {HUGE_VALF, -HUGE_VALF, NAN, -NAN};
+  float of_special[16];
+  gelu(special, of_special, 16);
+  for (int i = 0; i < 4; ++i) {
+    const bool right = i < 2 && keeps_infinity ? of_special[i] == special[i] : isnan(of_special[i]);
+    EXPECT(right, "of %g it is %g", static_cast<double>(special[i]),
+           static_cast<double>(of_special[i]));
+  }
+}
+
 // Reads and writes exactly `count` elements.
 template <class T>
 void test_first(vit::DType type, void (*copy)(const T*, T*, int64_t), int lanes) {
@@ -296,6 +368,9 @@ int main(int argc, char** argv) {
     test_exp2<double, long double>(f.exp2_double, exp2l, -1022, 1023);
     test_log2<float, double>(f.log2_float, log2);
     test_log2<double, long double>(f.log2_double, log2l);
+    test_reciprocal();
+    test_gelu("tanh", f.gelu_tanh, exact_gelu_tanh, true);
+    test_gelu("erf", f.gelu_erf, exact_gelu_erf, false);
     test_first(vit::DType::kFloat32, f.copy_first_float, f.lanes);
     test_first(vit::DType::kFloat64, f.copy_first_double, f.lanes / 2);
     test_first(vit::DType::kBfloat16, f.copy_first_bfloat16, f.lanes);

@@ -1,9 +1,9 @@
 """Builds and runs the programs of tests/cc. As a command with a number of seconds it fuzzes.
 
 A program links the kernels of the library, or kernels that are compiled again with sanitizers.
-Sanitizers are used for the lowest and the best instruction set of this processor; the other kernels
-are linked unchanged. Object files are kept in `build/kernel_tests`, those without sanitizers in
-`build/ops`, where `build_ops` finds them too.
+Sanitizers are used for the lowest and the best instruction sets of this processor; the other
+kernels are linked unchanged. Object files are kept in `build/kernel_tests`, those without
+sanitizers in `build/ops`, where `build_ops` finds them too.
 """
 
 import concurrent.futures
@@ -26,14 +26,17 @@ FOLDER = ROOT / "build" / "kernel_tests"
 FAILURES = ROOT / "build" / "fuzz"
 # The fuzzer of the handlers that XLA calls: it needs TensorFlow's headers and library.
 XLA_FUZZER = "xla_handlers_fuzz"
-FUZZERS = ("attention_fuzz", "patch_embed_fuzz", XLA_FUZZER)
+FUZZERS = ("attention_fuzz", "encoder_fuzz", "patch_embed_fuzz", XLA_FUZZER)
 CLANG = "clang++ is missing, or its sanitizers are: apt-get install -y clang libclang-rt-dev"
 # CPU flags of each instruction set, from the best one down.
 _CPU_FLAGS = {
+    "amx": {"amx_bf16", "amx_tile", "avx512_bf16", "avx512vl", "avx512dq", "avx512bw"},
     "avx512_bf16": {"avx512_bf16", "avx512vl", "avx512dq", "avx512bw"},
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
     "avx2": {"avx2", "fma"},
 }
+# What compilers define for an instruction set, but clang 14 does not.
+_MACROS_OF_CLANG = {"amx": ("-D__AMX_BF16__=1",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +99,7 @@ def build(mode, programs):
     FOLDER.mkdir(parents=True, exist_ok=True)
     lists = build_plan.sources()
     compiler = _clang() if mode.clang else build_plan.find_compiler()
-    best = next((isa for isa in _CPU_FLAGS if _CPU_FLAGS[isa] <= _cpu_flags()), "baseline")
-    # The kernels of avx512_bf16 are for bfloat16 only; for other types they are those of avx512.
-    checked = {"baseline", best, best.removesuffix("_bf16")} if mode.flags else set()
+    checked = {"baseline", *_best_isas()} if mode.flags else set()
     gcc = build_plan.find_compiler()
     folders = (ROOT / "tests" / "cc", build_plan.PACKAGE / "cuda")
     headers = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h"))]
@@ -114,14 +115,14 @@ def build(mode, programs):
     for unit in build_plan.plan({}, gcc)["kernels"]:
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
-            flags = (*unit.flags, *mode.flags)
+            flags = (*unit.flags, *mode.flags, *_MACROS_OF_CLANG.get(isa, ()))
             ours.append(dataclasses.replace(unit, name=f"{unit.name}-{mode.name}", flags=flags))
         else:
             plain.append(unit)
     for isa in build_plan.isas(gcc):
         flags = (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}")
         if isa in checked:
-            flags += mode.flags
+            flags += (*mode.flags, *_MACROS_OF_CLANG.get(isa, ()))
         for source in lists["ISA_TESTS"]:
             name = f"{pathlib.PurePath(source).stem}-{isa}"
             ours.append(unit_of(source, name, flags))
@@ -259,6 +260,18 @@ def _clang():
         raise build_plan.BuildError(CLANG)
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
     return Compiler((path,), version.stdout.splitlines()[0])
+
+
+def _best_isas():
+    """The best instruction set of this processor that has all kernels, and the sets above it."""
+    found = []
+    for isa, flags in _CPU_FLAGS.items():
+        if flags <= _cpu_flags():
+            found.append(isa)
+            # These have kernels for bfloat16 only; for other types they stand for avx512.
+            if isa not in ("amx", "avx512_bf16"):
+                break
+    return found
 
 
 def _cpu_flags():

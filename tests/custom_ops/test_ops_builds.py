@@ -67,15 +67,17 @@ def test_headers_that_are_read_are_listed():
 def test_kernels_know_neither_tensorflow_nor_the_standard_library():
     """Code for one instruction set must not define inline functions that other code shares."""
     lists = build_plan.sources()
-    for file in [*lists["HEADERS"], *lists["ISA_KERNELS"]]:
-        for line in (build_plan.PACKAGE / file).read_text().splitlines():
-            if line.startswith("#include <"):
-                assert line.split("<")[1].rstrip(">") in ("immintrin.h", "stddef.h", "stdint.h"), (
-                    file
-                )
+    files = list(lists["ISA_KERNELS"])
+    for file in files:  # grows by what these files include
+        text = (build_plan.PACKAGE / file).read_text()
+        own = re.findall(r'^#include "custom_ops/(.*)"', text, re.MULTILINE)
+        files += [header for header in own if header not in files]
+        others = re.findall("^#include <(.*)>", text, re.MULTILINE)
+        assert set(others) <= {"immintrin.h", "stddef.h", "stdint.h"}, file
+    assert len(files) > 20 and set(files) <= {*lists["HEADERS"], *lists["ISA_KERNELS"]}
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_bf16"])
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_bf16", "amx"])
 @pytest.mark.parametrize("source", build_plan.sources()["ISA_KERNELS"])
 def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
     """The linker keeps one copy of an inline function. Without optimisation all of them appear."""
@@ -88,22 +90,32 @@ def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
     subprocess.run(command, cwd=tmp_path, check=True)
     symbols = subprocess.run(["nm", "k.o"], cwd=tmp_path, capture_output=True, text=True).stdout
     shared = [line.split()[-1] for line in symbols.splitlines() if line.split()[-2] in "WVu"]
-    # The mangled namespace vit::<isa>, or the table of functions, which is a template of the isa.
-    own = (f"3vit{len(isa)}{isa}", "2ofILNS_3IsaE")
+    # The mangled namespace vit::<isa>, also of a template's argument, or the table of functions,
+    # which is a template of the isa.
+    own = (f"3vit{len(isa)}{isa}", f"INS_{len(isa)}{isa}", "2ofILNS_3IsaE")
     assert shared and not [name for name in shared if not any(part in name for part in own)]
 
 
 @pytest.mark.process
 def test_the_kernels_compile_for_arm(tmp_path):
     """What they include of the C library is only compared with the headers of this machine."""
-    stubs = tmp_path / "gnu" / "stubs-32.h"
-    stubs.parent.mkdir()
-    stubs.write_text("")
+    for file, text in (("gnu/stubs-32.h", ""), ("bits/wordsize.h", "#define __WORDSIZE 64\n")):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text(text)
     lists = build_plan.sources()
     command = ["clang++", "--target=aarch64-linux-gnu", "-std=c++17", "-Wall", "-Werror"]
-    command += [f"-iquote{ROOT}", f"-isystem{tmp_path}", "-isystem/usr/include/x86_64-linux-gnu"]
+    command += [f"-iquote{ROOT}", f"-isystem{tmp_path}"]
+    search = [*build_plan.find_compiler().command, "-E", "-v", "-x", "c++", os.devnull]
+    said = subprocess.run(search, capture_output=True, text=True, check=True).stderr
+    library = [
+        f"-isystem{folder}" for folder in re.findall(r"^ (/.*/c\+\+/.*)", said, re.MULTILINE)
+    ]
+    assert library
+    headers = "-isystem/usr/include/x86_64-linux-gnu"
     for source in lists["KERNELS"]:
-        subprocess.run([*command, "-fsyntax-only", ROOT / "custom_ops" / source], check=True)
+        whole = [*command, *library, headers, "-fsyntax-only", ROOT / "custom_ops" / source]
+        subprocess.run(whole, check=True)
+    command.append(headers)
     for source in lists["ISA_KERNELS"]:
         flags = ["-ffreestanding", "-DVIT_ISA=baseline", "-O1", "-c", "-o", tmp_path / "k.o"]
         subprocess.run([*command, *flags, ROOT / "custom_ops" / source], check=True)
@@ -115,9 +127,11 @@ def test_plan():
     assert len(set(names)) == len(names)
 
     by_isa = {unit.name: unit for unit in units["kernels"] if unit.source in lists["ISA_KERNELS"]}
-    assert len(by_isa) == len(lists["ISA_KERNELS"]) * 4
+    assert len(by_isa) == len(lists["ISA_KERNELS"]) * 5
     assert "-mavx512bf16" in by_isa["cpu_attention_kernels-avx512_bf16"].flags
     assert "-mavx512bf16" not in by_isa["cpu_attention_kernels-avx512"].flags
+    assert "-mamx-bf16" in by_isa["cpu_encoder_kernels-amx"].flags
+    assert "-mamx-bf16" not in by_isa["cpu_encoder_kernels-avx512_bf16"].flags
     assert not [
         flag for flag in by_isa["cpu_attention_kernels-baseline"].flags if flag.startswith("-m")
     ]
@@ -135,8 +149,13 @@ def test_plan():
 
 @pytest.mark.parametrize(
     ("refused", "action", "mask"),
-    [("-mavx512bf16", "exit 1", 7), ("-m", "exit 1", 1), ("-m", "exec true", 1)],
-    ids=["older", "for another processor", "that only warns"],
+    [
+        ("-mamx-tile", "exit 1", 15),
+        ("-mavx512bf16", "exit 1", 7),
+        ("-m", "exit 1", 1),
+        ("-m", "exec true", 1),
+    ],
+    ids=["old", "older", "for another processor", "that only warns"],
 )
 def test_sets_that_a_compiler_does_not_know_are_left_out(tmp_path, refused, action, mask):
     script = tmp_path / "c++"
@@ -153,14 +172,15 @@ def test_sets_that_a_compiler_does_not_know_are_left_out(tmp_path, refused, acti
     assert not [flag for flag in flags if flag.startswith(refused)]
     # The code that chooses a set links without the others.
     common = [unit for unit in kernels if f"-DVIT_BUILT_ISAS={mask}" in unit.flags]
-    [choice] = [unit for unit in common if unit.source == "cpu/attention/attention.cc"]
+    [choice] = [unit for unit in common if unit.source == "cpu/encoder/encoder.cc"]
     subprocess.run(
         [script, *choice.flags, f"-iquote{ROOT}", "-c", ROOT / "custom_ops" / choice.source]
         + ["-o", tmp_path / "a.o"],
         check=True,
     )
     names = subprocess.run(["nm", tmp_path / "a.o"], capture_output=True, text=True).stdout
-    assert len(set(re.findall(r"2ofILNS_3IsaE(\d)E", names))) == mask.bit_count()
+    found = re.findall(r"EncoderKernels2ofILNS_3IsaE(\d)E", names)
+    assert len(set(found)) == mask.bit_count()
 
 
 def test_without_tensorflow_or_pybind11_the_rest_is_planned():

@@ -1,5 +1,6 @@
 """How a call of a compiled op runs: its threads, its cancellation, and what it reads."""
 
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from tests.custom_ops.compare import (
     tables,
 )
 from tests.custom_ops.process import run_python
+from tests.custom_ops.test_encoder import published
 
 # Calls kernels in two threads while a third one changes the environment.
 ENVIRONMENT = """
@@ -111,11 +113,26 @@ def seconds(function, *arguments):
 
 @pytest.mark.parametrize("shape", [[400, 577, 3 * 64], [1, 12000, 3 * 64]])
 def test_a_cancelled_op_ends_soon(shape):
-    qkv = tf.zeros(shape)
-    function = tf.function(lambda x: custom_ops.attention(x, 1, implementation="compiled"))
-    function = function.get_concrete_function(tf.TensorSpec([None, None, 3 * 64]))
-    function(qkv[:1, :5])  # prepares the graph
-    whole = min(seconds(function, qkv) for _ in range(2))
+    assert_cancelled_op_ends_soon(
+        lambda x: custom_ops.attention(x, 1, implementation="compiled"), tf.zeros(shape)
+    )
+
+
+def test_a_cancelled_encoder_ends_soon_and_runs_again():
+    plan, tokens = encoder_plan("float32", layers=6), draw([16, 197, 96])
+
+    def call(x):
+        return custom_ops.encoder(x, plan, implementation="compiled")
+
+    expected = call(tokens)
+    assert_cancelled_op_ends_soon(call, tokens)
+    np.testing.assert_array_equal(call(tokens), expected)
+
+
+def assert_cancelled_op_ends_soon(call, x):
+    function = tf.function(call).get_concrete_function(tf.TensorSpec([None, None, x.shape[2]]))
+    function(x[:1, :5])  # prepares the graph
+    whole = min(seconds(function, x) for _ in range(2))
     for _ in range(5):  # the machine may be busy with something else
         manager = cancellation.CancellationManager()
         cancelled = manager.get_cancelable_function(function)
@@ -123,10 +140,33 @@ def test_a_cancelled_op_ends_soon(shape):
         timer.start()
         begin = time.monotonic()
         with pytest.raises(tf.errors.CancelledError):
-            cancelled(qkv)
+            cancelled(x)
         if time.monotonic() - begin < 0.7 * whole:  # without cancellation it takes 1.0
             return
     raise AssertionError("the op goes on after it was cancelled")
+
+
+def encoder_plan(precision, layers=2):
+    return custom_ops.pack_encoder(
+        [published(96, 3, 384, seed) for seed in range(layers)], 3, precision
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_encoders_called_at_the_same_time(precision):
+    """Each of 8 callers gets the bits that one caller alone gets."""
+    plan = encoder_plan(precision)
+    tokens = [draw([2, 33, 96], seed=seed) for seed in range(8)]
+
+    def call(x):
+        return custom_ops.encoder(x, plan, implementation="compiled").numpy().tobytes()
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in each_isa():
+            alone = [call(x) for x in tokens]
+            assert len(set(alone)) == 8
+            for _ in range(3):
+                assert list(pool.map(call, tokens)) == alone
 
 
 def test_the_kernels_take_less_processor_time_than_tensorflow():
@@ -178,6 +218,11 @@ def digests():
             for images in (draw(shape, dtype), draw_uint8(shape)):
                 tokens, gradients, _ = embed("compiled", images, weights, {"scale": 0.1}, None)
                 note(f"patches {dtype} {images.dtype.name} {shape}", [tokens, gradients])
+    for precision in ("float32", "bfloat16"):
+        out = custom_ops.encoder(
+            draw([3, 197, 96]), encoder_plan(precision), implementation="compiled"
+        )
+        note(f"encoder {precision}", out)
     return found
 
 
@@ -194,5 +239,5 @@ def test_the_same_bits_for_any_number_of_threads():
     assert os.environ["TF_NUM_INTRAOP_THREADS"] == "1"
     printed = run_python(DIGESTS, TF_NUM_INTRAOP_THREADS="4")
     found = digests()
-    assert len(found) == len(set(found.values())) == 4 * 7
+    assert len(found) == len(set(found.values())) == 4 * 7 + 2
     assert json.loads(printed) == found

@@ -62,7 +62,8 @@ def test_these_tests_run_with_the_compiled_library():
     isas = report["isas"]
     assert isas["built"][0] == isas["available"][0] == "baseline"
     assert set(isas["available"]) <= set(isas["built"])
-    assert isas["chosen"] == isas["available"][-1] and isas["error"] is None
+    # On Intel's processors the best set is not avx512_bf16: see isa_test.cc.
+    assert isas["chosen"] in isas["available"][-2:] and isas["error"] is None
     assert report["cuda_archs"] == [] and report["xla_reason"] is None
     assert report["xla_library"].endswith("_vit_ops_xla.so")
 

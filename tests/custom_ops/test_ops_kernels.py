@@ -28,8 +28,8 @@ def test_no_memory_error_and_no_undefined_behaviour():
 
 def test_no_data_race():
     # All other tests of these programs run on one thread.
-    names = ["attention_execution_test", "patch_embed_test", "guided_schedule_test"]
-    names += ["shared_work_test"]
+    names = ["attention_execution_test", "encoder_test", "patch_embed_test"]
+    names += ["guided_schedule_test", "phases_test", "shared_work_test"]
     check(THREADS, names, ["threads"])
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from vit_tf.preprocessing import Preprocessing
+from vit_tf.preprocessing import INTERPOLATIONS, Preprocessing
 
 RULES = [
     {"image_size": (6, 9)},
@@ -241,6 +241,32 @@ def test_extreme_aspect_with_antialiasing_needs_little_memory(size):
     before = peak()
     preprocessing(image)
     assert peak() - before < 500_000  # kB
+
+
+@pytest.mark.parametrize(
+    ("rule", "resize_to", "size"),
+    [
+        ("direct", None, (6, 9)),
+        *((rule, 8, (8, 8)) for rule in CROPS),
+        *((rule, 9, size) for rule in CROPS for size in ((8, 8), (6, 9))),
+    ],
+)
+def test_pixels_of_images_that_have_the_size_already(rule, resize_to, size):
+    """`keeps_own_size` is what every filter does, in graphs of unknown size too."""
+    images = np.random.default_rng(0).integers(0, 256, (2, *size, 3), np.uint8)
+    spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
+    for interpolation, antialias in (*[(x, False) for x in INTERPOLATIONS], ("bicubic", True)):
+        preprocessing = Preprocessing(
+            image_size=size,
+            resize=rule,
+            resize_to=resize_to,
+            interpolation=interpolation,
+            antialias=antialias,
+        )
+        graph = tf.function(lambda x, rule=preprocessing: rule.resized(x), input_signature=[spec])
+        for resized in (preprocessing.resized(images), graph(images)):
+            same = np.array_equal(resized, images)
+            assert same == preprocessing.keeps_own_size
 
 
 def test_range():

@@ -6,13 +6,14 @@
 import tensorflow as tf
 
 import custom_ops
+from vit_tf.models.packed import PackedModel
 
 
 def class_rows(model, inputs):
     """Attention weights from the class token to all tokens, in every layer and head.
 
     Args:
-        model: a `VisionTransformer` with a class token.
+        model: a `VisionTransformer` or `PackedModel` with a class token.
         inputs: float `[B, h, w, 3]` in [-1, 1].
 
     Returns:
@@ -22,6 +23,8 @@ def class_rows(model, inputs):
         ValueError: for a model without patches.
     """
     _check_patches(model)
+    if isinstance(model, PackedModel):
+        return _packed_rows(model, inputs, _class_row)
     _, taps = model.encode(model.embed(inputs), taps=("class_row",))
     return _stack_layers([block["class_row"] for block in taps])
 
@@ -35,7 +38,8 @@ def attention_maps(model, inputs):
     attention of a layer count as one attention, the product of their matrices in each head.
 
     Args:
-        model: a `VisionTransformer`.
+        model: a `VisionTransformer` or `PackedModel`; of packed weights, one block at a time is
+            unpacked.
         inputs: float `[B, h, w, 3]` in [-1, 1].
 
     Returns:
@@ -45,8 +49,10 @@ def attention_maps(model, inputs):
         ValueError: for a model without patches.
     """
     _check_patches(model)
-    if model.class_token is not None:
+    if model.num_prefix_tokens:
         maps = class_rows(model, inputs)[..., model.num_prefix_tokens :]
+    elif isinstance(model, PackedModel):
+        maps = _packed_rows(model, inputs, _mean_row)
     else:
         maps = _mean_rows(model, inputs)
     return tf.reshape(maps, [-1, *maps.shape[1:3], *model.grid])
@@ -66,7 +72,7 @@ def _mean_rows(model, inputs):
     tokens = model.first_tokens(model.embed(inputs), model.grid)
     if model.config.axial:
         tokens = tf.reshape(tokens, [-1, rows, columns, width])
-    of_patches = tf.concat([tf.shape(tokens)[:-1], [heads]], axis=0)
+    uniform = _uniform(tokens, heads)
     blocks_per_layer = len(model.blocks) // model.config.layers
     found = []
     for first in range(0, len(model.blocks), blocks_per_layer):
@@ -75,36 +81,72 @@ def _mean_rows(model, inputs):
             tokens = model.block_inputs(index, tokens, model.grid)
             packed.append(block.attention.project(block.norm_attention(tokens)))
             tokens, _ = block(tokens)
-        weights = tf.fill(of_patches, 1 / (rows * columns))
+        weights = uniform
         for block, (qkv, bias) in zip(reversed(layer), reversed(packed), strict=True):
-            weights = _pulled_back(block, qkv, bias, weights)
+            weights = _pulled_back(heads, qkv, weights, bias, block.axis)
         found.append(tf.transpose(tf.reshape(weights, [-1, rows * columns, heads]), [0, 2, 1]))
     return _stack_layers(found)
 
 
-def _pulled_back(block, qkv, bias, weights):
+def _packed_rows(model, inputs, row):
+    """The rows of all layers of a `PackedModel`, float32 `[B, layers, heads, T]`.
+
+    Args:
+        row: function of q | k | v and the number of heads that returns the attended values and
+            float32 `[B, heads, T]`.
+    """
+    rows = []
+
+    def attention(qkv, heads):
+        attended, weights = row(qkv, heads)
+        rows.append(weights)
+        return attended
+
+    model.attend(inputs, attention)
+    return _stack_layers(rows)
+
+
+def _class_row(qkv, heads):
+    attended, taps = custom_ops.attention_with_taps(qkv, heads, ("class_row",))
+    return attended, taps["class_row"]
+
+
+def _mean_row(qkv, heads):
+    weights = _pulled_back(heads, qkv, _uniform(qkv, heads))
+    return custom_ops.attention(qkv, heads), tf.transpose(weights, [0, 2, 1])
+
+
+def _uniform(tokens, heads):
+    """The mean over all tokens `[B, ..., D]` as weights, float32 `[B, ..., heads]`."""
+    places = tf.shape(tokens)[:-1]
+    count = tf.cast(tf.reduce_prod(places[1:]), tf.float32)
+    return tf.fill(tf.concat([places, [heads]], axis=0), 1 / count)
+
+
+def _pulled_back(heads, qkv, weights, bias=None, axis=None):
     """`A^T u` in every head for the attention weights A of a block and u = `weights`.
 
     Since attention is `A v`, this is the gradient of the sum of `u A v` with respect to v. It is
     the same in every column of v. The op computes this gradient without storing A.
 
     Args:
-        block: `EncoderBlock`.
+        heads: number of heads.
         qkv, bias: see `MultiHeadAttention.project`.
         weights: float32 `[B, ..., heads]`.
+        axis: see `MultiHeadAttention`.
 
     Returns:
         float32 `[B, ..., heads]`.
     """
     qkv = tf.cast(qkv, tf.float32)  # otherwise bfloat16 would round the weights to 8 bits
     width = qkv.shape[-1] // 3
-    size = width // block.heads
+    size = width // heads
     with tf.GradientTape() as tape:
         tape.watch(qkv)
-        if block.axis is None:
-            attended = custom_ops.attention(qkv, block.heads, bias=bias)
+        if axis is None:
+            attended = custom_ops.attention(qkv, heads, bias=bias)
         else:
-            attended = custom_ops.axial_attention(qkv, block.heads, block.axis)
+            attended = custom_ops.axial_attention(qkv, heads, axis)
     gradient = tape.gradient(attended, qkv, output_gradients=tf.repeat(weights, size, axis=-1))
     return gradient[..., 2 * width :: size]
 

@@ -102,18 +102,22 @@ class StandardizedKernels:
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
-        constant: whether to keep the kernels in new variables, for an export.
+        constant: whether to keep the kernels in new variables of the compute dtype, for an export.
 
     Attributes:
         layers: the `StandardizedConv` layers of the model.
-        values: standardised kernels, float32 tensors or variables in the order of `layers`.
+        values: standardised kernels, in the order of `layers`: float32 tensors, or variables.
     """
 
     def __init__(self, model, constant=False):
         self.layers = model.standardized_convs()
         self.values = [layer.standardized() for layer in self.layers]
         if constant:
-            self.values = [tf.Variable(value, trainable=False) for value in self.values]
+            # In the dtype of the convolution, so that no call casts them.
+            self.values = [
+                tf.Variable(tf.cast(value, layer.compute_dtype), trainable=False)
+                for layer, value in zip(self.layers, self.values, strict=True)
+            ]
         self._by_layer = {
             id(layer): value for layer, value in zip(self.layers, self.values, strict=True)
         }

@@ -9,13 +9,13 @@ from vit_tf.layers.map_pooling import MapPooling
 from vit_tf.layers.positions import POSITION_LAYERS
 from vit_tf.layers.recompute import recomputed
 from vit_tf.layers.resnet import ResNetStem
-from vit_tf.models.head import classification_head
+from vit_tf.models.head import TokenClassifier, classification_head
 from vit_tf.models.image_model import ImageModel
 from vit_tf.models.inputs import check_images
 
 
 @keras.saving.register_keras_serializable(package="vit_tf")
-class VisionTransformer(ImageModel):
+class VisionTransformer(TokenClassifier, ImageModel):
     """Images to logits (Dosovitskiy et al., 2021, eq. 1-4); with a stem, the paper's hybrid.
 
     An axial model (docs/paper.md E.1) has two blocks per layer: `block_0_row`, `block_0_column`
@@ -256,31 +256,6 @@ class VisionTransformer(ImageModel):
         if self.config.axial:
             tokens = keras.ops.reshape(tokens, [-1, grid[0] * grid[1], self.config.hidden_size])
         return self.norm(tokens), tap_values
-
-    def pool(self, features):
-        """Pools the features `[B, T, D]` to `[B, D]`, or to `[B, N, D]` unpooled.
-
-        The first token is the class token or, in an axial model, the patch in row 0 and column 0.
-        """
-        if self.config.classifier == "token":
-            return features[:, 0]
-        if self.config.classifier == "map":
-            return self.map_pooling(features)
-        if self.config.classifier == "gap":
-            mean = keras.ops.mean(keras.ops.cast(features, "float32"), axis=1)
-            return keras.ops.cast(mean, features.dtype)
-        return features
-
-    def head_inputs(self, features, training=False):
-        """What the head reads: `[B, D or R]`, or `[B, N, D or R]` unpooled."""
-        del training
-        pooled = self.pool(features)
-        return pooled if self.pre_logits is None else self.pre_logits(pooled)
-
-    def classify(self, features, training=False):
-        """Applies pooling, optional tanh pre-logits and head to `[B, T, D]`."""
-        inputs = self.head_inputs(features, training=training)
-        return inputs if self.head is None else self.head(inputs)
 
     def features(self, images, training=False):
         """What the head reads for images: `[B, D or R]`, or `[B, N, D or R]` unpooled."""

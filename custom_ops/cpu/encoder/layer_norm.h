@@ -2,8 +2,6 @@
 #ifndef CUSTOM_OPS_CPU_ENCODER_LAYER_NORM_H_
 #define CUSTOM_OPS_CPU_ENCODER_LAYER_NORM_H_
 
-#include <math.h>
-
 #include "custom_ops/cpu/encoder/kernels.h"
 #include "custom_ops/cpu/simd/conversions.h"
 

@@ -47,14 +47,15 @@ struct Dense {
 
   static int64_t scratch_bytes(const DenseProblem& problem) {
     return Scratch::bytes<float>(Product::kSumRows * kPanelColumns) +
-           Product::scratch_bytes(problem.depth);
+           Scratch::bytes<char>(Product::scratch_bytes(problem.depth));
   }
 
   static void run(const DenseProblem& problem, int64_t begin, int64_t end, void* memory) {
     Scratch scratch(memory);
     float* const sums = scratch.take<float>(Product::kSumRows * kPanelColumns);
-    char* const panel_memory = scratch.take<char>(0);
-    const int64_t depth = problem.depth, rows = block_rows(problem), count = panels(problem);
+    const int64_t depth = problem.depth;
+    char* const panel_memory = scratch.take<char>(Product::scratch_bytes(depth));
+    const int64_t rows = block_rows(problem), count = panels(problem);
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t index = problem.first_panel + unit % count;
       const Weight* weights =

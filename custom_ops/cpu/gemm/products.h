@@ -31,7 +31,8 @@ class NextPanel {
         share_(round_up(ceil_divide(bytes, steps > 0 ? steps : 1), 64)) {}
 
   VIT_INLINE void prefetch() {
-    const char* const after = next_ + share_ < end_ ? next_ + share_ : end_;
+    const int64_t left = end_ - next_;
+    const char* const after = next_ + (left < share_ ? left : share_);
     for (; next_ < after; next_ += 64) __builtin_prefetch(next_, 0, 2);
   }
 
@@ -139,7 +140,7 @@ struct WidenedProduct : VectorProduct {
   using Element = float;
 
   static int64_t scratch_bytes(int64_t depth) {
-    return Scratch::bytes<float>(round_up(depth, 2) * kPanelColumns);
+    return round_up(depth, 2) * kPanelColumns * static_cast<int64_t>(sizeof(float));
   }
   static const float* prepare(const Bfloat16* panel, int64_t depth, void* scratch) {
     float* to = static_cast<float*>(scratch);

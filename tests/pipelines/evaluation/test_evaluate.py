@@ -81,6 +81,16 @@ def test_evaluation_equals_a_plain_loop(finished):
     assert np.mean(predicted == digits.target[chosen]) == pytest.approx(last["eval_accuracy"])
 
 
+def test_fused_evaluation(finished, command):
+    """Axial models, for instance, are evaluated as they are: see `packed_or_same`."""
+    workdir, last = finished
+    done = command("--model", workdir, "--fused", "--json")
+    assert done.returncode == 0 and "blocks in one op, float32" in done.stderr
+    means = json.loads(done.stdout)
+    assert means["accuracy"] == last["eval_accuracy"]
+    assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-4)
+
+
 def test_evaluating_on_other_classes_is_refused(finished):
     workdir, _ = finished
     with pytest.raises(UserError, match="10 classes.*digits/low has 5"):

@@ -28,7 +28,7 @@ def call_here(directory, calls, loader=None):
             arguments.append(tf.constant(inputs, dtype))
         outputs = loaded.signatures[name](*arguments)
         answers.append({key: _array(value) for key, value in outputs.items()})
-    return answers
+    return answers, 0.0
 
 
 def _array(tensor):

@@ -96,6 +96,28 @@ def test_every_form_of_model(models, folder, predict, form):
         assert_predicted(models, line, images, top=3)
 
 
+def test_fused(models, folder, predict):
+    root, images = folder
+    code, out, err = predict("--model", models[2]["npz"], "--fused", "--json", "--top=3", root)
+    assert code == 0 and err.startswith("packed: 2 of 2 blocks in one op, float32")
+    for line in out.splitlines():
+        assert_predicted(models, line, images, top=3)
+    arguments = ("--model", models[2]["npz"], "--fused", "--precision=bfloat16", root)
+    code, out, err = predict(*arguments)
+    assert code == 0 and "in one op, bfloat16" in err
+
+
+def test_fused_is_refused(models, predict, monkeypatch):
+    code, _, err = predict("--model", models[2]["npz"], "--precision=bfloat16")
+    assert code == 2 and "--precision=bfloat16 needs --fused" in err
+    code, _, err = predict("--model", models[2]["export"], "--fused")
+    assert code == 2 and "is a SavedModel. Leave --fused out" in err
+    report = custom_ops.describe() | {"compiled": False, "reason": "no compiled library is there"}
+    monkeypatch.setattr(custom_ops, "describe", lambda: report)
+    code, _, err = predict("--model", models[2]["npz"], "--fused")
+    assert code == 2 and "needs the compiled ops, but no compiled library is there. Leave" in err
+
+
 def test_text(models, folder, predict):
     """One block of lines for each image, in the given order; flags may come after paths."""
     root, images = folder

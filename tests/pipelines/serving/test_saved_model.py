@@ -63,8 +63,8 @@ def recorded(tmp_path_factory):
     answers = []
 
     def call(directory, calls, loader=None):
-        answers.extend(call_here(directory, calls))
-        return answers
+        answers.extend(call_here(directory, calls)[0])
+        return answers, 0.0
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clean_process, "call_signatures", call)
@@ -78,7 +78,7 @@ def quick(recorded, monkeypatch):
     model, preprocessing, answers = recorded
     written = []
 
-    def write(model, signatures, directory, kernels):
+    def write(model, signatures, directory):
         written.append(directory)
         with open(os.path.join(directory, "saved_model.pb"), "w") as file:
             file.write(f"export {len(written)}")
@@ -89,7 +89,7 @@ def quick(recorded, monkeypatch):
             for outputs in answers
         ]
         monkeypatch.setattr(
-            clean_process, "call_signatures", lambda directory, calls, loader: changed
+            clean_process, "call_signatures", lambda directory, calls, loader: (changed, 0.0)
         )
 
     monkeypatch.setattr(saved_model, "_write", write)
@@ -296,7 +296,7 @@ def test_clean_process_reports_failure(tmp_path):
 def test_command_keeps_the_dtype_unless_told_otherwise(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(clean_process, "call_signatures", call_here)
     context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    for policy, other in (("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")):
+    for policy, other in (("float32", "bfloat16"), ("mixed_bfloat16", "float32")):
         model, preprocessing = make({"dtype": policy}, {"labels": LABELS})
         vit_tf.save_npz(model, tmp_path / f"{policy}.npz", preprocessing)
         for precision in (None, other):

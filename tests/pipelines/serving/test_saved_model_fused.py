@@ -22,16 +22,23 @@ from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
 from tests.vit_tf import tiny
 
-FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitPatchEmbed"}
+FUSED_OPS = {"VitAttention", "VitAttentionTaps", "VitEncoder", "VitPatchEmbed"}
+
+
+def read(path):
+    proto = saved_model_pb2.SavedModel()
+    proto.ParseFromString((path / "saved_model.pb").read_bytes())
+    return proto
+
+
+def nodes_of(proto):
+    graph = proto.meta_graphs[0].graph_def
+    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
 
 
 def ops_in(path):
     """The names of our ops in a SavedModel."""
-    proto = saved_model_pb2.SavedModel()
-    proto.ParseFromString((path / "saved_model.pb").read_bytes())
-    graph = proto.meta_graphs[0].graph_def
-    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
-    return {node.op for node in nodes if node.op.startswith("Vit")}
+    return {node.op for node in nodes_of(read(path)) if node.op.startswith("Vit")}
 
 
 def recorder(loaders):
@@ -75,10 +82,56 @@ def test_the_form_decides_which_ops_are_inside(exported):
     assert len((extra / "load_ops.py").read_text().splitlines()) == 2
     assert filecmp.cmp(extra / "_vit_ops.so", custom_ops.describe()["path"], shallow=False)
 
-    images = tf.constant(encoded.pixels(30, 20)[None])
+    assert "2 of 2 blocks in one op, float32" in str(fused) and "packed" not in str(portable)
+
     loaded = tf.saved_model.load(fused.path)
-    logits = loaded.signatures["serving_uint8"](images=images)["logits"]
-    assert_close(model, logits, model(preprocessing(images)))
+    for size in ((30, 20), model.config.image_size, model.config.image_size[::-1]):
+        images = tf.constant(encoded.pixels(*size)[None])
+        logits = loaded.signatures["serving_uint8"](images=images)["logits"]
+        assert_close(model, logits, model(preprocessing(images)))
+
+
+def test_all_signatures_share_packed_weights(exported):
+    """The file holds no kernel of a block as well, and the encoder is in it twice: for `embed`."""
+    model, _, folder, *_ = exported
+    loaded = tf.saved_model.load(folder / "fused")
+    packed = 4 * sum(np.prod(w.shape) for w in vit_tf.pack_model(model).arrays)
+    around = 4 * sum(layer.count_params() for layer in (model.norm, model.head))
+    stored = {id(v): v.shape.num_elements() * v.dtype.size for v in loaded.variables_}
+    assert sum(stored.values()) == packed + around
+    assert [node.op for node in nodes_of(read(folder / "fused"))].count("VitEncoder") == 2
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "text"),
+    [("layout", 2, "layout 2, but .* reads layout 1"), ("mlp_size", 24, "It is truncated")],
+)
+def test_other_packed_weights_are_not_loaded(exported, tmp_path, attribute, value, text):
+    folder = shutil.copytree(exported[2] / "fused", tmp_path / "fused")
+    proto = read(folder)
+    for node in nodes_of(proto):
+        if node.op == "VitEncoder":
+            node.attr[attribute].i = value
+    (folder / "saved_model.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(ValueError, match=text):
+        tf.saved_model.load(folder)
+    with pytest.raises(UserError, match=f"{text}.*export the model again"):
+        prediction.load_classifier(prediction.find_model(tmp_path))
+
+
+def test_uint8_images_stay_uint8_where_preprocessing_keeps_them(exported, tmp_path, no_process):
+    """Only the patch embedding is there twice, and its own range is that of the default."""
+
+    def embeddings_of_uint8(path):
+        nodes = [node for node in nodes_of(read(path)) if node.op == "VitPatchEmbed"]
+        return [node.attr["I"].type for node in nodes].count(tf.uint8.as_datatype_enum)
+
+    assert embeddings_of_uint8(exported[2] / "fused") == 1
+    for number, rule in enumerate(
+        ({"mean": (0.4, 0.5, 0.6)}, {"resize": "center", "resize_to": 20})
+    ):
+        saved_model.export(*make({}, rule), tmp_path / str(number), form="fused")
+        assert embeddings_of_uint8(tmp_path / str(number) / "fused") == 0
 
 
 @pytest.mark.parametrize(
@@ -121,15 +174,16 @@ def test_other_positions(fields, tmp_path, no_process):
         assert found >= ops and bool(found) == bool(ops)
 
 
-def test_wrong_results_of_the_compiled_ops_fail(tmp_path, no_process, monkeypatch):
+@pytest.mark.parametrize("name", ["vit_attention", "vit_encoder"])
+def test_wrong_results_of_the_compiled_ops_fail(name, tmp_path, no_process, monkeypatch):
     """They are compared with TensorFlow's own ops."""
     ops = custom_ops.load()
-    attention = ops.vit_attention
+    right = getattr(ops, name)
 
-    def wrong(qkv, bias, **attributes):
-        return attention(1.01 * qkv, bias, **attributes)
+    def wrong(inputs, *arguments, **attributes):
+        return right(1.01 * inputs, *arguments, **attributes)
 
-    monkeypatch.setattr(ops, "vit_attention", wrong)
+    monkeypatch.setattr(ops, name, wrong)
     with pytest.raises(RunError, match="differs from the model"):
         saved_model.export(*make(), tmp_path, form="fused")
     assert os.listdir(tmp_path) == []

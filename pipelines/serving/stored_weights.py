@@ -1,0 +1,48 @@
+"""The values that an export stores for the weights of a model."""
+
+import contextlib
+
+import keras
+import tensorflow as tf
+
+from vit_tf.layers import StandardizedKernels
+from vit_tf.models import PackedModel
+
+
+@contextlib.contextmanager
+def stored_weights(model):
+    """A context in which the functions to export are traced: they read the values that it gives.
+
+    Kernels of standardised convolutions are stored standardised. Weights that a model with mixed
+    precision rounds to bfloat16 in each call are stored in bfloat16: the results are the same, the
+    file is half as large, and no call casts them.
+
+    Args:
+        model: a `VisionTransformer`, `PackedModel` or `ResNet`.
+
+    Yields:
+        List of all variables of TensorFlow that a SavedModel of the model needs.
+    """
+    # The weights of an export do not change.
+    with StandardizedKernels(model, constant=True) as kernels:
+        stored = kernels.substitute(model.weights)
+        scope = keras.StatelessScope(initialize_variables=False)
+        rounded = _rounded(model)
+        for index, variable in enumerate(model.weights):
+            if id(variable) in rounded and stored[index] is variable.value:
+                value = tf.cast(variable.value, tf.bfloat16)
+                stored[index] = tf.Variable(value, trainable=False)
+                scope.add_update((variable, stored[index]))
+        arrays = model.arrays if isinstance(model, PackedModel) else []
+        with scope:
+            yield [*stored, *arrays]
+
+
+def _rounded(model):
+    """The ids of the variables that the layers of a model round to bfloat16 in each call."""
+    found = set()
+    for layer in (inner for outer in model.layers for inner in outer._flatten_layers()):
+        # The layers inside come later, and may have another policy, as the head has.
+        own = {id(x) for x in layer.variables if x._autocast and x.dtype == "float32"}
+        found = found | own if layer.compute_dtype == "bfloat16" else found - own
+    return found

@@ -1,0 +1,78 @@
+"""Measures how far the logits over packed weights are from those of the model, on trained weights.
+
+The claims: in float32 the error is at most 1e-4 of the largest logit; in bfloat16 the best class is
+the same for at least 99.5 % of the images. Images whose best two logits of the model are nearer to
+each other than twice the largest error are counted apart: rounding alone may swap those. mixed is
+the Keras model with mixed_bfloat16, for comparison.
+
+usage: python -m tests.benchmarks.bench_packed_accuracy [MODEL DATA SPLIT]
+
+MODEL is what `--model` of the commands takes; the default is the shipped model and the test split
+of digits. After `python -m pipelines.pretrain --experiment shapes --workdir runs/shapes`, a line
+for shapes: `runs/shapes shapes test`.
+"""
+
+import sys
+
+import numpy as np
+
+import custom_ops
+import vit_tf
+from pipelines.data.pipeline import eval_dataset
+from pipelines.data.sources.open import open_source
+from pipelines.runs import model_source
+
+BATCH_SIZE = 50
+PERCENTILES = (50, 90, 99, 100)
+LIMITS = {"float32": 1e-4}
+AGREEMENT = 0.995
+
+
+def main(path=model_source.SHIPPED, data="digits", split="test"):
+    source = model_source.find(path)
+    model, preprocessing = model_source.open_model(source, "float32")
+    mixed, _ = model_source.open_model(source, "mixed_bfloat16")
+    runs = {
+        "float32": vit_tf.pack_model(model, "float32"),
+        "bfloat16": vit_tf.pack_model(model, "bfloat16"),
+        "mixed": mixed,
+    }
+    examples = open_source(data, split)
+    expected, logits, labels = [], {name: [] for name in runs}, []
+    for batch in eval_dataset(examples, batch_size=BATCH_SIZE, preprocessing=preprocessing):
+        whole = batch["weight"] > 0
+        images = batch["image"][whole]
+        labels.append(batch["label"][whole].numpy())
+        with custom_ops.implementation("reference"):
+            expected.append(np.float64(model(images)))
+        for name, run in runs.items():
+            logits[name].append(np.float64(run(images)))
+    expected, labels = np.concatenate(expected), np.concatenate(labels)
+    print(f"{path}, {len(expected):,} images of {examples}; {runs['float32'].describe()}")
+    header = "".join(f"{f'p{p}':>9}" for p in PERCENTILES)
+    print(f"{'':10}{header}  same class  of low margin  accuracy   (errors: of the largest logit)")
+    failed = [
+        x for x, found in logits.items() if not _row(x, np.concatenate(found), expected, labels)
+    ]
+    if failed:
+        sys.exit(f"Beyond the limit: {', '.join(failed)}.")
+
+
+def _row(name, logits, expected, labels):
+    """Prints a row; returns whether the claim holds."""
+    errors = np.abs(logits - expected).max(axis=1)
+    relative = errors / np.abs(expected).max()
+    agrees = logits.argmax(axis=1) == expected.argmax(axis=1)
+    second, first = np.sort(expected, axis=1)[:, -2:].T
+    low = first - second < 2 * errors.max()
+    columns = "".join(f"{value:9.1e}" for value in np.percentile(relative, PERCENTILES))
+    of_low = f"{agrees[low].sum()} of {low.sum()}"
+    accuracy = np.mean(logits.argmax(axis=1) == labels)
+    print(f"{name:10}{columns}  {agrees.mean():10.2%}  {of_low:>13}  {accuracy:8.2%}")
+    if name == "mixed":
+        return True
+    return relative.max() <= LIMITS.get(name, np.inf) and agrees.mean() >= AGREEMENT
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

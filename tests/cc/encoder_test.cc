@@ -1,0 +1,367 @@
+// The encoder against its definition in doubles, and how it runs: memory, threads, cancellation.
+#include "tests/cc/encoder_oracle.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+
+namespace {
+
+using namespace vit_test;
+using vit::Activation;
+using vit::DType;
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBfloat16};
+
+EncoderCase make(Random& random, DType type, int64_t batch, int64_t tokens, int64_t width,
+                 int64_t heads, int64_t mlp_size, int64_t blocks = 1, bool first_row_only = false,
+                 double mean = 0) {
+  EncoderCase result = {type,
+                        batch,
+                        tokens,
+                        width,
+                        heads,
+                        mlp_size,
+                        random.below(2) ? Activation::kGeluErf : Activation::kGeluTanh,
+                        first_row_only};
+  result.fill(random, blocks, mean);
+  return result;
+}
+
+void compare(const char* what, const EncoderCase& problem, int shift) {
+  EncoderRun run(problem, shift);
+  for_each_isa([&] {
+    say(what, problem);
+    run.all(vit::serial());
+    run.expect();
+  });
+}
+
+// Around the edges of tiles, panels, pairs, and parts of a depth.
+void test_sizes() {
+  constexpr int64_t kRows[][2] = {{1, 1},  {3, 5},  {1, 16}, {1, 17}, {1, 31}, {2, 16},
+                                  {3, 11}, {1, 47}, {3, 16}, {1, 49}, {2, 1},  {3, 1}};
+  constexpr int64_t kWidths[][2] = {{30, 3}, {31, 1}, {32, 2}, {33, 3}, {34, 2}, {62, 2}, {63, 7},
+                                    {64, 2}, {65, 5}, {66, 3}, {96, 6}, {1, 1},  {2, 1}};
+  constexpr int64_t kMlpSizes[] = {128, 1, 3, 65, 130, 64, 31, 1025, 96, 33, 1100};
+  Random random(21);
+  int turn = 0;
+  for (DType type : kTypes) {
+    for (int i = 0; i < 26; ++i, ++turn) {
+      const auto& rows = kRows[turn % 12];
+      const auto& widths = kWidths[turn % 13];
+      compare("sizes",
+              make(random, type, rows[0], rows[1], widths[0], widths[1], kMlpSizes[turn % 11],
+                   1 + turn % 5 / 4, turn % 3 == 0),
+              turn % 4);
+    }
+    // Three parts of the depth of fc2, and several blocks of rows.
+    compare("sizes", make(random, type, 1, 3, 64, 1, 2100), 0);
+    for (bool first_row_only : {false, true}) {
+      compare("sizes", make(random, type, 1, 197, 66, 3, 70, 2, first_row_only), 1);
+    }
+  }
+}
+
+// The mean of a row is subtracted before it is squared.
+void test_large_means() {
+  Random random(22);
+  for (DType type : kTypes) {
+    for (double mean : {1e2, -1e4}) {
+      compare("large mean", make(random, type, 2, 5, 96, 3, 64, 1, false, mean), 0);
+    }
+  }
+}
+
+// A large epsilon makes normalised rows small.
+void test_epsilon() {
+  Random random(23);
+  for (DType type : kTypes) {
+    EncoderCase problem = make(random, type, 2, 5, 34, 2, 40);
+    problem.epsilon = 0.5;
+    compare("epsilon", problem, 0);
+  }
+}
+
+// The products and sums of these numbers are exact in every type: each product counts once. Rows
+// are balanced -1 and 1, so that LayerNorm does not change them (1 + epsilon is 1). There is one
+// token, whose attention is v. The sums of fc1 are multiples of 16, for which GELU(x) is x or 0.
+void test_exact_products() {
+  Random random(24);
+  for (DType type : kTypes) {
+    for (int64_t width : {2, 30, 32, 34, 62, 64, 66, 96, 130}) {
+      for (int64_t mlp_size : {1, 31, 33, 64, 97, 1056, 1100}) {
+        const int64_t batch = 1 + random.below(49);
+        EncoderCase problem = {
+            type, batch, 1, width, 1, mlp_size, Activation::kGeluTanh, random.below(2) == 1};
+        problem.epsilon = 0x1p-30;
+        for (int64_t i = 0; i < batch * width; ++i) problem.input.push_back(i % 2 ? 1 : -1);
+        for (int64_t i = 0; i < batch; ++i) {
+          for (int64_t j = width; j > 2; j -= 2) {
+            const auto row = static_cast<size_t>(i * width);
+            std::swap(problem.input[row + static_cast<size_t>(j - 1)],
+                      problem.input[row + static_cast<size_t>(random.below(j))]);
+          }
+        }
+        problem.add_blocks(1, [&](int64_t) { return static_cast<double>(random.below(3) - 1); });
+        auto& [qkv, out, fc1, fc2] = problem.blocks[0];
+        // Attention is added in multiples of the row, to keep it balanced: out is 0.
+        for (double& x : out.kernel) x = 0;
+        for (double& x : out.bias) x = 0;
+        for (double& x : fc1.kernel) x *= 16;
+        for (double& x : fc1.bias) x *= 16;
+        EncoderRun run(problem, 0);
+        Expected expected(batch * width);
+        std::vector<double> hidden(static_cast<size_t>(mlp_size));
+        for (int64_t row = 0; row < batch; ++row) {
+          const double* x = &problem.input[static_cast<size_t>(row * width)];
+          const auto layer = [](const DenseLayer& dense, const double* from, int64_t column) {
+            double sum = dense.bias[static_cast<size_t>(column)];
+            for (int64_t i = 0; i < dense.depth; ++i) {
+              sum += from[i] * dense.kernel[static_cast<size_t>(i * dense.columns + column)];
+            }
+            return sum;
+          };
+          for (int64_t j = 0; j < mlp_size; ++j) {
+            hidden[static_cast<size_t>(j)] = fmax(layer(fc1, x, j), 0);
+          }
+          for (int64_t j = 0; j < width; ++j) {
+            expected.set(row * width + j, x[j] + layer(fc2, hidden.data(), j), 0);
+          }
+        }
+        for_each_isa([&] {
+          say("exact products", problem);
+          run.all(vit::serial());
+          int64_t wrong = 0;
+          for (int64_t i = 0; i < run.out.count(); ++i) {
+            wrong += run.out.at(i) != expected.value[static_cast<size_t>(i)];
+          }
+          EXPECT(wrong == 0, "%lld elements are not exact", static_cast<long long>(wrong));
+        });
+      }
+    }
+  }
+}
+
+// NaN and infinity in one image do not reach the others.
+void test_not_finite() {
+  Random random(25);
+  for (DType type : kTypes) {
+    for (int64_t width : {33, 64}) {
+      const EncoderCase clean = make(random, type, 3, 7, width, 1, 65);
+      EncoderCase problem = clean;
+      const int64_t image = 7 * width;
+      for (int64_t i = 0; i < image; ++i) {
+        problem.input[static_cast<size_t>(image + i)] = i % 3 == 0        ? NAN
+                                                        : i % 3 - 1.5 > 0 ? 3e38
+                                                                          : HUGE_VAL;
+      }
+      EncoderRun run(problem, 0), other(clean, 0);
+      for_each_isa([&] {
+        say("not finite", problem);
+        run.all(vit::serial());
+        other.all(vit::serial());
+        for (int64_t i = 0; i < 3 * image; ++i) {
+          const bool same = run.out.at(i) == other.out.at(i);
+          if (i / image != 1 && same) continue;
+          if (i / image == 1 && isnan(run.out.at(i))) continue;
+          EXPECT(false, "out[%lld] is %g", static_cast<long long>(i), run.out.at(i));
+          break;
+        }
+      });
+    }
+  }
+}
+
+void test_no_elements() {
+  Random random(26);
+  for (DType type : kTypes) {
+    for (const auto& [batch, tokens] : {std::pair{0, 5}, {2, 0}}) {
+      const EncoderCase problem = make(random, type, batch, tokens, 12, 3, 7);
+      compare("no elements", problem, 0);
+    }
+  }
+}
+
+void test_threads() {
+  Random random(27);
+  uint64_t seed = 0;
+  for (DType type : kTypes) {
+    for (bool first_row_only : {false, true}) {
+      for (const EncoderCase& problem :
+           {make(random, type, 3, 33, 96, 3, 130, 2, first_row_only),
+            make(random, type, 2, 5, 33, 3, 1056, 2, first_row_only)}) {
+        EncoderRun one(problem, 1), many(problem, 1);
+        for_each_isa([&] {
+          say("threads", problem);
+          expect_same_on_threads(one, many, seed);
+          Shuffled shuffled(++seed, 8);
+          many.all(shuffled.parallel_for());
+          many.expect_same(one);
+          EXPECT(scratch_use().in_use == 0, "scratch is not released");
+        });
+      }
+    }
+  }
+}
+
+// Each allocation fails in turn, of several threads too.
+void test_out_of_memory() {
+  Random random(28);
+  for (DType type : kTypes) {
+    const EncoderCase problem = make(random, type, 2, 17, 34, 2, 40, 2);
+    EncoderRun run(problem, 0);
+    for_each_isa([&] {
+      for (int threads : {1, 3}) {
+        say("no memory", problem);
+        Shuffled shuffled(5, threads);
+        const int64_t before = scratch_use().calls;
+        run.all(shuffled.parallel_for());
+        const int64_t calls = scratch_use().calls - before;
+        EXPECT(calls >= 2, "%lld allocations", static_cast<long long>(calls));
+        // Another thread may come too late to need scratch, but the first one always does.
+        for (int64_t n = 0; n < (threads == 1 ? calls : 2); ++n) {
+          scratch_use().left = n;
+          EXPECT(run.run(shuffled.parallel_for()) == vit::Result::kOutOfMemory,
+                 "allocation %lld fails, but the call does not", static_cast<long long>(n));
+          EXPECT(scratch_use().in_use == 0, "scratch is not released");
+        }
+        scratch_use().left = INT64_MAX;
+        run.expect_intact();
+        run.all(shuffled.parallel_for());
+        run.expect();
+      }
+    });
+  }
+}
+
+// A call that is cancelled ends, and the next one is right.
+void test_cancellation() {
+  struct Cancelled : Shuffled {
+    std::atomic<int64_t> left{0};  // questions until the call counts as cancelled
+    explicit Cancelled(int threads) : Shuffled(6, threads) {}
+    vit::ParallelFor parallel_for() {
+      return {run, static_cast<Shuffled*>(this), [](void* pool) {
+                return static_cast<Cancelled*>(static_cast<Shuffled*>(pool))->left-- <= 0;
+              }};
+    }
+  };
+  Random random(29);
+  for (DType type : kTypes) {
+    const EncoderCase problem = make(random, type, 2, 17, 34, 2, 40, 2);
+    EncoderRun run(problem, 0);
+    for_each_isa([&] {
+      for (int threads : {1, 3}) {
+        say("cancellation", problem);
+        Cancelled cancelled(threads);
+        for (int64_t questions : {0, 1, 5, 20}) {
+          cancelled.left = questions;
+          run.run(cancelled.parallel_for());
+          EXPECT(scratch_use().in_use == 0, "scratch is not released");
+        }
+        run.expect_intact();
+        cancelled.left = INT64_MAX;
+        run.all(cancelled.parallel_for());
+        run.expect();
+      }
+    });
+  }
+}
+
+// Memory that ends where a page without access begins: sanitizers do not see what tile registers
+// load and store.
+class BeforePage {
+ public:
+  // The memory ends at the page if `bytes` are whole multiples of `alignment`.
+  static void* allocate(int64_t bytes, int64_t alignment) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const auto size = static_cast<size_t>((bytes + alignment - 1) / alignment * alignment);
+    const size_t used = (size + page - 1) / page * page;
+    void* const memory =
+        mmap(nullptr, used + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    char* const start = static_cast<char*>(memory);
+    memset(start, kNan, used);
+    if (mprotect(start + used, page, PROT_NONE)) abort();
+    char* const result = start + used - size;
+    const std::lock_guard<std::mutex> lock(mutex());
+    all()[result] = {start, used + page};
+    return result;
+  }
+  static void* scratch(int64_t bytes) { return allocate(bytes, 64); }
+  static void release(void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex());
+    const auto place = all().find(memory);
+#if defined(VIT_TEST_POISON)
+    // The gaps of scratch end with it.
+    __asan_unpoison_memory_region(place->second.first, place->second.second);
+#endif
+    munmap(place->second.first, place->second.second);
+    all().erase(place);
+  }
+  static const void* copy_of(const Tensor& tensor) {
+    return memcpy(allocate(tensor.bytes(), vit::size_of(tensor.type())), tensor.data(),
+                  static_cast<size_t>(tensor.bytes()));
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::map<void*, std::pair<void*, size_t>>& all() {
+    static std::map<void*, std::pair<void*, size_t>> all;
+    return all;
+  }
+};
+
+void test_ends_of_pages() {
+  Random random(30);
+  for (DType type : kTypes) {
+    for (const EncoderCase& problem :
+         {make(random, type, 1, 17, 66, 3, 33), make(random, type, 1, 33, 64, 2, 64, 2, true),
+          make(random, type, 3, 5, 33, 3, 1100), make(random, type, 1, 1, 2, 1, 1)}) {
+      EncoderRun run(problem, 0);
+      for_each_isa([&] {
+        say("ends of pages", problem);
+        run.all(vit::serial());
+        vit::EncoderProblem there = run.arguments();
+        there.input = static_cast<const float*>(BeforePage::copy_of(run.input));
+        std::vector<vit::EncoderBlock> block;
+        for (size_t i = 0; i < run.block.size(); ++i) {
+          block.push_back({BeforePage::copy_of(*run.weights[i]),
+                           static_cast<const float*>(BeforePage::copy_of(*run.biases[i]))});
+        }
+        there.block = block.data();
+        there.out = static_cast<float*>(BeforePage::allocate(run.out.bytes(), 4));
+        vit::encoder(there, {vit::serial(), {BeforePage::scratch, BeforePage::release}});
+        EXPECT(memcmp(there.out, run.out.data(), static_cast<size_t>(run.out.bytes())) == 0,
+               "the output differs");
+        BeforePage::release(there.out);
+        BeforePage::release(const_cast<float*>(there.input));
+        for (const vit::EncoderBlock& b : block) {
+          BeforePage::release(const_cast<void*>(b.weights));
+          BeforePage::release(const_cast<float*>(b.biases));
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (wanted(argc, argv, "sizes")) test_sizes();
+  if (wanted(argc, argv, "large_means")) test_large_means();
+  if (wanted(argc, argv, "epsilon")) test_epsilon();
+  if (wanted(argc, argv, "exact_products")) test_exact_products();
+  if (wanted(argc, argv, "not_finite")) test_not_finite();
+  if (wanted(argc, argv, "no_elements")) test_no_elements();
+  if (wanted(argc, argv, "threads")) test_threads();
+  if (wanted(argc, argv, "out_of_memory")) test_out_of_memory();
+  if (wanted(argc, argv, "cancellation")) test_cancellation();
+  if (wanted(argc, argv, "ends_of_pages")) test_ends_of_pages();
+  return finish();
+}

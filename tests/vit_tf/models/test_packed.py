@@ -1,0 +1,144 @@
+"""Packed weights give the results of the equations and of the model, and keep no layer of it."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import custom_ops
+import vit_tf
+from pipelines.data.builtin import digits
+from pipelines.runs import model_source
+from tests.vit_tf import numpy_vit, tiny
+from vit_tf.analysis.attention_maps import attention_maps
+from vit_tf.images.decoding import decode_image
+
+FORMS = {
+    "token": {},
+    "gap": {"classifier": "gap", "activation": "gelu_erf", "layer_norm_epsilon": 1e-5},
+    "unpooled": {"classifier": "unpooled", "position_embedding": "none"},
+    "no head": {"representation_size": 7, "num_classes": 0, "position_embedding": "learned_2d"},
+    "every layer": {"position_injection": "every_layer", "layers": 3, "classifier": "gap"},
+    "every layer shared": {"position_injection": "every_layer_shared"},
+}
+HYBRID = {
+    "stem": {"width": 0.5, "stage_depths": (1,)},
+    "image_size": 32,
+    "patch_size": 2,
+    "classifier": "map",
+}
+
+
+def difference(actual, expected):
+    """The largest difference, as a part of the largest expected value."""
+    return np.abs(np.float64(actual) - expected).max() / np.abs(expected).max()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_equations(form):
+    model = tiny.model(**FORMS[form])
+    config, images = model.config, tiny.images(dtype="uint8")
+    expected = numpy_vit.forward(
+        numpy_vit.published(model),
+        images,
+        config.heads,
+        config.classifier,
+        epsilon=config.layer_norm_epsilon,
+        gelu={"gelu_tanh": numpy_vit.gelu_tanh, "gelu_erf": numpy_vit.gelu_erf}[config.activation],
+        injection=config.position_injection,
+    )
+    as_floats = np.float32(images) / 127.5 - 1
+    for precision, tolerance in (("float32", 1e-5), ("bfloat16", 5e-2)):
+        packed = vit_tf.pack_model(model, precision)
+        for read in (images, as_floats):
+            output = packed(tf.constant(read))
+            assert output.dtype == tf.float32
+            assert difference(output, expected) < tolerance
+    assert difference(packed(images), expected) > 1e-5  # bfloat16 is really used
+    assert packed(images[:0]).shape == (0, *expected.shape[1:])
+
+
+def test_a_hybrid_with_attention_pooling():
+    for policy, tolerance in (("float32", 1e-5), ("mixed_bfloat16", 5e-2)):
+        model = tiny.model(dtype=policy, **HYBRID)
+        packed, images = vit_tf.pack_model(model), tf.constant(tiny.images(size=(32, 32)))
+        for stage in ("__call__", "features"):
+            expected = np.float64(getattr(model, stage)(images))
+            assert difference(getattr(packed, stage)(images), expected) < tolerance
+        assert packed.describe().endswith(f"before them a stem in {packed.compute_dtype}")
+
+
+@pytest.mark.parametrize("form", ["token", "every layer"])
+def test_attention_maps(form):
+    model, images = tiny.model(**FORMS[form]), tf.constant(tiny.images())
+    expected = np.float64(attention_maps(model, images))
+    for precision, tolerance in (("float32", 1e-5), ("bfloat16", 5e-2)):
+        packed = vit_tf.pack_model(model, precision)
+        assert difference(attention_maps(packed, images), expected) < tolerance
+
+
+def test_description():
+    def described(fields, precision=None):
+        return vit_tf.pack_model(tiny.model(**fields), precision).describe()
+
+    one = "2 of 2 blocks in one op, bfloat16, the last for the class token alone"
+    assert described({}, "bfloat16") == described({"dtype": "mixed_bfloat16"}) == one
+    several = "3 of 3 blocks in 3 ops (positions in every layer), float32"
+    assert described(FORMS["every layer"]) == several
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (tiny.AXIAL, "axial attention"),
+        ({"position_embedding": "relative"}, "relative positions"),
+        ({"dtype": "mixed_float16"}, "float16 is not covered; the precisions are float32 and bf"),
+    ],
+)
+def test_refused(fields, reason):
+    with pytest.raises(ValueError, match=f"cannot be packed: {reason}"):
+        vit_tf.pack_model(tiny.model(**fields))
+
+
+def test_inference_only():
+    with pytest.raises(ValueError, match="training=True: packed weights are for inference"):
+        vit_tf.pack_model(tiny.model())(tf.constant(tiny.images()), training=True)
+
+
+def test_the_model_can_be_freed():
+    model = tiny.model(**HYBRID)
+    packed = vit_tf.pack_model(model)
+    kernel = weakref.ref(model.blocks[0].mlp.dense_0)
+    del model
+    gc.collect()
+    assert kernel() is None and packed.layers
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """The shipped model, all images of the test split, and its logits for them, float32."""
+    model, preprocessing = model_source.open_model(model_source.find(model_source.SHIPPED))
+    files = [digits.png_image(index)[0] for index in digits.split_indices("test")]
+    inputs = tf.stack([preprocessing(decode_image(file)) for file in files])
+    with custom_ops.implementation("reference"):
+        return model, inputs, model(inputs).numpy()
+
+
+def test_trained_model_in_float32(trained):
+    model, inputs, expected = trained
+    assert difference(vit_tf.pack_model(model, "float32")(inputs), expected) < 1e-4
+
+
+def test_trained_model_in_bfloat16(trained):
+    """Where the best two classes are further apart than the error, none changes places."""
+    model, inputs, expected = trained
+    logits = vit_tf.pack_model(model, "bfloat16")(inputs).numpy()
+    second, first = np.sort(expected, axis=1)[:, -2:].T
+    agrees = logits.argmax(axis=1) == expected.argmax(axis=1)
+    error = np.abs(logits - expected).max()
+    assert 0 < error < 0.05 * np.abs(expected).max()
+    low_margin = first - second < 2 * error
+    assert agrees[~low_margin].all() and low_margin.mean() < 0.05
+    assert agrees.mean() >= 0.995

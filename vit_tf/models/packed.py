@@ -1,0 +1,200 @@
+"""A Vision Transformer for inference, with the weights of its blocks packed for one op."""
+
+import itertools
+
+import keras
+import tensorflow as tf
+
+import custom_ops
+from custom_ops import encoder_reference
+from vit_tf.images.value_range import OFFSET, SCALE
+from vit_tf.models.head import TokenClassifier
+from vit_tf.models.inputs import check_images
+
+
+class PackedModel(TokenClassifier):
+    """The inference of a `VisionTransformer` over packed weights; `vit_tf.pack_model` makes it.
+
+    The blocks run in `custom_ops.encoder`: all in one call or, with positions in every layer, one
+    call per layer. The tokens between them, the final norm and the head are float32. The class
+    token's row alone is computed in the last block if the classifier reads no other.
+
+    It has its own copy of all weights, made when it is constructed, and keeps no layer of the
+    model. It is not a Keras model: it cannot be trained, and has no variables that change.
+
+    `B` images, `T` tokens, `D` width, `K` classes, `R` representation size.
+
+    Args:
+        model: a `VisionTransformer` without axial attention and relative positions.
+        blocks: iterator of the published arrays of each block, see `custom_ops.pack_encoder`.
+        precision: "float32" or "bfloat16", of the products in the blocks and of the patch
+            embedding. A stem keeps the dtype policy of the model.
+
+    Call arguments:
+        images: `[B, H, W, 3]` float in [-1, 1] or uint8 0..255, of the configured size.
+        training: only False.
+
+    Returns:
+        What the model returns: float32 logits `[B, K]`, and so on.
+
+    Attributes:
+        config: the `ViTConfig` of the model.
+        compute_dtype: the precision.
+        layers: Keras layers around the packed blocks; their weights are `weights`.
+        arrays: list of all other variables of TensorFlow: packed weights, patch embedding, class
+            token and positions.
+    """
+
+    def __init__(self, model, blocks, precision):
+        self.config = config = model.config
+        self.name = model.name
+        self.compute_dtype = precision
+        self.grid = model.grid
+        self.num_prefix_tokens = model.num_prefix_tokens
+        image, tokens = (None, *config.image_size, 3), (None, None, config.hidden_size)
+        pooled, read = (None, config.hidden_size), config.representation_size or config.hidden_size
+        self.stem = _copied(model.stem, image)
+        self.norm = _copied(model.norm, tokens, "float32")
+        self.map_pooling = _copied(model.map_pooling, tokens, "float32")
+        self.pre_logits = _copied(model.pre_logits, pooled, "float32")
+        self.head = _copied(model.head, (None, read), "float32")
+
+        def constant(value, dtype):
+            return tf.Variable(tf.cast(tf.convert_to_tensor(value), dtype), trainable=False)
+
+        self._kernel = constant(model.patch_embedding.kernel, precision)
+        self._bias = constant(model.patch_embedding.bias, precision)
+        self._class_token = self._first_table = None
+        if model.class_token is not None:
+            self._class_token = constant(model.class_token.token, precision)
+        tables = [layer.table for layer in model.position_layers()]
+        if config.position_injection == "stem":
+            if tables[0] is not None:
+                self._first_table = constant(tables[0], precision)
+            self._tables, counts = [None], [len(model.blocks)]
+        else:
+            tables = [constant(table, "float32") for table in tables]
+            self._tables = [tables[i % len(tables)] for i in range(len(model.blocks))]
+            counts = [1] * len(model.blocks)
+        blocks = iter(blocks)
+        self._plans = [
+            custom_ops.pack_encoder(
+                itertools.islice(blocks, count),
+                config.heads,
+                precision,
+                config.activation,
+                config.layer_norm_epsilon,
+            )
+            for count in counts
+        ]
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens `T`."""
+        rows, columns = self.grid
+        return self.num_prefix_tokens + rows * columns
+
+    @property
+    def layers(self):
+        layers = (self.stem, self.norm, self.map_pooling, self.pre_logits, self.head)
+        return [layer for layer in layers if layer is not None]
+
+    @property
+    def weights(self):
+        """The Keras variables of `layers`."""
+        return [variable for layer in self.layers for variable in layer.weights]
+
+    @property
+    def arrays(self):
+        found = [self._kernel, self._bias, self._class_token, self._first_table, *self._tables]
+        for plan in self._plans:
+            found += [*plan.weights, *plan.biases]
+        # Layers may share one table of positions.
+        return list({id(array): array for array in found if array is not None}.values())
+
+    def describe(self) -> str:
+        """One sentence: how many blocks run in how many ops, and the precision."""
+        count, calls = sum(len(plan.weights) for plan in self._plans), len(self._plans)
+        ops = "one op" if calls == 1 else f"{calls} ops (positions in every layer)"
+        rows = ", the last for the class token alone" if self.config.classifier == "token" else ""
+        stem = "" if self.stem is None else f"; before them a stem in {self.stem.compute_dtype}"
+        return f"{count} of {count} blocks in {ops}, {self.compute_dtype}{rows}{stem}"
+
+    def standardized_convs(self):
+        """See `VisionTransformer.standardized_convs`."""
+        return [] if self.stem is None else self.stem.standardized_convs()
+
+    def __call__(self, images, training=False):
+        return self.classify_tokens(self.tokens(images, training))
+
+    def features(self, images, training=False):
+        """What the head reads: float32 `[B, D or R]`, or `[B, N, D or R]` unpooled."""
+        return self.head_inputs(self._encoded(self.tokens(images, training)))
+
+    def tokens(self, images, training=False):
+        """The tokens of images before the first block, float32 `[B, T, D]`."""
+        if training is not False:
+            raise ValueError(
+                f"training={training!r}: packed weights are for inference. Train the model that "
+                "they were packed from."
+            )
+        check_images(self, images)
+        source = images if self.stem is None else self.stem(images)
+        is_uint8 = source.dtype == tf.uint8
+        tokens = custom_ops.patch_embed(
+            source,
+            self._kernel,
+            self._bias,
+            scale=SCALE if is_uint8 else 1.0,
+            offset=OFFSET if is_uint8 else 0.0,
+            prefix=self._class_token,
+            position=self._first_table,
+            implementation=self.config.implementation,
+        )
+        return tf.cast(tokens, tf.float32)
+
+    def classify_tokens(self, tokens):
+        """What a call of the model returns, from `tokens`."""
+        return self.classify(self._encoded(tokens))
+
+    def attend(self, images, attention):
+        """Runs the blocks one by one with `attention` in place of the op's own.
+
+        One block at a time is unpacked.
+
+        Args:
+            images: see above.
+            attention: see `custom_ops.encoder_reference.run_block`; called once for each block.
+        """
+        tokens = self.tokens(images)
+        for plan, table in zip(self._plans, self._tables, strict=True):
+            tokens = tokens if table is None else tokens + table
+            for index in range(len(plan.weights)):
+                tokens = encoder_reference.run_block(tokens, plan, index, attention=attention)
+
+    def _encoded(self, tokens):
+        """The tokens behind all blocks and the final norm; `[B, 1, D]` for the token classifier."""
+        last = len(self._plans) - 1
+        for index, (plan, table) in enumerate(zip(self._plans, self._tables, strict=True)):
+            tokens = custom_ops.encoder(
+                tokens if table is None else tokens + table,
+                plan,
+                first_row_only=index == last and self.config.classifier == "token",
+                implementation=self.config.implementation,
+            )
+        return self.norm(tokens)
+
+
+def _copied(layer, input_shape, dtype=None):
+    """A copy of a layer with its weights; of the dtype policy `dtype`, or its own.
+
+    The layer itself would keep all layers of its model in memory: Keras records the calls of a
+    model in its layers.
+    """
+    if layer is None:
+        return None
+    copy = type(layer).from_config(layer.get_config() | {"dtype": dtype or layer.dtype_policy})
+    copy.build(input_shape)
+    for new, old in zip(copy.weights, layer.weights, strict=True):
+        new.assign(keras.ops.convert_to_tensor(old))
+    return copy

@@ -1,0 +1,74 @@
+"""Packs the weights of a Vision Transformer for fast inference."""
+
+import itertools
+import re
+
+from vit_tf.weights import published_entries
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+def pack_model(model, precision=None):
+    """Packs the weights of a model once, so that all of its blocks run in one op.
+
+    The result has its own copy of the weights: delete the model to free its memory. It computes
+    what the model does with `training=False`, faster on CPUs with the compiled library.
+
+    Args:
+        model: a `VisionTransformer` without axial attention and relative positions.
+        precision: "float32", or "bfloat16" for half the memory and faster products; None takes the
+            model's compute dtype.
+
+    Returns:
+        `vit_tf.models.PackedModel`.
+
+    Raises:
+        ValueError: if `why_not_packed` gives a reason.
+    """
+    from vit_tf.models.packed import PackedModel
+
+    precision = precision or model.compute_dtype
+    if reason := why_not_packed(model, precision):
+        raise ValueError(f"{model.name} cannot be packed: {reason}.")
+    return PackedModel(model, _blocks(model), precision)
+
+
+def packed_or_same(model):
+    """Packs a model in its compute dtype if `pack_model` covers it.
+
+    Returns:
+        The `PackedModel`, or the model itself; and what is packed of it, in words.
+    """
+    if reason := why_not_packed(model):
+        return model, f"no blocks: {reason}"
+    packed = pack_model(model)
+    return packed, packed.describe()
+
+
+def why_not_packed(model, precision=None) -> str | None:
+    """The reason why `pack_model` does not cover a model, or None; the arguments are the same."""
+    config, precision = model.config, precision or model.compute_dtype
+    if config.family != "vit":
+        return f"a model of the family {config.family} has no encoder blocks"
+    if config.axial:
+        return "axial attention is not covered"
+    if config.position_embedding == "relative":
+        return "relative positions are not covered"
+    if precision not in PRECISIONS:
+        return f"{precision} is not covered; the precisions are {' and '.join(PRECISIONS)}"
+    return None
+
+
+def _blocks(model):
+    """Yields the published arrays of each block, without their common prefix."""
+    # Positions of a layer have keys such as Transformer/encoderblock_1/pos_embedding.
+    pattern = re.compile(r"Transformer/encoderblock_\d+/(?=LayerNorm|MultiHead|MlpBlock)")
+
+    def prefix(entry):
+        found = pattern.match(next(iter(entry.shapes)))
+        return found and found[0]
+
+    for start, entries in itertools.groupby(published_entries(model), prefix):
+        if start:
+            arrays = [item for entry in entries for item in entry.arrays().items()]
+            yield {key.removeprefix(start): array for key, array in arrays}
