@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "tests/cc/check.h"
