@@ -33,8 +33,7 @@ class EncoderPlan:
         num_heads: number of heads.
         width: width `D` of the tokens.
         mlp_size: width `M` of the MLP.
-        precision: "float32" or "bfloat16", the dtype of the weights and of what they are
-            multiplied by; everything else is float32.
+        precision: "float32" or "bfloat16", the dtype of the weights; see `encoder`.
         activation: "gelu_tanh" or "gelu_erf".
         epsilon: of both LayerNorms.
         layout: version of the packed layout.
@@ -110,7 +109,7 @@ def pack_encoder(blocks, num_heads, precision="float32", activation="gelu_tanh",
             not be in memory all together.
         num_heads: number of heads `H`.
         precision: "float32", or "bfloat16" for half the memory and faster products. "int8" is not
-            available yet.
+            supported.
         activation: "gelu_tanh" or "gelu_erf".
         epsilon: of both LayerNorms.
 
@@ -165,9 +164,10 @@ def encoder(tokens, plan, *, first_row_only=False, implementation=None):
     """Runs a stack of encoder blocks over packed weights, for inference (docs/paper.md A.4).
 
     `x + attention(norm(x))`, then `x + mlp(norm(x))`, for every block, without dropout and without
-    the final LayerNorm. With precision "bfloat16" the factors of all products of dense layers and
-    of attention's q, k and v are rounded to bfloat16; sums, biases, LayerNorm, softmax, GELU and
-    the tokens that go from block to block stay float32.
+    the final LayerNorm. With precision "bfloat16" the weights are bfloat16. Where products of
+    bfloat16 are fast (AVX-512 BF16, AMX; even widths) their other factors are rounded to bfloat16
+    too, as the reference does; elsewhere they stay float32. Sums, biases, LayerNorm, GELU and the
+    tokens that go from block to block are float32 everywhere.
 
     Args:
         tokens: `[B, N, D]` float32.
@@ -216,16 +216,15 @@ def encoder(tokens, plan, *, first_row_only=False, implementation=None):
 
 def _check_options(precision, activation, epsilon):
     if precision == "int8":
-        raise ValueError('precision="int8" is not available yet. Use "bfloat16" or "float32".')
+        raise ValueError('precision="int8" is not supported. Use "bfloat16" or "float32".')
     if precision not in PRECISIONS:
         raise ValueError(f'precision={precision!r} is unknown. Use "float32" or "bfloat16".')
     if activation not in ACTIVATIONS:
         raise ValueError(f'activation={activation!r} is unknown. Use "gelu_tanh" or "gelu_erf".')
-    # The normal numbers of float32, as which the kernels read it. The stubs give numbers.Real no
-    # comparison with float.
-    in_range = isinstance(epsilon, numbers.Real) and 2.0**-126 <= epsilon < 2.0**128  # pyright: ignore[reportOperatorIssue]
+    # The kernels read it as float32. The stubs give numbers.Real no comparison with float.
+    in_range = isinstance(epsilon, numbers.Real) and 2.0**-126 <= epsilon <= 1  # pyright: ignore[reportOperatorIssue]
     if not in_range:
-        raise ValueError(f"epsilon={epsilon!r} must be a number in [2^-126, 2^128), such as 1e-6.")
+        raise ValueError(f"epsilon={epsilon!r} must be a number in [2^-126, 1], such as 1e-6.")
 
 
 def _check_heads(width, num_heads):

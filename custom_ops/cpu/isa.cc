@@ -28,7 +28,7 @@ int best_isa() {
   int best = kIsaCount - 1;
   while (best > 0 && !isa_available(static_cast<Isa>(best))) --best;
 #if defined(__x86_64__)
-  // Intel's processors multiply pairs of bfloat16 at half the speed of floats.
+  // Intel's processors multiply pairs of bfloat16 at half the rate of floats: see dispatch.h.
   if (best == static_cast<int>(Isa::kAvx512Bf16) && __builtin_cpu_is("intel")) --best;
 #endif
   return best;

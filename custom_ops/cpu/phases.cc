@@ -9,14 +9,18 @@ namespace vit {
 
 namespace {
 
-// Fewer cycles than this are not worth a chunk.
-constexpr double kFewestCycles = 5000;
+// The cycles of a chunk of units. Fewer are not worth taking. After the most, about 30 ms, a thread
+// asks whether the call has been cancelled.
+constexpr double kFewestCycles = 5'000, kMostCycles = 100'000'000;
+// The first chunk is a 64th of a phase: it is taken before other threads have woken up.
+constexpr int64_t kThreads = 32;
 // ParallelFor divides a call into shares. Threads join once a share, and find nothing to do in
 // later ones, so there must only be more shares than threads.
 constexpr int64_t kShares = 1024;
 
-// Waits until `value` differs from `old`. Other threads need 0.1 to 1 ms for their units, so a
-// thread first stays on its core: to sleep and to wake up takes 50 us on some virtual machines.
+// Waits until `value` differs from `old`. Other threads need some 0.1 ms for their units, so a
+// thread first stays on its core: with a thread woken up for each phase, an encoder of ViT-B/16
+// took 120 ms on 2 cores of a virtual machine and 204 ms on one (Intel Xeon with AMX, 2026-11-23).
 // Then it lets other threads run, whose units it may be waiting for.
 void wait_for_change(const int64_t& value, int64_t old) {
   constexpr int kSpins = 2000, kYields = 2000;
@@ -38,23 +42,11 @@ void wait_for_change(const int64_t& value, int64_t old) {
 
 Phases::Phase::Phase(int64_t units, double unit_cycles, int64_t scratch_bytes)
     : units(units),
-      fewest(1 + static_cast<int64_t>(kFewestCycles / std::max(unit_cycles, 1.0))),
       scratch_bytes(scratch_bytes),
-      cycles(unit_cycles * static_cast<double>(units)) {}
-
-bool Phases::Phase::take(int64_t threads, int64_t* begin, int64_t* end) {
-  int64_t first = __atomic_load_n(&taken, __ATOMIC_RELAXED), after;
-  do {
-    const int64_t left = units - first;
-    if (left <= 0) return false;
-    // Ever smaller chunks, so that all threads end at about the same time.
-    after = first + std::min(std::max(left / (2 * threads), fewest), left);
-  } while (!__atomic_compare_exchange_n(&taken, &first, after, true, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED));
-  *begin = first;
-  *end = after;
-  return true;
-}
+      cycles(unit_cycles * static_cast<double>(units)),
+      schedule(
+          units, kThreads, 1 + static_cast<int64_t>(kFewestCycles / std::max(unit_cycles, 1.0)),
+          std::max<int64_t>(static_cast<int64_t>(kMostCycles / std::max(unit_cycles, 1.0)), 1)) {}
 
 bool Phases::stopped() {
   if (__atomic_load_n(&out_of_memory_, __ATOMIC_RELAXED)) return true;
@@ -66,8 +58,7 @@ bool Phases::stopped() {
 }
 
 void Phases::work_on(Phase& phase, void* scratch) {
-  const int64_t threads = __atomic_load_n(&threads_, __ATOMIC_RELAXED);
-  for (int64_t begin, end; phase.take(threads, &begin, &end);) {
+  for (int64_t begin, end; phase.schedule.next(&begin, &end);) {
     // After a failure units count as done without being computed, so that all threads leave.
     if (!stopped()) phase.run(begin, end, scratch);
     // The outputs of all units are visible to the thread that counts the last one, and through
@@ -83,7 +74,6 @@ void Phases::join() {
   if (current == count) return;
   void* scratch = scratch_bytes_ ? execution_->allocator.allocate(scratch_bytes_) : nullptr;
   if (scratch_bytes_ && !scratch) __atomic_store_n(&out_of_memory_, true, __ATOMIC_RELAXED);
-  __atomic_add_fetch(&threads_, 1, __ATOMIC_RELAXED);
   while (current < count) {
     work_on(*phases_[static_cast<size_t>(current)], scratch);
     wait_for_change(current_, current);
@@ -94,10 +84,11 @@ void Phases::join() {
 
 Result Phases::run(const Execution& execution) {
   execution_ = &execution;
+  // As many threads as the largest phase needs: more could only wait.
   double cycles = 0;
   for (const auto& phase : phases_) {
     scratch_bytes_ = std::max(scratch_bytes_, phase->scratch_bytes);
-    cycles += phase->cycles;
+    cycles = std::max(cycles, phase->cycles);
   }
   const auto body = [](void* self, int64_t, int64_t) { static_cast<Phases*>(self)->join(); };
   const ParallelFor& parallel_for = execution.parallel_for;

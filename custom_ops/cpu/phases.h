@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "custom_ops/cc/execution.h"
+#include "custom_ops/cc/guided_schedule.h"
 #include "custom_ops/cpu/kernel.h"
 
 namespace vit {
@@ -36,12 +37,10 @@ class Phases {
     virtual ~Phase() = default;
     virtual void run(int64_t begin, int64_t end, void* scratch) const = 0;
 
-    // Takes the next chunk of units; false if none is left.
-    bool take(int64_t threads, int64_t* begin, int64_t* end);
-
-    const int64_t units, fewest, scratch_bytes;  // `fewest`: units of a chunk
+    const int64_t units, scratch_bytes;
     const double cycles;  // of all units
-    int64_t taken = 0, done = 0;  // atomic
+    GuidedSchedule schedule;
+    int64_t done = 0;  // atomic
   };
 
   template <class Problem>
@@ -67,7 +66,7 @@ class Phases {
   const Execution* execution_ = nullptr;
   int64_t scratch_bytes_ = 0;
   // Atomic.
-  int64_t current_ = 0, threads_ = 0;
+  int64_t current_ = 0;
   bool out_of_memory_ = false, cancelled_ = false;
 };
 

@@ -2,7 +2,7 @@
 #ifndef CUSTOM_OPS_TF_ENCODER_CHECKS_H_
 #define CUSTOM_OPS_TF_ENCODER_CHECKS_H_
 
-#include <cmath>
+#include <cfloat>
 #include <string>
 
 #include "custom_ops/cc/encoder.h"
@@ -59,8 +59,8 @@ absl::Status get_attributes(Context* c, EncoderAttributes* attributes) {
     return invalid("activation must be gelu_tanh or gelu_erf. Received: ", activation, ".");
   }
   attributes->activation = activation == "gelu_tanh" ? Activation::kGeluTanh : Activation::kGeluErf;
-  if (attributes->epsilon > 0 && std::isfinite(attributes->epsilon)) return absl::OkStatus();
-  return invalid("epsilon must be finite and above 0. Received: ", attributes->epsilon, ".");
+  if (attributes->epsilon >= FLT_MIN && attributes->epsilon <= 1) return absl::OkStatus();
+  return invalid("epsilon must be in [2^-126, 1]. Received: ", attributes->epsilon, ".");
 }
 
 inline absl::Status check_tokens(const Dims& tokens, const EncoderAttributes& attributes) {
@@ -88,8 +88,9 @@ inline absl::Status check_packed(const std::string& name, int64_t block, const D
                                  : encoder_biases_size(width, mlp_size);
   }
   if (dims.size() == 1 && may_equal(dims[0], expected)) return absl::OkStatus();
+  const std::string of_width = width < 0 ? "" : absl::StrCat(" for tokens of width ", width);
   return invalid(name, "[", block, "] has shape ", text(dims), ", but it must be ",
-                 text({expected}), " for tokens of width ", width, ", mlp_size = ", mlp_size,
+                 text({expected}), of_width, ", mlp_size = ", mlp_size,
                  " and T = ", tensorflow::DataTypeString(attributes.type), ". It is truncated, or ",
                  "packed for another encoder: pack the weights with custom_ops.pack_encoder.");
 }

@@ -94,8 +94,8 @@ CASES = [
     ("vit_encoder", ENCODER, {"tokens": zeros(0, 0, 2**30)}, "wider than 2.28"),
     ("vit_encoder", ENCODER, {"tokens": zeros(2, 5, 15)}, r"weights\[0\].*\[3328\].*width 15"),
     ("vit_encoder", ENCODER, {"mlp_size": 2**62}, r"mlp_size must be in \[1, 2\^28\]"),
-    ("vit_encoder", ENCODER, {"epsilon": 0.0}, "epsilon must be finite and above 0. Received: 0"),
-    ("vit_encoder", ENCODER, {"epsilon": float("nan")}, "epsilon must be finite.*nan"),
+    ("vit_encoder", ENCODER, {"epsilon": 0.0}, "epsilon must be in .* Received: 0"),
+    ("vit_encoder", ENCODER, {"epsilon": float("nan")}, "epsilon must be in .*nan"),
     (
         "vit_encoder",
         ENCODER,

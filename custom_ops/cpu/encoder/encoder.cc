@@ -12,11 +12,19 @@ constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / un
 
 // The depth of a product whose rows stay in the L2 cache.
 constexpr int64_t kMostDepth = 1024;
+// Images are independent of each other. More tokens than these are computed in slices of images,
+// which bounds the memory: 230 MB for ViT-B/16 in float.
+constexpr int64_t kMostRows = 8192;
 // Parts of a depth are whole tiles of AMX.
 constexpr int64_t kDepthUnit = 32;
 
 // The elements between rows: not a power of two, at which rows would share few sets of the caches.
 int64_t padded(int64_t elements) { return round_up(elements, 32) + 32; }
+
+// Whether all tokens are computed between blocks, but only the first ones fit into `out`.
+bool has_stream(const EncoderProblem& problem) {
+  return problem.first_row_only && problem.blocks > 1;
+}
 
 // Memory for all blocks, in one piece.
 class Buffers {
@@ -29,7 +37,7 @@ class Buffers {
                                    rows * problem.width * size,
                                    rows * hidden_stride * size,
                                    2 * problem.batch * problem.heads * problem.tokens * 4,
-                                   problem.first_row_only ? rows * problem.width * 4 : 0};
+                                   has_stream(problem) ? rows * problem.width * 4 : 0};
     for (int i = 0; i < kCount; ++i) {
       offsets_[i] = bytes;
       bytes += round_up(sizes[i], 64);
@@ -71,7 +79,7 @@ class Encoder {
   Encoder(const EncoderProblem& problem, const EncoderKernels& kernels, const Buffers& buffers)
       : problem_(problem), kernels_(kernels), buffers_(buffers) {
     const int64_t width = problem.width;
-    float* const stream = problem.first_row_only ? buffers.stream : problem.out;
+    float* const stream = has_stream(problem) ? buffers.stream : problem.out;
     Stream all{problem.batch * problem.tokens, problem.input, width, stream};
     for (int64_t i = 0; i < problem.blocks; ++i) {
       weights_ = static_cast<const char*>(problem.block[i].weights);
@@ -224,7 +232,20 @@ EncoderKernels encoder_kernels(const EncoderProblem& problem) {
 
 Result encoder(const EncoderProblem& problem, const Execution& execution) {
   if (problem.batch * problem.tokens == 0) return Result::kOk;
-  return encoder_with(encoder_kernels(problem), problem, execution);
+  const EncoderKernels kernels = encoder_kernels(problem);
+  const int64_t most = problem.tokens < kMostRows ? kMostRows / problem.tokens : 1;
+  const int64_t slices = (problem.batch + most - 1) / most;
+  const int64_t image = problem.tokens * problem.width;
+  const int64_t result_image = problem.first_row_only ? problem.width : image;
+  EncoderProblem slice = problem;
+  for (int64_t i = 0, first = 0; i < slices; ++i, first += slice.batch) {
+    slice.batch = (problem.batch - first) / (slices - i);
+    slice.input = problem.input + first * image;
+    slice.out = problem.out + first * result_image;
+    const Result result = encoder_with(kernels, slice, execution);
+    if (result != Result::kOk) return result;
+  }
+  return Result::kOk;
 }
 
 Result encoder_with(const EncoderKernels& kernels, const EncoderProblem& problem,

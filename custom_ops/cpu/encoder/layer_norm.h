@@ -33,8 +33,6 @@ struct LayerNorm {
       for (int64_t j = 0; j < width; j += kLanes<float>) {
         store_first(to + j, (load_first(from + j, width - j) - mean) * factor, width - j);
       }
-      // Products of pairs read rows of an odd width to the end of the last pair.
-      if (sizeof(Activation) == 2 && width % 2) to[width] = Activation{};
     }
   }
 

@@ -161,6 +161,7 @@ struct TileAttention {
   // c[queries, columns] = a[queries, depth] b[depth / 2, columns], with tiles 0 to 3.
   static void multiply(bool has_second, const Bfloat16* a, int64_t a_row, const Pair* b,
                        int64_t b_row, int64_t depth, int64_t columns, float* c, int64_t c_row) {
+    finish_stores();
     const int64_t a_bytes = a_row * 2, b_bytes = b_row * 4, c_bytes = c_row * 4;
     for (int64_t j = 0; j < columns; j += 2 * kTile) {
       _tile_zero(0);
@@ -191,7 +192,8 @@ struct TileAttention {
     }
   }
 
-  // weights = exp2((logits - largest) * factor), 0 from `count` to `padded`, a multiple of 32.
+  // weights = exp2((logits - largest) * factor); from `count` to `padded`, a multiple of 32, they
+  // are 2^-125, and the values there are 0.
   // Returns the sum of the numbers before they are rounded. Replaces the logits beyond `count`.
   static VIT_INLINE float exponentials(float* logits, int64_t count, float factor, int64_t padded,
                                        Bfloat16* weights) {
@@ -220,8 +222,8 @@ struct TileAttention {
     return _mm512_reduce_add_ps((__m512)(total + other));
   }
 
-  // 2^x for x <= 0. Below the normal numbers it is the smallest one: the processor takes 100 times
-  // longer for smaller results, and 0 is what the keys behind the last one add anyway.
+  // 2^x for x <= 0, but not below 2^-125, which changes no sum: the processor takes 100 times
+  // longer for a result that is not a normal number.
   static VIT_INLINE Vector<float> exp2_short(Vector<float> x) {
     x = maximum<float>(broadcast<float>(-125.0f), x);
     const __m512 whole =

@@ -22,6 +22,7 @@ struct Dense {
 
   // The rows of a block. Tiles fit into it, except into the last one.
   static int64_t block_rows(const DenseProblem& problem) {
+    // The rows take less than half of an L2 cache of 2 MB, the panels the rest.
     constexpr int64_t kL2Bytes = 768 * 1024, kFewestRows = 96, kManyUnits = 32;
     const int64_t row_bytes = problem.depth * static_cast<int64_t>(sizeof(Activation));
     int64_t most = kL2Bytes / row_bytes;

@@ -118,26 +118,29 @@ struct VectorProduct {
   }
 };
 
-// float weights.
-struct FloatProduct : VectorProduct {
-  using Weight = float;
+// Products of floats.
+struct FloatActivations : VectorProduct {
   using Activation = float;
   using Element = float;
 
-  static int64_t scratch_bytes(int64_t) { return 0; }
-  static const float* prepare(const float* panel, int64_t, void*) { return panel; }
   static void multiply(int64_t rows, int64_t depth, const float* a, int64_t a_row,
                        const float* panel, float* sums, NextPanel& next) {
     multiply_panel(rows, depth, a, a_row, panel, sums, false, next);
   }
 };
 
+// float weights.
+struct FloatProduct : FloatActivations {
+  using Weight = float;
+
+  static int64_t scratch_bytes(int64_t) { return 0; }
+  static const float* prepare(const float* panel, int64_t, void*) { return panel; }
+};
+
 // bfloat16 weights where there are no fast instructions for them: converted to float, and
 // multiplied with activations in float. They need half the memory traffic of float weights.
-struct WidenedProduct : VectorProduct {
+struct WidenedProduct : FloatActivations {
   using Weight = Bfloat16;
-  using Activation = float;
-  using Element = float;
 
   static int64_t scratch_bytes(int64_t depth) {
     return round_up(depth, 2) * kPanelColumns * static_cast<int64_t>(sizeof(float));
@@ -153,10 +156,6 @@ struct WidenedProduct : VectorProduct {
       }
     }
     return static_cast<const float*>(scratch);
-  }
-  static void multiply(int64_t rows, int64_t depth, const float* a, int64_t a_row,
-                       const float* panel, float* sums, NextPanel& next) {
-    multiply_panel(rows, depth, a, a_row, panel, sums, false, next);
   }
 };
 

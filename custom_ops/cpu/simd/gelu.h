@@ -22,9 +22,10 @@ VIT_INLINE Vector<float> reciprocal(Vector<float> x) {
 VIT_INLINE Vector<float> gelu_tanh(Vector<float> x) {
   // -2 sqrt(2 / pi) / log(2), and that times 0.044715.
   const Vector<float> exponent = x * (-2.3022081986f - 0.1029432397f * (x * x));
-  // Beyond 2^126 the quotient is below every normal number times x.
+  // From 2^126 on the reciprocal would not be a normal number; the result is 0 then.
   const Vector<float> most = broadcast<float>(126.0f);
-  return x * reciprocal(1.0f + exp2(exponent < most ? exponent : most));
+  const Vector<float> result = x * reciprocal(1.0f + exp2(exponent < most ? exponent : most));
+  return exponent > most ? Vector<float>{} : result;
 }
 
 // Minimax for log2(erfc(z) exp(z^2) / t) in t = 1 / (1 + z / 2), for z from 0 to 7: the relative
