@@ -28,6 +28,7 @@ from custom_ops import build_plan
 from custom_ops.build_plan import Unit
 from tests.benchmarks.peers.files import run
 from tests.benchmarks.peers.machine import choose_cpus, machine
+from tests.benchmarks.peers.operations import operations, tokens_of
 from tests.benchmarks.peers.peak import fastest, peak_rates
 from tests.benchmarks.peers.systems import UNITS, choose_peak
 from tests.benchmarks.peers.table import heading, spread
@@ -88,8 +89,9 @@ def parse():
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.bench_encoder", description=__doc__.partition("\n")[0]
     )
-    names = sorted(name for name in VARIANTS if get_variant(name).family == "vit")
-    parser.add_argument("--models", nargs="+", default=["ViT-B/16"], choices=names, metavar="MODEL")
+    parser.add_argument(
+        "--models", nargs="+", default=["ViT-B/16"], choices=models(), metavar="MODEL"
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS)
@@ -106,6 +108,16 @@ def parse():
     except ValueError as error:
         parser.error(str(error))
     return found
+
+
+def models():
+    """The variants whose cost is that of their encoder: ViTs without a stem, and none axial."""
+    configs = {name: get_variant(name) for name in VARIANTS}
+    return sorted(
+        name
+        for name, config in configs.items()
+        if config.family == "vit" and config.stem is None and not config.axial
+    )
 
 
 def settings_of(arguments):
@@ -144,35 +156,6 @@ def measure(program, setting):
     options = [setting.precision, setting.isa, setting.threads, TURN]
     cpus = ",".join(map(str, choose_cpus(setting.threads)))
     return json.loads(run("taskset", "-c", cpus, str(program), *map(str, [*sizes, *options])))
-
-
-def tokens_of(config):
-    height, width = config.image_size
-    return (height // config.patch_size) * (width // config.patch_size) + 1
-
-
-def operations(config, batch, first_row_only):
-    """Multiplications and additions of each stage of all blocks; none for the layer norms.
-
-    Args:
-        config: a `ViTConfig`.
-        batch: number of images.
-        first_row_only: whether the last block computes only token 0 of each image.
-    """
-    width, tokens = config.hidden_size, tokens_of(config)
-    # Per block: the rows of queries and of all that follows, as fractions of all tokens.
-    queries = [1.0] * config.layers
-    if first_row_only:
-        queries[-1] = 1 / tokens
-    rows, total = batch * tokens, sum(queries)
-    return {
-        "layer_norm": 0.0,
-        "qkv": 2.0 * rows * width**2 * (total + 2 * config.layers),
-        "attention": 4.0 * rows * tokens * width * total,
-        "out": 2.0 * rows * width**2 * total,
-        "fc1": 2.0 * rows * width * config.mlp_size * total,
-        "fc2": 2.0 * rows * width * config.mlp_size * total,
-    }
 
 
 def rows_of(setting, which, runs, peaks):

@@ -12,8 +12,6 @@ usage: python -m tests.benchmarks.bench_ops [--threads 1 2] [--rounds 30] [--onl
 """
 
 import argparse
-import concurrent.futures
-import ctypes
 import json
 import os
 import pathlib
@@ -22,6 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from tests.benchmarks.peers.peak import peak_rates
+from tests.benchmarks.peers.systems import choose_peak
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
@@ -99,19 +100,9 @@ def _time(call):
     return time.perf_counter() - begin
 
 
-def peak(threads, seconds=0.5):
-    """float32 operations a second of this many threads, from an FMA loop."""
-    source = pathlib.Path(__file__).with_name("peak.cc")
-    with tempfile.TemporaryDirectory() as folder:
-        library = os.path.join(folder, "peak.so")
-        flags = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=fast"]
-        wide = "avx512f" in pathlib.Path("/proc/cpuinfo").read_text()
-        flags += [f"-DVECTOR_BYTES={64 if wide else 32}", "-shared", "-fPIC"]
-        subprocess.run(["g++", *flags, source, "-o", library], check=True)
-        loop = ctypes.CDLL(library).peak_flops
-    loop.restype, loop.argtypes = ctypes.c_double, [ctypes.c_double]
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(loop, [seconds] * threads))
+def peak(threads):
+    """float32 operations a second of this many threads, on the CPUs of this process."""
+    return choose_peak(peak_rates(threads, os.sched_getaffinity(0)), "float32")[1]
 
 
 class Table:
@@ -150,7 +141,7 @@ class Table:
                 "median_ms": median * 1e3,
                 "spread": (high - low) / median,
             }
-        row["of_peak"] = operations / min(seconds["ours"]) / peak(self.threads, 0.2)
+        row["of_peak"] = operations / min(seconds["ours"]) / peak(self.threads)
         print(self._text(row), flush=True)
         self.rows.append(row)
 

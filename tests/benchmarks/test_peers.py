@@ -73,7 +73,7 @@ def test_threads_get_cores_of_their_own_while_there_are_cores():
 
 
 def row(system, seconds, dtype="float32", ours=False):
-    settings = {"model": "M", "batch": 2, "threads": 1, "difference": 1e-6}
+    settings = {"model": "M", "batch": 2, "threads": 1, "difference": 1e-6, "macs": 500_000_000}
     return settings | {"system": system, "dtype": dtype, "ours": ours, "seconds": seconds}
 
 
@@ -84,7 +84,7 @@ def summarized():
         row("second", [2.0, 2.0, 2.0]),
         row("mine-bf16", [0.1], "bfloat16", ours=True),
     ]
-    table.summarize(rows, macs=500_000_000, peaks=PEAKS)
+    table.summarize(rows, PEAKS)
     return {x["system"]: x for x in rows}
 
 
@@ -138,10 +138,12 @@ def test_load_calls_every_client_and_reports_its_error(monkeypatch):
     def client(index):
         def call():
             counts[index] += 1
+            return index, counts[index]
 
         return call
 
-    answer = worker.load([client(0), client(1)], 0.05)
+    answer, results = worker.load([client(0), client(1)], 0.05)
+    assert results == list(enumerate(counts))
     assert min(counts) > 1 and len(answer["latencies"]) == sum(counts) - 2
     assert answer["elapsed"] >= 0.05 and min(answer["memory"]) > 1e6
 

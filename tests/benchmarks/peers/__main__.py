@@ -7,14 +7,14 @@ float input that is normalised beforehand. In every round, each system in turn r
 after an untimed call unless that takes as long, while the processes of all others are stopped; then
 the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads.
 
-Ratios compare with the fastest other system of the same dtype; above 1, the system of this line is
-faster. Differences are fractions of the largest logit. Files are kept in build/peers.
+Rates count the operations that a system executes. Ratios compare with the fastest other system of
+the same dtype; above 1, the system of this line is faster. Differences are fractions of the largest
+logit. Files are kept in build/peers. Exit code 1: something requested did not run.
 
 usage: make bench-peers ARGS="--models ViT-B/16 --batches 1 8 --threads 2"
 """
 
 import argparse
-import collections
 import json
 import pathlib
 import sys
@@ -38,41 +38,51 @@ def main():
     begin = time.perf_counter()
     lines = list(machine(arguments.isa))
     print(*lines, sep="\n", flush=True)
-    rows, versions, skipped = [], {}, []
+    results = Results()
     try:
         for name in arguments.models:
             folder = prepare(name, arguments.activation, arguments.systems)
             for threads in arguments.threads:
-                run = Run(name, folder, threads, arguments)
-                rows += run.measure()
-                versions |= run.versions
-                skipped += run.skipped
+                Run(name, folder, threads, arguments, results).measure()
+    except KeyboardInterrupt:
+        results.skip("the rest: interrupted")
     finally:
-        used = ", ".join(f"{package} {version}" for package, version in versions.items())
-        print("", f"versions: {used or 'no system ran'}", *skipped, sep="\n")
-        write(arguments, lines, rows, versions)
+        used = ", ".join(f"{package} {version}" for package, version in results.versions.items())
+        print("", f"versions: {used or 'no system ran'}", *results.skipped, sep="\n")
+        write(arguments, lines, results)
     print(f"{time.perf_counter() - begin:.0f} s")
-    return 0 if rows else 1
+    return 0 if results.rows and results.complete else 1
+
+
+class Results:
+    """What all runs have measured so far.
+
+    Attributes:
+        rows: the rows of the tables.
+        versions: package -> version, of all systems that ran.
+        skipped: one line for everything that did not run.
+        complete: whether everything ran that was requested.
+    """
+
+    def __init__(self):
+        self.rows, self.versions, self.skipped, self.complete = [], {}, [], True
+
+    def skip(self, what, requested=True):
+        self.skipped.append(f"not run: {what}")
+        self.complete = self.complete and not requested
 
 
 class Run:
-    """The measurements of one model with one number of threads.
+    """The measurements of one model with one number of threads."""
 
-    Attributes:
-        versions: package -> version, of all systems that ran.
-        skipped: one line for everything that did not run.
-    """
-
-    def __init__(self, name, folder, threads, arguments):
+    def __init__(self, name, folder, threads, arguments, results):
         self._name, self._folder, self._threads = name, folder, threads
-        self._arguments = arguments
+        self._arguments, self._results = arguments, results
         self._fields = json.loads((folder / "fields.json").read_text())
         self._workers = {}
-        self.versions, self.skipped = {}, []
 
     def measure(self):
-        """The rows of all batches; prints a table for each."""
-        rows = []
+        """Measures all batches, and prints a table of each."""
         try:
             for name, system in self._arguments.systems.items():
                 try:
@@ -81,47 +91,65 @@ class Run:
                     self._skip(name, error)
                     continue
                 self._workers[name] = worker
-                self.versions |= worker.versions
+                self._results.versions |= worker.versions
             for batch in self._arguments.batches:
                 if (self._name, batch) in LONG and not self._arguments.all:
-                    self._skip(f"batch {batch}", "takes long; --all runs it")
+                    self._skip(f"batch {batch}", "takes long; --all runs it", requested=False)
                     continue
-                rows += self._measure_batch(batch)
+                self._measure_batch(batch)
         finally:
             for worker in self._workers.values():
                 worker.close()
-        return rows
 
     def _measure_batch(self, batch):
-        differences = self._verify(batch)
-        if not differences:
-            return []
-        seconds, rates = collections.defaultdict(list), []
-        names = list(differences)
-        for turn in range(self._arguments.rounds):
-            # The first one changes, so that none always follows the same one.
-            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        """Adds the rows of a batch, also if it is interrupted after some rounds."""
+        differences, rates = self._verify(batch), []
+        seconds = {name: [] for name in differences}
+        if not seconds:
+            return
+        try:
+            for turn in range(self._arguments.rounds):
+                self._time_round(batch, turn, seconds)
+                rates.append(peak_rates(self._threads, choose_cpus(self._threads)))
+        finally:
+            if rates and seconds:  # Of complete rounds, and of systems that did not fail.
+                self._add_rows(batch, differences, seconds, fastest(rates))
+
+    def _time_round(self, batch, turn, seconds):
+        """Extends the times of each system; drops a system that fails."""
+        names = list(seconds)
+        # The first one changes, so that none always follows the same one.
+        first = turn % len(names) if names else 0
+        for name in names[first:] + names[:first]:
+            try:
                 answer = self._workers[name].ask(seconds=self._arguments.seconds)
-                seconds[name] += answer["seconds"]
-            rates.append(peak_rates(self._threads, choose_cpus(self._threads)))
-        peaks = fastest(rates)
-        rows = [
-            {
-                "model": self._name,
-                "batch": batch,
-                "threads": self._threads,
-                "system": name,
-                "dtype": SYSTEMS[name].dtype,
-                "ours": SYSTEMS[name].ours,
-                "difference": differences[name],
-                "seconds": seconds[name],
-                "peaks": peaks,
-            }
-            for name in names
-        ]
-        table.summarize(rows, self._fields["macs"], peaks, self._arguments.isa)
+            except WorkerError as error:
+                del seconds[name]
+                self._skip(f"{name}, batch {batch}", error)
+                continue
+            seconds[name] += answer["seconds"]
+
+    def _add_rows(self, batch, differences, seconds, peaks):
+        rows = []
+        for name, times in seconds.items():
+            system = SYSTEMS[name]
+            rows.append(
+                {
+                    "model": self._name,
+                    "batch": batch,
+                    "threads": self._threads,
+                    "system": name,
+                    "dtype": system.dtype,
+                    "ours": system.ours,
+                    "macs": self._fields["fused_macs" if system.fused else "macs"],
+                    "difference": differences[name],
+                    "seconds": times,
+                    "peaks": peaks,
+                }
+            )
+        table.summarize(rows, peaks, self._arguments.isa)
         print(table.text(rows, peaks), flush=True)
-        return rows
+        self._results.rows += rows
 
     def _verify(self, batch):
         """Prepares this batch everywhere; the difference of the logits of each system."""
@@ -133,8 +161,9 @@ class Run:
                 self._skip(f"{name}, batch {batch}", error)
         return found
 
-    def _skip(self, what, reason):
-        self.skipped.append(f"not run: {self._name}, {self._threads} threads, {what}: {reason}")
+    def _skip(self, what, reason, requested=True):
+        what = f"{self._name}, {self._threads} threads, {what}: {reason}"
+        self._results.skip(what, requested)
 
 
 def parse(values):
@@ -171,15 +200,16 @@ def parse(values):
     return found
 
 
-def write(arguments, lines, rows, versions):
+def write(arguments, lines, results):
     """Writes the JSON and the plot, also of a run that was interrupted."""
     if arguments.json:
         settings = {"isa": arguments.isa, "activation": arguments.activation}
         settings |= {"rounds": arguments.rounds, "seconds": arguments.seconds}
-        found = {"machine": lines, "versions": versions, "settings": settings, "rows": rows}
+        found = {"machine": lines, "versions": results.versions, "settings": settings}
+        found |= {"skipped": results.skipped, "rows": results.rows}
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    if arguments.plot and rows:
-        plot.draw(rows, arguments.plot)
+    if arguments.plot and results.rows:
+        plot.draw(results.rows, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 BUILD = ROOT / "build" / "peers"
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 _PACKAGES = ("custom_ops", "vit_tf", "pipelines")
-_MODULES = ("prepare.py", "onnx_model.py", "systems.py")
+_MODULES = ("prepare.py", "onnx_model.py", "operations.py", "systems.py")
 
 
 def prepare(name, activation, systems):

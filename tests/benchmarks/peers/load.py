@@ -1,10 +1,12 @@
 """A server under load: concurrent clients, each with one image at a time.
 
-Every client is a thread which calls the model again as soon as it has an answer: this project's
-export through `serving_uint8`, OpenVINO through an infer request of its own. The systems take turns
-of --seconds; the processes of the others are stopped. Prints the median and the 99th percentile of
+Every client is a thread which sends its image again as soon as it has an answer: this project's
+export through `serving_uint8`, OpenVINO through an infer request of its own. The last logits of
+each client are compared with the reference implementation's. The systems take turns of --seconds;
+the processes of the others are stopped. Prints the median and the 99th percentile of
 the latency, images per second, and resident memory at the beginning and end of each turn. Memory is
-flat if the median of a turn's last quarter is at most 1 % above that of its second.
+flat if the median of a turn's last quarter is at most 1 % above that of its second; that of this
+project's exports must be. Exit code 1: it is not, or a system did not run.
 
 usage: make bench-peers-load ARGS="--model ViT-B/16 --seconds 30"
 """
@@ -19,7 +21,7 @@ import numpy as np
 
 from tests.benchmarks.peers.files import prepare
 from tests.benchmarks.peers.machine import choose_cpus, machine
-from tests.benchmarks.peers.processes import Worker, WorkerError, check_logits
+from tests.benchmarks.peers.processes import Worker, WorkerError, check_load, check_logits
 from tests.benchmarks.peers.systems import ISAS, SYSTEMS, chosen_systems
 
 DEFAULT = ("ours-fused", "openvino", "openvino-throughput")
@@ -32,33 +34,58 @@ def main():
     lines = list(machine(arguments.isa))
     print(*lines, sep="\n", flush=True)
     folder = prepare(arguments.model, arguments.activation, arguments.systems)
-    workers, turns = {}, []
+    turns, skipped = [], []
+    try:
+        measure(arguments, folder, turns, skipped)
+    except KeyboardInterrupt:
+        skipped.append("the rest: interrupted")
+    finally:
+        print("", *(f"not run: {line}" for line in skipped), sep="\n")
+        if arguments.json:
+            names = ("model", "clients", "threads", "seconds")
+            found = {"machine": lines, "settings": {x: getattr(arguments, x) for x in names}}
+            found |= {"skipped": skipped, "turns": turns}
+            arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    return exit_code(turns, skipped)
+
+
+def measure(arguments, folder, turns, skipped):
+    """Runs the turns; extends the list of their rows, and of lines about what did not run."""
+    workers, running = {}, []
     try:
         for name, system in arguments.systems.items():
             try:
                 workers[name] = Worker(system, folder, arguments.threads, arguments.isa)
-                difference = check_logits(workers[name], name, folder, batch=1)
+                check_logits(workers[name], name, folder, batch=1)
             except WorkerError as error:
-                workers.pop(name, None)
-                print(f"not run: {name}: {error}")
+                skipped.append(f"{name}: {error}")
                 continue
-            print(f"{name}: {workers[name].versions}, difference of the logits {difference:.1e}")
+            running.append(name)
+            print(f"{name}: {workers[name].versions}")
         title = f"{arguments.model}, {arguments.clients} clients, {arguments.threads} threads"
         print(f"\n{title}, {arguments.seconds:g} s a turn", flush=True)
         for turn in range(arguments.rounds):
-            for name, worker in workers.items():
-                answer = worker.ask(clients=arguments.clients, seconds=arguments.seconds)
-                row = {"system": name, "turn": turn + 1} | summary(**answer)
-                turns.append(row)
-                print(text(row), flush=True)
+            for name in list(running):
+                try:
+                    answer, difference = check_load(
+                        workers[name], name, folder, arguments.clients, arguments.seconds
+                    )
+                except WorkerError as error:
+                    running.remove(name)
+                    skipped.append(f"{name}, turn {turn + 1}: {error}")
+                    continue
+                row = {"system": name, "ours": SYSTEMS[name].ours, "turn": turn + 1}
+                turns.append(row | summary(**answer) | {"difference": difference})
+                print(text(turns[-1]), flush=True)
     finally:
         for worker in workers.values():
             worker.close()
-    if arguments.json:
-        settings = {x: getattr(arguments, x) for x in ("model", "clients", "threads", "seconds")}
-        found = {"machine": lines, "settings": settings, "turns": turns}
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if turns and all(row["flat"] for row in turns) else 1
+
+
+def exit_code(turns, skipped):
+    """0 if everything ran, and the memory of this project's exports is flat."""
+    flat = all(row["flat"] for row in turns if row["ours"])
+    return 0 if turns and flat and not skipped else 1
 
 
 def summary(latencies, elapsed, memory):
@@ -89,7 +116,8 @@ def text(row):
         f"{row['system']:26} turn {row['turn']}: p50 {row['p50'] * 1e3:8.1f} ms, p99 "
         f"{row['p99'] * 1e3:8.1f} ms, {row['images_per_second']:7.2f} img/s, {row['calls']} calls, "
         f"memory {row['memory_begin'] / 1e6:,.0f} to {row['memory_end'] / 1e6:,.0f} MB"
-        f" ({'flat' if row['flat'] else 'NOT flat'}, {row['growth']:+.2%})"
+        f" ({'flat' if row['flat'] else 'NOT flat'}, {row['growth']:+.2%}), "
+        f"difference {row['difference']:.1e}"
     )
 
 

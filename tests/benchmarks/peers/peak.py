@@ -1,9 +1,11 @@
 """The peak rates of the processor, measured by peak.cc."""
 
+import functools
 import hashlib
 import json
 import pathlib
 
+from custom_ops import build_plan
 from tests.benchmarks.peers.files import BUILD, run
 
 
@@ -15,13 +17,20 @@ def peak_rates(threads, cpus, seconds=0.1):
         cpus: CPUs that they may use.
         seconds: time for each unit.
     """
-    source = pathlib.Path(__file__).with_name("peak.cc")
-    program = BUILD / f"peak-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
+    names = ",".join(map(str, cpus))
+    return json.loads(run("taskset", "-c", names, str(_program()), str(threads), str(seconds)))
+
+
+@functools.cache
+def _program():
+    source, compiler = pathlib.Path(__file__).with_name("peak.cc"), build_plan.find_compiler()
+    key = hashlib.sha256(source.read_bytes() + repr(compiler).encode()).hexdigest()[:12]
+    program = BUILD / f"peak-{key}"
     if not program.exists():
         BUILD.mkdir(parents=True, exist_ok=True)
-        run("g++", "-std=c++17", "-O3", "-pthread", str(source), "-o", str(program))
-    names = ",".join(map(str, cpus))
-    return json.loads(run("taskset", "-c", names, str(program), str(threads), str(seconds)))
+        flags = ("-std=c++17", "-O3", "-pthread")
+        run(*compiler.command, *flags, str(source), "-o", str(program))
+    return program
 
 
 def fastest(measured):

@@ -4,7 +4,8 @@ usage: python -m tests.benchmarks.peers.prepare MODEL ACTIVATION FOLDER EXPORT..
 
 `weights.npz` holds the weights; everything else is made from it: `timm/`, a folder of each export
 that is missing, `images.npy`, uint8 `[IMAGES, H, W, 3]`, and `logits.npy`, those of the model in
-float32 without compiled ops. `fields.json` is the configuration with the model's multiplications.
+float32 without compiled ops. `fields.json` is the configuration with `macs`, the multiplications
+of the model, and `fused_macs`, those that a fused export of it executes.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ import numpy as np
 import custom_ops
 import vit_tf
 from pipelines.serving import saved_model
+from tests.benchmarks.peers.operations import fused_macs
 from tests.benchmarks.peers.systems import EXPORTS
 
 CLASSES = 1000
@@ -52,7 +54,10 @@ def write_model(name, activation, folder):
     with custom_ops.implementation("reference"):
         inputs = vit_tf.Preprocessing(image_size=model.config.image_size)(images)
         np.save(folder / "logits.npy", model(inputs, training=False))
-    fields = dataclasses.asdict(model.config) | {"macs": vit_tf.cost.macs(model.config)}
+    fields = dataclasses.asdict(model.config) | {
+        "macs": vit_tf.cost.macs(model.config),
+        "fused_macs": fused_macs(model.config),
+    }
     (folder / "fields.json").write_text(json.dumps(fields))
 
 

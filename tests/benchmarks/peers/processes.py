@@ -3,6 +3,7 @@
 Their threads spin for some time after their work, which would slow down the one that is measured.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ from tests.benchmarks.peers.files import PEERS, ROOT
 from tests.benchmarks.peers.machine import choose_cpus
 from tests.benchmarks.peers.systems import SYSTEMS, TOLERANCE, environment
 
-# Seconds after which a process is ended that does not answer.
+# Seconds after which a process is ended that does not answer, beside those that it shall measure.
 MOST_SECONDS = 900
 
 
@@ -83,19 +84,23 @@ class Worker:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise WorkerError("its process has ended") from None
-        return self._answer()
+        return self._answer(MOST_SECONDS + request.get("seconds", 0))
 
     def close(self):
         self._signal(signal.SIGKILL)
         self._process.wait()
-        self._process.stdin.close()
+        # A request may be left that a process which had ended did not read.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.stdout.close()
 
-    def _answer(self):
-        timer = threading.Timer(MOST_SECONDS, self._signal, [signal.SIGKILL])
+    def _answer(self, most_seconds=MOST_SECONDS):
+        timer = threading.Timer(most_seconds, self._signal, [signal.SIGKILL])
         timer.start()
-        line = self._process.stdout.readline()
-        timer.cancel()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
         self._signal(signal.SIGSTOP)
         if not line:
             raise WorkerError("its process ended without an answer")
@@ -116,10 +121,34 @@ def check_logits(worker, name, folder, batch):
 
     Ends the program if it is more than rounding: the system computes something else.
     """
-    path, tolerance = folder / f"received-{os.getpid()}.npy", TOLERANCE[SYSTEMS[name].dtype]
-    worker.ask(images=str(folder / "images.npy"), batch=batch, logits=str(path))
-    expected, received = np.load(folder / "logits.npy")[:batch], np.load(path)
-    path.unlink()
+    _, received = _ask_for_logits(worker, folder, batch=batch)
+    return _difference(name, folder, received, np.arange(batch))
+
+
+def check_load(worker, name, folder, clients, seconds):
+    """Runs a system under load: client `i` sends image `i`; after the last image, the first again.
+
+    Ends the program if the logits of a client's last call differ by more than rounding.
+
+    Returns:
+        `(answer, difference)`: that of `worker.load`, and of the logits as in `check_logits`.
+    """
+    answer, received = _ask_for_logits(worker, folder, clients=clients, seconds=seconds)
+    return answer, _difference(name, folder, received, np.arange(clients))
+
+
+def _ask_for_logits(worker, folder, **request):
+    path = folder / f"received-{os.getpid()}.npy"
+    try:
+        answer = worker.ask(images=str(folder / "images.npy"), logits=str(path), **request)
+        return answer, np.load(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _difference(name, folder, received, images):
+    tolerance, logits = TOLERANCE[SYSTEMS[name].dtype], np.load(folder / "logits.npy")
+    expected = logits[images % len(logits)]
     difference = float(np.abs(received - expected).max() / np.abs(expected).max())
     if not difference <= tolerance:
         sys.exit(

@@ -32,6 +32,7 @@ class System:
         dtype: of the matrix products, "float32" or "bfloat16".
         options: what its class needs beside the files and the number of threads.
         ours: whether it is an export of this project.
+        fused: whether it is a fused export.
         default: whether it runs without being named.
     """
 
@@ -39,6 +40,7 @@ class System:
     dtype: str
     options: dict[str, Any]
     ours: bool = False
+    fused: bool = False
     default: bool = True
 
 
@@ -73,7 +75,11 @@ _BF16 = {"INFERENCE_PRECISION_HINT": "bf16"}
 
 SYSTEMS = {
     f"ours-{name}": System(
-        "SavedModel", export.dtype, {"export": f"{name}/{export.form}"}, ours=True
+        "SavedModel",
+        export.dtype,
+        {"export": f"{name}/{export.form}"},
+        ours=True,
+        fused=export.form == "fused",
     )
     for name, export in EXPORTS.items()
 } | {

@@ -1,7 +1,7 @@
 """From times to the rows of the table.
 
-A row is a dict: `model`, `batch`, `threads`, `system`, `dtype`, `ours`, `seconds` of every call,
-`difference` of its logits. `summarize` adds the rest.
+A row is a dict: `model`, `batch`, `threads`, `system`, `dtype`, `ours`, `macs` that it executes for
+one image, `seconds` of every call, `difference` of its logits. `summarize` adds the rest.
 """
 
 import statistics
@@ -14,18 +14,17 @@ _HEAD = (
 )
 
 
-def summarize(rows, macs, peaks, isa=None):
+def summarize(rows, peaks, isa=None):
     """Adds rates and ratios to the rows of one model, batch and number of threads.
 
     `best` and `median` are images per second; `spread` is the middle half of the times as a
     fraction of the median; `peer` is the fastest other system with this dtype, None without one;
     `best_ratio` and `median_ratio` are the rates as multiples of those of that system. `flops` are
-    operations per second of the best time, two per multiplication of `vit_tf.cost.macs`; `of_peak`
-    are they as a fraction of the peak of `unit`.
+    operations per second of the best time, two per executed multiplication; `of_peak` are they as a
+    fraction of the peak of `unit`.
 
     Args:
         rows: the rows.
-        macs: multiplications of one image.
         peaks: operations per second by unit, of this number of threads.
         isa: value of `--isa`.
     """
@@ -33,7 +32,7 @@ def summarize(rows, macs, peaks, isa=None):
         row["best"] = row["batch"] / min(row["seconds"])
         row["median"] = row["batch"] / statistics.median(row["seconds"])
         row["spread"] = spread(row["seconds"])
-        row["flops"] = 2 * macs * row["best"]
+        row["flops"] = 2 * row["macs"] * row["best"]
         row["unit"], peak = choose_peak(peaks, row["dtype"], isa)
         row["of_peak"] = row["flops"] / peak
     for row in rows:

@@ -6,8 +6,9 @@ model's files, "threads": ..., "cpus": the CPUs it may use, "options": of the cl
 It first answers with its versions. `{"images": .npy file, "batch": ..., "logits": .npy file}`
 prepares the first images of a file, and writes their logits. `{"seconds": ...}` calls it for about
 this time and answers with the seconds of each call, at least one; a short first call does not
-count. `{"clients": ..., "seconds": ...}` calls it from several threads, see `load`. The answer to a
-request that fails is `{"error": ...}`.
+count. `{"images": ..., "clients": ..., "seconds": ..., "logits": ...}` calls it from several
+threads, each with an image of its own, see `load`, and writes the logits of the last calls. The
+answer to a request that fails is `{"error": ...}`.
 """
 
 import ctypes
@@ -59,15 +60,20 @@ def _answer(answers, perform):
 
 
 def _perform(request, state):
+    if "clients" in request:
+        state.pop("call", None)
+        images = np.load(request["images"])
+        chosen = [i % len(images) for i in range(request["clients"])]
+        calls = [state["runner"].prepare(images[i : i + 1]) for i in chosen]
+        answer, results = load(calls, request["seconds"])
+        np.save(request["logits"], np.concatenate(results))
+        return answer
     if "images" in request:
         state.pop("call", None)
-        state["images"] = np.load(request["images"])[: request["batch"]]
-        state["call"] = state["runner"].prepare(state["images"])
+        images = np.load(request["images"])[: request["batch"]]
+        state["call"] = state["runner"].prepare(images)
         np.save(request["logits"], state["call"]())
         return {}
-    if "clients" in request:
-        calls = [state["runner"].prepare(state["images"]) for _ in range(request["clients"])]
-        return load(calls, request["seconds"])
     return {"seconds": timed(state["call"], request["seconds"])}
 
 
@@ -90,23 +96,23 @@ def load(calls, seconds):
     """Runs every function again and again in a thread of its own.
 
     Returns:
-        Dict of `latencies`: seconds of each call; `elapsed`: seconds until the last one ended; and
-        `memory`: resident bytes, sampled from after the first calls to the end.
+        `(answer, results)`: a dict of `latencies`: seconds of each call; `elapsed`: seconds until
+        the last one ended; and `memory`: resident bytes, sampled from after the first calls to the
+        end; and what each function returned last.
     """
-    for call in calls:
-        call()
+    results = [call() for call in calls]
     latencies, errors, begin = [], [], time.perf_counter()
 
-    def client(call):
+    def client(index, call):
         try:
             while time.perf_counter() < begin + seconds:
                 before = time.perf_counter()
-                call()
+                results[index] = call()
                 latencies.append(time.perf_counter() - before)
         except Exception as error:  # Raised again below, in the thread that answers.
             errors.append(error)
 
-    threads = [threading.Thread(target=client, args=[call]) for call in calls]
+    threads = [threading.Thread(target=client, args=pair) for pair in enumerate(calls)]
     for thread in threads:
         thread.start()
     memory = []
@@ -118,7 +124,7 @@ def load(calls, seconds):
     elapsed = time.perf_counter() - begin
     if errors:
         raise errors[0]
-    return {"latencies": latencies, "elapsed": elapsed, "memory": memory}
+    return {"latencies": latencies, "elapsed": elapsed, "memory": memory}, results
 
 
 def _resident_bytes():
