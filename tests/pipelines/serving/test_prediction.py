@@ -13,6 +13,7 @@ from sklearn import datasets
 
 import custom_ops
 import vit_tf
+from custom_ops import dispatch, library_file, loader
 from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, prediction, saved_model
@@ -102,20 +103,43 @@ def test_fused(models, folder, predict):
     assert code == 0 and err.startswith("packed: 2 of 2 blocks in one op, float32")
     for line in out.splitlines():
         assert_predicted(models, line, images, top=3)
-    arguments = ("--model", models[2]["npz"], "--fused", "--precision=bfloat16", root)
+    arguments = ("--model", models[2]["npz"], "--fused", "--precision=bfloat16", "--json", root)
     code, out, err = predict(*arguments)
     assert code == 0 and "in one op, bfloat16" in err
+    assert len(out.splitlines()) == len(images)
+    model, preprocessing, _ = models
+    for line in out.splitlines():
+        result = json.loads(line)
+        probabilities = tf.nn.softmax(model(preprocessing(images[result["path"]])[None]))[0].numpy()
+        for entry in result["top"]:
+            assert entry["probability"] == pytest.approx(probabilities[entry["index"]], abs=0.05)
+            assert entry["probability"] != pytest.approx(probabilities[entry["index"]], rel=1e-6)
 
 
-def test_fused_is_refused(models, predict, monkeypatch):
+def test_fused_is_refused(models, predict, monkeypatch, no_model):
     code, _, err = predict("--model", models[2]["npz"], "--precision=bfloat16")
     assert code == 2 and "--precision=bfloat16 needs --fused" in err
     code, _, err = predict("--model", models[2]["export"], "--fused")
     assert code == 2 and "is a SavedModel. Leave --fused out" in err
-    report = custom_ops.describe() | {"compiled": False, "reason": "no compiled library is there"}
-    monkeypatch.setattr(custom_ops, "describe", lambda: report)
-    code, _, err = predict("--model", models[2]["npz"], "--fused")
-    assert code == 2 and "needs the compiled ops, but no compiled library is there. Leave" in err
+    code, _, err = predict("--model", models[2]["npz"], "--fused", "--precision=mixed_float16")
+    assert code == 2 and "float32|mixed_bfloat16|bfloat16" in err
+
+    def assert_needs(reason):
+        code, _, err = predict("--model", models[2]["npz"], "--fused")
+        assert code == 2
+        assert err.splitlines()[-1].startswith(
+            f"error: --fused needs the compiled ops, but {reason}"
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setenv("VIT_OPS", "reference")
+        assert_needs("VIT_OPS=reference chooses TensorFlow's own. Leave --fused out")
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "_device_type", lambda: "GPU")
+        assert_needs("they are for CPUs, and a GPU or TPU is in use. Leave --fused out")
+    monkeypatch.setattr(library_file, "candidates", lambda: [])
+    monkeypatch.setattr(loader, "_library", None)
+    assert_needs("no compiled library has been built")
 
 
 def test_text(models, folder, predict):
