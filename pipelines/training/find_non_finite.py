@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import keras
 import tensorflow as tf
 
 from pipelines.errors import first_line

@@ -21,7 +21,6 @@ from pipelines.tasks.classification import Classification
 from pipelines.training import loop
 from tests.pipelines.process import assert_user_error, run_here
 from tests.pipelines.tiny import one_device, tiny_experiment
-from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
 
@@ -89,17 +88,6 @@ def test_fused_evaluation(finished, command):
     means = json.loads(done.stdout)
     assert means["accuracy"] == last["eval_accuracy"]
     assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-4)
-
-
-def test_a_model_that_cannot_be_packed_is_evaluated_as_it_is(command, tmp_path):
-    model = tiny.model(num_classes=10, **tiny.AXIAL)
-    vit_tf.save_npz(model, tmp_path / "axial.npz")
-    flags = ("--model=axial.npz", "--set=data.eval_split=test[:20]", "--json")
-    own, fused = command(*flags), command(*flags, "--fused")
-    assert fused.returncode == 0 and "packed: no blocks: axial attention is not" in fused.stderr
-    assert "packed" not in own.stderr
-    means = [json.loads(done.stdout) for done in (own, fused)]
-    assert means[0]["loss"] == means[1]["loss"] and means[0]["examples"] == 20
 
 
 def test_evaluating_on_other_classes_is_refused(finished):

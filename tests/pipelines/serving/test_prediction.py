@@ -21,6 +21,7 @@ from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.serving.exports import LABELS, call_here, make
 from tests.pipelines.tiny import tiny_experiment
+from tests.vit_tf import tiny
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,22 @@ def test_fused(models, folder, predict):
             assert entry["probability"] != pytest.approx(probabilities[entry["index"]], rel=1e-6)
 
 
+@pytest.mark.parametrize("fields", [tiny.AXIAL, None], ids=["axial", "resnet"])
+def test_fused_runs_models_that_cannot_be_packed_as_they_are(tmp_path, folder, predict, fields):
+    if fields is None:
+        config = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16, num_classes=5)
+        model, reason = vit_tf.create_model(config), "its class is ResNet"
+        tiny.randomize(model)
+    else:
+        model, reason = tiny.model(**fields, layers=1), "axial attention is not covered"
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
+    vit_tf.save_npz(model, tmp_path / "model.npz", rule)
+    image = folder[0] / "a.png"
+    code, out, err = predict("--model=model.npz", "--fused", "--json", "--top=3", image)
+    assert code == 0 and err.startswith(f"packed: no blocks: {reason}")
+    assert_predicted((model, rule, None), out, folder[1], top=3)
+
+
 def test_fused_is_refused(models, predict, monkeypatch, no_model):
     code, _, err = predict("--model", models[2]["npz"], "--precision=bfloat16")
     assert code == 2 and "--precision=bfloat16 needs --fused" in err
@@ -127,9 +144,7 @@ def test_fused_is_refused(models, predict, monkeypatch, no_model):
     def assert_needs(reason):
         code, _, err = predict("--model", models[2]["npz"], "--fused")
         assert code == 2
-        assert err.splitlines()[-1].startswith(
-            f"error: --fused needs the compiled ops, but {reason}"
-        )
+        assert f"error: --fused needs the compiled ops, but {reason}" in err.splitlines()[-1]
 
     with monkeypatch.context() as patch:
         patch.setenv("VIT_OPS", "reference")

@@ -19,6 +19,8 @@ RESNET = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16, num_cl
 STEM = {"width": 0.5, "stage_depths": (1,)}
 MODELS = {
     "factorised": {"position_embedding": "learned_2d", "representation_size": 7},
+    "every layer": {"position_injection": "every_layer", "num_classes": 0},
+    "axial": tiny.AXIAL | {"layers": 1, "num_classes": 0},
     "hybrid": {"stem": STEM, "image_size": 32, "patch_size": 2, "classifier": "map"},
     "relative": {"position_embedding": "relative", "classifier": "gap", "layers": 1},
     "resnet": RESNET,
@@ -37,7 +39,8 @@ def created(name):
 def chosen_signatures(model, preprocessing):
     """Those that differ in what they compute of the model."""
     signatures = make_signatures(model, preprocessing)
-    return {name: signatures[name] for name in ("serving_default", "attend") if name in signatures}
+    shortest = "serving_default" if model.config.num_classes else "embed"
+    return {name: signatures[name] for name in (shortest, "attend") if name in signatures}
 
 
 def matrices_that_are_cast(path):
@@ -74,5 +77,6 @@ def test_bfloat16(name, tmp_path, monkeypatch):
     assert matrices_that_are_cast(report.path) == []
     # Only the head computes in float32.
     matrices = [v for v in loaded.variables_ if v.shape.rank > 1]
-    assert [v.shape[-1] for v in matrices if v.dtype != tf.bfloat16] == [5]
+    classes = [model.config.num_classes] if model.config.num_classes else []
+    assert [v.shape[-1] for v in matrices if v.dtype != tf.bfloat16] == classes
     assert all(variable.value.dtype != tf.bfloat16 for variable in model.weights)
