@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from pipelines.config.names import PRECISIONS, STRATEGIES, WEIGHTS
+from pipelines.config.names import FUSED_PRECISIONS, STRATEGIES, WEIGHTS
 from pipelines.config.renamed import RENAMED_WEIGHTS
 
 # Flags that commands share. Each command lists the ones that it takes.
@@ -114,7 +114,7 @@ def define_fused(values):
     flags.DEFINE_enum(
         "precision",
         None,
-        list(PRECISIONS),
+        list(FUSED_PRECISIONS),
         "With --fused, the precision of the blocks; by default that of the training.",
         flag_values=values,
     )

@@ -27,10 +27,9 @@ def pack_model(model, precision=None):
     """
     from vit_tf.models.packed import PackedModel
 
-    precision = precision or model.compute_dtype
     if reason := why_not_packed(model, precision):
-        raise ValueError(f"{model.name} cannot be packed: {reason}.")
-    return PackedModel(model, _blocks(model), precision)
+        raise ValueError(f"{getattr(model, 'name', model)} cannot be packed: {reason}.")
+    return PackedModel(model, _blocks(model), precision or model.compute_dtype)
 
 
 def packed_or_same(model):
@@ -47,9 +46,11 @@ def packed_or_same(model):
 
 def why_not_packed(model, precision=None) -> str | None:
     """The reason why `pack_model` does not cover a model, or None; the arguments are the same."""
+    from vit_tf.models.vit import VisionTransformer
+
+    if not isinstance(model, VisionTransformer):
+        return f"its class is {type(model).__name__}, and only a VisionTransformer is covered"
     config, precision = model.config, precision or model.compute_dtype
-    if config.family != "vit":
-        return f"a model of the family {config.family} has no encoder blocks"
     if config.axial:
         return "axial attention is not covered"
     if config.position_embedding == "relative":

@@ -12,6 +12,8 @@ DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 IMAGE_DTYPES = ("float32", "uint8")
 # Values of --precision -> policy.
 PRECISIONS = {name: name for name in DTYPES} | {"bfloat16": "mixed_bfloat16"}
+# Those that `vit_tf.pack_model` covers.
+FUSED_PRECISIONS = ("float32", "mixed_bfloat16", "bfloat16")
 # Of the optimizer's first slot: the velocity of sgd, the mean of the gradients of adamw.
 MOMENTUM_DTYPES = ("float32", "bfloat16")
 # global: batches are the same on any number of hosts; files: each host reads its own files.

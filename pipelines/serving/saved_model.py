@@ -41,7 +41,8 @@ class ExportReport:
         loader: Python file to run before loading it; None if it needs none.
         size: of all its files, in bytes.
         signatures: their names.
-        max_difference: largest relative difference from the model, see `check_saved_model`.
+        max_difference: largest relative difference from the model that `export` compares with, see
+            `check_saved_model`.
         tolerance: the largest allowed difference.
         load_seconds: what loading it took in the process that checked it.
         coverage: for a fused one, how many blocks are packed, in which precision; else None.
@@ -79,7 +80,7 @@ def export(model, preprocessing, output, overwrite=False, form=PORTABLE) -> Expo
 
     The export is written to a temporary directory. It is renamed, or copied to a URL, only after a
     new process, which can import only TensorFlow, computed the same outputs as the model's
-    reference implementation.
+    reference implementation; packed weights in bfloat16 are compared with the model in float32.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
@@ -134,7 +135,8 @@ def _compared(model, served):
     if served is model or model.compute_dtype == "float32":
         return model
     copy = vit_tf.create_model(model.config, dtype="float32")
-    copy.set_weights(model.get_weights())
+    for new, old in zip(copy.weights, model.weights, strict=True):
+        new.assign(old)
     return copy
 
 

@@ -39,10 +39,11 @@ class Comparison:
 def check_saved_model(
     model, preprocessing, directory, signatures, tolerance, loader=None
 ) -> Comparison:
-    """Calls a SavedModel in a process with TensorFlow only, and compares it with the model.
+    """Calls a SavedModel in a process with TensorFlow only, and compares it with a model.
 
     Args:
-        model: the exported model; it runs with the reference implementation of the ops.
+        model: the exported model, or for packed weights in bfloat16 its copy in float32; it runs
+            with the reference implementation of the ops.
         preprocessing: its `vit_tf.Preprocessing`.
         directory: the SavedModel.
         signatures: names of its signatures.

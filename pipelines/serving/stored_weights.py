@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from vit_tf.layers import StandardizedKernels
 from vit_tf.models import PackedModel
+from vit_tf.models.inner_layers import all_layers
 
 
 @contextlib.contextmanager
@@ -40,9 +41,19 @@ def stored_weights(model):
 
 def _rounded(model):
     """The ids of the variables that the layers of a model round to bfloat16 in each call."""
+    read = []
+    for layer in all_layers(model.layers):
+        if layer.compute_dtype == "bfloat16":
+            # Not those of layers inside, which may have another policy.
+            inside = {id(x) for inner in all_layers(layer)[1:] for x in inner.variables}
+            read += [x for x in layer.variables if x.dtype == "float32" and id(x) not in inside]
     found = set()
-    for layer in (inner for outer in model.layers for inner in outer._flatten_layers()):
-        # The layers inside come later, and may have another policy, as the head has.
-        own = {id(x) for x in layer.variables if x._autocast and x.dtype == "float32"}
-        found = found | own if layer.compute_dtype == "bfloat16" else found - own
+
+    def look(inputs):
+        # In a call, Keras gives the dtype that the layer reads: some variables are never cast.
+        found.update(id(x) for x in read if x.dtype == "bfloat16")
+        return inputs
+
+    if read:
+        keras.layers.Lambda(look, dtype="mixed_bfloat16")(tf.zeros([1]))
     return found

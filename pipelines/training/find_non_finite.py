@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 
-import keras
 import tensorflow as tf
 
 from pipelines.errors import first_line
+from vit_tf.models.inner_layers import all_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ class _CallWatcher:
 
     def __enter__(self):
         try:
-            for layer in _all_layers(self._model):
+            for layer in all_layers(self._model):
                 self._replaced.append((layer, vars(layer).get("call")))
                 layer.call = self._watched(layer, layer.call)
         except BaseException:
@@ -192,26 +192,6 @@ class _CallWatcher:
         pairs = zip(variables, gradients, strict=True)
         last_first = sorted(pairs, key=lambda pair: -self._order.get(pair[0].path, -1))
         return [(_relative(variable.path), gradient) for variable, gradient in last_first]
-
-
-def _all_layers(model):
-    """A model and all layers inside it, each once.
-
-    `layers` lists the layers of a model. Keras has no such list for other layers: they are found
-    among the attributes, also in lists, tuples and dictionaries.
-    """
-    found, waiting = {}, [model]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, keras.layers.Layer) and id(value) not in found:
-            found[id(value)] = value
-            inside = value.layers if isinstance(value, keras.Model) else vars(value).values()
-            waiting += [
-                x for x in inside if isinstance(x, keras.layers.Layer | list | tuple | dict)
-            ]
-        elif isinstance(value, list | tuple | dict):
-            waiting += value.values() if isinstance(value, dict) else value
-    return list(found.values())
 
 
 def _is_finite(value):

@@ -82,7 +82,6 @@ def test_evaluation_equals_a_plain_loop(finished):
 
 
 def test_fused_evaluation(finished, command):
-    """Axial models, for instance, are evaluated as they are: see `packed_or_same`."""
     workdir, last = finished
     done = command("--model", workdir, "--fused", "--json")
     assert done.returncode == 0 and "blocks in one op, float32" in done.stderr

@@ -13,6 +13,7 @@ from sklearn import datasets
 
 import custom_ops
 import vit_tf
+from custom_ops import dispatch, library_file, loader
 from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, prediction, saved_model
@@ -20,6 +21,7 @@ from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.serving.exports import LABELS, call_here, make
 from tests.pipelines.tiny import tiny_experiment
+from tests.vit_tf import tiny
 
 
 @pytest.fixture(scope="module")
@@ -102,20 +104,57 @@ def test_fused(models, folder, predict):
     assert code == 0 and err.startswith("packed: 2 of 2 blocks in one op, float32")
     for line in out.splitlines():
         assert_predicted(models, line, images, top=3)
-    arguments = ("--model", models[2]["npz"], "--fused", "--precision=bfloat16", root)
+    arguments = ("--model", models[2]["npz"], "--fused", "--precision=bfloat16", "--json", root)
     code, out, err = predict(*arguments)
     assert code == 0 and "in one op, bfloat16" in err
+    assert len(out.splitlines()) == len(images)
+    model, preprocessing, _ = models
+    for line in out.splitlines():
+        result = json.loads(line)
+        probabilities = tf.nn.softmax(model(preprocessing(images[result["path"]])[None]))[0].numpy()
+        for entry in result["top"]:
+            assert entry["probability"] == pytest.approx(probabilities[entry["index"]], abs=0.05)
+            assert entry["probability"] != pytest.approx(probabilities[entry["index"]], rel=1e-6)
 
 
-def test_fused_is_refused(models, predict, monkeypatch):
+@pytest.mark.parametrize("fields", [tiny.AXIAL, None], ids=["axial", "resnet"])
+def test_fused_runs_models_that_cannot_be_packed_as_they_are(tmp_path, folder, predict, fields):
+    if fields is None:
+        config = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16, num_classes=5)
+        model, reason = vit_tf.create_model(config), "its class is ResNet"
+        tiny.randomize(model)
+    else:
+        model, reason = tiny.model(**fields, layers=1), "axial attention is not covered"
+    rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
+    vit_tf.save_npz(model, tmp_path / "model.npz", rule)
+    image = folder[0] / "a.png"
+    code, out, err = predict("--model=model.npz", "--fused", "--json", "--top=3", image)
+    assert code == 0 and err.startswith(f"packed: no blocks: {reason}")
+    assert_predicted((model, rule, None), out, folder[1], top=3)
+
+
+def test_fused_is_refused(models, predict, monkeypatch, no_model):
     code, _, err = predict("--model", models[2]["npz"], "--precision=bfloat16")
     assert code == 2 and "--precision=bfloat16 needs --fused" in err
     code, _, err = predict("--model", models[2]["export"], "--fused")
     assert code == 2 and "is a SavedModel. Leave --fused out" in err
-    report = custom_ops.describe() | {"compiled": False, "reason": "no compiled library is there"}
-    monkeypatch.setattr(custom_ops, "describe", lambda: report)
-    code, _, err = predict("--model", models[2]["npz"], "--fused")
-    assert code == 2 and "needs the compiled ops, but no compiled library is there. Leave" in err
+    code, _, err = predict("--model", models[2]["npz"], "--fused", "--precision=mixed_float16")
+    assert code == 2 and "float32|mixed_bfloat16|bfloat16" in err
+
+    def assert_needs(reason):
+        code, _, err = predict("--model", models[2]["npz"], "--fused")
+        assert code == 2
+        assert f"error: --fused needs the compiled ops, but {reason}" in err.splitlines()[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setenv("VIT_OPS", "reference")
+        assert_needs("VIT_OPS=reference chooses TensorFlow's own. Leave --fused out")
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "_device_type", lambda: "GPU")
+        assert_needs("they are for CPUs, and a GPU or TPU is in use. Leave --fused out")
+    monkeypatch.setattr(library_file, "candidates", lambda: [])
+    monkeypatch.setattr(loader, "_library", None)
+    assert_needs("no compiled library has been built")
 
 
 def test_text(models, folder, predict):

@@ -17,6 +17,8 @@ import vit_tf
 from custom_ops import library_file, loader
 from pipelines.errors import RunError, UserError
 from pipelines.serving import clean_process, prediction, saved_model
+from pipelines.serving.saved_model_check import Comparison
+from pipelines.serving.signatures import make_signatures
 from tests.pipelines import encoded
 from tests.pipelines.process import assert_user_error, run_command, run_here
 from tests.pipelines.serving.exports import LABELS, assert_close, call_here, make
@@ -119,18 +121,24 @@ def test_other_packed_weights_are_not_loaded(exported, tmp_path, attribute, valu
         prediction.load_classifier(prediction.find_model(tmp_path))
 
 
-def test_uint8_images_stay_uint8_where_preprocessing_keeps_them(exported, tmp_path, no_process):
+def test_uint8_images_stay_uint8_where_preprocessing_keeps_them(exported, tmp_path, monkeypatch):
     """Only the patch embedding is there twice, and its own range is that of the default."""
 
     def embeddings_of_uint8(path):
         nodes = [node for node in nodes_of(read(path)) if node.op == "VitPatchEmbed"]
         return [node.attr["I"].type for node in nodes].count(tf.uint8.as_datatype_enum)
 
+    def only_uint8(model, preprocessing):
+        return {"serving_uint8": make_signatures(model, preprocessing)["serving_uint8"]}
+
     assert embeddings_of_uint8(exported[2] / "fused") == 1
-    for number, rule in enumerate(
-        ({"mean": (0.4, 0.5, 0.6)}, {"resize": "center", "resize_to": 20})
+    monkeypatch.setattr(saved_model, "check_saved_model", lambda *_: Comparison(0.0, 0.0))
+    monkeypatch.setattr(saved_model, "make_signatures", only_uint8)
+    stem = {"stem": {"width": 0.5, "stage_depths": (1,)}, "image_size": 32, "patch_size": 2}
+    for number, (fields, rule) in enumerate(
+        (({}, {"mean": (0.4, 0.5, 0.6)}), ({}, {"resize": "center", "resize_to": 20}), (stem, {}))
     ):
-        saved_model.export(*make({}, rule), tmp_path / str(number), form="fused")
+        saved_model.export(*make(fields, rule), tmp_path / str(number), form="fused")
         assert embeddings_of_uint8(tmp_path / str(number) / "fused") == 0
 
 
@@ -139,7 +147,7 @@ def test_uint8_images_stay_uint8_where_preprocessing_keeps_them(exported, tmp_pa
 )
 def test_without_a_class_token(fields, tmp_path, no_process):
     """`attend` is then the gradient of the op, inside the exported file."""
-    model, preprocessing = make(fields)
+    model, preprocessing = make(fields | {"num_classes": 0})
     saved_model.export(model, preprocessing, tmp_path, form="fused")
     assert "VitAttentionGrad" in ops_in(tmp_path / "fused")
 
@@ -185,7 +193,7 @@ def test_wrong_results_of_the_compiled_ops_fail(name, tmp_path, no_process, monk
 
     monkeypatch.setattr(ops, name, wrong)
     with pytest.raises(RunError, match="differs from the model"):
-        saved_model.export(*make(), tmp_path, form="fused")
+        saved_model.export(*make({"num_classes": 0}), tmp_path, form="fused")
     assert os.listdir(tmp_path) == []
 
 
@@ -258,13 +266,14 @@ print("served")
 
 
 @pytest.mark.process
-def test_command_and_service(tmp_path):
+def test_command_and_service(tmp_path, monkeypatch, capsys):
     """From a checkpoint to a process with TensorFlow only, which needs the loader."""
     model, preprocessing = make({}, {"labels": LABELS})
     vit_tf.save_npz(model, tmp_path / "model.npz", preprocessing)
     output = tmp_path / "out"
     arguments = ("--format=both", "--model", tmp_path / "model.npz", "--output", output)
-    done = run_command("export", *arguments, cwd=tmp_path)
+    context = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+    done = run_here("export", *arguments, **context)
     assert done.returncode == 0, done.stderr
     loader = output / "fused" / "assets.extra" / "load_ops.py"
     assert f"runpy.run_path({str(loader)!r})" in done.stdout
@@ -275,7 +284,7 @@ def test_command_and_service(tmp_path):
     (tmp_path / "image").write_bytes(encoded.every_format()[0][0])
     moved = tmp_path / "elsewhere"
     output.rename(moved)
-    done = run_command("predict", "--model", moved / "fused", "image", cwd=tmp_path)
+    done = run_here("predict", "--model", moved / "fused", "image", **context)
     assert done.returncode == 0 and any(name in done.stdout for name in LABELS), done.stderr
     # Without the installed library it fails: the library inside the export is not loaded.
     without = {"VIT_OPS_LIBRARY": str(tmp_path / "none.so")}

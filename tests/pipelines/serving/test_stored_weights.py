@@ -9,16 +9,18 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import custom_ops
 import vit_tf
-from pipelines.serving import clean_process, saved_model
+from pipelines.serving import saved_model
+from pipelines.serving.saved_model_check import Comparison
 from pipelines.serving.signatures import make_signatures
 from tests.pipelines import encoded
-from tests.pipelines.serving.exports import call_here
 from tests.vit_tf import tiny
 
 RESNET = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16, num_classes=5)
 STEM = {"width": 0.5, "stage_depths": (1,)}
 MODELS = {
     "factorised": {"position_embedding": "learned_2d", "representation_size": 7},
+    "every layer": {"position_injection": "every_layer", "num_classes": 0},
+    "axial": tiny.AXIAL | {"layers": 1, "num_classes": 0},
     "hybrid": {"stem": STEM, "image_size": 32, "patch_size": 2, "classifier": "map"},
     "relative": {"position_embedding": "relative", "classifier": "gap", "layers": 1},
     "resnet": RESNET,
@@ -32,6 +34,13 @@ def created(name):
     model = vit_tf.create_model(fields, dtype="mixed_bfloat16")
     tiny.randomize(model)
     return model
+
+
+def chosen_signatures(model, preprocessing):
+    """Those that differ in what they compute of the model."""
+    signatures = make_signatures(model, preprocessing)
+    shortest = "serving_default" if model.config.num_classes else "embed"
+    return {name: signatures[name] for name in (shortest, "attend") if name in signatures}
 
 
 def matrices_that_are_cast(path):
@@ -52,22 +61,22 @@ def matrices_that_are_cast(path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bfloat16(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(clean_process, "call_signatures", call_here)
+    # The outputs are compared here, and exactly.
+    monkeypatch.setattr(saved_model, "check_saved_model", lambda *_: Comparison(0.0, 0.0))
+    monkeypatch.setattr(saved_model, "make_signatures", chosen_signatures)
     model = created(name)
     preprocessing = vit_tf.Preprocessing(image_size=model.config.image_size)
     report = saved_model.export(model, preprocessing, tmp_path)
     loaded = tf.saved_model.load(report.path)
     images = tf.constant(encoded.pixels(30, 20)[None], tf.float32)
     with custom_ops.implementation("reference"):
-        direct = make_signatures(model, preprocessing)
-    for signature in ("serving_default", "embed", "attend"):
-        if signature in loaded.signatures:
-            with custom_ops.implementation("reference"):
-                expected = direct[signature](images)
+        for signature, direct in chosen_signatures(model, preprocessing).items():
+            expected = direct(images)
             for key, value in loaded.signatures[signature](images=images).items():
                 np.testing.assert_array_equal(value, expected[key], err_msg=key)
     assert matrices_that_are_cast(report.path) == []
     # Only the head computes in float32.
     matrices = [v for v in loaded.variables_ if v.shape.rank > 1]
-    assert [v.shape[-1] for v in matrices if v.dtype != tf.bfloat16] == [5]
+    classes = [model.config.num_classes] if model.config.num_classes else []
+    assert [v.shape[-1] for v in matrices if v.dtype != tf.bfloat16] == classes
     assert all(variable.value.dtype != tf.bfloat16 for variable in model.weights)
