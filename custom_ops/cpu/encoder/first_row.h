@@ -2,6 +2,7 @@
 #ifndef CUSTOM_OPS_CPU_ENCODER_FIRST_ROW_H_
 #define CUSTOM_OPS_CPU_ENCODER_FIRST_ROW_H_
 
+#include "custom_ops/cpu/attention/logits.h"
 #include "custom_ops/cpu/encoder/kernels.h"
 #include "custom_ops/cpu/scratch.h"
 #include "custom_ops/cpu/simd/conversions.h"
@@ -31,7 +32,7 @@ struct FirstRowAttention {
     float* const sums = scratch.take<float>(size);
     float* const weights = scratch.take<float>(tokens);
     // Logits in units of log2.
-    const float scale = static_cast<float>(1.44269504088896340736 * problem.scale);
+    const float scale = static_cast<float>(kLog2E * problem.scale);
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t image = unit / problem.heads, head = unit % problem.heads;
       const Activation* q =

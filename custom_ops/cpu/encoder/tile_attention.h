@@ -6,7 +6,7 @@
 #ifndef CUSTOM_OPS_CPU_ENCODER_TILE_ATTENTION_H_
 #define CUSTOM_OPS_CPU_ENCODER_TILE_ATTENTION_H_
 
-#include "custom_ops/cpu/attention/line.h"
+#include "custom_ops/cpu/attention/logits.h"
 #include "custom_ops/cpu/gemm/tiles_product.h"
 #include "custom_ops/cpu/simd/math.h"
 
@@ -137,7 +137,7 @@ struct TileAttention {
     multiply(queries > kTile, rows, sizes.head, block.keys, sizes.keys, sizes.head, sizes.keys,
              block.logits, sizes.logits_stride);
     Vector<float> inverse[kQueries];
-    const float factor = static_cast<float>(1.44269504088896340736 * problem.scale);
+    const float factor = static_cast<float>(kLog2E * problem.scale);
     for (int64_t i = 0; i < queries; ++i) {
       inverse[i] =
           broadcast<float>(1 / exponentials(block.logits + i * sizes.logits_stride, line.tokens,
