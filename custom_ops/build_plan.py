@@ -18,11 +18,27 @@ import sys
 
 PACKAGE = pathlib.Path(__file__).resolve().parent
 
-# The lists of `sources.bzl` that name headers.
-HEADER_LISTS = ("HEADERS", "OP_HEADERS", "XLA_HEADERS", "MODULE_HEADERS")
+# The lists of `sources.bzl` that name source files, each with the lists of the headers that they
+# read. CC_HEADERS, which is not in that file, is the part of HEADERS in cc/.
+_HEADERS_OF = {
+    "KERNELS": ("HEADERS",),
+    "ISA_KERNELS": ("HEADERS",),
+    "INFO": ("HEADERS",),
+    "OPS": ("HEADERS", "OP_HEADERS"),
+    "XLA_OPS": ("HEADERS", "OP_HEADERS", "XLA_HEADERS"),
+    "MODULE": ("HEADERS", "MODULE_HEADERS"),
+    "CUDA": ("CC_HEADERS", "CUDA_HEADERS"),
+    "CUDA_HOST": ("CC_HEADERS", "CUDA_HEADERS"),
+    "CUDA_OPS": ("HEADERS", "OP_HEADERS", "CUDA_HEADERS", "CUDA_OP_HEADERS"),
+    "CUDA_XLA_OPS": ("HEADERS", "OP_HEADERS", "XLA_HEADERS", "CUDA_HEADERS", "CUDA_OP_HEADERS"),
+    "CUDA_MODULE": ("CC_HEADERS", "MODULE_HEADERS", "CUDA_HEADERS", "CUDA_MODULE_HEADERS"),
+}
 
 # pip sets these while it builds in isolation; they hide the packages of the interpreter.
 _ISOLATING = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")
+
+
+LISTS = tuple(_HEADERS_OF)  # of source files
 
 
 class BuildError(RuntimeError):
@@ -39,6 +55,7 @@ class Unit:
         flags: options and definitions from `sources.bzl`, then those that TensorFlow reports.
         includes: options with the include folders of third-party headers.
         package: name and version of the package of these headers.
+        compiler: nvcc, a `Compiler`; None for the C++ compiler.
     """
 
     source: str
@@ -46,6 +63,7 @@ class Unit:
     flags: tuple[str, ...]
     includes: tuple[str, ...] = ()
     package: str = ""
+    compiler: "Compiler | None" = None
 
 
 def sources():
@@ -61,17 +79,17 @@ def sources():
 def source_files():
     """Paths below `custom_ops/` of all sources and headers, in the order of the hash."""
     lists = sources()
-    names = (
-        *HEADER_LISTS,
-        "KERNELS",
-        "ISA_KERNELS",
-        "INFO",
-        "OPS",
-        "XLA_OPS",
-        "CUDA_XLA_OPS",
-        "MODULE",
-    )
-    return [file for name in names for file in lists[name]]
+    headers = [name for name in lists if name.endswith("HEADERS")]
+    return [file for name in (*headers, *_HEADERS_OF) for file in lists[name]]
+
+
+def headers_of(source):
+    """Paths below `custom_ops/` of the headers that a source file may read: a list of lists."""
+    lists = sources()
+    lists["CC_HEADERS"] = [file for file in lists["HEADERS"] if file.startswith("cc/")]
+    # Other sources are those of tests.
+    names = next((of for name, of in _HEADERS_OF.items() if source in lists[name]), ("HEADERS",))
+    return [lists[name] for name in names]
 
 
 def source_hash():
@@ -111,53 +129,29 @@ def _defines(command, flags, macro):
     return done.returncode == 0 and f"#define {macro} " in done.stdout
 
 
-def plan(target, compiler):
+def plan(target, compiler, cuda=None):
     """Lists what to compile for an interpreter.
 
     Args:
         target: the answer of `probe`.
         compiler: a `Compiler`.
+        cuda: a `building.toolkit.Toolkit`; None leaves out the kernels for GPUs.
 
     Returns:
-        Dict from "kernels", "info", "ops", "xla" and "module" to lists of `Unit`. The op library
-        links "kernels", "info" and "ops", the library for XLA "kernels", "info" and "xla", and the
-        Python module "kernels" and "module". A product that cannot be built here has an empty list.
+        Dict from names to lists of `Unit`: the "kernels"; "info", "ops" and "xla", which need
+        TensorFlow; "module", which needs pybind11; and with `cuda` the kernels for GPUs, "cuda",
+        and what calls them: "cuda_ops", "cuda_xla", "cuda_module". The op library links "kernels",
+        "info" and "ops", the library for XLA "kernels", "info" and "xla", and the Python module
+        "kernels" and "module"; with `cuda` the libraries link "cuda" and their own part too. What
+        cannot be built here is an empty list.
     """
-    lists, built = sources(), isas(compiler)
-    mask = built_isas(compiler)
-    kernels = [
-        Unit(
-            source,
-            f"{_object_name(source)}-{isa}",
-            (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}"),
-        )
-        # The widest vectors take longest to compile, so they start first.
-        for isa in reversed(built)
-        for source in lists["ISA_KERNELS"]
-    ]
-    kernels += [
-        Unit(source, _object_name(source), (*lists["KERNEL_COPTS"], f"-DVIT_BUILT_ISAS={mask}"))
-        for source in lists["KERNELS"]
-    ]
-    info, ops, xla, module = [], [], [], []
+    lists = sources()
+    units = dict.fromkeys(("info", "ops", "xla", "module", *_CUDA_PARTS), ())
+    units["kernels"] = _kernels(compiler)
+    if cuda:
+        units["cuda"] = _cuda_kernels(cuda, compiler)
     if "tensorflow" in target:
-        package = f"tensorflow {target['tensorflow']['version']}"
-        reported = target["tensorflow"]["compile"]
-        others = tuple(flag for flag in reported if not flag.startswith("-I"))
-        # -isystem suppresses warnings in these headers.
-        includes = tuple(f"-isystem{flag[2:]}" for flag in reported if flag.startswith("-I"))
-        flags = (*lists["OP_COPTS"], *others)
-
-        def units(name, more=()):
-            return [
-                Unit(source, _object_name(source), flags, (*includes, *more), package)
-                for source in lists[name]
-            ]
-
-        info, ops = units("INFO"), units("OPS")
-        if target["tensorflow"]["xla"]:
-            folders = target["tensorflow"]["xla"]["include"]
-            xla = units("XLA_OPS", [f"{i}/{folder}" for i in includes for folder in folders])
+        units |= _tensorflow_units(target["tensorflow"], cuda)
     if "pybind11_include" in target:
         includes = (
             f"-isystem{target['pybind11_include']}",
@@ -165,11 +159,72 @@ def plan(target, compiler):
         )
         package = f"pybind11 {target['pybind11_version']} for {target['suffix']}"
         flags = tuple(lists["MODULE_COPTS"])
-        module = [
-            Unit(source, _object_name(source), flags, includes, package)
-            for source in lists["MODULE"]
-        ]
-    return {"kernels": kernels, "info": info, "ops": ops, "xla": xla, "module": module}
+        units["module"] = _units("MODULE", flags, includes, package)
+        if cuda:
+            includes += (f"-isystem{cuda.include}",)
+            package += f", {cuda.compiler.version}"
+            units["cuda_module"] = _units("CUDA_MODULE", flags, includes, package)
+    return {name: list(part) for name, part in units.items()}
+
+
+_CUDA_PARTS = ("cuda", "cuda_ops", "cuda_xla", "cuda_module")
+
+
+def _units(name, flags, includes=(), package="", compiler=None):
+    return [
+        Unit(source, _object_name(source), tuple(flags), tuple(includes), package, compiler)
+        for source in sources()[name]
+    ]
+
+
+def _kernels(compiler):
+    lists = sources()
+    kernels = [
+        Unit(
+            source,
+            f"{_object_name(source)}-{isa}",
+            (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}"),
+        )
+        # The widest vectors take longest to compile, so they start first.
+        for isa in reversed(isas(compiler))
+        for source in lists["ISA_KERNELS"]
+    ]
+    mask = built_isas(compiler)
+    return kernels + _units("KERNELS", (*lists["KERNEL_COPTS"], f"-DVIT_BUILT_ISAS={mask}"))
+
+
+def cuda_host_units():
+    """The units of the plain C++ of the kernels for GPUs, which need no CUDA."""
+    return _units("CUDA_HOST", sources()["KERNEL_COPTS"])
+
+
+def _cuda_kernels(cuda, compiler):
+    kernels = _units("CUDA", cuda.flags, package=compiler.version, compiler=cuda.compiler)
+    return kernels + cuda_host_units()
+
+
+def _tensorflow_units(tensorflow, cuda):
+    package = f"tensorflow {tensorflow['version']}"
+    reported = tensorflow["compile"]
+    others = [flag for flag in reported if not flag.startswith("-I")]
+    # -isystem suppresses warnings in these headers.
+    includes = [f"-isystem{flag[2:]}" for flag in reported if flag.startswith("-I")]
+    own = sources()["OP_COPTS"]
+    flags = [*own, *others]
+    units = {
+        "info": _units("INFO", flags, includes, package),
+        "ops": _units("OPS", flags, includes, package),
+    }
+    if cuda:
+        units["cuda_ops"] = _units("CUDA_OPS", flags, includes, package)
+    if tensorflow["xla"]:
+        folders = tensorflow["xla"]["include"]
+        more = [f"{include}/{folder}" for include in includes for folder in folders]
+        if cuda:
+            flags = [*own, "-DVIT_CUDA", *others]
+            units["cuda_xla"] = _units("CUDA_XLA_OPS", flags, [*includes, *more], package)
+        units["xla"] = _units("XLA_OPS", flags, [*includes, *more], package)
+    return units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,5 +285,6 @@ def last_line(text):
 
 
 def _object_name(source):
-    # Files in different folders may have the same name.
-    return str(pathlib.PurePath(source).with_suffix("")).replace("/", "_")
+    # Files in different folders may have the same name, and so may one for nvcc and another one.
+    path = pathlib.PurePath(source)
+    return str(path.with_suffix("")).replace("/", "_") + ("-nvcc" if path.suffix == ".cu" else "")

@@ -6,13 +6,15 @@ Three settings choose the implementation. The first of them that is not "auto" d
 2.  the innermost `with custom_ops.implementation(...)`; an "auto" there overrides outer blocks;
 3.  the environment variable `VIT_OPS`.
 
-"auto" takes the compiled library if it is there and has kernels for the device, and the reference
-otherwise. The kernels are for CPUs. On TPUs and, unless the surrounding `tf.device`
-names a CPU, on machines with a GPU, "auto" takes the reference, which runs everywhere. With the
-library for XLA, the compiled ops are in a graph whether or not `jit_compile=True` will compile it,
-so a function can be traced first and compiled later; XLA refuses the ops only where sizes are known
-at run time alone. Without, functions that are traced under
-`jit_compile=True` take the reference, and XLA refuses those that were traced with the compiled ops.
+"auto" takes the compiled library on CPUs if it is there, and the reference otherwise: on TPUs and,
+unless the surrounding `tf.device` names a CPU, on machines with a GPU. A library that was built
+with CUDA has kernels for GPUs too, for all ops but the encoder; only "compiled" uses them, since
+they have not run under TensorFlow on a GPU yet.
+
+With the library for XLA, the compiled ops are in a graph whether or not `jit_compile=True` will
+compile it, so a function can be traced first and compiled later; XLA refuses the ops only where
+sizes are known at run time alone. Without, functions that are traced under `jit_compile=True` take
+the reference, and XLA refuses those that were traced with the compiled ops.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ import contextvars
 import os
 
 from custom_ops import library_file, loader
+from custom_ops.library_file import REBUILD
 
 CHOICES = ("auto", "compiled", "reference")
 ENVIRONMENT_VARIABLE = "VIT_OPS"
@@ -114,7 +117,8 @@ def describe():
         `outdated`: whether the sources in this package have changed since it was built;
         `isas`: dict of instruction sets: `built`, `available` (on this processor), `chosen`, and
             `error`, the problem with `VIT_ISA`;
-        `cuda_archs`: list, empty without CUDA;
+        `cuda_archs`: list of the compute capabilities of GPUs that it has kernels for, with "PTX"
+            for others; empty without CUDA;
         `xla_library`: path of the library for XLA, None if XLA cannot compile the ops;
         `xla_reason`: why it cannot, and the fix; None if it can.
 
@@ -143,6 +147,7 @@ def describe():
         report["tensorflow"], report["compiler"] = stamp["tensorflow"], stamp["compiler"]
         report["outdated"] = stamp["sources"] != build_plan.source_hash()
         report["isas"]["built"] = stamp["isas"].split()
+        report["cuda_archs"] = stamp["cuda_archs"].split()
     report["isas"] |= state.isa_report()
     return report
 
@@ -166,11 +171,12 @@ def load():
     return ops
 
 
-def ops_for(implementation):
+def ops_for(implementation, has_cuda=True):
     """Returns the module of compiled ops, or None if a call made here must run the reference.
 
     Args:
         implementation: the `implementation=` argument of the call.
+        has_cuda: whether the op that is called has kernels for GPUs in a library built with CUDA.
 
     Raises:
         ValueError: as `resolve`, and if "compiled" is requested where it has no kernels.
@@ -178,7 +184,7 @@ def ops_for(implementation):
     if resolve(implementation) == "reference":
         return None
     device = _device_type()
-    obstacle = _obstacle(device)
+    obstacle = _obstacle(device, has_cuda)
     if obstacle is None and device == "CPU":
         return load()
     choice, source = requested(implementation)
@@ -195,22 +201,33 @@ def ops_for(implementation):
 def supports_jit(implementation=None):
     """Returns whether calls work under `jit_compile=True`; Keras layers report it.
 
-    Only `implementation="compiled"` does not, where there is no library for XLA or a call would run
-    on a GPU or TPU: "auto" takes the reference there.
+    Only `implementation="compiled"` does not, where there is no library for XLA that has kernels
+    for the device: "auto" takes the reference there.
     """
     if requested(implementation)[0] != "compiled":
         return True
-    return loader.library().xla.path is not None and _device_type() == "CPU"
+    return _has_kernels(loader.library().xla, _device_type())
 
 
-def _obstacle(device):
+def _has_kernels(library, device):
+    """Whether one of the libraries can be used and has kernels for a kind of device."""
+    return library.path is not None and (
+        device == "CPU" or (device == "GPU" and bool(library.cuda_archs))
+    )
+
+
+def _obstacle(device, has_cuda):
     """Returns the reason why the kernels cannot run on a kind of device, or None."""
     import tensorflow as tf
 
     if device == "TPU":
         return "TPUs"
+    if device == "GPU" and not has_cuda:
+        return "this op on GPUs"
+    if device == "GPU" and not loader.library().cuda_archs:
+        return f"GPUs: it was built without CUDA. Install an nvcc and build it with `{REBUILD}`"
     xla = loader.library().xla
-    if (device == "CPU" and xla.path) or tf.executing_eagerly() or not _traced_for_xla():
+    if _has_kernels(xla, device) or tf.executing_eagerly() or not _traced_for_xla():
         return None
     return "XLA (jit_compile=True)" + (f", because {xla.reason}" if xla.reason else " on GPUs")
 

@@ -186,7 +186,7 @@ def encoder(tokens, plan, *, first_row_only=False, implementation=None):
     """
     import tensorflow as tf
 
-    ops = dispatch.ops_for(implementation)
+    ops = dispatch.ops_for(implementation, has_cuda=False)
     if not isinstance(plan, EncoderPlan):
         raise ValueError(
             f"plan is a {type(plan).__name__}, but it must be what custom_ops.pack_encoder returns."

@@ -59,7 +59,8 @@ def read_stamp(path):
 
     Returns:
         Dict of texts: `tensorflow` it was built for, `compiler`, `isas` (names with spaces
-        between), `sources` (their hash). None if there is no such file or no stamp in it.
+        between), `cuda_archs` (the same way, "" without CUDA), `sources` (their hash). None if
+        there is no such file or no stamp in it.
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -70,7 +71,8 @@ def read_stamp(path):
     except (OSError, ValueError):
         return None
     is_stamp = isinstance(stamp, dict) and all(type(stamp.get(key)) is str for key in _STAMP_KEYS)
-    return stamp if is_stamp else None
+    # Libraries from before there were kernels for GPUs do not name any.
+    return {"cuda_archs": ""} | stamp if is_stamp else None
 
 
 def other_sources(path, other):

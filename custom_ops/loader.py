@@ -42,12 +42,14 @@ class XlaLibrary:
         reason: why it cannot.
         broken: whether a library exists and cannot be loaded.
         handle: ctypes handle, to call the functions of `library_info.cc`.
+        cuda_archs: the GPUs that it has kernels for, as in the stamp; empty without CUDA.
     """
 
     path: str | None = None
     reason: str | None = None
     broken: bool = False
     handle: ctypes.CDLL | None = None
+    cuda_archs: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Library:
         handle: ctypes handle, to call the functions of `library_info.cc`.
         isa_error: the problem with `VIT_ISA` when the library was loaded, with its value.
         xla: the library for XLA.
+        cuda_archs: the GPUs that it has kernels for, as in the stamp; empty without CUDA.
     """
 
     ops: types.ModuleType | None = None
@@ -71,6 +74,7 @@ class Library:
     handle: ctypes.CDLL | None = None
     isa_error: str | None = None
     xla: XlaLibrary = XlaLibrary(reason="the compiled ops are not used")
+    cuda_archs: tuple[str, ...] = ()
 
     def isa_report(self) -> dict:
         """Instruction sets: `available` here, `chosen`, and the `error` in `VIT_ISA`, if any."""
@@ -142,7 +146,12 @@ def _load_all():
         return found
     error = found.isa_report().get("error")
     xla = _load_for_xla(vars(found.ops).get("vit_ops_path"))
-    return dataclasses.replace(found, isa_error=error, xla=xla)
+    return dataclasses.replace(found, isa_error=error, xla=xla, cuda_archs=_cuda_archs(found.path))
+
+
+def _cuda_archs(path):
+    stamp = library_file.read_stamp(path) if path else None
+    return tuple(stamp["cuda_archs"].split()) if stamp else ()
 
 
 def _load_for_xla(ops_path):
@@ -168,7 +177,8 @@ def _load_for_xla(ops_path):
     if reason is None:
         try:
             # It registers its kernels with TensorFlow.
-            return XlaLibrary(str(path), handle=_declare(ctypes.CDLL(str(path))))
+            handle = _declare(ctypes.CDLL(str(path)))
+            return XlaLibrary(str(path), handle=handle, cuda_archs=_cuda_archs(path))
         except OSError as error:
             reason = f"{path} does not load: {error}"
     return XlaLibrary(reason=f"{reason}. Build it again with `{REBUILD}`", broken=True)

@@ -62,6 +62,8 @@ OP_HEADERS = [
     "tf/dims.h",
     "tf/encoder_bodies.h",
     "tf/encoder_checks.h",
+    "tf/kernel.h",
+    "tf/op_lists.h",
     "tf/patch_bodies.h",
     "tf/patch_checks.h",
     "tf/registration.h",
@@ -109,18 +111,43 @@ XLA_OPS = [
     "xla/handlers.cc",
 ]
 
-# The same for GPUs: compiled by a test only, since there are no CUDA kernels that it could call.
-CUDA_XLA_OPS = ["xla/cuda_handlers.cc"]
-
 # Read by XLA_OPS and CUDA_XLA_OPS only.
 XLA_HEADERS = [
-    "cuda/attention.h",
-    "cuda/encoder.h",
-    "cuda/execution.h",
-    "cuda/patch_embed.h",
     "xla/handlers.h",
     "xla/ops.h",
 ]
+
+# The kernels for NVIDIA GPUs, in all libraries and the module _vit_cuda, where there is a CUDA
+# compiler. nvcc compiles these files.
+CUDA = ["cuda/execution.cu"]
+
+# What decides on the host how the kernels run: plain C++, which tests use without CUDA.
+CUDA_HOST = []
+
+# Read by all lists of CUDA. CUDA and CUDA_HOST read of HEADERS only those of cc/.
+CUDA_HEADERS = [
+    "cuda/attention.h",
+    "cuda/execution.h",
+    "cuda/patch_embed.h",
+]
+
+# The TensorFlow ops for GPUs.
+CUDA_OPS = ["tf/gpu_ops.cc"]
+
+# The handlers of XLA for GPUs.
+CUDA_XLA_OPS = ["xla/cuda_handlers.cc"]
+
+# Read by CUDA_OPS and CUDA_XLA_OPS only.
+CUDA_OP_HEADERS = [
+    "tf/cuda_status.h",
+    "tf/gpu_kernel.h",
+]
+
+# The Python module _vit_cuda, which needs pybind11 and no TensorFlow.
+CUDA_MODULE = []
+
+# Read by CUDA_MODULE only.
+CUDA_MODULE_HEADERS = []
 
 # The Python module _vit_kernels, which needs pybind11 and no TensorFlow.
 MODULE = ["python/kernels_module.cc"]
@@ -237,6 +264,39 @@ MODULE_COPTS = [
     "-fvisibility=hidden",
     "-fexceptions",
     "-Wall",
+]
+
+# Compute capabilities of the GPUs that the kernels can be compiled for. Those with an "a" have
+# instructions that only this one capability has.
+CUDA_ARCHS = [
+    "80",
+    "86",
+    "89",
+    "90a",
+    "100",
+    "120",
+]
+
+# Every build also holds the code for this virtual architecture (PTX), which the driver compiles for
+# GPUs of this capability or a higher one that the build has no code for.
+CUDA_PTX = "80"
+
+# Of nvcc. ptxas reports the registers, memory and spills of each kernel.
+CUDA_COPTS = [
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall",
+    "-Xptxas=-v",
+]
+
+# In addition to those of the libraries. The CUDA runtime is linked in, so that a library needs no
+# library of CUDA and loads where there is none.
+CUDA_LINKOPTS = [
+    "-lcudart_static",
+    "-ldl",
+    "-lpthread",
+    "-lrt",
 ]
 
 TEST_COPTS = [

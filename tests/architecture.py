@@ -39,6 +39,7 @@ FLOORS = {
         "reference",
         "library_file",
         "arguments",
+        "building",
         "build_plan",
     ),
     "vit_tf": (
@@ -73,6 +74,7 @@ NOT_COMMANDS = {"pipelines.__init__", "pipelines.cli", "pipelines.errors", "pipe
 INCLUDES = {
     "custom_ops/cc": ("custom_ops/cc/",),
     "custom_ops/cpu": ("custom_ops/cc/", "custom_ops/cpu/"),
+    "custom_ops/cuda": ("custom_ops/cc/", "custom_ops/cuda/"),
 }
 # Import names of distributions whose name differs.
 IMPORT_NAMES = {

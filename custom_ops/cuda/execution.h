@@ -1,6 +1,6 @@
 // How a call runs on a GPU. Launchers start work on a stream and return; they include neither
-// TensorFlow nor XLA. The functions of this folder are declared only, for custom_ops/xla/
-// cuda_handlers.cc, which compiles and is in no library yet: there are no CUDA kernels.
+// TensorFlow nor XLA. There are launchers for attention (attention.h) and for patches
+// (patch_embed.h), none for the encoder.
 #ifndef CUSTOM_OPS_CUDA_EXECUTION_H_
 #define CUSTOM_OPS_CUDA_EXECUTION_H_
 
@@ -18,8 +18,8 @@ struct CudaExecution {
   using Result = CudaResult;
 
   void* stream;  // a cudaStream_t
-  // Returns scratch memory of the GPU, which stays valid for the work that the call starts on the
-  // stream; null if there is not enough.
+  // Returns scratch memory of the GPU, aligned to 256 bytes, which stays valid for the work that
+  // the call starts on the stream; null if there is not enough.
   void* (*allocate)(void* allocator, int64_t bytes);
   void* allocator;
 };
@@ -27,7 +27,8 @@ struct CudaExecution {
 // Writes zeros to memory of the GPU.
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution);
 
-// The text of CUDA for an error.
+// The text of CUDA for an error. Where the driver does not fit the toolkit that compiled the
+// kernels, it names both versions and what to do. Valid as long as the library is loaded.
 const char* error_text(CudaResult result);
 
 }  // namespace vit

@@ -1,38 +1,43 @@
-// The OpKernel for CPUs of an op: see attention_bodies.h, encoder_bodies.h and patch_bodies.h.
+// The OpKernel of an op for CPUs.
 #ifndef CUSTOM_OPS_TF_CPU_KERNEL_H_
 #define CUSTOM_OPS_TF_CPU_KERNEL_H_
+
+#include <unistd.h>
 
 #include "custom_ops/cpu/attention/attention.h"
 #include "custom_ops/cpu/encoder/encoder.h"
 #include "custom_ops/cpu/patch_embed/patch_embed.h"
-#include "custom_ops/tf/registration.h"
-#include "custom_ops/tf/tensors.h"
+#include "custom_ops/tf/kernel.h"
 #include "custom_ops/tf/threads.h"
 
 namespace vit {
 
-template <class Body>
-class CpuKernel : public tensorflow::OpKernel {
+class CpuCall {
  public:
-  explicit CpuKernel(tensorflow::OpKernelConstruction* c) : OpKernel(c) {
-    OP_REQUIRES_OK(c, body_.init(c));
+  explicit CpuCall(tensorflow::OpKernelContext* context) : context_(context) {}
+
+  Execution execution() const { return execution_of(context_); }
+
+  // Fails if the bytes exceed the memory of this machine.
+  absl::Status check_memory(const Array& array) const {
+    static const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+    if (array.bytes() <= memory) return absl::OkStatus();
+    return invalid(array.name, " of shape ", text(array.dims), " would take ",
+                   tensorflow::DataTypeSize(array.type), " x ", array.elements(),
+                   " bytes, more than the ", memory, " bytes of this machine's memory.");
   }
 
-  void Compute(tensorflow::OpKernelContext* c) override {
-    Arrays inputs, outputs;
-    inputs.reserve(c->num_inputs());
-    for (int i = 0; i < c->num_inputs(); ++i) inputs.push_back(array_of(c->input(i)));
-    OP_REQUIRES_OK(c, body_.check(inputs, &outputs));
-    for (int i = 0; i < c->num_outputs(); ++i) OP_REQUIRES_OK(c, allocate(c, i, &outputs[i]));
-    const Result result = body_.run(inputs, outputs, execution_of(c));
-    OP_REQUIRES(c, !is_cancelled(c),
-                absl::CancelledError(absl::StrCat(Body::kName, " was cancelled.")));
-    OP_REQUIRES_OK(c, status_of(result, Body::kName));
+  absl::Status status(Result result, const char* op) const {
+    if (is_cancelled(context_)) return absl::CancelledError(absl::StrCat(op, " was cancelled."));
+    return status_of(result, op);
   }
 
  private:
-  Body body_;
+  tensorflow::OpKernelContext* const context_;
 };
+
+template <class Body>
+using CpuKernel = DeviceKernel<Body, CpuCall>;
 
 }  // namespace vit
 

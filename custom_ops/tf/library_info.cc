@@ -19,13 +19,14 @@ namespace {
 const char kStamp[] =
     "VIT_OPS_BUILD_INFO:"
     "{\"tensorflow\": \"" VIT_OPS_TENSORFLOW "\", \"compiler\": \"" VIT_COMPILER
-    "\", \"isas\": \"" VIT_OPS_ISAS "\", \"sources\": \"" VIT_OPS_SOURCES "\"}";
+    "\", \"isas\": \"" VIT_OPS_ISAS "\", \"cuda_archs\": \"" VIT_OPS_CUDA_ARCHS
+    "\", \"sources\": \"" VIT_OPS_SOURCES "\"}";
 constexpr int kStampPrefix = sizeof("VIT_OPS_BUILD_INFO:") - 1;
 
 }  // namespace
 
 // JSON: the TensorFlow version that the library was built for, the compiler, the names of the
-// instruction sets, the hash of the sources.
+// instruction sets, the GPUs that it has kernels for, the hash of the sources.
 VIT_EXPORT const char* vit_ops_build_info() { return kStamp + kStampPrefix; }
 
 // Chooses the instruction set of later calls; "" is the best one here. Returns the problem, or

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -140,11 +141,29 @@ OpKernel* make_kernel(OpKernelConstruction* c) {
   return new XlaKernel<Body>(c);
 }
 
-bool has_kernel(const char* op) {
-  return absl::c_any_of(tensorflow::GetRegisteredKernelsForOp(op).kernel(),
-                        [](const tensorflow::KernelDef& kernel) {
-                          return kernel.device_type() == tensorflow::DEVICE_CPU_XLA_JIT;
-                        });
+bool has_kernel(const char* op, const std::string& device) {
+  return absl::c_any_of(
+      tensorflow::GetRegisteredKernelsForOp(op).kernel(),
+      [&](const tensorflow::KernelDef& kernel) { return kernel.device_type() == device; });
+}
+
+#ifdef VIT_CUDA
+constexpr bool kHasCuda = true;
+#else
+constexpr bool kHasCuda = false;
+#endif
+
+template <class Body, class... Bodies>
+constexpr bool is_in(OpList<Bodies...>) {
+  return (std::is_same_v<Body, Bodies> || ...);
+}
+
+// The kinds of devices for which XLA compiles an op.
+template <class Body>
+std::vector<absl::string_view> devices_of() {
+  std::vector<absl::string_view> devices = {tensorflow::DEVICE_CPU_XLA_JIT};
+  if (kHasCuda && is_in<Body>(CudaOps())) devices.push_back(tensorflow::DEVICE_GPU_XLA_JIT);
+  return devices;
 }
 
 // Does nothing if there is no such op, or if another copy of this library has registered it: then
@@ -153,17 +172,20 @@ template <class Body>
 void register_op(const std::vector<std::string>& registered) {
   if (absl::c_linear_search(registered, Body::kName)) return;
   if (!tensorflow::OpRegistry::Global()->LookUp(Body::kName)) return;
+  const std::vector<absl::string_view> devices = devices_of<Body>();
   auto builder = tensorflow::XlaOpRegistrationBuilder::Name(Body::kName);
-  builder.Device(tensorflow::DEVICE_CPU_XLA_JIT);
-  if (Body::kConstantInput >= 0) builder.CompileTimeConstantInput("image_shape");
+  builder.Device(devices);
+  if (Body::kConstantInput >= 0) builder.CompileTimeConstantInput(kConstantInputName);
   tensorflow::XlaOpRegistrar(builder.Build(make_kernel<Body>));
   // XLA makes kernels of all registered ops when it is used first. If that was before this library
   // was loaded, nobody else makes the kernel.
   tensorflow::XlaOpRegistry::RegisterCompilationKernels();
-  if (has_kernel(Body::kName)) return;
-  auto definition =
-      tensorflow::KernelDefBuilder(Body::kName).Device(tensorflow::DEVICE_CPU_XLA_JIT).Build();
-  tensorflow::kernel_factory::OpKernelRegistrar(definition, Body::kName, make_kernel<Body>);
+  for (absl::string_view name : devices) {
+    const std::string device(name);
+    if (has_kernel(Body::kName, device)) continue;
+    auto definition = tensorflow::KernelDefBuilder(Body::kName).Device(device.c_str()).Build();
+    tensorflow::kernel_factory::OpKernelRegistrar(definition, Body::kName, make_kernel<Body>);
+  }
 }
 
 template <class... Bodies>
@@ -173,7 +195,7 @@ bool register_ops(OpList<Bodies...>) {
   return true;
 }
 
-[[maybe_unused]] const bool registered = register_ops(XlaOps());
+[[maybe_unused]] const bool registered = register_ops(CpuOps());
 
 }  // namespace
 }  // namespace vit

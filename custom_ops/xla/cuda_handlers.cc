@@ -1,22 +1,12 @@
 // What runs on a GPU in a program that XLA compiled: an FFI handler for each op, which starts the
-// work on XLA's stream. custom_ops/cuda/execution.h says what is missing.
+// work on XLA's stream.
 
 #include "custom_ops/cuda/attention.h"
-#include "custom_ops/cuda/encoder.h"
 #include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/tf/cuda_status.h"
 #include "custom_ops/xla/handlers.h"
 
 namespace vit {
-
-absl::Status status_of(CudaResult result, const char* op) {
-  if (result == CudaResult::kOk) return absl::OkStatus();
-  if (result == CudaResult::kOutOfMemory) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        op, " could not allocate its scratch memory on the GPU. Use a smaller batch."));
-  }
-  return absl::InternalError(absl::StrCat(op, " failed: CUDA error ", static_cast<int>(result),
-                                          ", ", error_text(result), "."));
-}
 
 namespace {
 
@@ -51,7 +41,7 @@ struct CudaHandler {
   }
 };
 
-[[maybe_unused]] const bool registered = register_handlers<CudaHandler>("CUDA", XlaOps());
+[[maybe_unused]] const bool registered = register_handlers<CudaHandler>("CUDA", CudaOps());
 
 }  // namespace
 }  // namespace vit

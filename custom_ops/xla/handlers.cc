@@ -37,7 +37,7 @@ struct CpuHandler {
   }
 };
 
-[[maybe_unused]] const bool registered = register_handlers<CpuHandler>("Host", XlaOps());
+[[maybe_unused]] const bool registered = register_handlers<CpuHandler>("Host", CpuOps());
 
 }  // namespace
 }  // namespace vit

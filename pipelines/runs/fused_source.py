@@ -61,7 +61,7 @@ def open_for_inference(source, log, assumed=None):
 def _why_not_compiled():
     """The reason why ops that are called here do not run compiled, or None if they do."""
     try:
-        if dispatch.ops_for(None) is not None:
+        if dispatch.ops_for(None, has_cuda=False) is not None:
             return None
     except ValueError as error:
         return str(error).rstrip(".")

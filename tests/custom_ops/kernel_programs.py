@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 
-from custom_ops import build_ops, build_plan
+from custom_ops import build_plan
 from custom_ops.build_plan import Compiler, Unit
+from custom_ops.building import objects
 from tests.checkout import ROOT
 
 FOLDER = ROOT / "build" / "kernel_tests"
@@ -102,7 +103,7 @@ def build(mode, programs):
     checked = {"baseline", *_best_isas()} if mode.flags else set()
     gcc = build_plan.find_compiler()
     folders = (ROOT / "tests" / "cc", build_plan.PACKAGE / "cuda")
-    headers = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h"))]
+    headers = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.h"))]
     package = hashlib.sha256(b"".join(headers)).hexdigest()
 
     def unit_of(source, name, flags):
@@ -112,7 +113,7 @@ def build(mode, programs):
     built = build_plan.built_isas(gcc)
     copts = (*lists["TEST_COPTS"], f"-DVIT_BUILT_ISAS={built}", *mode.flags)
     ours = [unit_of(f"{name}.cc", name, copts) for name in programs]
-    for unit in build_plan.plan({}, gcc)["kernels"]:
+    for unit in [*build_plan.plan({}, gcc)["kernels"], *build_plan.cuda_host_units()]:
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
             flags = (*unit.flags, *mode.flags, *_MACROS_OF_CLANG.get(isa, ()))
@@ -139,16 +140,16 @@ def build(mode, programs):
         i = list(programs).index(XLA_FUZZER)
         ours[i] = dataclasses.replace(ours[i], includes=units[0].includes)
 
-    objects = compile_units(gcc, plain, ROOT / "build" / "ops")
-    objects |= compile_units(compiler, ours + handlers, FOLDER)
-    shared = [str(objects[unit]) for unit in [*plain, *ours[len(programs) :]]]
+    compiled = compile_units(gcc, plain, ROOT / "build" / "ops")
+    compiled |= compile_units(compiler, ours + handlers, FOLDER)
+    shared = [str(compiled[unit]) for unit in [*plain, *ours[len(programs) :]]]
     paths = {}
     for name, unit in zip(programs, ours, strict=False):
         link = ["-fsanitize=fuzzer", *mode.link] if name in FUZZERS else mode.link
         paths[name] = FOLDER / f"{name}-{mode.name}"
-        command = [*compiler.command, "-o", str(paths[name]), str(objects[unit]), *shared]
+        command = [*compiler.command, "-o", str(paths[name]), str(compiled[unit]), *shared]
         if name == XLA_FUZZER:
-            command += [*(str(objects[unit]) for unit in handlers), *tensorflow]
+            command += [*(str(compiled[unit]) for unit in handlers), *tensorflow]
         done = subprocess.run([*command, "-pthread", *link], capture_output=True, text=True)
         if done.returncode:
             raise build_plan.BuildError(f"Could not link {name}:\n{done.stderr[-2000:]}")
@@ -247,7 +248,7 @@ def compile_units(compiler, units, folder):
     """Compiles units whose object files the folder lacks; dict from unit to object file."""
     folder.mkdir(parents=True, exist_ok=True)
     # The objects go to the folder of the stamp of a library; these programs have no stamp.
-    return build_ops._compile(compiler, units, folder / "no_stamp", say=lambda line: None)[0]
+    return objects.compile_units(compiler, units, folder / "no_stamp", say=lambda line: None)[0]
 
 
 def _clang():

@@ -11,6 +11,7 @@ import pytest
 
 from custom_ops import build_ops, build_plan, library_file
 from custom_ops.build_plan import BuildError
+from custom_ops.building import objects, toolkit
 from tests.architecture import ROOT
 
 FOLDERS = ("cc", "cpu", "cuda", "tf", "xla", "python")
@@ -45,23 +46,17 @@ def test_the_lists_name_every_file():
 def test_headers_that_are_read_are_listed():
     """A change of an unlisted header would leave old object files in use."""
     lists = build_plan.sources()
-    for name, allowed in (
-        ("KERNELS", lists["HEADERS"]),
-        ("ISA_KERNELS", lists["HEADERS"]),
-        ("HEADERS", lists["HEADERS"]),
-        ("INFO", lists["HEADERS"] + ["build_stamp.h"]),
-        ("OPS", lists["HEADERS"] + lists["OP_HEADERS"]),
-        ("OP_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"]),
-        ("XLA_OPS", lists["HEADERS"] + lists["OP_HEADERS"] + lists["XLA_HEADERS"]),
-        ("CUDA_XLA_OPS", lists["XLA_HEADERS"]),
-        ("XLA_HEADERS", lists["HEADERS"] + lists["OP_HEADERS"] + lists["XLA_HEADERS"]),
-        ("MODULE", lists["HEADERS"] + lists["MODULE_HEADERS"]),
-        ("MODULE_HEADERS", lists["HEADERS"] + lists["MODULE_HEADERS"]),
-    ):
-        for file in lists[name]:
-            for line in (build_plan.PACKAGE / file).read_text().splitlines():
-                if line.startswith('#include "custom_ops/'):
-                    assert line.split('"')[1].removeprefix("custom_ops/") in allowed, file
+    for name in build_plan.LISTS:
+        for source in lists[name]:
+            allowed = [file for files in build_plan.headers_of(source) for file in files]
+            allowed += ["build_stamp.h"] if name == "INFO" else []
+            files = [source]
+            for file in files:  # grows by what these files include
+                for line in (build_plan.PACKAGE / file).read_text().splitlines():
+                    if line.startswith('#include "custom_ops/'):
+                        header = line.split('"')[1].removeprefix("custom_ops/")
+                        assert header in allowed, (source, file)
+                        files += [header] if header not in [*files, "build_stamp.h"] else []
 
 
 def test_kernels_know_neither_tensorflow_nor_the_standard_library():
@@ -138,6 +133,7 @@ def test_plan():
     for name, unit in by_isa.items():
         assert unit.flags[-1] == f"-DVIT_ISA={name.split('-')[1]}"
 
+    assert not [unit for part in units if part.startswith("cuda") for unit in units[part]]
     for part, name in (("info", "INFO"), ("ops", "OPS"), ("xla", "XLA_OPS")):
         assert [unit.source for unit in units[part]] == lists[name]
         for unit in units[part]:
@@ -205,8 +201,19 @@ ISA_KERNELS = ["cc/i.cc"]
 INFO = []
 OPS = ["tf/op.cc"]
 XLA_OPS = ["xla/x.cc"]
-CUDA_XLA_OPS = []
 XLA_HEADERS = ["xla/x.h"]
+CUDA = ["cuda/c.cu"]
+CUDA_HOST = ["cuda/h.cc"]
+CUDA_HEADERS = ["cuda/c.h"]
+CUDA_OPS = ["tf/gpu.cc"]
+CUDA_XLA_OPS = ["xla/gpu.cc"]
+CUDA_OP_HEADERS = []
+CUDA_MODULE = ["python/c.cc"]
+CUDA_MODULE_HEADERS = []
+CUDA_ARCHS = ["80", "86", "90a"]
+CUDA_PTX = "80"
+CUDA_COPTS = ["-O0", "-fPIC"]
+CUDA_LINKOPTS = ["-lm"]
 MODULE = ["python/m.cc"]
 TESTS = []
 ISA_COPTS = {"baseline": []}
@@ -232,11 +239,18 @@ def package(tmp_path, monkeypatch):
         "tf/op.cc": '#include "custom_ops/build_stamp.h"\n#include "custom_ops/tf/o.h"\n'
         'int kernel(); extern "C" const char s[] = "VIT_OPS_BUILD_INFO:{\\"tensorflow\\": \\""'
         ' VIT_OPS_TENSORFLOW "\\", \\"compiler\\": \\"c\\", \\"isas\\": \\"" VIT_OPS_ISAS'
+        ' "\\", \\"cuda_archs\\": \\"" VIT_OPS_CUDA_ARCHS'
         ' "\\", \\"sources\\": \\"" VIT_OPS_SOURCES "\\"}"; int op() { return kernel(); }',
         "xla/x.h": "",
         "xla/x.cc": "int kernel(); int x() { return kernel(); }",
         "python/m.h": "",
         "python/m.cc": "int kernel(); int m() { return kernel(); }",
+        "cuda/c.h": "int host();",
+        "cuda/c.cu": '#include "custom_ops/cuda/c.h"\nint gpu() { return host(); }',
+        "cuda/h.cc": '#include "custom_ops/cuda/c.h"\nint host() { return 1; }',
+        "tf/gpu.cc": "int gpu(); int gpu_op() { return gpu(); }",
+        "xla/gpu.cc": "int gpu(); int gpu_handler() { return gpu(); }",
+        "python/c.cc": "int gpu(); int c() { return gpu(); }",
         "../setup.py": "",
     }.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -251,7 +265,9 @@ def package(tmp_path, monkeypatch):
     for module in (build_plan, build_ops):
         monkeypatch.setattr(module, "PACKAGE", folder)
         monkeypatch.setattr(module, "probe", lambda: target, raising=False)
-    monkeypatch.delenv("CXX", raising=False)
+    for name in ("CXX", "CUDA_HOME", "VIT_CUDA_ARCHS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VIT_CUDA", "0")
     return folder, target
 
 
@@ -305,6 +321,7 @@ def test_the_product_is_stamped_and_whole(package):
         "tensorflow": "2.20.0",
         "compiler": "c",
         "isas": " ".join(build_plan.isas(build_plan.find_compiler())),
+        "cuda_archs": "",
         "sources": build_plan.source_hash(),
     }
     assert library_file.why_unusable(path, "2.20.0") is None
@@ -394,6 +411,128 @@ def test_the_library_for_xla_is_optional(package):
     assert "this TensorFlow has no headers" in line and not exists
 
 
+NVCC = """#!/bin/sh
+case "$1" in
+  --version) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit $FAILS;;
+  --list-gpu-code) echo sm_80 sm_86 sm_90; exit;;
+  --dryrun) echo "#\\$ TOP=$(dirname "$0")/.."; exit;;
+esac
+for argument; do
+  shift
+  case $argument in -gencode*|-ccbin*) ;; *) set -- "$@" "$argument";; esac
+done
+cat << END
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_ZN3vit12_GLOBAL__N_11kIfLi3EEEvPT_' for 'sm_90a'
+ptxas info    : Function properties for _ZN3vit12_GLOBAL__N_11kIfLi3EEEvPT_
+    16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 12 registers, used 1 barriers, 256 bytes smem, 360 bytes cmem[0]
+$WARNS
+END
+exec g++ -x c++ "$@"
+"""
+
+
+@pytest.fixture
+def nvcc(tmp_path, monkeypatch):
+    """A toolkit with a compiler that passes its work to g++; returns its folder."""
+    for file, text in {
+        "bin/nvcc": NVCC,
+        "bin/nvidia-smi": "#!/bin/sh\nexit 9\n",
+        "include/cuda_runtime_api.h": "",
+        "lib/libcudart_static.a": "!<arch>\n",
+    }.items():
+        (tmp_path / "cuda" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cuda" / file).write_text(text)
+        (tmp_path / "cuda" / file).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/cuda/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setenv("FAILS", "0")
+    monkeypatch.delenv("VIT_CUDA", raising=False)
+    return tmp_path / "cuda"
+
+
+def built_for_gpus(folder):
+    """Builds; returns the names of the units that were compiled, and all other lines."""
+    lines = []
+    build_ops.build(folder / library_file.NAME, folder, lines.append)
+    units = [line.split()[2] for line in lines if "/" in line.split()[1]]
+    return sorted(units), [line for line in lines if "/" not in line.split()[1]]
+
+
+@pytest.mark.process
+def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkeypatch):
+    folder, _ = package
+    units, lines = built_for_gpus(folder)
+    own = ["cuda_c-nvcc", "cuda_h", "python_c", "tf_gpu"]
+    assert units == sorted([*ALL, *own])
+    assert lines[1] == "ops: CUDA 13.0.88 for 90a, PTX (no GPU here)"
+    table = [line.removeprefix("ops: nvcc: ") for line in lines if line.startswith("ops: nvcc:")]
+    assert table[1].split() == ["k<float,", "3>", "90a", "12", "256", "12"] and len(table) == 2
+    report = folder.parent / "build" / "ops" / "cuda_kernels.txt"
+    assert report.read_text().splitlines() == table
+    assert library_file.read_stamp(folder / library_file.NAME)["cuda_archs"] == "90a PTX"
+    assert (folder / "_vit_cuda.abi.so").is_file()
+
+    assert built_for_gpus(folder)[0] == []
+    (folder / "cuda/c.h").write_text("int host();  // changed")
+    assert built_for_gpus(folder)[0] == sorted([*own, "tf_op"])
+    monkeypatch.setenv("WARNS", "c.cu(3): warning #177-D: variable was declared but never used")
+    monkeypatch.setenv("VIT_CUDA_ARCHS", "90a, 80,PTX")
+    units, lines = built_for_gpus(folder)
+    assert units == ["cuda_c-nvcc", "tf_op"] and "for 80, 90a, PTX (VIT_CUDA_ARCHS)" in lines[1]
+    assert "ops: nvcc: c.cu(3): warning #177-D: variable was declared but never used" in lines
+    monkeypatch.setenv("VIT_CUDA", "0")
+    assert built_for_gpus(folder)[0] == ["tf_op"]
+
+
+def test_the_gpus_of_the_machine_decide(nvcc, monkeypatch):
+    compiler = build_plan.find_compiler()
+    text = NVCC.replace("sm_80 sm_86 sm_90", "sm_80 sm_86 sm_89 sm_90 sm_120")
+    (nvcc / "bin/nvcc").write_text(text)
+    for capabilities, archs in (
+        ("8.6\n9.0\n8.6", ("86", "90a")),
+        ("8.7", ("86",)),
+        ("12.1", ("120",)),
+        ("10.0", ()),  # this nvcc cannot: PTX
+        ("7.5", ()),
+    ):
+        (nvcc / "bin/nvidia-smi").write_text(f"#!/bin/sh\nprintf '{capabilities}\n'\n")
+        found = toolkit.find(compiler)
+        assert isinstance(found, toolkit.Toolkit) and found.archs == archs, capabilities
+        assert found.flags[-1] == "-gencode=arch=compute_80,code=compute_80"
+    monkeypatch.setenv("VIT_CUDA_ARCHS", "all")
+    found = toolkit.find(compiler)
+    assert isinstance(found, toolkit.Toolkit)
+    assert found.targets == ("80", "86", "89", "90a", "120", "PTX")
+    assert toolkit.differs([]) and not toolkit.differs(["80", "PTX"])
+    monkeypatch.setenv("VIT_CUDA_ARCHS", "80")
+    assert toolkit.differs(["90a", "PTX"]) and not toolkit.differs(["80", "PTX"])
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("CUDA_HOME", "/nonexistent")
+    assert toolkit.find(compiler) == "there is no nvcc in CUDA_HOME or on the PATH"
+    assert not toolkit.differs([])
+
+
+@pytest.mark.process
+def test_what_is_wrong_with_a_cuda_toolkit_is_told(package, nvcc, monkeypatch):
+    folder, _ = package
+    for archs in ("70", "all,80", "120", "90a 80"):
+        monkeypatch.setenv("VIT_CUDA_ARCHS", archs)
+        with pytest.raises(BuildError, match=f"VIT_CUDA_ARCHS={archs}: .*some of 80, 86, 90a"):
+            built_for_gpus(folder)
+    monkeypatch.delenv("VIT_CUDA_ARCHS")
+    (folder / "cuda/c.cu").write_text("?")
+    with pytest.raises(BuildError, match="compile custom_ops/cuda/c.cu.*\n.*\n.*VIT_CUDA=0 builds"):
+        built_for_gpus(folder)
+    (nvcc / "lib/libcudart_static.a").unlink()
+    with pytest.raises(BuildError, match="not a whole CUDA toolkit.*libcudart_static.a"):
+        built_for_gpus(folder)
+    monkeypatch.setenv("FAILS", "3")
+    with pytest.raises(BuildError, match="nvcc --version fails: .*VIT_CUDA=0"):
+        built_for_gpus(folder)
+
+
 @pytest.mark.process
 def test_without_a_compiler(package, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -419,7 +558,8 @@ def test_without_tensorflow_the_module_is_built(package):
     lines = []
     with pytest.raises(BuildError, match="cannot import TensorFlow"):
         build_ops.build(folder / library_file.NAME, folder, lines.append)
-    assert len(lines) == 1 and not list(folder.glob("*.so"))
+    assert len(lines) == 2 and not list(folder.glob("*.so"))
+    assert lines[1] == "ops: no kernels for GPUs: VIT_CUDA=0"
 
 
 @pytest.mark.process
@@ -458,7 +598,7 @@ def test_what_is_interrupted_leaves_what_was_there(tmp_path):
 
     (tmp_path / "library.so").write_text("whole")
     with pytest.raises(KeyboardInterrupt):
-        build_ops._replace(tmp_path / "library.so", interrupted)
+        objects.replace(tmp_path / "library.so", interrupted)
     [path] = tmp_path.iterdir()
     assert path.read_text() == "whole"
 

@@ -3,6 +3,7 @@
 The reference runs where the compiled ops have no kernels: XLA, TPUs, GPUs.
 """
 
+import dataclasses
 import pathlib
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import dispatch, library_file, loader
+from custom_ops.building import toolkit
 from tests.custom_ops.compare import (
     asks_for_compiled,
     attend,
@@ -67,7 +69,9 @@ def test_these_tests_run_with_the_compiled_library():
     is_intel = "GenuineIntel" in pathlib.Path("/proc/cpuinfo").read_text()
     usable = [isa for isa in isas["available"] if isa != "avx512_bf16" or not is_intel]
     assert isas["chosen"] == usable[-1] and isas["error"] is None
-    assert report["cuda_archs"] == [] and report["xla_reason"] is None
+    cuda = toolkit.find()
+    assert report["cuda_archs"] == ([] if isinstance(cuda, str) else list(cuda.targets))
+    assert report["xla_reason"] is None
     assert report["xla_library"].endswith("_vit_ops_xla.so")
 
 
@@ -289,19 +293,41 @@ def test_tpus_take_the_reference(monkeypatch):
             custom_ops.attention(draw([2, 9, 36]), 3, implementation="compiled")
 
 
-def test_with_a_gpu_only_what_is_put_on_a_cpu_is_compiled(monkeypatch):
+def with_archs(monkeypatch, *archs):
+    """The state of a process whose libraries have kernels for these GPUs, on a machine with one."""
+    state = loader.library()
+    xla = dataclasses.replace(state.xla, cuda_archs=archs)
+    monkeypatch.setattr(loader, "_library", dataclasses.replace(state, xla=xla, cuda_archs=archs))
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
 
-    def on(device, implementation=None):
-        def call(x):
-            with tf.device(device):
-                return custom_ops.attention(x, 3, implementation=implementation)
 
-        return compiled_ops(tf.function(call), draw([2, 9, 36]))
+def on(device, implementation=None, jit_compile=None):
+    def call(x):
+        with tf.device(device):
+            return custom_ops.attention(x, 3, implementation=implementation)
 
+    return compiled_ops(tf.function(call, jit_compile=jit_compile), draw([2, 9, 36]))
+
+
+@pytest.mark.parametrize("archs", [(), ("90a", "PTX")])
+def test_with_a_gpu_only_what_is_put_on_a_cpu_is_compiled(monkeypatch, archs):
+    with_archs(monkeypatch, *archs)
     assert on(None) == on("GPU:0") == set()
     assert on("CPU:0") == on("/job:localhost/device:CPU:1") == {"VitAttention"}
-    assert on(None, "compiled") == {"VitAttention"}
+
+
+def test_kernels_for_gpus_are_chosen_by_name_where_the_library_has_them(monkeypatch):
+    with_archs(monkeypatch, "90a", "PTX")
+    assert on(None, "compiled") == on("GPU:0", "compiled") == {"VitAttention"}
+    assert on("GPU:0", "compiled", jit_compile=True) == {"VitAttention"}
+    assert dispatch.supports_jit("compiled")
+    with pytest.raises(ValueError, match="'compiled' asks .* no kernels for this op on GPUs. Use"):
+        dispatch.ops_for("compiled", has_cuda=False)
+    assert dispatch.ops_for(None, has_cuda=False) is None
+    with_archs(monkeypatch)
+    with pytest.raises(ValueError, match="no kernels for GPUs: it was built without CUDA. Install"):
+        on("GPU:0", "compiled")
+    assert not dispatch.supports_jit("compiled") and dispatch.supports_jit()
 
 
 @pytest.mark.process

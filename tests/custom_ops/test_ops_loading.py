@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import custom_ops
 from custom_ops import build_ops, build_plan, dispatch, library_file, loader
+from custom_ops.building import objects
 from tests.custom_ops.process import run_python
 
 OPS = loader.OPS
@@ -389,7 +390,7 @@ qkv = tf.random.stateless_normal([2, 5, 12], [1, 2])
 custom_ops.attention(qkv, 2, implementation="compiled")
 assert "of another installation" in custom_ops.describe()["xla_reason"]
 for op in ("VitPatchEmbed", "VitAttention", "VitAttentionTaps", "VitExtractPatches"):
-    assert devices(op) == ["CPU"], op
+    assert devices(op).count("CPU") == 1, op
 with custom_ops.implementation("compiled"):
     patches = custom_ops.extract_patches(images, 2)
 with custom_ops.implementation("reference"):
@@ -406,12 +407,12 @@ def test_a_newer_copy_adds_the_kernels_that_an_older_one_lacks(checkout, built, 
     older = [unit for unit in units["ops"] if not any(name in unit.source for name in missing)]
     assert len(older) == len(units["ops"]) - len(missing)
     # The object files are those of the library that is tested.
-    cache = build_ops._cache()
-    stamp = build_ops._write_stamp(cache, target, compiler)
+    stamp = build_ops._write_stamp(objects.cache(), target, compiler, None)
     wanted = [*older, *units["info"], *units["kernels"]]
-    objects, _ = build_ops._compile(compiler, wanted, stamp, print)
+    compiled, _ = objects.compile_units(compiler, wanted, stamp, print)
     flags = [*build_plan.sources()["OP_LINKOPTS"], *target["tensorflow"]["link"]]
-    build_ops._link(compiler, list(objects.values()), flags, checkout / "older.so", cache)
+    path = checkout / "older.so"
+    objects.link(compiler, list(compiled.values()), flags, path, stamp.parent)
     run_python(OLDER, folder=checkout)
 
 

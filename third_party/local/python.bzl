@@ -63,7 +63,8 @@ cc_library(
 )
 """
 
-def _candidates(ctx):
+def python_candidates(ctx):
+    """Paths of interpreters to try, in this order; some may not exist."""
     environment = ctx.os.environ
     if environment.get("PYTHON_BIN_PATH"):
         return [environment["PYTHON_BIN_PATH"]]
@@ -101,7 +102,7 @@ def _isas(ctx):
 def _implementation(ctx):
     script = ctx.path(Label("//custom_ops:probe.py"))
     answer, complaints = None, []
-    for python in _candidates(ctx):
+    for python in python_candidates(ctx):
         result = _probe(ctx, script, python)
         if type(result) == "dict":
             answer = result

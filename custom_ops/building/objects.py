@@ -1,0 +1,187 @@
+"""Compiles units to object files, which a cache keeps, and links them."""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+
+from custom_ops import build_plan
+from custom_ops.build_plan import BuildError, last_line
+from custom_ops.building import resources
+
+_KEPT = 4  # Versions of each object in the cache.
+
+
+def cache():
+    """The folder of the object files: of the checkout, else of the user. Creates it."""
+    checkout = build_plan.PACKAGE.parent
+    if (checkout / "setup.py").is_file():
+        folder = checkout / "build" / "ops"
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        folder = pathlib.Path(home) / "vit_tf" / "ops"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def compile_units(compiler, units, stamp, say, optional=()):
+    """Compiles the units whose object files the cache does not have.
+
+    Args:
+        compiler: a `Compiler`, for units that have no other.
+        units: a list of `Unit`.
+        stamp: folder that holds `custom_ops/build_stamp.h`. The cache is the folder around it.
+        say: called with lines of progress.
+        optional: units that may fail.
+
+    Returns:
+        Dict from unit to object file, without units in `optional` that do not compile, and the list
+        of their errors.
+    """
+    files = _object_files(compiler, units, stamp)
+    missing = [unit for unit in units if not files[unit].exists()]
+    errors = []
+
+    def compile_one(unit):
+        start = time.monotonic()
+        replace(files[unit], lambda path: _compile_one(compiler, unit, stamp, path, files[unit]))
+        return time.monotonic() - start
+
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        running = {pool.submit(compile_one, unit): unit for unit in missing}
+        try:
+            for i, future in enumerate(concurrent.futures.as_completed(running)):
+                unit = running[future]
+                try:
+                    say(f"ops: {i + 1:2}/{len(missing)} {unit.name} {future.result():.0f} s")
+                except BuildError as error:
+                    if unit not in optional:
+                        raise
+                    errors.append(error)
+                    del files[unit]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for unit in files:
+        os.utime(files[unit])
+        _prune(stamp.parent, unit.name)
+    if any(unit.compiler for unit in missing):
+        _report_kernels(stamp.parent, [files[unit] for unit in units if unit.compiler], say)
+    return files, errors
+
+
+def log_of(file):
+    """The file with what nvcc said when it compiled an object file."""
+    return file.with_suffix(".txt")
+
+
+def link(compiler, files, flags, path, logs):
+    """Links object files to a library.
+
+    Args:
+        compiler: a `Compiler`.
+        files: the object files.
+        flags: of the linker, after those of `sources.bzl`.
+        path: file to write, atomically.
+        logs: folder for the messages of a failure.
+    """
+    options = [*build_plan.sources()["LINKOPTS"], *flags]
+    replace(
+        path,
+        lambda temporary: _run(
+            [*compiler.command, "-shared", "-o", str(temporary), *map(str, files), *options],
+            f"link {path.name}",
+            logs / "link.log",
+        ),
+    )
+
+
+def replace(path, write):
+    """Calls `write(temporary path)`, then renames the file, so that it is never incomplete."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        write(pathlib.Path(temporary))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _object_files(compiler, units, stamp):
+    """Dict from unit to the object file, whose name depends on all that goes into it."""
+    found = {}
+    for unit in units:
+        text = (build_plan.PACKAGE / unit.source).read_text()
+        headers = [
+            "".join((build_plan.PACKAGE / file).read_text() for file in files)
+            for files in build_plan.headers_of(unit.source)
+        ]
+        own = unit.compiler or compiler
+        # Include folders are not part of the key: pip's isolated builds change them every time.
+        parts = [*own.command, own.version, *unit.flags, text, unit.package, *headers]
+        if "build_stamp.h" in text:
+            parts.append(stamp.name)
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        found[unit] = stamp.parent / f"{unit.name}-{key}.o"
+    return found
+
+
+def _compile_one(compiler, unit, stamp, path, file):
+    """Compiles a unit to `path`, which will be renamed to `file`."""
+    include = "-I" if unit.compiler else "-iquote"  # nvcc has no -iquote.
+    command = [
+        *(unit.compiler or compiler).command,
+        *unit.flags,
+        *(f"{include}{folder}" for folder in (build_plan.PACKAGE.parent, stamp)),
+        *unit.includes,
+        *("-c", str(build_plan.PACKAGE / unit.source), "-o", str(path)),
+    ]
+    log = stamp.parent / f"{unit.name}.log"
+    said = _run(command, f"compile custom_ops/{unit.source}", log)
+    if unit.compiler:
+        replace(log_of(file), lambda text: text.write_text(said))
+
+
+def _report_kernels(folder, files, say):
+    """Says what the kernels for GPUs use and writes it to `cuda_kernels.txt`; says warnings too."""
+    kernels, others = resources.parse("\n".join(log_of(file).read_text() for file in files))
+    table = resources.table(kernels)
+    replace(folder / "cuda_kernels.txt", lambda path: path.write_text(f"{table}\n"))
+    for line in [*others, *table.splitlines()]:
+        say(f"ops: nvcc: {line}")
+
+
+def _prune(folder, name):
+    """Deletes all but the most recently used object files of a name."""
+    found = folder.glob(f"{name}-{'?' * 16}.o")
+    for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        path.unlink(missing_ok=True)
+        log_of(path).unlink(missing_ok=True)
+
+
+def _run(command, what, log):
+    """Runs a compiler and returns what it said; a failure is an error with the log's place."""
+    done = subprocess.run(
+        command,
+        env=os.environ | {"LC_ALL": "C"},  # The messages are searched for English words below.
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode == 0:
+        return done.stdout
+    log.write_text(f"{shlex.join(command)}\n{done.stdout}")
+    lines = [x for x in done.stdout.splitlines() if re.search(r"\berror\b|undefined|Error", x)]
+    first = "\n  ".join(lines[:3]) or last_line(done.stdout) or f"exit code {done.returncode}"
+    hint = ""
+    if command[0].endswith("nvcc"):
+        hint = "\nVIT_CUDA=0 builds the rest without the kernels for GPUs."
+    raise BuildError(f"Could not {what}; all messages are in {log}:\n  {first}{hint}")

@@ -1,0 +1,48 @@
+#include "custom_ops/cuda/execution.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+namespace vit {
+namespace {
+
+// A text for a driver that does not fit the toolkit. CUDA counts versions so: 13000 is 13.0.
+struct DriverText {
+  DriverText() {
+    int driver = 0;
+    const int own = CUDART_VERSION / 1000, own_minor = CUDART_VERSION % 1000 / 10;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+      snprintf(text, sizeof(text),
+               "there is no NVIDIA driver; install one for CUDA %d.%d or a newer one", own,
+               own_minor);
+      return;
+    }
+    const int major = driver / 1000, minor = driver % 1000 / 10;
+    snprintf(text, sizeof(text),
+             "the NVIDIA driver is for CUDA %d.%d, and the ops were built with CUDA %d.%d; install "
+             "a newer driver, or build the ops with the nvcc of CUDA %d.%d or an older one "
+             "(CUDA_HOME=FOLDER python -m custom_ops.build_ops)",
+             major, minor, own, own_minor, major, minor);
+  }
+
+  char text[256];
+};
+
+}  // namespace
+
+CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution) {
+  const auto stream = static_cast<cudaStream_t>(execution.stream);
+  return static_cast<CudaResult>(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream));
+}
+
+const char* error_text(CudaResult result) {
+  const auto error = static_cast<cudaError_t>(result);
+  // The second one: the driver cannot compile the PTX of a newer toolkit.
+  if (error == cudaErrorInsufficientDriver || error == cudaErrorUnsupportedPtxVersion) {
+    static const DriverText driver;
+    return driver.text;
+  }
+  return cudaGetErrorString(error);
+}
+
+}  // namespace vit

@@ -1,0 +1,51 @@
+// The OpKernel of an op for NVIDIA GPUs. It needs no header of CUDA: TensorFlow names the stream.
+#ifndef CUSTOM_OPS_TF_GPU_KERNEL_H_
+#define CUSTOM_OPS_TF_GPU_KERNEL_H_
+
+#include <vector>
+
+#include "custom_ops/cuda/attention.h"
+#include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/tf/cuda_status.h"
+#include "custom_ops/tf/kernel.h"
+#include "xla/stream_executor/stream.h"
+
+namespace vit {
+
+// Holds the scratch memory until the op has started its work. TensorFlow's allocator for GPUs gives
+// it away again only to work that follows on the same stream.
+class GpuCall {
+ public:
+  explicit GpuCall(tensorflow::OpKernelContext* context) : context_(context) {}
+
+  CudaExecution execution() {
+    auto* const stream = context_->op_device_context()->stream();
+    return {stream->platform_specific_handle().stream, allocate_scratch, this};
+  }
+
+  // TensorFlow's allocator knows the memory of the GPU and refuses more.
+  absl::Status check_memory(const Array&) const { return absl::OkStatus(); }
+
+  absl::Status status(CudaResult result, const char* op) const { return status_of(result, op); }
+
+ private:
+  static void* allocate_scratch(void* call, int64_t bytes) {
+    auto* const self = static_cast<GpuCall*>(call);
+    tensorflow::Tensor memory;
+    const absl::Status status =
+        self->context_->allocate_temp(tensorflow::DT_UINT8, {bytes}, &memory);
+    if (!status.ok()) return nullptr;
+    self->scratch_.push_back(memory);
+    return memory.data();
+  }
+
+  tensorflow::OpKernelContext* const context_;
+  std::vector<tensorflow::Tensor> scratch_;
+};
+
+template <class Body>
+using GpuKernel = DeviceKernel<Body, GpuCall>;
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_TF_GPU_KERNEL_H_

@@ -1,0 +1,71 @@
+"""@local_cuda: the CUDA toolkit of this machine, as custom_ops/building/toolkit.py finds it.
+
+Without one, and with VIT_CUDA=0, HAVE_CUDA is False and the kernels for GPUs are left out. Bazel runs
+this rule again when one of the variables changes that choose the toolkit and the GPUs, and when its
+server starts.
+
+Target: //:cuda, the headers and the static runtime. Constants in //:config.bzl: HAVE_CUDA, NVCC,
+CUDA_FLAGS, CUDA_TARGETS (the compute capabilities and "PTX").
+"""
+
+load("//third_party/local:python.bzl", "python_candidates")
+
+_BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
+package(default_visibility = ["//visibility:public"])
+
+cc_library(
+    name = "cuda",
+    hdrs = ["cuda_include"],
+    includes = ["cuda_include"],
+    linkopts = {link},
+)
+"""
+
+def _probe(ctx):
+    """Returns the answer of toolkit.py as a dict; stops the build if the toolkit does not work."""
+    root = ctx.path(Label("//:BUILD")).dirname
+    for python in python_candidates(ctx):
+        if ctx.path(python).exists:
+            done = ctx.execute(
+                [python, "-m", "custom_ops.building.toolkit"],
+                timeout = 300,
+                working_directory = str(root),
+            )
+            if done.return_code == 0:
+                return json.decode(done.stdout)
+            if "VIT_CUDA" in done.stderr:
+                fail(done.stderr.strip())
+    return {"none": "no Python interpreter runs custom_ops/building/toolkit.py"}
+
+def _implementation(ctx):
+    found = _probe(ctx)
+    if "none" in found:
+        # buildifier: disable=print
+        print("No kernels for GPUs: %s." % found["none"])
+        ctx.file("BUILD", "")
+    else:
+        ctx.symlink(found["include"], "cuda_include")
+        ctx.file("BUILD", _BUILD.format(link = found["link"]))
+    constants = {
+        "HAVE_CUDA": "none" not in found,
+        "NVCC": found.get("nvcc", ""),
+        "CUDA_FLAGS": found.get("flags", []),
+        "CUDA_TARGETS": found.get("targets", []),
+    }
+    ctx.file("config.bzl", "".join(["%s = %r\n" % item for item in constants.items()]))
+
+cuda_repository = repository_rule(
+    implementation = _implementation,
+    environ = [
+        "CC",
+        "CUDA_HOME",
+        "PATH",
+        "PYTHON_BIN_PATH",
+        "VIRTUAL_ENV",
+        "VIT_CUDA",
+        "VIT_CUDA_ARCHS",
+    ],
+    local = True,
+)
