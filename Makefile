@@ -8,10 +8,10 @@ FUZZ_SECONDS ?= 600
 RUN := .venv/bin/python
 # In the order of tests/conftest.py: files that start processes first.
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h')
+CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages demo check test test-slow test-peers lint format bench bench-peers \
+.PHONY: help setup ops packages cuda-compiler demo check test test-slow test-peers lint format bench bench-peers \
   bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
@@ -36,10 +36,20 @@ check: lint  ## lint, architecture, and the fast tests of the modules that chang
 packages:
 	@.ci/packages bazel clang++ libclang_rt
 
-test: packages setup  ## all tests but the slow ones
+# The CUDA compiler that the tests use where none is installed, 300 MB. The versions are those of
+# CUDA 13.0.
+cuda-compiler: setup
+	@command -v nvcc > /dev/null || [ -x "$$CUDA_HOME/bin/nvcc" ] || $(MAKE) .venv-cuda/installed
+
+.venv-cuda/installed:
+	@$(RUN) -m venv .venv-cuda && .venv-cuda/bin/python -m pip install --quiet --no-deps \
+	  nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
+	  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 && touch $@
+
+test: packages setup cuda-compiler  ## all tests but the slow ones
 	@$(PYTEST) -m "not slow and not peers" --durations 10
 
-test-slow: packages setup  ## the slow tests
+test-slow: packages setup cuda-compiler  ## the slow tests
 	@$(PYTEST) -m "slow and not peers" --durations 10
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
@@ -88,7 +98,7 @@ tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .
 	  'jax[tpu]==0.10.2' libtpu==0.0.42.1 && touch .venv-tpu/installed
 	@TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m tests.tpu.check
 
-clean:  ## remove caches, build products and .venv-tpu; .venv and runs/ stay
-	rm -rf .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
+clean:  ## remove caches, build products, .venv-cuda and .venv-tpu; .venv and runs/ stay
+	rm -rf .venv-cuda .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
 	rm -f bazel-*
 	find custom_ops vit_tf pipelines tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from custom_ops import build_plan, library_file
+from custom_ops.building import toolkit
 from tests.checkout import ROOT, copy_checkout
+from tests.custom_ops import cuda_compiler
 
 pytestmark = pytest.mark.process
 
@@ -34,6 +36,11 @@ targets="//custom_ops:isa_test //custom_ops:shared_work_test"
 bazel test $targets --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
 bazel build //custom_ops
 bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink", deps(//custom_ops))' > actions.json
+export VIT_CUDA=1
+bazel build $CUDA_OBJECT
+bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink|Genrule", deps(//custom_ops))' \
+  > cuda_actions.json
+export VIT_CUDA=0
 VIRTUAL_ENV="$PWD/other" bazel build --nobuild //custom_ops
 ! PYTHON_BIN_PATH="$PWD/other/bin/python" bazel build //custom_ops 2> refusal.txt
 """
@@ -48,10 +55,13 @@ def bazel(tmp_path_factory):
     (checkout / ".venv").symlink_to(sys.prefix)
     python = checkout / "other" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho asked >> "$0.log"; exit 3\n')
+    python.write_text('#!/bin/sh\ncase "$*" in *probe.py) echo asked >> "$0.log";; esac; exit 3\n')
     python.chmod(0o755)
-    hidden = ("PYTHON_BIN_PATH", "VIRTUAL_ENV", "PYTHONPATH")
+    hidden = ("PYTHON_BIN_PATH", "VIRTUAL_ENV", "PYTHONPATH", "VIT_CUDA_ARCHS")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    # The kernels for GPUs would be compiled again: only one of them is, and the rest is planned.
+    environment |= {"VIT_CUDA": "0", "VIT_CUDA_ARCHS": "90a", "CUDA_HOME": cuda_compiler.home()}
+    environment["CUDA_OBJECT"] = "//custom_ops:cuda-cuda_execution.cu.pic.o"
     done = subprocess.run(
         [*without_network(), "sh", "-c", SCRIPT],
         cwd=checkout,
@@ -104,35 +114,61 @@ def test_what_bazel_builds_is_what_the_other_build_builds(bazel, target):
 
 def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
     actions = json.loads((bazel / "actions.json").read_text())["actions"]
+    compare(actions, build_plan.plan(target, build_plan.find_compiler()))
+    lists = build_plan.sources()
+    options = lists["LINKOPTS"] + lists["OP_LINKOPTS"]
+    for name in (library_file.NAME, library_file.for_xla(library_file.NAME).name):
+        arguments = link_of(actions, name)
+        assert options in [arguments[i : i + len(options)] for i in range(len(arguments))]
+
+
+def test_both_builds_compile_the_same_for_gpus(bazel, target, monkeypatch):
+    """The name of the host's compiler is the only difference."""
+    monkeypatch.setenv("VIT_CUDA_ARCHS", "90a")
+    monkeypatch.setenv("CUDA_HOME", cuda_compiler.home())
+    cuda = toolkit.find(build_plan.Compiler((os.environ.get("CC") or "gcc",), ""))
+    assert isinstance(cuda, toolkit.Toolkit)
+    units = build_plan.plan(target, build_plan.find_compiler(), cuda)
+    actions = json.loads((bazel / "cuda_actions.json").read_text())["actions"]
+    compiled = [unit for unit in units.pop("cuda") if unit.compiler]
+    for unit in compiled:
+        command = (
+            f"{cuda.compiler.command[0]} {' '.join(unit.flags)} -I. -c custom_ops/{unit.source}"
+        )
+        assert len([a for a in actions if command in a["arguments"][-1]]) == 1, unit
+    compare(actions, units | {"cuda_host": build_plan.cuda_host_units()})
+    names = [library_file.NAME, library_file.for_xla(library_file.NAME).name]
+    for name in names + (["_vit_cuda.so"] if units["cuda_module"] else []):
+        assert set(cuda.link) <= set(link_of(actions, name)), name
+    assert list((bazel / "bazel-bin" / "custom_ops").glob("cuda-*.o"))
+
+
+def compare(actions, units):
+    """Every unit is compiled once by Bazel, with its flags, and nothing else is."""
     compiled = [a["arguments"] for a in actions if a["mnemonic"] == "CppCompile"]
-    linked = [a["arguments"] for a in actions if a["mnemonic"] == "CppLink"]
-    units = [
-        unit
-        for part in build_plan.plan(target, build_plan.find_compiler()).values()
-        for unit in part
-    ]
-    assert len(compiled) == len(units)
-
-    def fits(arguments, unit):
-        """The project's flags are contiguous, and no flag after them changes the code."""
-        source = arguments[arguments.index("-c") + 1]
-        for i in range(len(arguments)):
-            if tuple(arguments[i : i + len(unit.flags)]) == unit.flags:
-                behind = arguments[i + len(unit.flags) : arguments.index("-c")]
-                return source == f"custom_ops/{unit.source}" and set(behind) <= BEHIND
-        return False
-
-    for unit in units:
+    for unit in [unit for part in units.values() for unit in part]:
         matches = [arguments for arguments in compiled if fits(arguments, unit)]
         assert len(matches) == 1, unit
         compiled.remove(matches[0])
     assert compiled == []
-    lists = build_plan.sources()
-    options = lists["LINKOPTS"] + lists["OP_LINKOPTS"]
-    for name in (library_file.NAME, library_file.for_xla(library_file.NAME).name):
-        product = f"/custom_ops/{name}"
-        [arguments] = [a for a in linked if any(argument.endswith(product) for argument in a)]
-        assert options in [arguments[i : i + len(options)] for i in range(len(arguments))]
+
+
+def fits(arguments, unit):
+    """The project's flags are contiguous, and no flag after them changes the code."""
+    source = arguments[arguments.index("-c") + 1]
+    for i in range(len(arguments)):
+        if tuple(arguments[i : i + len(unit.flags)]) == unit.flags:
+            behind = arguments[i + len(unit.flags) : arguments.index("-c")]
+            return source == f"custom_ops/{unit.source}" and set(behind) <= BEHIND
+    return False
+
+
+def link_of(actions, name):
+    """The arguments of the linker for a library."""
+    linked = [a["arguments"] for a in actions if a["mnemonic"] == "CppLink"]
+    product = f"/custom_ops/{name}"
+    [arguments] = [a for a in linked if any(argument.endswith(product) for argument in a)]
+    return arguments
 
 
 PROGRAM = """

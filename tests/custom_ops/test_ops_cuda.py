@@ -1,0 +1,149 @@
+"""The kernels for GPUs are compiled without a warning, and the libraries load without a GPU."""
+
+import json
+import subprocess
+
+import pytest
+
+from custom_ops import build_ops, build_plan, library_file
+from custom_ops.building import objects, resources, toolkit
+from tests.custom_ops import cuda_compiler
+from tests.custom_ops.process import run_python
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Chooses the CUDA compiler; returns a function that gives the toolkit for some GPUs."""
+    monkeypatch.setenv("CUDA_HOME", cuda_compiler.home())
+    monkeypatch.delenv("VIT_CUDA", raising=False)
+
+    def choose(archs):
+        monkeypatch.setenv("VIT_CUDA_ARCHS", archs)
+        found = toolkit.find()
+        assert isinstance(found, toolkit.Toolkit), found
+        return found
+
+    return choose
+
+
+def compile_kernels(cuda, folder):
+    """Compiles what the cache lacks; checks what nvcc said, and returns the object files."""
+    compiler = build_plan.find_compiler()
+    units = build_plan.plan({}, compiler, cuda)["cuda"]
+    files, _ = objects.compile_units(compiler, units, folder / "no_stamp", print)
+    for unit in units:
+        if unit.compiler:
+            log = objects.log_of(files[unit]).read_text()
+            kernels, others = resources.parse(log)
+            assert others == [], unit.source
+            assert {kernel.arch for kernel in kernels} <= set(cuda.archs)
+    return {unit.source: path for unit, path in files.items()}
+
+
+REPORT = """
+import json, sys
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+import custom_ops
+
+def devices(op):
+    found = kernels.get_registered_kernels_for_op(op).kernel
+    return sorted({kernel.device_type for kernel in found})
+
+qkv = tf.random.normal([2, 5, 12])
+out = custom_ops.attention(qkv, 2, implementation="compiled")
+under_xla = tf.function(lambda x: custom_ops.attention(x, 2), jit_compile=True)(qkv)
+assert bool(tf.reduce_all(out == under_xla))
+report = custom_ops.describe()
+assert report["compiled"] and report["xla_library"], report
+names = ("VitAttention", "VitAttentionGrad", "VitAttentionBiasGrad", "VitAttentionTaps",
+         "VitPatchEmbed", "VitPatchEmbedKernelGrad", "VitPatchEmbedImagesGrad",
+         "VitPatchEmbedTablesGrad", "VitExtractPatches", "VitExtractPatchesGrad", "VitEncoder")
+print(json.dumps([report["cuda_archs"], {name: devices(name) for name in names}]))
+"""
+
+
+def test_the_libraries_have_kernels_for_gpus_and_load_without_one(cuda, tmp_path):
+    """For sm_90a and PTX. Where nvcc is installed, `make setup` has compiled the same."""
+    kernels = cuda("90a")
+    compile_kernels(kernels, objects.cache())
+    path = tmp_path / library_file.NAME
+    written = build_ops.build(path, tmp_path)
+    assert library_file.for_xla(path) in written
+    for library in written:
+        if "_vit_kernels" not in library.name:
+            done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True)
+            needed = [line for line in done.stdout.splitlines() if "NEEDED" in line]
+            assert needed and not [line for line in needed if "cuda" in line or "nvidia" in line]
+    said = run_python(REPORT, VIT_OPS_LIBRARY=str(path))
+    archs, devices = json.loads(said.splitlines()[-1])
+    assert archs == ["90a", "PTX"]
+    assert devices.pop("VitEncoder") == ["CPU", "XLA_CPU_JIT"]
+    assert set(map(tuple, devices.values())) == {("CPU", "GPU", "XLA_CPU_JIT", "XLA_GPU_JIT")}
+
+
+PROGRAM = """
+#include <stdio.h>
+#include "custom_ops/cuda/execution.h"
+int main() {
+  char byte;
+  const vit::CudaExecution execution = {nullptr, nullptr, nullptr};
+  printf("%d\\n", static_cast<int>(vit::set_to_zero(&byte, 1, execution)));
+  for (int error : {35, 222, 700}) puts(vit::error_text(static_cast<vit::CudaResult>(error)));
+}
+"""
+
+
+def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
+    kernels = cuda("90a")
+    (tmp_path / "program.cc").write_text(PROGRAM)
+    command = ["g++", f"-I{build_plan.PACKAGE.parent}", "program.cc", "-o", "program"]
+    own = compile_kernels(kernels, objects.cache())["cuda/execution.cu"]
+    subprocess.run([*command, own, *kernels.link], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
+    result, driver, ptx, other = done.stdout.splitlines()
+    assert driver == ptx and "illegal memory access" in other
+    release = kernels.compiler.version.split()[1].rpartition(".")[0]
+    if "there is no NVIDIA driver" in driver:
+        assert result == "35" and f"install one for CUDA {release} or a newer one" in driver
+    else:
+        assert "the NVIDIA driver is for CUDA" in driver
+        assert f"the ops were built with CUDA {release}; install a newer driver" in driver
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_for_every_gpu(cuda, tmp_path):
+    kernels = cuda("all")
+    assert list(kernels.archs) == build_plan.sources()["CUDA_ARCHS"]
+    assert compile_kernels(kernels, tmp_path)
+
+
+LOG = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_ZN3vit36_GLOBAL__N__5e4f58f6_4_k_cu_6fd02f508kernel_aIf\
+Li3EEEvPT_' for 'sm_90a'
+ptxas info    : Function properties for _ZN3vit36_GLOBAL__N__5e4f58f6_4_k_cu_6fd02f508kernel_a
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 1 barriers, 256 bytes smem
+ptxas info    : Compile time = 31.048 ms
+ptxas info    : Compiling entry function 'k' for 'sm_80'
+ptxas info    : Function properties for k
+    80 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 255 registers, 360 bytes cmem[0]
+"""
+
+
+def test_what_nvcc_says_is_read():
+    kernels, others = resources.parse(LOG)
+    assert kernels == [
+        resources.Kernel("kernel_a<float, 3>", "90a", 12, 256, 0),
+        resources.Kernel("k", "80", 255, 0, 12),
+    ]
+    assert others == []
+    assert [line.split()[-3:] for line in resources.table(kernels).splitlines()[1:]] == [
+        ["255", "0", "12"],
+        ["12", "256", "0"],
+    ]
+    for line in ("ptxas warning : Stack size", "k.cu(3): warning #177-D: unused", "error: bad"):
+        assert resources.parse(f"{LOG}\n{line}\n") == (kernels, [line])
