@@ -1,0 +1,77 @@
+// Tiles of 16-bit elements in shared memory, and the operands that tensor cores take from them.
+#ifndef CUSTOM_OPS_CUDA_TENSOR_TILES_H_
+#define CUSTOM_OPS_CUDA_TENSOR_TILES_H_
+
+#include "custom_ops/cuda/device.h"
+
+namespace vit {
+
+// Rows of `kColumns` elements, a multiple of 16. The 8 elements between rows put the 8 rows that
+// load_matrices reads at a time into different banks of shared memory, for every multiple of 16.
+template <class T, int kRows, int kColumns>
+struct Tile {
+  static_assert(sizeof(T) == 2 && kRows % 16 == 0 && kColumns % 16 == 0);
+  static constexpr int kPitch = kColumns + 8;
+  static constexpr int64_t kBytes = int64_t{kRows} * kPitch * 2;
+
+  T* elements;
+
+  VIT_DEVICE_METHOD T* at(int row, int column) const { return elements + row * kPitch + column; }
+
+  // The operand a of multiply_add: rows [row, row + 16), columns [column, column + 16).
+  VIT_DEVICE_METHOD void load_a(int row, int column, uint32_t (&a)[4]) const {
+    const int lane = lane_index();
+    load_matrices(at(row + lane % 16, column + lane / 16 * 8), a);
+  }
+
+  // The operand b of two multiply_add, for a product with the transposed tile: rows
+  // [row, row + 16) of the tile are the columns of b. The first product takes b[0] and b[1], the
+  // second, for the next 8 columns, b[2] and b[3].
+  VIT_DEVICE_METHOD void load_b_of_transposed(int row, int column, uint32_t (&b)[4]) const {
+    const int lane = lane_index();
+    load_matrices(at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8), b);
+  }
+
+  // The same for a product with the tile: rows [row, row + 16) of the tile are the rows of b,
+  // columns [column, column + 16) the columns of the two.
+  VIT_DEVICE_METHOD void load_b(int row, int column, uint32_t (&b)[4]) const {
+    const int lane = lane_index();
+    load_matrices_transposed(at(row + lane % 16, column + lane / 16 * 8), b);
+  }
+};
+
+// Rows in the memory of the GPU that a tile is filled from.
+template <class T>
+struct Rows {
+  const T* data;     // the first row
+  int64_t stride;    // elements between rows
+  int rows;          // rows that exist; the tile gets zeros below
+  int columns;       // elements of a row; the tile gets zeros behind
+  bool is_aligned;   // whether data, stride and columns are multiples of 16 bytes
+};
+
+// Starts to fill a tile; all `kThreads` threads of the block call it. If the rows are aligned the
+// copies are asynchronous (and not committed); otherwise they are done when the block is synced.
+template <int kThreads, class T, int kRows, int kColumns>
+VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from) {
+  if (from.is_aligned) {
+    constexpr int kChunk = 8, kChunks = kColumns / kChunk;
+    for (int i = thread_index(); i < kRows * kChunks; i += kThreads) {
+      const int row = i / kChunks, column = i % kChunks * kChunk;
+      const bool valid = row < from.rows && column < from.columns;
+      // An address that is not read must still be one of the array.
+      const T* source = valid ? from.data + row * from.stride + column : from.data;
+      copy_async(tile.at(row, column), source, valid);
+    }
+    return;
+  }
+  for (int i = thread_index(); i < kRows * kColumns; i += kThreads) {
+    const int row = i / kColumns, column = i % kColumns;
+    const bool valid = row < from.rows && column < from.columns;
+    *tile.at(row, column) = valid ? from.data[row * from.stride + column] : rounded<T>(0.0f);
+  }
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_TENSOR_TILES_H_
