@@ -193,9 +193,11 @@ CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
     if (error != cudaSuccess) return static_cast<CudaResult>(error);
   }
+  // clang-format off
   kernel<<<static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.threads),
            static_cast<size_t>(shape.shared_bytes),
-           static_cast<cudaStream_t>(execution.stream)> > >(parameters);
+           static_cast<cudaStream_t>(execution.stream)>>>(parameters);
+  // clang-format on
   return static_cast<CudaResult>(cudaGetLastError());
 }
 
