@@ -62,7 +62,10 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
     result.queries = static_cast<int>(per_block) * per_warp;
     threads = static_cast<int>(per_block) * kWarpSize;
     result.chunks = 1;
-    shared = 4 * kKeysPerTile * row_bytes(size);  // two tiles of keys and two of values
+    // Two tiles of keys and two of values; at first, 128 queries in place of the second ones; at
+    // last, 128 rows of the output.
+    const int keys = 2 * (size == 80 ? kForwardKeys<80> : kForwardKeys<64>);
+    shared = (keys + (keys > 128 ? keys : 128)) * row_bytes(size);
   } else {
     const int64_t sum = size_of_sum(type);
     result.queries = kScalarTile;
