@@ -1,0 +1,30 @@
+// The size of a launch on a GPU: plain numbers, which host code computes and tests check.
+#ifndef CUSTOM_OPS_CUDA_LAUNCH_H_
+#define CUSTOM_OPS_CUDA_LAUNCH_H_
+
+#include <stdint.h>
+
+namespace vit {
+
+// What every GPU from sm_80 on can launch.
+constexpr int64_t kMaxBlocks = 0x7fffffff;
+constexpr int kMaxThreads = 1024;
+constexpr int64_t kMaxSharedBytes = 99 * 1024;  // sm_86, sm_89 and sm_120 have the least
+
+// Blocks are numbered along one dimension, whose limit is far above those of the other two.
+struct LaunchShape {
+  int64_t blocks;
+  int threads;           // per block, a multiple of 32
+  int64_t shared_bytes;  // dynamic shared memory per block
+};
+
+// Whether a GPU can run it. Work that is too large for one launch does not fit its memory.
+constexpr bool is_launchable(const LaunchShape& shape) {
+  return shape.blocks > 0 && shape.blocks <= kMaxBlocks && shape.threads > 0 &&
+         shape.threads <= kMaxThreads && shape.threads % 32 == 0 && shape.shared_bytes >= 0 &&
+         shape.shared_bytes <= kMaxSharedBytes;
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_LAUNCH_H_

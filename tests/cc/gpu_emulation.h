@@ -1,0 +1,260 @@
+// Runs the kernels of custom_ops/cuda on the CPU: defines what custom_ops/cuda/device.h defines for
+// GPUs, which explains the functions. Each thread of a block is a fiber. It runs until it waits for
+// its warp or its block, so all index arithmetic, every copy and every exchange happens as on a
+// GPU, and an address sanitizer sees wrong addresses. What is checked beside that:
+// - all threads reach the same barrier or exchange, with addresses that are aligned as needed;
+// - shared memory begins as NaN and has the size of the launch;
+// - data of asynchronous copies arrive as late as they may.
+// Warps run one after another between barriers, in both orders (see `reversed`): with a barrier
+// missing, the results of one order are wrong.
+#ifndef TESTS_CC_GPU_EMULATION_H_
+#define TESTS_CC_GPU_EMULATION_H_
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <functional>
+#include <vector>
+
+#include "custom_ops/cuda/execution.h"
+#include "custom_ops/cuda/launch.h"
+#include "tests/cc/numbers.h"
+
+#define VIT_KERNEL(threads, blocks) [[maybe_unused]] static void
+#define VIT_DEVICE static inline
+#define VIT_DEVICE_METHOD inline
+
+namespace vit_test {
+
+// Runs thread(0) to thread(threads - 1) of a block. `reversed`: the last warp first.
+void run_block(int threads, int64_t shared_bytes, bool reversed,
+               const std::function<void()>& thread);
+
+// The order of blocks and warps in the launches that follow; false at first.
+void set_reversed(bool reversed);
+bool is_reversed();
+
+// For the functions below, of the thread that runs.
+int emulated_thread();
+int64_t* emulated_block();
+char* emulated_shared_memory();
+void emulated_sync_block();
+void emulated_copy(void* shared, const void* global, bool valid);
+void emulated_commit();
+void emulated_wait(int pending);
+
+// Stops the program with a message about the kernel.
+[[noreturn]] void emulation_error(const char* message);
+
+// All threads of the warp call it; once they have, `action` runs with their arguments.
+void emulated_exchange(const char* name, void* argument, void (*action)(void* const (&)[32]));
+
+inline void expect_aligned(const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) % 16) emulation_error("an address is not aligned");
+}
+
+}  // namespace vit_test
+
+namespace vit {
+
+constexpr int kWarp = 32;
+
+// clang-format off
+struct Bfloat16 { uint16_t bits; };
+struct Float16 { uint16_t bits; };
+// clang-format on
+
+VIT_DEVICE int thread_index() { return vit_test::emulated_thread(); }
+VIT_DEVICE int lane_index() { return vit_test::emulated_thread() % kWarp; }
+VIT_DEVICE int64_t block_index() { return *vit_test::emulated_block(); }
+VIT_DEVICE char* shared_memory() { return vit_test::emulated_shared_memory(); }
+VIT_DEVICE void sync_block() { vit_test::emulated_sync_block(); }
+VIT_DEVICE void sync_warp() {
+  vit_test::emulated_exchange("sync_warp", nullptr, [](void* const(&)[32]) {});
+}
+
+template <class T>
+struct Shuffle {
+  T value;
+  int from;
+  T result;
+};
+
+template <class T>
+T shuffled(T value, int from) {
+  Shuffle<T> own = {value, from, value};
+  vit_test::emulated_exchange("shuffle", &own, [](void* const(&lanes)[32]) {
+    for (void* lane : lanes) {
+      auto& to = *static_cast<Shuffle<T>*>(lane);
+      to.result = static_cast<Shuffle<T>*>(lanes[to.from % kWarp])->value;
+    }
+  });
+  return own.result;
+}
+
+template <class T>
+VIT_DEVICE T shuffle_xor(T value, int mask) {
+  return shuffled(value, lane_index() ^ mask);
+}
+
+template <class T>
+VIT_DEVICE T shuffle(T value, int lane) {
+  return shuffled(value, lane);
+}
+
+struct MatrixRead {
+  const void* row;
+  uint32_t* matrices;
+  bool is_transposed;
+};
+
+inline void read_matrices(void* const (&lanes)[32]) {
+  uint16_t elements[4][8][8];
+  for (int i = 0; i < 32; ++i) {
+    memcpy(elements[i / 8][i % 8], static_cast<MatrixRead*>(lanes[i])->row, 16);
+  }
+  for (int t = 0; t < 32; ++t) {
+    const auto& read = *static_cast<MatrixRead*>(lanes[t]);
+    const int row = t / 4, column = 2 * (t % 4);
+    for (int i = 0; i < 4; ++i) {
+      const auto& m = elements[i];
+      const uint32_t low = read.is_transposed ? m[column][row] : m[row][column];
+      const uint32_t high = read.is_transposed ? m[column + 1][row] : m[row][column + 1];
+      read.matrices[i] = low | high << 16;
+    }
+  }
+}
+
+VIT_DEVICE void load_matrices(const void* row, uint32_t (&matrices)[4]) {
+  vit_test::expect_aligned(row);
+  MatrixRead read = {row, matrices, false};
+  vit_test::emulated_exchange("load_matrices", &read, read_matrices);
+}
+
+VIT_DEVICE void load_matrices_transposed(const void* row, uint32_t (&matrices)[4]) {
+  vit_test::expect_aligned(row);
+  MatrixRead read = {row, matrices, true};
+  vit_test::emulated_exchange("load_matrices_transposed", &read, read_matrices);
+}
+
+// All numbers of a type of 16 bits.
+template <class T>
+const float* values_of_bits() {
+  static const std::vector<float> values = [] {
+    constexpr bool is_half = sizeof(T*) && __is_same(T, Float16);
+    std::vector<float> all(1 << 16);
+    for (uint32_t i = 0; i < all.size(); ++i) {
+      const auto bits = static_cast<uint16_t>(i);
+      all[i] =
+          static_cast<float>(vit_test::decode(is_half ? vit_test::kHalf : vit_test::kBfloat, bits));
+    }
+    return all;
+  }();
+  return values.data();
+}
+
+struct Product {
+  const uint32_t* a;
+  uint32_t b[2];
+  float* sums;
+};
+
+template <class T>
+void multiply(void* const (&lanes)[32]) {
+  const float* values = values_of_bits<T>();
+  float a[16][16], b[16][8];
+  for (int t = 0; t < 32; ++t) {
+    const auto& product = *static_cast<Product*>(lanes[t]);
+    const int g = t / 4, c = 2 * (t % 4);
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < 2; ++j) {
+        a[g + i % 2 * 8][c + i / 2 * 8 + j] = values[product.a[i] >> 16 * j & 0xffff];
+        if (i < 2) b[c + i * 8 + j][g] = values[product.b[i] >> 16 * j & 0xffff];
+      }
+    }
+  }
+  for (int t = 0; t < 32; ++t) {
+    const auto& product = *static_cast<Product*>(lanes[t]);
+    for (int i = 0; i < 4; ++i) {
+      const int row = t / 4 + i / 2 * 8, column = 2 * (t % 4) + i % 2;
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
+      product.sums[i] += sum;
+    }
+  }
+}
+
+template <class T>
+VIT_DEVICE void multiply_add(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[4]) {
+  Product product = {a, {b0, b1}, sums};
+  vit_test::emulated_exchange("multiply_add", &product, multiply<T>);
+}
+
+VIT_DEVICE void copy_async(void* shared, const void* global, bool valid) {
+  vit_test::expect_aligned(shared);
+  vit_test::expect_aligned(global);
+  vit_test::emulated_copy(shared, global, valid);
+}
+VIT_DEVICE void commit_copies() { vit_test::emulated_commit(); }
+template <int pending>
+VIT_DEVICE void wait_for_copies() {
+  vit_test::emulated_wait(pending);
+}
+
+VIT_DEVICE float to_float(float x) { return x; }
+VIT_DEVICE float to_float(Bfloat16 x) { return values_of_bits<Bfloat16>()[x.bits]; }
+VIT_DEVICE float to_float(Float16 x) { return values_of_bits<Float16>()[x.bits]; }
+VIT_DEVICE float to_float(uint8_t x) { return x; }
+VIT_DEVICE double to_double(double x) { return x; }
+template <class T>
+VIT_DEVICE double to_double(T x) {
+  return to_float(x);
+}
+
+template <class T>
+VIT_DEVICE T rounded(float x);
+template <>
+inline float rounded<float>(float x) {
+  return x;
+}
+template <>
+inline Bfloat16 rounded<Bfloat16>(float x) {
+  return {vit_test::encode(vit_test::kBfloat, x)};
+}
+template <>
+inline Float16 rounded<Float16>(float x) {
+  return {vit_test::encode(vit_test::kHalf, x)};
+}
+
+template <class T>
+VIT_DEVICE uint32_t packed(float low, float high) {
+  return rounded<T>(low).bits | uint32_t{rounded<T>(high).bits} << 16;
+}
+
+VIT_DEVICE float power_of_two(float x) { return exp2f(x); }
+VIT_DEVICE double power_of_two(double x) { return exp2(x); }
+VIT_DEVICE float logarithm_of_two(float x) { return log2f(x); }
+VIT_DEVICE double logarithm_of_two(double x) { return log2(x); }
+VIT_DEVICE float square_root(float x) { return sqrtf(x); }
+VIT_DEVICE double square_root(double x) { return sqrt(x); }
+VIT_DEVICE float fast_power_of_two(float x) {
+  const float result = exp2f(x);
+  return result < 0x1p-126f ? 0 : result;
+}
+
+template <class Parameters>
+CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
+                  const Parameters& parameters, const CudaExecution&) {
+  if (!is_launchable(shape)) vit_test::emulation_error("a GPU cannot run a launch of this size");
+  const bool reversed = vit_test::is_reversed();
+  for (int64_t i = 0; i < shape.blocks; ++i) {
+    *vit_test::emulated_block() = reversed ? shape.blocks - 1 - i : i;
+    vit_test::run_block(shape.threads, shape.shared_bytes, reversed, [&] { kernel(parameters); });
+  }
+  return CudaResult::kOk;
+}
+
+}  // namespace vit
+
+#endif  // TESTS_CC_GPU_EMULATION_H_
