@@ -65,6 +65,7 @@ VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from) 
     }
     return;
   }
+#pragma unroll 1
   for (int i = thread_index(); i < kRows * kColumns; i += kThreads) {
     const int row = i / kColumns, column = i % kColumns;
     const bool valid = row < from.rows && column < from.columns;
