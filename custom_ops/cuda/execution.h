@@ -12,6 +12,7 @@ namespace vit {
 enum class CudaResult : int {
   kOk = 0,
   kOutOfMemory = 2,  // cudaErrorMemoryAllocation
+  kTooLarge = 9,     // cudaErrorInvalidConfiguration: more blocks than a launch can have
 };
 
 struct CudaExecution {

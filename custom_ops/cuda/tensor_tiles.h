@@ -50,13 +50,13 @@ struct Rows {
   bool is_aligned;   // whether data, stride and columns are multiples of 16 bytes
 };
 
-// Starts to fill a tile; all `kThreads` threads of the block call it. If the rows are aligned the
+// Starts to fill a tile; all `threads` threads of the block call it. If the rows are aligned the
 // copies are asynchronous (and not committed); otherwise they are done when the block is synced.
-template <int kThreads, class T, int kRows, int kColumns>
-VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from) {
+template <class T, int kRows, int kColumns>
+VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from, int threads) {
   if (from.is_aligned) {
     constexpr int kChunk = 8, kChunks = kColumns / kChunk;
-    for (int i = thread_index(); i < kRows * kChunks; i += kThreads) {
+    for (int i = thread_index(); i < kRows * kChunks; i += threads) {
       const int row = i / kChunks, column = i % kChunks * kChunk;
       const bool valid = row < from.rows && column < from.columns;
       // An address that is not read must still be one of the array.
@@ -66,10 +66,44 @@ VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from) 
     return;
   }
 #pragma unroll 1
-  for (int i = thread_index(); i < kRows * kColumns; i += kThreads) {
+  for (int i = thread_index(); i < kRows * kColumns; i += threads) {
     const int row = i / kColumns, column = i % kColumns;
     const bool valid = row < from.rows && column < from.columns;
     *tile.at(row, column) = valid ? from.data[row * from.stride + column] : rounded<T>(0.0f);
+  }
+}
+template <int kThreads, class T, int kRows, int kColumns>
+VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from) {
+  fill(tile, from, kThreads);
+}
+
+// Writes two elements, at an address that is a multiple of 4 bytes.
+template <class T>
+VIT_DEVICE void store_pair(T* to, uint32_t pair) {
+  struct __attribute__((may_alias)) Pair {
+    uint32_t bits;
+  };
+  *reinterpret_cast<Pair*>(to) = {pair};
+}
+
+// Copies rows of a tile, from `row` on, to `to`, which has the layout of `rows` (whose data are not
+// used). The threads of one warp call it.
+template <class T, int kRows, int kColumns>
+VIT_DEVICE void copy_rows(const Tile<T, kRows, kColumns>& tile, int row, const Rows<T>& rows,
+                          T* to) {
+  struct __attribute__((may_alias)) alignas(16) Chunk {
+    uint32_t bits[4];
+  };
+  const int each = rows.is_aligned ? 8 : 1, count = rows.columns / each;
+  for (int i = lane_index(); i < rows.rows * count; i += kWarp) {
+    const int at = i / count, column = i % count * each;
+    T* const target = to + at * rows.stride + column;
+    if (rows.is_aligned) {
+      *reinterpret_cast<Chunk*>(target) =
+          *reinterpret_cast<const Chunk*>(tile.at(row + at, column));
+    } else {
+      *target = *tile.at(row + at, column);
+    }
   }
 }
 

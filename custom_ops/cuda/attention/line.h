@@ -12,10 +12,12 @@ struct Line {
   int64_t batch, line, head;
 };
 
-// Line number `index` of batch * lines * heads, heads fastest.
+// Line number `index` of batch * lines * heads, heads fastest. Every line has a block, so these
+// numbers are below kMaxBlocks, and divisions of 64 bits, which take long, are not needed.
 VIT_DEVICE Line line_of(const AttentionShape& shape, int64_t index) {
-  return {index / shape.heads / shape.lines, index / shape.heads % shape.lines,
-          index % shape.heads};
+  const auto at = static_cast<uint32_t>(index), heads = static_cast<uint32_t>(shape.heads),
+             lines = static_cast<uint32_t>(shape.lines);
+  return {at / heads / lines, at / heads % lines, at % heads};
 }
 
 VIT_DEVICE int64_t position_of(const AttentionShape& shape, const Line& line, int64_t token) {

@@ -1,0 +1,71 @@
+// Chooses and starts the kernel of attention forward.
+#include "custom_ops/cuda/attention.h"
+
+#include "custom_ops/cuda/attention/forward_scalar.h"
+#include "custom_ops/cuda/attention/forward_tensor.h"
+
+namespace vit {
+namespace {
+
+template <class T, int kSize>
+CudaResult start_tensor(const ForwardGeometry& geometry, const ForwardTensorParameters& parameters,
+                        const CudaExecution& execution) {
+  return parameters.problem.bias.data ? launch(attention_forward_tensor<T, kSize, true>,
+                                               geometry.launch, parameters, execution)
+                                      : launch(attention_forward_tensor<T, kSize, false>,
+                                               geometry.launch, parameters, execution);
+}
+
+template <class T>
+CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeometry& geometry,
+                      const CudaExecution& execution) {
+  const int64_t size = problem.shape.head_size;
+  const ForwardTensorParameters parameters = {problem,
+                                              kernel_scales<float>(problem),
+                                              static_cast<uint32_t>(geometry.query_tiles),
+                                              geometry.launch.threads,
+                                              has_aligned_rows(problem.type, size, problem.qkv),
+                                              has_aligned_rows(problem.type, size, problem.out)};
+  switch (padded_head_size(size)) {
+    case 64:
+      return start_tensor<T, 64>(geometry, parameters, execution);
+    case 80:
+      return start_tensor<T, 80>(geometry, parameters, execution);
+    default:
+      return start_tensor<T, 128>(geometry, parameters, execution);
+  }
+}
+
+template <class T>
+CudaResult run_scalar(const AttentionForwardProblem& problem, const ForwardGeometry& geometry,
+                      const CudaExecution& execution) {
+  using Sum = typename SumOf<T>::Type;
+  const ForwardScalarParameters<Sum> parameters = {problem, kernel_scales<Sum>(problem),
+                                                   static_cast<uint32_t>(geometry.query_tiles),
+                                                   static_cast<uint32_t>(geometry.chunks)};
+  return launch(attention_forward_scalar<T>, geometry.launch, parameters, execution);
+}
+
+}  // namespace
+
+CudaResult attention_forward(const AttentionForwardProblem& problem,
+                             const CudaExecution& execution) {
+  const ForwardGeometry geometry = forward_geometry(problem.type, problem.shape);
+  if (geometry.launch.blocks == 0) return CudaResult::kOk;
+  if (!is_launchable(geometry.launch)) return CudaResult::kTooLarge;
+  const bool is_tensor = geometry.path == AttentionPath::kTensor;
+  switch (problem.type) {
+    case DType::kBfloat16:
+      return is_tensor ? run_tensor<Bfloat16>(problem, geometry, execution)
+                       : run_scalar<Bfloat16>(problem, geometry, execution);
+    case DType::kFloat16:
+      return is_tensor ? run_tensor<Float16>(problem, geometry, execution)
+                       : run_scalar<Float16>(problem, geometry, execution);
+    case DType::kFloat64:
+      return run_scalar<double>(problem, geometry, execution);
+    default:
+      return run_scalar<float>(problem, geometry, execution);
+  }
+}
+
+}  // namespace vit

@@ -1,0 +1,140 @@
+// Attention forward without tensor cores: any type, any head size. A block computes 64 columns of
+// the output of 64 queries.
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_FORWARD_SCALAR_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_FORWARD_SCALAR_H_
+
+#include "custom_ops/cuda/attention/scalar_logits.h"
+
+namespace vit {
+
+template <class Sum>
+struct ForwardScalarParameters {
+  AttentionForwardProblem problem;
+  KernelScales<Sum> scales;
+  uint32_t query_tiles, chunks;  // of a line
+};
+
+// The running softmax of the queries of a thread, and their sums of values.
+template <class Sum>
+struct ScalarSoftmax {
+  static constexpr int kPerThread = ScalarTile<Sum>::kPerThread;
+
+  ScalarTile<Sum> sums;
+  Sum maxima[kPerThread];
+  Sum totals[kPerThread];  // of the keys of this thread, until reduce()
+
+  VIT_DEVICE_METHOD void clear() {
+    sums.clear();
+    for (int i = 0; i < kPerThread; ++i) {
+      maxima[i] = -infinity<Sum>();
+      totals[i] = 0;
+    }
+  }
+
+  // Replaces logits by weights exp2((logit - maximum) * factor), and rescales totals and sums to
+  // the new maxima.
+  VIT_DEVICE_METHOD void weigh(ScalarTile<Sum>& logits, Sum factor) {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      Sum highest = maxima[i];
+#pragma unroll
+      for (Sum x : logits.sums[i]) highest = x > highest ? x : highest;
+#pragma unroll
+      for (int mask = 1; mask < 16; mask *= 2) {
+        const Sum other = shuffle_xor(highest, mask);
+        highest = other > highest ? other : highest;
+      }
+      // In a row of -inf only, 0 keeps the weights at 0 instead of NaN.
+      const Sum shift = highest == -infinity<Sum>() ? 0 : highest;
+      const Sum rescale = power_of_two((maxima[i] - shift) * factor);
+      maxima[i] = highest;
+      totals[i] *= rescale;
+#pragma unroll
+      for (Sum& x : logits.sums[i]) {
+        x = power_of_two((x - shift) * factor);
+        totals[i] += x;
+      }
+#pragma unroll
+      for (Sum& x : sums.sums[i]) x *= rescale;
+    }
+  }
+
+  // Adds what the 16 threads of a row have.
+  VIT_DEVICE_METHOD void reduce(int& open) {
+    for (int mask = 1; mask < 16; mask *= 2) {
+      open |= shuffle_xor(open, mask);
+      for (Sum& total : totals) total += shuffle_xor(total, mask);
+    }
+  }
+};
+
+template <class T>
+VIT_KERNEL(256, 2)
+attention_forward_scalar(const ForwardScalarParameters<typename SumOf<T>::Type> p) {
+  using Sum = typename SumOf<T>::Type;
+  using Product = ScalarTile<Sum>;
+  constexpr int kSize = Product::kSize, kPerThread = Product::kPerThread;
+  Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
+  Sum* const weights = shared + Product::kBytes / static_cast<int64_t>(sizeof(Sum));
+  const AttentionForwardProblem& problem = p.problem;
+  const AttentionShape& shape = problem.shape;
+  const auto block = static_cast<uint32_t>(block_index());
+  const uint32_t index = block / p.chunks / p.query_tiles;
+  const int64_t first = int64_t{block / p.chunks % p.query_tiles} * kSize;
+  const int64_t first_column = int64_t{block % p.chunks} * kSize;
+  const int64_t columns = shape.head_size - first_column;  // 64 of them if there are more
+  const Line line = line_of(shape, index);
+  const Rows<T> queries = rows_of_qkv<T>(shape, problem.qkv, line, kQuery, first, kSize, false);
+  const Sum* bias = bias_of<Sum>(problem.bias, line);
+  if (bias) bias += first * problem.bias.query_stride;
+
+  ScalarSoftmax<Sum> softmax;
+  softmax.clear();
+  int open = 0;
+  for (int64_t key = 0; key < shape.tokens; key += kSize) {
+    const Rows<T> keys = rows_of_qkv<T>(shape, problem.qkv, line, kKey, key, kSize, false);
+    const Rows<T> values = rows_of_qkv<T>(shape, problem.qkv, line, kValue, key, kSize, false);
+    ScalarLogits<T> logits;
+    logits.multiply(queries, keys, p.scales.of_queries, shared);
+    logits.finish(bias, problem.bias, p.scales.of_products, queries.rows, keys.rows, open);
+    if (bias) bias += kSize * problem.bias.key_stride;
+    softmax.weigh(logits.tile, p.scales.of_exponents);
+    for (int i = 0; i < kPerThread; ++i) {
+      for (int j = 0; j < kPerThread; ++j) {
+        weights[Product::row(i) * Product::kPitch + Product::column(j)] = logits.tile.sums[i][j];
+      }
+    }
+    sync_block();
+    softmax.sums.template add_product<true, false>(
+        keys.rows, [&](int row, int64_t k) { return weights[row * Product::kPitch + k]; },
+        [&](int64_t k, int column) {
+          return column < columns
+                     ? summand<Sum>(values.data[k * values.stride + first_column + column])
+                     : Sum{0};
+        },
+        shared);
+  }
+  softmax.reduce(open);
+  Sum* const statistics = statistics_of<Sum>(problem.statistics, shape, index);
+  T* const out = static_cast<T*>(problem.out) + first_column;
+  for (int i = 0; i < kPerThread; ++i) {
+    const int row = Product::row(i);
+    if (row >= queries.rows) continue;
+    const bool has_keys = !problem.bias.data || open >> i & 1;
+    if (first_column == 0 && thread_index() % 16 == 0) {
+      write_statistics(statistics, shape.tokens, first + row, has_keys, softmax.maxima[i],
+                       softmax.totals[i]);
+    }
+    T* const to = out + offset_in_out(shape, line, first + row);
+    for (int j = 0; j < kPerThread; ++j) {
+      const int column = Product::column(j);
+      // The sum of a query without keys may be NaN.
+      const Sum value = has_keys ? softmax.sums.sums[i][j] / softmax.totals[i] : Sum{0};
+      if (column < columns) to[column] = element<T>(value);
+    }
+  }
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_FORWARD_SCALAR_H_

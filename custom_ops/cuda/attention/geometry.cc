@@ -1,0 +1,98 @@
+#include "custom_ops/cuda/attention/geometry.h"
+
+namespace vit {
+namespace {
+
+constexpr double kLog2E = 1.44269504088896340736;
+constexpr int kWarpSize = 32, kScalarThreads = 256, kScalarTile = 64;
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Bytes of a row of Tile<T, rows, columns>.
+int64_t row_bytes(int columns) { return (columns + 8) * 2; }
+
+// Shared memory of ScalarTile::add_product, with operands of 16 x 64 numbers.
+int64_t product_bytes(int64_t sum) { return 2 * 16 * (kScalarTile + 1) * sum; }
+
+int64_t size_of_sum(DType type) { return type == DType::kFloat64 ? 8 : 4; }
+
+bool is_16_bit(DType type) { return type == DType::kBfloat16 || type == DType::kFloat16; }
+
+}  // namespace
+
+AttentionPath attention_path(DType type, int64_t head_size) {
+  return is_16_bit(type) && head_size <= 128 ? AttentionPath::kTensor : AttentionPath::kScalar;
+}
+
+int padded_head_size(int64_t head_size) {
+  return head_size <= 64 ? 64 : head_size <= 80 ? 80 : 128;
+}
+
+bool has_aligned_rows(DType type, int64_t head_size, const void* data) {
+  return head_size * size_of(type) % 16 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+int64_t lines_of(const AttentionShape& shape) { return shape.batch * shape.lines * shape.heads; }
+
+LogitScales logit_scales(const AttentionProblem& problem) {
+  const bool keeps_queries =
+      problem.type == DType::kFloat16 &&
+      attention_path(problem.type, problem.shape.head_size) == AttentionPath::kTensor;
+  const double factor = query_factor(problem.scale);
+  LogitScales scales;
+  scales.of_queries = keeps_queries ? 1 : factor;
+  scales.of_products = problem.scale / scales.of_queries;
+  scales.of_exponents = problem.bias.data ? kLog2E : kLog2E * scales.of_products;
+  scales.of_largest = keeps_queries && !problem.bias.data ? factor : 1;
+  return scales;
+}
+
+ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
+  ForwardGeometry result;
+  result.path = attention_path(type, shape.head_size);
+  int threads = kScalarThreads;
+  int64_t shared = 0;
+  if (result.path == AttentionPath::kTensor) {
+    // Blocks of 128 queries, or as many as the line has, in warps of nearly equal number: with 257
+    // queries, 3 blocks of 3 warps of 32 instead of 2 of 4 and 1 of 1.
+    const int size = padded_head_size(shape.head_size);
+    const int per_warp = size == 128 ? 16 : 32, most = 128 / per_warp;
+    const int64_t warps = ceil_divide(shape.tokens, per_warp);
+    const int64_t per_block = warps ? ceil_divide(warps, ceil_divide(warps, most)) : 1;
+    result.queries = static_cast<int>(per_block) * per_warp;
+    threads = static_cast<int>(per_block) * kWarpSize;
+    result.chunks = 1;
+    shared = 4 * kKeysPerTile * row_bytes(size);  // two tiles of keys and two of values
+  } else {
+    const int64_t sum = size_of_sum(type);
+    result.queries = kScalarTile;
+    result.chunks = ceil_divide(shape.head_size, kScalarTile);
+    shared = product_bytes(sum) + kScalarTile * (kScalarTile + 1) * sum;
+  }
+  result.query_tiles = ceil_divide(shape.tokens, result.queries);
+  result.launch = {lines_of(shape) * result.query_tiles * result.chunks, threads, shared};
+  return result;
+}
+
+TapsGeometry taps_geometry(const AttentionTapsProblem& problem) {
+  TapsGeometry result;
+  const int64_t lines = lines_of(problem.shape);
+  result.path = attention_path(problem.type, problem.shape.head_size);
+  const bool all = problem.distance || problem.entropy;
+  const int64_t tiles = ceil_divide(problem.shape.tokens, kKeysPerTile);
+  result.query_tiles = all || tiles == 0 ? tiles : 1;
+  const bool is_tensor = result.path == AttentionPath::kTensor;
+  const int threads = is_tensor ? 4 * kWarpSize : kScalarThreads;
+  const int64_t sum = size_of_sum(problem.type);
+  // A tile of queries and one of keys, and two sums per warp.
+  const int64_t shared =
+      (is_tensor ? 2 * kKeysPerTile * row_bytes(padded_head_size(problem.shape.head_size))
+                 : product_bytes(sum)) +
+      2 * sum * (threads / kWarpSize);
+  result.launch = {lines * result.query_tiles, threads, shared};
+  result.sums = {all ? ceil_divide(lines, kScalarThreads) : 0, kScalarThreads, 0};
+  result.sum_bytes = all ? lines * result.query_tiles * 2 * sum : 0;
+  return result;
+}
+
+}  // namespace vit

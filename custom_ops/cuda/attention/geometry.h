@@ -1,0 +1,65 @@
+// How attention is divided over a GPU: plain numbers, which tests check without a GPU.
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GEOMETRY_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GEOMETRY_H_
+
+#include "custom_ops/cc/attention.h"
+#include "custom_ops/cuda/launch.h"
+
+namespace vit {
+
+// kTensor: bfloat16 and float16 with heads of up to 128 elements, on tensor cores. kScalar: all
+// others, with the arithmetic of float (FFMA), or of double (DFMA) for float64.
+enum class AttentionPath { kTensor, kScalar };
+AttentionPath attention_path(DType type, int64_t head_size);
+
+// Tiles of tensor cores have rows of 64, 80 or 128 elements: the head size, rounded up.
+int padded_head_size(int64_t head_size);
+
+// Whether rows of heads are whole chunks of 16 bytes, at multiples of 16 bytes from `data`, which
+// is qkv, out or a gradient of them.
+bool has_aligned_rows(DType type, int64_t head_size, const void* data);
+
+// Keys, or rows of a tile on the scalar path, at a time.
+constexpr int kKeysPerTile = 64;
+
+// How the logits of a pair come from a product q k^T. All kernels of a problem use the same
+// numbers, so that they compute the same bits.
+struct LogitScales {
+  // q is multiplied by it before the product: query_factor, which is a power of two. It is 1 for
+  // float16 on tensor cores: there q would become subnormal, and no product overflows.
+  double of_queries;
+  // With a bias, the logit is product * of_products + bias; without one it is the product.
+  double of_products;
+  // The weight of a key is exp2((logit - largest logit) * of_exponents) / sum.
+  double of_exponents;
+  // The first statistic is the largest logit times this power of two.
+  double of_largest;
+};
+LogitScales logit_scales(const AttentionProblem& problem);
+
+// What a block of attention_forward computes: `queries` queries of a line, and `chunks` blocks
+// compute 64 columns of the output each (1 on tensor cores: all columns).
+struct ForwardGeometry {
+  AttentionPath path;
+  int queries;
+  int64_t query_tiles, chunks;  // of a line
+  LaunchShape launch;           // blocks: lines, slowest, query tiles, chunks
+};
+ForwardGeometry forward_geometry(DType type, const AttentionShape& shape);
+
+// A block of attention_taps takes 64 queries. With `class_row_only` only the first 64.
+struct TapsGeometry {
+  AttentionPath path;
+  int64_t query_tiles;
+  LaunchShape launch;         // blocks: lines, slowest, query tiles
+  LaunchShape sums;           // adds the sums of the query tiles, a thread per line
+  int64_t sum_bytes;          // scratch [lines, query_tiles, 2]: sums of distances, of entropies
+};
+TapsGeometry taps_geometry(const AttentionTapsProblem& problem);
+
+// The number of lines over all heads.
+int64_t lines_of(const AttentionShape& shape);
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GEOMETRY_H_

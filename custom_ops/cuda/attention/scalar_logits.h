@@ -1,0 +1,94 @@
+// How logits come from products, and logits without tensor cores. Forward, gradients and taps add
+// the products in the same order, so that they get the same bits.
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_SCALAR_LOGITS_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_SCALAR_LOGITS_H_
+
+#include "custom_ops/cuda/attention/geometry.h"
+#include "custom_ops/cuda/attention/line.h"
+
+namespace vit {
+
+// LogitScales as kernels use them.
+template <class Sum>
+struct KernelScales {
+  Sum of_queries, of_products, of_exponents, of_largest;
+};
+template <class Sum>
+KernelScales<Sum> kernel_scales(const AttentionProblem& problem) {
+  const LogitScales scales = logit_scales(problem);
+  return {static_cast<Sum>(scales.of_queries), static_cast<Sum>(scales.of_products),
+          static_cast<Sum>(scales.of_exponents), static_cast<Sum>(scales.of_largest)};
+}
+
+template <class Sum>
+VIT_DEVICE Sum infinity() {
+  return static_cast<Sum>(__builtin_huge_val());
+}
+template <class Sum>
+VIT_DEVICE Sum not_a_number() {
+  return static_cast<Sum>(__builtin_nan(""));
+}
+
+// The first statistic of a query with the largest logit `largest`, and the second, of a query whose
+// weights add up to `total`. If no logit is finite, the total is 0 and the result NaN, as in
+// softmax.
+template <class Sum>
+VIT_DEVICE void write_statistics(Sum* statistics, int64_t tokens, int64_t query, bool has_keys,
+                                 Sum largest, Sum total) {
+  const Sum log2_total = total > 0 ? logarithm_of_two(total) : not_a_number<Sum>();
+  statistics[query] = has_keys ? largest : 0;
+  statistics[tokens + query] = has_keys ? log2_total : infinity<Sum>();
+}
+
+// The logits of a block of 256 threads: kKeysPerTile queries and as many keys. A thread holds
+// tile.sums[i][j] of the query row(i) and the key column(j).
+template <class T, class Sum = typename SumOf<T>::Type>
+struct ScalarLogits {
+  using Product = ScalarTile<Sum>;
+  static constexpr int kPerThread = Product::kPerThread;
+
+  Product tile;
+
+  // q k^T of the rows that exist; the others count as zeros. `shared`: see ScalarTile.
+  VIT_DEVICE_METHOD void multiply(const Rows<T>& queries, const Rows<T>& keys, Sum of_queries,
+                                  Sum* shared) {
+    tile.clear();
+    tile.template add_product<true, true>(
+        queries.columns,
+        [&](int row, int64_t k) {
+          if (row >= queries.rows) return Sum{0};
+          return summand<Sum>(queries.data[row * queries.stride + k]) * of_queries;
+        },
+        [&](int64_t k, int row) {
+          return row < keys.rows ? summand<Sum>(keys.data[row * keys.stride + k]) : Sum{0};
+        },
+        shared);
+  }
+
+  // Logits = products * scale + bias, if there is one; -inf from key number `keys` on. `bias` is
+  // that of the first query and key of the tile, of which `rows` and `keys` exist. Sets the bit i
+  // of `open` if row i has a bias other than -inf.
+  VIT_DEVICE_METHOD void finish(const Sum* bias, const AttentionBias& strides, Sum scale, int rows,
+                                int keys, int& open) {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int row = Product::row(i);
+#pragma unroll
+      for (int j = 0; j < kPerThread; ++j) {
+        const int column = Product::column(j);
+        Sum& logit = tile.sums[i][j];
+        if (column >= keys) {
+          logit = -infinity<Sum>();
+        } else if (bias && row < rows) {
+          const Sum added = bias[row * strides.query_stride + column * strides.key_stride];
+          logit = logit * scale + added;
+          if (added != -infinity<Sum>()) open |= 1 << i;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_SCALAR_LOGITS_H_
