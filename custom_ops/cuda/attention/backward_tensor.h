@@ -19,21 +19,23 @@ VIT_DEVICE Tile<T, kRows, kHead> shared_tile(int index) {
   return Shared{reinterpret_cast<T*>(shared_memory() + index * Shared::kBytes)};
 }
 
-// Where the threads of a block are.
-struct Place {
-  int64_t index;  // of the line
+// The tile of a block: blocks are numbered by lines, slowest, and tiles.
+struct BlockPlace {
+  uint32_t index;  // of the line
   Line line;
-  int64_t first;  // token of the tile of the block
-  VIT_DEVICE_METHOD Place(const AttentionShape& shape, int64_t tiles, int tokens)
-      : index(block_index() / tiles),
-        line(line_of(shape, index)),
-        first(block_index() % tiles * tokens) {}
+  int64_t first;  // token
+  VIT_DEVICE_METHOD BlockPlace(const AttentionShape& shape, uint32_t tiles, int tokens) {
+    const auto block = static_cast<uint32_t>(block_index());
+    index = block / tiles;
+    line = line_of(shape, index);
+    first = int64_t{block % tiles} * tokens;
+  }
 };
 
 // Writes sums * factor to the rows of the warp in `gradient`, d_qkv, through the rows of `shared`
 // from `row` on, which no other warp uses. `token`: of row 0.
 template <class T, int kHead, int kTiles, int kRows>
-VIT_DEVICE void write_gradient(const GradientParameters& p, const Line& line, Part part,
+VIT_DEVICE void write_gradient(const GradientParameters<float>& p, const Line& line, Part part,
                                int64_t token, const float (&sums)[kTiles][kHead / 8][4],
                                float factor, const Tile<T, kRows, kHead>& shared, int row) {
   const int lane = lane_index();
@@ -43,34 +45,18 @@ VIT_DEVICE void write_gradient(const GradientParameters& p, const Line& line, Pa
     for (int n = 0; n < kHead / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        T* const at = shared.at(row + 16 * m + lane / 4 + 8 * i, 8 * n + lane % 4 * 2);
-        const uint32_t pair =
-            packed<T>(sums[m][n][2 * i] * factor, sums[m][n][2 * i + 1] * factor);
-        store_words<1>(at, &pair);
+        const float* const pair = &sums[m][n][2 * i];
+        store_pair(shared.at(row + 16 * m + lane / 4 + 8 * i, 8 * n + lane % 4 * 2),
+                   packed<T>(pair[0] * factor, pair[1] * factor));
       }
     }
   }
   sync_warp();
   const AttentionShape& shape = p.problem.shape;
-  const int64_t stride = shape.token_stride * 3 * shape.heads * shape.head_size;
-  const int rows = rows_from(shape, token + row, 16 * kTiles);
-  const int columns = static_cast<int>(shape.head_size);
-  T* const to =
-      static_cast<T*>(p.problem.gradient) + offset_in_qkv(shape, line, token + row, part);
-  const int step = p.is_aligned ? 8 : 1, steps = kHead / step;
-#pragma unroll 1
-  for (int i = lane; i < rows * steps; i += kWarp) {
-    const int at = i / steps, column = i % steps * step;
-    if (column >= columns) continue;
-    const T* const from = shared.at(row + at, column);
-    if (p.is_aligned) {
-      uint32_t words[4];
-      load_words<4>(from, words);
-      store_words<4>(to + at * stride + column, words);
-    } else {
-      to[at * stride + column] = *from;
-    }
-  }
+  const Rows<T> rows = rows_of_qkv<T>(shape, p.problem.gradient, line, part, token + row,
+                                      16 * kTiles, p.is_gradient_aligned);
+  copy_rows(shared, row, rows,
+            static_cast<T*>(p.problem.gradient) + offset_in_qkv(shape, line, token + row, part));
 }
 
 // The sums of d_q of a warp.
@@ -80,7 +66,7 @@ struct QueryGradients {
 
   VIT_DEVICE_METHOD void add_tile(const QueryRows<T, kHead, kTiles>& rows,
                                   const TokenTile<T, kHead>& keys,
-                                  const TokenTile<T, kHead>& values, const Scales<float>& scales,
+                                  const TokenTile<T, kHead>& values, const GradientScales<float>& scales,
                                   const TileBias<float>& bias) {
 #pragma unroll 1
     for (int row = 0; row < bias.keys; row += 16) {
@@ -116,20 +102,37 @@ struct TileStatistics {
 // The keys of a warp as rows of transposed logits, and the sums of their gradients.
 template <class T, int kHead>
 struct KeyRows {
+  // The registers do not hold the values of the largest heads, which are read again for each tile.
+  static constexpr bool kKeepsValues = kHead < 128;
+
   RowOperand<T, kHead, 1> keys, values;
+  TokenTile<T, kHead> values_tile;
   float d_keys[1][kHead / 8][4] = {}, d_values[1][kHead / 8][4] = {};
   int first;  // row of the warp in the tile of keys
 
+  VIT_DEVICE_METHOD void load(const TokenTile<T, kHead>& from_keys,
+                              const TokenTile<T, kHead>& from_values, int row, float of_queries) {
+    first = row;
+    keys.load(from_keys, row);
+    keys.scale(of_queries);
+    values_tile = from_values;
+    if (kKeepsValues) values.load(from_values, row);
+  }
+
   VIT_DEVICE_METHOD void add_tile(const TokenTile<T, kHead>& queries,
                                   const TokenTile<T, kHead>& d_out,
-                                  const TileStatistics& statistics, const Scales<float>& scales,
+                                  const TileStatistics& statistics, const GradientScales<float>& scales,
                                   const TileBias<float>& bias) {
     const int key = first + lane_index() / 4, column = lane_index() % 4 * 2;
 #pragma unroll 1
     for (int row = 0; row < bias.queries; row += 16) {
       float p[1][2][4] = {}, ds[1][2][4] = {};
       add_products(keys, queries, row, p);
-      add_products(values, d_out, row, ds);
+      if constexpr (kKeepsValues) {
+        add_products(values, d_out, row, ds);
+      } else {
+        add_products_of_tile(values_tile, first, d_out, row, ds);
+      }
       float kept[3][2][2];
 #pragma unroll
       for (int which = 0; which < 3; ++which) {
@@ -152,11 +155,10 @@ struct KeyRows {
     }
   }
 
-  VIT_DEVICE_METHOD void write(const GradientParameters& p, const Line& line, int64_t token,
+  VIT_DEVICE_METHOD void write(const GradientParameters<float>& p, const Line& line, int64_t token,
                                const TokenTile<T, kHead>& shared_keys,
                                const TokenTile<T, kHead>& shared_values) const {
-    const float scale = static_cast<float>(p.problem.scale);
-    write_gradient<T, kHead, 1>(p, line, kKey, token, d_keys, scale, shared_keys, first);
+    write_gradient<T, kHead, 1>(p, line, kKey, token, d_keys, p.scale, shared_keys, first);
     write_gradient<T, kHead, 1>(p, line, kValue, token, d_values, 1, shared_values, first);
   }
 };
@@ -174,47 +176,62 @@ VIT_DEVICE void clear_closed_rows(const TokenTile<T, kHead>& queries,
   sync_block();
 }
 
-// Computes d_q and delta. A block owns kGradientQueries<kHead> queries of a line.
+// Two arrays of rows that are read tile by tile into two tiles of shared memory.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2) query_gradients(const GradientParameters p) {
-  constexpr int kQueries = kGradientQueries<kHead>, kTiles = kQueries / 64;
+struct RowPair {
+  Rows<T> first, second;
+
+  // Starts to fill the tiles number 2 stage and 2 stage + 1. All threads of the block call it.
+  VIT_DEVICE_METHOD void fill_stage(int stage, int threads) const {
+    fill(shared_tile<T, kHead>(2 * stage), first, threads);
+    fill(shared_tile<T, kHead>(2 * stage + 1), second, threads);
+    commit_copies();
+  }
+  // Goes on to the tile that begins with `token`.
+  VIT_DEVICE_METHOD void advance(const AttentionShape& shape, int64_t token) {
+    first.data += kGradientTokens * first.stride;
+    second.data += kGradientTokens * second.stride;
+    first.rows = second.rows = rows_from(shape, token, kGradientTokens);
+  }
+};
+
+// Computes d_q and delta. A block owns p.queries queries of a line.
+template <class T, int kHead>
+VIT_KERNEL(kGradientThreads, 2) query_gradients(const GradientParameters<float> p) {
+  constexpr int kTiles = kGradientQueries<kHead> / 16;
+  constexpr int kQueries = kGradientThreads / kWarp * kGradientQueries<kHead>;
+  const int threads = p.queries / kGradientQueries<kHead> * kWarp;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
-  const Place place(shape, p.query_tiles, kQueries);
+  const BlockPlace place(shape, p.query_tiles, p.queries);
   const Line& line = place.line;
-  const Scales<float> scales(p.scales);
 
-  // Queries and d_out pass through the memory of the keys and values.
+  // Queries and d_out pass through the memory of keys and values.
   const auto first_rows = shared_tile<T, kHead, kQueries>(0);
   const auto second_rows = shared_tile<T, kHead, kQueries>(1);
-  fill<kGradientThreads>(first_rows, rows_of_qkv<T>(shape, problem.qkv, line, kQuery, place.first,
-                                                    kQueries, p.is_aligned));
-  fill<kGradientThreads>(second_rows, rows_of_out<T>(shape, problem.d_out, line, place.first,
-                                                     kQueries, p.is_aligned));
+  fill(first_rows,
+       rows_of_qkv<T>(shape, problem.qkv, line, kQuery, place.first, p.queries, p.is_qkv_aligned),
+       threads);
+  fill(second_rows,
+       rows_of_out<T>(shape, problem.d_out, line, place.first, p.queries, p.is_out_aligned),
+       threads);
   commit_copies();
   wait_for_copies<0>();
   sync_block();
   QueryRows<T, kHead, kTiles> rows;
   rows.first = thread_index() / kWarp * 16 * kTiles;
   rows.queries.load(first_rows, rows.first);
-  rows.queries.scale(scales.elements);
+  rows.queries.scale(p.scales.of_queries);
   rows.d_out.load(second_rows, rows.first);
   sync_block();
-
-  // Stage 1 is behind the rows of out.
-  const auto fill_stage = [&](int stage, int64_t key) {
-    fill<kGradientThreads>(shared_tile<T, kHead>(2 * stage),
-                           rows_of_qkv<T>(shape, problem.qkv, line, kKey, key, kGradientTokens,
-                                          p.is_aligned));
-    fill<kGradientThreads>(shared_tile<T, kHead>(2 * stage + 1),
-                           rows_of_qkv<T>(shape, problem.qkv, line, kValue, key, kGradientTokens,
-                                          p.is_aligned));
-    commit_copies();
-  };
-  fill<kGradientThreads>(first_rows, rows_of_out<T>(shape, problem.out, line, place.first, kQueries,
-                                                    p.is_aligned));
+  fill(first_rows,
+       rows_of_out<T>(shape, problem.out, line, place.first, p.queries, p.is_out_aligned), threads);
   commit_copies();
-  fill_stage(1, 0);
+  // Stage 1 is behind the rows of out.
+  RowPair<T, kHead> keys = {
+      rows_of_qkv<T>(shape, problem.qkv, line, kKey, 0, kGradientTokens, p.is_qkv_aligned),
+      rows_of_qkv<T>(shape, problem.qkv, line, kValue, 0, kGradientTokens, p.is_qkv_aligned)};
+  keys.fill_stage(1, threads);
   wait_for_copies<1>();
   sync_block();
   rows.load_statistics(shape, statistics_of<float>(problem.statistics, shape, place.index),
@@ -222,103 +239,104 @@ VIT_KERNEL(kGradientThreads, 2) query_gradients(const GradientParameters p) {
 
   const bool has_rows = place.first + rows.first < shape.tokens;
   QueryGradients<T, kHead, kTiles> gradients;
-  for (int64_t i = 0; i < p.key_tiles; ++i) {
+  int stage = 1;
+  for (int64_t key = 0; key < shape.tokens; key += kGradientTokens, stage ^= 1) {
     wait_for_copies<0>();
+    // The tiles that arrived are there for all warps, and all warps are done with the others.
     sync_block();
-    const int stage = i % 2 ? 0 : 1;
-    const int64_t key = i * kGradientTokens;
-    if (i + 1 < p.key_tiles) fill_stage(1 - stage, key + kGradientTokens);
+    if (key + kGradientTokens < shape.tokens) {
+      keys.advance(shape, key + kGradientTokens);
+      keys.fill_stage(1 - stage, threads);
+    }
     if (!has_rows) continue;
-    const TileBias<float> bias(problem, line, place.first, key, kQueries, kGradientTokens);
+    const TileBias<float> bias(problem, line, place.first, key, p.queries, kGradientTokens);
     gradients.add_tile(rows, shared_tile<T, kHead>(2 * stage),
-                       shared_tile<T, kHead>(2 * stage + 1), scales, bias);
+                       shared_tile<T, kHead>(2 * stage + 1), p.scales, bias);
   }
   sync_block();
   if (!has_rows) return;
   gradients.clear_closed(rows);
-  write_gradient<T, kHead, kTiles>(p, line, kQuery, place.first, gradients.sums,
-                                   static_cast<float>(problem.scale), first_rows, rows.first);
-  float* const delta = static_cast<float*>(p.delta) + place.index * shape.tokens;
+  write_gradient<T, kHead, kTiles>(p, line, kQuery, place.first, gradients.sums, p.scale,
+                                   first_rows, rows.first);
+  float* const delta = p.delta + place.index * shape.tokens;
   for (int i = 0; i < 2 * kTiles; ++i) {
     const int64_t query = place.first + rows.first + lane_index() / 4 + 8 * i;
     if (lane_index() % 4 == 0 && query < shape.tokens) delta[query] = rows.delta[i / 2][i % 2];
   }
 }
 
-// Computes d_k and d_v. A block owns kGradientTokens keys of a line.
-template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2) key_gradients(const GradientParameters p) {
-  const AttentionGradientProblem& problem = p.problem;
-  const AttentionShape& shape = problem.shape;
-  const Place place(shape, p.key_tiles, kGradientTokens);
-  const Line& line = place.line;
-  const Scales<float> scales(p.scales);
-  const float* const statistics = statistics_of<float>(problem.statistics, shape, place.index);
-  const float* const delta = static_cast<const float*>(p.delta) + place.index * shape.tokens;
-  const auto statistics_of_stage = [](int stage) {
-    return TileStatistics{
-        reinterpret_cast<float*>(shared_memory() + 4 * TokenTile<T, kHead>::kBytes) +
-        stage * 3 * kGradientTokens};
-  };
-  const int thread = thread_index();
-  // A thread reads the statistics of one query of a tile early, and stores them late.
+// Reads the statistics of one query of a tile per thread early, and stores them late.
+struct StatisticsReader {
+  const float *statistics, *delta;  // of the line
   float kept[3];
-  const auto read_statistics = [&](int64_t first) {
-    if (thread >= kGradientTokens) return;
-    const int64_t query = first + thread;
+
+  VIT_DEVICE_METHOD void read(const AttentionShape& shape, int64_t first) {
+    if (thread_index() >= kGradientTokens) return;
+    const int64_t query = first + thread_index();
     const bool exists = query < shape.tokens;
     kept[0] = exists ? statistics[query] : 0;
     kept[1] = exists ? statistics[shape.tokens + query] : infinity<float>();
     kept[2] = exists ? delta[query] : 0;
-  };
-  const auto store_statistics = [&](int stage) {
-    if (thread >= kGradientTokens) return;
-    for (int i = 0; i < 3; ++i) statistics_of_stage(stage).at(i, thread) = kept[i];
-  };
-  const auto fill_stage = [&](int stage, int64_t query) {
-    fill<kGradientThreads>(shared_tile<T, kHead>(2 * stage),
-                           rows_of_qkv<T>(shape, problem.qkv, line, kQuery, query, kGradientTokens,
-                                          p.is_aligned));
-    fill<kGradientThreads>(shared_tile<T, kHead>(2 * stage + 1),
-                           rows_of_out<T>(shape, problem.d_out, line, query, kGradientTokens,
-                                          p.is_aligned));
-    commit_copies();
-  };
-
-  // Keys and values pass through the memory of stage 1.
-  for (Part part : {kKey, kValue}) {
-    fill<kGradientThreads>(shared_tile<T, kHead>(part == kKey ? 2 : 3),
-                           rows_of_qkv<T>(shape, problem.qkv, line, part, place.first,
-                                          kGradientTokens, p.is_aligned));
   }
-  fill_stage(0, 0);
-  read_statistics(0);
-  store_statistics(0);
+  VIT_DEVICE_METHOD void store(const TileStatistics& to) const {
+    if (thread_index() >= kGradientTokens) return;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) to.at(i, thread_index()) = kept[i];
+  }
+};
+
+// Computes d_k and d_v. A block owns kGradientTokens keys of a line.
+template <class T, int kHead>
+VIT_KERNEL(kGradientThreads, 2) key_gradients(const GradientParameters<float> p) {
+  constexpr int kKeptTiles = KeyRows<T, kHead>::kKeepsValues ? 4 : 5;
+  const AttentionGradientProblem& problem = p.problem;
+  const AttentionShape& shape = problem.shape;
+  const BlockPlace place(shape, p.key_tiles, kGradientTokens);
+  const Line& line = place.line;
+  float* const shared_statistics =
+      reinterpret_cast<float*>(shared_memory() + kKeptTiles * TokenTile<T, kHead>::kBytes);
+  StatisticsReader reader = {statistics_of<float>(problem.statistics, shape, place.index),
+                             p.delta + place.index * shape.tokens, {}};
+  RowPair<T, kHead> queries = {
+      rows_of_qkv<T>(shape, problem.qkv, line, kQuery, 0, kGradientTokens, p.is_qkv_aligned),
+      rows_of_out<T>(shape, problem.d_out, line, 0, kGradientTokens, p.is_out_aligned)};
+
+  // Keys, and values if they are kept in registers, pass through the memory of stage 1.
+  const auto keys = shared_tile<T, kHead>(2), values = shared_tile<T, kHead>(kKeptTiles - 1);
+  fill(keys,
+       rows_of_qkv<T>(shape, problem.qkv, line, kKey, place.first, kGradientTokens,
+                      p.is_qkv_aligned),
+       kGradientThreads);
+  fill(values,
+       rows_of_qkv<T>(shape, problem.qkv, line, kValue, place.first, kGradientTokens,
+                      p.is_qkv_aligned),
+       kGradientThreads);
+  queries.fill_stage(0, kGradientThreads);
+  reader.read(shape, 0);
+  reader.store({shared_statistics});
   wait_for_copies<0>();
   sync_block();
   KeyRows<T, kHead> rows;
-  rows.first = thread / kWarp * 16;
-  rows.keys.load(shared_tile<T, kHead>(2), rows.first);
-  rows.keys.scale(scales.elements);
-  rows.values.load(shared_tile<T, kHead>(3), rows.first);
+  rows.load(keys, values, thread_index() / kWarp * 16, p.scales.of_queries);
 
   const bool has_rows = place.first + rows.first < shape.tokens;
-  for (int64_t i = 0; i < p.key_tiles; ++i) {
+  int stage = 0;
+  for (int64_t query = 0; query < shape.tokens; query += kGradientTokens, stage ^= 1) {
     wait_for_copies<0>();
     sync_block();
-    const int stage = i % 2;
-    const int64_t query = i * kGradientTokens;
-    const bool has_next = i + 1 < p.key_tiles;
-    if (has_next) {
-      fill_stage(1 - stage, query + kGradientTokens);
-      read_statistics(query + kGradientTokens);
+    const int64_t next = query + kGradientTokens;
+    if (next < shape.tokens) {
+      queries.advance(shape, next);
+      queries.fill_stage(1 - stage, kGradientThreads);
+      reader.read(shape, next);
     }
-    const auto queries = shared_tile<T, kHead>(2 * stage);
-    const auto d_out = shared_tile<T, kHead>(2 * stage + 1);
+    const auto rows_of_q = shared_tile<T, kHead>(2 * stage);
+    const auto rows_of_d_out = shared_tile<T, kHead>(2 * stage + 1);
+    const TileStatistics statistics = {shared_statistics + stage * 3 * kGradientTokens};
     const TileBias<float> bias(problem, line, query, place.first, kGradientTokens, kGradientTokens);
-    if (bias.data) clear_closed_rows(queries, d_out, statistics_of_stage(stage));
-    if (has_rows) rows.add_tile(queries, d_out, statistics_of_stage(stage), scales, bias);
-    if (has_next) store_statistics(1 - stage);
+    if (bias.data) clear_closed_rows(rows_of_q, rows_of_d_out, statistics);
+    if (has_rows) rows.add_tile(rows_of_q, rows_of_d_out, statistics, p.scales, bias);
+    if (next < shape.tokens) reader.store({shared_statistics + (1 - stage) * 3 * kGradientTokens});
   }
   sync_block();
   if (!has_rows) return;
@@ -327,26 +345,25 @@ VIT_KERNEL(kGradientThreads, 2) key_gradients(const GradientParameters p) {
 
 // Computes d_q, d_k and d_v of a line of up to kGradientTokens tokens. A block owns a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2) short_line_gradients(const GradientParameters p) {
+VIT_KERNEL(kGradientThreads, 2) short_line_gradients(const GradientParameters<float> p) {
+  static_assert(KeyRows<T, kHead>::kKeepsValues);
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
-  const Place place(shape, 1, kGradientTokens);
+  const BlockPlace place(shape, 1, kGradientTokens);
   const Line& line = place.line;
-  const Scales<float> scales(p.scales);
   const auto queries = shared_tile<T, kHead>(0), keys = shared_tile<T, kHead>(1);
   const auto values = shared_tile<T, kHead>(2), d_out = shared_tile<T, kHead>(3);
   const auto out = shared_tile<T, kHead>(4);
   const TileStatistics statistics = {
       reinterpret_cast<float*>(shared_memory() + 5 * TokenTile<T, kHead>::kBytes)};
-  for (int part = 0; part < 3; ++part) {
-    fill<kGradientThreads>(shared_tile<T, kHead>(part),
-                           rows_of_qkv<T>(shape, problem.qkv, line, static_cast<Part>(part), 0,
-                                          kGradientTokens, p.is_aligned));
-  }
-  for (int i = 0; i < 2; ++i) {
-    fill<kGradientThreads>(shared_tile<T, kHead>(3 + i),
-                           rows_of_out<T>(shape, i ? problem.out : problem.d_out, line, 0,
-                                          kGradientTokens, p.is_aligned));
+#pragma unroll 1
+  for (int i = 0; i < 5; ++i) {
+    fill(shared_tile<T, kHead>(i),
+         i < 3 ? rows_of_qkv<T>(shape, problem.qkv, line, static_cast<Part>(i), 0, kGradientTokens,
+                                p.is_qkv_aligned)
+               : rows_of_out<T>(shape, i == 3 ? problem.d_out : problem.out, line, 0,
+                                kGradientTokens, p.is_out_aligned),
+         kGradientThreads);
   }
   commit_copies();
   wait_for_copies<0>();
@@ -359,7 +376,7 @@ VIT_KERNEL(kGradientThreads, 2) short_line_gradients(const GradientParameters p)
     QueryRows<T, kHead, 1> rows;
     rows.first = first;
     rows.queries.load(queries, first);
-    rows.queries.scale(scales.elements);
+    rows.queries.scale(p.scales.of_queries);
     rows.d_out.load(d_out, first);
     rows.load_statistics(shape, statistics_of<float>(problem.statistics, shape, place.index), 0,
                          out);
@@ -371,21 +388,17 @@ VIT_KERNEL(kGradientThreads, 2) short_line_gradients(const GradientParameters p)
     }
     if (has_rows) {
       QueryGradients<T, kHead, 1> gradients;
-      gradients.add_tile(rows, keys, values, scales, bias);
+      gradients.add_tile(rows, keys, values, p.scales, bias);
       gradients.clear_closed(rows);
-      write_gradient<T, kHead, 1>(p, line, kQuery, 0, gradients.sums,
-                                  static_cast<float>(problem.scale), out, first);
+      write_gradient<T, kHead, 1>(p, line, kQuery, 0, gradients.sums, p.scale, out, first);
     }
   }
   sync_block();
   if (bias.data) clear_closed_rows(queries, d_out, statistics);
-  if (!has_rows) return;
   KeyRows<T, kHead> rows;
-  rows.first = first;
-  rows.keys.load(keys, first);
-  rows.keys.scale(scales.elements);
-  rows.values.load(values, first);
-  rows.add_tile(queries, d_out, statistics, scales, bias);
+  rows.load(keys, values, first, p.scales.of_queries);
+  if (!has_rows) return;
+  rows.add_tile(queries, d_out, statistics, p.scales, bias);
   rows.write(p, line, 0, keys, values);
 }
 

@@ -7,36 +7,36 @@
 #ifndef CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
 #define CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
 
-#include <string.h>
-
 #include "custom_ops/cuda/attention/backward_geometry.h"
-#include "custom_ops/cuda/attention/line.h"
+#include "custom_ops/cuda/attention/tensor_logits.h"
 
 namespace vit {
 
+// LogitScales for gradients: with x = product * of_products (+ bias) - largest, the weight is
+// exp2(x * of_exponents - log2 of the sum).
+template <class Sum>
+struct GradientScales {
+  Sum of_queries, of_products, of_exponents;
+};
+template <class Sum>
+GradientScales<Sum> gradient_scales(const AttentionProblem& problem) {
+  const LogitScales scales = logit_scales(problem);
+  return {static_cast<Sum>(scales.of_queries),
+          static_cast<Sum>(problem.bias.data ? scales.of_products : scales.of_largest),
+          static_cast<Sum>(scales.of_exponents / scales.of_largest)};
+}
+
 // The arguments of the kernels of backward and of the gradient of the bias.
+template <class Sum>
 struct GradientParameters {
   AttentionGradientProblem problem;
-  void* delta;  // scratch [lines, tokens], in the type of the sums
-  int64_t query_tiles, key_tiles, chunks;
-  LogitScales scales;
-  bool is_aligned;
+  GradientScales<Sum> scales;
+  Sum scale;   // of d_q and d_k
+  Sum* delta;  // scratch [lines, tokens]
+  int queries;  // of a block that owns queries
+  uint32_t query_tiles, key_tiles, chunks;
+  bool is_qkv_aligned, is_out_aligned, is_gradient_aligned;  // see has_aligned_rows
 };
-
-// LogitScales in the type of the sums.
-template <class Sum>
-struct Scales {
-  Sum elements, products, exponents;
-  VIT_DEVICE_METHOD explicit Scales(const LogitScales& from)
-      : elements(static_cast<Sum>(from.elements)),
-        products(static_cast<Sum>(from.products)),
-        exponents(static_cast<Sum>(from.exponents)) {}
-};
-
-template <class Sum>
-VIT_DEVICE Sum infinity() {
-  return static_cast<Sum>(__builtin_inf());
-}
 
 // The bias of a tile of logits, and how many queries and keys of the tile exist.
 template <class Sum>
@@ -84,21 +84,15 @@ struct RowOperand {
     }
   }
 
-  // Multiplies by a power of two. Only for bfloat16, whose numbers are the upper halves of floats.
+  // Multiplies by a power of two.
   VIT_DEVICE_METHOD void scale(float factor) {
-    if constexpr (__is_same(T, Bfloat16)) {
+    if (factor == 1) return;
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
+    for (auto& of_tile : a) {
 #pragma unroll
-        for (int k = 0; k < kSteps; ++k) {
+      for (auto& of_step : of_tile) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const uint32_t bits[2] = {a[m][k][i] << 16, a[m][k][i] & 0xffff0000u};
-            float pair[2];
-            memcpy(pair, bits, sizeof pair);
-            a[m][k][i] = packed<T>(pair[0] * factor, pair[1] * factor);
-          }
-        }
+        for (uint32_t& pair : of_step) pair = scaled_pair<T>(pair, factor);
       }
     }
   }
@@ -117,6 +111,21 @@ VIT_DEVICE void add_products(const RowOperand<T, kHead, kTiles>& a, const Tile<T
       multiply_add<T>(a.a[m][k], pair[0], pair[1], sums[m][0]);
       multiply_add<T>(a.a[m][k], pair[2], pair[3], sums[m][1]);
     }
+  }
+}
+
+// The same with rows [a_row, a_row + 16) of a tile as the operand a.
+template <class T, int kHead, int kRows, int kARows>
+VIT_DEVICE void add_products_of_tile(const Tile<T, kARows, kHead>& a, int a_row,
+                                     const Tile<T, kRows, kHead>& b, int row,
+                                     float (&sums)[1][2][4]) {
+#pragma unroll
+  for (int k = 0; k < kHead / 16; ++k) {
+    uint32_t left[4], pair[4];
+    a.load_a(a_row, 16 * k, left);
+    b.load_b_of_transposed(row, 16 * k, pair);
+    multiply_add<T>(left, pair[0], pair[1], sums[0][0]);
+    multiply_add<T>(left, pair[2], pair[3], sums[0][1]);
   }
 }
 
@@ -169,7 +178,7 @@ VIT_DEVICE void row_products(const RowOperand<T, kHead, kTiles>& a, const Tile<T
 // Replaces products q k^T by p, and products do v^T by ds. place(m, n, i) is the LogitPlace of an
 // element. `is_whole`: all queries and keys of the tile exist, and there is no bias.
 template <int kTiles, class Place>
-VIT_DEVICE void to_gradients(const Scales<float>& scales, const TileBias<float>& bias,
+VIT_DEVICE void to_gradients(const GradientScales<float>& scales, const TileBias<float>& bias,
                              bool is_whole, const Place& place, float (&p)[kTiles][2][4],
                              float (&ds)[kTiles][2][4]) {
   const auto for_each = [](const auto& body) {
@@ -185,17 +194,17 @@ VIT_DEVICE void to_gradients(const Scales<float>& scales, const TileBias<float>&
   if (bias.data) {
     for_each([&](int m, int n, int i) {
       const LogitPlace<float> at = place(m, n, i);
-      const float logit = p[m][n][i] * scales.products + bias.at(at.query, at.key);
+      const float logit = p[m][n][i] * scales.of_products + bias.at(at.query, at.key);
       p[m][n][i] = logit - at.largest;
     });
   } else {
     for_each([&](int m, int n, int i) {
-      p[m][n][i] = p[m][n][i] * scales.products - place(m, n, i).largest;
+      p[m][n][i] = p[m][n][i] * scales.of_products - place(m, n, i).largest;
     });
   }
   for_each([&](int m, int n, int i) {
     const LogitPlace<float> at = place(m, n, i);
-    p[m][n][i] = fast_power_of_two(p[m][n][i] * scales.exponents - at.log2_total);
+    p[m][n][i] = fast_power_of_two(p[m][n][i] * scales.of_exponents - at.log2_total);
     ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - at.delta);
   });
   if (is_whole) return;
@@ -236,7 +245,7 @@ struct QueryRows {
   template <int kRows>
   VIT_DEVICE_METHOD void gradients(const Tile<T, kRows, kHead>& keys,
                                    const Tile<T, kRows, kHead>& values, int row,
-                                   const Scales<float>& scales, const TileBias<float>& bias,
+                                   const GradientScales<float>& scales, const TileBias<float>& bias,
                                    float (&p)[kTiles][2][4], float (&ds)[kTiles][2][4]) const {
     add_products(queries, keys, row, p);
     add_products(d_out, values, row, ds);
