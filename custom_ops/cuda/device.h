@@ -176,6 +176,9 @@ VIT_DEVICE double power_of_two(double x) { return exp2(x); }
 VIT_DEVICE float logarithm_of_two(float x) { return log2f(x); }
 VIT_DEVICE double logarithm_of_two(double x) { return log2(x); }
 
+VIT_DEVICE float square_root(float x) { return sqrtf(x); }
+VIT_DEVICE double square_root(double x) { return sqrt(x); }
+
 // 2^x for weights that are rounded to 16 bits: subnormal results are zero.
 VIT_DEVICE float fast_power_of_two(float x) {
   float result;

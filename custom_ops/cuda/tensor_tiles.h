@@ -50,22 +50,35 @@ struct Rows {
   bool is_aligned;   // whether data, stride and columns are multiples of 16 bytes
 };
 
+// Starts to copy the columns of aligned rows from kFirst on. A thread copies the same columns of
+// several rows, so it needs few registers for addresses: a power of two of chunks of 8 elements,
+// then the rest.
+template <int kFirst, class T, int kRows, int kColumns>
+VIT_DEVICE void copy_columns(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from,
+                             int threads) {
+  constexpr int kLeft = (kColumns - kFirst) / 8;
+  constexpr int kChunks = kLeft >= 16 ? 16 : kLeft >= 8 ? 8 : kLeft >= 4 ? 4 : 2;
+  const int first = thread_index() / kChunks, step = threads / kChunks;
+  const int column = kFirst + thread_index() % kChunks * 8;
+  const int rows = column < from.columns ? from.rows : 0;
+  const T* source = from.data + first * from.stride + column;
+  T* target = tile.at(first, column);
+#pragma unroll 1
+  for (int row = first; row < kRows; row += step) {
+    const bool valid = row < rows;
+    // An address that is not read must still be one of the array.
+    copy_async(target, valid ? source : from.data, valid);
+    source += step * from.stride;
+    target += step * Tile<T, kRows, kColumns>::kPitch;
+  }
+  if constexpr (kLeft > kChunks) copy_columns<kFirst + 8 * kChunks>(tile, from, threads);
+}
+
 // Starts to fill a tile; all `threads` threads of the block call it. If the rows are aligned the
 // copies are asynchronous (and not committed); otherwise they are done when the block is synced.
 template <class T, int kRows, int kColumns>
 VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from, int threads) {
-  if (from.is_aligned) {
-    constexpr int kChunk = 8, kChunks = kColumns / kChunk;
-    for (int i = thread_index(); i < kRows * kChunks; i += threads) {
-      const int row = i / kChunks, column = i % kChunks * kChunk;
-      const bool valid = row < from.rows && column < from.columns;
-      // An address that is not read must still be one of the array.
-      const T* source = valid ? from.data + row * from.stride + column : from.data;
-      copy_async(tile.at(row, column), source, valid);
-    }
-    return;
-  }
-#pragma unroll 1
+  if (from.is_aligned) return copy_columns<0>(tile, from, threads);
   for (int i = thread_index(); i < kRows * kColumns; i += threads) {
     const int row = i / kColumns, column = i % kColumns;
     const bool valid = row < from.rows && column < from.columns;
@@ -91,7 +104,7 @@ VIT_DEVICE void store_pair(T* to, uint32_t pair) {
 template <class T, int kRows, int kColumns>
 VIT_DEVICE void copy_rows(const Tile<T, kRows, kColumns>& tile, int row, const Rows<T>& rows,
                           T* to) {
-  struct __attribute__((may_alias)) alignas(16) Chunk {
+  struct __attribute__((may_alias, aligned(16))) Chunk {
     uint32_t bits[4];
   };
   const int each = rows.is_aligned ? 8 : 1, count = rows.columns / each;

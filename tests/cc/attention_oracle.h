@@ -20,7 +20,8 @@ struct AttentionExpected {
 // One line of one head: rows of q, k, v and d_out, and their positions in the tensors.
 class AttentionOracle {
  public:
-  explicit AttentionOracle(const AttentionCase& problem) : p_(problem), s_(problem.shape) {
+  explicit AttentionOracle(const AttentionCase& problem, bool on_gpu = false)
+      : p_(problem), s_(problem.shape) {
     const int64_t width = p_.width(), lines = s_.batch * s_.lines * s_.heads;
     const int64_t heads = p_.has_taps() ? s_.batch * s_.heads : 0;
     result_.out = Expected(p_.positions() * width);
@@ -32,10 +33,11 @@ class AttentionOracle {
     result_.entropy = Expected(heads);
     const double default_scale = 1 / sqrt(static_cast<double>(s_.head_size));
     scale_ = p_.explicit_scale > 0 ? p_.explicit_scale : default_scale;
-    // Products of Pairs of bfloat16 multiply rounded weights.
+    // Products of Pairs of bfloat16 multiply rounded weights, and so do tensor cores.
     const bool pairs = p_.type == vit::DType::kBfloat16 && s_.head_size % 2 == 0 &&
                        vit::isa_available(vit::Isa::kAvx512Bf16);
-    rounded_ = pairs ? unit(p_.type) : 0;
+    const bool tensor = vit::size_of(p_.type) == 2 && s_.head_size <= 128;
+    rounded_ = (on_gpu ? tensor : pairs) ? unit(p_.type) : 0;
   }
 
   AttentionExpected run() {
@@ -123,6 +125,8 @@ class AttentionOracle {
     for (int64_t j = 0; j < n; ++j) {
       const double relative = rounding + 4 * u * (highest - at(logits, j)) + rounded_;
       if (at(p, j) > 0) errors[static_cast<size_t>(j)] += (at(p, j) + at(errors, j)) * relative;
+      // Before they are divided by the sum, the weights are rounded.
+      if (at(p, j) > 0 && rounded_ > 0) errors[static_cast<size_t>(j)] += smallest(p_.type) / sum;
     }
     set_errors(logits, errors, 1);
     const double delta = values(i, p);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "custom_ops/cpu/attention/attention.h"
+#include "custom_ops/cuda/attention.h"
 #include "tests/cc/attention_oracle.h"
 #include "tests/cc/threads.h"
 
@@ -43,22 +44,28 @@ struct AttentionRun {
   vit::AttentionProblem inputs() const {
     return {problem.type, problem.shape, problem.scale(), qkv.data(), strides};
   }
-  vit::Result forward(vit::ParallelFor parallel_for) {
-    return vit::attention_forward({inputs(), out.data(), statistics.data()},
-                                  execution(parallel_for));
+  // `where` is a ParallelFor, or the Gpu of gpu_scratch.h.
+  template <class Where>
+  auto forward(const Where& where) {
+    return vit::attention_forward({inputs(), out.data(), statistics.data()}, execution(where));
   }
   vit::AttentionGradientProblem gradient(Tensor& result) const {
     return {inputs(), out.data(), statistics.data(), d_out.data(), result.data()};
   }
-  vit::Result backward(vit::ParallelFor parallel_for) {
-    return vit::attention_backward(gradient(d_qkv), execution(parallel_for));
+  template <class Where>
+  auto backward(const Where& where) {
+    return vit::attention_backward(gradient(d_qkv), execution(where));
   }
-  vit::Result bias_gradient(vit::ParallelFor parallel_for) {
-    if (!strides.data) return vit::Result::kOk;
-    return vit::attention_bias_gradient(gradient(d_bias), execution(parallel_for));
+  template <class Where>
+  auto bias_gradient(const Where& where) {
+    using Result = typename decltype(execution(where))::Result;
+    if (!strides.data) return Result::kOk;
+    return vit::attention_bias_gradient(gradient(d_bias), execution(where));
   }
-  vit::Result taps(vit::ParallelFor parallel_for) {
-    if (!problem.has_taps()) return vit::Result::kOk;
+  template <class Where>
+  auto taps(const Where& where) {
+    using Result = typename decltype(execution(where))::Result;
+    if (!problem.has_taps()) return Result::kOk;
     vit::AttentionTapsProblem wanted = {inputs(), statistics.data(), 0, 0, class_row.data(),
                                         nullptr,  entropy.data()};
     if (problem.rows > 0) {
@@ -66,13 +73,20 @@ struct AttentionRun {
       wanted.rows = problem.rows;
       wanted.columns = problem.columns;
     }
-    return vit::attention_taps(wanted, execution(parallel_for));
+    return vit::attention_taps(wanted, execution(where));
   }
-  void all(vit::ParallelFor parallel_for) {
+  template <class Where>
+  void forward_and_taps(const Where& where) {
+    using Result = typename decltype(execution(where))::Result;
     for (Tensor* tensor : results()) tensor->forget();
-    const bool ok =
-        forward(parallel_for) == vit::Result::kOk && backward(parallel_for) == vit::Result::kOk &&
-        bias_gradient(parallel_for) == vit::Result::kOk && taps(parallel_for) == vit::Result::kOk;
+    const bool ok = forward(where) == Result::kOk && taps(where) == Result::kOk;
+    EXPECT(ok, "a kernel reports that it failed");
+  }
+  template <class Where>
+  void all(const Where& where) {
+    using Result = typename decltype(execution(where))::Result;
+    forward_and_taps(where);
+    const bool ok = backward(where) == Result::kOk && bias_gradient(where) == Result::kOk;
     EXPECT(ok, "a kernel reports that it failed");
   }
 
@@ -88,31 +102,40 @@ struct AttentionRun {
   }
 
   void expect(const AttentionExpected& expected) {
-    expect_near("out", out, expected.out);
-    expect_near("statistics", statistics, expected.statistics);
+    expect_forward(expected);
     expect_near("d_qkv", d_qkv, expected.d_qkv);
     expect_near("d_bias", d_bias, expected.d_bias);
+    expect_gradient_sums();
+  }
+
+  void expect_forward(const AttentionExpected& expected) {
+    expect_near("out", out, expected.out);
+    expect_near("statistics", statistics, expected.statistics);
     expect_near("class_row", class_row, expected.class_row);
     if (problem.rows > 0) expect_near("distance", distance, expected.distance);
     expect_near("entropy", entropy, expected.entropy);
-    expect_sums();
+    expect_row_sums();
     expect_intact();
   }
 
   // The weights of a query that has keys add up to 1, whatever the rounding errors of its logits.
   // This is checked for query 0 in class_row, and for all queries in the gradient of v, whose sum
   // is the sum of the gradient of out.
-  void expect_sums() {
+  void expect_row_sums() {
     const vit::AttentionShape& s = problem.shape;
-    const double u = unit(bias.type()), n = static_cast<double>(s.tokens);
-    const double error = u * (32 + n / 8) + 2 * unit(problem.type);
+    const double error = unit(bias.type()) * (32 + static_cast<double>(s.tokens) / 8);
     for (int64_t head = 0; head < heads(); ++head) {
       if (s.tokens == 0 || isinf(statistics.at((2 * head + 1) * s.tokens))) continue;
       double sum = 0;
       for (int64_t j = 0; j < s.tokens; ++j) sum += class_row.at(head * s.tokens + j);
-      EXPECT(fabs(sum - 1) <= u * (32 + n / 8), "class_row of head %lld adds up to %.9g",
+      EXPECT(fabs(sum - 1) <= error, "class_row of head %lld adds up to %.9g",
              static_cast<long long>(head), sum);
     }
+  }
+  void expect_gradient_sums() {
+    const vit::AttentionShape& s = problem.shape;
+    const double n = static_cast<double>(s.tokens);
+    const double error = unit(bias.type()) * (32 + n / 8) + 2 * unit(problem.type);
     const int64_t width = problem.width();
     for (int64_t line = 0; line < s.batch * s.lines; ++line) {
       for (int64_t c = 0; c < width; ++c) {

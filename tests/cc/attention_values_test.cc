@@ -43,7 +43,8 @@ void test_one_key() {
             for (int64_t i = 0; i < run.entropy.count(); ++i) {
               EXPECT(run.entropy.at(i) == 0, "the entropy is %g", run.entropy.at(i));
             }
-            run.expect_sums();
+            run.expect_row_sums();
+            run.expect_gradient_sums();
           });
         }
       }

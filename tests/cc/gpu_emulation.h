@@ -236,6 +236,8 @@ VIT_DEVICE float power_of_two(float x) { return exp2f(x); }
 VIT_DEVICE double power_of_two(double x) { return exp2(x); }
 VIT_DEVICE float logarithm_of_two(float x) { return log2f(x); }
 VIT_DEVICE double logarithm_of_two(double x) { return log2(x); }
+VIT_DEVICE float square_root(float x) { return sqrtf(x); }
+VIT_DEVICE double square_root(double x) { return sqrt(x); }
 VIT_DEVICE float fast_power_of_two(float x) {
   const float result = exp2f(x);
   return result < 0x1p-126f ? 0 : result;

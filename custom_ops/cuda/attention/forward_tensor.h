@@ -117,8 +117,7 @@ struct ForwardWarp {
   template <bool kHasBias, bool kIsLast>
   VIT_DEVICE_METHOD void add_keys(const Tile<T, kKeysPerTile, kSize>& keys,
                                   const Tile<T, kKeysPerTile, kSize>& values, int count,
-                                  const ForwardTensorParameters& p, const float* bias,
-                                  int64_t rows) {
+                                  const ForwardTensorParameters& p, const float* bias, int rows) {
     logits.template multiply<kIsLast>(keys, count);
     if constexpr (kHasBias) {
       logits.add_bias(bias, p.problem.bias, p.scales.of_products, rows, count, open);
@@ -130,7 +129,7 @@ struct ForwardWarp {
   // Adds the totals of the threads of a row, writes the statistics of the rows that exist, and
   // divides the sums.
   template <bool kHasBias>
-  VIT_DEVICE_METHOD void finish(float* statistics, int64_t tokens, int64_t rows, float of_largest) {
+  VIT_DEVICE_METHOD void finish(float* statistics, int64_t tokens, int rows, float of_largest) {
     if constexpr (kHasBias) {
       open |= shuffle_xor(open, 1);
       open |= shuffle_xor(open, 2);
@@ -172,6 +171,17 @@ struct ForwardWarp {
   }
 };
 
+// Starts to fill tiles with rows of keys and with their values, which follow the keys of all heads.
+template <class T, int kSize>
+VIT_DEVICE void fill_keys_and_values(const Tile<T, kKeysPerTile, kSize>& key_tile,
+                                     const Tile<T, kKeysPerTile, kSize>& value_tile,
+                                     const Rows<T>& keys, const ForwardTensorParameters& p) {
+  fill(key_tile, keys, p.threads);
+  Rows<T> values = keys;
+  values.data += p.problem.shape.heads * p.problem.shape.head_size;
+  fill(value_tile, values, p.threads);
+}
+
 template <class T, int kSize, bool kHasBias>
 VIT_KERNEL((kSize == 128 ? 256 : 128), (kSize == 128 ? 1 : 2))
 attention_forward_tensor(const ForwardTensorParameters p) {
@@ -190,18 +200,16 @@ attention_forward_tensor(const ForwardTensorParameters p) {
   const int queries = p.threads / kWarp * Warp::kQueries;  // of the block
   const int64_t first = int64_t{block % p.query_tiles} * queries;
   const int row = thread_index() / kWarp * Warp::kQueries;  // of the warp in the block
-  const int64_t rows = shape.tokens - first - row;  // that exist; below 1 the warp is idle
+  // The rows of the warp that exist; without any it is idle.
+  const int rows = rows_from(shape, first + row, Warp::kQueries);
 
   Rows<T> keys =
       rows_of_qkv<T>(shape, p.problem.qkv, line, kKey, 0, kKeysPerTile, p.is_qkv_aligned);
-  Rows<T> values =
-      rows_of_qkv<T>(shape, p.problem.qkv, line, kValue, 0, kKeysPerTile, p.is_qkv_aligned);
   const QueryTile query_tile{shared + 2 * kTile};
   fill(query_tile,
        rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first, queries, p.is_qkv_aligned),
        p.threads);
-  fill(KeyTile{shared}, keys, p.threads);
-  fill(KeyTile{shared + kTile}, values, p.threads);
+  fill_keys_and_values(KeyTile{shared}, KeyTile{shared + kTile}, keys, p);
   commit_copies();
   const float* bias = bias_of<float>(p.problem.bias, line);
   if constexpr (kHasBias) bias += (first + row) * p.problem.bias.query_stride;
@@ -218,13 +226,12 @@ attention_forward_tensor(const ForwardTensorParameters p) {
     const int count = keys.rows;
     if (key + kKeysPerTile < shape.tokens) {
       keys.data += kKeysPerTile * keys.stride;
-      values.data += kKeysPerTile * values.stride;
-      keys.rows = values.rows = rows_from(shape, key + kKeysPerTile, kKeysPerTile);
-      fill(KeyTile{shared + (tile ^ 2) * kTile}, keys, p.threads);
-      fill(KeyTile{shared + (tile ^ 2) * kTile + kTile}, values, p.threads);
+      keys.rows = rows_from(shape, key + kKeysPerTile, kKeysPerTile);
+      T* const next = shared + (tile ^ 2) * kTile;
+      fill_keys_and_values(KeyTile{next}, KeyTile{next + kTile}, keys, p);
       commit_copies();
     }
-    if (rows <= 0) continue;
+    if (rows == 0) continue;
     const KeyTile k{shared + tile * kTile}, v{shared + tile * kTile + kTile};
     if constexpr (kHasBias) {
       warp.template add_keys<true, true>(k, v, count, p, bias, rows);
@@ -236,7 +243,7 @@ attention_forward_tensor(const ForwardTensorParameters p) {
     }
   }
   sync_block();
-  if (rows <= 0) return;
+  if (rows == 0) return;
   float* statistics = statistics_of<float>(p.problem.statistics, shape, index) + first + row;
   warp.template finish<kHasBias>(statistics, shape.tokens, rows, p.scales.of_largest);
   warp.store(QueryTile{shared}, row);

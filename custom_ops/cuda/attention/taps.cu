@@ -1,0 +1,67 @@
+// Chooses and starts the kernels of the taps.
+#include "custom_ops/cuda/attention/taps.h"
+
+#include "custom_ops/cuda/attention.h"
+
+namespace vit {
+namespace {
+
+template <class T>
+CudaResult start_tensor(const TapsGeometry& geometry, const TapsParameters<float>& parameters,
+                        const CudaExecution& execution) {
+  switch (padded_head_size(parameters.problem.shape.head_size)) {
+    case 64:
+      return launch(attention_taps_tensor<T, 64>, geometry.launch, parameters, execution);
+    case 80:
+      return launch(attention_taps_tensor<T, 80>, geometry.launch, parameters, execution);
+    default:
+      return launch(attention_taps_tensor<T, 128>, geometry.launch, parameters, execution);
+  }
+}
+
+template <class T>
+CudaResult run(const AttentionTapsProblem& problem, const TapsGeometry& geometry,
+               const CudaExecution& execution) {
+  using Sum = typename SumOf<T>::Type;
+  TapsParameters<Sum> parameters = {
+      problem, kernel_scales<Sum>(problem), static_cast<uint32_t>(geometry.query_tiles),
+      has_aligned_rows(problem.type, problem.shape.head_size, problem.qkv), nullptr};
+  if (geometry.sum_bytes > 0) {
+    parameters.sums =
+        static_cast<Sum*>(execution.allocate(execution.allocator, geometry.sum_bytes));
+    if (!parameters.sums) return CudaResult::kOutOfMemory;
+  }
+  CudaResult result = CudaResult::kOk;
+  if (geometry.launch.blocks > 0) {
+    if constexpr (sizeof(T) == 2) {
+      result = geometry.path == AttentionPath::kTensor
+                   ? start_tensor<T>(geometry, parameters, execution)
+                   : launch(attention_taps_scalar<T>, geometry.launch, parameters, execution);
+    } else {
+      result = launch(attention_taps_scalar<T>, geometry.launch, parameters, execution);
+    }
+  }
+  if (result != CudaResult::kOk || geometry.sums.blocks == 0) return result;
+  return launch(attention_taps_sums<Sum>, geometry.sums, parameters, execution);
+}
+
+}  // namespace
+
+CudaResult attention_taps(const AttentionTapsProblem& problem, const CudaExecution& execution) {
+  const bool is_wanted = problem.class_row || problem.distance || problem.entropy;
+  if (!is_wanted || lines_of(problem.shape) == 0) return CudaResult::kOk;
+  const TapsGeometry geometry = taps_geometry(problem);
+  if (geometry.launch.blocks > 0 && !is_launchable(geometry.launch)) return CudaResult::kTooLarge;
+  switch (problem.type) {
+    case DType::kBfloat16:
+      return run<Bfloat16>(problem, geometry, execution);
+    case DType::kFloat16:
+      return run<Float16>(problem, geometry, execution);
+    case DType::kFloat64:
+      return run<double>(problem, geometry, execution);
+    default:
+      return run<float>(problem, geometry, execution);
+  }
+}
+
+}  // namespace vit
