@@ -1,0 +1,97 @@
+// Chooses and starts the kernels of the gradients of q, k and v.
+#include "custom_ops/cuda/attention.h"
+
+#include "custom_ops/cuda/attention/backward_scalar.h"
+#include "custom_ops/cuda/attention/backward_tensor.h"
+
+namespace vit {
+namespace {
+
+template <class Sum>
+GradientParameters<Sum> parameters_of(const AttentionGradientProblem& problem,
+                                      const BackwardGeometry& geometry, void* delta) {
+  const int64_t size = problem.shape.head_size;
+  const auto is_aligned = [&](const void* data) {
+    return has_aligned_rows(problem.type, size, data);
+  };
+  return {problem,
+          gradient_scales<Sum>(problem),
+          static_cast<Sum>(problem.scale),
+          static_cast<Sum*>(delta),
+          geometry.queries,
+          static_cast<uint32_t>(geometry.query_tiles),
+          static_cast<uint32_t>(geometry.key_tiles),
+          static_cast<uint32_t>(geometry.chunks),
+          is_aligned(problem.qkv),
+          is_aligned(problem.out) && is_aligned(problem.d_out),
+          is_aligned(problem.gradient)};
+}
+
+template <class T, int kHead>
+CudaResult run_tensor(const AttentionGradientProblem& problem, const BackwardGeometry& geometry,
+                      void* delta, const CudaExecution& execution) {
+  const auto parameters = parameters_of<float>(problem, geometry, delta);
+  if constexpr (kHead < 128) {
+    if (geometry.short_lines.blocks) {
+      return launch(short_line_gradients<T, kHead>, geometry.short_lines, parameters, execution);
+    }
+  }
+  const CudaResult result =
+      launch(query_gradients<T, kHead>, geometry.d_queries, parameters, execution);
+  if (result != CudaResult::kOk) return result;
+  return launch(key_gradients<T, kHead>, geometry.d_keys, parameters, execution);
+}
+
+template <class T>
+CudaResult run_scalar(const AttentionGradientProblem& problem, const BackwardGeometry& geometry,
+                      void* delta, const CudaExecution& execution) {
+  const auto parameters =
+      parameters_of<typename SumOf<T>::Type>(problem, geometry, delta);
+  CudaResult result = launch(delta_scalar<T>, geometry.delta, parameters, execution);
+  if (result != CudaResult::kOk) return result;
+  result = launch(query_gradients_scalar<T>, geometry.d_queries, parameters, execution);
+  if (result != CudaResult::kOk) return result;
+  return launch(key_gradients_scalar<T>, geometry.d_keys, parameters, execution);
+}
+
+template <class T>
+CudaResult run_16_bit(const AttentionGradientProblem& problem, const BackwardGeometry& geometry,
+                      void* delta, const CudaExecution& execution) {
+  if (geometry.path == AttentionPath::kScalar) {
+    return run_scalar<T>(problem, geometry, delta, execution);
+  }
+  switch (padded_head_size(problem.shape.head_size)) {
+    case 64:
+      return run_tensor<T, 64>(problem, geometry, delta, execution);
+    case 80:
+      return run_tensor<T, 80>(problem, geometry, delta, execution);
+    default:
+      return run_tensor<T, 128>(problem, geometry, delta, execution);
+  }
+}
+
+}  // namespace
+
+CudaResult attention_backward(const AttentionGradientProblem& problem,
+                              const CudaExecution& execution) {
+  const BackwardGeometry geometry = backward_geometry(problem.type, problem.shape);
+  if (is_empty(geometry)) return CudaResult::kOk;
+  if (!is_launchable(geometry)) return CudaResult::kTooLarge;
+  void* delta = nullptr;
+  if (geometry.delta_bytes) {
+    delta = execution.allocate(execution.allocator, geometry.delta_bytes);
+    if (!delta) return CudaResult::kOutOfMemory;
+  }
+  switch (problem.type) {
+    case DType::kBfloat16:
+      return run_16_bit<Bfloat16>(problem, geometry, delta, execution);
+    case DType::kFloat16:
+      return run_16_bit<Float16>(problem, geometry, delta, execution);
+    case DType::kFloat64:
+      return run_scalar<double>(problem, geometry, delta, execution);
+    default:
+      return run_scalar<float>(problem, geometry, delta, execution);
+  }
+}
+
+}  // namespace vit

@@ -1,0 +1,209 @@
+// The gradients of q, k and v without tensor cores, for any type and head size: see
+// logit_gradients.h. A block owns 64 columns of the gradients of 64 queries or 64 keys of a line.
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
+
+#include "custom_ops/cuda/attention/logit_gradients.h"
+
+namespace vit {
+
+// delta of every query, 0 for queries without keys. A thread computes one. The products are added
+// in the order of ScalarTile, so that ds is exactly 0 for a query with a single key.
+template <class T>
+VIT_KERNEL(kScalarThreads, 4) delta_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+  using Sum = typename SumOf<T>::Type;
+  const AttentionShape& shape = p.problem.shape;
+  const int64_t number = block_index() * kScalarThreads + thread_index();
+  const int64_t index = number / shape.tokens, token = number % shape.tokens;
+  if (index >= shape.batch * shape.lines * shape.heads) return;
+  const Sum* statistics = statistics_of<Sum>(p.problem.statistics, shape, index);
+  const int64_t at = offset_in_out(shape, line_of(shape, index), token);
+  const T* const out = static_cast<const T*>(p.problem.out) + at;
+  const T* const d_out = static_cast<const T*>(p.problem.d_out) + at;
+  Sum sum = 0;
+  for (int64_t i = 0; i < shape.head_size; ++i) {
+    sum += summand<Sum>(d_out[i]) * summand<Sum>(out[i]);
+  }
+  p.delta[number] = statistics[shape.tokens + token] == infinity<Sum>() ? 0 : sum;
+}
+
+// p and ds of 64 queries, the rows, and 64 keys, the columns.
+template <class T, class Sum = typename SumOf<T>::Type>
+struct ScalarGradients {
+  using Product = ScalarTile<Sum>;
+  static constexpr int kSize = Product::kSize, kPerThread = Product::kPerThread;
+
+  Product weights, gradients;
+
+  // All threads of the block call it. `shared`: see ScalarTile.
+  VIT_DEVICE_METHOD void compute(const GradientParameters<Sum>& p, int64_t index, const Line& line,
+                                 int64_t query, int64_t key, Sum* shared) {
+    const AttentionGradientProblem& problem = p.problem;
+    const AttentionShape& shape = problem.shape;
+    const auto rows = [&](Part part, int64_t first) {
+      return rows_of_qkv<T>(shape, problem.qkv, line, part, first, kSize, false);
+    };
+    ScalarLogits<T> logits;
+    logits.multiply(rows(kQuery, query), rows(kKey, key), p.scales.of_queries, shared);
+    const Rows<T> d_out = rows_of_out<T>(shape, problem.d_out, line, query, kSize, false);
+    const Rows<T> values = rows(kValue, key);
+    gradients.clear();
+    gradients.template add_product<true, true>(
+        shape.head_size,
+        [&](int row, int64_t k) {
+          return row < d_out.rows ? summand<Sum>(d_out.data[row * d_out.stride + k]) : Sum{0};
+        },
+        [&](int64_t k, int row) {
+          return row < values.rows ? summand<Sum>(values.data[row * values.stride + k]) : Sum{0};
+        },
+        shared);
+
+    const Sum* const statistics = statistics_of<Sum>(problem.statistics, shape, index) + query;
+    const Sum* const delta = p.delta + index * shape.tokens + query;
+    const TileBias<Sum> bias(problem, line, query, key, kSize, kSize);
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int row = Product::row(i);
+      const bool exists = row < bias.queries;
+      const Sum largest = exists ? statistics[row] : 0;
+      const Sum log2_total = exists ? statistics[shape.tokens + row] : infinity<Sum>();
+      const Sum row_delta = exists ? delta[row] : 0;
+#pragma unroll
+      for (int j = 0; j < kPerThread; ++j) {
+        const int column = Product::column(j);
+        Sum logit = logits.tile.sums[i][j] * p.scales.of_products;
+        if (bias.data) logit += bias.at(row, column);
+        const bool counts = log2_total != infinity<Sum>() && column < bias.keys;
+        const Sum weight = power_of_two((logit - largest) * p.scales.of_exponents - log2_total);
+        weights.sums[i][j] = counts ? weight : 0;
+        gradients.sums[i][j] = counts ? weight * (gradients.sums[i][j] - row_delta) : 0;
+      }
+    }
+  }
+};
+
+// Writes the sums of a tile to shared memory. All threads of the block call it.
+template <class Sum>
+VIT_DEVICE void share_tile(const ScalarTile<Sum>& tile, Sum* shared) {
+  using Product = ScalarTile<Sum>;
+  for (int i = 0; i < Product::kPerThread; ++i) {
+    for (int j = 0; j < Product::kPerThread; ++j) {
+      shared[Product::row(i) * Product::kPitch + Product::column(j)] = tile.sums[i][j];
+    }
+  }
+  sync_block();
+}
+
+// The tile and the chunk of columns of a block: see BackwardGeometry.
+struct ScalarPlace {
+  uint32_t index;  // of the line
+  Line line;
+  int64_t first, column;  // token, and column of the head
+  VIT_DEVICE_METHOD ScalarPlace(const AttentionShape& shape, uint32_t tiles, uint32_t chunks) {
+    const auto block = static_cast<uint32_t>(block_index());
+    index = block / chunks / tiles;
+    line = line_of(shape, index);
+    first = int64_t{block / chunks % tiles} * kScalarTile;
+    column = int64_t{block % chunks} * kScalarTile;
+  }
+};
+
+// Writes sums * factor to the tokens from `first` on and the columns from `column` on.
+template <class T, class Sum>
+VIT_DEVICE void write_gradient(const GradientParameters<Sum>& p, const ScalarPlace& place,
+                               Part part, const ScalarTile<Sum>& tile, Sum factor) {
+  using Product = ScalarTile<Sum>;
+  const AttentionShape& shape = p.problem.shape;
+  for (int i = 0; i < Product::kPerThread; ++i) {
+    const int64_t token = place.first + Product::row(i);
+    if (token >= shape.tokens) continue;
+    T* const to = static_cast<T*>(p.problem.gradient) +
+                  offset_in_qkv(shape, place.line, token, part) + place.column;
+    for (int j = 0; j < Product::kPerThread; ++j) {
+      const int column = Product::column(j);
+      if (place.column + column >= shape.head_size) continue;
+      to[column] = element<T>(tile.sums[i][j] * factor);
+    }
+  }
+}
+
+template <class T>
+VIT_KERNEL(kScalarThreads, 1)
+query_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+  using Sum = typename SumOf<T>::Type;
+  using Product = ScalarTile<Sum>;
+  Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
+  Sum* const shared_tile = shared + Product::kBytes / static_cast<int64_t>(sizeof(Sum));
+  const AttentionShape& shape = p.problem.shape;
+  const ScalarPlace place(shape, p.query_tiles, p.chunks);
+  const int64_t columns = shape.head_size - place.column;
+  Product sums;
+  sums.clear();
+  for (int64_t key = 0; key < shape.tokens; key += kScalarTile) {
+    ScalarGradients<T> tile;
+    tile.compute(p, place.index, place.line, place.first, key, shared);
+    share_tile(tile.gradients, shared_tile);
+    const Rows<T> keys =
+        rows_of_qkv<T>(shape, p.problem.qkv, place.line, kKey, key, kScalarTile, false);
+    sums.template add_product<true, false>(
+        keys.rows, [&](int row, int64_t k) { return shared_tile[row * Product::kPitch + k]; },
+        [&](int64_t k, int column) {
+          return column < columns
+                     ? summand<Sum>(keys.data[k * keys.stride + place.column + column])
+                     : Sum{0};
+        },
+        shared);
+  }
+  // A query without keys has no gradient, even if a key is not finite.
+  const Sum* const log2_totals =
+      statistics_of<Sum>(p.problem.statistics, shape, place.index) + shape.tokens + place.first;
+  for (int i = 0; i < Product::kPerThread; ++i) {
+    const int row = Product::row(i);
+    if (place.first + row >= shape.tokens || log2_totals[row] != infinity<Sum>()) continue;
+    for (Sum& sum : sums.sums[i]) sum = 0;
+  }
+  write_gradient<T>(p, place, kQuery, sums, p.scale);
+}
+
+template <class T>
+VIT_KERNEL(kScalarThreads, 1)
+key_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+  using Sum = typename SumOf<T>::Type;
+  using Product = ScalarTile<Sum>;
+  Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
+  Sum* const shared_tile = shared + Product::kBytes / static_cast<int64_t>(sizeof(Sum));
+  const AttentionShape& shape = p.problem.shape;
+  const ScalarPlace place(shape, p.key_tiles, p.chunks);
+  const int64_t columns = shape.head_size - place.column;
+  const Sum* const log2_totals =
+      statistics_of<Sum>(p.problem.statistics, shape, place.index) + shape.tokens;
+  Product d_keys, d_values;
+  d_keys.clear();
+  d_values.clear();
+  for (int64_t query = 0; query < shape.tokens; query += kScalarTile) {
+    ScalarGradients<T> tile;
+    tile.compute(p, place.index, place.line, query, place.first, shared);
+    // sums += tile^T rows. A query without keys counts as zeros, which keeps 0 * Inf out.
+    const auto add = [&](Product& sums, const Product& left, const Rows<T>& rows) {
+      share_tile(left, shared_tile);
+      sums.template add_product<false, false>(
+          rows.rows, [&](int key, int64_t k) { return shared_tile[k * Product::kPitch + key]; },
+          [&](int64_t k, int column) {
+            return column < columns && log2_totals[query + k] != infinity<Sum>()
+                       ? summand<Sum>(rows.data[k * rows.stride + place.column + column])
+                       : Sum{0};
+          },
+          shared);
+    };
+    add(d_values, tile.weights,
+        rows_of_out<T>(shape, p.problem.d_out, place.line, query, kScalarTile, false));
+    add(d_keys, tile.gradients,
+        rows_of_qkv<T>(shape, p.problem.qkv, place.line, kQuery, query, kScalarTile, false));
+  }
+  write_gradient<T>(p, place, kKey, d_keys, p.scale);
+  write_gradient<T>(p, place, kValue, d_values, Sum{1});
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_

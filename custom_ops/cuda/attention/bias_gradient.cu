@@ -1,0 +1,106 @@
+// Chooses and starts the kernels of the gradient of the bias.
+#include "custom_ops/cuda/attention/bias_gradient.h"
+
+#include "custom_ops/cuda/attention.h"
+
+namespace vit {
+namespace {
+
+// The scratch memory of a call; null where none is needed.
+struct BiasScratch {
+  void *delta, *groups;
+};
+
+template <class Sum>
+BiasParameters<Sum> parameters_of(const AttentionGradientProblem& problem,
+                                  const BiasGeometry& geometry, const BiasScratch& scratch) {
+  const auto is_aligned = [&](const void* data) {
+    return has_aligned_rows(problem.type, problem.shape.head_size, data);
+  };
+  BiasParameters<Sum> p = {};
+  p.problem = problem;
+  p.scales = gradient_scales<Sum>(problem);
+  p.delta = static_cast<Sum*>(scratch.delta);
+  p.is_qkv_aligned = is_aligned(problem.qkv);
+  p.is_out_aligned = is_aligned(problem.out) && is_aligned(problem.d_out);
+  p.geometry = geometry;
+  p.result = static_cast<Sum*>(scratch.groups ? scratch.groups : problem.gradient);
+  return p;
+}
+
+template <class Sum>
+CudaResult add_groups(const BiasParameters<Sum>& parameters, const CudaExecution& execution) {
+  const LaunchShape& shape = parameters.geometry.sums;
+  if (shape.blocks == 0) return CudaResult::kOk;
+  return launch(bias_gradient_sums<Sum>, shape, parameters, execution);
+}
+
+template <class T>
+CudaResult run_scalar(const AttentionGradientProblem& problem, const BiasGeometry& geometry,
+                      const BiasScratch& scratch, const CudaExecution& execution) {
+  using Sum = typename SumOf<T>::Type;
+  const BiasParameters<Sum> parameters = parameters_of<Sum>(problem, geometry, scratch);
+  CudaResult result = CudaResult::kOk;
+  if (geometry.delta.blocks) {
+    result = launch<GradientParameters<Sum>>(delta_scalar<T>, geometry.delta, parameters,
+                                             execution);
+  }
+  if (result != CudaResult::kOk) return result;
+  result = launch(bias_gradient_scalar<T>, geometry.logits, parameters, execution);
+  return result == CudaResult::kOk ? add_groups(parameters, execution) : result;
+}
+
+template <class T, int kHead>
+CudaResult run_tensor(const AttentionGradientProblem& problem, const BiasGeometry& geometry,
+                      const BiasScratch& scratch, const CudaExecution& execution) {
+  const BiasParameters<float> parameters = parameters_of<float>(problem, geometry, scratch);
+  const CudaResult result =
+      launch(bias_gradient_tensor<T, kHead>, geometry.logits, parameters, execution);
+  return result == CudaResult::kOk ? add_groups(parameters, execution) : result;
+}
+
+template <class T>
+CudaResult run_16_bit(const AttentionGradientProblem& problem, const BiasGeometry& geometry,
+                      const BiasScratch& scratch, const CudaExecution& execution) {
+  if (geometry.path == AttentionPath::kScalar) {
+    return run_scalar<T>(problem, geometry, scratch, execution);
+  }
+  switch (padded_head_size(problem.shape.head_size)) {
+    case 64:
+      return run_tensor<T, 64>(problem, geometry, scratch, execution);
+    case 80:
+      return run_tensor<T, 80>(problem, geometry, scratch, execution);
+    default:
+      return run_tensor<T, 128>(problem, geometry, scratch, execution);
+  }
+}
+
+}  // namespace
+
+CudaResult attention_bias_gradient(const AttentionGradientProblem& problem,
+                                   const CudaExecution& execution) {
+  const BiasGeometry geometry = bias_geometry(problem.type, problem.shape, problem.bias);
+  if (geometry.logits.blocks == 0) return CudaResult::kOk;
+  if (!is_launchable(geometry)) return CudaResult::kTooLarge;
+  BiasScratch scratch = {};
+  if (geometry.delta_bytes) {
+    scratch.delta = execution.allocate(execution.allocator, geometry.delta_bytes);
+    if (!scratch.delta) return CudaResult::kOutOfMemory;
+  }
+  if (geometry.group_bytes) {
+    scratch.groups = execution.allocate(execution.allocator, geometry.group_bytes);
+    if (!scratch.groups) return CudaResult::kOutOfMemory;
+  }
+  switch (problem.type) {
+    case DType::kBfloat16:
+      return run_16_bit<Bfloat16>(problem, geometry, scratch, execution);
+    case DType::kFloat16:
+      return run_16_bit<Float16>(problem, geometry, scratch, execution);
+    case DType::kFloat64:
+      return run_scalar<double>(problem, geometry, scratch, execution);
+    default:
+      return run_scalar<float>(problem, geometry, scratch, execution);
+  }
+}
+
+}  // namespace vit
