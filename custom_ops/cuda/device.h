@@ -130,6 +130,30 @@ VIT_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+// Reads or writes kWords words, aligned to their size: 1, 2 or 4.
+template <int kWords>
+VIT_DEVICE void load_words(const void* from, uint32_t* words) {
+  static_assert(kWords == 1 || kWords == 2 || kWords == 4);
+  if constexpr (kWords == 1) words[0] = *static_cast<const uint32_t*>(from);
+  if constexpr (kWords == 2) {
+    const uint2 read = *static_cast<const uint2*>(from);
+    words[0] = read.x, words[1] = read.y;
+  }
+  if constexpr (kWords == 4) {
+    const uint4 read = *static_cast<const uint4*>(from);
+    words[0] = read.x, words[1] = read.y, words[2] = read.z, words[3] = read.w;
+  }
+}
+template <int kWords>
+VIT_DEVICE void store_words(void* to, const uint32_t* words) {
+  static_assert(kWords == 1 || kWords == 2 || kWords == 4);
+  if constexpr (kWords == 1) *static_cast<uint32_t*>(to) = words[0];
+  if constexpr (kWords == 2) *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+  if constexpr (kWords == 4) {
+    *static_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
 VIT_DEVICE float to_float(float x) { return x; }
 VIT_DEVICE float to_float(Bfloat16 x) { return __bfloat162float(x); }
 VIT_DEVICE float to_float(Float16 x) { return __half2float(x); }
@@ -169,6 +193,10 @@ __device__ __forceinline__ uint32_t packed<Float16>(float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return reinterpret_cast<const uint32_t&>(pair);
 }
+
+// A product that is rounded, not fused with a following sum.
+VIT_DEVICE float rounded_product(float x, float y) { return __fmul_rn(x, y); }
+VIT_DEVICE double rounded_product(double x, double y) { return __dmul_rn(x, y); }
 
 // 2^x, with an error of at most 2 units in the last place of a float.
 VIT_DEVICE float power_of_two(float x) { return exp2f(x); }

@@ -24,6 +24,13 @@ struct Tile {
     load_matrices(at(row + lane % 16, column + lane / 16 * 8), a);
   }
 
+  // The operand a of a product with the transposed tile: rows [row, row + 16) of the tile are the
+  // columns of a, columns [column, column + 16) the rows of a.
+  VIT_DEVICE_METHOD void load_a_of_transposed(int row, int column, uint32_t (&a)[4]) const {
+    const int lane = lane_index();
+    load_matrices_transposed(at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8), a);
+  }
+
   // The operand b of two multiply_add, for a product with the transposed tile: rows
   // [row, row + 16) of the tile are the columns of b. The first product takes b[0] and b[1], the
   // second, for the next 8 columns, b[2] and b[3].

@@ -50,8 +50,8 @@ void emulated_wait(int pending);
 // All threads of the warp call it; once they have, `action` runs with their arguments.
 void emulated_exchange(const char* name, void* argument, void (*action)(void* const (&)[32]));
 
-inline void expect_aligned(const void* address) {
-  if (reinterpret_cast<uintptr_t>(address) % 16) emulation_error("an address is not aligned");
+inline void expect_aligned(const void* address, int bytes = 16) {
+  if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes)) emulation_error("an address is not aligned");
 }
 
 }  // namespace vit_test
@@ -202,6 +202,17 @@ VIT_DEVICE void wait_for_copies() {
   vit_test::emulated_wait(pending);
 }
 
+template <int kWords>
+VIT_DEVICE void load_words(const void* from, uint32_t* words) {
+  vit_test::expect_aligned(from, 4 * kWords);
+  memcpy(words, from, 4 * kWords);
+}
+template <int kWords>
+VIT_DEVICE void store_words(void* to, const uint32_t* words) {
+  vit_test::expect_aligned(to, 4 * kWords);
+  memcpy(to, words, 4 * kWords);
+}
+
 VIT_DEVICE float to_float(float x) { return x; }
 VIT_DEVICE float to_float(Bfloat16 x) { return values_of_bits<Bfloat16>()[x.bits]; }
 VIT_DEVICE float to_float(Float16 x) { return values_of_bits<Float16>()[x.bits]; }
@@ -232,6 +243,8 @@ VIT_DEVICE uint32_t packed(float low, float high) {
   return rounded<T>(low).bits | uint32_t{rounded<T>(high).bits} << 16;
 }
 
+VIT_DEVICE float rounded_product(float x, float y) { return x * y; }
+VIT_DEVICE double rounded_product(double x, double y) { return x * y; }
 VIT_DEVICE float power_of_two(float x) { return exp2f(x); }
 VIT_DEVICE double power_of_two(double x) { return exp2(x); }
 VIT_DEVICE float logarithm_of_two(float x) { return log2f(x); }

@@ -102,7 +102,8 @@ inline PatchExpected patch_oracle(const PatchCase& p) {
   return result;
 }
 
-// The tensors of a problem, and the kernels that run on them.
+// The tensors of a problem, and the kernels that run on them: on the CPU with a vit::Execution, or a
+// ParallelFor alone, on an emulated GPU with a vit::CudaExecution.
 struct PatchRun {
   const PatchCase& problem;
   Tensor images, kernel, bias, prefix, position, d_tokens;
@@ -126,7 +127,9 @@ struct PatchRun {
   // Whether the images have a gradient.
   bool has_images() const { return problem.image_type != vit::DType::kUint8; }
 
-  vit::Result forward(vit::ParallelFor parallel_for) {
+  vit::Result forward(vit::ParallelFor parallel_for) { return forward(execution(parallel_for)); }
+  template <class Execution>
+  typename Execution::Result forward(const Execution& execution) {
     const PatchCase& p = problem;
     const vit::PatchEmbedForwardProblem forward = {
         {p.image_type, p.type, p.shape, images.data(), p.scale, p.offset, kernel.data()},
@@ -134,10 +137,14 @@ struct PatchRun {
         p.shape.prefix ? prefix.data() : nullptr,
         p.has_position ? position.data() : nullptr,
         tokens.data()};
-    return vit::patch_embed_forward(forward, execution(parallel_for));
+    return patch_embed_forward(forward, execution);
   }
   // Computes the gradients of `wanted`: bits 0 to 4 for images, kernel, bias, prefix and position.
   vit::Result backward(int wanted, vit::ParallelFor parallel_for) {
+    return backward(wanted, execution(parallel_for));
+  }
+  template <class Execution>
+  typename Execution::Result backward(int wanted, const Execution& execution) {
     const PatchCase& p = problem;
     const auto if_wanted = [&](int bit, bool possible, Tensor& tensor) {
       return possible && wanted >> bit & 1 ? tensor.data() : nullptr;
@@ -154,12 +161,15 @@ struct PatchRun {
     // kernel for the images' gradient only.
     if (gradient.d_kernel) gradient.images = images.data();
     if (gradient.d_images) gradient.kernel = kernel.data();
-    return vit::patch_embed_backward(gradient, execution(parallel_for));
+    return patch_embed_backward(gradient, execution);
   }
-  void all(vit::ParallelFor parallel_for, int wanted = 31) {
+  void all(vit::ParallelFor parallel_for, int wanted = 31) { all(execution(parallel_for), wanted); }
+  template <class Execution>
+  void all(const Execution& execution, int wanted = 31) {
+    using Result = typename Execution::Result;
     for (Tensor* tensor : results()) tensor->forget();
-    const bool ok = forward(parallel_for) == vit::Result::kOk &&
-                    backward(wanted, parallel_for) == vit::Result::kOk;
+    const bool ok =
+        forward(execution) == Result::kOk && backward(wanted, execution) == Result::kOk;
     EXPECT(ok, "a kernel reports that it failed");
   }
 

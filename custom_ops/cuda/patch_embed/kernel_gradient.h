@@ -1,0 +1,197 @@
+// The gradient of the kernel: patches^T . d_tokens, with the rescaled pixels of patches. The sum is
+// over all patches of the batch, in parts, so that there is work for a whole GPU.
+#ifndef CUSTOM_OPS_CUDA_PATCH_EMBED_KERNEL_GRADIENT_H_
+#define CUSTOM_OPS_CUDA_PATCH_EMBED_KERNEL_GRADIENT_H_
+
+#include "custom_ops/cuda/patch_embed/gradients.h"
+#include "custom_ops/cuda/patch_embed/pixel_stage.h"
+#include "custom_ops/cuda/patch_embed/tensor_product.h"
+
+namespace vit {
+
+// Places of the patches of a part, of kPatchRun at a time: two runs, since tiles of one are loaded
+// while the products of the run before are computed.
+struct RunPlaces {
+  static constexpr int kSteps = kPatchRun / kTensorDepth;
+  static_assert(kPatchRun <= kTensorThreads);
+
+  const PatchGrid& grid;
+  int64_t first, end;  // of the patches
+  int64_t* pixels;     // [2, kPatchRun]
+  int64_t* tokens;     // [2, kPatchRun]
+
+  VIT_DEVICE_METHOD void put(int64_t run) const {
+    const int64_t at = run % 2 * kPatchRun, patch = first + run * kPatchRun;
+    put_patch_places(grid, patch, kPatchRun, end, pixels + at);
+    put_token_places(grid, patch, kPatchRun, end, tokens + at);
+  }
+  static VIT_DEVICE_METHOD int of(int step) { return step % (2 * kSteps) * kTensorDepth; }
+};
+
+// Tiles [patches, elements] and [patches, features].
+template <class T>
+struct KernelGradientOperands {
+  using Tiles = TilePair<T, kTensorDepth, kTensorTile>;
+  static_assert(2 * Tiles::kBytes >= TensorSums<T>::kBytes);
+
+  const GradientParameters& p;
+  int64_t element, column;
+  Tiles patches, tokens;
+  RunPlaces places;
+  PixelStage<T, kTensorDepth, kTensorTile> stage;
+
+  VIT_DEVICE_METHOD void start(int step) {
+    // Step 0 of a run is the first after which no thread reads the places of the run before.
+    if (step % RunPlaces::kSteps == 1) places.put(step / RunPlaces::kSteps + 1);
+    fill_with_tokens(tokens.of(step), static_cast<const T*>(p.problem.d_tokens),
+                     places.tokens + RunPlaces::of(step), column, p.grid.features,
+                     p.has_aligned_tokens);
+  }
+  VIT_DEVICE_METHOD void load(int step, int half) {
+    stage.load(places.pixels + RunPlaces::of(step), element, half);
+  }
+  VIT_DEVICE_METHOD void store(int step, int half) const {
+    stage.store(patches.of(step), half);
+  }
+  VIT_DEVICE_METHOD void load_a(int step, int row, int depth, uint32_t (&a)[4]) const {
+    patches.of(step).load_a_of_transposed(depth, row, a);
+  }
+  VIT_DEVICE_METHOD void load_b(int step, int at, int depth, uint32_t (&b)[4]) const {
+    tokens.of(step).load_b(depth, at, b);
+  }
+};
+
+// The sums of a part go to the workspace [parts, elements, features], or to d_kernel.
+template <class T, class Sum>
+VIT_DEVICE void write_sum(const GradientParameters& p, int64_t part, int64_t at, Sum sum) {
+  if (p.workspace) {
+    static_cast<Sum*>(p.workspace)[part * p.grid.elements * p.grid.features + at] = sum;
+  } else {
+    static_cast<T*>(p.problem.d_kernel)[at] = element<T>(sum);
+  }
+}
+
+VIT_DEVICE int64_t end_of_part(const GradientParameters& p, int64_t first) {
+  const int64_t end = first + p.plan.part_depth;
+  return end < p.grid.all_patches ? end : p.grid.all_patches;
+}
+
+template <class T>
+VIT_KERNEL(kTensorThreads, 2) kernel_gradient_on_tensor_cores(const GradientParameters p) {
+  using Tiles = typename KernelGradientOperands<T>::Tiles;
+  const PatchGrid& grid = p.grid;
+  const TilePlace tile = place_of_block(p.plan, kTensorTile);
+  const int64_t first = tile.part * p.plan.part_depth, end = end_of_part(p, first);
+  char* const memory = shared_memory();
+  int64_t* const table = reinterpret_cast<int64_t*>(memory + 2 * Tiles::kBytes);
+  KernelGradientOperands<T> operands = {p,
+                                        tile.row,
+                                        tile.column,
+                                        {memory},
+                                        {memory + Tiles::kBytes},
+                                        {grid, first, end, table, table + 2 * kPatchRun},
+                                        {p.pixels, grid}};
+  operands.places.put(0);
+  sync_block();
+  TensorSums<T> sums;
+  sums.add(operands, static_cast<int>((end - first + kTensorDepth - 1) / kTensorDepth));
+
+  const auto write = [&](int row, int at, const float(&values)[kChunk]) {
+    const int64_t element = tile.row + row, column = tile.column + at;
+    const int64_t count = grid.features - column;
+    if (element >= grid.elements || count <= 0) return;
+    const int64_t to = element * grid.features + column;
+    if (p.workspace) {
+      float* const part =
+          static_cast<float*>(p.workspace) + tile.part * grid.elements * grid.features;
+      store_chunk(part + to, values, count, p.has_aligned_sums);
+      return;
+    }
+    T results[kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) results[i] = rounded<T>(values[i]);
+    store_chunk(static_cast<T*>(p.problem.d_kernel) + to, results, count, p.has_aligned_sums);
+  };
+  sums.for_chunks(reinterpret_cast<float*>(memory), write);
+}
+
+template <class T>
+VIT_KERNEL(kScalarThreads, 2) kernel_gradient_scalar(const GradientParameters p) {
+  using Tile = ScalarTile<T>;
+  static_assert(kPatchRun <= kScalarThreads);
+  const PatchGrid& grid = p.grid;
+  const TilePlace tile = place_of_block(p.plan, kScalarTile);
+  const int64_t first = tile.part * p.plan.part_depth, end = end_of_part(p, first);
+  int64_t* const pixels = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
+  int64_t* const tokens = pixels + kPatchRun;
+
+  Tile sums;
+  sums.clear();
+  const T* d_tokens = static_cast<const T*>(p.problem.d_tokens) + tile.column;
+  const auto pixel = [&](int row, int64_t patch) {
+    if (tile.row + row >= grid.elements) return T{0};
+    return rescaled_at<T>(p.pixels, pixels[patch] + place_of_element(grid, tile.row + row));
+  };
+  const auto token = [&](int64_t patch, int column) {
+    return tile.column + column < grid.features ? d_tokens[tokens[patch] + column] : T{0};
+  };
+  for (int64_t patch = first; patch < end; patch += kPatchRun) {
+    put_patch_places(grid, patch, kPatchRun, end, pixels);
+    put_token_places(grid, patch, kPatchRun, end, tokens);
+    sync_block();
+    const int64_t count = end - patch < kPatchRun ? end - patch : kPatchRun;
+    sums.template add_product<false, false>(count, pixel, token,
+                                            reinterpret_cast<T*>(shared_memory()));
+  }
+  for (int i = 0; i < Tile::kPerThread; ++i) {
+    const int64_t row = tile.row + Tile::row(i);
+    for (int j = 0; j < Tile::kPerThread; ++j) {
+      const int64_t column = tile.column + Tile::column(j);
+      if (row >= grid.elements || column >= grid.features) continue;
+      write_sum<T>(p, tile.part, row * grid.features + column, sums.sums[i][j]);
+    }
+  }
+}
+
+// Adds the parts in order; a thread for each element of the kernel.
+template <class T>
+VIT_KERNEL(kFlatThreads, 1) add_kernel_parts(const GradientParameters p) {
+  using Sum = typename SumOf<T>::Type;
+  const int64_t i = block_index() * kFlatThreads + thread_index();
+  const int64_t count = p.grid.elements * p.grid.features;
+  if (i >= count) return;
+  const Sum* sums = static_cast<const Sum*>(p.workspace) + i;
+  Sum sum = 0;
+  for (int64_t part = 0; part < p.plan.parts; ++part) sum += sums[part * count];
+  static_cast<T*>(p.problem.d_kernel)[i] = element<T>(sum);
+}
+
+template <class T>
+CudaResult kernel_gradient(GradientParameters p, const CudaExecution& execution) {
+  const PatchGrid& grid = p.grid;
+  if (grid.elements == 0 || grid.features == 0) return CudaResult::kOk;
+  p.plan = plan_kernel_gradient(grid, p.problem.type);
+  p.pixels = pixels_of(p.problem, grid);
+  p.workspace = nullptr;
+  p.has_aligned_sums =
+      has_aligned_rows(grid.features, p.problem.type) && begins_aligned(p.problem.d_kernel);
+  if (p.plan.workspace_bytes > 0) {
+    p.workspace = execution.allocate(execution.allocator, p.plan.workspace_bytes);
+    if (!p.workspace) return CudaResult::kOutOfMemory;
+    p.has_aligned_sums =
+        has_aligned_rows(grid.features, DType::kFloat32) && begins_aligned(p.workspace);
+  }
+  CudaResult result;
+  if constexpr (sizeof(T) == 2) {
+    result = checked_launch(kernel_gradient_on_tensor_cores<T>, p.plan.launch, p, execution);
+  } else {
+    result = checked_launch(kernel_gradient_scalar<T>, p.plan.launch, p, execution);
+  }
+  if (result != CudaResult::kOk || !p.workspace) return result;
+  return checked_launch(add_kernel_parts<T>, flat_launch(grid.elements * grid.features), p,
+                        execution);
+}
+
+}  // namespace vit
+
+#endif  // CUSTOM_OPS_CUDA_PATCH_EMBED_KERNEL_GRADIENT_H_
