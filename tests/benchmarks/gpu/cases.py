@@ -188,6 +188,8 @@ def _attention(dtype):
         return Attention("attention", dtype, (batch, tokens), heads, size, bias, **others)
 
     counts = (197, 50, 1, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 97, 127, 128, 129, 257)
+    if dtype == "float64":
+        counts = counts[1:-1]  # The oracle in extended precision takes seconds for the others.
     found = [case(2, count, 2, size) for count in counts for size in (64, 80)]
     found += [case(1, count, 2, 64, (2, count, count)) for count in counts]
     sizes = (1, 3, 5, 8, 16, 20, 24, 32, 33, 48, 72, 88, 96, 112, 128)
@@ -203,7 +205,7 @@ def _attention(dtype):
     found += [case(2, 33, 3, size, form="large") for size in (12, 64)]
     found += [case(0, 9, 3, 64, (3, 9, 9)), case(2, 0, 3, 64)]
     if dtype == "float64":
-        return found  # Long sums are compared with float64.
+        return found
     found += [case(5, 577, 3, size) for size in (64, 80)]
     return found + [case(1, 1025, 1, 80), case(1, 1370, 1, 64), case(1, 1370, 1, 80, (1370, 1))]
 
