@@ -1,5 +1,6 @@
 """Runs cases in processes that may die: each case has an answer, and the rest goes on."""
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -101,7 +102,8 @@ def _run_process(command, request, deadline, note):
         errors="replace",
     )
     lines = queue.Queue()
-    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+    reader.start()
     text = ""
     try:
         process.stdin.write(json.dumps(request) + "\n")
@@ -124,11 +126,15 @@ def _run_process(command, request, deadline, note):
         return True, f"the process died with exit code {process.wait()}"
     finally:
         process.kill()
-        process.wait()
+        # A process that waits for a GPU that hangs cannot be ended.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        reader.join(5)
     return False, ""
 
 
 def _read(stream, lines):
-    for line in stream:
-        lines.put(line)
+    with stream:
+        for line in stream:
+            lines.put(line)
     lines.put(None)

@@ -86,7 +86,7 @@ def _sanitizer(rows):
 
 
 def _times(rows):
-    """A table of one op."""
+    """A table of one op, and why implementations refuse cases."""
     peers = list(dict.fromkeys(name for row in rows for name in row["systems"] if name != "ours"))
     head = ["case", "batch", "ours ms: best", "median", "spread", "TFLOP/s"]
     head += [f"{name} TFLOP/s" for name in peers] + ["ratio: best", "median"]
@@ -101,13 +101,13 @@ def _times(rows):
         for key in ("best_ratio", "median_ratio"):
             cells.append("-" if row[key] is None else f"{row[key]:.2f}")
         lines.append(_line(cells))
-    reasons = {
-        f"- {name} refuses {row['name']}: {system['refused']}": None
-        for row in rows
-        for name, system in row["systems"].items()
-        if "refused" in system
-    }
-    return [*lines, "", *reasons] + [""] * bool(reasons)
+    reasons = {}
+    for row in rows:
+        for name, system in row["systems"].items():
+            if "refused" in system:
+                reasons.setdefault((name, system["refused"]), []).append(row["name"])
+    lines += ["", *(f"- {n} refuses {', '.join(x)}: {why}" for (n, why), x in reasons.items())]
+    return lines + [""] * bool(reasons)
 
 
 def _line(cells):

@@ -56,6 +56,7 @@ def measure(case, kernels, rounds):
     make = _attention if case.op == "attention" else _patch_embed
     candidates, found = {}, {}
     for name, prepare in make(case, kernels).items():
+        found[name] = ""  # Keeps the order of the implementations.
         try:
             candidate = _quietly(prepare)
             candidate.run(1)

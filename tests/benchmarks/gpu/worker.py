@@ -47,12 +47,12 @@ def main():
             answer["skipped"] = _first_line(error)
         except Exception as error:
             answer["problems"] = [_first_line(error)]
-        usable = _is_usable(torch)
+        usable = _is_usable()
         print(json.dumps(answer), flush=True)
         if not usable:
             sys.exit(3)
-        if request["kind"] == "times" or by_name[name].name.endswith("elements"):
-            torch.cuda.empty_cache()
+        # What PyTorch keeps for later tensors may be most of the memory.
+        torch.cuda.empty_cache()
 
 
 def _first_line(error):
@@ -60,11 +60,15 @@ def _first_line(error):
     return f"{type(error).__name__}: {text}"
 
 
-def _is_usable(torch):
+def _is_usable():
     """Whether this process can still use the GPU: some errors of CUDA are for ever."""
+    import torch
+
+    from tests.benchmarks.gpu.tensors import DEVICE
+
     try:
         torch.cuda.synchronize()
-        torch.zeros(1, device="cuda").item()
+        torch.zeros(1, device=DEVICE).item()
     except RuntimeError:
         return False
     return True
