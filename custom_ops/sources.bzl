@@ -152,12 +152,25 @@ CUDA_MODULE_HEADERS = []
 # The Python module _vit_kernels, which needs pybind11 and no TensorFlow.
 MODULE = ["python/kernels_module.cc"]
 
-# Read by MODULE only.
+# Read by MODULE and, where no NumPy is involved, by CUDA_MODULE.
 MODULE_HEADERS = [
     "python/arrays.h",
     "python/attention.h",
+    "python/attention_checks.h",
+    "python/patch_checks.h",
     "python/patch_embed.h",
+    "python/tensor.h",
     "python/threads.h",
+]
+
+# The Python module _vit_cuda, which needs pybind11, no TensorFlow and no header of CUDA.
+CUDA_MODULE = ["python/cuda_module.cc"]
+
+# Read by CUDA_MODULE only.
+CUDA_MODULE_HEADERS = [
+    "python/device.h",
+    "python/device_attention.h",
+    "python/device_patch_embed.h",
 ]
 
 # Tests of the kernels, each a program: tests/cc/<name>.cc.

@@ -57,12 +57,21 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(items):
-    """Moves the files that start processes to the front.
+    """Moves the files that start processes to the front; skips tests marked `gpu` without a GPU.
 
-    Most of them take long. At the end, one would run alone while the other workers are idle.
+    Most of the files take long. At the end, one would run alone while the other workers are idle.
+    A skipped test runs no fixture, so it costs almost nothing.
     """
     files = {item.path for item in items if item.get_closest_marker("process")}
     items.sort(key=lambda item: item.path not in files)
+    for_gpus = [item for item in items if item.get_closest_marker("gpu")]
+    if not for_gpus:
+        return
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        for item in for_gpus:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU, and TensorFlow finds none"))
 
 
 @pytest.fixture(autouse=True)
@@ -77,16 +86,6 @@ def fresh_state():
     keras.config.set_dtype_policy(policy)
     if config.is_op_determinism_enabled():  # set by train.deterministic; Keras then rejects XLA
         config.disable_op_determinism()
-
-
-@pytest.fixture(autouse=True)
-def needs_gpu(request):
-    """Skips tests marked `gpu` if there is no GPU."""
-    if request.node.get_closest_marker("gpu"):
-        import tensorflow as tf
-
-        if not tf.config.list_physical_devices("GPU"):
-            pytest.skip("needs a GPU, and TensorFlow finds none")
 
 
 @pytest.fixture

@@ -75,6 +75,19 @@ def assert_golden(actual, expected, largest_gradient=0.0, name="value"):
 ROUNDINGS = (6, 1)
 
 
+def as_good_bound(plain_error, expected, dtype, magnitude=0.0):
+    """Twice the error of a plain computation, plus `ROUNDINGS` of the largest magnitude.
+
+    Args:
+        plain_error: largest error of the plain computation.
+        expected: float64 array.
+        dtype: name of the dtype that it ran in, a key of `EPSILON`.
+        magnitude: magnitude of the terms of a sum, for gradients in which they cancel.
+    """
+    roundings = ROUNDINGS[dtype in ("float16", "bfloat16")] * EPSILON[dtype]
+    return 2 * plain_error + roundings * max(np.abs(expected).max(), magnitude)
+
+
 def assert_as_good(actual, plain, expected, dtype, magnitude=0.0):
     """Asserts that an error is at most twice that of plain TensorFlow, plus `ROUNDINGS`.
 
@@ -91,6 +104,5 @@ def assert_as_good(actual, plain, expected, dtype, magnitude=0.0):
         return
     assert np.isfinite(actual).all(), f"{dtype}: not finite"
     error, allowed = (np.abs(array - expected).max() for array in (actual, plain))
-    roundings = ROUNDINGS[dtype in ("float16", "bfloat16")] * EPSILON[dtype]
-    bound = 2 * allowed + roundings * max(np.abs(expected).max(), magnitude)
+    bound = as_good_bound(allowed, expected, dtype, magnitude)
     assert error <= bound, f"{dtype}: error {error:.3g}, plain TensorFlow's {allowed:.3g}"

@@ -5,6 +5,7 @@
 #include "custom_ops/python/arrays.h"
 #include "custom_ops/python/attention.h"
 #include "custom_ops/python/patch_embed.h"
+#include "custom_ops/python/threads.h"
 
 namespace vit {
 

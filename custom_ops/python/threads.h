@@ -12,6 +12,7 @@
 
 #include "custom_ops/cc/execution.h"
 #include "custom_ops/cc/guided_schedule.h"
+#include "custom_ops/cpu/isa.h"
 
 namespace vit {
 
@@ -52,10 +53,16 @@ class Threads {
   int64_t count_;
 };
 
+// Raises a ValueError if VIT_ISA has a value that the kernels would ignore.
+inline void check_isa() {
+  if (const char* error = isa_error()) throw pybind11::value_error(error);
+}
+
 // Calls function(problem, execution) on `count` threads, without holding the interpreter lock.
 template <class Problem>
 void run_on_threads(int count, Result (*function)(const Problem&, const Execution&),
                     const Problem& problem) {
+  check_isa();
   Threads threads(count);
   Result result;
   {

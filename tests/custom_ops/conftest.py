@@ -7,6 +7,27 @@ import pytest
 from custom_ops import loader
 
 
+def pytest_generate_tests(metafunc):
+    """Gives tests marked `each_device` a case on the CPU and one on a GPU."""
+    if metafunc.definition.get_closest_marker("each_device"):
+        metafunc.fixturenames.append("device")
+        devices = ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)]
+        metafunc.parametrize("device", devices, indirect=True)
+
+
+@pytest.fixture
+def device(request):
+    """Runs a test on the first CPU or GPU; `compare` checks that the compiled ops ran there."""
+    import tensorflow as tf
+
+    import custom_ops
+
+    if request.param == "GPU" and not custom_ops.describe()["cuda_archs"]:
+        pytest.skip("needs compiled ops for GPUs; custom_ops.build_ops builds them with nvcc")
+    with tf.device(f"{request.param}:0"):
+        yield request.param
+
+
 @pytest.fixture(autouse=True)
 def best_isa():
     """Restores the instruction set after a test that chose another one."""

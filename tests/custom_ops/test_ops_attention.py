@@ -19,6 +19,8 @@ from tests.custom_ops.compare import (
 )
 from tests.tolerances import EPSILON, assert_close
 
+pytestmark = pytest.mark.each_device
+
 DTYPES = tuple(EPSILON)
 IMPLEMENTATIONS = ("compiled", "reference")
 

@@ -11,6 +11,8 @@ import custom_ops
 from tests.custom_ops.compare import attend, check_attention, draw, each_isa, exact
 from tests.tolerances import EPSILON
 
+pytestmark = pytest.mark.each_device
+
 DTYPES = tuple(EPSILON)
 
 

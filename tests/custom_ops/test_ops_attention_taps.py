@@ -12,6 +12,8 @@ from tests.custom_ops import oracle
 from tests.custom_ops.compare import draw, each_isa, exact
 from tests.tolerances import EPSILON, assert_as_good, assert_close
 
+pytestmark = pytest.mark.each_device
+
 DTYPES = tuple(EPSILON)
 BOTH = ("compiled", "reference")
 

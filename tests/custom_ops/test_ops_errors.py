@@ -153,6 +153,7 @@ CASES = [
 ]
 
 
+@pytest.mark.each_device
 @pytest.mark.parametrize(("op", "legal", "changes", "message"), CASES)
 def test_named_when_run(op, legal, changes, message):
     function = getattr(custom_ops.load(), op)
@@ -199,6 +200,7 @@ def same_kinds(case):
     return all(kinds(value) and kinds(value) == kinds(legal[n]) for n, value in changes.items())
 
 
+@pytest.mark.each_device
 @pytest.mark.parametrize(("op", "legal", "changes", "message"), list(filter(same_kinds, CASES)))
 def test_named_when_run_in_a_graph_that_knew_no_shape(op, legal, changes, message):
     function, tensors = trace(op, legal, known=False)
@@ -207,6 +209,7 @@ def test_named_when_run_in_a_graph_that_knew_no_shape(op, legal, changes, messag
         function(tensors | changes)
 
 
+@pytest.mark.each_device
 @pytest.mark.parametrize(
     "dtype", ["int32", "int64", "uint8", "bool", "complex64", "string", "float8_e5m2"]
 )
@@ -274,6 +277,7 @@ def test_sizes_that_no_machine_has(op, arguments, message):
         getattr(custom_ops.load(), op)(**tensors, **others)
 
 
+@pytest.mark.each_device
 def test_sizes_of_nothing():
     """Any product of dimensions is allowed if one of them is zero."""
     ops = custom_ops.load()
@@ -296,6 +300,7 @@ def test_a_grid_without_the_distance_is_ignored():
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.each_device
 def test_gradients_of_nothing_are_zero():
     ops = custom_ops.load()
     d_bias = ops.vit_attention_bias_grad(
@@ -319,6 +324,7 @@ def test_gradients_of_nothing_are_zero():
     np.testing.assert_array_equal(d_images, np.zeros([2, 3, 9, 3]))
 
 
+@pytest.mark.each_device
 def test_no_channels_and_images_smaller_than_a_patch():
     """Tokens are then only the sum of bias, prefix and position."""
     ops = custom_ops.load()

@@ -148,6 +148,7 @@ def test_static_shapes_of_patches(images, tokens, patches):
     assert [tensor.shape.as_list() for tensor in found] == [tokens, patches]
 
 
+@pytest.mark.each_device
 @pytest.mark.parametrize(
     ("signature", "axis"),
     [([None, None, 36], None), ([None, None, None], None), ([None, None, None, 36], 1)],
@@ -166,6 +167,7 @@ def test_a_function_of_unknown_sizes_serves_many(signature, axis, each_implement
         check(function(*arguments), expected, each_implementation)
 
 
+@pytest.mark.each_device
 def test_patches_in_a_function_of_unknown_sizes(each_implementation):
     @tf.function(
         input_signature=[

@@ -20,6 +20,8 @@ from tests.custom_ops.compare import (
 )
 from tests.tolerances import EPSILON, assert_close
 
+pytestmark = pytest.mark.each_device
+
 DTYPES = tuple(EPSILON)
 BOTH = ("compiled", "reference")
 TO_UNIT = {"scale": 1 / 127.5, "offset": -1.0}

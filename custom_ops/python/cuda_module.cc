@@ -1,0 +1,101 @@
+// The kernels for GPUs as a Python module, `import _vit_cuda`, which needs neither a framework nor
+// NumPy: arrays are addresses of memory of the GPU.
+#include <pybind11/stl.h>
+
+#include "custom_ops/python/device.h"
+#include "custom_ops/python/device_attention.h"
+#include "custom_ops/python/device_patch_embed.h"
+
+namespace py = pybind11;
+using py::arg;
+
+namespace {
+
+void define_arguments(py::module_& m) {
+  using vit::DeviceArray;
+  py::class_<DeviceArray>(m, "Array", "Memory of the current GPU, dense and in row-major order.")
+      .def(py::init<uintptr_t, std::vector<int64_t>, std::string>(), arg("address"), arg("shape"),
+           arg("dtype"),
+           "`dtype` is a name of NumPy, or bfloat16. The caller keeps the memory until the work\n"
+           "that reads or writes it is done.")
+      .def_property_readonly("address", &DeviceArray::address)
+      .def_property_readonly("shape", &DeviceArray::shape)
+      .def_property_readonly("dtype", &DeviceArray::dtype);
+  py::class_<vit::DeviceExecution>(m, "Execution", "Where work runs.")
+      .def(py::init<uintptr_t, py::function>(), arg("stream"), arg("allocate"),
+           "`stream` is the address of a CUDA stream, 0 for the default one. `allocate(bytes)`\n"
+           "returns the address of scratch memory, aligned to 256 bytes, that stays valid for\n"
+           "the work that the call starts on the stream.");
+}
+
+void define_attention(py::module_& m) {
+  using vit::DeviceAttention;
+  py::class_<DeviceAttention>(m, "Attention", "Multi-head attention over a packed projection.")
+      .def(py::init<const vit::DeviceArray&, int64_t, const vit::DeviceArray*, const py::object&,
+                    const py::object&>(),
+           arg("qkv"), arg("num_heads"), py::kw_only(), arg("bias") = nullptr,
+           arg("axis") = py::none(), arg("scale") = py::none(),
+           "qkv is [B, N, 3 D], or with axis=1|2 [B, R, C, 3 D] with attention along that axis.\n"
+           "bias broadcasts to [B, (lines,) H, N, N]; it has the accumulator type: float32, or\n"
+           "float64 for qkv of float64. scale=None is 1 / sqrt(D / H).")
+      .def("forward", &DeviceAttention::forward, arg("execution"), arg("out"), arg("statistics"),
+           "Writes out [B, N, D] or [B, R, C, D], of the dtype of qkv, and statistics\n"
+           "[B, (lines,) H, 2, N], of the accumulator type, which the other functions need.")
+      .def("gradient", &DeviceAttention::gradient, arg("execution"), arg("out"), arg("statistics"),
+           arg("d_out"), arg("d_qkv"), "Writes the gradient of qkv for d_out.")
+      .def("bias_gradient", &DeviceAttention::bias_gradient, arg("execution"), arg("out"),
+           arg("statistics"), arg("d_out"), arg("d_bias"),
+           "Writes the gradient of the bias, of its shape and dtype.")
+      .def("taps", &DeviceAttention::taps, arg("execution"), arg("statistics"), py::kw_only(),
+           arg("class_row") = nullptr, arg("distance") = nullptr, arg("entropy") = nullptr,
+           arg("grid") = py::none(),
+           "Writes the given taps, of the accumulator type: class_row [B, H, N], distance [B, H]\n"
+           "for grid=(rows, columns), entropy [B, H]. Not with an axis.");
+}
+
+void define_patches(py::module_& m) {
+  using vit::DevicePatchEmbed;
+  py::class_<DevicePatchEmbed>(m, "PatchEmbed", "Images to tokens.")
+      .def(py::init<const vit::DeviceArray&, const vit::DeviceArray&, double, double, int64_t>(),
+           arg("images"), arg("kernel"), py::kw_only(), arg("scale") = 1.0, arg("offset") = 0.0,
+           arg("prefix") = 0,
+           "images are [B, H, W, C], uint8 or float; kernel is [P, P, C, D]; `prefix` is the\n"
+           "number of prefix tokens T. Pixels are image * scale + offset. Tokens and tables have\n"
+           "the dtype of the kernel.")
+      .def("forward", &DevicePatchEmbed::forward, arg("execution"), arg("bias"), arg("tokens"),
+           py::kw_only(), arg("prefix") = nullptr, arg("position") = nullptr,
+           "Writes tokens [B, T + N, D] for bias [D], prefix [T, D] and position [T + N, D].")
+      .def("gradient", &DevicePatchEmbed::gradient, arg("execution"), arg("d_tokens"),
+           py::kw_only(), arg("images") = nullptr, arg("kernel") = nullptr, arg("bias") = nullptr,
+           arg("prefix") = nullptr, arg("position") = nullptr,
+           "Writes the gradients for d_tokens of those inputs that are given, each of the shape\n"
+           "and dtype of the input.");
+  m.def(
+      "extract_patches",
+      [](const vit::DeviceExecution& execution, const vit::DeviceArray& images,
+         const vit::DeviceArray& patches,
+         int64_t patch_size) { copy_patches(execution, images, patches, patch_size, false); },
+      arg("execution"), arg("images"), arg("patches"), arg("patch_size"),
+      "Copies images [B, H, W, C] to patches [B, N, P * P * C], of any dtype.");
+  m.def(
+      "restore_patches",
+      [](const vit::DeviceExecution& execution, const vit::DeviceArray& patches,
+         const vit::DeviceArray& images,
+         int64_t patch_size) { copy_patches(execution, images, patches, patch_size, true); },
+      arg("execution"), arg("patches"), arg("images"), arg("patch_size"),
+      "Copies patches to images, with zeros in pixels that no patch covers.");
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_vit_cuda, m) {
+  m.doc() =
+      "The kernels of custom_ops for GPUs, without a framework.\n\n"
+      "Inputs and outputs are `Array`s; the caller allocates both. A call checks its arguments,\n"
+      "starts the work on the stream of the `Execution` and returns. Wrong arguments raise\n"
+      "ValueError before any work starts, errors of CUDA RuntimeError. custom_ops.attention and\n"
+      "custom_ops.patch_embed document the computations.";
+  define_arguments(m);
+  define_attention(m);
+  define_patches(m);
+}

@@ -1,0 +1,87 @@
+"""What the benchmark needs of a machine, and what the machine is."""
+
+import datetime
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+# PyTorch in a process of its own: the driver of the benchmark must not hold memory of the GPU.
+_PROBE = """
+import json, torch
+found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpu": torch.cuda.is_available()}
+if found["gpu"]:
+    torch.zeros(1, device="cuda").item()
+    properties = torch.cuda.get_device_properties(0)
+    found["card"] = torch.cuda.get_device_name(0)
+    found["capability"] = f"{properties.major}.{properties.minor}"
+    found["memory"] = properties.total_memory
+print(json.dumps(found))
+"""
+
+
+class MissingError(Exception):
+    """The benchmark cannot run here; the message says what is missing."""
+
+
+def find_nvcc():
+    """The path of nvcc: that of CUDA_HOME, else the first on PATH; None without one."""
+    home = os.environ.get("CUDA_HOME")
+    named = shutil.which(os.path.join(home, "bin", "nvcc")) if home else None
+    return named or shutil.which("nvcc")
+
+
+def describe(run=subprocess.run):
+    """Looks for all that is needed.
+
+    Args:
+        run: `subprocess.run`, or a stand-in for it.
+
+    Returns:
+        Dict of texts: `date`, `card`, `capability`, `memory_gib`, `driver`, `torch`, `cuda` (that
+        PyTorch was built for), `nvcc` (its version), `nvcc_path`.
+
+    Raises:
+        MissingError: if something is missing.
+    """
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise MissingError("there is no nvcc, neither in CUDA_HOME nor on PATH")
+    for package in ("torch", "pybind11", "numpy"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingError(f"{sys.executable} has no package {package}")
+    probe = _output(run, [sys.executable, "-c", _PROBE])
+    try:
+        found = json.loads((probe.splitlines() or [""])[-1])
+    except ValueError:
+        raise MissingError(f"PyTorch cannot use the GPU: {_last(probe)}") from None
+    if not found["gpu"]:
+        raise MissingError(f"PyTorch {found['torch']} finds no GPU")
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        driver = _output(run, query).splitlines()[0]
+    except (OSError, IndexError):
+        driver = "unknown"
+    version = [line for line in _output(run, [nvcc, "--version"]).splitlines() if "release" in line]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "card": found["card"],
+        "capability": found["capability"],
+        "memory_gib": f"{found['memory'] / 2**30:.0f}",
+        "driver": driver,
+        "torch": found["torch"],
+        "cuda": str(found["cuda"]),
+        "nvcc": f"nvcc {version[0].rpartition(' ')[2]}" if version else "nvcc of unknown version",
+        "nvcc_path": nvcc,
+    }
+
+
+def _output(run, command):
+    done = run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _last(text):
+    return (text.splitlines() or ["no message"])[-1][:300]

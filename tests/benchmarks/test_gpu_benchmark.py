@@ -1,0 +1,252 @@
+"""The host side of `tests.benchmarks.gpu`: cases, tolerance rule, processes, tables, exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.gpu import __main__ as command
+from tests.benchmarks.gpu import build, cases, machine, processes, report, sanitizer, tolerance
+
+MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
+MACHINE |= {"nvcc": "nvcc V13.0.88", "nvcc_path": "/nvcc"}
+
+
+def test_every_case_has_a_name_and_every_op_and_dtype_has_cases():
+    found, quick = cases.checks(), cases.checks(quick=True)
+    by_name = {case.name: case for case in found}
+    assert len(by_name) == len(found) > 500
+    groups = {(case.op, case.dtype) for case in found}
+    floats = {(op, dtype) for op in cases.OPS[:-1] for dtype in cases.DTYPES}
+    assert groups > floats and {op for op, _ in groups} == set(cases.OPS)
+    assert {(case.op, case.dtype) for case in quick} == groups and len(quick) < len(found) / 5
+    assert all(by_name[case.name] == case for case in quick)
+    assert {case.op for case in cases.checks(("taps",))} == {"taps"}
+    large = next(case for case in found if isinstance(case, cases.Large))
+    assert 2**31 < large.batch * 197 * 3 * 12 * 64 < 2**31 * 1.001
+
+
+def test_times_cover_the_sizes_and_count_operations():
+    rows = cases.timings(("attention",))
+    assert len({case.name for case in rows}) == len(rows) == 5 * 2 * 2 * 2
+    assert {case.tokens for case in rows} == {50, 197, 577, 1025, 1370}
+    assert {case.size for case in rows} == {64, 80}
+    forward = cases.Timing("attention", "bfloat16", "forward", 2, 10, 3, 64)
+    assert forward.operations == 2 * (2 * 2 * 3 * 10 * 10 * 64)
+    backward = cases.Timing("attention", "bfloat16", "backward", 2, 10, 3, 64)
+    assert backward.operations == 2.5 * forward.operations
+    patches = cases.Timing("patch_embed", "float16", "forward", 2, 196, 12, 64)
+    assert patches.operations == 2 * 2 * 196 * 768 * 768
+    assert {case.name for case in cases.timings(quick=True)} < {x.name for x in cases.timings()}
+
+
+@pytest.mark.parametrize(
+    ("actual", "plain", "problem"),
+    [
+        ([1.0, 2.0 + 2**-6], [1.0, 2.0], None),  # one rounding of bfloat16, of the largest number
+        ([1.0, 2.0 + 2**-5], [1.0, 2.0], "d_qkv: error 0.0312 exceeds 0.0156; .* is 0"),
+        ([1.0, 2.0 + 2**-5], [1.0 + 2**-6, 2.0], None),  # twice the error of plain PyTorch
+        ([1.0, 2.0 + 2**-5], [np.inf, 2.0], "exceeds 0.0156"),
+        ([1.0, np.nan], [1.0, 2.0], "1 of 2 elements are not finite"),
+        ([1.0], [1.0], r"shape \(1,\), expected \(2,\)"),
+    ],
+)
+def test_the_tolerance_rule(actual, plain, problem):
+    arrays = [np.array(x) for x in (actual, plain)]
+    found = tolerance.compare("d_qkv", *arrays, np.array([1.0, 2.0]), "bfloat16")
+    assert len(found) == (problem is not None)
+    if problem:
+        assert re.search(problem, found[0])
+
+
+# Answers for the names that it gets, and dies or hangs at some of them.
+WORKER = """
+import json, os, sys, time
+for name in json.loads(sys.stdin.readline())["names"]:
+    if name == "dies":
+        print("Segmentation of something")
+        sys.stdout.flush()
+        os._exit(7)
+    if name == "hangs":
+        time.sleep(60)
+    problems = ["wrong"] if name in ("wrong", "poison") else []
+    print(json.dumps({"name": name, "problems": problems}), flush=True)
+    if name == "poison":
+        sys.exit(3)
+"""
+
+
+class Named:
+    def __init__(self, name, op="op"):
+        self.name, self.op, self.dtype = name, op, "float32"
+
+
+def run(names, monkeypatch, seconds=60.0, worker=WORKER):
+    monkeypatch.setattr(processes, "PATIENCE", 2)
+    said = []
+    answers, left = processes.run_cases(
+        [Named(*name) if isinstance(name, tuple) else Named(name) for name in names],
+        {"kind": "checks"},
+        time.monotonic() + seconds,
+        said.append,
+        (sys.executable, "-c", worker),
+    )
+    assert len(answers) + len(left) == len(names)
+    return {answer["name"]: answer["problems"] for answer in answers}, left, said
+
+
+@pytest.mark.process
+def test_the_rest_goes_on_after_a_process_died(monkeypatch):
+    names = [
+        "a",
+        "wrong",
+        ("dies", "other"),
+        "b",
+        ("poison", "third"),
+        "c",
+        ("hangs", "fourth"),
+        "d",
+    ]
+    found, left, said = run(names, monkeypatch)
+    assert list(found) == ["a", "wrong", "dies", "b", "poison", "c", "hangs", "d"] and not left
+    assert found["wrong"] == found["poison"] == ["wrong"]
+    assert found["dies"] == ["the process died with exit code 7: Segmentation of something"]
+    assert found["hangs"] == ["no answer for 2 s"]
+    assert all(found[name] == [] for name in "abcd")
+    assert "checks: 8 of 8, 4 failed" in said[-1]
+
+
+@pytest.mark.process
+def test_what_always_dies_is_given_up(monkeypatch):
+    found, left, _ = run(["a", "b", "c", "d", "e", ("f", "other")], monkeypatch, worker="exit(1)")
+    assert not left and all("died with exit code 1" in found[name][0] for name in "abc")
+    assert found["d"] == found["f"] == ["not run: 3 processes died"]
+    found, left, _ = run(["a", "b"], monkeypatch, seconds=-1)
+    assert found == {} and [case.name for case in left] == ["a", "b"]
+
+
+def timed_row():
+    case = cases.Timing("attention", "bfloat16", "forward", 332, 197, 16, 64)
+    times = {"ours": [2.0, 1.0, 4.0, 3.0], "flash": [3.0, 3.0], "cudnn": "too | old"}
+    times["efficient"] = [2.0, 8.0]
+    return {"name": case.name} | report.summary(case, times)
+
+
+def test_a_row_of_times():
+    row = timed_row()
+    ours = row["systems"]["ours"]
+    assert (ours["best_ms"], ours["median_ms"], ours["spread"]) == (1.0, 2.5, 0.6)
+    # 4 B H N^2 d operations in a millisecond.
+    assert ours["tflops"] == pytest.approx(4 * 332 * 16 * 197**2 * 64 / 1e9)
+    # The best of all times of the others, and the best of their medians.
+    assert (row["peer"], row["best_ratio"], row["median_ratio"]) == ("efficient", 2.0, 3.0 / 2.5)
+    alone = report.summary(cases.timings()[0], {"ours": [1.0, 1.0], "flash": "no"})
+    assert alone["peer"] is alone["best_ratio"] is alone["median_ratio"] is None
+
+
+def results(**others):
+    return {"machine": MACHINE, "checks": [], "sanitizer": [], "times": [], "not_run": []} | others
+
+
+def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
+    check = {"op": "taps", "dtype": "float32", "name": "taps x", "problems": []}
+    found = results(
+        checks=[check, check | {"name": "taps y", "problems": ["entropy: NaN"]}],
+        sanitizer=[{"name": "memcheck taps", "problems": []}],
+        times=[timed_row(), {"name": "z", "op": "attention", "problems": ["CUDA error 700"]}],
+        not_run=["sanitizer racecheck taps: no time left"],
+    )
+    command.write(tmp_path, found)
+    assert json.loads((tmp_path / "results.json").read_text()) == found
+    text = (tmp_path / "results.md").read_text()
+    assert text.startswith("2026-01-02, NVIDIA X, driver 580.1, PyTorch 2.9, nvcc V13.0.88\n")
+    for line in (
+        "| taps | float32 | 1 | 1 |",
+        "- FAILED taps y: entropy: NaN",
+        "- memcheck taps: no errors",
+        "- cudnn refuses attention forward bfloat16 N=197 d=64: too | old",
+        "- FAILED times of z: CUDA error 700",
+        "- not run: sanitizer racecheck taps: no time left",
+    ):
+        assert line in text.splitlines()
+    head, _, row = (line for line in text.splitlines() if line.count("|") == 12)
+    assert "| flash TFLOP/s | cudnn TFLOP/s | efficient TFLOP/s | ratio: best | median |" in head
+    assert re.search(r"\| refused \| [0-9.]+ \| 2.00 \| 1.20 \|$", row)
+    assert command.exit_code(found) == 1
+    assert command.exit_code(results()) == 1  # nothing ran
+    assert command.exit_code(results(checks=[check])) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "problems"),
+    [
+        (0, "5 calls\n========= ERROR SUMMARY: 0 errors\n", []),
+        (0, "5 calls\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", []),
+        (0, "5 calls\n========= RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)", 1),
+        (9, "========= Invalid __global__ read of size 2\n========= ERROR SUMMARY: 10 errors", 2),
+        (1, "taps float16: RuntimeError: no\n0 calls\n========= ERROR SUMMARY: 0 errors\n", 2),
+        (0, "0 calls\n========= ERROR SUMMARY: 0 errors\n", 1),
+        (255, "device not supported", ["exit code 255: device not supported"]),
+    ],
+)
+def test_what_the_sanitizer_says(code, text, problems):
+    found = sanitizer.problems_in(code, text)
+    assert found == problems if isinstance(problems, list) else len(found) == problems
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "speed"], "invalid choice: 'speed'"),
+        (["--ops", "encoder"], "invalid choice: 'encoder'"),
+        (["--minutes", "0"], "--minutes must be above 0"),
+        (["--rounds", "1"], "--rounds must be at least 2"),
+    ],
+)
+def test_wrong_flags_exit_with_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command.main(arguments)
+    assert exit_.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_machine_that_lacks_something_gets_one_message(monkeypatch, capsys):
+    monkeypatch.setattr(machine, "find_nvcc", lambda: None)
+    assert command.main([]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: there is no nvcc") and "PyTorch for CUDA" in line
+
+    answer = {"torch": "2.9", "cuda": "13.0", "gpu": False}
+
+    def run(command, **options):
+        if "--version" in command:
+            text = "Cuda compilation tools, release 13.0, V13.0.88"
+        else:
+            text = json.dumps(answer) if "-c" in command else "580.1\n"
+        return subprocess.CompletedProcess(command, 0, text)
+
+    monkeypatch.setattr(machine, "find_nvcc", lambda: "/nvcc")
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(machine.MissingError, match="PyTorch 2.9 finds no GPU"):
+        machine.describe(run)
+    answer |= {"gpu": True, "card": "NVIDIA X", "capability": "9.0", "memory": 80 * 2**30}
+    found = machine.describe(run)
+    assert found.items() >= {"card": "NVIDIA X", "driver": "580.1", "memory_gib": "80"}.items()
+    assert found["nvcc"] == "nvcc V13.0.88"
+
+
+def test_a_build_without_tensorflow_gives_the_module(monkeypatch, tmp_path):
+    def compile_modules(library, modules, say):
+        assert library.parent == modules == tmp_path
+        (modules / "_vit_cuda.cpython-311.so").touch()
+        raise build.BuildError("cannot import TensorFlow")
+
+    monkeypatch.setattr(build.build_ops, "build", compile_modules)
+    assert build.build(tmp_path, print).name == "_vit_cuda.cpython-311.so"
+    (tmp_path / "_vit_cuda.cpython-311.so").unlink()
+    monkeypatch.setattr(build.build_ops, "build", lambda *arguments: [])
+    with pytest.raises(build.BuildError, match="no module for GPUs"):
+        build.build(tmp_path, print)
