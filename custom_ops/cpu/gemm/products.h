@@ -44,8 +44,14 @@ class NextPanel {
 // A call of NextPanel::prefetch for so many rows of the panel.
 constexpr int64_t kPrefetchRows = 8;
 
-// sums[kRows, columns of kMaxVectors] (+)= a[kRows, depth] b[depth, columns]; depth counts
-// elements, which may be Pairs.
+// The columns of a tile. Where a panel has more, its columns are multiplied as strips, [64 /
+// kStrip, depth, kStrip], so that a part of a strip is contiguous and stays in the L1 cache. In a
+// panel the same numbers are 256 bytes apart, which an L1 cache has few places for.
+constexpr int64_t kStrip = kMaxVectors * kLanes<float>;
+constexpr bool kHasStrips = kStrip < kPanelColumns;
+
+// sums[kRows, kStrip] (+)= a[kRows, depth] b[depth, kStrip]; depth counts elements, which may be
+// Pairs.
 template <class E, int kRows>
 static void multiply_tile(int64_t depth, const E* a, int64_t a_row, const E* b, float* sums,
                           bool accumulate, NextPanel& next) {
@@ -59,7 +65,7 @@ static void multiply_tile(int64_t depth, const E* a, int64_t a_row, const E* b, 
         typename P::Lanes row[kMaxVectors];
 #pragma GCC unroll 4
         for (int j = 0; j < kMaxVectors; ++j) {
-          row[j] = P::load_lanes(b + k * kPanelColumns + j * kLanes<float>);
+          row[j] = P::load_lanes(b + k * kStrip + j * kLanes<float>);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < kRows; ++i) {
@@ -93,15 +99,13 @@ static auto tile_of(int64_t rows) {
   }
 }
 
-// sums[rows, 64] (+)= a[rows, depth] b[depth, 64].
+// sums[rows, kStrip] (+)= a[rows, depth] b[depth, kStrip].
 template <class E>
-static void multiply_panel(int64_t rows, int64_t depth, const E* a, int64_t a_row, const E* b,
+static void multiply_strip(int64_t rows, int64_t depth, const E* a, int64_t a_row, const E* b,
                            float* sums, bool accumulate, NextPanel& next) {
   for (int64_t i = 0; i < rows; i += kHeight) {
     const auto tile = tile_of<E>(rows - i < kHeight ? rows - i : kHeight);
-    for (int64_t j = 0; j < kPanelColumns; j += kMaxVectors * kLanes<float>) {
-      tile(depth, a + i * a_row, a_row, b + j, sums + i * kPanelColumns + j, accumulate, next);
-    }
+    tile(depth, a + i * a_row, a_row, b, sums + i * kPanelColumns, accumulate, next);
   }
 }
 
@@ -113,7 +117,7 @@ struct VectorProduct {
   // The calls of NextPanel::prefetch in a product.
   template <class E>
   static int64_t steps(int64_t rows, int64_t depth) {
-    constexpr int64_t kParts = kPanelColumns / (kMaxVectors * kLanes<float>);
+    constexpr int64_t kParts = kPanelColumns / kStrip;
     return rows / kHeight * kParts * (depth / kPackSize<E> / kPrefetchRows);
   }
 };
@@ -123,9 +127,25 @@ struct FloatActivations : VectorProduct {
   using Activation = float;
   using Element = float;
 
+  // Panels of bfloat16 have an even number of rows.
+  static int64_t strip_rows(int64_t depth) { return round_up(depth, 2); }
+  static int64_t strips_bytes(int64_t depth) {
+    return strip_rows(depth) * kPanelColumns * static_cast<int64_t>(sizeof(float));
+  }
+  // Where the number of row k and column j of a panel is in its strips.
+  static VIT_INLINE int64_t place(int64_t depth, int64_t k, int64_t j) {
+    return j / kStrip * kStrip * strip_rows(depth) + k * kStrip + j % kStrip;
+  }
+
   static void multiply(int64_t rows, int64_t depth, const float* a, int64_t a_row,
-                       const float* panel, float* sums, NextPanel& next) {
-    multiply_panel(rows, depth, a, a_row, panel, sums, false, next);
+                       const float* strips, float* sums, NextPanel& next) {
+    const int64_t most = kHasStrips ? kMaxRun : depth;
+    for (int64_t k = 0; k < depth; k += most) {
+      const int64_t now = depth - k < most ? depth - k : most;
+      for (int64_t j = 0; j < kPanelColumns; j += kStrip) {
+        multiply_strip(rows, now, a + k, a_row, strips + place(depth, k, j), sums + j, k > 0, next);
+      }
+    }
   }
 };
 
@@ -133,8 +153,17 @@ struct FloatActivations : VectorProduct {
 struct FloatProduct : FloatActivations {
   using Weight = float;
 
-  static int64_t scratch_bytes(int64_t) { return 0; }
-  static const float* prepare(const float* panel, int64_t, void*) { return panel; }
+  static int64_t scratch_bytes(int64_t depth) { return kHasStrips ? strips_bytes(depth) : 0; }
+  static const float* prepare(const float* panel, int64_t depth, void* scratch) {
+    if constexpr (!kHasStrips) return panel;
+    float* const to = static_cast<float*>(scratch);
+    for (int64_t k = 0; k < depth; ++k, panel += kPanelColumns) {
+      for (int64_t j = 0; j < kPanelColumns; j += kLanes<float>) {
+        store<float>(to + place(depth, k, j), load<float>(panel + j));
+      }
+    }
+    return to;
+  }
 };
 
 // bfloat16 weights where there are no fast instructions for them: converted to float, and
@@ -142,20 +171,18 @@ struct FloatProduct : FloatActivations {
 struct WidenedProduct : FloatActivations {
   using Weight = Bfloat16;
 
-  static int64_t scratch_bytes(int64_t depth) {
-    return round_up(depth, 2) * kPanelColumns * static_cast<int64_t>(sizeof(float));
-  }
+  static int64_t scratch_bytes(int64_t depth) { return strips_bytes(depth); }
   static const float* prepare(const Bfloat16* panel, int64_t depth, void* scratch) {
-    float* to = static_cast<float*>(scratch);
-    for (int64_t i = 0; i < depth; i += 2, panel += 2 * kPanelColumns, to += 2 * kPanelColumns) {
+    float* const to = static_cast<float*>(scratch);
+    for (int64_t k = 0; k < depth; k += 2, panel += 2 * kPanelColumns) {
       for (int64_t j = 0; j < kPanelColumns; j += kLanes<float>) {
         const Integers<float> pairs =
             (Integers<float>)load(reinterpret_cast<const float*>(panel + 2 * j));
-        store<float>(to + j, (Vector<float>)(pairs << 16));
-        store<float>(to + kPanelColumns + j, (Vector<float>)(pairs & ~0xffff));
+        store<float>(to + place(depth, k, j), (Vector<float>)(pairs << 16));
+        store<float>(to + place(depth, k + 1, j), (Vector<float>)(pairs & ~0xffff));
       }
     }
-    return static_cast<const float*>(scratch);
+    return to;
   }
 };
 
@@ -172,7 +199,8 @@ struct PairProduct : VectorProduct {
   }
   static void multiply(int64_t rows, int64_t depth, const Bfloat16* a, int64_t a_row,
                        const Pair* panel, float* sums, NextPanel& next) {
-    multiply_panel(rows, ceil_divide(depth, 2), reinterpret_cast<const Pair*>(a), a_row / 2, panel,
+    static_assert(!kHasStrips);
+    multiply_strip(rows, ceil_divide(depth, 2), reinterpret_cast<const Pair*>(a), a_row / 2, panel,
                    sums, false, next);
   }
 };

@@ -86,7 +86,7 @@ struct TilesProduct {
     // Threads without tile state are switched faster.
     _tile_release();
     if (in_tiles < depth) {
-      multiply_panel(rows, ceil_divide(depth - in_tiles, 2),
+      multiply_strip(rows, ceil_divide(depth - in_tiles, 2),
                      reinterpret_cast<const Pair*>(a + in_tiles), a_row / 2,
                      reinterpret_cast<const Pair*>(panel + in_tiles * kPanelColumns), sums,
                      in_tiles > 0, next);
