@@ -119,16 +119,58 @@ XLA_HEADERS = [
 
 # The kernels for NVIDIA GPUs, in all libraries and the module _vit_cuda, where there is a CUDA
 # compiler. nvcc compiles these files.
-CUDA = ["cuda/execution.cu"]
+CUDA = [
+    "cuda/attention/backward.cu",
+    "cuda/attention/bias_gradient.cu",
+    "cuda/attention/forward.cu",
+    "cuda/attention/taps.cu",
+    "cuda/execution.cu",
+    "cuda/patch_embed/copy.cu",
+    "cuda/patch_embed/forward.cu",
+    "cuda/patch_embed/gradients.cu",
+]
 
 # What decides on the host how the kernels run: plain C++, which tests use without CUDA.
-CUDA_HOST = []
+CUDA_HOST = [
+    "cuda/attention/backward_geometry.cc",
+    "cuda/attention/geometry.cc",
+    "cuda/patch_embed/geometry.cc",
+]
 
-# Read by all lists of CUDA. CUDA and CUDA_HOST read of HEADERS only those of cc/.
+# The launchers, read by all lists of CUDA. CUDA and CUDA_HOST read of HEADERS only those of cc/.
 CUDA_HEADERS = [
     "cuda/attention.h",
     "cuda/execution.h",
     "cuda/patch_embed.h",
+]
+
+# Read by CUDA and CUDA_HOST only.
+CUDA_KERNEL_HEADERS = [
+    "cuda/attention/backward_geometry.h",
+    "cuda/attention/backward_scalar.h",
+    "cuda/attention/backward_tensor.h",
+    "cuda/attention/bias_gradient.h",
+    "cuda/attention/forward_scalar.h",
+    "cuda/attention/forward_tensor.h",
+    "cuda/attention/geometry.h",
+    "cuda/attention/line.h",
+    "cuda/attention/logit_gradients.h",
+    "cuda/attention/scalar_logits.h",
+    "cuda/attention/taps.h",
+    "cuda/attention/tensor_logits.h",
+    "cuda/device.h",
+    "cuda/launch.h",
+    "cuda/patch_embed/chunks.h",
+    "cuda/patch_embed/geometry.h",
+    "cuda/patch_embed/gradients.h",
+    "cuda/patch_embed/images_gradient.h",
+    "cuda/patch_embed/kernel_gradient.h",
+    "cuda/patch_embed/pixel_stage.h",
+    "cuda/patch_embed/places.h",
+    "cuda/patch_embed/tables_gradient.h",
+    "cuda/patch_embed/tensor_product.h",
+    "cuda/scalar_tiles.h",
+    "cuda/tensor_tiles.h",
 ]
 
 # The TensorFlow ops for GPUs.
@@ -142,12 +184,6 @@ CUDA_OP_HEADERS = [
     "tf/cuda_status.h",
     "tf/gpu_kernel.h",
 ]
-
-# The Python module _vit_cuda, which needs pybind11 and no TensorFlow.
-CUDA_MODULE = []
-
-# Read by CUDA_MODULE only.
-CUDA_MODULE_HEADERS = []
 
 # The Python module _vit_kernels, which needs pybind11 and no TensorFlow.
 MODULE = ["python/kernels_module.cc"]
@@ -187,7 +223,15 @@ TESTS = [
     "simd_test",
 ]
 
-# Parts of them, in tests/cc, that are compiled as ISA_KERNELS are.
+# Tests of the kernels for GPUs, which run them on the CPU: with tests/cc/gpu_emulation.cc and the
+# sources of CUDA, compiled as C++. Bazel does not build them.
+CUDA_TESTS = [
+    "cuda_attention_gradient_test",
+    "cuda_attention_test",
+    "cuda_patch_embed_test",
+]
+
+# Parts of TESTS, in tests/cc, that are compiled as ISA_KERNELS are.
 ISA_TESTS = [
     "simd_isa.cc",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.gpu import __main__ as command
-from tests.benchmarks.gpu import build, cases, machine, processes, report, sanitizer, tolerance
+from tests.benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
 MACHINE |= {"nvcc": "nvcc V13.0.88", "nvcc_path": "/nvcc"}
@@ -236,17 +236,3 @@ def test_a_machine_that_lacks_something_gets_one_message(monkeypatch, capsys):
     found = machine.describe(run)
     assert found.items() >= {"card": "NVIDIA X", "driver": "580.1", "memory_gib": "80"}.items()
     assert found["nvcc"] == "nvcc V13.0.88"
-
-
-def test_a_build_without_tensorflow_gives_the_module(monkeypatch, tmp_path):
-    def compile_modules(library, modules, say):
-        assert library.parent == modules == tmp_path
-        (modules / "_vit_cuda.cpython-311.so").touch()
-        raise build.BuildError("cannot import TensorFlow")
-
-    monkeypatch.setattr(build.build_ops, "build", compile_modules)
-    assert build.build(tmp_path, print).name == "_vit_cuda.cpython-311.so"
-    (tmp_path / "_vit_cuda.cpython-311.so").unlink()
-    monkeypatch.setattr(build.build_ops, "build", lambda *arguments: [])
-    with pytest.raises(build.BuildError, match="no module for GPUs"):
-        build.build(tmp_path, print)

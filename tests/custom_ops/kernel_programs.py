@@ -36,6 +36,8 @@ _CPU_FLAGS = {
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
     "avx2": {"avx2", "fma"},
 }
+# Flags of sources that contain or start kernels for GPUs, to run them on the CPU.
+_EMULATED = ("-DVIT_EMULATED_GPU", "-Wno-unknown-pragmas")
 # What compilers define for an instruction set, but clang 14 does not.
 _MACROS_OF_CLANG = {"amx": ("-D__AMX_BF16__=1",)}
 
@@ -112,7 +114,10 @@ def build(mode, programs):
     plain = []
     built = build_plan.built_isas(gcc)
     copts = (*lists["TEST_COPTS"], f"-DVIT_BUILT_ISAS={built}", *mode.flags)
-    ours = [unit_of(f"{name}.cc", name, copts) for name in programs]
+    ours = [
+        unit_of(f"{name}.cc", name, copts + (_EMULATED if name in lists["CUDA_TESTS"] else ()))
+        for name in programs
+    ]
     for unit in [*build_plan.plan({}, gcc)["kernels"], *build_plan.cuda_host_units()]:
         isa = unit.name.partition("-")[2]
         if mode.flags and (not isa or isa in checked):
@@ -140,20 +145,38 @@ def build(mode, programs):
         i = list(programs).index(XLA_FUZZER)
         ours[i] = dataclasses.replace(ours[i], includes=units[0].includes)
 
+    emulated = []
+    if set(programs) & set(lists["CUDA_TESTS"]):
+        emulated = _emulated(mode, package)
     compiled = compile_units(gcc, plain, ROOT / "build" / "ops")
-    compiled |= compile_units(compiler, ours + handlers, FOLDER)
+    compiled |= compile_units(compiler, ours + handlers + emulated, FOLDER)
     shared = [str(compiled[unit]) for unit in [*plain, *ours[len(programs) :]]]
     paths = {}
     for name, unit in zip(programs, ours, strict=False):
         link = ["-fsanitize=fuzzer", *mode.link] if name in FUZZERS else mode.link
         paths[name] = FOLDER / f"{name}-{mode.name}"
         command = [*compiler.command, "-o", str(paths[name]), str(compiled[unit]), *shared]
+        if name in lists["CUDA_TESTS"]:
+            command += [str(compiled[unit]) for unit in emulated]
         if name == XLA_FUZZER:
             command += [*(str(compiled[unit]) for unit in handlers), *tensorflow]
         done = subprocess.run([*command, "-pthread", *link], capture_output=True, text=True)
         if done.returncode:
             raise build_plan.BuildError(f"Could not link {name}:\n{done.stderr[-2000:]}")
     return paths
+
+
+def _emulated(mode, package):
+    """The units of the kernels for GPUs and of the GPU that runs them, both on the CPU."""
+    lists = build_plan.sources()
+    flags = (*lists["TEST_COPTS"], "-xc++", *_EMULATED)
+    sources = [source for source in lists["CUDA"] if source != "cuda/execution.cu"]
+    sources.append("../tests/cc/gpu_emulation.cc")
+    names = [re.sub(r"\W+", "_", source.removeprefix("../")) for source in sources]
+    return [
+        Unit(source, f"{name}-{mode.name}", (*flags, *mode.flags), package=package)
+        for source, name in zip(sources, names, strict=True)
+    ]
 
 
 def _handlers(gcc):

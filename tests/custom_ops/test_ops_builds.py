@@ -40,7 +40,8 @@ def test_the_lists_name_every_file():
     ]
     assert sorted(build_plan.source_files()) == sorted(there)
     tests = (package.parent / "tests" / "cc").glob("*_test.cc")
-    assert sorted(lists["TESTS"]) == sorted(path.stem for path in tests)
+    named = lists["TESTS"] + lists["CUDA_TESTS"]
+    assert sorted(named) == sorted(path.stem for path in tests)
 
 
 def test_headers_that_are_read_are_listed():
@@ -205,6 +206,7 @@ XLA_HEADERS = ["xla/x.h"]
 CUDA = ["cuda/c.cu"]
 CUDA_HOST = ["cuda/h.cc"]
 CUDA_HEADERS = ["cuda/c.h"]
+CUDA_KERNEL_HEADERS = ["cuda/k.h"]
 CUDA_OPS = ["tf/gpu.cc"]
 CUDA_XLA_OPS = ["xla/gpu.cc"]
 CUDA_OP_HEADERS = []
@@ -246,6 +248,7 @@ def package(tmp_path, monkeypatch):
         "python/m.h": "",
         "python/m.cc": "int kernel(); int m() { return kernel(); }",
         "cuda/c.h": "int host();",
+        "cuda/k.h": "",
         "cuda/c.cu": '#include "custom_ops/cuda/c.h"\nint gpu() { return host(); }',
         "cuda/h.cc": '#include "custom_ops/cuda/c.h"\nint host() { return 1; }',
         "tf/gpu.cc": "int gpu(); int gpu_op() { return gpu(); }",
@@ -477,6 +480,8 @@ def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkey
     assert built_for_gpus(folder)[0] == []
     (folder / "cuda/c.h").write_text("int host();  // changed")
     assert built_for_gpus(folder)[0] == sorted([*own, "tf_op"])
+    (folder / "cuda/k.h").write_text("// changed")
+    assert built_for_gpus(folder)[0] == ["cuda_c-nvcc", "cuda_h", "tf_op"]
     monkeypatch.setenv("WARNS", "c.cu(3): warning #177-D: variable was declared but never used")
     monkeypatch.setenv("VIT_CUDA_ARCHS", "90a, 80,PTX")
     units, lines = built_for_gpus(folder)

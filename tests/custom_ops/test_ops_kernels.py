@@ -19,11 +19,16 @@ FUZZ_SECONDS = 10
 
 
 def test_every_program_passes():
-    check(PLAIN, build_plan.sources()["TESTS"])
+    check(PLAIN, programs())
 
 
 def test_no_memory_error_and_no_undefined_behaviour():
-    check(MEMORY, build_plan.sources()["TESTS"])
+    check(MEMORY, programs())
+
+
+def programs():
+    lists = build_plan.sources()
+    return lists["TESTS"] + lists["CUDA_TESTS"]
 
 
 def test_no_data_race():

@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 
-from tests.benchmarks.gpu import build, cases, machine, processes, report, sanitizer
+from custom_ops import build_ops, build_plan
+from tests.benchmarks.gpu import cases, machine, processes, report, sanitizer
 from tests.checkout import ROOT
 
 PHASES = ("checks", "sanitizer", "times")
@@ -72,8 +73,8 @@ def main(values=None):
     arguments.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            module = arguments.module or build.build(folder, say)
-        except build.BuildError as error:
+            module = arguments.module or build_ops.build_cuda_module(folder, say)
+        except build_plan.BuildError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
         found["machine"]["build_seconds"] = f"{time.monotonic() - begin:.0f}"
