@@ -48,8 +48,7 @@ CudaResult run_tensor(const AttentionGradientProblem& problem, const BackwardGeo
 template <class T>
 CudaResult run_scalar(const AttentionGradientProblem& problem, const BackwardGeometry& geometry,
                       void* delta, const CudaExecution& execution) {
-  const auto parameters =
-      parameters_of<typename SumOf<T>::Type>(problem, geometry, delta);
+  const auto parameters = parameters_of<typename SumOf<T>::Type>(problem, geometry, delta);
   CudaResult result = launch(delta_scalar<T>, geometry.delta, parameters, execution);
   if (result != CudaResult::kOk) return result;
   result = launch(query_gradients_scalar<T>, geometry.d_queries, parameters, execution);

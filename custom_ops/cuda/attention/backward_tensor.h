@@ -66,7 +66,8 @@ struct QueryGradients {
 
   VIT_DEVICE_METHOD void add_tile(const QueryRows<T, kHead, kTiles>& rows,
                                   const TokenTile<T, kHead>& keys,
-                                  const TokenTile<T, kHead>& values, const GradientScales<float>& scales,
+                                  const TokenTile<T, kHead>& values,
+                                  const GradientScales<float>& scales,
                                   const TileBias<float>& bias) {
 #pragma unroll 1
     for (int row = 0; row < bias.keys; row += 16) {
@@ -121,7 +122,8 @@ struct KeyRows {
 
   VIT_DEVICE_METHOD void add_tile(const TokenTile<T, kHead>& queries,
                                   const TokenTile<T, kHead>& d_out,
-                                  const TileStatistics& statistics, const GradientScales<float>& scales,
+                                  const TileStatistics& statistics,
+                                  const GradientScales<float>& scales,
                                   const TileBias<float>& bias) {
     const int key = first + lane_index() / 4, column = lane_index() % 4 * 2;
 #pragma unroll 1
@@ -188,8 +190,7 @@ struct RowPair {
     fill(shared_tile<T, kHead>(2 * stage),
          Rows<T>{first, p.qkv_stride, rows, columns, p.is_qkv_aligned}, threads);
     fill(shared_tile<T, kHead>(2 * stage + 1),
-         Rows<T>{second, stride, rows, columns,
-                 kSecondIsOut ? p.is_out_aligned : p.is_qkv_aligned},
+         Rows<T>{second, stride, rows, columns, kSecondIsOut ? p.is_out_aligned : p.is_qkv_aligned},
          threads);
     commit_copies();
     first += kGradientTokens * p.qkv_stride;
@@ -199,7 +200,8 @@ struct RowPair {
 
 // Computes d_q and delta. A block owns p.queries queries of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2) query_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2)
+query_gradients(const GradientParameters<float> p) {
   constexpr int kTiles = kGradientQueries<kHead> / 16;
   constexpr int kQueries = kGradientThreads / kWarp * kGradientQueries<kHead>;
   const int threads = p.queries / kGradientQueries<kHead> * kWarp;
@@ -251,8 +253,8 @@ VIT_KERNEL(kGradientThreads, 2) query_gradients(const GradientParameters<float> 
       keys.template fill_stage<false>(p, key + kGradientTokens, 1 - stage, threads);
     }
     if (!has_rows) continue;
-    gradients.add_tile(rows, shared_tile<T, kHead>(2 * stage),
-                       shared_tile<T, kHead>(2 * stage + 1), p.scales, bias);
+    gradients.add_tile(rows, shared_tile<T, kHead>(2 * stage), shared_tile<T, kHead>(2 * stage + 1),
+                       p.scales, bias);
     bias.advance_keys(shape, key + kGradientTokens);
   }
   sync_block();
@@ -289,7 +291,8 @@ struct StatisticsReader {
 
 // Computes d_k and d_v. A block owns kGradientTokens keys of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2) key_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2)
+key_gradients(const GradientParameters<float> p) {
   constexpr int kKeptTiles = KeyRows<T, kHead>::kKeepsValues ? 4 : 5;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
@@ -298,7 +301,8 @@ VIT_KERNEL(kGradientThreads, 2) key_gradients(const GradientParameters<float> p)
   float* const shared_statistics =
       reinterpret_cast<float*>(shared_memory() + kKeptTiles * TokenTile<T, kHead>::kBytes);
   StatisticsReader reader = {statistics_of<float>(problem.statistics, shape, place.index),
-                             p.delta + place.index * shape.tokens, {}};
+                             p.delta + place.index * shape.tokens,
+                             {}};
   RowPair<T, kHead> queries = {
       static_cast<const T*>(problem.qkv) + offset_in_qkv(shape, line, 0, kQuery),
       static_cast<const T*>(problem.d_out) + offset_in_out(shape, line, 0)};
@@ -347,7 +351,8 @@ VIT_KERNEL(kGradientThreads, 2) key_gradients(const GradientParameters<float> p)
 
 // Computes d_q, d_k and d_v of a line of up to kGradientTokens tokens. A block owns a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2) short_line_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2)
+short_line_gradients(const GradientParameters<float> p) {
   static_assert(KeyRows<T, kHead>::kKeepsValues);
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;

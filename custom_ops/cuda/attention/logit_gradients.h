@@ -129,7 +129,7 @@ template <class T, int kHead, int kRows, int kARows>
 VIT_DEVICE void add_products_of_tile(const Tile<T, kARows, kHead>& a, int a_row,
                                      const Tile<T, kRows, kHead>& b, int row,
                                      float (&sums)[1][2][4]) {
-#pragma unroll
+#pragma unroll 2
   for (int k = 0; k < kHead / 16; ++k) {
     uint32_t left[4], pair[4];
     a.load_a(a_row, 16 * k, left);
