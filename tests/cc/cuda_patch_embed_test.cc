@@ -235,11 +235,11 @@ void test_cutting() {
       Tensor restored(DType::kUint8, pixels * size, Tensor::kOutput, 0);
       Memory memory;
       const vit::CudaExecution execution = memory.execution();
-      EXPECT(extract_patches({s, size, images.data(), patches.data()}, execution) ==
-                     CudaResult::kOk &&
-                 restore_patches({s, size, patches.data(), restored.data()}, execution) ==
-                     CudaResult::kOk,
-             "a kernel reports that it failed");
+      EXPECT(
+          extract_patches({s, size, images.data(), patches.data()}, execution) == CudaResult::kOk &&
+              restore_patches({s, size, patches.data(), restored.data()}, execution) ==
+                  CudaResult::kOk,
+          "a kernel reports that it failed");
 
       std::vector<double> expected(bytes.size(), 0.0);
       int64_t differences = 0;
@@ -262,51 +262,53 @@ void test_cutting() {
   }
 }
 
-// The launches of all models, and of sizes far beyond: tiles cover the products, parts cover the
-// sum, and the workspace is bounded.
+// Tiles cover the products, parts cover the sums, and the workspace is bounded.
+void expect_plans(const vit::PatchGrid& grid, DType type) {
+  const int64_t tile = vit::size_of(type) == 2 ? vit::kTensorTile : vit::kScalarTile;
+  const vit::ProductPlan plans[] = {vit::plan_forward(grid, type),
+                                    vit::plan_images_gradient(grid, type),
+                                    vit::plan_kernel_gradient(grid, type)};
+  const int64_t rows[] = {grid.all_patches, grid.all_patches, grid.elements};
+  const int64_t columns[] = {grid.features, grid.elements, grid.features};
+  for (int i = 0; i < 3; ++i) {
+    const vit::ProductPlan& plan = plans[i];
+    EXPECT(plan.row_tiles * tile >= rows[i] && (plan.row_tiles - 1) * tile < rows[i] &&
+               plan.column_tiles * tile >= columns[i] &&
+               (plan.column_tiles - 1) * tile < columns[i],
+           "the tiles of product %d do not cover it", i);
+    EXPECT(is_launchable(plan.launch), "product %d cannot run", i);
+    EXPECT(plan.launch.blocks == plan.row_tiles * plan.column_tiles * plan.parts,
+           "product %d has %lld blocks", i, static_cast<long long>(plan.launch.blocks));
+    EXPECT(plan.launch.shared_bytes <= 48 * 1024, "product %d: shared memory", i);
+  }
+  const vit::ProductPlan& sum = plans[2];
+  EXPECT(sum.part_depth % vit::kPatchRun == 0 && sum.parts * sum.part_depth >= grid.all_patches &&
+             (sum.parts - 1) * sum.part_depth < grid.all_patches,
+         "parts do not cover the sum");
+  EXPECT((sum.parts == 1) == (sum.workspace_bytes == 0) &&
+             sum.workspace_bytes <= int64_t{512} * vit::kTensorTile * vit::kTensorTile * 4,
+         "workspace of %lld bytes", static_cast<long long>(sum.workspace_bytes));
+  const vit::TablesPlan tables = vit::plan_tables(grid, type, false);
+  EXPECT(tables.parts * tables.part_images >= grid.batch &&
+             (tables.parts - 1) * tables.part_images < grid.batch,
+         "parts do not cover the batch");
+  EXPECT(is_launchable(vit::flat_launch(tables.parts * tables.tokens * grid.features)),
+         "tables cannot be written");
+}
+
+// The launches of all models, and of all sizes that could fit into the memory of a GPU.
 void test_plans() {
-  using vit::ProductPlan;
-  for (int64_t batch : {1, 64, 4096, 1 << 20}) {
-    for (int64_t side : {28, 224, 518, 1024}) {
+  constexpr int64_t kMost = int64_t{1} << 38;  // elements of a tensor
+  for (int64_t batch : {1, 64, 4096, 1 << 20, 1 << 30}) {
+    for (int64_t side : {32, 224, 518, 1024, 1 << 15}) {
       for (int64_t patch_size : {1, 14, 16, 32}) {
         for (int64_t features : {1, 192, 768, 1280, 1 << 20}) {
-          for (DType type : kFloatTypes) {
-            testing("plans: batch %lld, side %lld, patches of %lld, %lld features",
-                    static_cast<long long>(batch), static_cast<long long>(side),
-                    static_cast<long long>(patch_size), static_cast<long long>(features));
-            const vit::PatchGrid grid =
-                vit::grid_of({batch, side, side, 3, patch_size, features, 1});
-            const int64_t tile = vit::size_of(type) == 2 ? vit::kTensorTile : vit::kScalarTile;
-            const ProductPlan plans[] = {vit::plan_forward(grid, type),
-                                         vit::plan_images_gradient(grid, type),
-                                         vit::plan_kernel_gradient(grid, type)};
-            const int64_t rows[] = {grid.all_patches, grid.all_patches, grid.elements};
-            const int64_t columns[] = {features, grid.elements, features};
-            for (int i = 0; i < 3; ++i) {
-              const ProductPlan& plan = plans[i];
-              EXPECT(plan.row_tiles * tile >= rows[i] && (plan.row_tiles - 1) * tile < rows[i] &&
-                         plan.column_tiles * tile >= columns[i] &&
-                         (plan.column_tiles - 1) * tile < columns[i],
-                     "the tiles of product %d do not cover it", i);
-              EXPECT(plan.launch.blocks == plan.row_tiles * plan.column_tiles * plan.parts,
-                     "product %d has %lld blocks", i, static_cast<long long>(plan.launch.blocks));
-              EXPECT(is_launchable(plan.launch) || plan.launch.blocks > vit::kMaxBlocks,
-                     "product %d cannot run", i);
-              EXPECT(plan.launch.shared_bytes <= 48 * 1024, "product %d: shared memory", i);
-            }
-            const ProductPlan& sum = plans[2];
-            EXPECT(sum.part_depth % vit::kPatchRun == 0 &&
-                       sum.parts * sum.part_depth >= grid.all_patches &&
-                       (sum.parts - 1) * sum.part_depth < grid.all_patches,
-                   "parts do not cover the sum");
-            EXPECT((sum.parts == 1) == (sum.workspace_bytes == 0) &&
-                       sum.workspace_bytes <= int64_t{512} * vit::kTensorTile * vit::kTensorTile * 4,
-                   "workspace of %lld bytes", static_cast<long long>(sum.workspace_bytes));
-            const vit::TablesPlan tables = vit::plan_tables(grid, type, false);
-            EXPECT(tables.parts * tables.part_images >= batch &&
-                       (tables.parts - 1) * tables.part_images < batch,
-                   "parts do not cover the batch");
-          }
+          testing("plans: batch %lld, side %lld, patches of %lld, %lld features",
+                  static_cast<long long>(batch), static_cast<long long>(side),
+                  static_cast<long long>(patch_size), static_cast<long long>(features));
+          const vit::PatchGrid grid = vit::grid_of({batch, side, side, 3, patch_size, features, 1});
+          if (grid.image > kMost / batch || grid.all_patches > kMost / features) continue;
+          for (DType type : kFloatTypes) expect_plans(grid, type);
         }
       }
     }
