@@ -1,6 +1,6 @@
 // Copies patches out of images and back, as bytes.
-#include "custom_ops/cuda/device.h"
 #include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/patch_embed/checked_launch.h"
 #include "custom_ops/cuda/patch_embed/geometry.h"
 
 namespace vit {
@@ -69,13 +69,11 @@ using CopyKernel = void (*)(CopyParameters);
 // Runs the kernel for the unit of the plan.
 CudaResult run(const CopyPlan& plan, const PatchCopyProblem& problem, int64_t units,
                const CopyKernel (&kernels)[5], const CudaExecution& execution) {
-  const LaunchShape shape = flat_launch(units);
-  if (!is_launchable(shape)) return CudaResult::kOutOfMemory;
   int size = 0;
   while (1 << size < plan.unit) ++size;
   const CopyParameters p = {plan.grid, static_cast<const char*>(problem.from),
                             static_cast<char*>(problem.to)};
-  return launch(kernels[size], shape, p, execution);
+  return checked_launch(kernels[size], flat_launch(units), p, execution);
 }
 
 }  // namespace

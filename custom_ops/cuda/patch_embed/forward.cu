@@ -1,5 +1,6 @@
 // Patch embedding forward: cc/patch_embed.h defines the problem, geometry.h how it is cut.
 #include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/patch_embed/checked_launch.h"
 #include "custom_ops/cuda/patch_embed/pixel_stage.h"
 #include "custom_ops/cuda/patch_embed/tensor_product.h"
 
@@ -148,20 +149,17 @@ template <class T>
 CudaResult run(const ForwardParameters& p, const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
   if (grid.all_patches > 0) {
-    if (!is_launchable(p.plan.launch)) return CudaResult::kOutOfMemory;
     CudaResult result;
     if constexpr (sizeof(T) == 2) {
-      result = launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
+      result = checked_launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
     } else {
-      result = launch(forward_scalar<T>, p.plan.launch, p, execution);
+      result = checked_launch(forward_scalar<T>, p.plan.launch, p, execution);
     }
     if (result != CudaResult::kOk) return result;
   }
   const int64_t in_prefix = grid.batch * grid.prefix * grid.features;
   if (in_prefix == 0) return CudaResult::kOk;
-  const LaunchShape shape = flat_launch(in_prefix);
-  if (!is_launchable(shape)) return CudaResult::kOutOfMemory;
-  return launch(write_prefix<T>, shape, p, execution);
+  return checked_launch(write_prefix<T>, flat_launch(in_prefix), p, execution);
 }
 
 }  // namespace

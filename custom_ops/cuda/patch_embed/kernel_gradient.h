@@ -41,7 +41,8 @@ struct KernelGradientOperands {
   PixelStage<T, kTensorDepth, kTensorTile> stage;
 
   VIT_DEVICE_METHOD void start(int step) {
-    // Step 0 of a run is the first after which no thread reads the places of the run before.
+    // This starts behind the barrier of step 0 of the run, when all threads have loaded what the
+    // run before it has: its places are overwritten.
     if (step % RunPlaces::kSteps == 1) runs.put(step / RunPlaces::kSteps + 1);
     fill_with_tokens(tokens.of(step), static_cast<const T*>(p.problem.d_tokens),
                      runs.places.tokens + RunPlaces::of(step), column, p.grid.features,

@@ -61,10 +61,11 @@ VIT_DEVICE void put_places(const PatchGrid& grid, const Patch& first, int64_t of
                            int count, const Places& places) {
   const int i = thread_index();
   if (i >= count) return;
+  places.pixels[i] = places.tokens[i] = kNoPlace;
+  if (offset + i >= end) return;
   const Patch patch = patch_after(grid, first, static_cast<uint32_t>(offset + i));
-  const bool exists = offset + i < end;
-  places.pixels[i] = exists ? place_of_pixels(grid, patch) : kNoPlace;
-  places.tokens[i] = exists ? place_of_token(grid, patch) : kNoPlace;
+  places.pixels[i] = place_of_pixels(grid, patch);
+  places.tokens[i] = place_of_token(grid, patch);
   if (places.positions) places.positions[i] = (grid.prefix + patch.in_image) * grid.features;
 }
 
