@@ -10,7 +10,8 @@ namespace vit {
 // delta of every query, 0 for queries without keys. A thread computes one. The products are added
 // in the order of ScalarTile, so that ds is exactly 0 for a query with a single key.
 template <class T>
-VIT_KERNEL(kScalarThreads, 4) delta_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 4)
+delta_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   const AttentionShape& shape = p.problem.shape;
   const int64_t number = block_index() * kScalarThreads + thread_index();
@@ -148,9 +149,8 @@ query_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
     sums.template add_product<true, false>(
         keys.rows, [&](int row, int64_t k) { return shared_tile[row * Product::kPitch + k]; },
         [&](int64_t k, int column) {
-          return column < columns
-                     ? summand<Sum>(keys.data[k * keys.stride + place.column + column])
-                     : Sum{0};
+          return column < columns ? summand<Sum>(keys.data[k * keys.stride + place.column + column])
+                                  : Sum{0};
         },
         shared);
   }

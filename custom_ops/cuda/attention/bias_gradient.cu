@@ -42,8 +42,8 @@ CudaResult run_scalar(const AttentionGradientProblem& problem, const BiasGeometr
   const BiasParameters<Sum> parameters = parameters_of<Sum>(problem, geometry, scratch);
   CudaResult result = CudaResult::kOk;
   if (geometry.delta.blocks) {
-    result = launch<GradientParameters<Sum>>(delta_scalar<T>, geometry.delta, parameters,
-                                             execution);
+    result =
+        launch<GradientParameters<Sum>>(delta_scalar<T>, geometry.delta, parameters, execution);
   }
   if (result != CudaResult::kOk) return result;
   result = launch(bias_gradient_scalar<T>, geometry.logits, parameters, execution);
