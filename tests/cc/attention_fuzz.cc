@@ -1,16 +1,19 @@
-// libFuzzer on the interface of cpu/attention/attention.h: shapes, strides, types and contents.
-// Kernels must not write outside of their outputs, and any order of the units must give the same
-// bits. For plain numbers the results must match the oracle, and so be finite.
+// libFuzzer on attention of CPUs and of the GPU of gpu_emulation.h: shapes, strides, types and
+// contents. Kernels must not write outside of their outputs, and any order of the units, or of
+// blocks and warps, must give the same bits. For plain numbers the results must match the oracle,
+// and so be finite.
 #include <algorithm>
 
 #include "tests/cc/attention_run.h"
 #include "tests/cc/fuzz.h"
+#include "tests/cc/gpu_emulation.h"
+#include "tests/cc/gpu_scratch.h"
 
 namespace {
 
 using namespace vit_test;
 
-// Maximum products in one run of the oracle.
+// Maximum products in one run of the oracle, which also takes time enough for the emulation.
 constexpr int64_t kMostProducts = 40000;
 
 vit::AttentionShape pick_shape(Input& input) {
@@ -70,12 +73,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (problem.rows == 0) problem.columns = 0;
   }
 
-  testing("%s %s", isa(), name(problem.type));
+  const bool on_gpu = products(problem.shape) <= kMostProducts && input.pick(0, 3) == 3;
+  testing("%s %s", on_gpu ? "gpu" : isa(), name(problem.type));
   const int shift = static_cast<int>(input.pick(0, 3));
   AttentionRun run(problem, shift), again(problem, shift);
-  run.all(vit::serial());
-  Shuffled shuffled(static_cast<uint64_t>(input.pick(0, 255)), 1);
-  again.all(shuffled.parallel_for());
+  if (on_gpu) {
+    set_reversed(false);
+    run.all(Gpu());
+    set_reversed(true);
+    again.all(Gpu());
+  } else {
+    run.all(vit::serial());
+    Shuffled shuffled(static_cast<uint64_t>(input.pick(0, 255)), 1);
+    again.all(shuffled.parallel_for());
+  }
   again.expect_same(run);
   run.expect_intact();
   again.expect_intact();

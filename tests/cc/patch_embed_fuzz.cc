@@ -1,9 +1,12 @@
-// libFuzzer on the interface of cpu/patch_embed/patch_embed.h: shapes, types and contents. Kernels
-// must not write outside of their outputs, and any order of the units must give the same bits. For
-// plain numbers the results must match the oracle, and so be finite.
+// libFuzzer on the patch embedding of CPUs and of the GPU of gpu_emulation.h: shapes, types and
+// contents. Kernels must not write outside of their outputs, and any order of the units, or of
+// blocks and warps, must give the same bits. For plain numbers the results must match the oracle,
+// and so be finite.
 #include <algorithm>
 
 #include "tests/cc/fuzz.h"
+#include "tests/cc/gpu_emulation.h"
+#include "tests/cc/gpu_scratch.h"
 #include "tests/cc/patch_oracle.h"
 #include "tests/cc/threads.h"
 
@@ -17,14 +20,15 @@ constexpr int64_t kMostProducts = 200000;
 
 // Extracts patches and restores images: the bytes of patches must be restored, all others must be
 // 0.
-void cut(const PatchCase& problem, const PatchRun& run) {
+template <class Execution>
+void cut(const PatchCase& problem, const PatchRun& run, const Execution& execution) {
   const vit::PatchShape& s = problem.shape;
   const int64_t size = vit::size_of(problem.image_type);
   const int64_t elements = s.batch * s.patches() * s.patch_elements();
   Tensor patches(problem.image_type, elements, Tensor::kOutput, 1);
   Tensor restored(problem.image_type, problem.pixels(), Tensor::kOutput, 1);
-  vit::extract_patches({s, size, run.images.data(), patches.data()}, execution(backwards()));
-  vit::restore_patches({s, size, patches.data(), restored.data()}, execution(backwards()));
+  vit::extract_patches({s, size, run.images.data(), patches.data()}, execution);
+  vit::restore_patches({s, size, patches.data(), restored.data()}, execution);
   EXPECT(patches.intact() && restored.intact(), "something was written outside of an output");
   const uint8_t* before = static_cast<const uint8_t*>(run.images.data());
   const uint8_t* after = static_cast<const uint8_t*>(restored.data());
@@ -71,17 +75,30 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   p.position = input.numbers(p.type, p.table_size(), contents);
   p.d_tokens = input.numbers(p.type, p.token_count(), contents);
 
-  testing("%s, %s images, %s kernel", isa(), name(p.image_type), name(p.type));
+  const bool on_gpu = products <= kMostProducts && input.pick(0, 3) == 3;
+  testing("%s, %s images, %s kernel", on_gpu ? "gpu" : isa(), name(p.image_type), name(p.type));
   const int shift = static_cast<int>(input.pick(0, 3));
   PatchRun run(p, shift), again(p, shift);
   const int wanted = 31 - static_cast<int>(input.pick(0, 31));
-  run.all(vit::serial(), wanted);
-  Shuffled shuffled(static_cast<uint64_t>(input.pick(0, 255)), 1);
-  again.all(shuffled.parallel_for(), wanted);
+  const Gpu gpu;
+  if (on_gpu) {
+    set_reversed(false);
+    run.all(execution(gpu), wanted);
+    set_reversed(true);
+    again.all(execution(gpu), wanted);
+  } else {
+    run.all(vit::serial(), wanted);
+    Shuffled shuffled(static_cast<uint64_t>(input.pick(0, 255)), 1);
+    again.all(shuffled.parallel_for(), wanted);
+  }
   again.expect_same(run);
   run.expect_intact();
   again.expect_intact();
-  cut(p, run);
+  if (on_gpu) {
+    cut(p, run, execution(gpu));
+  } else {
+    cut(p, run, execution(backwards()));
+  }
   if (contents == Contents::kPlain && wanted == 31 && products <= kMostProducts) {
     run.expect(patch_oracle(p));
   }

@@ -28,6 +28,8 @@ FAILURES = ROOT / "build" / "fuzz"
 # The fuzzer of the handlers that XLA calls: it needs TensorFlow's headers and library.
 XLA_FUZZER = "xla_handlers_fuzz"
 FUZZERS = ("attention_fuzz", "encoder_fuzz", "patch_embed_fuzz", XLA_FUZZER)
+# Those that also run the kernels for GPUs.
+_GPU_FUZZERS = ("attention_fuzz", "patch_embed_fuzz")
 CLANG = "clang++ is missing, or its sanitizers are: apt-get install -y clang libclang-rt-dev"
 # CPU flags of each instruction set, from the best one down.
 _CPU_FLAGS = {
@@ -114,8 +116,9 @@ def build(mode, programs):
     plain = []
     built = build_plan.built_isas(gcc)
     copts = (*lists["TEST_COPTS"], f"-DVIT_BUILT_ISAS={built}", *mode.flags)
+    on_gpu = {*lists["CUDA_TESTS"], *_GPU_FUZZERS}
     ours = [
-        unit_of(f"{name}.cc", name, copts + (_EMULATED if name in lists["CUDA_TESTS"] else ()))
+        unit_of(f"{name}.cc", name, copts + (_EMULATED if name in on_gpu else ()))
         for name in programs
     ]
     for unit in [*build_plan.plan({}, gcc)["kernels"], *build_plan.cuda_host_units()]:
@@ -146,7 +149,7 @@ def build(mode, programs):
         ours[i] = dataclasses.replace(ours[i], includes=units[0].includes)
 
     emulated = []
-    if set(programs) & set(lists["CUDA_TESTS"]):
+    if set(programs) & on_gpu:
         emulated = _emulated(mode, package)
     compiled = compile_units(gcc, plain, ROOT / "build" / "ops")
     compiled |= compile_units(compiler, ours + handlers + emulated, FOLDER)
@@ -156,7 +159,7 @@ def build(mode, programs):
         link = ["-fsanitize=fuzzer", *mode.link] if name in FUZZERS else mode.link
         paths[name] = FOLDER / f"{name}-{mode.name}"
         command = [*compiler.command, "-o", str(paths[name]), str(compiled[unit]), *shared]
-        if name in lists["CUDA_TESTS"]:
+        if name in on_gpu:
             command += [str(compiled[unit]) for unit in emulated]
         if name == XLA_FUZZER:
             command += [*(str(compiled[unit]) for unit in handlers), *tensorflow]
