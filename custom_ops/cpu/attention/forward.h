@@ -184,7 +184,13 @@ struct AttentionForward {
     T* const logits = block.logits;
     const Vector<T> lowest = broadcast<T>(-static_cast<T>(__builtin_inf()));
     Vector<T> highest[kVectors], shift[kVectors], rescale[kVectors];
-    for (int v = 0; v < kVectors; ++v) highest[v] = lowest;
+    // The sums of this block alone: the rounding error of a sum grows with its length, and that of
+    // the total scales the whole row of the result.
+    Vector<T> sums_of_block[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      highest[v] = lowest;
+      sums_of_block[v] = Vector<T>{};
+    }
     for (int64_t j = 0; j < keys; ++j) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
@@ -197,7 +203,6 @@ struct AttentionForward {
       // In a column of -inf only, 0 keeps the exponentials at 0 instead of NaN.
       shift[v] = maxima[v] == lowest ? Vector<T>{} : maxima[v];
       rescale[v] = exp2((before - shift[v]) * factor);
-      totals[v] *= rescale[v];
     }
     if (keys % kPack) {  // the last pair holds only one key
       for (int v = 0; v < kVectors; ++v) {
@@ -213,16 +218,17 @@ struct AttentionForward {
       for (int v = 0; v < kVectors; ++v) {
         T* at = logits + j * kColumns + v * kLanes<T>;
         const Vector<T> e = exp2((load(at) - shift[v]) * factor);
-        totals[v] += e;
+        sums_of_block[v] += e;
         if constexpr (kPack == 1) {
           store<T>(at, e);
         } else {
           const Vector<T> after = exp2((load(at + kColumns) - shift[v]) * factor);
-          totals[v] += after;
+          sums_of_block[v] += after;
           store_pairs(logits + j / kPack * kColumns + v * kLanes<T>, e, after);
         }
       }
     }
+    for (int v = 0; v < kVectors; ++v) totals[v] = totals[v] * rescale[v] + sums_of_block[v];
     if (!sums) return;
     for (int64_t j = 0; j < size; ++j) {
 #pragma GCC unroll 4
