@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "custom_ops/cuda/attention/backward_geometry.h"
+#include "custom_ops/cuda/attention_gradient/backward_geometry.h"
 #include "custom_ops/cuda/device.h"
 #include "tests/cc/attention_run.h"
 #include "tests/cc/gpu_scratch.h"
