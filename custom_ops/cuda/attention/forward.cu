@@ -20,10 +20,14 @@ template <class T>
 CudaResult run_tensor(const AttentionForwardProblem& problem, const ForwardGeometry& geometry,
                       const CudaExecution& execution) {
   const int64_t size = problem.shape.head_size;
+  const int64_t width = problem.shape.heads * size;
   const ForwardTensorParameters parameters = {problem,
                                               kernel_scales<float>(problem),
-                                              static_cast<uint32_t>(geometry.query_tiles),
+                                              static_cast<int>(problem.shape.tokens),
+                                              static_cast<int>(geometry.query_tiles),
                                               geometry.launch.threads,
+                                              3 * width * problem.shape.token_stride,
+                                              width,
                                               has_aligned_rows(problem.type, size, problem.qkv),
                                               has_aligned_rows(problem.type, size, problem.out)};
   switch (padded_head_size(size)) {
@@ -52,7 +56,8 @@ CudaResult attention_forward(const AttentionForwardProblem& problem,
                              const CudaExecution& execution) {
   const ForwardGeometry geometry = forward_geometry(problem.type, problem.shape);
   if (geometry.launch.blocks == 0) return CudaResult::kOk;
-  if (!is_launchable(geometry.launch)) return CudaResult::kTooLarge;
+  if (!is_launchable(geometry.launch) || problem.shape.tokens > kMaxBlocks)
+    return CudaResult::kTooLarge;
   const bool is_tensor = geometry.path == AttentionPath::kTensor;
   switch (problem.type) {
     case DType::kBfloat16:

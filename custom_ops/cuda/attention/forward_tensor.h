@@ -11,8 +11,10 @@ namespace vit {
 struct ForwardTensorParameters {
   AttentionForwardProblem problem;
   KernelScales<float> scales;
-  uint32_t query_tiles;  // of a line
+  // Numbers that the kernel would have to compute from the problem.
+  int tokens, query_tiles;  // of a line
   int threads;  // of the block
+  int64_t stride, width;  // elements of qkv between tokens, and between q, k and v
   bool is_qkv_aligned, is_out_aligned;
 };
 
@@ -22,10 +24,10 @@ struct ForwardTensorParameters {
 template <class T, int kSize>
 struct ForwardWarp {
   static constexpr int kRowTiles = kSize == 128 ? 1 : 2, kQueries = 16 * kRowTiles;
-  static constexpr int kMaxWarps = 128 / kQueries;
+  static constexpr int kKeys = kForwardKeys<kSize>;
   static constexpr int kRows = 2 * kRowTiles, kColumnTiles = kSize / 8;
 
-  TensorLogits<T, kSize, kRowTiles> logits;
+  TensorLogits<T, kSize, kRowTiles, kKeys> logits;
   float sums[kRowTiles][kColumnTiles][4];  // of values, in the layout of the logits
   // Per row. `totals` are those of the keys of this thread until finish_totals.
   float maxima[kRows], totals[kRows];
@@ -56,7 +58,7 @@ struct ForwardWarp {
     for (int i = 0; i < kRows; ++i) {
       float highest = maxima[i];
 #pragma unroll
-      for (int n = 0; n < kKeysPerTile / 8; ++n) {
+      for (int n = 0; n < kKeys / 8; ++n) {
         highest = fmaxf(highest, fmaxf(logits.at(i, n, 0), logits.at(i, n, 1)));
       }
       highest = fmaxf(highest, shuffle_xor(highest, 1));
@@ -67,7 +69,7 @@ struct ForwardWarp {
       maxima[i] = highest;
       float total = totals[i] * rescale;
 #pragma unroll
-      for (int n = 0; n < kKeysPerTile / 8; ++n) {
+      for (int n = 0; n < kKeys / 8; ++n) {
         if (kIsLast && n % 2 == 0 && 8 * n >= count) break;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -87,9 +89,9 @@ struct ForwardWarp {
 
   // sums += weights * values.
   template <bool kIsLast>
-  VIT_DEVICE_METHOD void add_values(const Tile<T, kKeysPerTile, kSize>& values, int count) {
+  VIT_DEVICE_METHOD void add_values(const Tile<T, kKeys, kSize>& values, int count) {
 #pragma unroll
-    for (int k = 0; k < kKeysPerTile / 8; k += 2) {
+    for (int k = 0; k < kKeys / 8; k += 2) {
       if (kIsLast && 8 * k >= count) break;
       uint32_t weights[kRowTiles][4];
 #pragma unroll
@@ -113,10 +115,10 @@ struct ForwardWarp {
     }
   }
 
-  // A tile of keys, of which `count` exist. `bias`: see TensorLogits::add_bias.
+  // A tile of keys; from there on `count` exist. `bias`: see TensorLogits::add_bias.
   template <bool kHasBias, bool kIsLast>
-  VIT_DEVICE_METHOD void add_keys(const Tile<T, kKeysPerTile, kSize>& keys,
-                                  const Tile<T, kKeysPerTile, kSize>& values, int count,
+  VIT_DEVICE_METHOD void add_keys(const Tile<T, kKeys, kSize>& keys,
+                                  const Tile<T, kKeys, kSize>& values, int count,
                                   const ForwardTensorParameters& p, const float* bias, int rows) {
     logits.template multiply<kIsLast>(keys, count);
     if constexpr (kHasBias) {
@@ -171,45 +173,49 @@ struct ForwardWarp {
   }
 };
 
-// Starts to fill tiles with rows of keys and with their values, which follow the keys of all heads.
+// Starts to fill tiles with the keys from number `first` on and with their values. `data`: the
+// first of these keys.
 template <class T, int kSize>
-VIT_DEVICE void fill_keys_and_values(const Tile<T, kKeysPerTile, kSize>& key_tile,
-                                     const Tile<T, kKeysPerTile, kSize>& value_tile,
-                                     const Rows<T>& keys, const ForwardTensorParameters& p) {
-  fill(key_tile, keys, p.threads);
-  Rows<T> values = keys;
-  values.data += p.problem.shape.heads * p.problem.shape.head_size;
-  fill(value_tile, values, p.threads);
+VIT_DEVICE void fill_keys_and_values(T* tiles, const T* data, int first,
+                                     const ForwardTensorParameters& p) {
+  constexpr int kKeys = kForwardKeys<kSize>;
+  using KeyTile = Tile<T, kKeys, kSize>;
+  const int left = p.tokens - first;
+  Rows<T> rows = {data, p.stride, left < kKeys ? left : kKeys,
+                  static_cast<int>(p.problem.shape.head_size), p.is_qkv_aligned};
+  const KeyTile key_tile{tiles};
+  fill(key_tile, rows, p.threads);
+  rows.data += p.width;  // v follows k
+  fill(KeyTile{key_tile.at(kKeys, 0)}, rows, p.threads);
 }
 
 template <class T, int kSize, bool kHasBias>
 VIT_KERNEL((kSize == 128 ? 256 : 128), (kSize == 128 ? 1 : 2))
 attention_forward_tensor(const ForwardTensorParameters p) {
   using Warp = ForwardWarp<T, kSize>;
-  using KeyTile = Tile<T, kKeysPerTile, kSize>;
+  constexpr int kKeys = Warp::kKeys;
+  using KeyTile = Tile<T, kKeys, kSize>;
   using QueryTile = Tile<T, 128, kSize>;
-  static_assert(QueryTile::kBytes == 2 * KeyTile::kBytes);
   // Two tiles of keys and of values: while the warps use one of each, the next arrive in the other.
   // The queries pass through the second ones, the output through the first ones.
   T* const shared = reinterpret_cast<T*>(shared_memory());
   constexpr int kTile = static_cast<int>(KeyTile::kBytes) / 2;
   const AttentionShape& shape = p.problem.shape;
-  const auto block = static_cast<uint32_t>(block_index());
-  const uint32_t index = block / p.query_tiles;
+  const auto block = static_cast<int>(block_index());
+  const int index = block / p.query_tiles;
   const Line line = line_of(shape, index);
   const int queries = p.threads / kWarp * Warp::kQueries;  // of the block
-  const int64_t first = int64_t{block % p.query_tiles} * queries;
+  const int first = block % p.query_tiles * queries;
   const int row = thread_index() / kWarp * Warp::kQueries;  // of the warp in the block
   // The rows of the warp that exist; without any it is idle.
   const int rows = rows_from(shape, first + row, Warp::kQueries);
 
-  Rows<T> keys =
-      rows_of_qkv<T>(shape, p.problem.qkv, line, kKey, 0, kKeysPerTile, p.is_qkv_aligned);
+  const T* keys = static_cast<const T*>(p.problem.qkv) + offset_in_qkv(shape, line, 0, kKey);
   const QueryTile query_tile{shared + 2 * kTile};
   fill(query_tile,
        rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first, queries, p.is_qkv_aligned),
        p.threads);
-  fill_keys_and_values(KeyTile{shared}, KeyTile{shared + kTile}, keys, p);
+  fill_keys_and_values<T, kSize>(shared, keys, 0, p);
   commit_copies();
   const float* bias = bias_of<float>(p.problem.bias, line);
   if constexpr (kHasBias) bias += (first + row) * p.problem.bias.query_stride;
@@ -219,27 +225,25 @@ attention_forward_tensor(const ForwardTensorParameters p) {
   wait_for_copies<0>();
   sync_block();
   warp.logits.load_queries(query_tile, row, p.scales.of_queries);
-  for (int64_t key = 0, tile = 0; key < shape.tokens; key += kKeysPerTile, tile ^= 2) {
+  for (int key = 0, tile = 0; key < p.tokens; key += kKeys, tile ^= 2) {
     if (key > 0) wait_for_copies<0>();
     // The tiles that arrived are there for all warps, and all warps are done with the others.
     sync_block();
-    const int count = keys.rows;
-    if (key + kKeysPerTile < shape.tokens) {
-      keys.data += kKeysPerTile * keys.stride;
-      keys.rows = rows_from(shape, key + kKeysPerTile, kKeysPerTile);
-      T* const next = shared + (tile ^ 2) * kTile;
-      fill_keys_and_values(KeyTile{next}, KeyTile{next + kTile}, keys, p);
+    const int left = p.tokens - key;
+    if (left > kKeys) {
+      keys += kKeys * p.stride;
+      fill_keys_and_values<T, kSize>(shared + (tile ^ 2) * kTile, keys, key + kKeys, p);
       commit_copies();
     }
     if (rows == 0) continue;
     const KeyTile k{shared + tile * kTile}, v{shared + tile * kTile + kTile};
     if constexpr (kHasBias) {
-      warp.template add_keys<true, true>(k, v, count, p, bias, rows);
-      bias += kKeysPerTile * p.problem.bias.key_stride;
-    } else if (count == kKeysPerTile) {
-      warp.template add_keys<false, false>(k, v, count, p, bias, rows);
+      warp.template add_keys<true, true>(k, v, left, p, bias, rows);
+      bias += kKeys * p.problem.bias.key_stride;
+    } else if (left >= kKeys) {
+      warp.template add_keys<false, false>(k, v, left, p, bias, rows);
     } else {
-      warp.template add_keys<false, true>(k, v, count, p, bias, rows);
+      warp.template add_keys<false, true>(k, v, left, p, bias, rows);
     }
   }
   sync_block();

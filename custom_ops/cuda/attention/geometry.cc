@@ -62,7 +62,10 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
     result.queries = static_cast<int>(per_block) * per_warp;
     threads = static_cast<int>(per_block) * kWarpSize;
     result.chunks = 1;
-    shared = 4 * kKeysPerTile * row_bytes(size);  // two tiles of keys and two of values
+    // Two tiles of keys and two of values; at first, 128 queries in place of the second ones; at
+    // last, 128 rows of the output.
+    const int keys = 2 * (size == 80 ? kForwardKeys<80> : kForwardKeys<64>);
+    shared = (keys + (keys > 128 ? keys : 128)) * row_bytes(size);
   } else {
     const int64_t sum = size_of_sum(type);
     result.queries = kScalarTile;
@@ -85,10 +88,8 @@ TapsGeometry taps_geometry(const AttentionTapsProblem& problem) {
   const int threads = is_tensor ? 4 * kWarpSize : kScalarThreads;
   const int64_t sum = size_of_sum(problem.type);
   // A tile of queries and one of keys, and two sums per warp.
-  const int64_t shared =
-      (is_tensor ? 2 * kKeysPerTile * row_bytes(padded_head_size(problem.shape.head_size))
-                 : product_bytes(sum)) +
-      2 * sum * (threads / kWarpSize);
+  const int64_t shared = (is_tensor ? 2 * kKeysPerTile * row_bytes(128) : product_bytes(sum)) +
+                         2 * sum * (threads / kWarpSize);
   result.launch = {lines * result.query_tiles, threads, shared};
   result.sums = {all ? ceil_divide(lines, kScalarThreads) : 0, kScalarThreads, 0};
   result.sum_bytes = all ? lines * result.query_tiles * 2 * sum : 0;

@@ -22,6 +22,11 @@ bool has_aligned_rows(DType type, int64_t head_size, const void* data);
 // Keys, or rows of a tile on the scalar path, at a time.
 constexpr int kKeysPerTile = 64;
 
+// The same for attention_forward on tensor cores: with heads of 80 elements, the registers do not
+// suffice for the logits of 64 keys.
+template <int padded_head_size>
+constexpr int kForwardKeys = padded_head_size == 80 ? 48 : kKeysPerTile;
+
 // How the logits of a pair come from a product q k^T. All kernels of a problem use the same
 // numbers, so that they compute the same bits.
 struct LogitScales {
@@ -47,7 +52,8 @@ struct ForwardGeometry {
 };
 ForwardGeometry forward_geometry(DType type, const AttentionShape& shape);
 
-// A block of attention_taps takes 64 queries. With `class_row_only` only the first 64.
+// A block of attention_taps takes 64 queries of a line. The class row alone needs only the first
+// block of each line.
 struct TapsGeometry {
   AttentionPath path;
   int64_t query_tiles;

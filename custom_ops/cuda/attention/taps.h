@@ -77,8 +77,8 @@ struct TapsSums {
     }
   }
 
-  // Adds the sums of all threads of the block, in the order of their numbers within pairs of pairs,
-  // and writes those of query tile number `tile` over all lines. `shared` has 2 numbers per warp.
+  // Adds the sums of all threads of the block, always in the same order, and writes those of query
+  // tile number `tile` over all lines. `shared` has 2 numbers per warp.
   VIT_DEVICE_METHOD void write(const TapsParameters<Sum>& p, int64_t tile, int warps, Sum* shared) {
     if (!p.sums) return;
     for (int mask = 1; mask < kWarp; mask *= 2) {
@@ -97,10 +97,11 @@ struct TapsSums {
   }
 };
 
-template <class T, int kSize>
+// For all head sizes up to 128: the zeros behind smaller heads change no bit of the logits.
+template <class T>
 VIT_KERNEL(128, 2)
 attention_taps_tensor(const TapsParameters<float> p) {
-  constexpr int kWarps = 4;
+  constexpr int kWarps = 4, kSize = 128;
   using KeyTile = Tile<T, kKeysPerTile, kSize>;
   using Logits = TensorLogits<T, kSize, 1>;
   const KeyTile query_tile{reinterpret_cast<T*>(shared_memory())};
@@ -120,6 +121,7 @@ attention_taps_tensor(const TapsParameters<float> p) {
 
   TapsSums<float> sums = {0, 0};
   TapsQuery<float> queries[2];
+#pragma unroll
   for (int i = 0; i < 2; ++i) {
     queries[i] = TapsSums<float>::query_of(p, index, first + first_of_warp + Logits::row(i));
   }
@@ -138,9 +140,11 @@ attention_taps_tensor(const TapsParameters<float> p) {
       logits.add_bias(bias, p.problem.bias, p.scales.of_products, rows, keys.rows, open);
       bias += kKeysPerTile * p.problem.bias.key_stride;
     }
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int n = 0; n < Logits::kKeyTiles; ++n) {
+#pragma unroll
         for (int j = 0; j < 2; ++j) {
           if (Logits::column(n) + j >= keys.rows) continue;
           sums.add(p, index, queries[i], key + Logits::column(n) + j, logits.at(i, n, j));
@@ -170,6 +174,7 @@ attention_taps_scalar(const TapsParameters<typename SumOf<T>::Type> p) {
 
   TapsSums<Sum> sums = {0, 0};
   TapsQuery<Sum> queries[kPerThread];
+#pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     queries[i] = TapsSums<Sum>::query_of(p, index, first + Product::row(i));
   }
@@ -180,7 +185,9 @@ attention_taps_scalar(const TapsParameters<typename SumOf<T>::Type> p) {
     int open = 0;  // not used: the statistics tell which queries have keys
     logits.finish(bias, p.problem.bias, p.scales.of_products, rows.rows, keys.rows, open);
     if (bias) bias += kSize * p.problem.bias.key_stride;
+#pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
+#pragma unroll
       for (int j = 0; j < kPerThread; ++j) {
         if (Product::column(j) >= keys.rows) continue;
         sums.add(p, index, queries[i], key + Product::column(j), logits.tile.sums[i][j]);

@@ -18,13 +18,13 @@ VIT_DEVICE uint32_t scaled_pair(uint32_t pair, float factor) {
   return packed<T>(to_float(elements[0]) * factor, to_float(elements[1]) * factor);
 }
 
-// The logits of a warp: 16 * kRowTiles queries, whose q stay in registers, and kKeysPerTile keys.
+// The logits of a warp: 16 * kRowTiles queries, whose q stay in registers, and kKeys keys.
 // Of the tile of rows m, a thread holds the rows row(2 m) and row(2 m + 1), and of the keys
 // [8 n, 8 n + 8) the two from column(n) on:
 //   values[m][n]: (row(2 m), column(n)), the next column, (row(2 m + 1), column(n)), the next.
-template <class T, int kSize, int kRowTiles>
+template <class T, int kSize, int kRowTiles, int kKeys = kKeysPerTile>
 struct TensorLogits {
-  static constexpr int kRows = 2 * kRowTiles, kSteps = kSize / 16, kKeyTiles = kKeysPerTile / 8;
+  static constexpr int kRows = 2 * kRowTiles, kSteps = kSize / 16, kKeyTiles = kKeys / 8;
 
   uint32_t queries[kRowTiles][kSteps][4];
   float values[kRowTiles][kKeyTiles][4];
@@ -57,7 +57,7 @@ struct TensorLogits {
   // values = q k^T for the keys of the tile. Of the last tile of a line, `count` keys exist: the
   // others get -inf, and groups of 16 without keys are not computed.
   template <bool kIsLast>
-  VIT_DEVICE_METHOD void multiply(const Tile<T, kKeysPerTile, kSize>& keys, int count) {
+  VIT_DEVICE_METHOD void multiply(const Tile<T, kKeys, kSize>& keys, int count) {
 #pragma unroll
     for (auto& of_rows : values) {
 #pragma unroll
