@@ -1,16 +1,17 @@
 // The gradients of q, k and v without tensor cores, for any type and head size: see
 // logit_gradients.h. A block owns 64 columns of the gradients of 64 queries or 64 keys of a line.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_SCALAR_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_SCALAR_H_
 
-#include "custom_ops/cuda/attention/logit_gradients.h"
+#include "custom_ops/cuda/attention_gradient/logit_gradients.h"
 
 namespace vit {
 
 // delta of every query, 0 for queries without keys. A thread computes one. The products are added
 // in the order of ScalarTile, so that ds is exactly 0 for a query with a single key.
 template <class T>
-VIT_KERNEL(kScalarThreads, 4) delta_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 4)
+delta_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   const AttentionShape& shape = p.problem.shape;
   const int64_t number = block_index() * kScalarThreads + thread_index();
@@ -148,9 +149,8 @@ query_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
     sums.template add_product<true, false>(
         keys.rows, [&](int row, int64_t k) { return shared_tile[row * Product::kPitch + k]; },
         [&](int64_t k, int column) {
-          return column < columns
-                     ? summand<Sum>(keys.data[k * keys.stride + place.column + column])
-                     : Sum{0};
+          return column < columns ? summand<Sum>(keys.data[k * keys.stride + place.column + column])
+                                  : Sum{0};
         },
         shared);
   }
@@ -206,4 +206,4 @@ key_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_SCALAR_H_

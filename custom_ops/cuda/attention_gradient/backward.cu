@@ -1,8 +1,8 @@
 // Chooses and starts the kernels of the gradients of q, k and v.
 #include "custom_ops/cuda/attention.h"
 
-#include "custom_ops/cuda/attention/backward_scalar.h"
-#include "custom_ops/cuda/attention/backward_tensor.h"
+#include "custom_ops/cuda/attention_gradient/backward_scalar.h"
+#include "custom_ops/cuda/attention_gradient/backward_tensor.h"
 
 namespace vit {
 namespace {
@@ -10,7 +10,8 @@ namespace {
 template <class Sum>
 GradientParameters<Sum> parameters_of(const AttentionGradientProblem& problem,
                                       const BackwardGeometry& geometry, void* delta) {
-  const int64_t size = problem.shape.head_size;
+  const AttentionShape& shape = problem.shape;
+  const int64_t size = shape.head_size, out_stride = shape.token_stride * shape.heads * size;
   const auto is_aligned = [&](const void* data) {
     return has_aligned_rows(problem.type, size, data);
   };
@@ -18,6 +19,8 @@ GradientParameters<Sum> parameters_of(const AttentionGradientProblem& problem,
           gradient_scales<Sum>(problem),
           static_cast<Sum>(problem.scale),
           static_cast<Sum*>(delta),
+          3 * out_stride,
+          out_stride,
           geometry.queries,
           static_cast<uint32_t>(geometry.query_tiles),
           static_cast<uint32_t>(geometry.key_tiles),
@@ -45,8 +48,7 @@ CudaResult run_tensor(const AttentionGradientProblem& problem, const BackwardGeo
 template <class T>
 CudaResult run_scalar(const AttentionGradientProblem& problem, const BackwardGeometry& geometry,
                       void* delta, const CudaExecution& execution) {
-  const auto parameters =
-      parameters_of<typename SumOf<T>::Type>(problem, geometry, delta);
+  const auto parameters = parameters_of<typename SumOf<T>::Type>(problem, geometry, delta);
   CudaResult result = launch(delta_scalar<T>, geometry.delta, parameters, execution);
   if (result != CudaResult::kOk) return result;
   result = launch(query_gradients_scalar<T>, geometry.d_queries, parameters, execution);

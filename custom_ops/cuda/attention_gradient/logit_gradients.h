@@ -4,10 +4,10 @@
 //   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k * scale,   dk = ds^T q * scale
 // and ds is the gradient of the bias (Dao et al., 2022, appendix B.4). p and ds are rounded to the
 // element type before they are operands of products.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_LOGIT_GRADIENTS_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_LOGIT_GRADIENTS_H_
 
-#include "custom_ops/cuda/attention/backward_geometry.h"
+#include "custom_ops/cuda/attention_gradient/backward_geometry.h"
 #include "custom_ops/cuda/attention/tensor_logits.h"
 
 namespace vit {
@@ -33,6 +33,7 @@ struct GradientParameters {
   GradientScales<Sum> scales;
   Sum scale;   // of d_q and d_k
   Sum* delta;  // scratch [lines, tokens]
+  int64_t qkv_stride, out_stride;  // elements between tokens of a line
   int queries;  // of a block that owns queries
   uint32_t query_tiles, key_tiles, chunks;
   bool is_qkv_aligned, is_out_aligned, is_gradient_aligned;  // see has_aligned_rows
@@ -53,6 +54,15 @@ struct TileBias {
         queries(rows_from(problem.shape, query, most_queries)),
         keys(rows_from(problem.shape, key, most_keys)) {
     if (data) data += query * query_stride + key * key_stride;
+  }
+  // Goes on to the tile kGradientTokens queries or keys later, which begins with `first`.
+  VIT_DEVICE_METHOD void advance_queries(const AttentionShape& shape, int64_t first) {
+    if (data) data += kGradientTokens * query_stride;
+    queries = rows_from(shape, first, kGradientTokens);
+  }
+  VIT_DEVICE_METHOD void advance_keys(const AttentionShape& shape, int64_t first) {
+    if (data) data += kGradientTokens * key_stride;
+    keys = rows_from(shape, first, kGradientTokens);
   }
   VIT_DEVICE_METHOD bool exists(int query, int key) const { return query < queries && key < keys; }
   // Only with a bias. 0 beyond the line.
@@ -119,7 +129,7 @@ template <class T, int kHead, int kRows, int kARows>
 VIT_DEVICE void add_products_of_tile(const Tile<T, kARows, kHead>& a, int a_row,
                                      const Tile<T, kRows, kHead>& b, int row,
                                      float (&sums)[1][2][4]) {
-#pragma unroll
+#pragma unroll 2
   for (int k = 0; k < kHead / 16; ++k) {
     uint32_t left[4], pair[4];
     a.load_a(a_row, 16 * k, left);
@@ -267,4 +277,4 @@ struct QueryRows {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_LOGIT_GRADIENTS_H_

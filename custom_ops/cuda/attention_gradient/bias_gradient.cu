@@ -1,5 +1,5 @@
 // Chooses and starts the kernels of the gradient of the bias.
-#include "custom_ops/cuda/attention/bias_gradient.h"
+#include "custom_ops/cuda/attention_gradient/bias_gradient.h"
 
 #include "custom_ops/cuda/attention.h"
 
@@ -42,8 +42,8 @@ CudaResult run_scalar(const AttentionGradientProblem& problem, const BiasGeometr
   const BiasParameters<Sum> parameters = parameters_of<Sum>(problem, geometry, scratch);
   CudaResult result = CudaResult::kOk;
   if (geometry.delta.blocks) {
-    result = launch<GradientParameters<Sum>>(delta_scalar<T>, geometry.delta, parameters,
-                                             execution);
+    result =
+        launch<GradientParameters<Sum>>(delta_scalar<T>, geometry.delta, parameters, execution);
   }
   if (result != CudaResult::kOk) return result;
   result = launch(bias_gradient_scalar<T>, geometry.logits, parameters, execution);

@@ -1,10 +1,10 @@
 // The gradient of the bias: sums of the gradients of logits over the dimensions that the bias is
 // broadcast over. A block adds a group of the units of a piece (see BiasGeometry), tile upon tile
 // in registers, and then the queries or keys that share an element.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_BIAS_GRADIENT_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_BIAS_GRADIENT_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BIAS_GRADIENT_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BIAS_GRADIENT_H_
 
-#include "custom_ops/cuda/attention/backward_scalar.h"
+#include "custom_ops/cuda/attention_gradient/backward_scalar.h"
 
 namespace vit {
 
@@ -58,8 +58,9 @@ struct BiasPiece {
     result.line.head = head + next(g.heads.shared);
     result.line.line = line + next(g.lines.shared);
     result.line.batch = batch + number;
-    result.index = (result.line.batch * problem.shape.lines + result.line.line) *
-                       problem.shape.heads + result.line.head;
+    result.index =
+        (result.line.batch * problem.shape.lines + result.line.line) * problem.shape.heads +
+        result.line.head;
     return result;
   }
 };
@@ -81,8 +82,7 @@ VIT_DEVICE void write_piece(const BiasParameters<Sum>& p, const BiasPiece& piece
     }
     sync_block();
   }
-  const int queries =
-      bias.query_stride ? rows_from(p.problem.shape, piece.query, kSize) : 1;
+  const int queries = bias.query_stride ? rows_from(p.problem.shape, piece.query, kSize) : 1;
   if (!bias.key_stride) {
     for (int query = thread_index(); query < queries; query += threads) {
       Sum sum = 0;
@@ -103,7 +103,8 @@ VIT_DEVICE void write_piece(const BiasParameters<Sum>& p, const BiasPiece& piece
 }
 
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2) bias_gradient_tensor(const BiasParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2)
+bias_gradient_tensor(const BiasParameters<float> p) {
   using Shared = Tile<T, kGradientTokens, kHead>;
   constexpr int kSteps = kGradientTokens / 16, kPitch = ScalarTile<float>::kPitch;
   static_assert(5 * Shared::kBytes >= kGradientTokens * kPitch * int64_t{sizeof(float)});
@@ -188,7 +189,8 @@ bias_gradient_scalar(const BiasParameters<typename SumOf<T>::Type> p) {
 
 // Adds the groups; a thread computes one element.
 template <class Sum>
-VIT_KERNEL(kScalarThreads, 4) bias_gradient_sums(const BiasParameters<Sum> p) {
+VIT_KERNEL(kScalarThreads, 4)
+bias_gradient_sums(const BiasParameters<Sum> p) {
   const int64_t i = block_index() * kScalarThreads + thread_index();
   if (i >= p.geometry.elements) return;
   Sum sum = 0;
@@ -200,4 +202,4 @@ VIT_KERNEL(kScalarThreads, 4) bias_gradient_sums(const BiasParameters<Sum> p) {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_BIAS_GRADIENT_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BIAS_GRADIENT_H_
