@@ -51,7 +51,9 @@ void emulated_wait(int pending);
 void emulated_exchange(const char* name, void* argument, void (*action)(void* const (&)[32]));
 
 inline void expect_aligned(const void* address, int bytes = 16) {
-  if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes)) emulation_error("an address is not aligned");
+  if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes)) {
+    emulation_error("an address is not aligned");
+  }
 }
 
 }  // namespace vit_test

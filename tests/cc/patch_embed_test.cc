@@ -3,7 +3,7 @@
 // effect, and the number of threads changes no bit.
 #include <algorithm>
 
-#include "tests/cc/patch_oracle.h"
+#include "tests/cc/patch_case.h"
 #include "tests/cc/threads.h"
 
 namespace {
@@ -11,52 +11,11 @@ namespace {
 using namespace vit_test;
 using vit::DType;
 
-constexpr DType kImageTypes[] = {DType::kUint8, DType::kFloat32, DType::kBfloat16, DType::kFloat16,
-                                 DType::kFloat64};
-
-std::vector<double> normals(Random& random, DType type, int64_t count) {
-  std::vector<double> result(static_cast<size_t>(count));
-  for (double& x : result) x = rounded_to(type, random.normal());
-  return result;
-}
-
-PatchCase make(Random& random, DType image_type, DType type, const vit::PatchShape& shape,
-               bool has_position = true) {
-  PatchCase p = {image_type, type, shape, 1, 0, has_position, {}, {}, {}, {}, {}, {}};
-  if (image_type == DType::kUint8) {
-    p.scale = static_cast<double>(1 / 127.5f);
-    p.offset = -1;
-    p.images.resize(static_cast<size_t>(p.pixels()));
-    for (double& x : p.images) x = static_cast<double>(random.below(256));
-  } else {
-    if (random.below(2)) p.scale = 0.375;
-    if (random.below(2)) p.offset = 0.3125;
-    p.images = normals(random, image_type, p.pixels());
-  }
-  p.kernel = normals(random, type, p.kernel_size());
-  p.bias = normals(random, type, shape.features);
-  p.prefix = normals(random, type, shape.prefix * shape.features);
-  p.position = normals(random, type, p.table_size());
-  p.d_tokens = normals(random, type, p.token_count());
-  return p;
-}
-
-void say(const char* what, const PatchCase& p) {
-  const vit::PatchShape& s = p.shape;
-  testing(
-      "%s: %s, %s images, %s kernel, %lld x %lld x %lld x %lld, patches of %lld, "
-      "%lld features, prefix %lld, position %d",
-      what, isa(), name(p.image_type), name(p.type), static_cast<long long>(s.batch),
-      static_cast<long long>(s.height), static_cast<long long>(s.width),
-      static_cast<long long>(s.channels), static_cast<long long>(s.patch_size),
-      static_cast<long long>(s.features), static_cast<long long>(s.prefix), p.has_position);
-}
-
 void compare(const PatchCase& problem, const char* what, int shift) {
   const PatchExpected expected = patch_oracle(problem);
   PatchRun run(problem, shift);
   for_each_isa([&] {
-    say(what, problem);
+    say(what, isa(), problem);
     run.all(vit::serial());
     run.expect(expected);
   });
@@ -124,7 +83,7 @@ void test_wanted() {
     for_each_isa([&] {
       all.all(vit::serial());
       for (int wanted = 0; wanted < 32; ++wanted) {
-        say("some gradients", problem);
+        say("some gradients", isa(), problem);
         some.all(vit::serial(), wanted);
         for (size_t i = 0; i < 5; ++i) {
           Tensor& tensor = *some.results()[i];
@@ -161,7 +120,7 @@ void test_left_over_pixels() {
       if (!read[static_cast<size_t>(i)]) dirty.images.set(i, i % 2 ? NAN : HUGE_VAL);
     }
     for_each_isa([&] {
-      say("left over pixels", problem);
+      say("left over pixels", isa(), problem);
       clean.all(vit::serial());
       dirty.all(vit::serial());
       dirty.expect_same(clean);
@@ -193,7 +152,7 @@ void test_not_finite() {
       for_each_isa([&] {
         PatchRun before(problem, 1), pixel(problem, 1), weight(problem, 1), pull(problem, 1);
         before.all(vit::serial());
-        say("a pixel that is not finite", problem);
+        say("a pixel that is not finite", isa(), problem);
         pixel.images.set(pixel_place(s, image, patch, element), poison);
         pixel.all(vit::serial());
         expect_reached("tokens", before.tokens, pixel.tokens,
@@ -202,7 +161,7 @@ void test_not_finite() {
                        [&](int64_t i) { return i / f == element; });
         expect_reached("d_images", before.d_images, pixel.d_images, never);
 
-        say("a weight that is not finite", problem);
+        say("a weight that is not finite", isa(), problem);
         weight.kernel.set(element * f + feature, poison);
         weight.all(vit::serial());
         expect_reached("tokens", before.tokens, weight.tokens, [&](int64_t i) {
@@ -217,7 +176,7 @@ void test_not_finite() {
                        [&](int64_t i) { return at_element[static_cast<size_t>(i)]; });
         expect_reached("d_kernel", before.d_kernel, weight.d_kernel, never);
 
-        say("a gradient that is not finite", problem);
+        say("a gradient that is not finite", isa(), problem);
         pull.d_tokens.set(token * f + feature, poison);
         pull.all(vit::serial());
         std::vector<bool> in_patch(static_cast<size_t>(problem.pixels()));
@@ -249,7 +208,7 @@ void test_threads() {
       const PatchCase problem = make(random, kImageTypes[++turn % 5], type, shape);
       PatchRun one(problem, 1), many(problem, 1);
       for_each_isa([&] {
-        say("threads", problem);
+        say("threads", isa(), problem);
         expect_same_on_threads(one, many, seed);
       });
     }
@@ -262,7 +221,7 @@ void test_out_of_memory() {
     const PatchCase problem = make(random, type, type, {2, 8, 8, 3, 4, 21, 1});
     PatchRun run(problem, 0);
     for_each_isa([&] {
-      say("no memory", problem);
+      say("no memory", isa(), problem);
       scratch_use().refuse = true;
       const vit::Result out_of_memory = vit::Result::kOutOfMemory;
       EXPECT(run.forward(vit::serial()) == out_of_memory, "forward does not report it");
@@ -275,53 +234,11 @@ void test_out_of_memory() {
 }
 
 void test_cutting() {
-  const vit::PatchShape shapes[] = {
-      {1, 1, 1, 1, 1, 0, 0}, {2, 7, 9, 3, 2, 0, 0},    {3, 16, 8, 1, 8, 0, 0},
-      {0, 8, 8, 3, 4, 0, 0}, {2, 3, 8, 3, 4, 0, 0},    {2, 8, 3, 3, 4, 0, 0},
-      {2, 8, 8, 0, 4, 0, 0}, {2, 17, 33, 4, 16, 0, 0},
-  };
   Random random(15);
-  for (const vit::PatchShape& s : shapes) {
-    for (int64_t size : {1, 2, 4, 8, 16}) {
-      testing("cutting: %lld x %lld x %lld x %lld, patches of %lld, elements of %lld bytes",
-              static_cast<long long>(s.batch), static_cast<long long>(s.height),
-              static_cast<long long>(s.width), static_cast<long long>(s.channels),
-              static_cast<long long>(s.patch_size), static_cast<long long>(size));
-      const int64_t pixels = s.batch * s.height * s.width * s.channels;
-      const int64_t elements = s.batch * s.patches() * s.patch_elements();
-      const int shift = static_cast<int>(random.below(4) * size);  // in bytes
-      std::vector<double> bytes(static_cast<size_t>(pixels * size));
-      for (double& x : bytes) x = static_cast<double>(random.below(256));
-      Tensor images(DType::kUint8, bytes, shift);
-      Tensor patches(DType::kUint8, elements * size, Tensor::kOutput, shift);
-      Tensor restored(DType::kUint8, pixels * size, Tensor::kOutput, shift);
-      Shuffled shuffled(random.bits(), 3);
-      const vit::Execution threads = execution(shuffled.parallel_for());
-      vit::extract_patches({s, size, images.data(), patches.data()}, threads);
-      vit::restore_patches({s, size, patches.data(), restored.data()}, threads);
-
-      std::vector<double> expected(bytes.size(), 0.0);
-      int64_t differences = 0;
-      for (int64_t i = 0; i < elements; ++i) {
-        const int64_t patch = i / s.patch_elements();
-        const int64_t pixel =
-            pixel_place(s, patch / s.patches(), patch % s.patches(), i % s.patch_elements());
-        for (int64_t j = 0; j < size; ++j) {
-          const double want = bytes[static_cast<size_t>(pixel * size + j)];
-          expected[static_cast<size_t>(pixel * size + j)] = want;
-          differences += patches.at(i * size + j) != want;
-        }
-      }
-      EXPECT(differences == 0, "%lld bytes of patches are wrong",
-             static_cast<long long>(differences));
-      for (int64_t i = 0; i < pixels * size; ++i) {
-        differences += restored.at(i) != expected[static_cast<size_t>(i)];
-      }
-      EXPECT(differences == 0, "%lld restored bytes are wrong",
-             static_cast<long long>(differences));
-      EXPECT(images.intact() && patches.intact() && restored.intact(), "wrong bytes are written");
-    }
-  }
+  expect_cutting(random, [&](const auto& cut) {
+    Shuffled shuffled(random.bits(), 3);
+    cut(execution(shuffled.parallel_for()));
+  });
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ inline PatchExpected patch_oracle(const PatchCase& p) {
   return result;
 }
 
-// The tensors of a problem, and the kernels that run on them: on the CPU with a vit::Execution, or a
-// ParallelFor alone, on an emulated GPU with a vit::CudaExecution.
+// The tensors of a problem, and the kernels that run on them: with a vit::Execution, or a
+// ParallelFor alone, those for CPUs, with a vit::CudaExecution those for GPUs.
 struct PatchRun {
   const PatchCase& problem;
   Tensor images, kernel, bias, prefix, position, d_tokens;
@@ -168,8 +168,7 @@ struct PatchRun {
   void all(const Execution& execution, int wanted = 31) {
     using Result = typename Execution::Result;
     for (Tensor* tensor : results()) tensor->forget();
-    const bool ok =
-        forward(execution) == Result::kOk && backward(wanted, execution) == Result::kOk;
+    const bool ok = forward(execution) == Result::kOk && backward(wanted, execution) == Result::kOk;
     EXPECT(ok, "a kernel reports that it failed");
   }
 

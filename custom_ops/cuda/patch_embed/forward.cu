@@ -1,5 +1,6 @@
 // Patch embedding forward: cc/patch_embed.h defines the problem, geometry.h how it is cut.
 #include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/patch_embed/checked_launch.h"
 #include "custom_ops/cuda/patch_embed/pixel_stage.h"
 #include "custom_ops/cuda/patch_embed/tensor_product.h"
 
@@ -22,6 +23,7 @@ struct ForwardOperands {
   using Patches = TilePair<T, kTensorTile, kTensorDepth>;
   using Kernels = TilePair<T, kTensorDepth, kTensorTile>;
   static_assert(Patches::kBytes + Kernels::kBytes >= TensorSums<T>::kBytes);
+  static constexpr int kUnrolledHalves = 2;
 
   const ForwardParameters& p;
   int64_t column;
@@ -40,9 +42,7 @@ struct ForwardOperands {
   VIT_DEVICE_METHOD void load(int step, int half) {
     stage.load(places, int64_t{kTensorDepth} * step, half);
   }
-  VIT_DEVICE_METHOD void store(int step, int half) const {
-    stage.store(patches.of(step), half);
-  }
+  VIT_DEVICE_METHOD void store(int step, int half) const { stage.store(patches.of(step), half); }
   VIT_DEVICE_METHOD void load_a(int step, int row, int depth, uint32_t (&a)[4]) const {
     patches.of(step).load_a(row, depth, a);
   }
@@ -52,60 +52,63 @@ struct ForwardOperands {
 };
 
 template <class T>
-VIT_KERNEL(kTensorThreads, 2) forward_on_tensor_cores(const ForwardParameters p) {
+VIT_KERNEL(kTensorThreads, 2)
+forward_on_tensor_cores(const ForwardParameters p) {
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
   using Operands = ForwardOperands<T>;
   char* const memory = shared_memory();
   char* const behind = memory + Operands::Patches::kBytes + Operands::Kernels::kBytes;
-  int64_t* const places = reinterpret_cast<int64_t*>(behind);
-  put_patch_places(grid, tile.row, kTensorTile, grid.all_patches, places);
+  int64_t* const table = reinterpret_cast<int64_t*>(behind);
+  const Places places = {table, table + kTensorTile, table + 2 * kTensorTile};
+  put_places_of_rows(grid, tile.row, kTensorTile, places);
   sync_block();
 
   Operands operands = {p,
                        tile.column,
                        {memory},
                        {memory + Operands::Patches::kBytes},
-                       places,
+                       places.pixels,
                        {p.pixels, grid}};
   TensorSums<T> sums;
   sums.add(operands, p.plan.steps);
 
-  const auto write = [&](int row, int at, const float(&products)[kChunk]) {
-    const int64_t patch = tile.row + row, column = tile.column + at;
+  const auto write = [&](int row, int at, const float (&products)[kChunk]) {
+    const int64_t token = places.tokens[row], column = tile.column + at;
     const int64_t count = grid.features - column;
-    if (patch >= grid.all_patches || count <= 0) return;
-    const int64_t in_table = (grid.prefix + patch % grid.patches) * grid.features + column;
+    if (token == kNoPlace || count <= 0) return;
     float bias[kChunk], position[kChunk] = {};
     load_chunk(static_cast<const T*>(p.problem.bias) + column, count, p.has_aligned_tokens, bias);
     if (p.problem.position) {
-      load_chunk(static_cast<const T*>(p.problem.position) + in_table, count, p.has_aligned_tokens,
-                 position);
+      load_chunk(static_cast<const T*>(p.problem.position) + places.positions[row] + column, count,
+                 p.has_aligned_tokens, position);
     }
     T values[kChunk];
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) values[i] = rounded<T>(products[i] + (bias[i] + position[i]));
-    store_chunk(static_cast<T*>(p.problem.tokens) + place_of_token(grid, patch) + column, values,
-                count, p.has_aligned_tokens);
+    store_chunk(static_cast<T*>(p.problem.tokens) + token + column, values, count,
+                p.has_aligned_tokens);
   };
   sums.for_chunks(reinterpret_cast<float*>(memory), write);
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2) forward_scalar(const ForwardParameters p) {
+VIT_KERNEL(kScalarThreads, 2)
+forward_scalar(const ForwardParameters p) {
   using Tile = ScalarTile<T>;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
-  int64_t* const places = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
-  put_patch_places(grid, tile.row, kScalarTile, grid.all_patches, places);
+  int64_t* const table = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
+  const Places places = {table, table + kScalarTile, table + 2 * kScalarTile};
+  put_places_of_rows(grid, tile.row, kScalarTile, places);
   sync_block();
 
   Tile sums;
   sums.clear();
   const T* kernel = static_cast<const T*>(p.problem.kernel) + tile.column;
   const auto pixel = [&](int row, int64_t element) {
-    if (places[row] == kNoPlace) return T{0};
-    return rescaled_at<T>(p.pixels, places[row] + place_of_element(grid, element));
+    if (places.pixels[row] == kNoPlace) return T{0};
+    return rescaled_at<T>(p.pixels, places.pixels[row] + place_of_element(grid, element));
   };
   const auto weight = [&](int64_t element, int column) {
     return tile.column + column < grid.features ? kernel[element * grid.features + column] : T{0};
@@ -116,10 +119,10 @@ VIT_KERNEL(kScalarThreads, 2) forward_scalar(const ForwardParameters p) {
   const T* bias = static_cast<const T*>(p.problem.bias);
   const T* position = static_cast<const T*>(p.problem.position);
   for (int i = 0; i < Tile::kPerThread; ++i) {
-    const int64_t patch = tile.row + Tile::row(i);
-    if (patch >= grid.all_patches) continue;
-    T* tokens = static_cast<T*>(p.problem.tokens) + place_of_token(grid, patch);
-    const int64_t in_table = (grid.prefix + patch % grid.patches) * grid.features;
+    const int64_t token = places.tokens[Tile::row(i)];
+    if (token == kNoPlace) continue;
+    T* tokens = static_cast<T*>(p.problem.tokens) + token;
+    const int64_t in_table = places.positions[Tile::row(i)];
     for (int j = 0; j < Tile::kPerThread; ++j) {
       const int64_t column = tile.column + Tile::column(j);
       if (column >= grid.features) continue;
@@ -131,7 +134,8 @@ VIT_KERNEL(kScalarThreads, 2) forward_scalar(const ForwardParameters p) {
 
 // prefix + position, an element per thread.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1) write_prefix(const ForwardParameters p) {
+VIT_KERNEL(kFlatThreads, 1)
+write_prefix(const ForwardParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t size = p.grid.prefix * p.grid.features;
   const int64_t i = block_index() * kFlatThreads + thread_index(), image = i / size, at = i % size;
@@ -146,20 +150,17 @@ template <class T>
 CudaResult run(const ForwardParameters& p, const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
   if (grid.all_patches > 0) {
-    if (!is_launchable(p.plan.launch)) return CudaResult::kOutOfMemory;
     CudaResult result;
     if constexpr (sizeof(T) == 2) {
-      result = launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
+      result = checked_launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
     } else {
-      result = launch(forward_scalar<T>, p.plan.launch, p, execution);
+      result = checked_launch(forward_scalar<T>, p.plan.launch, p, execution);
     }
     if (result != CudaResult::kOk) return result;
   }
   const int64_t in_prefix = grid.batch * grid.prefix * grid.features;
   if (in_prefix == 0) return CudaResult::kOk;
-  const LaunchShape shape = flat_launch(in_prefix);
-  if (!is_launchable(shape)) return CudaResult::kOutOfMemory;
-  return launch(write_prefix<T>, shape, p, execution);
+  return checked_launch(write_prefix<T>, flat_launch(in_prefix), p, execution);
 }
 
 }  // namespace

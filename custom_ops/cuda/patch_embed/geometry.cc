@@ -12,7 +12,7 @@ constexpr int64_t kWantedThreads = 1 << 18, kFewestImages = 8;
 // Bytes of shared memory. Rows of tiles for tensor cores have 8 unused elements.
 constexpr int64_t kRowsTile = kTensorTile * (kTensorDepth + 8) * 2;
 constexpr int64_t kDepthTile = kTensorDepth * (kTensorTile + 8) * 2;
-constexpr int64_t kRowPlaces = kTensorTile * 8, kRunPlaces = 4 * kPatchRun * 8;
+constexpr int64_t kRowPlaces = 3 * kTensorTile * 8, kRunPlaces = 4 * kPatchRun * 8;
 constexpr int64_t kScalarDepth = 16;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
@@ -23,16 +23,17 @@ int64_t clamped(int64_t x, int64_t least, int64_t most) {
 
 int64_t sum_size(DType type) { return type == DType::kFloat64 ? 8 : 4; }
 
-// Sums have `depth` products; the shape of the launch is invalid if there are too many.
-void set_depth(int64_t depth, ProductPlan* plan) {
+// Sums have `depth` products.
+void set_depth(int64_t depth, const PatchGrid& grid, ProductPlan* plan) {
   plan->part_depth = depth;
-  const int64_t steps = ceil_divide(depth, kTensorDepth);
-  plan->steps = static_cast<int>(steps);
-  if (plan->steps != steps) plan->launch.blocks = 0;
+  plan->steps = static_cast<int>(ceil_divide(depth, kTensorDepth));
+  if (grid.patches > kMostInImage || grid.elements > kMostInImage || depth > kMostInImage) {
+    plan->launch.blocks = 0;
+  }
 }
 
-ProductPlan plan_product(int64_t rows, int64_t columns, int64_t depth, DType type,
-                         int64_t tensor_bytes) {
+ProductPlan plan_product(const PatchGrid& grid, int64_t rows, int64_t columns, int64_t depth,
+                         DType type, int64_t tensor_bytes) {
   ProductPlan plan = {};
   plan.on_tensor_cores = size_of(type) == 2;
   const int64_t tile = plan.on_tensor_cores ? kTensorTile : kScalarTile;
@@ -44,7 +45,7 @@ ProductPlan plan_product(int64_t rows, int64_t columns, int64_t depth, DType typ
   plan.launch = {plan.row_tiles * plan.column_tiles,
                  plan.on_tensor_cores ? kTensorThreads : kScalarThreads,
                  plan.on_tensor_cores ? tensor_bytes : scalar_bytes};
-  set_depth(depth, &plan);
+  set_depth(depth, grid, &plan);
   return plan;
 }
 
@@ -70,24 +71,24 @@ PatchGrid grid_of(const PatchShape& shape) {
 }
 
 ProductPlan plan_forward(const PatchGrid& grid, DType type) {
-  return plan_product(grid.all_patches, grid.features, grid.elements, type,
+  return plan_product(grid, grid.all_patches, grid.features, grid.elements, type,
                       2 * (kRowsTile + kDepthTile) + kRowPlaces);
 }
 
 ProductPlan plan_images_gradient(const PatchGrid& grid, DType type) {
-  return plan_product(grid.all_patches, grid.elements, grid.features, type,
+  return plan_product(grid, grid.all_patches, grid.elements, grid.features, type,
                       4 * kRowsTile + kRowPlaces);
 }
 
 ProductPlan plan_kernel_gradient(const PatchGrid& grid, DType type) {
   ProductPlan plan =
-      plan_product(grid.elements, grid.features, 0, type, 4 * kDepthTile + kRunPlaces);
+      plan_product(grid, grid.elements, grid.features, 0, type, 4 * kDepthTile + kRunPlaces);
   const int64_t tiles = plan.launch.blocks, runs = ceil_divide(grid.all_patches, kPatchRun);
   if (tiles == 0) return plan;
   const int64_t most = clamped(kWantedBlocks / tiles, 1, runs), in_part = ceil_divide(runs, most);
   plan.parts = in_part ? ceil_divide(runs, in_part) : 1;
   plan.launch.blocks = tiles * plan.parts;
-  set_depth(in_part * kPatchRun, &plan);
+  set_depth(in_part * kPatchRun, grid, &plan);
   if (plan.parts > 1) {
     plan.workspace_bytes = plan.parts * grid.elements * grid.features * sum_size(type);
   }
@@ -99,8 +100,7 @@ TablesPlan plan_tables(const PatchGrid& grid, DType type, bool prefix_only) {
   plan.tokens = prefix_only ? grid.prefix : grid.tokens;
   if (grid.batch == 0 || plan.tokens == 0 || grid.features == 0) return plan;
   const int64_t entries = plan.tokens * grid.features;
-  const int64_t most =
-      clamped(kWantedThreads / entries, 1, ceil_divide(grid.batch, kFewestImages));
+  const int64_t most = clamped(kWantedThreads / entries, 1, ceil_divide(grid.batch, kFewestImages));
   plan.part_images = ceil_divide(grid.batch, most);
   plan.parts = ceil_divide(grid.batch, plan.part_images);
   plan.workspace_bytes = plan.parts * entries * sum_size(type);

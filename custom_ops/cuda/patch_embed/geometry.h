@@ -11,11 +11,16 @@
 
 namespace vit {
 
-// A block computes a tile of a product: on tensor cores for 16-bit types, otherwise with ScalarTile.
+// A block computes a tile of a product: on tensor cores for 16-bit types, otherwise with
+// ScalarTile.
 constexpr int kTensorTile = 128, kTensorDepth = 32, kTensorThreads = 256;
 constexpr int kScalarTile = 64, kScalarThreads = 256;
-// The patches whose places a block of d_kernel computes at a time. Parts of the sum have a multiple.
+// The patches whose places a block of d_kernel computes at a time. Parts of the sum have a
+// multiple.
 constexpr int kPatchRun = 256;
+// Most patches in an image, elements in a patch, and patches in a part of a sum. Products of more
+// get an invalid launch.
+constexpr int64_t kMostInImage = 0x7fffffff;
 // Threads of the other kernels.
 constexpr int kFlatThreads = 256;
 constexpr int kBiasColumns = 32, kBiasGroups = 16;

@@ -3,6 +3,7 @@
 #define CUSTOM_OPS_CUDA_PATCH_EMBED_GRADIENTS_H_
 
 #include "custom_ops/cuda/patch_embed.h"
+#include "custom_ops/cuda/patch_embed/checked_launch.h"
 #include "custom_ops/cuda/patch_embed/places.h"
 
 namespace vit {
@@ -18,14 +19,6 @@ struct GradientParameters {
   bool has_aligned_sums;  // of the workspace, or of d_kernel without one
   void* workspace;
 };
-
-// Launches that are too large need more memory than there is.
-template <class Parameters>
-CudaResult checked_launch(void (*kernel)(Parameters), const LaunchShape& shape,
-                          const Parameters& parameters, const CudaExecution& execution) {
-  if (!is_launchable(shape)) return CudaResult::kOutOfMemory;
-  return launch(kernel, shape, parameters, execution);
-}
 
 }  // namespace vit
 

@@ -14,6 +14,7 @@ template <class T>
 struct ImagesGradientOperands {
   using Tiles = TilePair<T, kTensorTile, kTensorDepth>;
   static_assert(2 * Tiles::kBytes >= TensorSums<T>::kBytes);
+  static constexpr int kUnrolledHalves = 1;
 
   const GradientParameters& p;
   int64_t element;
@@ -58,40 +59,43 @@ VIT_DEVICE void write_pixels(const GradientParameters& p, int64_t place, int64_t
 }
 
 template <class T>
-VIT_KERNEL(kTensorThreads, 2) images_gradient_on_tensor_cores(const GradientParameters p) {
+VIT_KERNEL(kTensorThreads, 2)
+images_gradient_on_tensor_cores(const GradientParameters p) {
   using Tiles = typename ImagesGradientOperands<T>::Tiles;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
   char* const memory = shared_memory();
-  int64_t* const places = reinterpret_cast<int64_t*>(memory + 2 * Tiles::kBytes);
-  put_token_places(grid, tile.row, kTensorTile, grid.all_patches, places);
+  int64_t* const table = reinterpret_cast<int64_t*>(memory + 2 * Tiles::kBytes);
+  const Places places = {table, table + kTensorTile};
+  put_places_of_rows(grid, tile.row, kTensorTile, places);
   sync_block();
 
   ImagesGradientOperands<T> operands = {
-      p, tile.column, {memory}, {memory + Tiles::kBytes}, places};
+      p, tile.column, {memory}, {memory + Tiles::kBytes}, places.tokens};
   TensorSums<T> sums;
   sums.add(operands, p.plan.steps);
 
-  put_patch_places(grid, tile.row, kTensorTile, grid.all_patches, places);
-  sync_block();
-  const auto write = [&](int row, int column, const float(&values)[kChunk]) {
+  const auto write = [&](int row, int column, const float (&values)[kChunk]) {
     const int64_t element = tile.column + column;
-    if (places[row] == kNoPlace || element >= grid.elements) return;
+    const int64_t place = places.pixels[row];
+    if (place == kNoPlace || element >= grid.elements) return;
     with_type(p.problem.image_type, [&](auto* type) {
       using Pixel = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
-      if constexpr (sizeof(Pixel) > 1) write_pixels<Pixel>(p, places[row], element, values);
+      if constexpr (sizeof(Pixel) > 1) write_pixels<Pixel>(p, place, element, values);
     });
   };
   sums.for_chunks(reinterpret_cast<float*>(memory), write);
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2) images_gradient_scalar(const GradientParameters p) {
+VIT_KERNEL(kScalarThreads, 2)
+images_gradient_scalar(const GradientParameters p) {
   using Tile = ScalarTile<T>;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
-  int64_t* const places = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
-  put_token_places(grid, tile.row, kScalarTile, grid.all_patches, places);
+  int64_t* const table = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
+  const Places places = {table, table + kScalarTile};
+  put_places_of_rows(grid, tile.row, kScalarTile, places);
   sync_block();
 
   Tile sums;
@@ -99,7 +103,7 @@ VIT_KERNEL(kScalarThreads, 2) images_gradient_scalar(const GradientParameters p)
   const T* d_tokens = static_cast<const T*>(p.problem.d_tokens);
   const T* kernel = static_cast<const T*>(p.problem.kernel) + tile.column * grid.features;
   const auto token = [&](int row, int64_t feature) {
-    return places[row] == kNoPlace ? T{0} : d_tokens[places[row] + feature];
+    return places.tokens[row] == kNoPlace ? T{0} : d_tokens[places.tokens[row] + feature];
   };
   const auto weight = [&](int64_t feature, int column) {
     return tile.column + column < grid.elements ? kernel[column * grid.features + feature] : T{0};
@@ -107,14 +111,12 @@ VIT_KERNEL(kScalarThreads, 2) images_gradient_scalar(const GradientParameters p)
   sums.template add_product<true, true>(grid.features, token, weight,
                                         reinterpret_cast<T*>(shared_memory()));
 
-  put_patch_places(grid, tile.row, kScalarTile, grid.all_patches, places);
-  sync_block();
   with_type(p.problem.image_type, [&](auto* type) {
     using Pixel = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
     if constexpr (sizeof(Pixel) > 1) {
       Pixel* d_images = static_cast<Pixel*>(p.problem.d_images);
       for (int i = 0; i < Tile::kPerThread; ++i) {
-        const int64_t place = places[Tile::row(i)];
+        const int64_t place = places.pixels[Tile::row(i)];
         if (place == kNoPlace) continue;
         for (int j = 0; j < Tile::kPerThread; ++j) {
           const int64_t element = tile.column + Tile::column(j);
@@ -129,7 +131,8 @@ VIT_KERNEL(kScalarThreads, 2) images_gradient_scalar(const GradientParameters p)
 
 // Writes zero to the pixels that no patch covers; a thread for each element of the images.
 template <int kBytes>
-VIT_KERNEL(kFlatThreads, 1) clear_left_over_pixels(const GradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1)
+clear_left_over_pixels(const GradientParameters p) {
   const PatchGrid& grid = p.grid;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t line = i / grid.line, x = i % grid.line, y = line % grid.height;

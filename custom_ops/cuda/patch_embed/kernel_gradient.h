@@ -16,14 +16,14 @@ struct RunPlaces {
   static_assert(kPatchRun <= kTensorThreads);
 
   const PatchGrid& grid;
-  int64_t first, end;  // of the patches
-  int64_t* pixels;     // [2, kPatchRun]
-  int64_t* tokens;     // [2, kPatchRun]
+  Patch first;
+  int64_t count;  // of the part
+  Places places;  // [2, kPatchRun]
 
-  VIT_DEVICE_METHOD void put(int64_t run) const {
-    const int64_t at = run % 2 * kPatchRun, patch = first + run * kPatchRun;
-    put_patch_places(grid, patch, kPatchRun, end, pixels + at);
-    put_token_places(grid, patch, kPatchRun, end, tokens + at);
+  VIT_DEVICE_METHOD void put(int run) const {
+    const int at = run % 2 * kPatchRun;
+    put_places(grid, first, int64_t{kPatchRun} * run, count, kPatchRun,
+               {places.pixels + at, places.tokens + at});
   }
   static VIT_DEVICE_METHOD int of(int step) { return step % (2 * kSteps) * kTensorDepth; }
 };
@@ -33,26 +33,26 @@ template <class T>
 struct KernelGradientOperands {
   using Tiles = TilePair<T, kTensorDepth, kTensorTile>;
   static_assert(2 * Tiles::kBytes >= TensorSums<T>::kBytes);
+  static constexpr int kUnrolledHalves = 1;
 
   const GradientParameters& p;
   int64_t element, column;
   Tiles patches, tokens;
-  RunPlaces places;
+  RunPlaces runs;
   PixelStage<T, kTensorDepth, kTensorTile> stage;
 
   VIT_DEVICE_METHOD void start(int step) {
-    // Step 0 of a run is the first after which no thread reads the places of the run before.
-    if (step % RunPlaces::kSteps == 1) places.put(step / RunPlaces::kSteps + 1);
+    // This starts behind the barrier of step 0 of the run, when all threads have loaded what the
+    // run before it has: its places are overwritten.
+    if (step % RunPlaces::kSteps == 1) runs.put(step / RunPlaces::kSteps + 1);
     fill_with_tokens(tokens.of(step), static_cast<const T*>(p.problem.d_tokens),
-                     places.tokens + RunPlaces::of(step), column, p.grid.features,
+                     runs.places.tokens + RunPlaces::of(step), column, p.grid.features,
                      p.has_aligned_tokens);
   }
   VIT_DEVICE_METHOD void load(int step, int half) {
-    stage.load(places.pixels + RunPlaces::of(step), element, half);
+    stage.load(runs.places.pixels + RunPlaces::of(step), element, half);
   }
-  VIT_DEVICE_METHOD void store(int step, int half) const {
-    stage.store(patches.of(step), half);
-  }
+  VIT_DEVICE_METHOD void store(int step, int half) const { stage.store(patches.of(step), half); }
   VIT_DEVICE_METHOD void load_a(int step, int row, int depth, uint32_t (&a)[4]) const {
     patches.of(step).load_a_of_transposed(depth, row, a);
   }
@@ -71,32 +71,36 @@ VIT_DEVICE void write_sum(const GradientParameters& p, int64_t part, int64_t at,
   }
 }
 
-VIT_DEVICE int64_t end_of_part(const GradientParameters& p, int64_t first) {
-  const int64_t end = first + p.plan.part_depth;
-  return end < p.grid.all_patches ? end : p.grid.all_patches;
+// The patches of the part that begins with patch `first`.
+VIT_DEVICE int64_t patches_of_part(const GradientParameters& p, int64_t first) {
+  const int64_t left = p.grid.all_patches - first;
+  return left < p.plan.part_depth ? left : p.plan.part_depth;
 }
 
 template <class T>
-VIT_KERNEL(kTensorThreads, 2) kernel_gradient_on_tensor_cores(const GradientParameters p) {
+VIT_KERNEL(kTensorThreads, 2)
+kernel_gradient_on_tensor_cores(const GradientParameters p) {
   using Tiles = typename KernelGradientOperands<T>::Tiles;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
-  const int64_t first = tile.part * p.plan.part_depth, end = end_of_part(p, first);
+  const int64_t first = tile.part * p.plan.part_depth, patches = patches_of_part(p, first);
   char* const memory = shared_memory();
   int64_t* const table = reinterpret_cast<int64_t*>(memory + 2 * Tiles::kBytes);
-  KernelGradientOperands<T> operands = {p,
-                                        tile.row,
-                                        tile.column,
-                                        {memory},
-                                        {memory + Tiles::kBytes},
-                                        {grid, first, end, table, table + 2 * kPatchRun},
-                                        {p.pixels, grid}};
-  operands.places.put(0);
+  const Patch first_patch = patches > 0 ? patch_of(grid, first) : Patch{0, 0};
+  KernelGradientOperands<T> operands = {
+      p,
+      tile.row,
+      tile.column,
+      {memory},
+      {memory + Tiles::kBytes},
+      {grid, first_patch, patches, {table, table + 2 * kPatchRun}},
+      {p.pixels, grid}};
+  operands.runs.put(0);
   sync_block();
   TensorSums<T> sums;
-  sums.add(operands, static_cast<int>((end - first + kTensorDepth - 1) / kTensorDepth));
+  sums.add(operands, static_cast<int>((patches + kTensorDepth - 1) / kTensorDepth));
 
-  const auto write = [&](int row, int at, const float(&values)[kChunk]) {
+  const auto write = [&](int row, int at, const float (&values)[kChunk]) {
     const int64_t element = tile.row + row, column = tile.column + at;
     const int64_t count = grid.features - column;
     if (element >= grid.elements || count <= 0) return;
@@ -116,30 +120,31 @@ VIT_KERNEL(kTensorThreads, 2) kernel_gradient_on_tensor_cores(const GradientPara
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2) kernel_gradient_scalar(const GradientParameters p) {
+VIT_KERNEL(kScalarThreads, 2)
+kernel_gradient_scalar(const GradientParameters p) {
   using Tile = ScalarTile<T>;
   static_assert(kPatchRun <= kScalarThreads);
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
-  const int64_t first = tile.part * p.plan.part_depth, end = end_of_part(p, first);
-  int64_t* const pixels = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
-  int64_t* const tokens = pixels + kPatchRun;
+  const int64_t first = tile.part * p.plan.part_depth, patches = patches_of_part(p, first);
+  int64_t* const table = reinterpret_cast<int64_t*>(shared_memory() + Tile::kBytes);
+  const Places places = {table, table + kPatchRun};
+  const Patch first_patch = patches > 0 ? patch_of(grid, first) : Patch{0, 0};
 
   Tile sums;
   sums.clear();
   const T* d_tokens = static_cast<const T*>(p.problem.d_tokens) + tile.column;
   const auto pixel = [&](int row, int64_t patch) {
     if (tile.row + row >= grid.elements) return T{0};
-    return rescaled_at<T>(p.pixels, pixels[patch] + place_of_element(grid, tile.row + row));
+    return rescaled_at<T>(p.pixels, places.pixels[patch] + place_of_element(grid, tile.row + row));
   };
   const auto token = [&](int64_t patch, int column) {
-    return tile.column + column < grid.features ? d_tokens[tokens[patch] + column] : T{0};
+    return tile.column + column < grid.features ? d_tokens[places.tokens[patch] + column] : T{0};
   };
-  for (int64_t patch = first; patch < end; patch += kPatchRun) {
-    put_patch_places(grid, patch, kPatchRun, end, pixels);
-    put_token_places(grid, patch, kPatchRun, end, tokens);
+  for (int64_t done = 0; done < patches; done += kPatchRun) {
+    put_places(grid, first_patch, done, patches, kPatchRun, places);
     sync_block();
-    const int64_t count = end - patch < kPatchRun ? end - patch : kPatchRun;
+    const int64_t count = patches - done < kPatchRun ? patches - done : kPatchRun;
     sums.template add_product<false, false>(count, pixel, token,
                                             reinterpret_cast<T*>(shared_memory()));
   }
@@ -155,7 +160,8 @@ VIT_KERNEL(kScalarThreads, 2) kernel_gradient_scalar(const GradientParameters p)
 
 // Adds the parts in order; a thread for each element of the kernel.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1) add_kernel_parts(const GradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1)
+add_kernel_parts(const GradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t count = p.grid.elements * p.grid.features;

@@ -9,39 +9,70 @@
 
 namespace vit {
 
-// Patches are counted over the whole batch. A place is an offset in elements.
+// A place is an offset in elements. Inside of loops divisions have 32 bits: those of 64 bits are
+// calls, for which sums would leave their registers. See kMostInImage for the limits.
 
-// The first pixel of a patch, in the images.
-VIT_DEVICE int64_t place_of_patch(const PatchGrid& grid, int64_t patch) {
-  const int64_t image = patch / grid.patches, in_image = patch % grid.patches;
-  return image * grid.image + in_image / grid.columns * grid.patch_size * grid.line +
-         in_image % grid.columns * grid.side;
-}
-
-// An element of a patch, from its first pixel on.
+// An element of a patch, from the first pixel of the patch on.
 VIT_DEVICE int64_t place_of_element(const PatchGrid& grid, int64_t element) {
-  return element / grid.side * grid.line + element % grid.side;
+  const uint32_t side = static_cast<uint32_t>(grid.side), at = static_cast<uint32_t>(element);
+  return at / side * grid.line + at % side;
 }
 
-// The token of a patch, in the tokens.
-VIT_DEVICE int64_t place_of_token(const PatchGrid& grid, int64_t patch) {
-  const int64_t image = patch / grid.patches, in_image = patch % grid.patches;
-  return (image * grid.tokens + grid.prefix + in_image) * grid.features;
+struct Patch {
+  int64_t image;
+  uint32_t in_image;
+};
+
+// Patch number `index` of the batch.
+VIT_DEVICE Patch patch_of(const PatchGrid& grid, int64_t index) {
+  return {index / grid.patches, static_cast<uint32_t>(index % grid.patches)};
+}
+
+// The patch that comes `offset` after another one.
+VIT_DEVICE Patch patch_after(const PatchGrid& grid, const Patch& patch, uint32_t offset) {
+  const uint32_t patches = static_cast<uint32_t>(grid.patches), at = patch.in_image + offset;
+  return {patch.image + at / patches, at % patches};
+}
+
+// Its first pixel, in the images.
+VIT_DEVICE int64_t place_of_pixels(const PatchGrid& grid, const Patch& patch) {
+  const uint32_t columns = static_cast<uint32_t>(grid.columns);
+  return patch.image * grid.image + patch.in_image / columns * grid.patch_size * grid.line +
+         patch.in_image % columns * grid.side;
+}
+
+// Its token, in the tokens.
+VIT_DEVICE int64_t place_of_token(const PatchGrid& grid, const Patch& patch) {
+  return (patch.image * grid.tokens + grid.prefix + patch.in_image) * grid.features;
 }
 
 constexpr int64_t kNoPlace = -1;
 
-// The places of patches [first, first + count); kNoPlace from `end` on. All threads of the block
-// call it. The places can be read after sync_block().
-VIT_DEVICE void put_patch_places(const PatchGrid& grid, int64_t first, int count, int64_t end,
-                                 int64_t* places) {
+// Places in shared memory, of consecutive patches.
+struct Places {
+  int64_t *pixels, *tokens;
+  int64_t* positions = nullptr;  // in the table of positions, if that is wanted
+};
+
+// Writes the places of the `count` patches that come `offset` after `first`, with kNoPlace for
+// those that come `end` or more after it. All threads of the block call it. The places can be read
+// after sync_block().
+VIT_DEVICE void put_places(const PatchGrid& grid, const Patch& first, int64_t offset, int64_t end,
+                           int count, const Places& places) {
   const int i = thread_index();
-  if (i < count) places[i] = first + i < end ? place_of_patch(grid, first + i) : kNoPlace;
+  if (i >= count) return;
+  places.pixels[i] = places.tokens[i] = kNoPlace;
+  if (offset + i >= end) return;
+  const Patch patch = patch_after(grid, first, static_cast<uint32_t>(offset + i));
+  places.pixels[i] = place_of_pixels(grid, patch);
+  places.tokens[i] = place_of_token(grid, patch);
+  if (places.positions) places.positions[i] = (grid.prefix + patch.in_image) * grid.features;
 }
-VIT_DEVICE void put_token_places(const PatchGrid& grid, int64_t first, int count, int64_t end,
-                                 int64_t* places) {
-  const int i = thread_index();
-  if (i < count) places[i] = first + i < end ? place_of_token(grid, first + i) : kNoPlace;
+
+// The places of the patches that are the rows of a tile, from patch `row` of the batch on.
+VIT_DEVICE void put_places_of_rows(const PatchGrid& grid, int64_t row, int count,
+                                   const Places& places) {
+  put_places(grid, patch_of(grid, row), 0, grid.all_patches - row, count, places);
 }
 
 // Calls visit() with a null pointer to elements of the type.

@@ -9,7 +9,8 @@ namespace vit {
 
 // Writes the workspace [parts, tokens, features]; a thread for each element.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1) add_images(const GradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1)
+add_images(const GradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const TablesPlan& plan = p.tables;
   const int64_t i = block_index() * kFlatThreads + thread_index();
@@ -27,7 +28,8 @@ VIT_KERNEL(kFlatThreads, 1) add_images(const GradientParameters p) {
 
 // Writes d_position and d_prefix; a thread for each element.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1) write_tables(const GradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1)
+write_tables(const GradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t entries = p.tables.tokens * p.grid.features;
@@ -45,7 +47,8 @@ VIT_KERNEL(kFlatThreads, 1) write_tables(const GradientParameters p) {
 // Writes d_bias. Each of kBiasGroups groups of threads adds some rows of the workspace, then one
 // adds the sums of the groups.
 template <class T>
-VIT_KERNEL(kBiasColumns* kBiasGroups, 1) write_bias(const GradientParameters p) {
+VIT_KERNEL(kBiasColumns* kBiasGroups, 1)
+write_bias(const GradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t features = p.grid.features, patches = p.grid.patches;
   const int group = thread_index() / kBiasColumns, at = thread_index() % kBiasColumns;
