@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 
+from custom_ops.build_plan import BuildError
 from tests.benchmarks.gpu import __main__ as command
-from tests.benchmarks.gpu import build, cases, machine, processes, report, sanitizer, tolerance
+from tests.benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
 MACHINE |= {"nvcc": "nvcc V13.0.88", "nvcc_path": "/nvcc"}
@@ -238,15 +239,42 @@ def test_a_machine_that_lacks_something_gets_one_message(monkeypatch, capsys):
     assert found["nvcc"] == "nvcc V13.0.88"
 
 
-def test_a_build_without_tensorflow_gives_the_module(monkeypatch, tmp_path):
-    def compile_modules(library, modules, say):
-        assert library.parent == modules == tmp_path
-        (modules / "_vit_cuda.cpython-311.so").touch()
-        raise build.BuildError("cannot import TensorFlow")
+def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
+    """Its phases get the module; a build that fails, and a case that is wrong, end in 1."""
 
-    monkeypatch.setattr(build.build_ops, "build", compile_modules)
-    assert build.build(tmp_path, print).name == "_vit_cuda.cpython-311.so"
-    (tmp_path / "_vit_cuda.cpython-311.so").unlink()
-    monkeypatch.setattr(build.build_ops, "build", lambda *arguments: [])
-    with pytest.raises(build.BuildError, match="no module for GPUs"):
-        build.build(tmp_path, print)
+    def build(folder, say):
+        if fails:
+            raise BuildError("nvcc fails")
+        return "/module.so"
+
+    def run_cases(wanted, request, deadline, say):
+        assert request["module"] == "/module.so"
+        done = [
+            {"name": case.name, "op": case.op, "dtype": case.dtype, "problems": []}
+            for case in wanted
+        ]
+        if request["kind"] == "times":
+            assert request["rounds"] == 3
+            done = [x | {"row": timed_row()} for x in done]
+        done[0] |= answer
+        return done[:-1], wanted[-1:]
+
+    monkeypatch.setattr(machine, "describe", lambda: dict(MACHINE))
+    monkeypatch.setattr(sanitizer, "find", lambda nvcc: None)
+    monkeypatch.setattr(processes, "run_cases", run_cases)
+    monkeypatch.setattr(command.build_ops, "build_cuda_module", build, raising=False)
+    flags = ["--output", str(tmp_path), "--rounds", "3"]
+    for fails, answer, code in (
+        (False, {}, 0),
+        (False, {"skipped": "MemoryError: needs 32 GiB"}, 0),
+        (False, {"problems": ["out: error 1"]}, 1),
+        (True, {}, 1),
+    ):
+        assert command.main(flags) == code
+        told = capsys.readouterr()
+        assert fails == ("error: nvcc fails" in told.err)
+        if not fails:
+            text = (tmp_path / "results.md").read_text()
+            assert "not run: sanitizer: there is no compute-sanitizer" in text and text in told.out
+            assert "not run: checks of 1 cases, " in text and "| efficient TFLOP/s |" in text
+            assert ("needs 32 GiB" in text) == ("skipped" in answer)

@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 
-from tests.benchmarks.gpu import build, cases, machine, processes, report, sanitizer
+from custom_ops import build_ops
+from custom_ops.build_plan import BuildError
+from tests.benchmarks.gpu import cases, machine, processes, report, sanitizer
 from tests.checkout import ROOT
 
 PHASES = ("checks", "sanitizer", "times")
@@ -72,8 +74,8 @@ def main(values=None):
     arguments.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            module = arguments.module or build.build(folder, say)
-        except build.BuildError as error:
+            module = arguments.module or build_ops.build_cuda_module(folder, say)
+        except BuildError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
         found["machine"]["build_seconds"] = f"{time.monotonic() - begin:.0f}"
@@ -123,7 +125,7 @@ def _note(found, phase, answers, left):
     skipped = [answer for answer in answers if "skipped" in answer]
     found["not_run"] += [f"{phase} {x['name']}: {x['skipped']}" for x in skipped]
     if left:
-        found["not_run"].append(f"{phase}: {len(left)} cases, {left[0].name} the first: no time")
+        found["not_run"].append(f"{phase} of {len(left)} cases, {left[0].name} first: no time left")
 
 
 def exit_code(found):
