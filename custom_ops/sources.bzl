@@ -122,16 +122,6 @@ XLA_HEADERS = [
     "xla/ops.h",
 ]
 
-# The Python module _vit_cuda, which needs pybind11 and no TensorFlow.
-CUDA_MODULE = ["python/cuda_module.cc"]
-
-# Read by CUDA_MODULE only.
-CUDA_MODULE_HEADERS = [
-    "python/device.h",
-    "python/device_attention.h",
-    "python/device_patch_embed.h",
-]
-
 # The Python module _vit_kernels, which needs pybind11 and no TensorFlow.
 MODULE = ["python/kernels_module.cc"]
 
@@ -144,6 +134,16 @@ MODULE_HEADERS = [
     "python/patch_embed.h",
     "python/tensor.h",
     "python/threads.h",
+]
+
+# The Python module _vit_cuda, which needs pybind11, no TensorFlow and no header of CUDA.
+CUDA_MODULE = ["python/cuda_module.cc"]
+
+# Read by CUDA_MODULE only.
+CUDA_MODULE_HEADERS = [
+    "python/device.h",
+    "python/device_attention.h",
+    "python/device_patch_embed.h",
 ]
 
 # Tests of the kernels, each a program: tests/cc/<name>.cc.
