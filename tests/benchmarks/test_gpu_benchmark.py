@@ -86,7 +86,7 @@ class Named:
         self.name, self.op, self.dtype = name, op, "float32"
 
 
-def run(names, monkeypatch, seconds=60.0, worker=WORKER):
+def run(names, monkeypatch, seconds=60.0, worker=WORKER, workers=1):
     monkeypatch.setattr(processes, "PATIENCE", 2)
     said = []
     answers, left = processes.run_cases(
@@ -94,6 +94,7 @@ def run(names, monkeypatch, seconds=60.0, worker=WORKER):
         {"kind": "checks"},
         time.monotonic() + seconds,
         said.append,
+        workers,
         (sys.executable, "-c", worker),
     )
     assert len(answers) + len(left) == len(names)
@@ -101,7 +102,8 @@ def run(names, monkeypatch, seconds=60.0, worker=WORKER):
 
 
 @pytest.mark.process
-def test_the_rest_goes_on_after_a_process_died(monkeypatch):
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_rest_goes_on_after_a_process_died(monkeypatch, workers):
     names = [
         "a",
         "wrong",
@@ -247,7 +249,7 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
             raise BuildError("nvcc fails")
         return "/module.so"
 
-    def run_cases(wanted, request, deadline, say):
+    def run_cases(wanted, request, deadline, say, workers=1):
         assert request["module"] == "/module.so"
         done = [
             {"name": case.name, "op": case.op, "dtype": case.dtype, "problems": []}
@@ -261,9 +263,13 @@ def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(machine, "describe", lambda: dict(MACHINE))
     monkeypatch.setattr(sanitizer, "find", lambda nvcc: None)
-    monkeypatch.setattr(processes, "run_cases", run_cases)
     monkeypatch.setattr(command.build_ops, "build_cuda_module", build, raising=False)
     flags = ["--output", str(tmp_path), "--rounds", "3"]
+    fails = False
+    monkeypatch.setattr(processes, "run_cases", lambda *arguments: 1 / 0)
+    assert command.main([*flags, "--only", "checks", "times"]) == 1
+    assert "- FAILED all: ZeroDivisionError: division by zero" in capsys.readouterr().out
+    monkeypatch.setattr(processes, "run_cases", run_cases)
     for fails, answer, code in (
         (False, {}, 0),
         (False, {"skipped": "MemoryError: needs 32 GiB"}, 0),

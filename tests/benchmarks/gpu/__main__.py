@@ -15,6 +15,7 @@ usage: python -m tests.benchmarks.gpu [--only checks sanitizer times] [--ops OP 
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -85,6 +86,11 @@ def main(values=None):
             deadline = begin + 60 * arguments.minutes * _UNTIL[phase]
             try:
                 _PHASES[phase](arguments, str(module), deadline, say, found)
+            except Exception as error:  # The other phases still run.
+                problem = f"{type(error).__name__}: {error}"
+                found[phase].append(
+                    {"name": "all", "op": phase, "dtype": "", "problems": [problem]}
+                )
             finally:
                 write(arguments.output, found)
     print("\n" + report.markdown(found))
@@ -95,7 +101,9 @@ def main(values=None):
 def _check(arguments, module, deadline, say, found):
     wanted = cases.checks(arguments.ops, arguments.quick)
     request = {"module": module, "kind": "checks"}
-    answers, left = processes.run_cases(wanted, request, deadline, say)
+    # The oracles of several processes share the processor; the GPU has little to do.
+    workers = max(1, min(4, len(os.sched_getaffinity(0)) // 2))
+    answers, left = processes.run_cases(wanted, request, deadline, say, workers)
     _note(found, "checks", answers, left)
 
 
