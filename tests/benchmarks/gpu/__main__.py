@@ -18,7 +18,6 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 import time
 
 from custom_ops import build_ops
@@ -45,7 +44,7 @@ def parse(values):
         "--output",
         type=pathlib.Path,
         default=ROOT / "build" / "gpu",
-        help="folder for results.json and results.md",
+        help="folder for the module, results.json and results.md",
     )
     found = parser.parse_args(values)
     if not 0 < found.minutes < float("inf"):
@@ -73,26 +72,23 @@ def main(values=None):
     say(", ".join(f"{key} {value}" for key, value in here.items()))
     found = {"machine": here, "checks": [], "sanitizer": [], "times": [], "not_run": []}
     arguments.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    try:
+        module = arguments.module or build_ops.build_cuda_module(arguments.output, say)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    found["machine"]["build_seconds"] = f"{time.monotonic() - begin:.0f}"
+    for phase in PHASES:
+        if phase not in arguments.only:
+            continue
+        deadline = begin + 60 * arguments.minutes * _UNTIL[phase]
         try:
-            module = arguments.module or build_ops.build_cuda_module(folder, say)
-        except BuildError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        found["machine"]["build_seconds"] = f"{time.monotonic() - begin:.0f}"
-        for phase in PHASES:
-            if phase not in arguments.only:
-                continue
-            deadline = begin + 60 * arguments.minutes * _UNTIL[phase]
-            try:
-                _PHASES[phase](arguments, str(module), deadline, say, found)
-            except Exception as error:  # The other phases still run.
-                problem = f"{type(error).__name__}: {error}"
-                found[phase].append(
-                    {"name": "all", "op": phase, "dtype": "", "problems": [problem]}
-                )
-            finally:
-                write(arguments.output, found)
+            _PHASES[phase](arguments, str(pathlib.Path(module).resolve()), deadline, say, found)
+        except Exception as error:  # The other phases still run.
+            problem = f"{type(error).__name__}: {error}"
+            found[phase].append({"name": "all", "op": phase, "dtype": "", "problems": [problem]})
+        finally:
+            write(arguments.output, found)
     print("\n" + report.markdown(found))
     say(f"wrote {arguments.output / 'results.json'} and results.md")
     return exit_code(found)
