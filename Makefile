@@ -11,8 +11,8 @@ PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-slow test-peers lint format bench bench-peers \
-  bench-peers-load fuzz soak peers tpu-check clean
+.PHONY: help setup ops packages cuda-compiler demo check test test-slow test-peers lint format \
+  bench bench-gpu bench-peers bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -69,6 +69,10 @@ format: setup  ## fix what ruff and clang-format can fix
 bench: setup  ## run every benchmark of tests/benchmarks but the long one
 	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard tests/benchmarks/bench_*.py)); do \
 	  echo "$$file"; $(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
+
+# Without .venv: a machine with a GPU may have PyTorch and no TensorFlow.
+bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11; ARGS
+	@$(or $(PYTHON),python3) -m tests.benchmarks.gpu $(ARGS)
 
 bench-peers: setup .venv-peers  ## CPU inference beside OpenVINO, ONNX Runtime, PyTorch; ARGS="--help" lists options
 	@$(RUN) -m tests.benchmarks.peers $(ARGS)

@@ -146,7 +146,7 @@ def plan(target, compiler, cuda=None):
         cannot be built here is an empty list.
     """
     lists = sources()
-    units = dict.fromkeys(("info", "ops", "xla", "module", *_CUDA_PARTS), ())
+    units: dict[str, list[Unit]] = {name: [] for name in _PARTS}
     units["kernels"] = _kernels(compiler)
     if cuda:
         units["cuda"] = _cuda_kernels(cuda, compiler)
@@ -164,10 +164,13 @@ def plan(target, compiler, cuda=None):
             includes += (f"-isystem{cuda.include}",)
             package += f", {cuda.compiler.version}"
             units["cuda_module"] = _units("CUDA_MODULE", flags, includes, package)
-    return {name: list(part) for name, part in units.items()}
+    return units
 
 
-_CUDA_PARTS = ("cuda", "cuda_ops", "cuda_xla", "cuda_module")
+_PARTS = (
+    *("kernels", "info", "ops", "xla", "module"),
+    *("cuda", "cuda_ops", "cuda_xla", "cuda_module"),
+)
 
 
 def _units(name, flags, includes=(), package="", compiler=None):

@@ -120,10 +120,10 @@ XLA_HEADERS = [
 # The kernels for NVIDIA GPUs, in all libraries and the module _vit_cuda, where there is a CUDA
 # compiler. nvcc compiles these files.
 CUDA = [
-    "cuda/attention/backward.cu",
-    "cuda/attention/bias_gradient.cu",
     "cuda/attention/forward.cu",
     "cuda/attention/taps.cu",
+    "cuda/attention_gradient/backward.cu",
+    "cuda/attention_gradient/bias_gradient.cu",
     "cuda/execution.cu",
     "cuda/patch_embed/copy.cu",
     "cuda/patch_embed/forward.cu",
@@ -132,8 +132,8 @@ CUDA = [
 
 # What decides on the host how the kernels run: plain C++, which tests use without CUDA.
 CUDA_HOST = [
-    "cuda/attention/backward_geometry.cc",
     "cuda/attention/geometry.cc",
+    "cuda/attention_gradient/backward_geometry.cc",
     "cuda/patch_embed/geometry.cc",
 ]
 
@@ -146,20 +146,22 @@ CUDA_HEADERS = [
 
 # Read by CUDA and CUDA_HOST only.
 CUDA_KERNEL_HEADERS = [
-    "cuda/attention/backward_geometry.h",
-    "cuda/attention/backward_scalar.h",
-    "cuda/attention/backward_tensor.h",
-    "cuda/attention/bias_gradient.h",
     "cuda/attention/forward_scalar.h",
     "cuda/attention/forward_tensor.h",
     "cuda/attention/geometry.h",
     "cuda/attention/line.h",
-    "cuda/attention/logit_gradients.h",
     "cuda/attention/scalar_logits.h",
     "cuda/attention/taps.h",
     "cuda/attention/tensor_logits.h",
+    "cuda/attention_gradient/backward_geometry.h",
+    "cuda/attention_gradient/backward_rows.h",
+    "cuda/attention_gradient/backward_scalar.h",
+    "cuda/attention_gradient/backward_tensor.h",
+    "cuda/attention_gradient/bias_gradient.h",
+    "cuda/attention_gradient/logit_gradients.h",
     "cuda/device.h",
     "cuda/launch.h",
+    "cuda/patch_embed/checked_launch.h",
     "cuda/patch_embed/chunks.h",
     "cuda/patch_embed/geometry.h",
     "cuda/patch_embed/gradients.h",

@@ -124,9 +124,9 @@ def _named():
     return [part for part in parts if part != PTX] if text else None
 
 
-def _archs(path):
+def _archs(path) -> tuple[tuple[str, ...], str]:
     """Returns what to compile for, and why."""
-    known = sources()["CUDA_ARCHS"]
+    known: list[str] = sources()["CUDA_ARCHS"]
     codes = _ask(path, "--list-gpu-code").split()
     # The list of codes has no "sm_90a".
     supported = [arch for arch in known if f"sm_{arch.rstrip('a')}" in codes]
@@ -143,8 +143,8 @@ def _archs(path):
         return tuple(arch for arch in known if arch in named), ARCHS
     here = _capabilities()
     if here:
-        fits = [_arch_for(capability, supported) for capability in here]
-        found = tuple(arch for arch in known if arch in fits)
+        fits = {_arch_for(capability, supported) for capability in here}
+        found = tuple(arch for arch in known if fits & {arch})
         return found, f"the GPUs of this machine, {', '.join(here)}"
     return tuple(arch for arch in supported if arch == _DEFAULT_ARCH), "no GPU here"
 

@@ -17,10 +17,9 @@ struct OpList {
 // The name of the input with the index kConstantInput, in every op that has one.
 constexpr char kConstantInputName[] = "image_shape";
 
-using CudaOps =
-    OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, PatchEmbed,
-           PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad, ExtractPatches,
-           ExtractPatchesGrad>;
+using CudaOps = OpList<Attention, AttentionGrad, AttentionBiasGrad, AttentionTaps, PatchEmbed,
+                       PatchEmbedKernelGrad, PatchEmbedImagesGrad, PatchEmbedTablesGrad,
+                       ExtractPatches, ExtractPatchesGrad>;
 
 using CpuOps = CudaOps::With<Encoder>;
 

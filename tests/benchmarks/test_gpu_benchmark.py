@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from custom_ops.build_plan import BuildError
 from tests.benchmarks.gpu import __main__ as command
 from tests.benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
 
@@ -85,7 +86,7 @@ class Named:
         self.name, self.op, self.dtype = name, op, "float32"
 
 
-def run(names, monkeypatch, seconds=60.0, worker=WORKER):
+def run(names, monkeypatch, seconds=60.0, worker=WORKER, workers=1):
     monkeypatch.setattr(processes, "PATIENCE", 2)
     said = []
     answers, left = processes.run_cases(
@@ -93,6 +94,7 @@ def run(names, monkeypatch, seconds=60.0, worker=WORKER):
         {"kind": "checks"},
         time.monotonic() + seconds,
         said.append,
+        workers,
         (sys.executable, "-c", worker),
     )
     assert len(answers) + len(left) == len(names)
@@ -100,7 +102,8 @@ def run(names, monkeypatch, seconds=60.0, worker=WORKER):
 
 
 @pytest.mark.process
-def test_the_rest_goes_on_after_a_process_died(monkeypatch):
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_rest_goes_on_after_a_process_died(monkeypatch, workers):
     names = [
         "a",
         "wrong",
@@ -236,3 +239,48 @@ def test_a_machine_that_lacks_something_gets_one_message(monkeypatch, capsys):
     found = machine.describe(run)
     assert found.items() >= {"card": "NVIDIA X", "driver": "580.1", "memory_gib": "80"}.items()
     assert found["nvcc"] == "nvcc V13.0.88"
+
+
+def test_the_command_builds_checks_and_times(monkeypatch, tmp_path, capsys):
+    """Its phases get the module; a build that fails, and a case that is wrong, end in 1."""
+
+    def build(folder, say):
+        if fails:
+            raise BuildError("nvcc fails")
+        return "/module.so"
+
+    def run_cases(wanted, request, deadline, say, workers=1):
+        assert request["module"] == "/module.so"
+        done = [
+            {"name": case.name, "op": case.op, "dtype": case.dtype, "problems": []}
+            for case in wanted
+        ]
+        if request["kind"] == "times":
+            assert request["rounds"] == 3
+            done = [x | {"row": timed_row()} for x in done]
+        done[0] |= answer
+        return done[:-1], wanted[-1:]
+
+    monkeypatch.setattr(machine, "describe", lambda: dict(MACHINE))
+    monkeypatch.setattr(sanitizer, "find", lambda nvcc: None)
+    monkeypatch.setattr(command.build_ops, "build_cuda_module", build, raising=False)
+    flags = ["--output", str(tmp_path), "--rounds", "3"]
+    fails = False
+    monkeypatch.setattr(processes, "run_cases", lambda *arguments: 1 / 0)
+    assert command.main([*flags, "--only", "checks", "times"]) == 1
+    assert "- FAILED all: ZeroDivisionError: division by zero" in capsys.readouterr().out
+    monkeypatch.setattr(processes, "run_cases", run_cases)
+    for fails, answer, code in (
+        (False, {}, 0),
+        (False, {"skipped": "MemoryError: needs 32 GiB"}, 0),
+        (False, {"problems": ["out: error 1"]}, 1),
+        (True, {}, 1),
+    ):
+        assert command.main(flags) == code
+        told = capsys.readouterr()
+        assert fails == ("error: nvcc fails" in told.err)
+        if not fails:
+            text = (tmp_path / "results.md").read_text()
+            assert "not run: sanitizer: there is no compute-sanitizer" in text and text in told.out
+            assert "not run: checks of 1 cases, " in text and "| efficient TFLOP/s |" in text
+            assert ("needs 32 GiB" in text) == ("skipped" in answer)

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "custom_ops/cuda/attention/backward_geometry.h"
+#include "custom_ops/cuda/attention_gradient/backward_geometry.h"
 #include "custom_ops/cuda/device.h"
 #include "tests/cc/attention_run.h"
 #include "tests/cc/gpu_scratch.h"
@@ -52,21 +52,23 @@ void test_sizes() {
   for (int64_t size : {1, 3, 40, 64, 72, 80, 128, 136}) {
     for (int64_t tokens : {1, 7, 17, 50, 65, 130}) {
       ++turn;
-      if (tokens == 130 && size != 72) continue;
+      if (tokens > 65 && size != 72) continue;
+      if (tokens > 50 && size > 128) continue;
+      const int pick = turn + turn / 6;
       const bool is_large = tokens * size > 800;
-      for (DType type : {kFloatTypes[1 + turn % 2], kFloatTypes[turn % 2 * 3]}) {
+      for (DType type : {kFloatTypes[1 + pick % 2], kFloatTypes[pick % 2 * 3]}) {
         // The scalar kernels have one tile for all sizes.
         if (is_large && vit::size_of(type) > 2 && size != 40) continue;
         Random random(static_cast<uint64_t>(turn));
-        const int64_t batch = !is_large && turn % 2 ? 2 : 1;
+        const int64_t batch = !is_large && pick % 2 ? 2 : 1;
         AttentionCase problem = make(
             random, type,
-            shape_of(is_large ? 0 : turn % 3, batch, tokens, is_large ? 1 : 1 + turn % 2, size));
-        if (turn % 4 < 2) {
+            shape_of(is_large ? 0 : pick % 3, batch, tokens, is_large ? 1 : 1 + pick % 2, size));
+        if (pick % 4 < 2) {
           shape_bias(problem, turn * 7 % 32);
           fill_bias(random, problem);
         }
-        compare_on_gpu(problem, "sizes", turn % 3 ? 0 : 1);
+        compare_on_gpu(problem, "sizes", pick % 3 ? 0 : 1);
       }
     }
   }

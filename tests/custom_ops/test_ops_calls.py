@@ -183,6 +183,7 @@ def test_the_kernels_take_less_processor_time_than_tensorflow():
     assert compiled < reference
 
 
+@pytest.mark.each_device
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_products_that_overflow_before_they_are_scaled(dtype):
     """Q k^T is 2e39 times the largest float32, its product with the scale is not."""

@@ -91,7 +91,8 @@ int main() {
   char byte;
   const vit::CudaExecution execution = {nullptr, nullptr, nullptr};
   printf("%d\\n", static_cast<int>(vit::set_to_zero(&byte, 1, execution)));
-  for (int error : {35, 222, 700}) puts(vit::error_text(static_cast<vit::CudaResult>(error)));
+  const int errors[] = {35, 222, 700};
+  for (int error : errors) puts(vit::error_text(static_cast<vit::CudaResult>(error)));
 }
 """
 

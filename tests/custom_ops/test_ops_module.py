@@ -1,4 +1,7 @@
-"""The kernels as a Python module, in a process that cannot import TensorFlow."""
+"""The kernels as Python modules: for CPUs in a process that cannot import TensorFlow; for GPUs."""
+
+import importlib
+import importlib.util
 
 import pytest
 
@@ -252,3 +255,67 @@ print("done")
 @pytest.mark.process
 def test_a_wrong_instruction_set_is_refused_by_every_function():
     assert run_python(WRONG_ISA, VIT_ISA="avx999") == "done\n"
+
+
+@pytest.fixture
+def cuda():
+    """The module of the kernels for GPUs. Its checks of arguments need no GPU."""
+    name = "custom_ops._vit_cuda"
+    if importlib.util.find_spec(name) is None:
+        pytest.skip("_vit_cuda is not built; custom_ops.build_ops builds it with nvcc and pybind11")
+    return importlib.import_module(name)
+
+
+# Calls with one wrong argument each, and the message. m is the module, a(*shape, dtype) an array,
+# whose address nobody reads.
+WRONG = {
+    "a(2, -1)": r"at least 0.* Received: \[2, -1\]",
+    "a(0, 2**62, 2**20)": r"less than 2\^63 bytes",
+    "m.Array(0, [2], 'float32')": "address must not be 0",
+    "m.Array(258, [2], 'float32')": "258 is not aligned to the elements, float32",
+    "a(2, dtype='float8')": "dtype float8 is unknown",
+    "m.Attention(a(5, 36), 3)": r"qkv must be \[B, N, 3 D\].* \[5, 36\]",
+    "m.Attention(a(2, 5, 36, dtype='int32'), 3)": "qkv has dtype int32. Cast it to float16",
+    "m.Attention(qkv, 5)": "36, must be a positive multiple of 3 \\* num_heads.* num_heads=5",
+    "m.Attention(qkv, 2**62)": "num_heads=4611686018427387904",
+    "m.Attention(qkv, 3, axis=1)": r"qkv must be \[B, R, C, 3 D\]",
+    "m.Attention(qkv, 3, scale=-1)": "scale must be None or a number, .* Received: -1",
+    "m.Attention(qkv, 3, bias=a(5, 4))": r"broadcast to \[2, 3, 5, 5\].* \[5, 4\]",
+    "m.Attention(qkv, 3, bias=a(5, dtype='bfloat16'))": "bias has dtype bfloat16, .* float32",
+    "plain.forward(run, qkv, statistics)": r"out must have shape \[2, 5, 12\]",
+    "plain.forward(run, a(2, 5, 12), statistics)": "out has dtype float32, but qkv has bfloat16",
+    "plain.forward(run, out, out)": "statistics must be .* float32. Received dtype: bfloat16",
+    "plain.forward(run, out, a(2, 3, 5))": r"statistics must have shape \[2, 3, 2, 5\]",
+    "plain.gradient(run, out, statistics, out, out)": r"d_qkv must have shape \[2, 5, 36\]",
+    "plain.bias_gradient(run, out, statistics, out, a())": "no bias",
+    "plain.taps(run, statistics, distance=a(2, 3))": "grid must be .* Received: None",
+    "plain.taps(run, statistics, entropy=a(2))": r"entropy must have shape \[2, 3\]",
+    "m.PatchEmbed(images, a(4, 2, 3, 10))": "kernel must be .* channels of images, 3",
+    "m.PatchEmbed(images, a(9, 9, 3, 10))": "8 x 9 pixels hold no patch of 9 x 9",
+    "m.PatchEmbed(images, kernel, prefix=-1)": "prefix must be a number of tokens",
+    "patches.forward(run, a(10), a(2, 5, 10))": "prefix must have shape .* Received: None",
+    "patches.forward(run, a(9), a(2, 5, 10), prefix=a(1, 10))": r"bias must have shape \[10\]",
+    "patches.gradient(run, a(2, 5, 10), images=images)": "uint8 have no gradient",
+    "patches.gradient(run, a(2, 5, 10), position=a(4, 10))": "position must have shape",
+    "m.extract_patches(run, images, a(2, 4, 48), 4)": "patches has dtype float32, but images has",
+    "m.extract_patches(run, images, images, 10)": "sides of at least patch_size=10",
+    "m.restore_patches(run, a(2, 3, 48), a(2, 8, 9, 3), 4)": r"patches must have .* \[2, 4, 48\]",
+}
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_the_module_for_gpus_checks_arguments_before_any_work(cuda, call):
+    def array(*shape, dtype="float32"):
+        return cuda.Array(256, list(shape), dtype)
+
+    def allocate(size):
+        raise AssertionError("work has started")
+
+    given = {"m": cuda, "a": array, "run": cuda.Execution(0, allocate)}
+    given["qkv"] = array(2, 5, 36, dtype="bfloat16")
+    given["out"], given["statistics"] = array(2, 5, 12, dtype="bfloat16"), array(2, 3, 2, 5)
+    given["plain"] = cuda.Attention(given["qkv"], 3)
+    given["images"], given["kernel"] = array(2, 8, 9, 3, dtype="uint8"), array(4, 4, 3, 10)
+    given["patches"] = cuda.PatchEmbed(given["images"], given["kernel"], prefix=1)
+    with pytest.raises(ValueError, match=WRONG[call]):
+        eval(call, given)

@@ -88,10 +88,8 @@ TapsGeometry taps_geometry(const AttentionTapsProblem& problem) {
   const int threads = is_tensor ? 4 * kWarpSize : kScalarThreads;
   const int64_t sum = size_of_sum(problem.type);
   // A tile of queries and one of keys, and two sums per warp.
-  const int64_t shared =
-      (is_tensor ? 2 * kKeysPerTile * row_bytes(padded_head_size(problem.shape.head_size))
-                 : product_bytes(sum)) +
-      2 * sum * (threads / kWarpSize);
+  const int64_t shared = (is_tensor ? 2 * kKeysPerTile * row_bytes(128) : product_bytes(sum)) +
+                         2 * sum * (threads / kWarpSize);
   result.launch = {lines * result.query_tiles, threads, shared};
   result.sums = {all ? ceil_divide(lines, kScalarThreads) : 0, kScalarThreads, 0};
   result.sum_bytes = all ? lines * result.query_tiles * 2 * sum : 0;

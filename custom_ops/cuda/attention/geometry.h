@@ -52,7 +52,8 @@ struct ForwardGeometry {
 };
 ForwardGeometry forward_geometry(DType type, const AttentionShape& shape);
 
-// A block of attention_taps takes 64 queries. With `class_row_only` only the first 64.
+// A block of attention_taps takes 64 queries of a line. The class row alone needs only the first
+// block of each line.
 struct TapsGeometry {
   AttentionPath path;
   int64_t query_tiles;

@@ -6,17 +6,15 @@
 namespace vit {
 namespace {
 
-template <class T>
-CudaResult start_tensor(const TapsGeometry& geometry, const TapsParameters<float>& parameters,
-                        const CudaExecution& execution) {
-  switch (padded_head_size(parameters.problem.shape.head_size)) {
-    case 64:
-      return launch(attention_taps_tensor<T, 64>, geometry.launch, parameters, execution);
-    case 80:
-      return launch(attention_taps_tensor<T, 80>, geometry.launch, parameters, execution);
-    default:
-      return launch(attention_taps_tensor<T, 128>, geometry.launch, parameters, execution);
+template <class T, class Sum>
+CudaResult start(const TapsGeometry& geometry, const TapsParameters<Sum>& parameters,
+                 const CudaExecution& execution) {
+  if constexpr (sizeof(T) == 2) {
+    if (geometry.path == AttentionPath::kTensor) {
+      return launch(attention_taps_tensor<T>, geometry.launch, parameters, execution);
+    }
   }
+  return launch(attention_taps_scalar<T>, geometry.launch, parameters, execution);
 }
 
 template <class T>
@@ -33,13 +31,7 @@ CudaResult run(const AttentionTapsProblem& problem, const TapsGeometry& geometry
   }
   CudaResult result = CudaResult::kOk;
   if (geometry.launch.blocks > 0) {
-    if constexpr (sizeof(T) == 2) {
-      result = geometry.path == AttentionPath::kTensor
-                   ? start_tensor<T>(geometry, parameters, execution)
-                   : launch(attention_taps_scalar<T>, geometry.launch, parameters, execution);
-    } else {
-      result = launch(attention_taps_scalar<T>, geometry.launch, parameters, execution);
-    }
+    result = start<T>(geometry, parameters, execution);
   }
   if (result != CudaResult::kOk || geometry.sums.blocks == 0) return result;
   return launch(attention_taps_sums<Sum>, geometry.sums, parameters, execution);

@@ -77,8 +77,8 @@ struct TapsSums {
     }
   }
 
-  // Adds the sums of all threads of the block, in the order of their numbers within pairs of pairs,
-  // and writes those of query tile number `tile` over all lines. `shared` has 2 numbers per warp.
+  // Adds the sums of all threads of the block, always in the same order, and writes those of query
+  // tile number `tile` over all lines. `shared` has 2 numbers per warp.
   VIT_DEVICE_METHOD void write(const TapsParameters<Sum>& p, int64_t tile, int warps, Sum* shared) {
     if (!p.sums) return;
     for (int mask = 1; mask < kWarp; mask *= 2) {
@@ -97,10 +97,11 @@ struct TapsSums {
   }
 };
 
-template <class T, int kSize>
+// For all head sizes up to 128: the zeros behind smaller heads change no bit of the logits.
+template <class T>
 VIT_KERNEL(128, 2)
 attention_taps_tensor(const TapsParameters<float> p) {
-  constexpr int kWarps = 4;
+  constexpr int kWarps = 4, kSize = 128;
   using KeyTile = Tile<T, kKeysPerTile, kSize>;
   using Logits = TensorLogits<T, kSize, 1>;
   const KeyTile query_tile{reinterpret_cast<T*>(shared_memory())};

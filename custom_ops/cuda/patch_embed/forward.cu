@@ -23,6 +23,7 @@ struct ForwardOperands {
   using Patches = TilePair<T, kTensorTile, kTensorDepth>;
   using Kernels = TilePair<T, kTensorDepth, kTensorTile>;
   static_assert(Patches::kBytes + Kernels::kBytes >= TensorSums<T>::kBytes);
+  static constexpr int kUnrolledHalves = 2;
 
   const ForwardParameters& p;
   int64_t column;

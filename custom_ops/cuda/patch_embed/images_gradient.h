@@ -14,6 +14,7 @@ template <class T>
 struct ImagesGradientOperands {
   using Tiles = TilePair<T, kTensorTile, kTensorDepth>;
   static_assert(2 * Tiles::kBytes >= TensorSums<T>::kBytes);
+  static constexpr int kUnrolledHalves = 1;
 
   const GradientParameters& p;
   int64_t element;

@@ -33,6 +33,7 @@ template <class T>
 struct KernelGradientOperands {
   using Tiles = TilePair<T, kTensorDepth, kTensorTile>;
   static_assert(2 * Tiles::kBytes >= TensorSums<T>::kBytes);
+  static constexpr int kUnrolledHalves = 1;
 
   const GradientParameters& p;
   int64_t element, column;

@@ -14,6 +14,7 @@ namespace vit {
 //   load(step, half)    loads half of what is not copied asynchronously to registers
 //   store(step, half)   stores it
 //   load_a(step, row, depth, a), load_b(step, column, depth, b)   for multiply_add
+// and kUnrolledHalves, 1 or 2, with which the compiler needs no more registers than there are.
 template <class T>
 struct TensorSums {
   static constexpr int kRowsOfWarp = 64, kColumnsOfWarp = 32;
@@ -43,7 +44,7 @@ struct TensorSums {
         operands.start(step + 1);
         commit_copies();
       }
-#pragma unroll
+#pragma unroll(Operands::kUnrolledHalves)
       for (int half = 0; half < 2; ++half) {
         if (has_next) operands.load(step + 1, half);
         if (step >= 0) add_step(operands, step, half * kTensorDepth / 2);

@@ -126,14 +126,16 @@ def _expected_attention(case, qkv, bias, d_out):
 
 
 def _bias_magnitude(case, d_qkv, d_bias):
-    """The magnitude of the terms of the gradient of a bias that is the same for all keys.
+    """The magnitude of the terms of the gradient of the bias, which cancel in part.
 
-    It has no effect, so its gradient cancels to zero. The remaining rounding error grows with the
-    number of terms of the sum.
+    They cancel to zero where a bias is the same for all keys, because it then has no effect. The
+    remaining rounding error grows with the number of terms of the sum.
     """
-    if not d_bias.size or (d_bias.shape or (1,))[-1] != 1:
+    if not d_bias.size:
         return 0.0
-    terms = math.prod(case.shape) * case.heads * case.shape[case.axis or 1] / d_bias.size
+    terms = 1.0
+    if (d_bias.shape or (1,))[-1] == 1:
+        terms = math.prod(case.shape) * case.heads * case.shape[case.axis or 1] / d_bias.size
     return np.abs(d_qkv).max(initial=0) * math.sqrt(terms)
 
 

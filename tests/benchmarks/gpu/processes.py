@@ -1,6 +1,8 @@
 """Runs cases in processes that may die: each case has an answer, and the rest goes on."""
 
+import concurrent.futures
 import contextlib
+import functools
 import json
 import queue
 import subprocess
@@ -21,42 +23,57 @@ UNUSABLE = 3
 
 
 class Progress:
-    """Prints how far the cases of a phase are, every five seconds."""
+    """Prints how far the cases of a phase are, every five seconds; for several threads."""
 
     def __init__(self, phase, total, say, clock=time.monotonic):
         self._phase, self._total, self._say, self._clock = phase, total, say, clock
+        self._lock = threading.Lock()
         self._done = self._failed = 0
         self._start = self._last = clock()
 
     def add(self, failed):
-        self._done, self._failed = self._done + 1, self._failed + bool(failed)
-        now = self._clock()
-        if now - self._last < 5 and self._done < self._total:
-            return
-        self._last, taken = now, now - self._start
-        left = taken / self._done * (self._total - self._done)
-        self._say(
-            f"{self._phase}: {self._done} of {self._total}, {self._failed} failed, "
-            f"{taken:.0f} s, about {left:.0f} s left"
-        )
+        with self._lock:
+            self._done, self._failed = self._done + 1, self._failed + bool(failed)
+            now = self._clock()
+            if now - self._last < 5 and self._done < self._total:
+                return
+            self._last, taken = now, now - self._start
+            left = taken / self._done * (self._total - self._done)
+            self._say(
+                f"{self._phase}: {self._done} of {self._total}, {self._failed} failed, "
+                f"{taken:.0f} s, about {left:.0f} s left"
+            )
 
 
-def run_cases(cases, request, deadline, say, command=COMMAND):
-    """Runs cases in a process, and in a new one after it died.
+def run_cases(cases, request, deadline, say, workers=1, command=COMMAND):
+    """Runs cases in processes; a new one takes the place of one that died.
 
     Args:
         cases: list of cases with `name`, `op` and `dtype`.
         request: dict for `worker.py`, without the names.
         deadline: value of `time.monotonic` after which no case starts.
         say: called with lines of progress.
+        workers: number of processes at a time.
         command: the process.
 
     Returns:
-        The list of answers: dicts of `name`, `op`, `dtype`, `problems`, and what the worker adds;
-        and the list of cases that were not run, for want of time.
+        The list of answers, in the order of the cases: dicts of `name`, `op`, `dtype`, `problems`,
+        and what the worker adds; and the list of cases that were not run, for want of time.
     """
+    progress = Progress(request["kind"], len(cases), say)
+    answers = {}
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        parts = [cases[first::workers] for first in range(workers)]
+        run = functools.partial(_run_part, request, deadline, progress, command)
+        for found in pool.map(run, parts):
+            answers |= {answer["name"]: answer for answer in found}
+    done = [answers[case.name] for case in cases if case.name in answers]
+    return done, [case for case in cases if case.name not in answers]
+
+
+def _run_part(request, deadline, progress, command, cases):
+    """Runs cases in one process at a time; returns the list of answers."""
     waiting = {case.name: case for case in cases}
-    progress = Progress(request["kind"], len(waiting), say)
     answers, deaths, silent = [], {}, 0
 
     def note(answer):
@@ -83,7 +100,7 @@ def run_cases(cases, request, deadline, say, command=COMMAND):
         ]
         for name in given_up:
             note({"name": name, "problems": [f"not run: {MOST_DEATHS} processes died"]})
-    return answers, list(waiting.values())
+    return answers
 
 
 def _run_process(command, request, deadline, note):

@@ -43,7 +43,7 @@ def main():
             else:
                 found = times.measure(by_name[name], kernels, request["rounds"])
                 answer["row"] = report.summary(by_name[name], found)
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except (MemoryError, torch.cuda.OutOfMemoryError) as error:
             answer["skipped"] = _first_line(error)
         except Exception as error:
             answer["problems"] = [_first_line(error)]

@@ -1,9 +1,9 @@
 // The gradients of q, k and v without tensor cores, for any type and head size: see
 // logit_gradients.h. A block owns 64 columns of the gradients of 64 queries or 64 keys of a line.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_SCALAR_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_SCALAR_H_
 
-#include "custom_ops/cuda/attention/logit_gradients.h"
+#include "custom_ops/cuda/attention_gradient/logit_gradients.h"
 
 namespace vit {
 
@@ -206,4 +206,4 @@ key_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_SCALAR_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_SCALAR_H_

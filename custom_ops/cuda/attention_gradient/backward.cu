@@ -1,8 +1,8 @@
 // Chooses and starts the kernels of the gradients of q, k and v.
 #include "custom_ops/cuda/attention.h"
 
-#include "custom_ops/cuda/attention/backward_scalar.h"
-#include "custom_ops/cuda/attention/backward_tensor.h"
+#include "custom_ops/cuda/attention_gradient/backward_scalar.h"
+#include "custom_ops/cuda/attention_gradient/backward_tensor.h"
 
 namespace vit {
 namespace {

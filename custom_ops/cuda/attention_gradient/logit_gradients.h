@@ -4,10 +4,10 @@
 //   dv = p^T do,   ds = p * (do v^T - delta),   dq = ds k * scale,   dk = ds^T q * scale
 // and ds is the gradient of the bias (Dao et al., 2022, appendix B.4). p and ds are rounded to the
 // element type before they are operands of products.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_LOGIT_GRADIENTS_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_LOGIT_GRADIENTS_H_
 
-#include "custom_ops/cuda/attention/backward_geometry.h"
+#include "custom_ops/cuda/attention_gradient/backward_geometry.h"
 #include "custom_ops/cuda/attention/tensor_logits.h"
 
 namespace vit {
@@ -277,4 +277,4 @@ struct QueryRows {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_LOGIT_GRADIENTS_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_LOGIT_GRADIENTS_H_

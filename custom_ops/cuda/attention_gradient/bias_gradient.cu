@@ -1,5 +1,5 @@
 // Chooses and starts the kernels of the gradient of the bias.
-#include "custom_ops/cuda/attention/bias_gradient.h"
+#include "custom_ops/cuda/attention_gradient/bias_gradient.h"
 
 #include "custom_ops/cuda/attention.h"
 

@@ -1,4 +1,4 @@
-#include "custom_ops/cuda/attention/backward_geometry.h"
+#include "custom_ops/cuda/attention_gradient/backward_geometry.h"
 
 namespace vit {
 namespace {

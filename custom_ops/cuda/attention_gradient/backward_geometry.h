@@ -1,7 +1,7 @@
 // Host logic of the gradients of attention on a GPU: which kernels run, the sizes of their
 // launches, and their scratch memory. Plain C++, which tests run without a GPU.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_GEOMETRY_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_GEOMETRY_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_GEOMETRY_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_GEOMETRY_H_
 
 #include "custom_ops/cuda/attention/geometry.h"
 
@@ -59,4 +59,4 @@ bool is_launchable(const BiasGeometry& geometry);
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_BACKWARD_GEOMETRY_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BACKWARD_GEOMETRY_H_

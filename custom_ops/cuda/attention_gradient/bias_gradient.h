@@ -1,10 +1,10 @@
 // The gradient of the bias: sums of the gradients of logits over the dimensions that the bias is
 // broadcast over. A block adds a group of the units of a piece (see BiasGeometry), tile upon tile
 // in registers, and then the queries or keys that share an element.
-#ifndef CUSTOM_OPS_CUDA_ATTENTION_BIAS_GRADIENT_H_
-#define CUSTOM_OPS_CUDA_ATTENTION_BIAS_GRADIENT_H_
+#ifndef CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BIAS_GRADIENT_H_
+#define CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BIAS_GRADIENT_H_
 
-#include "custom_ops/cuda/attention/backward_scalar.h"
+#include "custom_ops/cuda/attention_gradient/backward_scalar.h"
 
 namespace vit {
 
@@ -202,4 +202,4 @@ bias_gradient_sums(const BiasParameters<Sum> p) {
 
 }  // namespace vit
 
-#endif  // CUSTOM_OPS_CUDA_ATTENTION_BIAS_GRADIENT_H_
+#endif  // CUSTOM_OPS_CUDA_ATTENTION_GRADIENT_BIAS_GRADIENT_H_
