@@ -74,7 +74,7 @@ struct ScalarTile {
         shared_b[kb * kPitch + bt] = first + kb < depth ? b(first + kb, bt) : Sum{0};
       }
       sync_block();
-#pragma unroll
+#pragma unroll 4
       for (int k = 0; k < kDepth; ++k) {
         Sum left[kPerThread], right[kPerThread];
         for (int i = 0; i < kPerThread; ++i) left[i] = shared_a[k * kPitch + row(i)];
