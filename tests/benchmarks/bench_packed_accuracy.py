@@ -3,8 +3,8 @@
 The claims: in float32 the error is at most 1e-4 of the largest logit; in bfloat16 the best class is
 the same for at least 99.5 % of the images, and for all whose best two logits of the model are at
 least 1 % of the largest logit apart. The others, of low margin, are counted apart: rounding may
-swap their classes. "rounded" is the definition of the encoder in bfloat16: the weights and what they
-are multiplied by are bfloat16, as where AVX-512 BF16 or AMX multiplies, whatever this processor has.
+swap their classes. "rounded" is the definition of the encoder in bfloat16, on any processor: the
+weights and what they are multiplied by are bfloat16, as where AVX-512 BF16 or AMX multiplies.
 "mixed" is the Keras model with mixed_bfloat16, for comparison.
 
 usage: python -m tests.benchmarks.bench_packed_accuracy [MODEL DATA SPLIT]
