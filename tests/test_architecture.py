@@ -50,7 +50,12 @@ COMMANDS = {
     "pipelines.doctor",
 }
 # Scripts without flags: they rebuild the ops, or run code of this project in another process.
-SCRIPTS = {"custom_ops.build_ops", "custom_ops.probe", "pipelines.serving.clean_process_main"}
+SCRIPTS = {
+    "custom_ops.build_ops",
+    "custom_ops.building.toolkit",
+    "custom_ops.probe",
+    "pipelines.serving.clean_process_main",
+}
 
 
 def _sources(*folders):

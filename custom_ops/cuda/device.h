@@ -1,7 +1,8 @@
 // What the kernels use of a GPU: indices, barriers, exchange within a warp, asynchronous copies,
 // and products on tensor cores. The instructions exist from sm_80 on. Kernels use nothing else of
 // CUDA, so tests compile the same kernels with a C++ compiler and run the threads of each block on
-// the CPU: tests/cc/gpu_emulation.h defines there what this file defines here.
+// the CPU: the macro VIT_EMULATED_GPU names the header that defines there what this file defines
+// here.
 //
 // A kernel is `VIT_KERNEL(threads, blocks) name(const Parameters p)`. Its blocks and threads are
 // numbered along one dimension.
@@ -15,7 +16,7 @@
 #include "custom_ops/cuda/launch.h"
 
 #ifdef VIT_EMULATED_GPU
-#include "tests/cc/gpu_emulation.h"
+#include VIT_EMULATED_GPU
 #else
 
 #include <cuda_bf16.h>

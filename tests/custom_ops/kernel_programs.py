@@ -39,7 +39,7 @@ _CPU_FLAGS = {
     "avx2": {"avx2", "fma"},
 }
 # Flags of sources that contain or start kernels for GPUs, to run them on the CPU.
-_EMULATED = ("-DVIT_EMULATED_GPU", "-Wno-unknown-pragmas")
+_EMULATED = ('-DVIT_EMULATED_GPU="tests/cc/gpu_emulation.h"', "-Wno-unknown-pragmas")
 # What compilers define for an instruction set, but clang 14 does not.
 _MACROS_OF_CLANG = {"amx": ("-D__AMX_BF16__=1",)}
 
