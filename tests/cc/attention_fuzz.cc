@@ -91,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   run.expect_intact();
   again.expect_intact();
   if (contents == Contents::kPlain && products(problem.shape) <= kMostProducts) {
-    run.expect(AttentionOracle(problem).run());
+    run.expect(AttentionOracle(problem, on_gpu).run());
   }
   return end_of_run();
 }

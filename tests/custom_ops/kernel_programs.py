@@ -131,7 +131,9 @@ def build(mode, programs):
     for isa in build_plan.isas(gcc):
         flags = (*lists["KERNEL_COPTS"], *lists["ISA_COPTS"][isa], f"-DVIT_ISA={isa}")
         if isa in checked:
-            flags += (*mode.flags, *_MACROS_OF_CLANG.get(isa, ()))
+            flags += mode.flags
+        if mode.clang:
+            flags += _MACROS_OF_CLANG.get(isa, ())
         for source in lists["ISA_TESTS"]:
             name = f"{pathlib.PurePath(source).stem}-{isa}"
             ours.append(unit_of(source, name, flags))
