@@ -199,6 +199,10 @@ __device__ __forceinline__ uint32_t packed<Float16>(float low, float high) {
 VIT_DEVICE float rounded_product(float x, float y) { return __fmul_rn(x, y); }
 VIT_DEVICE double rounded_product(double x, double y) { return __dmul_rn(x, y); }
 
+// x * y + sum, rounded once. Where two kernels must get the same bits, the compiler may not choose.
+VIT_DEVICE float fused_product(float x, float y, float sum) { return __fmaf_rn(x, y, sum); }
+VIT_DEVICE double fused_product(double x, double y, double sum) { return __fma_rn(x, y, sum); }
+
 // 2^x, with an error of at most 2 units in the last place of a float.
 VIT_DEVICE float power_of_two(float x) { return exp2f(x); }
 VIT_DEVICE double power_of_two(double x) { return exp2(x); }
@@ -215,6 +219,12 @@ VIT_DEVICE float fast_power_of_two(float x) {
   return result;
 }
 
+// The result of a call that failed, which the next call of another would report otherwise.
+inline CudaResult forgotten(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return static_cast<CudaResult>(error);
+}
+
 // Starts a kernel on the stream.
 template <class Parameters>
 CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
@@ -223,14 +233,13 @@ CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
   if (shape.shared_bytes > kWithoutAttribute) {
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
-    if (error != cudaSuccess) return static_cast<CudaResult>(error);
+    if (error != cudaSuccess) return forgotten(error);
   }
-  // clang-format off
-  kernel<<<static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.threads),
-           static_cast<size_t>(shape.shared_bytes),
-           static_cast<cudaStream_t>(execution.stream)>>>(parameters);
-  // clang-format on
-  return static_cast<CudaResult>(cudaGetLastError());
+  void* arguments[] = {const_cast<Parameters*>(&parameters)};
+  return forgotten(cudaLaunchKernel(
+      reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(shape.blocks)),
+      dim3(static_cast<unsigned>(shape.threads)), arguments,
+      static_cast<size_t>(shape.shared_bytes), static_cast<cudaStream_t>(execution.stream)));
 }
 
 }  // namespace vit

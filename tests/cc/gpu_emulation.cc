@@ -196,6 +196,7 @@ char* emulated_shared_memory() { return block.shared; }
 void emulated_sync_block() { yield_for(Wait::kBlock); }
 
 void emulated_copy(void* shared, const void* global, bool valid) {
+  if (block.reversed) return arrive({{shared, global, valid}});
   current().copies.push_back({shared, global, valid});
 }
 

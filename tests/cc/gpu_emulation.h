@@ -4,7 +4,7 @@
 // GPU, and an address sanitizer sees wrong addresses. What is checked beside that:
 // - all threads reach the same barrier or exchange, with addresses that are aligned as needed;
 // - shared memory begins as NaN and has the size of the launch;
-// - data of asynchronous copies arrive as late as they may.
+// - data of asynchronous copies arrive as late as they may, or at once (see `reversed`).
 // Warps run one after another between barriers, in both orders (see `reversed`): with a barrier
 // missing, the results of one order are wrong.
 #ifndef TESTS_CC_GPU_EMULATION_H_
@@ -247,6 +247,8 @@ VIT_DEVICE uint32_t packed(float low, float high) {
 
 VIT_DEVICE float rounded_product(float x, float y) { return x * y; }
 VIT_DEVICE double rounded_product(double x, double y) { return x * y; }
+VIT_DEVICE float fused_product(float x, float y, float sum) { return fmaf(x, y, sum); }
+VIT_DEVICE double fused_product(double x, double y, double sum) { return fma(x, y, sum); }
 VIT_DEVICE float power_of_two(float x) { return exp2f(x); }
 VIT_DEVICE double power_of_two(double x) { return exp2(x); }
 VIT_DEVICE float logarithm_of_two(float x) { return log2f(x); }

@@ -81,7 +81,7 @@ struct ScalarLogits {
           logit = -infinity<Sum>();
         } else if (bias && row < rows) {
           const Sum added = bias[row * strides.query_stride + column * strides.key_stride];
-          logit = logit * scale + added;
+          logit = fused_product(logit, scale, added);
           if (added != -infinity<Sum>()) open |= 1 << i;
         }
       }

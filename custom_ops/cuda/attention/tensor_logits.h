@@ -106,7 +106,7 @@ struct TensorLogits {
         for (int j = 0; j < 2; ++j) {
           if (column(n) + j >= keys) continue;
           const float added = of_row[(column(n) + j) * strides.key_stride];
-          at(i, n, j) = at(i, n, j) * scale + added;
+          at(i, n, j) = fused_product(at(i, n, j), scale, added);
           if (added != -infinity<float>()) open |= 1 << i;
         }
       }

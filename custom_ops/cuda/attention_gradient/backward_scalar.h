@@ -72,8 +72,10 @@ struct ScalarGradients {
 #pragma unroll
       for (int j = 0; j < kPerThread; ++j) {
         const int column = Product::column(j);
-        Sum logit = logits.tile.sums[i][j] * p.scales.of_products;
-        if (bias.data) logit += bias.at(row, column);
+        const Sum product = logits.tile.sums[i][j];
+        const Sum logit = bias.data
+                              ? fused_product(product, p.scales.of_products, bias.at(row, column))
+                              : product * p.scales.of_products;
         const bool counts = log2_total != infinity<Sum>() && column < bias.keys;
         const Sum weight = power_of_two((logit - largest) * p.scales.of_exponents - log2_total);
         weights.sums[i][j] = counts ? weight : 0;

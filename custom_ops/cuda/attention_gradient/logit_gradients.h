@@ -204,7 +204,7 @@ VIT_DEVICE void to_gradients(const GradientScales<float>& scales, const TileBias
   if (bias.data) {
     for_each([&](int m, int n, int i) {
       const LogitPlace<float> at = place(m, n, i);
-      const float logit = p[m][n][i] * scales.of_products + bias.at(at.query, at.key);
+      const float logit = fused_product(p[m][n][i], scales.of_products, bias.at(at.query, at.key));
       p[m][n][i] = logit - at.largest;
     });
   } else {

@@ -5,11 +5,11 @@
 
 namespace vit {
 
-// Starts a kernel. Work that is too large for a launch needs more memory than there is.
+// Starts a kernel, if the work is not too large for a launch.
 template <class Parameters>
 CudaResult checked_launch(void (*kernel)(Parameters), const LaunchShape& shape,
                           const Parameters& parameters, const CudaExecution& execution) {
-  if (!is_launchable(shape)) return CudaResult::kOutOfMemory;
+  if (!is_launchable(shape)) return CudaResult::kTooLarge;
   return launch(kernel, shape, parameters, execution);
 }
 

@@ -8,7 +8,7 @@ namespace vit {
 namespace {
 
 template <class T>
-CudaResult run(const GradientParameters& p, const CudaExecution& execution) {
+CudaResult run(const PatchGradientParameters& p, const CudaExecution& execution) {
   const PatchEmbedGradientProblem& problem = p.problem;
   CudaResult result = CudaResult::kOk;
   if (problem.d_kernel) result = kernel_gradient<T>(p, execution);
@@ -23,7 +23,7 @@ CudaResult run(const GradientParameters& p, const CudaExecution& execution) {
 
 CudaResult patch_embed_backward(const PatchEmbedGradientProblem& problem,
                                 const CudaExecution& execution) {
-  GradientParameters p = {};
+  PatchGradientParameters p = {};
   p.problem = problem;
   p.grid = grid_of(problem.shape);
   const bool has_aligned = has_aligned_rows(problem.shape.features, problem.type);

@@ -8,7 +8,7 @@
 
 namespace vit {
 
-struct GradientParameters {
+struct PatchGradientParameters {
   PatchEmbedGradientProblem problem;
   PatchGrid grid;
   ProductPlan plan;

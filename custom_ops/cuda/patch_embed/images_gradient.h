@@ -16,7 +16,7 @@ struct ImagesGradientOperands {
   static_assert(2 * Tiles::kBytes >= TensorSums<T>::kBytes);
   static constexpr int kUnrolledHalves = 1;
 
-  const GradientParameters& p;
+  const PatchGradientParameters& p;
   int64_t element;
   Tiles tokens, kernels;
   const int64_t* places;  // of the tokens
@@ -42,7 +42,7 @@ struct ImagesGradientOperands {
 
 // Writes the gradients of up to 8 pixels, from element `element` of the patch at `place` on.
 template <class Pixel>
-VIT_DEVICE void write_pixels(const GradientParameters& p, int64_t place, int64_t element,
+VIT_DEVICE void write_pixels(const PatchGradientParameters& p, int64_t place, int64_t element,
                              const float (&sums)[kChunk]) {
   Pixel* const patch = static_cast<Pixel*>(p.problem.d_images) + place;
   Pixel values[kChunk];
@@ -60,7 +60,7 @@ VIT_DEVICE void write_pixels(const GradientParameters& p, int64_t place, int64_t
 
 template <class T>
 VIT_KERNEL(kTensorThreads, 2)
-images_gradient_on_tensor_cores(const GradientParameters p) {
+images_gradient_on_tensor_cores(const PatchGradientParameters p) {
   using Tiles = typename ImagesGradientOperands<T>::Tiles;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
@@ -89,7 +89,7 @@ images_gradient_on_tensor_cores(const GradientParameters p) {
 
 template <class T>
 VIT_KERNEL(kScalarThreads, 2)
-images_gradient_scalar(const GradientParameters p) {
+images_gradient_scalar(const PatchGradientParameters p) {
   using Tile = ScalarTile<T>;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
@@ -132,7 +132,7 @@ images_gradient_scalar(const GradientParameters p) {
 // Writes zero to the pixels that no patch covers; a thread for each element of the images.
 template <int kBytes>
 VIT_KERNEL(kFlatThreads, 1)
-clear_left_over_pixels(const GradientParameters p) {
+clear_left_over_pixels(const PatchGradientParameters p) {
   const PatchGrid& grid = p.grid;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t line = i / grid.line, x = i % grid.line, y = line % grid.height;
@@ -147,7 +147,8 @@ clear_left_over_pixels(const GradientParameters p) {
   }
 }
 
-inline CudaResult clear_left_over(const GradientParameters& p, const CudaExecution& execution) {
+inline CudaResult clear_left_over(const PatchGradientParameters& p,
+                                  const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
   if (grid.columns * grid.side == grid.line && grid.rows * grid.patch_size == grid.height) {
     return CudaResult::kOk;
@@ -164,7 +165,7 @@ inline CudaResult clear_left_over(const GradientParameters& p, const CudaExecuti
 }
 
 template <class T>
-CudaResult images_gradient(GradientParameters p, const CudaExecution& execution) {
+CudaResult images_gradient(PatchGradientParameters p, const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
   if (grid.batch == 0 || grid.image == 0) return CudaResult::kOk;
   if (grid.all_patches > 0) {

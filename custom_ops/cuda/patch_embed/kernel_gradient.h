@@ -35,7 +35,7 @@ struct KernelGradientOperands {
   static_assert(2 * Tiles::kBytes >= TensorSums<T>::kBytes);
   static constexpr int kUnrolledHalves = 1;
 
-  const GradientParameters& p;
+  const PatchGradientParameters& p;
   int64_t element, column;
   Tiles patches, tokens;
   RunPlaces runs;
@@ -63,7 +63,7 @@ struct KernelGradientOperands {
 
 // The sums of a part go to the workspace [parts, elements, features], or to d_kernel.
 template <class T, class Sum>
-VIT_DEVICE void write_sum(const GradientParameters& p, int64_t part, int64_t at, Sum sum) {
+VIT_DEVICE void write_sum(const PatchGradientParameters& p, int64_t part, int64_t at, Sum sum) {
   if (p.workspace) {
     static_cast<Sum*>(p.workspace)[part * p.grid.elements * p.grid.features + at] = sum;
   } else {
@@ -72,14 +72,14 @@ VIT_DEVICE void write_sum(const GradientParameters& p, int64_t part, int64_t at,
 }
 
 // The patches of the part that begins with patch `first`.
-VIT_DEVICE int64_t patches_of_part(const GradientParameters& p, int64_t first) {
+VIT_DEVICE int64_t patches_of_part(const PatchGradientParameters& p, int64_t first) {
   const int64_t left = p.grid.all_patches - first;
   return left < p.plan.part_depth ? left : p.plan.part_depth;
 }
 
 template <class T>
 VIT_KERNEL(kTensorThreads, 2)
-kernel_gradient_on_tensor_cores(const GradientParameters p) {
+kernel_gradient_on_tensor_cores(const PatchGradientParameters p) {
   using Tiles = typename KernelGradientOperands<T>::Tiles;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
@@ -121,7 +121,7 @@ kernel_gradient_on_tensor_cores(const GradientParameters p) {
 
 template <class T>
 VIT_KERNEL(kScalarThreads, 2)
-kernel_gradient_scalar(const GradientParameters p) {
+kernel_gradient_scalar(const PatchGradientParameters p) {
   using Tile = ScalarTile<T>;
   static_assert(kPatchRun <= kScalarThreads);
   const PatchGrid& grid = p.grid;
@@ -161,7 +161,7 @@ kernel_gradient_scalar(const GradientParameters p) {
 // Adds the parts in order; a thread for each element of the kernel.
 template <class T>
 VIT_KERNEL(kFlatThreads, 1)
-add_kernel_parts(const GradientParameters p) {
+add_kernel_parts(const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t count = p.grid.elements * p.grid.features;
@@ -173,7 +173,7 @@ add_kernel_parts(const GradientParameters p) {
 }
 
 template <class T>
-CudaResult kernel_gradient(GradientParameters p, const CudaExecution& execution) {
+CudaResult kernel_gradient(PatchGradientParameters p, const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
   if (grid.elements == 0 || grid.features == 0) return CudaResult::kOk;
   p.plan = plan_kernel_gradient(grid, p.problem.type);

@@ -10,7 +10,7 @@ namespace vit {
 // Writes the workspace [parts, tokens, features]; a thread for each element.
 template <class T>
 VIT_KERNEL(kFlatThreads, 1)
-add_images(const GradientParameters p) {
+add_images(const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const TablesPlan& plan = p.tables;
   const int64_t i = block_index() * kFlatThreads + thread_index();
@@ -29,7 +29,7 @@ add_images(const GradientParameters p) {
 // Writes d_position and d_prefix; a thread for each element.
 template <class T>
 VIT_KERNEL(kFlatThreads, 1)
-write_tables(const GradientParameters p) {
+write_tables(const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t entries = p.tables.tokens * p.grid.features;
@@ -48,7 +48,7 @@ write_tables(const GradientParameters p) {
 // adds the sums of the groups.
 template <class T>
 VIT_KERNEL(kBiasColumns* kBiasGroups, 1)
-write_bias(const GradientParameters p) {
+write_bias(const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t features = p.grid.features, patches = p.grid.patches;
   const int group = thread_index() / kBiasColumns, at = thread_index() % kBiasColumns;
@@ -73,7 +73,7 @@ write_bias(const GradientParameters p) {
 }
 
 template <class T>
-CudaResult tables_gradient(GradientParameters p, const CudaExecution& execution) {
+CudaResult tables_gradient(PatchGradientParameters p, const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
   const PatchEmbedGradientProblem& problem = p.problem;
   if (grid.features == 0) return CudaResult::kOk;

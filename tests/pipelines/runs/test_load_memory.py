@@ -89,7 +89,7 @@ def test_memory(measured, name, action):
     grown, weights = measured[name, action]
     assert weights > 200e6
     # The file has the size of the weights. The allocator keeps some of what was freed: how much
-    # depends on the machine (measured: up to 15 MB apart).
-    kept = 32e6
+    # depends on the machine (measured: up to 57 MB). A second copy would have 233 MB.
+    kept = 96e6
     assert grown < (1.3 + 1) * weights + kept, f"{grown / weights:.2f} times the weights"
     assert grown > 0.8 * weights
