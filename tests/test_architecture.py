@@ -52,7 +52,7 @@ COMMANDS = {
 # Scripts without flags: they rebuild the ops, or run code of this project in another process.
 SCRIPTS = {
     "custom_ops.build_ops",
-    "custom_ops.building.toolkit",
+    "custom_ops.building.print_toolkit",
     "custom_ops.probe",
     "pipelines.serving.clean_process_main",
 }

@@ -5,20 +5,15 @@ of the toolkit (otherwise the nvcc on the `PATH` is used), and `VIT_CUDA_ARCHS` 
 capabilities, as `all` or as a list like `80,90a`. Without the last the kernels are compiled for the
 GPUs of this machine, and where there is none for `90a`. The code always includes PTX, which the
 driver compiles for other GPUs; the list `PTX` means nothing else.
-
-`python -m custom_ops.building.toolkit` prints what it finds as JSON, for Bazel.
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import platform
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 
 from custom_ops.build_plan import BuildError, Compiler, find_compiler, last_line, sources
 
@@ -216,23 +211,3 @@ def _broken(path, argument, said):
         f"{path} {argument} fails: {last_line(said) or 'no answer'}. Repair the CUDA toolkit, name "
         f"another one by CUDA_HOME, or leave the CUDA kernels out with {SWITCH}=0."
     )
-
-
-def main():
-    """Prints the toolkit as a line of JSON, or {"error": why there is none}."""
-    try:
-        # Bazel passes its own compiler to nvcc.
-        found = find(Compiler(tuple(shlex.split(os.environ.get("CC") or "gcc")), ""))
-    except BuildError as error:
-        sys.exit(str(error))
-    if isinstance(found, str):
-        print(json.dumps({"none": found}))
-        return
-    answer = {"nvcc": found.compiler.command[0], "version": found.compiler.version}
-    answer |= {"flags": found.flags, "targets": found.targets}
-    answer |= {"include": found.include, "link": found.link}
-    print(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()

@@ -45,7 +45,7 @@ def test_no_input_that_fuzzing_finds_fails(tmp_path):
     assert_passed(results)
     for output in (output for _, output in results.values()):
         [runs] = re.findall(r"stat::number_of_executed_units: (\d+)", output)
-        assert int(runs) > 100
+        assert int(runs) > 30
 
 
 def test_without_clang_the_command_that_installs_it_is_said(monkeypatch):

@@ -269,7 +269,9 @@ def test_layers_say_that_xla_can_compile_them(implementation, monkeypatch):
     has_cuda = bool(custom_ops.describe()["cuda_archs"])
     for device, has_kernels in (("GPU", has_cuda), ("TPU", False)):
         monkeypatch.setattr(dispatch, "_device_type", lambda device=device: device)
-        assert dispatch.supports_jit(implementation) == (implementation != "compiled" or has_kernels)
+        assert dispatch.supports_jit(implementation) == (
+            implementation != "compiled" or has_kernels
+        )
 
 
 # Errors -------------------------------------------------------------------------------------------

@@ -24,12 +24,16 @@ cc_library(
 """
 
 def _probe(ctx):
-    """Returns the answer of toolkit.py as a dict; stops the build if the toolkit does not work."""
+    """Returns the answer of print_toolkit.py as a dict; stops the build if the toolkit does not work."""
     root = ctx.path(Label("//:BUILD")).dirname
+
+    # Bazel runs this rule again when one of these changes.
+    for file in ("sources.bzl", "building/toolkit.py"):
+        ctx.path(Label("//custom_ops:" + file))
     for python in python_candidates(ctx):
         if ctx.path(python).exists:
             done = ctx.execute(
-                [python, "-m", "custom_ops.building.toolkit"],
+                [python, "-m", "custom_ops.building.print_toolkit"],
                 timeout = 300,
                 working_directory = str(root),
             )
@@ -37,7 +41,7 @@ def _probe(ctx):
                 return json.decode(done.stdout)
             if "VIT_CUDA" in done.stderr:
                 fail(done.stderr.strip())
-    return {"none": "no Python interpreter runs custom_ops/building/toolkit.py"}
+    return {"none": "no Python interpreter runs custom_ops/building/print_toolkit.py"}
 
 def _implementation(ctx):
     found = _probe(ctx)
