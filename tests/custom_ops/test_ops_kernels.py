@@ -15,7 +15,8 @@ from tests.custom_ops.kernel_programs import MEMORY, PLAIN, THREADS
 
 pytestmark = pytest.mark.process
 
-FUZZ_SECONDS = 10
+# The emulation of a GPU is slow; with half the time a busy machine ran 66 inputs.
+FUZZ_SECONDS = 20
 
 
 def test_every_program_passes():
@@ -45,7 +46,7 @@ def test_no_input_that_fuzzing_finds_fails(tmp_path):
     assert_passed(results)
     for output in (output for _, output in results.values()):
         [runs] = re.findall(r"stat::number_of_executed_units: (\d+)", output)
-        assert int(runs) > 30
+        assert int(runs) > 100
 
 
 def test_without_clang_the_command_that_installs_it_is_said(monkeypatch):
