@@ -29,10 +29,13 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @pytest.fixture(autouse=True)
-def _auto(monkeypatch):
-    """Unsets the choice of an implementation, as for most users."""
+def _auto(monkeypatch, request):
+    """Unsets the choice of an implementation, as for most users; on GPUs it has to be chosen."""
     monkeypatch.delenv("VIT_OPS", raising=False)
     assert custom_ops.describe()["xla_library"], custom_ops.describe()["xla_reason"]
+    on_gpu = "device" in request.fixturenames and request.getfixturevalue("device") == "GPU"
+    with custom_ops.implementation("compiled" if on_gpu else "auto"):
+        yield
 
 
 def calls(function, *arguments):
@@ -64,6 +67,7 @@ def all_attentions(qkv, grid, bias, row):
     ]
 
 
+@pytest.mark.each_device
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_attention_has_the_bits_of_the_eager_op(dtype):
     bias = draw([2, 1, 1, 23], "float64" if dtype == "float64" else "float32")
@@ -90,6 +94,7 @@ def all_patches(images, bytes_, weights):
     ]
 
 
+@pytest.mark.each_device
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_patches_have_the_bits_of_the_eager_op(dtype):
     shape = [2, 11, 8, 3]
@@ -104,6 +109,7 @@ def test_patches_have_the_bits_of_the_eager_op(dtype):
         }
 
 
+@pytest.mark.each_device
 def test_patches_of_every_dtype_are_extracted():
     numbers = tf.reshape(tf.range(2 * 5 * 4 * 3), [2, 5, 4, 3]) % 2
     names = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -135,6 +141,7 @@ def test_every_instruction_set():
         assert_same_bits(function(qkv, images), both(qkv, images))
 
 
+@pytest.mark.each_device
 def test_nothing_and_sizes_of_one():
     function = tf.function(
         lambda qkv, bias, images, kernel: (
@@ -153,6 +160,7 @@ def test_nothing_and_sizes_of_one():
 # When it is decided what runs ---------------------------------------------------------------------
 
 
+@pytest.mark.each_device
 def test_a_function_that_was_traced_before_is_compiled():
     qkv = draw([2, 9, 36])
     inner = tf.function(lambda x: attend(None, x, 3, tf.ones([2, 9, 12])))
@@ -163,6 +171,7 @@ def test_a_function_that_was_traced_before_is_compiled():
     assert calls(outer, qkv) == {"VitAttention", "VitAttentionGrad"}
 
 
+@pytest.mark.each_device
 def test_a_function_that_was_traced_under_xla_runs_without():
     qkv = draw([2, 9, 36])
     inner = tf.function(lambda x: custom_ops.attention(x, 3), jit_compile=True)
@@ -178,6 +187,7 @@ def test_a_function_that_was_traced_under_xla_runs_without():
     assert_same_bits(graph(qkv), expected)
 
 
+@pytest.mark.each_device
 def test_control_flow_holds_the_ops():
     inner = tf.function(lambda x: custom_ops.attention(x, 3))
 
@@ -340,6 +350,7 @@ def test_shapes_that_were_unknown_when_traced_are_named(op, shapes, options, mes
         tf.function(call, input_signature=unknown, jit_compile=True)(tensors)
 
 
+@pytest.mark.each_device
 def test_a_size_that_is_known_only_when_it_runs_is_refused():
     def some(x):
         return custom_ops.attention(tf.boolean_mask(x, x[:, 0, 0] > 0), 2)
