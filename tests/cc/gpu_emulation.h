@@ -2,8 +2,10 @@
 // GPUs, which explains the functions. Each thread of a block is a fiber. It runs until it waits for
 // its warp or its block, so all index arithmetic, every copy and every exchange happens as on a
 // GPU, and an address sanitizer sees wrong addresses. What is checked beside that:
-// - all threads reach the same barrier or exchange, with addresses that are aligned as needed;
-// - shared memory begins as NaN and has the size of the launch;
+// - all threads reach the same barrier or exchange, called from the same place by the same
+//   functions, with addresses that are aligned as needed;
+// - blocks have no more threads than the kernel is compiled for, and no more shared memory than all
+//   GPUs have; shared memory begins as NaN and has the size of the launch;
 // - data of asynchronous copies arrive as late as they may, or at once (see `reversed`).
 // Warps run one after another between barriers, in both orders (see `reversed`): with a barrier
 // missing, the results of one order are wrong.
@@ -21,11 +23,24 @@
 #include "custom_ops/cuda/launch.h"
 #include "tests/cc/numbers.h"
 
-#define VIT_KERNEL(threads, blocks) [[maybe_unused]] static void
+// The last parameter tells launch() how many threads a block may have.
+#define VIT_KERNEL(threads, blocks, name, parameter) \
+  [[maybe_unused]] static void name(parameter, vit_test::LaunchBounds<(threads)>)
 #define VIT_DEVICE static inline
 #define VIT_DEVICE_METHOD inline
 
+// Functions whose callers the emulation compares: a compiler may not move a call of them to where
+// other threads call it too, nor leave their frame out.
+#if defined(__clang__)
+#define VIT_TEST_CONVERGENT __attribute__((convergent, noinline))
+#else
+#define VIT_TEST_CONVERGENT __attribute__((noinline))
+#endif
+
 namespace vit_test {
+
+template <int threads>
+struct LaunchBounds {};
 
 // Runs thread(0) to thread(threads - 1) of a block. `reversed`: the last warp first.
 void run_block(int threads, int64_t shared_bytes, bool reversed,
@@ -39,16 +54,20 @@ bool is_reversed();
 int emulated_thread();
 int64_t* emulated_block();
 char* emulated_shared_memory();
-void emulated_sync_block();
+VIT_TEST_CONVERGENT void emulated_sync_block();
 void emulated_copy(void* shared, const void* global, bool valid);
 void emulated_commit();
 void emulated_wait(int pending);
 
-// Stops the program with a message about the kernel.
-[[noreturn]] void emulation_error(const char* message);
+// Stops the program with a message about the kernel; arguments as for printf.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void emulation_error(const char* text, ...);
 
 // All threads of the warp call it; once they have, `action` runs with their arguments.
-void emulated_exchange(const char* name, void* argument, void (*action)(void* const (&)[32]));
+VIT_TEST_CONVERGENT void emulated_exchange(const char* name, void* argument,
+                                           void (*action)(void* const (&)[32]));
+
+// `threads`: the most per block that the kernel is compiled for.
+void expect_launchable(const vit::LaunchShape& shape, int threads);
 
 inline void expect_aligned(const void* address, int bytes = 16) {
   if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes)) {
@@ -128,16 +147,11 @@ inline void read_matrices(void* const (&lanes)[32]) {
   }
 }
 
+template <bool is_transposed>
 VIT_DEVICE void load_matrices(const void* row, uint32_t (&matrices)[4]) {
   vit_test::expect_aligned(row);
-  MatrixRead read = {row, matrices, false};
+  MatrixRead read = {row, matrices, is_transposed};
   vit_test::emulated_exchange("load_matrices", &read, read_matrices);
-}
-
-VIT_DEVICE void load_matrices_transposed(const void* row, uint32_t (&matrices)[4]) {
-  vit_test::expect_aligned(row);
-  MatrixRead read = {row, matrices, true};
-  vit_test::emulated_exchange("load_matrices_transposed", &read, read_matrices);
 }
 
 // All numbers of a type of 16 bits.
@@ -260,14 +274,16 @@ VIT_DEVICE float fast_power_of_two(float x) {
   return result < 0x1p-126f ? 0 : result;
 }
 
-template <class Parameters>
-CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
-                  const Parameters& parameters, const CudaExecution&) {
-  if (!is_launchable(shape)) vit_test::emulation_error("a GPU cannot run a launch of this size");
+template <class Parameters, int threads>
+CudaResult launch(void (*kernel)(Parameters, vit_test::LaunchBounds<threads>),
+                  const LaunchShape& shape, const Parameters& parameters, const CudaExecution&) {
+  if (shape.blocks <= 0 || shape.blocks > kMaxBlocks) return CudaResult::kTooLarge;
+  vit_test::expect_launchable(shape, threads);
   const bool reversed = vit_test::is_reversed();
   for (int64_t i = 0; i < shape.blocks; ++i) {
     *vit_test::emulated_block() = reversed ? shape.blocks - 1 - i : i;
-    vit_test::run_block(shape.threads, shape.shared_bytes, reversed, [&] { kernel(parameters); });
+    vit_test::run_block(shape.threads, shape.shared_bytes, reversed,
+                        [&] { kernel(parameters, {}); });
   }
   return CudaResult::kOk;
 }

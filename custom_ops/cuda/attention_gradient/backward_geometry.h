@@ -16,9 +16,6 @@ constexpr int kGradientThreads = 128, kGradientTokens = 64;
 template <int size>
 constexpr int kGradientQueries = size == 64 ? 32 : 16;
 
-// Threads and tile of the kernels without tensor cores (scalar_tiles.h).
-constexpr int kScalarThreads = 256, kScalarTile = 64;
-
 // The launches of attention_backward. A launch that is not needed has 0 blocks.
 struct BackwardGeometry {
   AttentionPath path;

@@ -10,12 +10,12 @@
 namespace vit {
 
 // With a bias queries may have no keys. Zeros in their rows keep 0 * Inf out of sums over queries.
-// All threads of the block call it, when the tiles have been filled.
+// All threads of the block call it, when the first `rows` rows of the tiles have been filled.
 template <class T, int kHead>
 VIT_DEVICE void clear_closed_rows(const TokenTile<T, kHead>& queries,
                                   const TokenTile<T, kHead>& d_out,
-                                  const TileStatistics& statistics) {
-  for (int i = thread_index(); i < kGradientTokens * kHead; i += kGradientThreads) {
+                                  const TileStatistics& statistics, int rows, int threads) {
+  for (int i = thread_index(); i < rows * kHead; i += threads) {
     if (statistics.at(1, i / kHead) != infinity<float>()) continue;
     *queries.at(i / kHead, i % kHead) = *d_out.at(i / kHead, i % kHead) = rounded<T>(0.0f);
   }
@@ -35,13 +35,14 @@ struct RowPair {
   VIT_DEVICE_METHOD void fill_stage(const GradientParameters<float>& p, int64_t token, int stage,
                                     int threads) {
     const AttentionShape& shape = p.problem.shape;
-    const int rows = rows_from(shape, token, kGradientTokens);
+    const int rows = rows_from(shape, token, kGradientTokens), used = used_rows(rows);
     const int columns = static_cast<int>(shape.head_size);
     const int64_t stride = kSecondIsOut ? p.out_stride : p.qkv_stride;
     fill(shared_tile<T, kHead>(2 * stage),
-         Rows<T>{first, p.qkv_stride, rows, columns, p.is_qkv_aligned}, threads);
+         Rows<T>{first, p.qkv_stride, rows, used, columns, p.is_qkv_aligned}, threads);
     fill(shared_tile<T, kHead>(2 * stage + 1),
-         Rows<T>{second, stride, rows, columns, kSecondIsOut ? p.is_out_aligned : p.is_qkv_aligned},
+         Rows<T>{second, stride, rows, used, columns,
+                 kSecondIsOut ? p.is_out_aligned : p.is_qkv_aligned},
          threads);
     commit_copies();
     first += kGradientTokens * p.qkv_stride;
@@ -51,8 +52,7 @@ struct RowPair {
 
 // Computes d_q and delta. A block owns p.queries queries of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2)
-query_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, query_gradients, const GradientParameters<float> p) {
   constexpr int kTiles = kGradientQueries<kHead> / 16;
   constexpr int kQueries = kGradientThreads / kWarp * kGradientQueries<kHead>;
   const int threads = p.queries / kGradientQueries<kHead> * kWarp;
@@ -142,8 +142,7 @@ struct StatisticsReader {
 
 // Computes d_k and d_v. A block owns kGradientTokens keys of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2)
-key_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters<float> p) {
   constexpr int kKeptTiles = KeyRows<T, kHead>::kKeepsValues ? 4 : 5;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
@@ -190,7 +189,9 @@ key_gradients(const GradientParameters<float> p) {
     const auto rows_of_q = shared_tile<T, kHead>(2 * stage);
     const auto rows_of_d_out = shared_tile<T, kHead>(2 * stage + 1);
     const TileStatistics statistics = {shared_statistics + stage * 3 * kGradientTokens};
-    if (bias.data) clear_closed_rows(rows_of_q, rows_of_d_out, statistics);
+    if (bias.data) {
+      clear_closed_rows(rows_of_q, rows_of_d_out, statistics, kGradientTokens, kGradientThreads);
+    }
     if (has_rows) rows.add_tile(rows_of_q, rows_of_d_out, statistics, p.scales, bias);
     bias.advance_queries(shape, next);
     if (next < shape.tokens) reader.store({shared_statistics + (1 - stage) * 3 * kGradientTokens});
@@ -200,35 +201,36 @@ key_gradients(const GradientParameters<float> p) {
   rows.write(p, line, place.first, shared_tile<T, kHead>(0), shared_tile<T, kHead>(1));
 }
 
-// Computes d_q, d_k and d_v of a line of up to kGradientTokens tokens. A block owns a line.
+// Computes d_q, d_k and d_v of a line of up to kGradientTokens tokens. A block owns a line; it has
+// a warp for 16 tokens, and tiles of so many rows.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2)
-short_line_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, short_line_gradients, const GradientParameters<float> p) {
   static_assert(KeyRows<T, kHead>::kKeepsValues);
+  using Shared = TokenTile<T, kHead>;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
   const BlockPlace place(shape, 1, kGradientTokens);
   const Line& line = place.line;
-  const auto queries = shared_tile<T, kHead>(0), keys = shared_tile<T, kHead>(1);
-  const auto values = shared_tile<T, kHead>(2), d_out = shared_tile<T, kHead>(3);
-  const auto out = shared_tile<T, kHead>(4);
-  const TileStatistics statistics = {
-      reinterpret_cast<float*>(shared_memory() + 5 * TokenTile<T, kHead>::kBytes)};
+  const int used = used_rows(static_cast<int>(shape.tokens)), threads = used / 16 * kWarp;
+  const auto tile = [used](int i) {
+    return Shared{reinterpret_cast<T*>(shared_memory()) + i * used * Shared::kPitch};
+  };
+  const Shared queries = tile(0), keys = tile(1), values = tile(2), d_out = tile(3), out = tile(4);
+  const TileStatistics statistics = {reinterpret_cast<float*>(tile(5).elements)};
 #pragma unroll 1
   for (int i = 0; i < 5; ++i) {
-    fill(shared_tile<T, kHead>(i),
+    fill(tile(i),
          i < 3 ? rows_of_qkv<T>(shape, problem.qkv, line, static_cast<Part>(i), 0, kGradientTokens,
                                 p.is_qkv_aligned)
                : rows_of_out<T>(shape, i == 3 ? problem.d_out : problem.out, line, 0,
                                 kGradientTokens, p.is_out_aligned),
-         kGradientThreads);
+         threads);
   }
   commit_copies();
   wait_for_copies<0>();
   sync_block();
 
   const int first = thread_index() / kWarp * 16;
-  const bool has_rows = first < shape.tokens;
   const TileBias<float> bias(problem, line, 0, 0, kGradientTokens, kGradientTokens);
   {
     QueryRows<T, kHead, 1> rows;
@@ -244,18 +246,15 @@ short_line_gradients(const GradientParameters<float> p) {
       statistics.at(1, query) = rows.log2_total[0][i];
       statistics.at(2, query) = rows.delta[0][i];
     }
-    if (has_rows) {
-      QueryGradients<T, kHead, 1> gradients;
-      gradients.add_tile(rows, keys, values, p.scales, bias);
-      gradients.clear_closed(rows);
-      write_gradient<T, kHead, 1>(p, line, kQuery, 0, gradients.sums, p.scale, out, first);
-    }
+    QueryGradients<T, kHead, 1> gradients;
+    gradients.add_tile(rows, keys, values, p.scales, bias);
+    gradients.clear_closed(rows);
+    write_gradient<T, kHead, 1>(p, line, kQuery, 0, gradients.sums, p.scale, out, first);
   }
   sync_block();
-  if (bias.data) clear_closed_rows(queries, d_out, statistics);
+  if (bias.data) clear_closed_rows(queries, d_out, statistics, used, threads);
   KeyRows<T, kHead> rows;
   rows.load(keys, values, first, p.scales.of_queries);
-  if (!has_rows) return;
   rows.add_tile(queries, d_out, statistics, p.scales, bias);
   rows.write(p, line, 0, keys, values);
 }
