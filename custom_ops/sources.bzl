@@ -227,7 +227,7 @@ TESTS = [
 # Tests of the kernels for GPUs, which run them on the CPU: with tests/cc/gpu_emulation.cc and the
 # sources of CUDA, compiled as C++. Bazel does not build them.
 CUDA_TESTS = [
-    "cuda_attention_gradient_test",
+    "cuda_attention_launch_test",
     "cuda_attention_test",
     "cuda_patch_embed_test",
     "gpu_emulation_test",

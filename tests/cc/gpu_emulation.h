@@ -29,14 +29,6 @@
 #define VIT_DEVICE static inline
 #define VIT_DEVICE_METHOD inline
 
-// Functions whose callers the emulation compares: a compiler may not move a call of them to where
-// other threads call it too, nor leave their frame out.
-#if defined(__clang__)
-#define VIT_TEST_CONVERGENT __attribute__((convergent, noinline))
-#else
-#define VIT_TEST_CONVERGENT __attribute__((noinline))
-#endif
-
 namespace vit_test {
 
 template <int threads>
@@ -54,7 +46,7 @@ bool is_reversed();
 int emulated_thread();
 int64_t* emulated_block();
 char* emulated_shared_memory();
-VIT_TEST_CONVERGENT void emulated_sync_block();
+__attribute__((noinline)) void emulated_sync_block();
 void emulated_copy(void* shared, const void* global, bool valid);
 void emulated_commit();
 void emulated_wait(int pending);
@@ -63,8 +55,8 @@ void emulated_wait(int pending);
 [[noreturn]] __attribute__((format(printf, 1, 2))) void emulation_error(const char* text, ...);
 
 // All threads of the warp call it; once they have, `action` runs with their arguments.
-VIT_TEST_CONVERGENT void emulated_exchange(const char* name, void* argument,
-                                           void (*action)(void* const (&)[32]));
+__attribute__((noinline)) void emulated_exchange(const char* name, void* argument,
+                                                 void (*action)(void* const (&)[32]));
 
 // `threads`: the most per block that the kernel is compiled for.
 void expect_launchable(const vit::LaunchShape& shape, int threads);
@@ -124,25 +116,27 @@ VIT_DEVICE T shuffle(T value, int lane) {
   return shuffled(value, lane);
 }
 
+// Of the functions below, which only move numbers between the variables of threads.
+#define VIT_TEST_UNCHECKED __attribute__((no_sanitize("address", "undefined", "coverage")))
+
 struct MatrixRead {
-  const void* row;
+  uint16_t row[8];
   uint32_t* matrices;
   bool is_transposed;
 };
 
-inline void read_matrices(void* const (&lanes)[32]) {
-  uint16_t elements[4][8][8];
-  for (int i = 0; i < 32; ++i) {
-    memcpy(elements[i / 8][i % 8], static_cast<MatrixRead*>(lanes[i])->row, 16);
-  }
+VIT_TEST_UNCHECKED inline void read_matrices(void* const (&lanes)[32]) {
   for (int t = 0; t < 32; ++t) {
     const auto& read = *static_cast<MatrixRead*>(lanes[t]);
-    const int row = t / 4, column = 2 * (t % 4);
     for (int i = 0; i < 4; ++i) {
-      const auto& m = elements[i];
-      const uint32_t low = read.is_transposed ? m[column][row] : m[row][column];
-      const uint32_t high = read.is_transposed ? m[column + 1][row] : m[row][column + 1];
-      read.matrices[i] = low | high << 16;
+      read.matrices[i] = 0;
+      for (int j = 0; j < 2; ++j) {
+        const int row = t / 4, column = 2 * (t % 4) + j;
+        const int lane = 8 * i + (read.is_transposed ? column : row);
+        const uint32_t bits =
+            static_cast<MatrixRead*>(lanes[lane])->row[read.is_transposed ? row : column];
+        read.matrices[i] |= bits << 16 * j;
+      }
     }
   }
 }
@@ -150,7 +144,8 @@ inline void read_matrices(void* const (&lanes)[32]) {
 template <bool is_transposed>
 VIT_DEVICE void load_matrices(const void* row, uint32_t (&matrices)[4]) {
   vit_test::expect_aligned(row);
-  MatrixRead read = {row, matrices, is_transposed};
+  MatrixRead read = {{}, matrices, is_transposed};
+  memcpy(read.row, row, 16);
   vit_test::emulated_exchange("load_matrices", &read, read_matrices);
 }
 
@@ -177,9 +172,11 @@ struct Product {
 };
 
 template <class T>
-void multiply(void* const (&lanes)[32]) {
+VIT_TEST_UNCHECKED void multiply(void* const (&lanes)[32]) {
+  using Row = float __attribute__((vector_size(32)));
   const float* values = values_of_bits<T>();
-  float a[16][16], b[16][8];
+  float a[16][16];
+  Row b[16], sums[16];
   for (int t = 0; t < 32; ++t) {
     const auto& product = *static_cast<Product*>(lanes[t]);
     const int g = t / 4, c = 2 * (t % 4);
@@ -190,13 +187,14 @@ void multiply(void* const (&lanes)[32]) {
       }
     }
   }
+  for (int row = 0; row < 16; ++row) {
+    sums[row] = Row{};
+    for (int k = 0; k < 16; ++k) sums[row] += a[row][k] * b[k];
+  }
   for (int t = 0; t < 32; ++t) {
     const auto& product = *static_cast<Product*>(lanes[t]);
     for (int i = 0; i < 4; ++i) {
-      const int row = t / 4 + i / 2 * 8, column = 2 * (t % 4) + i % 2;
-      float sum = 0;
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
-      product.sums[i] += sum;
+      product.sums[i] += sums[t / 4 + i / 2 * 8][2 * (t % 4) + i % 2];
     }
   }
 }

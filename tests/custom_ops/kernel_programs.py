@@ -38,8 +38,17 @@ _CPU_FLAGS = {
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
     "avx2": {"avx2", "fma"},
 }
-# Flags of sources that contain or start kernels for GPUs, to run them on the CPU.
-_EMULATED = ('-DVIT_EMULATED_GPU="tests/cc/gpu_emulation.h"', "-Wno-unknown-pragmas")
+# Flags of sources that contain or start kernels for GPUs, to run them on the CPU with clang++. The
+# emulation compares the callers of barriers: every caller has a frame, and no call moves to where
+# other threads make it too.
+_EMULATED = (
+    '-DVIT_EMULATED_GPU="tests/cc/gpu_emulation.h"',
+    "-Wno-unknown-pragmas",
+    "-fno-omit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-Xclang",
+    "-fconvergent-functions",
+)
 # What compilers define for an instruction set, but clang 14 does not.
 _MACROS_OF_CLANG = {"amx": ("-D__AMX_BF16__=1",)}
 
