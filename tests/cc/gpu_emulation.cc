@@ -104,9 +104,9 @@ struct Fiber {
 
 struct Block {
   std::vector<Fiber> fibers;
+  Fiber* first;  // of the fibers
   const std::function<void()>* thread;
   Place scheduler;
-  int running;
   int64_t index;
   char* shared;
   bool reversed;
@@ -115,6 +115,11 @@ struct Block {
   void* sanitizer_stack;
 };
 Block block;
+}  // namespace
+
+int running_thread;
+
+namespace {
 
 void start_switch([[maybe_unused]] void** save, [[maybe_unused]] const void* stack,
                   [[maybe_unused]] size_t size) {
@@ -130,11 +135,11 @@ void finish_switch([[maybe_unused]] void* saved, [[maybe_unused]] const void** s
 #endif
 }
 
-Fiber& fiber(int i) { return block.fibers[static_cast<size_t>(i)]; }
-Fiber& current() { return fiber(block.running); }
+VIT_TEST_UNCHECKED Fiber& fiber(int i) { return block.first[i]; }
+VIT_TEST_UNCHECKED Fiber& current() { return fiber(running_thread); }
 
 // The thread of the warp that runs next; -1 if all wait or have ended.
-int next_of_warp(int first, int after) {
+VIT_TEST_UNCHECKED int next_of_warp(int first, int after) {
   for (int i = after + 1; i < first + 32; ++i) {
     if (fiber(i).wait == Wait::kNothing) return i;
   }
@@ -146,22 +151,22 @@ int next_of_warp(int first, int after) {
 
 // From the scheduler to a fiber, until no thread of its warp can run.
 void resume(int i) {
-  block.running = i;
+  running_thread = i;
   start_switch(&block.sanitizer_stack, fiber(i).stack.get(), kStackBytes);
   switch_to(block.scheduler, fiber(i).place);
   finish_switch(block.sanitizer_stack, nullptr, nullptr);
 }
 
 // From the fiber that runs to the next one of its warp, or to the scheduler if there is none.
-void leave() {
+VIT_TEST_UNCHECKED void leave() {
   Fiber& from = current();
   void** const save = from.wait == Wait::kEnd ? nullptr : &from.sanitizer_stack;
-  const int next = next_of_warp(block.running / 32 * 32, block.running);
+  const int next = next_of_warp(running_thread / 32 * 32, running_thread);
   if (next < 0) {
     start_switch(save, block.scheduler_stack, block.scheduler_stack_size);
     switch_to(from.place, block.scheduler);
   } else {
-    block.running = next;
+    running_thread = next;
     start_switch(save, fiber(next).stack.get(), kStackBytes);
     switch_to(from.place, fiber(next).place);
   }
@@ -182,7 +187,7 @@ void run_fiber() {
 
 // The call of the function with this frame, by the thread that runs. A frame begins with the
 // address of the caller's frame, then the address that the function returns to.
-Call call_of(const char* name, void* function) {
+VIT_TEST_UNCHECKED Call call_of(const char* name, void* function) {
   Call call = {name, 0};
   for (auto frame = static_cast<void**>(function); frame != current().first_frame;
        frame = static_cast<void**>(*frame)) {
@@ -191,13 +196,13 @@ Call call_of(const char* name, void* function) {
   return call;
 }
 
-void expect_same_call(const Call& a, const Call& b, const char* whose) {
+// Stops the program if the calls are not one.
+VIT_TEST_UNCHECKED void expect_same_call(const Call& a, const Call& b, const char* whose) {
+  if (a.callers == b.callers) return;
   if (strcmp(a.name, b.name) != 0) {
     emulation_error("threads of %s reach %s, others %s", whose, a.name, b.name);
   }
-  if (a.callers != b.callers) {
-    emulation_error("threads of %s reach %s at different places", whose, a.name);
-  }
+  emulation_error("threads of %s reach %s at different places", whose, a.name);
 }
 
 void arrive(const std::vector<Copy>& copies) {
@@ -230,7 +235,8 @@ void emulation_error(const char* text, ...) {
   va_start(arguments, text);
   vfprintf(stderr, text, arguments);
   va_end(arguments);
-  fprintf(stderr, " (block %lld, thread %d)\n", static_cast<long long>(block.index), block.running);
+  fprintf(stderr, " (block %lld, thread %d)\n", static_cast<long long>(block.index),
+          running_thread);
   abort();
 }
 
@@ -248,11 +254,10 @@ void expect_launchable(const vit::LaunchShape& shape, int threads) {
 
 void set_reversed(bool reversed) { block.reversed = reversed; }
 bool is_reversed() { return block.reversed; }
-int emulated_thread() { return block.running; }
 int64_t* emulated_block() { return &block.index; }
 char* emulated_shared_memory() { return block.shared; }
 
-void emulated_sync_block() {
+VIT_TEST_UNCHECKED void emulated_sync_block() {
   current().call = call_of("sync_block", __builtin_frame_address(0));
   current().wait = Wait::kBlock;
   leave();
@@ -277,13 +282,14 @@ void emulated_wait(int pending) {
   }
 }
 
-void emulated_exchange(const char* name, void* argument, void (*action)(void* const (&)[32])) {
-  const int first = block.running / 32 * 32;
+VIT_TEST_UNCHECKED void emulated_exchange(const char* name, void* argument,
+                                          void (*action)(void* const (&)[32])) {
+  const int first = running_thread / 32 * 32;
   Fiber& own = current();
   own.call = call_of(name, __builtin_frame_address(0));
   own.argument = argument;
   own.wait = Wait::kWarp;
-  if (next_of_warp(first, block.running) >= 0) return leave();
+  if (next_of_warp(first, running_thread) >= 0) return leave();
   void* arguments[32];
   for (int i = 0; i < 32; ++i) {
     const Fiber& lane = fiber(first + i);
@@ -303,6 +309,7 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
   memset(block.shared, 0xff, size);  // NaN in every float type
   if (block.fibers.size() < static_cast<size_t>(threads)) {
     block.fibers.resize(static_cast<size_t>(threads));
+    block.first = block.fibers.data();
   }
   for (int i = 0; i < threads; ++i) {
     Fiber& own = fiber(i);

@@ -29,6 +29,11 @@
 #define VIT_DEVICE static inline
 #define VIT_DEVICE_METHOD inline
 
+// Functions whose callers are compared: no two calls may become one.
+#define VIT_TEST_CALLED __attribute__((noinline, nomerge))
+// Functions that only move numbers between the variables of threads, which needs no sanitizer.
+#define VIT_TEST_UNCHECKED __attribute__((no_sanitize("address", "undefined", "coverage")))
+
 namespace vit_test {
 
 template <int threads>
@@ -43,10 +48,10 @@ void set_reversed(bool reversed);
 bool is_reversed();
 
 // For the functions below, of the thread that runs.
-int emulated_thread();
+extern int running_thread;  // in its block
 int64_t* emulated_block();
 char* emulated_shared_memory();
-__attribute__((noinline)) void emulated_sync_block();
+VIT_TEST_CALLED void emulated_sync_block();
 void emulated_copy(void* shared, const void* global, bool valid);
 void emulated_commit();
 void emulated_wait(int pending);
@@ -55,8 +60,8 @@ void emulated_wait(int pending);
 [[noreturn]] __attribute__((format(printf, 1, 2))) void emulation_error(const char* text, ...);
 
 // All threads of the warp call it; once they have, `action` runs with their arguments.
-__attribute__((noinline)) void emulated_exchange(const char* name, void* argument,
-                                                 void (*action)(void* const (&)[32]));
+VIT_TEST_CALLED void emulated_exchange(const char* name, void* argument,
+                                       void (*action)(void* const (&)[32]));
 
 // `threads`: the most per block that the kernel is compiled for.
 void expect_launchable(const vit::LaunchShape& shape, int threads);
@@ -78,8 +83,8 @@ struct Bfloat16 { uint16_t bits; };
 struct Float16 { uint16_t bits; };
 // clang-format on
 
-VIT_DEVICE int thread_index() { return vit_test::emulated_thread(); }
-VIT_DEVICE int lane_index() { return vit_test::emulated_thread() % kWarp; }
+VIT_DEVICE int thread_index() { return vit_test::running_thread; }
+VIT_DEVICE int lane_index() { return vit_test::running_thread % kWarp; }
 VIT_DEVICE int64_t block_index() { return *vit_test::emulated_block(); }
 VIT_DEVICE char* shared_memory() { return vit_test::emulated_shared_memory(); }
 VIT_DEVICE void sync_block() { vit_test::emulated_sync_block(); }
@@ -115,9 +120,6 @@ template <class T>
 VIT_DEVICE T shuffle(T value, int lane) {
   return shuffled(value, lane);
 }
-
-// Of the functions below, which only move numbers between the variables of threads.
-#define VIT_TEST_UNCHECKED __attribute__((no_sanitize("address", "undefined", "coverage")))
 
 struct MatrixRead {
   uint16_t row[8];
