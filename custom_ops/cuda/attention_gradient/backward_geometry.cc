@@ -48,9 +48,9 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape) {
   if (has_short_lines && shape.tokens <= kGradientTokens) {
     g.queries = kGradientTokens;
     g.query_tiles = g.key_tiles = 1;
-    const int64_t warps = ceil_divide(shape.tokens, 16);
-    g.short_lines = {lines, static_cast<int>(warps) * 32,
-                     tile_bytes(size, 5, warps * 16) + 3 * kGradientTokens * kFloatBytes};
+    const int rows = shape.tokens <= kShortestTokens ? kShortestTokens : kGradientTokens;
+    g.short_lines = {lines, rows * 2,
+                     tile_bytes(size, 5, rows) + 3 * kGradientTokens * kFloatBytes};
     return g;
   }
   // Warps of nearly equal number in all blocks of queries, as in forward.

@@ -35,13 +35,13 @@ struct RowPair {
   VIT_DEVICE_METHOD void fill_stage(const GradientParameters<float>& p, int64_t token, int stage,
                                     int threads) {
     const AttentionShape& shape = p.problem.shape;
-    const int rows = rows_from(shape, token, kGradientTokens), used = used_rows(rows);
+    const int rows = rows_from(shape, token, kGradientTokens);
     const int columns = static_cast<int>(shape.head_size);
     const int64_t stride = kSecondIsOut ? p.out_stride : p.qkv_stride;
     fill(shared_tile<T, kHead>(2 * stage),
-         Rows<T>{first, p.qkv_stride, rows, used, columns, p.is_qkv_aligned}, threads);
+         Rows<T>{first, p.qkv_stride, rows, kGradientTokens, columns, p.is_qkv_aligned}, threads);
     fill(shared_tile<T, kHead>(2 * stage + 1),
-         Rows<T>{second, stride, rows, used, columns,
+         Rows<T>{second, stride, rows, kGradientTokens, columns,
                  kSecondIsOut ? p.is_out_aligned : p.is_qkv_aligned},
          threads);
     commit_copies();
@@ -201,37 +201,37 @@ VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters<float> p
   rows.write(p, line, place.first, shared_tile<T, kHead>(0), shared_tile<T, kHead>(1));
 }
 
-// Computes d_q, d_k and d_v of a line of up to kGradientTokens tokens. A block owns a line; it has
-// a warp for 16 tokens, and tiles of so many rows.
-template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2, short_line_gradients, const GradientParameters<float> p) {
+// Computes d_q, d_k and d_v of a line of up to 16 kWarps tokens. A block owns a line.
+template <class T, int kHead, int kWarps>
+VIT_KERNEL(kWarps* kWarp, 8 / kWarps, short_line_gradients, const GradientParameters<float> p) {
   static_assert(KeyRows<T, kHead>::kKeepsValues);
   using Shared = TokenTile<T, kHead>;
+  constexpr int kRows = 16 * kWarps, kThreads = kWarps * kWarp;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
   const BlockPlace place(shape, 1, kGradientTokens);
   const Line& line = place.line;
-  const int used = used_rows(static_cast<int>(shape.tokens)), threads = used / 16 * kWarp;
-  const auto tile = [used](int i) {
-    return Shared{reinterpret_cast<T*>(shared_memory()) + i * used * Shared::kPitch};
+  const auto tile = [](int i) {
+    return Shared{reinterpret_cast<T*>(shared_memory()) + i * kRows * Shared::kPitch};
   };
   const Shared queries = tile(0), keys = tile(1), values = tile(2), d_out = tile(3), out = tile(4);
   const TileStatistics statistics = {reinterpret_cast<float*>(tile(5).elements)};
 #pragma unroll 1
   for (int i = 0; i < 5; ++i) {
     fill(tile(i),
-         i < 3 ? rows_of_qkv<T>(shape, problem.qkv, line, static_cast<Part>(i), 0, kGradientTokens,
+         i < 3 ? rows_of_qkv<T>(shape, problem.qkv, line, static_cast<Part>(i), 0, kRows,
                                 p.is_qkv_aligned)
-               : rows_of_out<T>(shape, i == 3 ? problem.d_out : problem.out, line, 0,
-                                kGradientTokens, p.is_out_aligned),
-         threads);
+               : rows_of_out<T>(shape, i == 3 ? problem.d_out : problem.out, line, 0, kRows,
+                                p.is_out_aligned),
+         kThreads);
   }
   commit_copies();
   wait_for_copies<0>();
   sync_block();
 
   const int first = thread_index() / kWarp * 16;
-  const TileBias<float> bias(problem, line, 0, 0, kGradientTokens, kGradientTokens);
+  const bool has_rows = first < shape.tokens;
+  const TileBias<float> bias(problem, line, 0, 0, kRows, kRows);
   {
     QueryRows<T, kHead, 1> rows;
     rows.first = first;
@@ -246,13 +246,16 @@ VIT_KERNEL(kGradientThreads, 2, short_line_gradients, const GradientParameters<f
       statistics.at(1, query) = rows.log2_total[0][i];
       statistics.at(2, query) = rows.delta[0][i];
     }
-    QueryGradients<T, kHead, 1> gradients;
-    gradients.add_tile(rows, keys, values, p.scales, bias);
-    gradients.clear_closed(rows);
-    write_gradient<T, kHead, 1>(p, line, kQuery, 0, gradients.sums, p.scale, out, first);
+    if (has_rows) {
+      QueryGradients<T, kHead, 1> gradients;
+      gradients.add_tile(rows, keys, values, p.scales, bias);
+      gradients.clear_closed(rows);
+      write_gradient<T, kHead, 1>(p, line, kQuery, 0, gradients.sums, p.scale, out, first);
+    }
   }
   sync_block();
-  if (bias.data) clear_closed_rows(queries, d_out, statistics, used, threads);
+  if (bias.data) clear_closed_rows(queries, d_out, statistics, kRows, kThreads);
+  if (!has_rows) return;
   KeyRows<T, kHead> rows;
   rows.load(keys, values, first, p.scales.of_queries);
   rows.add_tile(queries, d_out, statistics, p.scales, bias);
