@@ -149,17 +149,16 @@ VIT_KERNEL(kFlatThreads, 1, write_prefix, const ForwardParameters p) {
 template <class T>
 CudaResult run(const ForwardParameters& p, const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
+  CudaResult result = CudaResult::kOk;
   if (grid.all_patches > 0) {
-    CudaResult result;
     if constexpr (sizeof(T) == 2) {
       result = launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
     } else {
       result = launch(forward_scalar<T>, p.plan.launch, p, execution);
     }
-    if (result != CudaResult::kOk) return result;
   }
   const int64_t in_prefix = grid.batch * grid.prefix * grid.features;
-  if (in_prefix == 0) return CudaResult::kOk;
+  if (result != CudaResult::kOk || in_prefix == 0) return result;
   return launch(write_prefix<T>, flat_launch(in_prefix), p, execution);
 }
 
