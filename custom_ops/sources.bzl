@@ -161,7 +161,6 @@ CUDA_KERNEL_HEADERS = [
     "cuda/attention_gradient/logit_gradients.h",
     "cuda/device.h",
     "cuda/launch.h",
-    "cuda/patch_embed/checked_launch.h",
     "cuda/patch_embed/chunks.h",
     "cuda/patch_embed/geometry.h",
     "cuda/patch_embed/gradients.h",
@@ -228,9 +227,10 @@ TESTS = [
 # Tests of the kernels for GPUs, which run them on the CPU: with tests/cc/gpu_emulation.cc and the
 # sources of CUDA, compiled as C++. Bazel does not build them.
 CUDA_TESTS = [
-    "cuda_attention_gradient_test",
+    "cuda_attention_launch_test",
     "cuda_attention_test",
     "cuda_patch_embed_test",
+    "gpu_emulation_test",
 ]
 
 # Parts of TESTS, in tests/cc, that are compiled as ISA_KERNELS are.

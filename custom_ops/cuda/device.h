@@ -4,8 +4,8 @@
 // the CPU: the macro VIT_EMULATED_GPU names the header that defines there what this file defines
 // here.
 //
-// A kernel is `VIT_KERNEL(threads, blocks) name(const Parameters p)`. Its blocks and threads are
-// numbered along one dimension.
+// A kernel is `VIT_KERNEL(threads, blocks, name, const Parameters p) {...}`. Its blocks and threads
+// are numbered along one dimension.
 #ifndef CUSTOM_OPS_CUDA_DEVICE_H_
 #define CUSTOM_OPS_CUDA_DEVICE_H_
 
@@ -25,7 +25,8 @@
 
 // Up to `threads` threads per block, and so many blocks per multiprocessor that a thread may use
 // 65536 / threads / blocks registers.
-#define VIT_KERNEL(threads, blocks) static __global__ void __launch_bounds__(threads, blocks)
+#define VIT_KERNEL(threads, blocks, name, parameter) \
+  static __global__ void __launch_bounds__(threads, blocks) name(parameter)
 #define VIT_DEVICE static __device__ __forceinline__
 #define VIT_DEVICE_METHOD __device__ __forceinline__
 
@@ -66,22 +67,21 @@ VIT_DEVICE T shuffle(T value, int lane) {
 
 // Reads four 8x8 matrices of 16-bit elements from shared memory. `row` is the address of a row of
 // 16 bytes, aligned to 16 bytes: thread 8 i + r gives row r of matrix i. Of matrix i, thread t gets
-// the elements 2 (t % 4) and 2 (t % 4) + 1 of row t / 4.
+// the elements 2 (t % 4) and 2 (t % 4) + 1 of row t / 4, or of column t / 4 (is_transposed).
+template <bool is_transposed>
 VIT_DEVICE void load_matrices(const void* row, uint32_t (&matrices)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(address)
-               : "memory");
-}
-
-// The same for the transposed matrices.
-VIT_DEVICE void load_matrices_transposed(const void* row, uint32_t (&matrices)[4]) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(address)
-               : "memory");
+  if constexpr (is_transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address)
+                 : "memory");
+  }
 }
 
 // sums[16, 8] += a[16, 16] b[16, 8] on tensor cores. With g = lane / 4 and c = 2 (lane % 4), a
@@ -225,10 +225,11 @@ inline CudaResult forgotten(cudaError_t error) {
   return static_cast<CudaResult>(error);
 }
 
-// Starts a kernel on the stream.
+// Starts a kernel on the stream. kTooLarge: no GPU can launch so many blocks.
 template <class Parameters>
 CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
                   const Parameters& parameters, const CudaExecution& execution) {
+  if (!is_launchable(shape)) return CudaResult::kTooLarge;
   constexpr int64_t kWithoutAttribute = 48 * 1024;
   if (shape.shared_bytes > kWithoutAttribute) {
     const cudaError_t error = cudaFuncSetAttribute(

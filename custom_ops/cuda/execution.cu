@@ -28,7 +28,34 @@ struct DriverText {
   char text[256];
 };
 
+// The GPUs of `data` and of the thread; -1 if CUDA does not know the memory.
+cudaError_t find_devices(const void* data, int* of_data, int* current) {
+  cudaPointerAttributes attributes;
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, data);
+  if (error != cudaSuccess) return error;
+  const bool is_known =
+      attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  *of_data = is_known ? attributes.device : -1;
+  return cudaGetDevice(current);
+}
+
 }  // namespace
+
+CurrentDevice::CurrentDevice(const void* data) {
+  if (!data) return;
+  int of_data = -1, current = -1;
+  cudaError_t error = find_devices(data, &of_data, &current);
+  if (error == cudaSuccess && of_data >= 0 && of_data != current) {
+    error = cudaSetDevice(of_data);
+    if (error == cudaSuccess) before_ = current;
+  }
+  if (error != cudaSuccess) cudaGetLastError();  // the next call of another would report it
+  result_ = static_cast<CudaResult>(error);
+}
+
+CurrentDevice::~CurrentDevice() {
+  if (before_ >= 0) cudaSetDevice(before_);
+}
 
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution) {
   const auto stream = static_cast<cudaStream_t>(execution.stream);

@@ -25,6 +25,23 @@ struct CudaExecution {
   void* allocator;
 };
 
+// As long as it lives, the GPU that holds `data` is the current one of the thread. It changes
+// nothing if `data` is null, or memory that CUDA does not know.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(const void* data);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  // Whether it could be made the current one.
+  CudaResult result() const { return result_; }
+
+ private:
+  int before_ = -1;  // -1: it was the current one
+  CudaResult result_ = CudaResult::kOk;
+};
+
 // Writes zeros to memory of the GPU.
 CudaResult set_to_zero(void* data, int64_t bytes, const CudaExecution& execution);
 

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "custom_ops/cc/dtype.h"
+
 namespace vit {
 
 // What every GPU from sm_80 on can launch.
@@ -24,6 +26,20 @@ constexpr bool is_launchable(const LaunchShape& shape) {
          shape.threads <= kMaxThreads && shape.threads % 32 == 0 && shape.shared_bytes >= 0 &&
          shape.shared_bytes <= kMaxSharedBytes;
 }
+
+constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// Kernels without tensor cores: threads of a block, sums in each direction of its tile, and how
+// many products of each it adds at a time (ScalarTile).
+constexpr int kScalarThreads = 256, kScalarTile = 64, kScalarDepth = 16;
+
+// Bytes of a sum of products of the type, of ScalarTile::add_product, and of a tile of sums. In
+// shared memory an element more per row puts the rows into different banks.
+constexpr int64_t sum_bytes(DType type) { return type == DType::kFloat64 ? 8 : 4; }
+constexpr int64_t scalar_product_bytes(int64_t sum) {
+  return 2 * kScalarDepth * (kScalarTile + 1) * sum;
+}
+constexpr int64_t scalar_tile_bytes(int64_t sum) { return kScalarTile * (kScalarTile + 1) * sum; }
 
 }  // namespace vit
 

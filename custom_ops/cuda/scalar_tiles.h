@@ -39,11 +39,11 @@ VIT_DEVICE T element(Sum x) {
 // so the 16 threads of half a warp hold the same rows.
 template <class Sum>
 struct ScalarTile {
-  static constexpr int kSize = 64, kThreads = 256, kPerThread = 4;
-  static constexpr int kDepth = 16;      // of the operands that are in shared memory at a time
+  static constexpr int kSize = kScalarTile, kThreads = kScalarThreads, kPerThread = 4;
+  static constexpr int kDepth = kScalarDepth;
   static constexpr int kPitch = kSize + 1;
   // Shared memory of add_product.
-  static constexpr int64_t kBytes = 2 * kDepth * kPitch * int64_t{sizeof(Sum)};
+  static constexpr int64_t kBytes = scalar_product_bytes(sizeof(Sum));
 
   Sum sums[kPerThread][kPerThread];
 

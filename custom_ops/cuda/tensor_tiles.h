@@ -21,14 +21,14 @@ struct Tile {
   // The operand a of multiply_add: rows [row, row + 16), columns [column, column + 16).
   VIT_DEVICE_METHOD void load_a(int row, int column, uint32_t (&a)[4]) const {
     const int lane = lane_index();
-    load_matrices(at(row + lane % 16, column + lane / 16 * 8), a);
+    load_matrices<false>(at(row + lane % 16, column + lane / 16 * 8), a);
   }
 
   // The operand a of a product with the transposed tile: rows [row, row + 16) of the tile are the
   // columns of a, columns [column, column + 16) the rows of a.
   VIT_DEVICE_METHOD void load_a_of_transposed(int row, int column, uint32_t (&a)[4]) const {
     const int lane = lane_index();
-    load_matrices_transposed(at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8), a);
+    load_matrices<true>(at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8), a);
   }
 
   // The operand b of two multiply_add, for a product with the transposed tile: rows
@@ -36,14 +36,14 @@ struct Tile {
   // second, for the next 8 columns, b[2] and b[3].
   VIT_DEVICE_METHOD void load_b_of_transposed(int row, int column, uint32_t (&b)[4]) const {
     const int lane = lane_index();
-    load_matrices(at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8), b);
+    load_matrices<false>(at(row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8), b);
   }
 
   // The same for a product with the tile: rows [row, row + 16) of the tile are the rows of b,
   // columns [column, column + 16) the columns of the two.
   VIT_DEVICE_METHOD void load_b(int row, int column, uint32_t (&b)[4]) const {
     const int lane = lane_index();
-    load_matrices_transposed(at(row + lane % 16, column + lane / 16 * 8), b);
+    load_matrices<true>(at(row + lane % 16, column + lane / 16 * 8), b);
   }
 };
 
@@ -52,7 +52,8 @@ template <class T>
 struct Rows {
   const T* data;     // the first row
   int64_t stride;    // elements between rows
-  int rows;          // rows that exist; the tile gets zeros below
+  int rows;          // rows that exist
+  int filled;        // rows of the tile that are written; behind those that exist with zeros
   int columns;       // elements of a row; the tile gets zeros behind
   bool is_aligned;   // whether data, stride and columns are multiples of 16 bytes
 };
@@ -71,7 +72,7 @@ VIT_DEVICE void copy_columns(const Tile<T, kRows, kColumns>& tile, const Rows<T>
   const T* source = from.data + first * from.stride + column;
   T* target = tile.at(first, column);
 #pragma unroll 1
-  for (int row = first; row < kRows; row += step) {
+  for (int row = first; row < from.filled; row += step) {
     const bool valid = row < rows;
     // An address that is not read must still be one of the array.
     copy_async(target, valid ? source : from.data, valid);
@@ -86,7 +87,7 @@ VIT_DEVICE void copy_columns(const Tile<T, kRows, kColumns>& tile, const Rows<T>
 template <class T, int kRows, int kColumns>
 VIT_DEVICE void fill(const Tile<T, kRows, kColumns>& tile, const Rows<T>& from, int threads) {
   if (from.is_aligned) return copy_columns<0>(tile, from, threads);
-  for (int i = thread_index(); i < kRows * kColumns; i += threads) {
+  for (int i = thread_index(); i < from.filled * kColumns; i += threads) {
     const int row = i / kColumns, column = i % kColumns;
     const bool valid = row < from.rows && column < from.columns;
     *tile.at(row, column) = valid ? from.data[row * from.stride + column] : rounded<T>(0.0f);

@@ -13,7 +13,7 @@ namespace {
 
 void define_arguments(py::module_& m) {
   using vit::DeviceArray;
-  py::class_<DeviceArray>(m, "Array", "Memory of the current GPU, dense and in row-major order.")
+  py::class_<DeviceArray>(m, "Array", "Memory of a GPU, dense and in row-major order.")
       .def(py::init<uintptr_t, std::vector<int64_t>, std::string>(), arg("address"), arg("shape"),
            arg("dtype"),
            "`dtype` is a name of NumPy, or bfloat16. The caller keeps the memory until the work\n"
@@ -21,11 +21,13 @@ void define_arguments(py::module_& m) {
       .def_property_readonly("address", &DeviceArray::address)
       .def_property_readonly("shape", &DeviceArray::shape)
       .def_property_readonly("dtype", &DeviceArray::dtype);
-  py::class_<vit::DeviceExecution>(m, "Execution", "Where work runs.")
+  py::class_<vit::DeviceExecution>(m, "Execution",
+                                   "Where work runs: on the GPU that holds the arrays.")
       .def(py::init<uintptr_t, py::function>(), arg("stream"), arg("allocate"),
-           "`stream` is the address of a CUDA stream, 0 for the default one. `allocate(bytes)`\n"
-           "returns the address of scratch memory, aligned to 256 bytes, that stays valid for\n"
-           "the work that the call starts on the stream.");
+           "`stream` is the address of a CUDA stream of this GPU, 0 for the default one.\n"
+           "`allocate(bytes)` returns the address of scratch memory of this GPU, which is then\n"
+           "the current one, aligned to 256 bytes, that stays valid for the work that the call\n"
+           "starts on the stream.");
 }
 
 void define_attention(py::module_& m) {

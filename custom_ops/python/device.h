@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "custom_ops/cc/attention.h"
+#include "custom_ops/cc/patch_embed.h"
 #include "custom_ops/cuda/execution.h"
 #include "custom_ops/python/tensor.h"
 
@@ -35,7 +37,7 @@ inline int64_t element_size(const std::string& dtype) {
   return found->size;
 }
 
-// Memory of the current GPU: dense, in row-major order. The caller keeps it until the work that
+// Memory of a GPU: dense, in row-major order. The caller keeps it until the work that
 // reads or writes it is done.
 class DeviceArray {
  public:
@@ -82,9 +84,14 @@ class DeviceArray {
   int64_t element_size_;
 };
 
-// Where work runs: on a stream, with scratch memory from a Python function, which gets a number of
-// bytes and returns an address, aligned to 256 bytes, of memory that stays valid for the work on
-// the stream.
+// An input of a problem.
+inline const void* input_of(const AttentionProblem& problem) { return problem.qkv; }
+inline const void* input_of(const PatchEmbedProblem& problem) { return problem.kernel; }
+inline const void* input_of(const PatchCopyProblem& problem) { return problem.from; }
+
+// Where work runs: on the GPU that holds the arrays, on a stream of it, with scratch memory from a
+// Python function, which gets a number of bytes and returns an address, aligned to 256 bytes, of
+// memory that stays valid for the work on the stream.
 class DeviceExecution {
  public:
   DeviceExecution(uintptr_t stream, py::function allocate)
@@ -100,7 +107,9 @@ class DeviceExecution {
     CudaResult result;
     {
       py::gil_scoped_release release;
-      result = launch(problem, execution);
+      const CurrentDevice device(input_of(problem));
+      result = device.result();
+      if (result == CudaResult::kOk) result = launch(problem, execution);
     }
     if (call.error) std::rethrow_exception(call.error);
     if (result == CudaResult::kOk) return;

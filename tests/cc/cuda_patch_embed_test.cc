@@ -243,6 +243,15 @@ void test_plans() {
   const vit::PatchGrid deep = vit::grid_of({1, 1 << 21, 1 << 21, 1, 1 << 21, 1, 0});
   EXPECT(!is_launchable(vit::plan_forward(deep, DType::kBfloat16).launch), "steps overflow");
   EXPECT(!is_launchable(vit::flat_launch(int64_t{1} << 40)), "threads overflow");
+  // Units of 16 bytes, of an image that has 2^31 - 256 of them, then 2^31; and a patch that 32 bits
+  // do not count, larger than the image.
+  const auto copy = [](int64_t height, int64_t patch_size) {
+    const vit::PatchShape shape = {3, height, 16, 16, patch_size, 0, 0};
+    return vit::plan_copy({shape, 16, nullptr, nullptr});
+  };
+  EXPECT(copy((1 << 23) - 1, 16).launch.blocks == 3 * ((1 << 23) - 1), "blocks of copies");
+  EXPECT(!is_launchable(copy(1 << 23, 16).launch), "an image that is too large is copied");
+  EXPECT(copy(1, int64_t{1} << 28).grid.side == 1, "the side of a patch overflows");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The fibers of gpu_emulation.h.
 #include "tests/cc/gpu_emulation.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -83,11 +84,18 @@ struct Copy {
   bool valid;
 };
 
+// A call of a barrier or an exchange.
+struct Call {
+  const char* name;
+  uint64_t callers;  // a number made of the addresses that all callers below the kernel return to
+};
+
 struct Fiber {
   Place place;
   std::unique_ptr<char[]> stack;
+  void** first_frame;
   Wait wait;
-  const char* exchange;  // what it waits for with its warp, and the argument
+  Call call;  // that it waits in
   void* argument;
   std::vector<Copy> copies;  // started since the last group
   std::vector<std::vector<Copy>> groups;
@@ -96,9 +104,9 @@ struct Fiber {
 
 struct Block {
   std::vector<Fiber> fibers;
+  Fiber* first;  // of the fibers
   const std::function<void()>* thread;
   Place scheduler;
-  int running;
   int64_t index;
   char* shared;
   bool reversed;
@@ -107,6 +115,11 @@ struct Block {
   void* sanitizer_stack;
 };
 Block block;
+}  // namespace
+
+int running_thread;
+
+namespace {
 
 void start_switch([[maybe_unused]] void** save, [[maybe_unused]] const void* stack,
                   [[maybe_unused]] size_t size) {
@@ -122,32 +135,74 @@ void finish_switch([[maybe_unused]] void* saved, [[maybe_unused]] const void** s
 #endif
 }
 
-// From the scheduler to a fiber, until it waits.
+VIT_TEST_UNCHECKED Fiber& fiber(int i) { return block.first[i]; }
+VIT_TEST_UNCHECKED Fiber& current() { return fiber(running_thread); }
+
+// The thread of the warp that runs next; -1 if all wait or have ended.
+VIT_TEST_UNCHECKED int next_of_warp(int first, int after) {
+  for (int i = after + 1; i < first + 32; ++i) {
+    if (fiber(i).wait == Wait::kNothing) return i;
+  }
+  for (int i = first; i <= after; ++i) {
+    if (fiber(i).wait == Wait::kNothing) return i;
+  }
+  return -1;
+}
+
+// From the scheduler to a fiber, until no thread of its warp can run.
 void resume(int i) {
-  Fiber& fiber = block.fibers[static_cast<size_t>(i)];
-  block.running = i;
-  start_switch(&block.sanitizer_stack, fiber.stack.get(), kStackBytes);
-  switch_to(block.scheduler, fiber.place);
+  running_thread = i;
+  start_switch(&block.sanitizer_stack, fiber(i).stack.get(), kStackBytes);
+  switch_to(block.scheduler, fiber(i).place);
   finish_switch(block.sanitizer_stack, nullptr, nullptr);
 }
 
-Fiber& current() { return block.fibers[static_cast<size_t>(block.running)]; }
-
-// From the fiber that runs to the scheduler.
-void yield_for(Wait wait) {
-  Fiber& fiber = current();
-  fiber.wait = wait;
-  const bool ends = wait == Wait::kEnd;
-  start_switch(ends ? nullptr : &fiber.sanitizer_stack, block.scheduler_stack,
-               block.scheduler_stack_size);
-  switch_to(fiber.place, block.scheduler);
-  finish_switch(fiber.sanitizer_stack, nullptr, nullptr);
+// From the fiber that runs to the next one of its warp, or to the scheduler if there is none.
+VIT_TEST_UNCHECKED void leave() {
+  Fiber& from = current();
+  void** const save = from.wait == Wait::kEnd ? nullptr : &from.sanitizer_stack;
+  const int next = next_of_warp(running_thread / 32 * 32, running_thread);
+  if (next < 0) {
+    start_switch(save, block.scheduler_stack, block.scheduler_stack_size);
+    switch_to(from.place, block.scheduler);
+  } else {
+    running_thread = next;
+    start_switch(save, fiber(next).stack.get(), kStackBytes);
+    switch_to(from.place, fiber(next).place);
+  }
+  finish_switch(from.sanitizer_stack, nullptr, nullptr);
 }
 
 void run_fiber() {
-  finish_switch(nullptr, &block.scheduler_stack, &block.scheduler_stack_size);
+  const void* stack;
+  size_t size;
+  finish_switch(nullptr, &stack, &size);
+  // The first fiber of all continues the scheduler, others may continue a fiber.
+  if (!block.scheduler_stack) block.scheduler_stack = stack, block.scheduler_stack_size = size;
+  current().first_frame = static_cast<void**>(__builtin_frame_address(0));
   (*block.thread)();
-  yield_for(Wait::kEnd);
+  current().wait = Wait::kEnd;
+  leave();
+}
+
+// The call of the function with this frame, by the thread that runs. A frame begins with the
+// address of the caller's frame, then the address that the function returns to.
+VIT_TEST_UNCHECKED Call call_of(const char* name, void* function) {
+  Call call = {name, 0};
+  for (auto frame = static_cast<void**>(function); frame != current().first_frame;
+       frame = static_cast<void**>(*frame)) {
+    call.callers = call.callers * 0x9e3779b97f4a7c15u + reinterpret_cast<uintptr_t>(frame[1]);
+  }
+  return call;
+}
+
+// Stops the program if the calls are not one.
+VIT_TEST_UNCHECKED void expect_same_call(const Call& a, const Call& b, const char* whose) {
+  if (a.callers == b.callers) return;
+  if (strcmp(a.name, b.name) != 0) {
+    emulation_error("threads of %s reach %s, others %s", whose, a.name, b.name);
+  }
+  emulation_error("threads of %s reach %s at different places", whose, a.name);
 }
 
 void arrive(const std::vector<Copy>& copies) {
@@ -163,37 +218,50 @@ void arrive(const std::vector<Copy>& copies) {
 // Runs the threads of a warp until all wait for the block or have ended.
 void run_warp(int warp) {
   const int first = warp * 32;
-  bool is_running = true;
-  while (is_running) {
-    is_running = false;
-    for (int i = first; i < first + 32; ++i) {
-      if (block.fibers[static_cast<size_t>(i)].wait != Wait::kNothing) continue;
-      is_running = true;
-      resume(i);
-    }
-  }
+  const int next = next_of_warp(first, first + 31);
+  if (next >= 0) resume(next);
   for (int i = first; i < first + 32; ++i) {
-    if (block.fibers[static_cast<size_t>(i)].wait == Wait::kWarp) {
-      emulation_error("not all threads of a warp reach an exchange");
+    if (fiber(i).wait == Wait::kWarp) {
+      emulation_error("not all threads of a warp reach %s", fiber(i).call.name);
     }
   }
 }
 
 }  // namespace
 
-void emulation_error(const char* message) {
-  fprintf(stderr, "GPU emulation: %s (block %lld, thread %d)\n", message,
-          static_cast<long long>(block.index), block.running);
+void emulation_error(const char* text, ...) {
+  fprintf(stderr, "GPU emulation: ");
+  va_list arguments;
+  va_start(arguments, text);
+  vfprintf(stderr, text, arguments);
+  va_end(arguments);
+  fprintf(stderr, " (block %lld, thread %d)\n", static_cast<long long>(block.index),
+          running_thread);
   abort();
+}
+
+void expect_launchable(const vit::LaunchShape& shape, int threads) {
+  if (shape.threads <= 0 || shape.threads % 32 || shape.threads > threads) {
+    emulation_error("a launch has %d threads per block, its kernel at most %d, in warps of 32",
+                    shape.threads, threads);
+  }
+  if (shape.shared_bytes < 0 || shape.shared_bytes > vit::kMaxSharedBytes) {
+    emulation_error("a launch has %lld bytes of shared memory per block, GPUs at most %lld",
+                    static_cast<long long>(shape.shared_bytes),
+                    static_cast<long long>(vit::kMaxSharedBytes));
+  }
 }
 
 void set_reversed(bool reversed) { block.reversed = reversed; }
 bool is_reversed() { return block.reversed; }
-int emulated_thread() { return block.running; }
 int64_t* emulated_block() { return &block.index; }
 char* emulated_shared_memory() { return block.shared; }
 
-void emulated_sync_block() { yield_for(Wait::kBlock); }
+VIT_TEST_UNCHECKED void emulated_sync_block() {
+  current().call = call_of("sync_block", __builtin_frame_address(0));
+  current().wait = Wait::kBlock;
+  leave();
+}
 
 void emulated_copy(void* shared, const void* global, bool valid) {
   if (block.reversed) return arrive({{shared, global, valid}});
@@ -214,22 +282,22 @@ void emulated_wait(int pending) {
   }
 }
 
-void emulated_exchange(const char* name, void* argument, void (*action)(void* const (&)[32])) {
-  const int first = block.running / 32 * 32;
-  Fiber* const warp = &block.fibers[static_cast<size_t>(first)];
-  current().exchange = name;
-  current().argument = argument;
-  for (int i = 0; i < 32; ++i) {
-    if (first + i != block.running && warp[i].wait != Wait::kWarp) return yield_for(Wait::kWarp);
-  }
+VIT_TEST_UNCHECKED void emulated_exchange(const char* name, void* argument,
+                                          void (*action)(void* const (&)[32])) {
+  const int first = running_thread / 32 * 32;
+  Fiber& own = current();
+  own.call = call_of(name, __builtin_frame_address(0));
+  own.argument = argument;
+  own.wait = Wait::kWarp;
+  if (next_of_warp(first, running_thread) >= 0) return leave();
   void* arguments[32];
   for (int i = 0; i < 32; ++i) {
-    if (strcmp(warp[i].exchange, name) != 0) {
-      emulation_error("the threads of a warp reach different exchanges");
-    }
-    arguments[i] = warp[i].argument;
-    warp[i].wait = Wait::kNothing;
+    const Fiber& lane = fiber(first + i);
+    if (lane.wait != Wait::kWarp) emulation_error("not all threads of a warp reach %s", name);
+    expect_same_call(own.call, lane.call, "a warp");
+    arguments[i] = lane.argument;
   }
+  for (int i = 0; i < 32; ++i) fiber(first + i).wait = Wait::kNothing;
   action(arguments);
 }
 
@@ -241,27 +309,27 @@ void run_block(int threads, int64_t shared_bytes, bool reversed,
   memset(block.shared, 0xff, size);  // NaN in every float type
   if (block.fibers.size() < static_cast<size_t>(threads)) {
     block.fibers.resize(static_cast<size_t>(threads));
+    block.first = block.fibers.data();
   }
   for (int i = 0; i < threads; ++i) {
-    Fiber& fiber = block.fibers[static_cast<size_t>(i)];
-    if (!fiber.stack) fiber.stack.reset(new char[kStackBytes]);
-    begin(fiber.place, fiber.stack.get(), run_fiber);
-    fiber.wait = Wait::kNothing;
-    fiber.copies.clear();
-    fiber.groups.clear();
+    Fiber& own = fiber(i);
+    if (!own.stack) own.stack.reset(new char[kStackBytes]);
+    begin(own.place, own.stack.get(), run_fiber);
+    own.wait = Wait::kNothing;
+    own.copies.clear();
+    own.groups.clear();
   }
   for (int ended = 0; ended < threads;) {
     for (int warp = 0; warp < threads / 32; ++warp) {
       run_warp(reversed ? threads / 32 - 1 - warp : warp);
     }
     ended = 0;
+    for (int i = 0; i < threads; ++i) ended += fiber(i).wait == Wait::kEnd;
+    if (ended == threads) break;
+    if (ended) emulation_error("not all threads of a block reach a barrier");
     for (int i = 0; i < threads; ++i) {
-      Fiber& fiber = block.fibers[static_cast<size_t>(i)];
-      ended += fiber.wait == Wait::kEnd;
-      if (fiber.wait == Wait::kBlock) fiber.wait = Wait::kNothing;
-    }
-    if (ended && ended < threads) {
-      emulation_error("not all threads of a block reach a barrier");
+      expect_same_call(fiber(0).call, fiber(i).call, "a block");
+      fiber(i).wait = Wait::kNothing;
     }
   }
   free(block.shared);

@@ -2,8 +2,10 @@
 // GPUs, which explains the functions. Each thread of a block is a fiber. It runs until it waits for
 // its warp or its block, so all index arithmetic, every copy and every exchange happens as on a
 // GPU, and an address sanitizer sees wrong addresses. What is checked beside that:
-// - all threads reach the same barrier or exchange, with addresses that are aligned as needed;
-// - shared memory begins as NaN and has the size of the launch;
+// - all threads reach the same barrier or exchange, called from the same place by the same
+//   functions, with addresses that are aligned as needed;
+// - blocks have no more threads than the kernel is compiled for, and no more shared memory than all
+//   GPUs have; shared memory begins as NaN and has the size of the launch;
 // - data of asynchronous copies arrive as late as they may, or at once (see `reversed`).
 // Warps run one after another between barriers, in both orders (see `reversed`): with a barrier
 // missing, the results of one order are wrong.
@@ -21,11 +23,21 @@
 #include "custom_ops/cuda/launch.h"
 #include "tests/cc/numbers.h"
 
-#define VIT_KERNEL(threads, blocks) [[maybe_unused]] static void
+// The last parameter tells launch() how many threads a block may have.
+#define VIT_KERNEL(threads, blocks, name, parameter) \
+  [[maybe_unused]] static void name(parameter, vit_test::LaunchBounds<(threads)>)
 #define VIT_DEVICE static inline
 #define VIT_DEVICE_METHOD inline
 
+// Functions whose callers are compared: no two calls may become one.
+#define VIT_TEST_CALLED __attribute__((noinline, nomerge))
+// Functions that only move numbers between the variables of threads, which needs no sanitizer.
+#define VIT_TEST_UNCHECKED __attribute__((no_sanitize("address", "undefined", "coverage")))
+
 namespace vit_test {
+
+template <int threads>
+struct LaunchBounds {};
 
 // Runs thread(0) to thread(threads - 1) of a block. `reversed`: the last warp first.
 void run_block(int threads, int64_t shared_bytes, bool reversed,
@@ -36,19 +48,23 @@ void set_reversed(bool reversed);
 bool is_reversed();
 
 // For the functions below, of the thread that runs.
-int emulated_thread();
+extern int running_thread;  // in its block
 int64_t* emulated_block();
 char* emulated_shared_memory();
-void emulated_sync_block();
+VIT_TEST_CALLED void emulated_sync_block();
 void emulated_copy(void* shared, const void* global, bool valid);
 void emulated_commit();
 void emulated_wait(int pending);
 
-// Stops the program with a message about the kernel.
-[[noreturn]] void emulation_error(const char* message);
+// Stops the program with a message about the kernel; arguments as for printf.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void emulation_error(const char* text, ...);
 
 // All threads of the warp call it; once they have, `action` runs with their arguments.
-void emulated_exchange(const char* name, void* argument, void (*action)(void* const (&)[32]));
+VIT_TEST_CALLED void emulated_exchange(const char* name, void* argument,
+                                       void (*action)(void* const (&)[32]));
+
+// `threads`: the most per block that the kernel is compiled for.
+void expect_launchable(const vit::LaunchShape& shape, int threads);
 
 inline void expect_aligned(const void* address, int bytes = 16) {
   if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes)) {
@@ -67,8 +83,8 @@ struct Bfloat16 { uint16_t bits; };
 struct Float16 { uint16_t bits; };
 // clang-format on
 
-VIT_DEVICE int thread_index() { return vit_test::emulated_thread(); }
-VIT_DEVICE int lane_index() { return vit_test::emulated_thread() % kWarp; }
+VIT_DEVICE int thread_index() { return vit_test::running_thread; }
+VIT_DEVICE int lane_index() { return vit_test::running_thread % kWarp; }
 VIT_DEVICE int64_t block_index() { return *vit_test::emulated_block(); }
 VIT_DEVICE char* shared_memory() { return vit_test::emulated_shared_memory(); }
 VIT_DEVICE void sync_block() { vit_test::emulated_sync_block(); }
@@ -106,38 +122,33 @@ VIT_DEVICE T shuffle(T value, int lane) {
 }
 
 struct MatrixRead {
-  const void* row;
+  uint16_t row[8];
   uint32_t* matrices;
   bool is_transposed;
 };
 
-inline void read_matrices(void* const (&lanes)[32]) {
-  uint16_t elements[4][8][8];
-  for (int i = 0; i < 32; ++i) {
-    memcpy(elements[i / 8][i % 8], static_cast<MatrixRead*>(lanes[i])->row, 16);
-  }
+VIT_TEST_UNCHECKED inline void read_matrices(void* const (&lanes)[32]) {
   for (int t = 0; t < 32; ++t) {
     const auto& read = *static_cast<MatrixRead*>(lanes[t]);
-    const int row = t / 4, column = 2 * (t % 4);
     for (int i = 0; i < 4; ++i) {
-      const auto& m = elements[i];
-      const uint32_t low = read.is_transposed ? m[column][row] : m[row][column];
-      const uint32_t high = read.is_transposed ? m[column + 1][row] : m[row][column + 1];
-      read.matrices[i] = low | high << 16;
+      read.matrices[i] = 0;
+      for (int j = 0; j < 2; ++j) {
+        const int row = t / 4, column = 2 * (t % 4) + j;
+        const int lane = 8 * i + (read.is_transposed ? column : row);
+        const uint32_t bits =
+            static_cast<MatrixRead*>(lanes[lane])->row[read.is_transposed ? row : column];
+        read.matrices[i] |= bits << 16 * j;
+      }
     }
   }
 }
 
+template <bool is_transposed>
 VIT_DEVICE void load_matrices(const void* row, uint32_t (&matrices)[4]) {
   vit_test::expect_aligned(row);
-  MatrixRead read = {row, matrices, false};
+  MatrixRead read = {{}, matrices, is_transposed};
+  memcpy(read.row, row, 16);
   vit_test::emulated_exchange("load_matrices", &read, read_matrices);
-}
-
-VIT_DEVICE void load_matrices_transposed(const void* row, uint32_t (&matrices)[4]) {
-  vit_test::expect_aligned(row);
-  MatrixRead read = {row, matrices, true};
-  vit_test::emulated_exchange("load_matrices_transposed", &read, read_matrices);
 }
 
 // All numbers of a type of 16 bits.
@@ -163,9 +174,11 @@ struct Product {
 };
 
 template <class T>
-void multiply(void* const (&lanes)[32]) {
+VIT_TEST_UNCHECKED void multiply(void* const (&lanes)[32]) {
+  using Row = float __attribute__((vector_size(32)));
   const float* values = values_of_bits<T>();
-  float a[16][16], b[16][8];
+  float a[16][16];
+  Row b[16], sums[16];
   for (int t = 0; t < 32; ++t) {
     const auto& product = *static_cast<Product*>(lanes[t]);
     const int g = t / 4, c = 2 * (t % 4);
@@ -176,13 +189,14 @@ void multiply(void* const (&lanes)[32]) {
       }
     }
   }
+  for (int row = 0; row < 16; ++row) {
+    sums[row] = Row{};
+    for (int k = 0; k < 16; ++k) sums[row] += a[row][k] * b[k];
+  }
   for (int t = 0; t < 32; ++t) {
     const auto& product = *static_cast<Product*>(lanes[t]);
     for (int i = 0; i < 4; ++i) {
-      const int row = t / 4 + i / 2 * 8, column = 2 * (t % 4) + i % 2;
-      float sum = 0;
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
-      product.sums[i] += sum;
+      product.sums[i] += sums[t / 4 + i / 2 * 8][2 * (t % 4) + i % 2];
     }
   }
 }
@@ -260,14 +274,16 @@ VIT_DEVICE float fast_power_of_two(float x) {
   return result < 0x1p-126f ? 0 : result;
 }
 
-template <class Parameters>
-CudaResult launch(void (*kernel)(Parameters), const LaunchShape& shape,
-                  const Parameters& parameters, const CudaExecution&) {
-  if (!is_launchable(shape)) vit_test::emulation_error("a GPU cannot run a launch of this size");
+template <class Parameters, int threads>
+CudaResult launch(void (*kernel)(Parameters, vit_test::LaunchBounds<threads>),
+                  const LaunchShape& shape, const Parameters& parameters, const CudaExecution&) {
+  if (shape.blocks <= 0 || shape.blocks > kMaxBlocks) return CudaResult::kTooLarge;
+  vit_test::expect_launchable(shape, threads);
   const bool reversed = vit_test::is_reversed();
   for (int64_t i = 0; i < shape.blocks; ++i) {
     *vit_test::emulated_block() = reversed ? shape.blocks - 1 - i : i;
-    vit_test::run_block(shape.threads, shape.shared_bytes, reversed, [&] { kernel(parameters); });
+    vit_test::run_block(shape.threads, shape.shared_bytes, reversed,
+                        [&] { kernel(parameters, {}); });
   }
   return CudaResult::kOk;
 }

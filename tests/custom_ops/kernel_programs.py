@@ -38,8 +38,23 @@ _CPU_FLAGS = {
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
     "avx2": {"avx2", "fma"},
 }
-# Flags of sources that contain or start kernels for GPUs, to run them on the CPU.
-_EMULATED = ('-DVIT_EMULATED_GPU="tests/cc/gpu_emulation.h"', "-Wno-unknown-pragmas")
+# Flags of sources that contain or start kernels for GPUs, to run them on the CPU with clang++.
+_EMULATED = (
+    '-DVIT_EMULATED_GPU="tests/cc/gpu_emulation.h"',
+    "-Wno-unknown-pragmas",
+    # The emulation compares the callers of barriers: every caller has a frame, and the compiler
+    # neither moves a call to where other threads make it too nor makes two of one.
+    "-fno-omit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-Xclang",
+    "-fconvergent-functions",
+    *("-mllvm", "-disable-early-taildup", "-mllvm", "-disable-tail-duplicate"),
+    # Unrolled as for a GPU, loops would take four times as long to compile with sanitizers.
+    *("-mllvm", "-pragma-unroll-threshold=0", "-mllvm", "-unroll-threshold=0"),
+    *("-mllvm", "-unroll-full-max-count=1", "-Wno-pass-failed"),
+    # Coverage counters suffice: kernels compare no bytes that a fuzzer chooses.
+    "-fno-sanitize-coverage=trace-cmp",
+)
 # What compilers define for an instruction set, but clang 14 does not.
 _MACROS_OF_CLANG = {"amx": ("-D__AMX_BF16__=1",)}
 

@@ -69,8 +69,8 @@ struct ScalarSoftmax {
 };
 
 template <class T>
-VIT_KERNEL(256, 2)
-attention_forward_scalar(const ForwardScalarParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 2, attention_forward_scalar,
+           const ForwardScalarParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   using Product = ScalarTile<Sum>;
   constexpr int kSize = Product::kSize, kPerThread = Product::kPerThread;

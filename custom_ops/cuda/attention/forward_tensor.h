@@ -180,9 +180,13 @@ VIT_DEVICE void fill_keys_and_values(T* tiles, const T* data, int first,
                                      const ForwardTensorParameters& p) {
   constexpr int kKeys = kForwardKeys<kSize>;
   using KeyTile = Tile<T, kKeys, kSize>;
-  const int left = p.tokens - first;
-  Rows<T> rows = {data, p.stride, left < kKeys ? left : kKeys,
-                  static_cast<int>(p.problem.shape.head_size), p.is_qkv_aligned};
+  const int left = p.tokens - first, count = left < kKeys ? left : kKeys;
+  Rows<T> rows = {data,
+                  p.stride,
+                  count,
+                  used_rows(count),
+                  static_cast<int>(p.problem.shape.head_size),
+                  p.is_qkv_aligned};
   const KeyTile key_tile{tiles};
   fill(key_tile, rows, p.threads);
   rows.data += p.width;  // v follows k
@@ -190,8 +194,8 @@ VIT_DEVICE void fill_keys_and_values(T* tiles, const T* data, int first,
 }
 
 template <class T, int kSize, bool kHasBias>
-VIT_KERNEL((kSize == 128 ? 256 : 128), (kSize == 128 ? 1 : 2))
-attention_forward_tensor(const ForwardTensorParameters p) {
+VIT_KERNEL((kSize == 128 ? 256 : 128), (kSize == 128 ? 1 : 2), attention_forward_tensor,
+           const ForwardTensorParameters p) {
   using Warp = ForwardWarp<T, kSize>;
   constexpr int kKeys = Warp::kKeys;
   using KeyTile = Tile<T, kKeys, kSize>;

@@ -4,17 +4,10 @@ namespace vit {
 namespace {
 
 constexpr double kLog2E = 1.44269504088896340736;
-constexpr int kWarpSize = 32, kScalarThreads = 256, kScalarTile = 64;
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int kWarpSize = 32;
 
 // Bytes of a row of Tile<T, rows, columns>.
 int64_t row_bytes(int columns) { return (columns + 8) * 2; }
-
-// Shared memory of ScalarTile::add_product, with operands of 16 x 64 numbers.
-int64_t product_bytes(int64_t sum) { return 2 * 16 * (kScalarTile + 1) * sum; }
-
-int64_t size_of_sum(DType type) { return type == DType::kFloat64 ? 8 : 4; }
 
 bool is_16_bit(DType type) { return type == DType::kBfloat16 || type == DType::kFloat16; }
 
@@ -67,10 +60,10 @@ ForwardGeometry forward_geometry(DType type, const AttentionShape& shape) {
     const int keys = 2 * (size == 80 ? kForwardKeys<80> : kForwardKeys<64>);
     shared = (keys + (keys > 128 ? keys : 128)) * row_bytes(size);
   } else {
-    const int64_t sum = size_of_sum(type);
+    const int64_t sum = sum_bytes(type);
     result.queries = kScalarTile;
     result.chunks = ceil_divide(shape.head_size, kScalarTile);
-    shared = product_bytes(sum) + kScalarTile * (kScalarTile + 1) * sum;
+    shared = scalar_product_bytes(sum) + scalar_tile_bytes(sum);
   }
   result.query_tiles = ceil_divide(shape.tokens, result.queries);
   result.launch = {lines_of(shape) * result.query_tiles * result.chunks, threads, shared};
@@ -86,10 +79,11 @@ TapsGeometry taps_geometry(const AttentionTapsProblem& problem) {
   result.query_tiles = all || tiles == 0 ? tiles : 1;
   const bool is_tensor = result.path == AttentionPath::kTensor;
   const int threads = is_tensor ? 4 * kWarpSize : kScalarThreads;
-  const int64_t sum = size_of_sum(problem.type);
+  const int64_t sum = sum_bytes(problem.type);
   // A tile of queries and one of keys, and two sums per warp.
-  const int64_t shared = (is_tensor ? 2 * kKeysPerTile * row_bytes(128) : product_bytes(sum)) +
-                         2 * sum * (threads / kWarpSize);
+  const int64_t shared =
+      (is_tensor ? 2 * kKeysPerTile * row_bytes(128) : scalar_product_bytes(sum)) +
+      2 * sum * (threads / kWarpSize);
   result.launch = {lines * result.query_tiles, threads, shared};
   result.sums = {all ? ceil_divide(lines, kScalarThreads) : 0, kScalarThreads, 0};
   result.sum_bytes = all ? lines * result.query_tiles * 2 * sum : 0;

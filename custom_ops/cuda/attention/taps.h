@@ -1,6 +1,6 @@
 // Summaries of the attention weights: custom_ops/attention.py defines them. Every block computes
-// the logits of 64 queries again, as attention forward did, and takes the weights from the
-// statistics.
+// the logits of 64 queries again (of query 0 alone, if only the class row is wanted), as attention
+// forward did, and takes the weights from the statistics.
 #ifndef CUSTOM_OPS_CUDA_ATTENTION_TAPS_H_
 #define CUSTOM_OPS_CUDA_ATTENTION_TAPS_H_
 
@@ -31,10 +31,15 @@ template <class Sum>
 struct TapsSums {
   Sum distance, entropy;
 
+  // The queries of a block of up to `count`.
+  static VIT_DEVICE_METHOD int wanted(const TapsParameters<Sum>& p, int count) {
+    return p.sums ? count : 1;
+  }
+
   static VIT_DEVICE_METHOD TapsQuery<Sum> query_of(const TapsParameters<Sum>& p, int64_t index,
-                                                   int64_t query) {
+                                                   int64_t query, bool exists) {
     const AttentionTapsProblem& problem = p.problem;
-    TapsQuery<Sum> q = {query, 0, 0, 0, 0, query < problem.shape.tokens, false};
+    TapsQuery<Sum> q = {query, 0, 0, 0, 0, exists, false};
     if (!q.exists) return q;
     const Sum* kept = statistics_of<Sum>(problem.statistics, problem.shape, index);
     q.largest = kept[query] / p.scales.of_largest;  // exact: a power of two
@@ -99,8 +104,7 @@ struct TapsSums {
 
 // For all head sizes up to 128: the zeros behind smaller heads change no bit of the logits.
 template <class T>
-VIT_KERNEL(128, 2)
-attention_taps_tensor(const TapsParameters<float> p) {
+VIT_KERNEL(128, 2, attention_taps_tensor, const TapsParameters<float> p) {
   constexpr int kWarps = 4, kSize = 128;
   using KeyTile = Tile<T, kKeysPerTile, kSize>;
   using Logits = TensorLogits<T, kSize, 1>;
@@ -113,9 +117,10 @@ attention_taps_tensor(const TapsParameters<float> p) {
   const Line line = line_of(shape, index);
   const int64_t first = int64_t{block % p.query_tiles} * kKeysPerTile;
   const int first_of_warp = thread_index() / kWarp * 16;
-  const int rows = rows_from(shape, first + first_of_warp, 16);
-  fill<kWarps * kWarp>(query_tile, rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first,
-                                                  kKeysPerTile, p.is_aligned));
+  const Rows<T> of_block = rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first,
+                                          TapsSums<float>::wanted(p, kKeysPerTile), p.is_aligned);
+  fill<kWarps * kWarp>(query_tile, of_block);
+  const int rows = of_block.rows - first_of_warp;  // a warp without rows only copies
   const float* bias = bias_of<float>(p.problem.bias, line);
   if (bias) bias += (first + first_of_warp) * p.problem.bias.query_stride;
 
@@ -123,7 +128,8 @@ attention_taps_tensor(const TapsParameters<float> p) {
   TapsQuery<float> queries[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    queries[i] = TapsSums<float>::query_of(p, index, first + first_of_warp + Logits::row(i));
+    queries[i] = TapsSums<float>::query_of(p, index, first + first_of_warp + Logits::row(i),
+                                           Logits::row(i) < rows);
   }
   Logits logits;
   for (int64_t key = 0; key < shape.tokens; key += kKeysPerTile) {
@@ -133,21 +139,23 @@ attention_taps_tensor(const TapsParameters<float> p) {
     commit_copies();
     wait_for_copies<0>();
     sync_block();
-    if (key == 0) logits.load_queries(query_tile, first_of_warp, p.scales.of_queries);
-    logits.template multiply<true>(key_tile, keys.rows);
-    int open = 0;  // not used: the statistics tell which queries have keys
-    if (bias) {
-      logits.add_bias(bias, p.problem.bias, p.scales.of_products, rows, keys.rows, open);
-      bias += kKeysPerTile * p.problem.bias.key_stride;
-    }
+    if (rows > 0) {
+      if (key == 0) logits.load_queries(query_tile, first_of_warp, p.scales.of_queries);
+      logits.template multiply<true>(key_tile, keys.rows);
+      int open = 0;  // not used: the statistics tell which queries have keys
+      if (bias) {
+        logits.add_bias(bias, p.problem.bias, p.scales.of_products, rows, keys.rows, open);
+        bias += kKeysPerTile * p.problem.bias.key_stride;
+      }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int n = 0; n < Logits::kKeyTiles; ++n) {
+        for (int n = 0; n < Logits::kKeyTiles; ++n) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if (Logits::column(n) + j >= keys.rows) continue;
-          sums.add(p, index, queries[i], key + Logits::column(n) + j, logits.at(i, n, j));
+          for (int j = 0; j < 2; ++j) {
+            if (Logits::column(n) + j >= keys.rows) continue;
+            sums.add(p, index, queries[i], key + Logits::column(n) + j, logits.at(i, n, j));
+          }
         }
       }
     }
@@ -157,8 +165,8 @@ attention_taps_tensor(const TapsParameters<float> p) {
 }
 
 template <class T>
-VIT_KERNEL(256, 2)
-attention_taps_scalar(const TapsParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 2, attention_taps_scalar,
+           const TapsParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   using Product = ScalarTile<Sum>;
   constexpr int kSize = Product::kSize, kPerThread = Product::kPerThread;
@@ -168,7 +176,8 @@ attention_taps_scalar(const TapsParameters<typename SumOf<T>::Type> p) {
   const uint32_t index = block / p.query_tiles;
   const Line line = line_of(shape, index);
   const int64_t first = int64_t{block % p.query_tiles} * kSize;
-  const Rows<T> rows = rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first, kSize, false);
+  const Rows<T> rows = rows_of_qkv<T>(shape, p.problem.qkv, line, kQuery, first,
+                                      TapsSums<Sum>::wanted(p, kSize), false);
   const Sum* bias = bias_of<Sum>(p.problem.bias, line);
   if (bias) bias += first * p.problem.bias.query_stride;
 
@@ -176,7 +185,8 @@ attention_taps_scalar(const TapsParameters<typename SumOf<T>::Type> p) {
   TapsQuery<Sum> queries[kPerThread];
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    queries[i] = TapsSums<Sum>::query_of(p, index, first + Product::row(i));
+    queries[i] =
+        TapsSums<Sum>::query_of(p, index, first + Product::row(i), Product::row(i) < rows.rows);
   }
   for (int64_t key = 0; key < shape.tokens; key += kSize) {
     const Rows<T> keys = rows_of_qkv<T>(shape, p.problem.qkv, line, kKey, key, kSize, false);
@@ -200,11 +210,10 @@ attention_taps_scalar(const TapsParameters<typename SumOf<T>::Type> p) {
 
 // Adds the sums of the query tiles of each line, in their order.
 template <class Sum>
-VIT_KERNEL(256, 1)
-attention_taps_sums(const TapsParameters<Sum> p) {
+VIT_KERNEL(kScalarThreads, 1, attention_taps_sums, const TapsParameters<Sum> p) {
   const AttentionTapsProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
-  const int64_t index = block_index() * 256 + thread_index();
+  const int64_t index = block_index() * kScalarThreads + thread_index();
   if (index >= shape.batch * shape.lines * shape.heads) return;
   Sum distance = 0, entropy = 0;
   for (uint32_t i = 0; i < p.query_tiles; ++i) {

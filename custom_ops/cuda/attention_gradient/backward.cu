@@ -35,8 +35,12 @@ CudaResult run_tensor(const AttentionGradientProblem& problem, const BackwardGeo
                       void* delta, const CudaExecution& execution) {
   const auto parameters = parameters_of<float>(problem, geometry, delta);
   if constexpr (kHead < 128) {
-    if (geometry.short_lines.blocks) {
-      return launch(short_line_gradients<T, kHead>, geometry.short_lines, parameters, execution);
+    const LaunchShape& shape = geometry.short_lines;
+    if (shape.blocks && problem.shape.tokens <= kShortestTokens) {
+      return launch(short_line_gradients<T, kHead, 1>, shape, parameters, execution);
+    }
+    if (shape.blocks) {
+      return launch(short_line_gradients<T, kHead, 4>, shape, parameters, execution);
     }
   }
   const CudaResult result =

@@ -5,18 +5,14 @@ namespace {
 
 constexpr int64_t kFloatBytes = 4;
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-int64_t sum_bytes(DType type) { return type == DType::kFloat64 ? 8 : kFloatBytes; }
-
-// Bytes of `tiles` tiles of kGradientTokens rows.
-int64_t tile_bytes(int64_t head_size, int tiles) {
-  return int64_t{2} * tiles * kGradientTokens * (padded_head_size(head_size) + 8);
+// Bytes of `tiles` tiles.
+int64_t tile_bytes(int64_t head_size, int tiles, int64_t rows = kGradientTokens) {
+  return 2 * tiles * rows * (padded_head_size(head_size) + 8);
 }
 
 // Of ScalarTile::add_product, and a tile of weights or gradients.
 int64_t scalar_bytes(DType type) {
-  return (2 * 16 * (kScalarTile + 1) + kScalarTile * (kScalarTile + 1)) * sum_bytes(type);
+  return scalar_product_bytes(sum_bytes(type)) + scalar_tile_bytes(sum_bytes(type));
 }
 
 int64_t delta_bytes(DType type, const AttentionShape& shape) {
@@ -52,8 +48,9 @@ BackwardGeometry backward_geometry(DType type, const AttentionShape& shape) {
   if (has_short_lines && shape.tokens <= kGradientTokens) {
     g.queries = kGradientTokens;
     g.query_tiles = g.key_tiles = 1;
-    g.short_lines = {lines, kGradientThreads,
-                     tile_bytes(size, 5) + 3 * kGradientTokens * kFloatBytes};
+    const int rows = shape.tokens <= kShortestTokens ? kShortestTokens : kGradientTokens;
+    g.short_lines = {lines, rows * 2,
+                     tile_bytes(size, 5, rows) + 3 * kGradientTokens * kFloatBytes};
     return g;
   }
   // Warps of nearly equal number in all blocks of queries, as in forward.

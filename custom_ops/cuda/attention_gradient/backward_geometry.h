@@ -10,14 +10,14 @@ namespace vit {
 // Threads of the kernels that use tensor cores, and tokens of their tiles in shared memory.
 constexpr int kGradientThreads = 128, kGradientTokens = 64;
 
+// Lines of up to so many tokens, those of one warp, have small blocks of their own.
+constexpr int kShortestTokens = 16;
+
 // Queries of a warp that computes d_q with tensor cores. With 32 of them an operand that is read
 // from shared memory is used twice as often as with 16; the sums of larger heads do not fit the
 // registers.
 template <int size>
 constexpr int kGradientQueries = size == 64 ? 32 : 16;
-
-// Threads and tile of the kernels without tensor cores (scalar_tiles.h).
-constexpr int kScalarThreads = 256, kScalarTile = 64;
 
 // The launches of attention_backward. A launch that is not needed has 0 blocks.
 struct BackwardGeometry {

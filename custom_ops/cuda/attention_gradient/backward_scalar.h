@@ -10,8 +10,7 @@ namespace vit {
 // delta of every query, 0 for queries without keys. A thread computes one. The products are added
 // in the order of ScalarTile, so that ds is exactly 0 for a query with a single key.
 template <class T>
-VIT_KERNEL(kScalarThreads, 4)
-delta_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 4, delta_scalar, const GradientParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   const AttentionShape& shape = p.problem.shape;
   const int64_t number = block_index() * kScalarThreads + thread_index();
@@ -131,8 +130,8 @@ VIT_DEVICE void write_gradient(const GradientParameters<Sum>& p, const ScalarPla
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 1)
-query_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 1, query_gradients_scalar,
+           const GradientParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   using Product = ScalarTile<Sum>;
   Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
@@ -168,8 +167,8 @@ query_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 1)
-key_gradients_scalar(const GradientParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 1, key_gradients_scalar,
+           const GradientParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   using Product = ScalarTile<Sum>;
   Sum* const shared = reinterpret_cast<Sum*>(shared_memory());

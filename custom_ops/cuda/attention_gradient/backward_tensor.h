@@ -10,12 +10,12 @@
 namespace vit {
 
 // With a bias queries may have no keys. Zeros in their rows keep 0 * Inf out of sums over queries.
-// All threads of the block call it, when the tiles have been filled.
+// All threads of the block call it, when the first `rows` rows of the tiles have been filled.
 template <class T, int kHead>
 VIT_DEVICE void clear_closed_rows(const TokenTile<T, kHead>& queries,
                                   const TokenTile<T, kHead>& d_out,
-                                  const TileStatistics& statistics) {
-  for (int i = thread_index(); i < kGradientTokens * kHead; i += kGradientThreads) {
+                                  const TileStatistics& statistics, int rows, int threads) {
+  for (int i = thread_index(); i < rows * kHead; i += threads) {
     if (statistics.at(1, i / kHead) != infinity<float>()) continue;
     *queries.at(i / kHead, i % kHead) = *d_out.at(i / kHead, i % kHead) = rounded<T>(0.0f);
   }
@@ -39,9 +39,10 @@ struct RowPair {
     const int columns = static_cast<int>(shape.head_size);
     const int64_t stride = kSecondIsOut ? p.out_stride : p.qkv_stride;
     fill(shared_tile<T, kHead>(2 * stage),
-         Rows<T>{first, p.qkv_stride, rows, columns, p.is_qkv_aligned}, threads);
+         Rows<T>{first, p.qkv_stride, rows, kGradientTokens, columns, p.is_qkv_aligned}, threads);
     fill(shared_tile<T, kHead>(2 * stage + 1),
-         Rows<T>{second, stride, rows, columns, kSecondIsOut ? p.is_out_aligned : p.is_qkv_aligned},
+         Rows<T>{second, stride, rows, kGradientTokens, columns,
+                 kSecondIsOut ? p.is_out_aligned : p.is_qkv_aligned},
          threads);
     commit_copies();
     first += kGradientTokens * p.qkv_stride;
@@ -51,8 +52,7 @@ struct RowPair {
 
 // Computes d_q and delta. A block owns p.queries queries of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2)
-query_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, query_gradients, const GradientParameters<float> p) {
   constexpr int kTiles = kGradientQueries<kHead> / 16;
   constexpr int kQueries = kGradientThreads / kWarp * kGradientQueries<kHead>;
   const int threads = p.queries / kGradientQueries<kHead> * kWarp;
@@ -142,8 +142,7 @@ struct StatisticsReader {
 
 // Computes d_k and d_v. A block owns kGradientTokens keys of a line.
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2)
-key_gradients(const GradientParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, key_gradients, const GradientParameters<float> p) {
   constexpr int kKeptTiles = KeyRows<T, kHead>::kKeepsValues ? 4 : 5;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
@@ -190,7 +189,9 @@ key_gradients(const GradientParameters<float> p) {
     const auto rows_of_q = shared_tile<T, kHead>(2 * stage);
     const auto rows_of_d_out = shared_tile<T, kHead>(2 * stage + 1);
     const TileStatistics statistics = {shared_statistics + stage * 3 * kGradientTokens};
-    if (bias.data) clear_closed_rows(rows_of_q, rows_of_d_out, statistics);
+    if (bias.data) {
+      clear_closed_rows(rows_of_q, rows_of_d_out, statistics, kGradientTokens, kGradientThreads);
+    }
     if (has_rows) rows.add_tile(rows_of_q, rows_of_d_out, statistics, p.scales, bias);
     bias.advance_queries(shape, next);
     if (next < shape.tokens) reader.store({shared_statistics + (1 - stage) * 3 * kGradientTokens});
@@ -200,28 +201,29 @@ key_gradients(const GradientParameters<float> p) {
   rows.write(p, line, place.first, shared_tile<T, kHead>(0), shared_tile<T, kHead>(1));
 }
 
-// Computes d_q, d_k and d_v of a line of up to kGradientTokens tokens. A block owns a line.
-template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2)
-short_line_gradients(const GradientParameters<float> p) {
+// Computes d_q, d_k and d_v of a line of up to 16 kWarps tokens. A block owns a line.
+template <class T, int kHead, int kWarps>
+VIT_KERNEL(kWarps* kWarp, 8 / kWarps, short_line_gradients, const GradientParameters<float> p) {
   static_assert(KeyRows<T, kHead>::kKeepsValues);
+  using Shared = TokenTile<T, kHead>;
+  constexpr int kRows = 16 * kWarps, kThreads = kWarps * kWarp;
   const AttentionGradientProblem& problem = p.problem;
   const AttentionShape& shape = problem.shape;
   const BlockPlace place(shape, 1, kGradientTokens);
   const Line& line = place.line;
-  const auto queries = shared_tile<T, kHead>(0), keys = shared_tile<T, kHead>(1);
-  const auto values = shared_tile<T, kHead>(2), d_out = shared_tile<T, kHead>(3);
-  const auto out = shared_tile<T, kHead>(4);
-  const TileStatistics statistics = {
-      reinterpret_cast<float*>(shared_memory() + 5 * TokenTile<T, kHead>::kBytes)};
+  const auto tile = [](int i) {
+    return Shared{reinterpret_cast<T*>(shared_memory()) + i * kRows * Shared::kPitch};
+  };
+  const Shared queries = tile(0), keys = tile(1), values = tile(2), d_out = tile(3), out = tile(4);
+  const TileStatistics statistics = {reinterpret_cast<float*>(tile(5).elements)};
 #pragma unroll 1
   for (int i = 0; i < 5; ++i) {
-    fill(shared_tile<T, kHead>(i),
-         i < 3 ? rows_of_qkv<T>(shape, problem.qkv, line, static_cast<Part>(i), 0, kGradientTokens,
+    fill(tile(i),
+         i < 3 ? rows_of_qkv<T>(shape, problem.qkv, line, static_cast<Part>(i), 0, kRows,
                                 p.is_qkv_aligned)
-               : rows_of_out<T>(shape, i == 3 ? problem.d_out : problem.out, line, 0,
-                                kGradientTokens, p.is_out_aligned),
-         kGradientThreads);
+               : rows_of_out<T>(shape, i == 3 ? problem.d_out : problem.out, line, 0, kRows,
+                                p.is_out_aligned),
+         kThreads);
   }
   commit_copies();
   wait_for_copies<0>();
@@ -229,7 +231,7 @@ short_line_gradients(const GradientParameters<float> p) {
 
   const int first = thread_index() / kWarp * 16;
   const bool has_rows = first < shape.tokens;
-  const TileBias<float> bias(problem, line, 0, 0, kGradientTokens, kGradientTokens);
+  const TileBias<float> bias(problem, line, 0, 0, kRows, kRows);
   {
     QueryRows<T, kHead, 1> rows;
     rows.first = first;
@@ -252,10 +254,10 @@ short_line_gradients(const GradientParameters<float> p) {
     }
   }
   sync_block();
-  if (bias.data) clear_closed_rows(queries, d_out, statistics);
+  if (bias.data) clear_closed_rows(queries, d_out, statistics, kRows, kThreads);
+  if (!has_rows) return;
   KeyRows<T, kHead> rows;
   rows.load(keys, values, first, p.scales.of_queries);
-  if (!has_rows) return;
   rows.add_tile(queries, d_out, statistics, p.scales, bias);
   rows.write(p, line, 0, keys, values);
 }

@@ -66,13 +66,12 @@ struct BiasPiece {
 };
 
 // Writes the elements of a piece. `tile`: its sums in shared memory, [kGradientTokens, kPitch],
-// which all threads have written; 0 for queries and keys that do not exist.
+// which all threads have written before a barrier; 0 for queries and keys that do not exist.
 template <class Sum>
 VIT_DEVICE void write_piece(const BiasParameters<Sum>& p, const BiasPiece& piece, Sum* tile,
                             int threads) {
   constexpr int kSize = kGradientTokens, kPitch = ScalarTile<Sum>::kPitch;
   const AttentionBias& bias = p.problem.bias;
-  sync_block();
   // Sums that one row or column remains of go to its first element.
   if (!bias.query_stride) {
     for (int key = thread_index(); key < kSize; key += threads) {
@@ -103,8 +102,7 @@ VIT_DEVICE void write_piece(const BiasParameters<Sum>& p, const BiasPiece& piece
 }
 
 template <class T, int kHead>
-VIT_KERNEL(kGradientThreads, 2)
-bias_gradient_tensor(const BiasParameters<float> p) {
+VIT_KERNEL(kGradientThreads, 2, bias_gradient_tensor, const BiasParameters<float> p) {
   using Shared = Tile<T, kGradientTokens, kHead>;
   constexpr int kSteps = kGradientTokens / 16, kPitch = ScalarTile<float>::kPitch;
   static_assert(5 * Shared::kBytes >= kGradientTokens * kPitch * int64_t{sizeof(float)});
@@ -160,12 +158,13 @@ bias_gradient_tensor(const BiasParameters<float> p) {
       shared[query * kPitch + key] = sums[step][i / 4][i % 4];
     }
   }
+  sync_block();
   write_piece(p, piece, shared, kGradientThreads);
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 1)
-bias_gradient_scalar(const BiasParameters<typename SumOf<T>::Type> p) {
+VIT_KERNEL(kScalarThreads, 1, bias_gradient_scalar,
+           const BiasParameters<typename SumOf<T>::Type> p) {
   using Sum = typename SumOf<T>::Type;
   using Product = ScalarTile<Sum>;
   Sum* const shared = reinterpret_cast<Sum*>(shared_memory());
@@ -189,8 +188,7 @@ bias_gradient_scalar(const BiasParameters<typename SumOf<T>::Type> p) {
 
 // Adds the groups; a thread computes one element.
 template <class Sum>
-VIT_KERNEL(kScalarThreads, 4)
-bias_gradient_sums(const BiasParameters<Sum> p) {
+VIT_KERNEL(kScalarThreads, 4, bias_gradient_sums, const BiasParameters<Sum> p) {
   const int64_t i = block_index() * kScalarThreads + thread_index();
   if (i >= p.geometry.elements) return;
   Sum sum = 0;

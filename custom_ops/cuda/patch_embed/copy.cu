@@ -1,6 +1,6 @@
 // Copies patches out of images and back, as bytes.
+#include "custom_ops/cuda/device.h"
 #include "custom_ops/cuda/patch_embed.h"
-#include "custom_ops/cuda/patch_embed/checked_launch.h"
 #include "custom_ops/cuda/patch_embed/geometry.h"
 
 namespace vit {
@@ -8,7 +8,8 @@ namespace vit {
 namespace {
 
 struct CopyParameters {
-  PatchGrid grid;  // counts units of kBytes instead of elements
+  PatchGrid grid;   // counts units of kBytes instead of elements
+  uint32_t blocks;  // of an image
   const char* from;
   char* to;
 };
@@ -28,74 +29,57 @@ VIT_DEVICE void copy_unit(const char* from, char* to) {
   }
 }
 
-// A thread for each unit of the patches.
-template <int kBytes>
-VIT_KERNEL(kFlatThreads, 1)
-extract_units(const CopyParameters p) {
+// Copies units of images to patches, or back (kRestores), with zeros in pixels that no patch
+// covers. A thread for each unit of an image, which divides 32-bit numbers only: see plan_copy.
+template <int kBytes, bool kRestores>
+VIT_KERNEL(kFlatThreads, 1, copy_units, const CopyParameters p) {
   const PatchGrid& grid = p.grid;
-  const int64_t i = block_index() * kFlatThreads + thread_index();
-  const int64_t x = i % grid.side, line = i / grid.side;
-  const int64_t y = line % grid.patch_size, patch = line / grid.patch_size;
-  if (patch >= grid.all_patches) return;
-  const int64_t column = patch % grid.columns, all_rows = patch / grid.columns;
-  const int64_t row = all_rows % grid.rows, image = all_rows / grid.rows;
-  const int64_t place =
-      image * grid.image + (row * grid.patch_size + y) * grid.line + column * grid.side + x;
-  copy_unit<kBytes>(p.from + place * kBytes, p.to + i * kBytes);
-}
-
-// A thread for each unit of the images.
-template <int kBytes>
-VIT_KERNEL(kFlatThreads, 1)
-restore_units(const CopyParameters p) {
-  const PatchGrid& grid = p.grid;
-  const int64_t i = block_index() * kFlatThreads + thread_index();
-  const int64_t x = i % grid.line, line = i / grid.line;
-  const int64_t y = line % grid.height, image = line / grid.height;
-  if (image >= grid.batch) return;
-  const int64_t row = y / grid.patch_size, column = x / grid.side;
-  const char* from = nullptr;
-  if (row < grid.rows && column < grid.columns) {
-    const int64_t patch = image * grid.patches + row * grid.columns + column;
-    const int64_t place =
-        (patch * grid.patch_size + y % grid.patch_size) * grid.side + x % grid.side;
-    from = p.from + place * kBytes;
+  const auto block = static_cast<uint32_t>(block_index());
+  const uint32_t i = block % p.blocks * kFlatThreads + static_cast<uint32_t>(thread_index());
+  if (i >= grid.image) return;
+  const auto line = static_cast<uint32_t>(grid.line), side = static_cast<uint32_t>(grid.side);
+  const auto size = static_cast<uint32_t>(grid.patch_size);
+  const uint32_t x = i % line, y = i / line, row = y / size, column = x / side;
+  const int64_t image = block / p.blocks, in_images = image * grid.image + i;
+  const int64_t patch = image * grid.patches + row * grid.columns + column;
+  const int64_t in_patches = (patch * grid.patch_size + y % size) * grid.side + x % side;
+  const bool is_covered = row < grid.rows && column < grid.columns;
+  if constexpr (kRestores) {
+    copy_unit<kBytes>(is_covered ? p.from + in_patches * kBytes : nullptr,
+                      p.to + in_images * kBytes);
+  } else if (is_covered) {
+    copy_unit<kBytes>(p.from + in_images * kBytes, p.to + in_patches * kBytes);
   }
-  copy_unit<kBytes>(from, p.to + i * kBytes);
 }
 
-using CopyKernel = void (*)(CopyParameters);
-
-// Runs the kernel for the unit of the plan.
-CudaResult run(const CopyPlan& plan, const PatchCopyProblem& problem, int64_t units,
-               const CopyKernel (&kernels)[5], const CudaExecution& execution) {
-  int size = 0;
-  while (1 << size < plan.unit) ++size;
-  const CopyParameters p = {plan.grid, static_cast<const char*>(problem.from),
+template <bool kRestores>
+CudaResult copy(const PatchCopyProblem& problem, const CudaExecution& execution) {
+  const CopyPlan plan = plan_copy(problem);
+  if (plan.grid.batch == 0 || plan.grid.image == 0) return CudaResult::kOk;
+  const CopyParameters p = {plan.grid, plan.image_blocks, static_cast<const char*>(problem.from),
                             static_cast<char*>(problem.to)};
-  return checked_launch(kernels[size], flat_launch(units), p, execution);
+  switch (plan.unit) {
+    case 1:
+      return launch(copy_units<1, kRestores>, plan.launch, p, execution);
+    case 2:
+      return launch(copy_units<2, kRestores>, plan.launch, p, execution);
+    case 4:
+      return launch(copy_units<4, kRestores>, plan.launch, p, execution);
+    case 8:
+      return launch(copy_units<8, kRestores>, plan.launch, p, execution);
+    default:
+      return launch(copy_units<16, kRestores>, plan.launch, p, execution);
+  }
 }
 
 }  // namespace
 
 CudaResult extract_patches(const PatchCopyProblem& problem, const CudaExecution& execution) {
-  const CopyPlan plan = plan_copy(problem);
-  const int64_t units = plan.grid.all_patches * plan.grid.elements;
-  if (units == 0) return CudaResult::kOk;
-  return run(
-      plan, problem, units,
-      {extract_units<1>, extract_units<2>, extract_units<4>, extract_units<8>, extract_units<16>},
-      execution);
+  return copy<false>(problem, execution);
 }
 
 CudaResult restore_patches(const PatchCopyProblem& problem, const CudaExecution& execution) {
-  const CopyPlan plan = plan_copy(problem);
-  const int64_t units = plan.grid.batch * plan.grid.image;
-  if (units == 0) return CudaResult::kOk;
-  return run(
-      plan, problem, units,
-      {restore_units<1>, restore_units<2>, restore_units<4>, restore_units<8>, restore_units<16>},
-      execution);
+  return copy<true>(problem, execution);
 }
 
 }  // namespace vit

@@ -1,6 +1,5 @@
 // Patch embedding forward: cc/patch_embed.h defines the problem, geometry.h how it is cut.
 #include "custom_ops/cuda/patch_embed.h"
-#include "custom_ops/cuda/patch_embed/checked_launch.h"
 #include "custom_ops/cuda/patch_embed/pixel_stage.h"
 #include "custom_ops/cuda/patch_embed/tensor_product.h"
 
@@ -35,8 +34,12 @@ struct ForwardOperands {
   VIT_DEVICE_METHOD void start(int step) {
     const int64_t first = int64_t{kTensorDepth} * step, features = p.grid.features;
     const T* kernel = static_cast<const T*>(p.problem.kernel) + first * features + column;
-    const Rows<T> rows = {kernel, features, left_of(p.grid.elements, first, kTensorDepth),
-                          left_of(features, column, kTensorTile), p.has_aligned_kernel};
+    const Rows<T> rows = {kernel,
+                          features,
+                          left_of(p.grid.elements, first, kTensorDepth),
+                          kTensorDepth,
+                          left_of(features, column, kTensorTile),
+                          p.has_aligned_kernel};
     fill<kTensorThreads>(kernels.of(step), rows);
   }
   VIT_DEVICE_METHOD void load(int step, int half) {
@@ -52,8 +55,7 @@ struct ForwardOperands {
 };
 
 template <class T>
-VIT_KERNEL(kTensorThreads, 2)
-forward_on_tensor_cores(const ForwardParameters p) {
+VIT_KERNEL(kTensorThreads, 2, forward_on_tensor_cores, const ForwardParameters p) {
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
   using Operands = ForwardOperands<T>;
@@ -93,8 +95,7 @@ forward_on_tensor_cores(const ForwardParameters p) {
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2)
-forward_scalar(const ForwardParameters p) {
+VIT_KERNEL(kScalarThreads, 2, forward_scalar, const ForwardParameters p) {
   using Tile = ScalarTile<T>;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
@@ -134,8 +135,7 @@ forward_scalar(const ForwardParameters p) {
 
 // prefix + position, an element per thread.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1)
-write_prefix(const ForwardParameters p) {
+VIT_KERNEL(kFlatThreads, 1, write_prefix, const ForwardParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t size = p.grid.prefix * p.grid.features;
   const int64_t i = block_index() * kFlatThreads + thread_index(), image = i / size, at = i % size;
@@ -149,18 +149,17 @@ write_prefix(const ForwardParameters p) {
 template <class T>
 CudaResult run(const ForwardParameters& p, const CudaExecution& execution) {
   const PatchGrid& grid = p.grid;
+  CudaResult result = CudaResult::kOk;
   if (grid.all_patches > 0) {
-    CudaResult result;
     if constexpr (sizeof(T) == 2) {
-      result = checked_launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
+      result = launch(forward_on_tensor_cores<T>, p.plan.launch, p, execution);
     } else {
-      result = checked_launch(forward_scalar<T>, p.plan.launch, p, execution);
+      result = launch(forward_scalar<T>, p.plan.launch, p, execution);
     }
-    if (result != CudaResult::kOk) return result;
   }
   const int64_t in_prefix = grid.batch * grid.prefix * grid.features;
-  if (in_prefix == 0) return CudaResult::kOk;
-  return checked_launch(write_prefix<T>, flat_launch(in_prefix), p, execution);
+  if (result != CudaResult::kOk || in_prefix == 0) return result;
+  return launch(write_prefix<T>, flat_launch(in_prefix), p, execution);
 }
 
 }  // namespace

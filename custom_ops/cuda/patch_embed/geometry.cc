@@ -13,15 +13,10 @@ constexpr int64_t kWantedThreads = 1 << 18, kFewestImages = 8;
 constexpr int64_t kRowsTile = kTensorTile * (kTensorDepth + 8) * 2;
 constexpr int64_t kDepthTile = kTensorDepth * (kTensorTile + 8) * 2;
 constexpr int64_t kRowPlaces = 3 * kTensorTile * 8, kRunPlaces = 4 * kPatchRun * 8;
-constexpr int64_t kScalarDepth = 16;
-
-int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 int64_t clamped(int64_t x, int64_t least, int64_t most) {
   return x > most ? (most > least ? most : least) : x < least ? least : x;
 }
-
-int64_t sum_size(DType type) { return type == DType::kFloat64 ? 8 : 4; }
 
 // Sums have `depth` products.
 void set_depth(int64_t depth, const PatchGrid& grid, ProductPlan* plan) {
@@ -40,8 +35,7 @@ ProductPlan plan_product(const PatchGrid& grid, int64_t rows, int64_t columns, i
   plan.row_tiles = ceil_divide(rows, tile);
   plan.column_tiles = ceil_divide(columns, tile);
   plan.parts = 1;
-  const int64_t scalar_bytes =
-      2 * kScalarDepth * (kScalarTile + 1) * sum_size(type) + 2 * kPatchRun * 8;
+  const int64_t scalar_bytes = scalar_product_bytes(sum_bytes(type)) + 2 * kPatchRun * 8;
   plan.launch = {plan.row_tiles * plan.column_tiles,
                  plan.on_tensor_cores ? kTensorThreads : kScalarThreads,
                  plan.on_tensor_cores ? tensor_bytes : scalar_bytes};
@@ -90,7 +84,7 @@ ProductPlan plan_kernel_gradient(const PatchGrid& grid, DType type) {
   plan.launch.blocks = tiles * plan.parts;
   set_depth(in_part * kPatchRun, grid, &plan);
   if (plan.parts > 1) {
-    plan.workspace_bytes = plan.parts * grid.elements * grid.features * sum_size(type);
+    plan.workspace_bytes = plan.parts * grid.elements * grid.features * sum_bytes(type);
   }
   return plan;
 }
@@ -103,7 +97,7 @@ TablesPlan plan_tables(const PatchGrid& grid, DType type, bool prefix_only) {
   const int64_t most = clamped(kWantedThreads / entries, 1, ceil_divide(grid.batch, kFewestImages));
   plan.part_images = ceil_divide(grid.batch, most);
   plan.parts = ceil_divide(grid.batch, plan.part_images);
-  plan.workspace_bytes = plan.parts * entries * sum_size(type);
+  plan.workspace_bytes = plan.parts * entries * sum_bytes(type);
   return plan;
 }
 
@@ -113,7 +107,7 @@ LaunchShape flat_launch(int64_t count) {
 
 LaunchShape bias_launch(const PatchGrid& grid, DType type) {
   constexpr int kThreads = kBiasColumns * kBiasGroups;
-  return {ceil_divide(grid.features, kBiasColumns), kThreads, kThreads * sum_size(type)};
+  return {ceil_divide(grid.features, kBiasColumns), kThreads, kThreads * sum_bytes(type)};
 }
 
 CopyPlan plan_copy(const PatchCopyProblem& problem) {
@@ -122,13 +116,22 @@ CopyPlan plan_copy(const PatchCopyProblem& problem) {
       reinterpret_cast<uintptr_t>(problem.from) | reinterpret_cast<uintptr_t>(problem.to);
   const auto all = static_cast<uint64_t>(problem.shape.patch_size * pixel) |
                    static_cast<uint64_t>(problem.shape.width * pixel) | addresses;
-  CopyPlan plan = {16, {}};
+  CopyPlan plan = {16, {}, 0, {0, kFlatThreads, 0}};
   while (all % static_cast<uint64_t>(plan.unit)) plan.unit /= 2;
   plan.grid = grid_of(problem.shape);
   plan.grid.side = problem.shape.patch_size * pixel / plan.unit;
   plan.grid.line = problem.shape.width * pixel / plan.unit;
   plan.grid.image = problem.shape.height * plan.grid.line;
   plan.grid.elements = problem.shape.patch_size * plan.grid.side;
+  if (plan.grid.patches == 0) {
+    // The size of a patch does not matter, and 32 bits may not count it.
+    plan.grid.patch_size = plan.grid.side = plan.grid.elements = 1;
+  }
+  if (plan.grid.image <= kMostInImage) {
+    const int64_t blocks = ceil_divide(plan.grid.image, kFlatThreads);
+    plan.image_blocks = static_cast<uint32_t>(blocks);
+    plan.launch.blocks = plan.grid.batch * blocks;
+  }
   return plan;
 }
 

@@ -14,12 +14,11 @@ namespace vit {
 // A block computes a tile of a product: on tensor cores for 16-bit types, otherwise with
 // ScalarTile.
 constexpr int kTensorTile = 128, kTensorDepth = 32, kTensorThreads = 256;
-constexpr int kScalarTile = 64, kScalarThreads = 256;
 // The patches whose places a block of d_kernel computes at a time. Parts of the sum have a
 // multiple.
 constexpr int kPatchRun = 256;
-// Most patches in an image, elements in a patch, and patches in a part of a sum. Products of more
-// get an invalid launch.
+// Most patches in an image, elements in a patch, and patches in a part of a sum, so that 32 bits
+// count them. Products of more get an invalid launch.
 constexpr int64_t kMostInImage = 0x7fffffff;
 // Threads of the other kernels.
 constexpr int kFlatThreads = 256;
@@ -69,10 +68,13 @@ LaunchShape flat_launch(int64_t count);
 LaunchShape bias_launch(const PatchGrid& grid, DType type);
 
 // Copies of patches run in units of 1, 2, 4, 8 or 16 bytes; all lines begin at a multiple. The grid
-// counts units instead of elements.
+// counts units instead of elements. Blocks are numbered by image; images of more than kMostInImage
+// units get an invalid launch.
 struct CopyPlan {
   int unit;
   PatchGrid grid;
+  uint32_t image_blocks;
+  LaunchShape launch;
 };
 
 CopyPlan plan_copy(const PatchCopyProblem& problem);

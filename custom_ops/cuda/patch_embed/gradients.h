@@ -3,7 +3,6 @@
 #define CUSTOM_OPS_CUDA_PATCH_EMBED_GRADIENTS_H_
 
 #include "custom_ops/cuda/patch_embed.h"
-#include "custom_ops/cuda/patch_embed/checked_launch.h"
 #include "custom_ops/cuda/patch_embed/places.h"
 
 namespace vit {

@@ -26,8 +26,12 @@ struct ImagesGradientOperands {
     fill_with_tokens(tokens.of(step), static_cast<const T*>(p.problem.d_tokens), places, first,
                      features, p.has_aligned_tokens);
     const T* kernel = static_cast<const T*>(p.problem.kernel) + element * features + first;
-    const Rows<T> rows = {kernel, features, left_of(p.grid.elements, element, kTensorTile),
-                          left_of(features, first, kTensorDepth), p.has_aligned_kernel};
+    const Rows<T> rows = {kernel,
+                          features,
+                          left_of(p.grid.elements, element, kTensorTile),
+                          kTensorTile,
+                          left_of(features, first, kTensorDepth),
+                          p.has_aligned_kernel};
     fill<kTensorThreads>(kernels.of(step), rows);
   }
   VIT_DEVICE_METHOD void load(int, int) const {}
@@ -59,8 +63,7 @@ VIT_DEVICE void write_pixels(const PatchGradientParameters& p, int64_t place, in
 }
 
 template <class T>
-VIT_KERNEL(kTensorThreads, 2)
-images_gradient_on_tensor_cores(const PatchGradientParameters p) {
+VIT_KERNEL(kTensorThreads, 2, images_gradient_on_tensor_cores, const PatchGradientParameters p) {
   using Tiles = typename ImagesGradientOperands<T>::Tiles;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
@@ -88,8 +91,7 @@ images_gradient_on_tensor_cores(const PatchGradientParameters p) {
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2)
-images_gradient_scalar(const PatchGradientParameters p) {
+VIT_KERNEL(kScalarThreads, 2, images_gradient_scalar, const PatchGradientParameters p) {
   using Tile = ScalarTile<T>;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kScalarTile);
@@ -131,8 +133,7 @@ images_gradient_scalar(const PatchGradientParameters p) {
 
 // Writes zero to the pixels that no patch covers; a thread for each element of the images.
 template <int kBytes>
-VIT_KERNEL(kFlatThreads, 1)
-clear_left_over_pixels(const PatchGradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1, clear_left_over_pixels, const PatchGradientParameters p) {
   const PatchGrid& grid = p.grid;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t line = i / grid.line, x = i % grid.line, y = line % grid.height;
@@ -156,11 +157,11 @@ inline CudaResult clear_left_over(const PatchGradientParameters& p,
   const LaunchShape shape = flat_launch(grid.batch * grid.image);
   switch (size_of(p.problem.image_type)) {
     case 2:
-      return checked_launch(clear_left_over_pixels<2>, shape, p, execution);
+      return launch(clear_left_over_pixels<2>, shape, p, execution);
     case 4:
-      return checked_launch(clear_left_over_pixels<4>, shape, p, execution);
+      return launch(clear_left_over_pixels<4>, shape, p, execution);
     default:
-      return checked_launch(clear_left_over_pixels<8>, shape, p, execution);
+      return launch(clear_left_over_pixels<8>, shape, p, execution);
   }
 }
 
@@ -173,9 +174,9 @@ CudaResult images_gradient(PatchGradientParameters p, const CudaExecution& execu
     p.has_aligned_pixels = has_aligned_pixels(grid, p.problem.image_type, p.problem.d_images);
     CudaResult result;
     if constexpr (sizeof(T) == 2) {
-      result = checked_launch(images_gradient_on_tensor_cores<T>, p.plan.launch, p, execution);
+      result = launch(images_gradient_on_tensor_cores<T>, p.plan.launch, p, execution);
     } else {
-      result = checked_launch(images_gradient_scalar<T>, p.plan.launch, p, execution);
+      result = launch(images_gradient_scalar<T>, p.plan.launch, p, execution);
     }
     if (result != CudaResult::kOk) return result;
   }

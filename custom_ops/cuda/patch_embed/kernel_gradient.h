@@ -78,8 +78,7 @@ VIT_DEVICE int64_t patches_of_part(const PatchGradientParameters& p, int64_t fir
 }
 
 template <class T>
-VIT_KERNEL(kTensorThreads, 2)
-kernel_gradient_on_tensor_cores(const PatchGradientParameters p) {
+VIT_KERNEL(kTensorThreads, 2, kernel_gradient_on_tensor_cores, const PatchGradientParameters p) {
   using Tiles = typename KernelGradientOperands<T>::Tiles;
   const PatchGrid& grid = p.grid;
   const TilePlace tile = place_of_block(p.plan, kTensorTile);
@@ -120,8 +119,7 @@ kernel_gradient_on_tensor_cores(const PatchGradientParameters p) {
 }
 
 template <class T>
-VIT_KERNEL(kScalarThreads, 2)
-kernel_gradient_scalar(const PatchGradientParameters p) {
+VIT_KERNEL(kScalarThreads, 2, kernel_gradient_scalar, const PatchGradientParameters p) {
   using Tile = ScalarTile<T>;
   static_assert(kPatchRun <= kScalarThreads);
   const PatchGrid& grid = p.grid;
@@ -160,8 +158,7 @@ kernel_gradient_scalar(const PatchGradientParameters p) {
 
 // Adds the parts in order; a thread for each element of the kernel.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1)
-add_kernel_parts(const PatchGradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1, add_kernel_parts, const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t count = p.grid.elements * p.grid.features;
@@ -189,13 +186,12 @@ CudaResult kernel_gradient(PatchGradientParameters p, const CudaExecution& execu
   }
   CudaResult result;
   if constexpr (sizeof(T) == 2) {
-    result = checked_launch(kernel_gradient_on_tensor_cores<T>, p.plan.launch, p, execution);
+    result = launch(kernel_gradient_on_tensor_cores<T>, p.plan.launch, p, execution);
   } else {
-    result = checked_launch(kernel_gradient_scalar<T>, p.plan.launch, p, execution);
+    result = launch(kernel_gradient_scalar<T>, p.plan.launch, p, execution);
   }
   if (result != CudaResult::kOk || !p.workspace) return result;
-  return checked_launch(add_kernel_parts<T>, flat_launch(grid.elements * grid.features), p,
-                        execution);
+  return launch(add_kernel_parts<T>, flat_launch(grid.elements * grid.features), p, execution);
 }
 
 }  // namespace vit

@@ -9,8 +9,7 @@ namespace vit {
 
 // Writes the workspace [parts, tokens, features]; a thread for each element.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1)
-add_images(const PatchGradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1, add_images, const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const TablesPlan& plan = p.tables;
   const int64_t i = block_index() * kFlatThreads + thread_index();
@@ -28,8 +27,7 @@ add_images(const PatchGradientParameters p) {
 
 // Writes d_position and d_prefix; a thread for each element.
 template <class T>
-VIT_KERNEL(kFlatThreads, 1)
-write_tables(const PatchGradientParameters p) {
+VIT_KERNEL(kFlatThreads, 1, write_tables, const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t i = block_index() * kFlatThreads + thread_index();
   const int64_t entries = p.tables.tokens * p.grid.features;
@@ -47,8 +45,7 @@ write_tables(const PatchGradientParameters p) {
 // Writes d_bias. Each of kBiasGroups groups of threads adds some rows of the workspace, then one
 // adds the sums of the groups.
 template <class T>
-VIT_KERNEL(kBiasColumns* kBiasGroups, 1)
-write_bias(const PatchGradientParameters p) {
+VIT_KERNEL(kBiasColumns* kBiasGroups, 1, write_bias, const PatchGradientParameters p) {
   using Sum = typename SumOf<T>::Type;
   const int64_t features = p.grid.features, patches = p.grid.patches;
   const int group = thread_index() / kBiasColumns, at = thread_index() % kBiasColumns;
@@ -83,17 +80,17 @@ CudaResult tables_gradient(PatchGradientParameters p, const CudaExecution& execu
     p.workspace = execution.allocate(execution.allocator, p.tables.workspace_bytes);
     if (!p.workspace) return CudaResult::kOutOfMemory;
     const int64_t sums = p.tables.parts * p.tables.tokens * grid.features;
-    const CudaResult result = checked_launch(add_images<T>, flat_launch(sums), p, execution);
+    const CudaResult result = launch(add_images<T>, flat_launch(sums), p, execution);
     if (result != CudaResult::kOk) return result;
   }
   const int64_t rows = problem.d_position ? grid.tokens : problem.d_prefix ? grid.prefix : 0;
   if (rows > 0) {
     const CudaResult result =
-        checked_launch(write_tables<T>, flat_launch(rows * grid.features), p, execution);
+        launch(write_tables<T>, flat_launch(rows * grid.features), p, execution);
     if (result != CudaResult::kOk) return result;
   }
   if (!problem.d_bias) return CudaResult::kOk;
-  return checked_launch(write_bias<T>, bias_launch(grid, problem.type), p, execution);
+  return launch(write_bias<T>, bias_launch(grid, problem.type), p, execution);
 }
 
 }  // namespace vit

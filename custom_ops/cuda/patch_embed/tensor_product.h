@@ -19,7 +19,8 @@ template <class T>
 struct TensorSums {
   static constexpr int kRowsOfWarp = 64, kColumnsOfWarp = 32;
   static constexpr int kRowSteps = kRowsOfWarp / 16, kColumnSteps = kColumnsOfWarp / 8;
-  // Rows of floats in shared memory, for for_chunks: threads write and read different banks.
+  // Rows of floats in shared memory, for for_chunks: threads read different banks, and two write to
+  // each bank.
   static constexpr int kPitch = kColumnsOfWarp + 4;
   static constexpr int64_t kBytes = kTensorThreads / kWarp * 16 * kPitch * 4;
 

@@ -1,0 +1,264 @@
+// The launches of attention on a GPU: how it is divided into blocks, which outputs are written, and
+// what happens without memory. Kernels run under the emulation of gpu_emulation.h.
+#include "custom_ops/cuda/attention_gradient/backward_geometry.h"
+#include "tests/cc/attention_run.h"
+#include "tests/cc/gpu_scratch.h"
+
+namespace {
+
+using namespace vit_test;
+using vit::DType;
+
+long long number(int64_t x) { return static_cast<long long>(x); }
+
+void expect_forward_geometry(DType type, const vit::AttentionShape& shape) {
+  testing("geometry: %s, %lld tokens, heads of %lld", name(type), number(shape.tokens),
+          number(shape.head_size));
+  const vit::ForwardGeometry g = vit::forward_geometry(type, shape);
+  const int64_t lines = shape.batch * shape.lines * shape.heads;
+  EXPECT(vit::is_launchable(g.launch), "%lld blocks of %d threads with %lld bytes",
+         number(g.launch.blocks), g.launch.threads, number(g.launch.shared_bytes));
+  EXPECT(g.launch.blocks == lines * g.query_tiles * g.chunks, "%lld blocks",
+         number(g.launch.blocks));
+  EXPECT(
+      g.query_tiles * g.queries >= shape.tokens && (g.query_tiles - 1) * g.queries < shape.tokens,
+      "%lld tiles of %d queries", number(g.query_tiles), g.queries);
+  const bool is_tensor = g.path == vit::AttentionPath::kTensor;
+  EXPECT(is_tensor == (vit::size_of(type) == 2 && shape.head_size <= 128), "the wrong path");
+  if (is_tensor) {
+    const int per_warp = shape.head_size > 80 ? 16 : 32;
+    EXPECT(g.queries == g.launch.threads / 32 * per_warp && g.queries <= 128, "%d queries",
+           g.queries);
+    EXPECT(vit::padded_head_size(shape.head_size) >= shape.head_size, "head too large");
+    // Fewer than one idle warp per block.
+    EXPECT(g.query_tiles * g.queries < shape.tokens + g.query_tiles * per_warp, "%d queries",
+           g.queries);
+    // Two blocks fit a multiprocessor with 100 KB, which keeps 1 KB per block.
+    EXPECT(shape.head_size > 80 || g.launch.shared_bytes <= 49 * 1024, "%lld bytes",
+           number(g.launch.shared_bytes));
+  } else {
+    EXPECT(g.chunks * 64 >= shape.head_size && (g.chunks - 1) * 64 < shape.head_size, "%lld chunks",
+           number(g.chunks));
+  }
+  vit::AttentionTapsProblem taps = {};
+  taps.type = type;
+  taps.shape = shape;
+  taps.class_row = &taps;
+  const vit::TapsGeometry row = vit::taps_geometry(taps);
+  EXPECT(row.launch.blocks == lines && row.sum_bytes == 0 && row.sums.blocks == 0,
+         "%lld blocks for the class row", number(row.launch.blocks));
+  taps.entropy = &taps;
+  const vit::TapsGeometry t = vit::taps_geometry(taps);
+  EXPECT(vit::is_launchable(t.launch) && vit::is_launchable(t.sums), "taps cannot be launched");
+  EXPECT(t.launch.blocks == lines * ((shape.tokens + 63) / 64), "%lld blocks",
+         number(t.launch.blocks));
+  EXPECT(t.sum_bytes == t.launch.blocks * 2 * vit::size_of(accumulator(type)), "%lld bytes",
+         number(t.sum_bytes));
+}
+
+void test_forward_geometry() {
+  for (DType type : kFloatTypes) {
+    for (int64_t size : {1, 3, 16, 63, 64, 65, 72, 80, 81, 96, 128, 129, 192, 256, 512}) {
+      for (int64_t tokens = 1; tokens <= 4096; tokens += tokens < 300 ? 1 : 61) {
+        expect_forward_geometry(type, vit::sequence_shape(3, tokens, 2, size));
+      }
+    }
+    // More blocks than the second and third dimension of a launch could have, and too many.
+    expect_forward_geometry(type, vit::sequence_shape(1 << 16, 50, 12, 64));
+    const vit::AttentionShape large = vit::sequence_shape(1 << 28, 197, 12, 64);
+    EXPECT(!vit::is_launchable(vit::forward_geometry(type, large).launch), "it is too large");
+    const vit::AttentionForwardProblem problem = {{type, large, 1, nullptr, {}}, nullptr, nullptr};
+    EXPECT(vit::attention_forward(problem, execution(Gpu())) == vit::CudaResult::kTooLarge,
+           "a launch that is too large is not refused");
+  }
+}
+
+// The scales of all kernels give the scale of the problem, and of_largest is what cc/attention.h
+// says.
+void test_logit_scales() {
+  for (DType type : kFloatTypes) {
+    for (int64_t size : {64, 256}) {
+      for (double scale : {0x1p-100, 0x1p-20, 0.125, 0.3, 1.0, 5.0}) {
+        for (bool has_bias : {false, true}) {
+          testing("scales: %s, %g", name(type), scale);
+          const double data = 0;
+          vit::AttentionProblem problem = {
+              type, vit::sequence_shape(1, 1, 1, size), scale, nullptr, {}};
+          if (has_bias) problem.bias.data = &data;
+          const vit::LogitScales s = vit::logit_scales(problem);
+          const double log2e = 1 / log(2.0);
+          EXPECT(s.of_queries * s.of_products == scale, "the product is %g",
+                 s.of_queries * s.of_products);
+          EXPECT(fabs(s.of_exponents / (has_bias ? log2e : log2e * s.of_products) - 1) < 1e-15,
+                 "of_exponents is %g", s.of_exponents);
+          EXPECT(s.of_largest * (has_bias ? 1 : s.of_queries) ==
+                     (has_bias ? 1 : vit::query_factor(scale)),
+                 "of_largest is %g", s.of_largest);
+        }
+      }
+    }
+  }
+}
+
+void expect_launchable(const vit::LaunchShape& shape) {
+  EXPECT(shape.blocks == 0 || vit::is_launchable(shape),
+         "%lld blocks of %d threads with %lld bytes", number(shape.blocks), shape.threads,
+         number(shape.shared_bytes));
+}
+
+// Every query and key has a block, and blocks fit every GPU.
+void test_gradient_geometry() {
+  for (DType type : kFloatTypes) {
+    const int64_t sum = type == DType::kFloat64 ? 8 : 4;
+    for (int64_t tokens = 1; tokens <= 4096; tokens += tokens < 1400 ? 1 : 67) {
+      for (int64_t size : {1, 64, 65, 80, 81, 128, 129, 512}) {
+        const vit::AttentionShape shape = vit::sequence_shape(3, tokens, 2, size);
+        testing("geometry: %s, %lld tokens, heads of %lld", name(type), number(tokens),
+                number(size));
+        const vit::BackwardGeometry g = vit::backward_geometry(type, shape);
+        EXPECT(vit::is_launchable(g) && !vit::is_empty(g), "it cannot be launched");
+        for (const auto& launch : {g.delta, g.d_queries, g.d_keys, g.short_lines}) {
+          expect_launchable(launch);
+        }
+        const bool is_short = g.short_lines.blocks > 0;
+        EXPECT(!is_short || g.short_lines.threads == (tokens > 16 ? 128 : 32), "%d threads",
+               g.short_lines.threads);
+        EXPECT(g.delta_bytes == (is_short ? 0 : 6 * tokens * sum), "%lld bytes of delta",
+               number(g.delta_bytes));
+        EXPECT((g.query_tiles - 1) * g.queries < tokens && g.query_tiles * g.queries >= tokens,
+               "%lld tiles of %d queries", number(g.query_tiles), g.queries);
+        EXPECT((g.key_tiles - 1) * 64 < tokens && g.key_tiles * 64 >= tokens, "%lld tiles of keys",
+               number(g.key_tiles));
+        const int64_t blocks = is_short ? g.short_lines.blocks : g.d_queries.blocks;
+        EXPECT(blocks == 6 * g.query_tiles * g.chunks, "%lld blocks", number(blocks));
+        EXPECT(is_short || g.d_keys.blocks == 6 * g.key_tiles * g.chunks, "%lld blocks of keys",
+               number(g.d_keys.blocks));
+        EXPECT(g.path == vit::AttentionPath::kTensor ? g.chunks == 1 : g.chunks * 64 >= size,
+               "%lld chunks", number(g.chunks));
+      }
+    }
+  }
+}
+
+void test_bias_geometry() {
+  for (DType type : {DType::kBfloat16, DType::kFloat64}) {
+    for (int64_t tokens : {1, 64, 65, 197, 4096}) {
+      for (int64_t batch : {1, 5, 4096}) {
+        for (int mask = 0; mask < 32; ++mask) {
+          AttentionCase problem = {
+              type, vit::sequence_shape(batch, tokens, 12, 64), 0, 0, {}, {}, {}, {}};
+          const vit::AttentionBias bias = {nullptr,       mask >> 4 & 1, mask >> 3 & 1,
+                                           mask >> 2 & 1, mask >> 1 & 1, mask & 1};
+          testing("geometry of a bias: %s, batch %lld, %lld tokens, dimensions %d", name(type),
+                  number(batch), number(tokens), mask);
+          const vit::BiasGeometry g = vit::bias_geometry(type, problem.shape, bias);
+          for (const auto& launch : {g.delta, g.logits, g.sums}) expect_launchable(launch);
+          const int64_t elements = (mask & 16 ? batch : 1) * (mask & 4 ? 12 : 1) *
+                                   (mask & 2 ? tokens : 1) * (mask & 1 ? tokens : 1);
+          EXPECT(g.elements == elements, "%lld elements", number(g.elements));
+          const int64_t pieces = g.logits.blocks / g.groups;
+          EXPECT(pieces * g.units == batch * 12 * g.tiles * g.tiles, "%lld pieces of %lld units",
+                 number(pieces), number(g.units));
+          EXPECT(g.groups >= 1 && g.groups <= g.units, "%lld groups", number(g.groups));
+          EXPECT(g.groups == 1 ? g.group_bytes == 0
+                               : g.group_bytes <= int64_t{64} << 20 && g.sums.blocks > 0,
+                 "%lld bytes of groups", number(g.group_bytes));
+          const bool is_parallel = g.logits.blocks >= 1024 || g.groups == g.units;
+          EXPECT(is_parallel, "%lld blocks", number(g.logits.blocks));
+        }
+      }
+    }
+  }
+}
+
+// Problems beyond the limits of a launch are refused; sizes do not overflow before.
+void test_bounds() {
+  testing("bounds");
+  const auto backward = [](DType type, int64_t batch, int64_t tokens, int64_t size) {
+    const vit::AttentionShape shape = vit::sequence_shape(batch, tokens, 1, size);
+    return vit::is_launchable(vit::backward_geometry(type, shape));
+  };
+  const int64_t many = int64_t{1} << 31;
+  EXPECT(backward(DType::kBfloat16, many - 1, 50, 64), "2^31 - 1 lines do not fit");
+  EXPECT(!backward(DType::kBfloat16, many, 50, 64), "2^31 lines fit");
+  EXPECT(!backward(DType::kFloat32, many / 2, 65, 8), "2^31 tiles fit");
+  EXPECT(!backward(DType::kFloat64, int64_t{1} << 40, 1, 1), "2^40 lines fit");
+  const vit::AttentionShape shape = vit::sequence_shape(int64_t{1} << 40, 1, 1, 8);
+  const vit::AttentionBias whole = {nullptr, 1, 0, 0, 0, 0}, one = {nullptr, 0, 0, 0, 0, 0};
+  EXPECT(!vit::is_launchable(vit::bias_geometry(DType::kBfloat16, shape, whole)), "2^40 parts fit");
+  EXPECT(vit::is_launchable(vit::bias_geometry(DType::kBfloat16, shape, one)), "one part does not");
+}
+
+// Any set of outputs, and no scratch memory.
+void test_outputs_of_taps() {
+  for (DType type : {DType::kBfloat16, DType::kFloat64}) {
+    Random random(4);
+    AttentionCase problem = make(random, type, vit::sequence_shape(2, 70, 2, 16));
+    problem.rows = 8;
+    problem.columns = 8;
+    AttentionRun all(problem, 0), some(problem, 0);
+    all.forward_and_taps(Gpu());
+    for (int mask = 0; mask < 8; ++mask) {
+      testing("taps %d: %s", mask, name(type));
+      const vit::AttentionTapsProblem wanted = {all.inputs(),
+                                                all.statistics.data(),
+                                                problem.rows,
+                                                problem.columns,
+                                                mask & 1 ? some.class_row.data() : nullptr,
+                                                mask & 2 ? some.distance.data() : nullptr,
+                                                mask & 4 ? some.entropy.data() : nullptr};
+      for (Tensor* tensor : some.results()) tensor->forget();
+      Gpu gpu;
+      EXPECT(vit::attention_taps(wanted, execution(gpu)) == vit::CudaResult::kOk, "it fails");
+      const AttentionRun none(problem, 0);
+      EXPECT(some.class_row == (mask & 1 ? all : none).class_row, "class_row differs");
+      EXPECT(some.distance == (mask & 2 ? all : none).distance, "distance differs");
+      EXPECT(some.entropy == (mask & 4 ? all : none).entropy, "entropy differs");
+      scratch_use().refuse = true;
+      const auto result = vit::attention_taps(wanted, execution(gpu));
+      EXPECT((result == vit::CudaResult::kOutOfMemory) == (mask > 1), "result %d without memory",
+             static_cast<int>(result));
+      scratch_use().refuse = false;
+      some.expect_intact();
+    }
+  }
+}
+
+// Without scratch memory a launcher reports it and starts nothing.
+void test_out_of_memory() {
+  using vit::CudaResult;
+  for (DType type : {DType::kBfloat16, DType::kFloat32}) {
+    Random random(1);
+    AttentionCase problem = make(random, type, vit::sequence_shape(2, 70, 1, 8));
+    shape_bias(problem, 0);
+    AttentionRun run(problem, 0);
+    const Gpu gpu;
+    testing("out of memory: %s", name(type));
+    EXPECT(run.forward(gpu) == CudaResult::kOk, "forward fails");
+    for (int64_t left : {0, 1}) {
+      scratch_use().left = left;
+      const bool is_enough = left == 1;
+      EXPECT((run.backward(gpu) == CudaResult::kOk) == is_enough, "backward with %lld pieces",
+             number(left));
+      scratch_use().left = left;
+      // float32 has its delta beside the sums of groups.
+      const bool is_enough_for_bias = is_enough && type == DType::kBfloat16;
+      EXPECT((run.bias_gradient(gpu) == CudaResult::kOk) == is_enough_for_bias,
+             "the bias with %lld pieces", number(left));
+    }
+    scratch_use().left = INT64_MAX;
+  }
+}
+
+}  // namespace
+
+int main() {
+  test_outputs_of_taps();
+  test_out_of_memory();
+  test_forward_geometry();
+  test_logit_scales();
+  test_gradient_geometry();
+  test_bias_geometry();
+  test_bounds();
+  return finish();
+}
