@@ -153,11 +153,13 @@ def _build(job, cuda):
     for_gpus = [*units["cuda"], *units["cuda_ops"], *units["cuda_module"]]
     # The kernels for GPUs and the first one of these take longest to compile.
     wanted = [*units["cuda"], *for_xla, *(unit for p in products for unit in p.units)]
+    # Kernels that are demanded end the build as soon as one fails.
+    optional = for_xla if toolkit.demanded() else [*for_xla, *for_gpus]
     compiled, errors = objects.compile_units(
-        job.compiler, list(dict.fromkeys(wanted)), stamp, job.say, [*for_xla, *for_gpus]
+        job.compiler, list(dict.fromkeys(wanted)), stamp, job.say, optional
     )
     if failed := [errors[unit] for unit in for_gpus if unit in errors]:
-        raise toolkit.CudaError(f"{failed[0]}\n{toolkit.REPAIR}")
+        raise toolkit.cuda_error(failed[0])
     written = []
 
     def link(product):
@@ -175,7 +177,7 @@ def _build(job, cuda):
             # Without the kernels it fails again if they are not the reason.
             if cuda is None:
                 raise
-            raise toolkit.CudaError(f"{error}\n{toolkit.REPAIR}") from None
+            raise toolkit.cuda_error(error) from None
     if tensorflow:
         failed = [errors[unit] for unit in for_xla if unit in errors]
         _link_for_xla(link, job.library, xla, failed, job.say)
@@ -267,7 +269,7 @@ def is_current(say=None):
     Fast: it imports nothing and starts no process.
 
     Args:
-        say: called with a line if they do, but their kernels for GPUs could not be built.
+        say: called with a line if they do, but lack the kernels for GPUs since these failed.
     """
     path = PACKAGE / library_file.NAME
     stamp = library_file.read_stamp(path)
@@ -287,7 +289,7 @@ def is_current(say=None):
     modules = [f"_vit_kernels{suffix}"] + ([f"_vit_cuda{suffix}"] if targets else [])
     if importlib.util.find_spec("pybind11") and not all((PACKAGE / x).exists() for x in modules):
         return False
-    if say and record["tools"] and record["reason"]:
+    if say and toolkit.tools() and record["reason"]:
         say(f"ops: built without kernels for GPUs: {record['reason']}")
     return True
 

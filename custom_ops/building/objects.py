@@ -13,7 +13,7 @@ import time
 
 from custom_ops import build_plan
 from custom_ops.build_plan import BuildError, last_line
-from custom_ops.building import resources
+from custom_ops.building import resources, toolkit
 
 _KEPT = 4  # Versions of each object in the cache.
 
@@ -151,7 +151,10 @@ def _compile_one(compiler, unit, stamp, path, file):
         *("-c", str(build_plan.PACKAGE / unit.source), "-o", str(path)),
     ]
     log = stamp.parent / f"{unit.name}.log"
-    said = _run(command, f"compile custom_ops/{unit.source}", log)
+    try:
+        said = _run(command, f"compile custom_ops/{unit.source}", log)
+    except BuildError as error:
+        raise toolkit.cuda_error(error) if unit.compiler else error from None
     if unit.compiler:
         replace(log_of(file), lambda text: text.write_text(said))
 

@@ -41,6 +41,11 @@ class CudaError(BuildError):
     """The kernels for GPUs cannot be built, while the rest can."""
 
 
+def cuda_error(error) -> CudaError:
+    """A `CudaError` from a `BuildError`, with what to do about the toolkit."""
+    return error if isinstance(error, CudaError) else CudaError(f"{error}\n{REPAIR}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Toolkit:
     """A CUDA toolkit.

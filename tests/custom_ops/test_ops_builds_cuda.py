@@ -256,6 +256,8 @@ def test_a_build_is_current_until_cuda_changes(package, nvcc, monkeypatch):
     assert not is_current()
     # To leave them out is no failure.
     monkeypatch.setenv("VIT_CUDA", "0")
-    assert is_current(True) and build_ops.is_current(said.append) and len(said) == 1
+    for _ in range(2):
+        assert build_ops.is_current(said.append) and len(said) == 1
+        build_ops.build(say=[].append)
     monkeypatch.delenv("VIT_CUDA")
     assert not is_current()
