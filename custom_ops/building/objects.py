@@ -192,6 +192,7 @@ def _run(command, what, log):
     if done.returncode == 0:
         return done.stdout
     log.write_text(f"{shlex.join(command)}\n{done.stdout}")
-    lines = [x for x in done.stdout.splitlines() if re.search(r"\berror\b|undefined|Error", x)]
+    telling = re.compile(r"\berror\b|undefined|Error|cannot find")
+    lines = [line for line in done.stdout.splitlines() if telling.search(line)]
     first = "\n  ".join(lines[:3]) or last_line(done.stdout) or f"exit code {done.returncode}"
     raise BuildError(f"Could not {what}; all messages are in {log}:\n  {first}")

@@ -43,7 +43,7 @@ class CudaError(BuildError):
 
 def cuda_error(error) -> CudaError:
     """A `CudaError` from a `BuildError`, with what to do about the toolkit."""
-    return error if isinstance(error, CudaError) else CudaError(f"{error}\n{REPAIR}")
+    return error if isinstance(error, CudaError) else CudaError(f"{error}.\n{REPAIR}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,8 +302,10 @@ def _ask(path, *arguments, what=None):
             errors="replace",
             timeout=_MAX_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _broken(path, what, str(error)) from None
+    except OSError as error:
+        raise _broken(path, what, error.strerror or "") from None
+    except subprocess.TimeoutExpired:
+        raise _broken(path, what, f"no answer in {_MAX_SECONDS} s") from None
     if done.returncode:
         raise _broken(path, what, _first_error(done.stdout))
     return done.stdout
