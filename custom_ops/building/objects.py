@@ -73,8 +73,9 @@ def compile_units(compiler, units, stamp, say, optional=()):
         _prune(stamp.parent, unit.name)
     kernels = [unit for unit in units if unit.compiler]
     if kernels and not errors.keys() & kernels:
-        is_new = any(unit.compiler for unit in missing)
-        _report_kernels(stamp.parent, [files[unit] for unit in kernels], say if is_new else None)
+        lines = _report_kernels(stamp.parent, [files[unit] for unit in kernels])
+        for line in lines if any(unit.compiler for unit in missing) else ():
+            say(f"ops: nvcc: {line}")
     return files, errors
 
 
@@ -159,13 +160,12 @@ def _compile_one(compiler, unit, stamp, path, file):
         replace(log_of(file), lambda text: text.write_text(said))
 
 
-def _report_kernels(folder, files, say=None):
-    """Writes what the kernels for GPUs use to `cuda_kernels.txt`; says it, and warnings, too."""
+def _report_kernels(folder, files):
+    """Writes what the kernels for GPUs use to `cuda_kernels.txt`; returns warnings, its lines."""
     kernels, others = resources.parse("\n".join(log_of(file).read_text() for file in files))
     table = resources.table(kernels)
     replace(folder / "cuda_kernels.txt", lambda path: path.write_text(f"{table}\n"))
-    for line in [*others, *table.splitlines()] if say else ():
-        say(f"ops: nvcc: {line}")
+    return [*others, *table.splitlines()]
 
 
 def _prune(folder, name):

@@ -53,6 +53,16 @@ def nvcc(tmp_path, monkeypatch):
     return tmp_path / "cuda"
 
 
+@pytest.fixture
+def shared_objects(package, tmp_path_factory):
+    """Lets tests share the object files of the package: what is the same is compiled once."""
+    shared = tmp_path_factory.getbasetemp() / "objects"
+    shared.mkdir(exist_ok=True)
+    build = package[0].parent / "build"
+    build.mkdir()
+    (build / "ops").symlink_to(shared)
+
+
 @pytest.mark.process
 def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkeypatch):
     folder, _ = package
@@ -138,6 +148,7 @@ FAULTS = {
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("shared_objects")
 def test_a_toolkit_that_does_not_work_costs_only_the_kernels(package, nvcc, monkeypatch):
     folder, _ = package
     path = folder / library_file.NAME
@@ -179,6 +190,7 @@ def test_what_a_toolkit_cannot_compile_for_is_told(package, nvcc, monkeypatch):
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("shared_objects")
 def test_an_error_of_other_code_is_no_error_of_the_kernels(package, nvcc):
     folder, _ = package
     (folder / "cc/k.cc").write_text("?")
@@ -211,6 +223,7 @@ def test_bazel_leaves_out_what_does_not_compile(package, nvcc, monkeypatch, caps
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("shared_objects")
 def test_a_build_is_current_until_cuda_changes(package, nvcc, monkeypatch):
     folder, target = package
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.20.0")
