@@ -36,15 +36,13 @@ check: lint  ## lint, architecture, and the fast tests of the modules that chang
 packages:
 	@.ci/packages bazel clang++ libclang_rt
 
-# The CUDA compiler that the tests use where none is installed, 300 MB. The versions are those of
-# CUDA 13.0.
+# The CUDA compiler that the tests use where none is installed, 300 MB.
 cuda-compiler: setup
 	@command -v nvcc > /dev/null || [ -x "$$CUDA_HOME/bin/nvcc" ] || $(MAKE) .venv-cuda/installed
 
-.venv-cuda/installed:
-	@$(RUN) -m venv .venv-cuda && .venv-cuda/bin/python -m pip install --quiet --no-deps \
-	  nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
-	  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 && touch $@
+.venv-cuda/installed: .ci/cuda-compiler.txt
+	@rm -rf .venv-cuda && $(RUN) -m venv .venv-cuda
+	@.venv-cuda/bin/python -m pip install --quiet --no-deps -r $< && touch $@
 
 test: packages setup cuda-compiler  ## all tests but the slow ones
 	@$(PYTEST) -m "not slow and not peers" --durations 10

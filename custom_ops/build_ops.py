@@ -6,7 +6,8 @@ the place where `custom_ops.loader` looks: this package, or the file that the en
 it cannot be built, a line says so, and the rest is built. Run the command again after every change
 of TensorFlow's version, because binaries of one version do not fit another. `CXX` names a compiler
 other than g++. With a CUDA toolkit the kernels for GPUs are built too, and the Python module of
-these: `custom_ops/building/toolkit.py` says how to choose. Sources and flags are listed in
+these: `custom_ops/building/toolkit.py` says how to choose. If they cannot be built, a line says why
+and the rest is built, unless the environment demands them. Sources and flags are listed in
 `sources.bzl`, which Bazel reads too. Only changed sources are compiled again: object files are kept
 in `build/ops` of a checkout, else in the user's cache folder.
 """
@@ -15,16 +16,19 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 
 from custom_ops import library_file
 from custom_ops.build_plan import (
     PACKAGE,
     BuildError,
+    Compiler,
     Unit,
     find_compiler,
     isas,
@@ -45,6 +49,25 @@ class _Product:
     flags: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What to build, and with what.
+
+    Attributes:
+        library: file of the op library.
+        modules: folder of the Python modules.
+        compiler: for C++.
+        target: the answer of `probe`.
+        say: called with lines of progress.
+    """
+
+    library: pathlib.Path
+    modules: pathlib.Path
+    compiler: Compiler
+    target: dict
+    say: Callable
+
+
 def build(library=None, modules=None, say=print):
     """Compiles and links the libraries and Python modules for the interpreter that runs this.
 
@@ -59,51 +82,105 @@ def build(library=None, modules=None, say=print):
 
     Raises:
         BuildError: if there is no compiler, a compiler fails, or there is no TensorFlow. Without
-            TensorFlow the Python modules are still built.
+            TensorFlow the Python modules are still built. What prevents only the kernels for GPUs
+            is an error if the environment demands them, else a line.
+    """
+    library = pathlib.Path(library or PACKAGE / library_file.NAME)
+    job = _Job(library, pathlib.Path(modules or PACKAGE), find_compiler(), probe(), say)
+    tensorflow = job.target.get("tensorflow")
+    say(
+        f"ops: {job.compiler.version}; "
+        + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
+        + f"; instruction sets {', '.join(isas(job.compiler))}"
+    )
+    tools = toolkit.tools()
+    written, reason = _build_with_cuda(job)
+    if reason:
+        written = _build(job, None)
+        say(f"ops: no kernels for GPUs: {reason}")
+    if tensorflow is None:
+        raise BuildError(
+            f"{sys.executable} cannot import TensorFlow ({job.target['error']}). Install it first: "
+            f"{sys.executable} -m pip install tensorflow"
+        )
+    record = {"tools": tools, "archs": toolkit.asked_archs(), "reason": reason}
+    text = f"{json.dumps(record)}\n"
+    objects.replace(library_file.cuda_file(library), lambda path: path.write_text(text))
+    return written
+
+
+def _build_with_cuda(job):
+    """Builds all with the kernels for GPUs, if that is possible.
+
+    Returns:
+        List of the paths written, and "" or why nothing with these kernels can be built.
+
+    Raises:
+        BuildError: as `build`.
+    """
+    try:
+        cuda = _find_cuda(job.compiler, job.say)
+        return ([], cuda) if isinstance(cuda, str) else (_build(job, cuda), "")
+    except toolkit.CudaError as error:
+        if toolkit.demanded():
+            raise
+        return [], " ".join(str(error).split())
+
+
+def _build(job, cuda):
+    """Compiles and links all, with the kernels for GPUs if `cuda` is a toolkit.
+
+    Returns:
+        List of the paths written.
+
+    Raises:
+        BuildError: if something but the kernels for GPUs fails.
+        CudaError: if the kernels fail, or what is linked with them.
     """
     start = time.monotonic()
-    compiler = find_compiler()
-    target = probe()
-    tensorflow = target.get("tensorflow")
-    say(
-        f"ops: {compiler.version}; "
-        + (f"TensorFlow {tensorflow['version']}" if tensorflow else "no TensorFlow")
-        + f"; instruction sets {', '.join(isas(compiler))}"
-    )
-    cuda = _find_cuda(compiler, say)
-    units = plan(target, compiler, cuda)
-    library = pathlib.Path(library or PACKAGE / library_file.NAME)
-    products = _modules(modules, target, units, cuda)
-    xla = None
+    units = plan(job.target, job.compiler, cuda)
+    products = _modules(job.modules, job.target, units, cuda)
+    xla, tensorflow = None, job.target.get("tensorflow")
     if tensorflow:
-        products.insert(0, _library(library, "ops", units, tensorflow["link"], cuda))
+        products.insert(0, _library(job.library, "ops", units, tensorflow["link"], cuda))
         if units["xla"]:
             flags = [*tensorflow["link"], *tensorflow["xla"]["link"]]
-            xla = _library(library_file.for_xla(library), "xla", units, flags, cuda)
+            xla = _library(library_file.for_xla(job.library), "xla", units, flags, cuda)
+    if not products:
+        return []
+    stamp = _write_stamp(objects.cache(), job.target, job.compiler, cuda)
+    for_xla = [*units["xla"], *units["cuda_xla"]]
+    for_gpus = [*units["cuda"], *units["cuda_ops"], *units["cuda_module"]]
+    # The kernels for GPUs and the first one of these take longest to compile.
+    wanted = [*units["cuda"], *for_xla, *(unit for p in products for unit in p.units)]
+    # Kernels that are demanded end the build as soon as one fails.
+    optional = for_xla if toolkit.demanded() else [*for_xla, *for_gpus]
+    compiled, errors = objects.compile_units(
+        job.compiler, list(dict.fromkeys(wanted)), stamp, job.say, optional
+    )
+    if failed := [errors[unit] for unit in for_gpus if unit in errors]:
+        raise toolkit.cuda_error(failed[0])
     written = []
 
     def link(product):
         files = [compiled[unit] for unit in product.units]
-        objects.link(compiler, files, product.flags, product.path, stamp.parent)
-        say(f"ops: wrote {product.path} after {time.monotonic() - start:.0f} s")
+        objects.link(job.compiler, files, product.flags, product.path, stamp.parent)
+        job.say(f"ops: wrote {product.path} after {time.monotonic() - start:.0f} s")
         written.append(product.path)
 
-    if products:
-        optional = [*units["xla"], *units["cuda_xla"]]
-        # The kernels for GPUs and the first one of these take longest to compile.
-        wanted = [*units["cuda"], *optional, *(unit for p in products for unit in p.units)]
-        stamp = _write_stamp(objects.cache(), target, compiler, cuda)
-        wanted = list(dict.fromkeys(wanted))
-        compiled, errors = objects.compile_units(compiler, wanted, stamp, say, optional)
-        for product in products:
+    # Until all is written the record belongs to other files.
+    library_file.cuda_file(job.library).unlink(missing_ok=True)
+    for product in products:
+        try:
             link(product)
-        if tensorflow:
-            _link_for_xla(link, library, xla, errors, say)
-    if not tensorflow:
-        raise BuildError(
-            f"{sys.executable} cannot import TensorFlow ({target['error']}). Install it first: "
-            f"{sys.executable} -m pip install tensorflow"
-        )
+        except BuildError as error:
+            # Without the kernels it fails again if they are not the reason.
+            if cuda is None:
+                raise
+            raise toolkit.cuda_error(error) from None
+    if tensorflow:
+        failed = [errors[unit] for unit in for_xla if unit in errors]
+        _link_for_xla(link, job.library, xla, failed, job.say)
     return written
 
 
@@ -123,8 +200,11 @@ def build_cuda_module(folder=None, say=print):
     compiler = find_compiler()
     target = probe()
     cuda = _find_cuda(compiler, say)
-    if cuda is None:
-        raise BuildError("The module _vit_cuda needs the nvcc of a CUDA toolkit: set CUDA_HOME.")
+    if isinstance(cuda, str):
+        raise BuildError(
+            f"The module _vit_cuda needs the nvcc of a CUDA toolkit, but {cuda}: set CUDA_HOME."
+        )
+    folder = pathlib.Path(folder or PACKAGE)
     products = _modules(folder, target, plan(target, compiler, cuda), cuda)
     found = [product for product in products if product.path.name.startswith("_vit_cuda")]
     if not found:
@@ -138,12 +218,10 @@ def build_cuda_module(folder=None, say=print):
 
 
 def _find_cuda(compiler, say):
-    """The CUDA toolkit, or None; a line tells which, or why there is none."""
+    """The CUDA toolkit, which a line tells, or why there is none."""
     found = toolkit.find(compiler)
-    if isinstance(found, str):
-        say(f"ops: no kernels for GPUs: {found}")
-        return None
-    say(f"ops: {found.compiler.version} for {', '.join(found.targets)} ({found.why})")
+    if isinstance(found, toolkit.Toolkit):
+        say(f"ops: {found.compiler.version} for {', '.join(found.targets)} ({found.why})")
     return found
 
 
@@ -156,8 +234,7 @@ def _library(path, name, units, flags, cuda):
 
 def _modules(folder, target, units, cuda):
     """The Python modules that can be built here."""
-    folder, suffix = pathlib.Path(folder or PACKAGE), target["suffix"]
-    found = []
+    found, suffix = [], target["suffix"]
     if units["module"]:
         own = [*units["module"], *units["kernels"]]
         found.append(_Product(folder / f"_vit_kernels{suffix}", own, ()))
@@ -186,25 +263,35 @@ def _link_for_xla(link, library, product, errors, say):
         reason.write_text(text, encoding="utf-8")
 
 
-def is_current():
-    """Whether the binaries in this package fit its sources and the installed TensorFlow.
+def is_current(say=None):
+    """Whether the binaries in this package fit its sources, the installed TensorFlow and CUDA.
 
     Fast: it imports nothing and starts no process.
+
+    Args:
+        say: called with a line if they do, but lack the kernels for GPUs since these failed.
     """
-    stamp = library_file.read_stamp(PACKAGE / library_file.NAME)
+    path = PACKAGE / library_file.NAME
+    stamp = library_file.read_stamp(path)
     try:
         version = importlib.metadata.version("tensorflow")
     except importlib.metadata.PackageNotFoundError:
         return False
     if stamp is None or (stamp["sources"], stamp["tensorflow"]) != (source_hash(), version):
         return False
-    if toolkit.differs(stamp["cuda_archs"].split()):
+    targets, record = stamp["cuda_archs"].split(), library_file.cuda_record(path)
+    if toolkit.differs(targets, record):
         return False
-    xla = library_file.for_xla(PACKAGE / library_file.NAME)
+    xla = library_file.for_xla(path)
     if not (xla.exists() or library_file.not_built(xla).exists()):
         return False
-    module = PACKAGE / f"_vit_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
-    return module.exists() or importlib.util.find_spec("pybind11") is None
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    modules = [f"_vit_kernels{suffix}"] + ([f"_vit_cuda{suffix}"] if targets else [])
+    if importlib.util.find_spec("pybind11") and not all((PACKAGE / x).exists() for x in modules):
+        return False
+    if say and toolkit.tools() and record["reason"]:
+        say(f"ops: built without kernels for GPUs: {record['reason']}")
+    return True
 
 
 def _write_stamp(cache, target, compiler, cuda):

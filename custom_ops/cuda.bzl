@@ -2,6 +2,10 @@
 
 load("@local_cuda//:config.bzl", "CUDA_FLAGS", "NVCC")
 
+def _quoted(word):
+    """A word of a command as the shell and Bazel's own variables leave it."""
+    return "'%s'" % word.replace("'", "'\\''").replace("$", "$$")
+
 def cuda_objects(name, srcs, headers):
     """A library of CUDA sources, each compiled by nvcc.
 
@@ -10,6 +14,7 @@ def cuda_objects(name, srcs, headers):
       srcs: the sources.
       headers: that the sources read.
     """
+    command = " ".join([_quoted(word) for word in [NVCC] + CUDA_FLAGS])
     objects = []
     for source in srcs:
         # "pic" tells Bazel that the objects fit a shared library.
@@ -18,7 +23,7 @@ def cuda_objects(name, srcs, headers):
             name = compiled + "_rule",
             srcs = [source] + headers,
             outs = [compiled],
-            cmd = " ".join([NVCC] + CUDA_FLAGS + ["-I.", "-c", "$(location %s)" % source, "-o $@"]),
+            cmd = "%s -I. -c $(location %s) -o $@" % (command, source),
             message = "Compiling with nvcc",
             tags = ["manual"],
         )

@@ -119,6 +119,7 @@ def describe():
             `error`, the problem with `VIT_ISA`;
         `cuda_archs`: list of the compute capabilities of GPUs that it has kernels for, with "PTX"
             for others; empty without CUDA;
+        `cuda_reason`: why it has none; None if it has, or if there is no library;
         `xla_library`: path of the library for XLA, None if XLA cannot compile the ops;
         `xla_reason`: why it cannot, and the fix; None if it can.
 
@@ -138,6 +139,7 @@ def describe():
         "outdated": False,
         "isas": {"built": [], "available": [], "chosen": None, "error": None},
         "cuda_archs": [],
+        "cuda_reason": None,
         "xla_library": state.xla.path,
         "xla_reason": state.xla.reason,
     }
@@ -148,6 +150,8 @@ def describe():
         report["outdated"] = stamp["sources"] != build_plan.source_hash()
         report["isas"]["built"] = stamp["isas"].split()
         report["cuda_archs"] = stamp["cuda_archs"].split()
+        if not report["cuda_archs"]:
+            report["cuda_reason"] = library_file.why_no_cuda(state.path)
     report["isas"] |= state.isa_report()
     return report
 
@@ -225,7 +229,8 @@ def _obstacle(device, has_cuda):
     if device == "GPU" and not has_cuda:
         return "this op on GPUs"
     if device == "GPU" and not loader.library().cuda_archs:
-        return f"GPUs: it was built without CUDA. Install an nvcc and build it with `{REBUILD}`"
+        why = library_file.why_no_cuda(loader.library().path)
+        return f"GPUs: {why}. Install an nvcc and build it with `{REBUILD}`"
     xla = loader.library().xla
     if _has_kernels(xla, device) or tf.executing_eagerly() or not _traced_for_xla():
         return None

@@ -54,6 +54,36 @@ def why_not_built(path=_PACKAGE / NAME):
     return (text.strip().splitlines() or ["unknown reason"])[0][:300].rstrip(".")
 
 
+def cuda_file(path):
+    """The file beside an op library that holds its `cuda_record`: `_vit_ops_cuda.txt`."""
+    path = pathlib.Path(path)
+    return path.with_name(f"{path.stem}_cuda.txt")
+
+
+def cuda_record(path):
+    """How `build_ops` built the kernels for GPUs of an op library.
+
+    Returns:
+        Dict of texts: `tools`, nvcc and the C++ compiler as in `building.toolkit.tools`; `archs`,
+        the value of VIT_CUDA_ARCHS; `reason`, why there are no kernels. With `tools` and a `reason`
+        their build failed. All are "" without a record, as in a library that Bazel built.
+    """
+    found = {"tools": "", "archs": "", "reason": ""}
+    try:
+        read = json.loads(cuda_file(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return found
+    if isinstance(read, dict) and all(type(read.get(key)) is str for key in found):
+        found = {key: read[key] for key in found}
+    return found
+
+
+def why_no_cuda(path):
+    """Why an op library has no kernels for GPUs, as a text without a full stop."""
+    reason = cuda_record(path)["reason"].rstrip(".") if path else ""
+    return "it was built without CUDA" + (f": {reason}" if reason else "")
+
+
 def read_stamp(path):
     """Reads the stamp of a library.
 

@@ -13,7 +13,7 @@ import time
 
 from custom_ops import build_plan
 from custom_ops.build_plan import BuildError, last_line
-from custom_ops.building import resources
+from custom_ops.building import resources, toolkit
 
 _KEPT = 4  # Versions of each object in the cache.
 
@@ -41,12 +41,12 @@ def compile_units(compiler, units, stamp, say, optional=()):
         optional: units that may fail.
 
     Returns:
-        Dict from unit to object file, without units in `optional` that do not compile, and the list
-        of their errors.
+        Dict from unit to object file, without units in `optional` that do not compile, and a dict
+        from these to their errors.
     """
     files = _object_files(compiler, units, stamp)
-    missing = [unit for unit in units if not files[unit].exists()]
-    errors = []
+    missing = [unit for unit in units if not _is_there(unit, files[unit])]
+    errors = {}
 
     def compile_one(unit):
         start = time.monotonic()
@@ -63,7 +63,7 @@ def compile_units(compiler, units, stamp, say, optional=()):
                 except BuildError as error:
                     if unit not in optional:
                         raise
-                    errors.append(error)
+                    errors[unit] = error
                     del files[unit]
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -71,9 +71,16 @@ def compile_units(compiler, units, stamp, say, optional=()):
     for unit in files:
         os.utime(files[unit])
         _prune(stamp.parent, unit.name)
-    if any(unit.compiler for unit in missing):
-        _report_kernels(stamp.parent, [files[unit] for unit in units if unit.compiler], say)
+    kernels = [unit for unit in units if unit.compiler]
+    if kernels and not errors.keys() & kernels:
+        lines = _report_kernels(stamp.parent, [files[unit] for unit in kernels])
+        for line in lines if any(unit.compiler for unit in missing) else ():
+            say(f"ops: nvcc: {line}")
     return files, errors
+
+
+def _is_there(unit, file):
+    return file.exists() and (unit.compiler is None or log_of(file).exists())
 
 
 def log_of(file):
@@ -145,18 +152,20 @@ def _compile_one(compiler, unit, stamp, path, file):
         *("-c", str(build_plan.PACKAGE / unit.source), "-o", str(path)),
     ]
     log = stamp.parent / f"{unit.name}.log"
-    said = _run(command, f"compile custom_ops/{unit.source}", log)
+    try:
+        said = _run(command, f"compile custom_ops/{unit.source}", log)
+    except BuildError as error:
+        raise toolkit.cuda_error(error) if unit.compiler else error from None
     if unit.compiler:
         replace(log_of(file), lambda text: text.write_text(said))
 
 
-def _report_kernels(folder, files, say):
-    """Says what the kernels for GPUs use and writes it to `cuda_kernels.txt`; says warnings too."""
+def _report_kernels(folder, files):
+    """Writes what the kernels for GPUs use to `cuda_kernels.txt`; returns warnings, its lines."""
     kernels, others = resources.parse("\n".join(log_of(file).read_text() for file in files))
     table = resources.table(kernels)
     replace(folder / "cuda_kernels.txt", lambda path: path.write_text(f"{table}\n"))
-    for line in [*others, *table.splitlines()]:
-        say(f"ops: nvcc: {line}")
+    return [*others, *table.splitlines()]
 
 
 def _prune(folder, name):
@@ -169,19 +178,21 @@ def _prune(folder, name):
 
 def _run(command, what, log):
     """Runs a compiler and returns what it said; a failure is an error with the log's place."""
-    done = subprocess.run(
-        command,
-        env=os.environ | {"LC_ALL": "C"},  # The messages are searched for English words below.
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | {"LC_ALL": "C"},  # The messages are searched for English words below.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise BuildError(f"Could not {what}: {command[0]}: {error.strerror}") from None
     if done.returncode == 0:
         return done.stdout
     log.write_text(f"{shlex.join(command)}\n{done.stdout}")
-    lines = [x for x in done.stdout.splitlines() if re.search(r"\berror\b|undefined|Error", x)]
+    telling = re.compile(r"\berror\b|undefined|Error|cannot find")
+    lines = [line for line in done.stdout.splitlines() if telling.search(line)]
     first = "\n  ".join(lines[:3]) or last_line(done.stdout) or f"exit code {done.returncode}"
-    hint = ""
-    if command[0].endswith("nvcc"):
-        hint = "\nVIT_CUDA=0 builds the rest without the kernels for GPUs."
-    raise BuildError(f"Could not {what}; all messages are in {log}:\n  {first}{hint}")
+    raise BuildError(f"Could not {what}; all messages are in {log}:\n  {first}")

@@ -5,22 +5,45 @@ of the toolkit (otherwise the nvcc on the `PATH` is used), and `VIT_CUDA_ARCHS` 
 capabilities, as `all` or as a list like `80,90a`. Without the last the kernels are compiled for the
 GPUs of this machine, and where there is none for `90a`. The code always includes PTX, which the
 driver compiles for other GPUs; the list `PTX` means nothing else.
+
+Without an nvcc, or with one that does not work, the kernels are left out. `VIT_CUDA=1` and
+`VIT_CUDA_ARCHS` demand them: then that is an error.
 """
 
 import dataclasses
+import hashlib
 import os
 import pathlib
 import platform
 import re
+import shlex
 import shutil
 import subprocess
+import tempfile
 
 from custom_ops.build_plan import BuildError, Compiler, find_compiler, last_line, sources
 
 SWITCH = "VIT_CUDA"
 ARCHS = "VIT_CUDA_ARCHS"
 PTX = "PTX"
+# What to do about a toolkit that does not work.
+REPAIR = (
+    "Repair the CUDA toolkit, name another one by CUDA_HOME or another C++ compiler by CXX (Bazel: "
+    f"CC), or leave the CUDA kernels out with {SWITCH}=0."
+)
 _DEFAULT_ARCH = "90a"
+# Variables that change what nvcc does.
+_NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
+_MAX_SECONDS = 120  # Of a question to nvcc: one that hangs does not work.
+
+
+class CudaError(BuildError):
+    """The kernels for GPUs cannot be built, while the rest can."""
+
+
+def cuda_error(error) -> CudaError:
+    """A `CudaError` from a `BuildError`, with what to do about the toolkit."""
+    return error if isinstance(error, CudaError) else CudaError(f"{error}.\n{REPAIR}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,21 +96,41 @@ def find(compiler=None) -> Toolkit | str:
         The toolkit, or why the kernels are left out.
 
     Raises:
-        BuildError: if nvcc does not run, or `VIT_CUDA_ARCHS` names what it cannot compile for.
+        CudaError: if nvcc does not run or its toolkit is not whole, if `VIT_CUDA_ARCHS` names what
+            it cannot compile for, or if the kernels are demanded and there is no nvcc.
     """
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0"
     path = nvcc_path()
     if path is None:
-        return "there is no nvcc in CUDA_HOME or on the PATH"
+        reason = "there is no nvcc in CUDA_HOME or on the PATH"
+        if demanded():
+            raise CudaError(
+                f"{_demand()} asks for the CUDA kernels, but {reason}. Install a CUDA toolkit, or "
+                f"name its folder by CUDA_HOME, or leave the kernels out with {SWITCH}=0."
+            )
+        return reason
     version = _ask(path, "--version")
     release = re.search(r"V(\d+\.\d+\.\d+)", version)
     if release is None:
         raise _broken(path, "--version", version)
     include, lib = _folders(path)
     archs, why = _archs(path)
-    host = _host(compiler or find_compiler())
+    host = _host((compiler or find_compiler()).command)
     return Toolkit(Compiler((path,), f"CUDA {release[1]}"), host, archs, why, include, lib)
+
+
+def try_out(toolkit):
+    """Compiles an empty kernel, as a build does that cannot go on without the kernels.
+
+    Raises:
+        CudaError: if that fails, for example because nvcc refuses the C++ compiler.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(folder) / "empty.cu"
+        source.write_text("__global__ void empty() {}\n")
+        command = [*toolkit.flags, "-c", str(source), "-o", f"{folder}/empty.o"]
+        _ask(*toolkit.compiler.command, *command, what="for an empty kernel")
 
 
 def nvcc_path():
@@ -96,25 +139,69 @@ def nvcc_path():
     return (shutil.which("nvcc", path=f"{home}/bin") if home else None) or shutil.which("nvcc")
 
 
-def differs(targets) -> bool:
-    """Whether the environment asks for other targets than a library has.
+def demanded():
+    """Whether the environment asks for the kernels, so that it is an error if there are none."""
+    return os.environ.get(SWITCH) != "0" and bool(_demand())
 
-    It compares only what is known without starting a process.
+
+def _demand():
+    """The setting that asks for the kernels, "" without one."""
+    if os.environ.get(SWITCH) == "1":
+        return f"{SWITCH}=1"
+    return f"{ARCHS}={asked_archs()}" if asked_archs() else ""
+
+
+def asked_archs():
+    """The value of `VIT_CUDA_ARCHS`, "" if it is not set."""
+    return os.environ.get(ARCHS, "").strip()
+
+
+def tools():
+    """Identifies nvcc, the C++ compiler that it uses, and their settings; starts no process.
+
+    Returns:
+        A short text that changes when one of them is replaced; "" if no kernels would be built.
+    """
+    path = nvcc_path()
+    if os.environ.get(SWITCH) == "0" or path is None:
+        return ""
+    host = shutil.which(_host(shlex.split(os.environ.get("CXX") or "g++")))
+    parts = [os.environ.get(name) for name in _NVCC_VARIABLES]
+    for file in filter(None, (path, host)):
+        state = os.stat(file)
+        parts += [os.path.realpath(file), str(state.st_size), str(state.st_mtime_ns)]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def differs(targets, record) -> bool:
+    """Whether a library has to be built again for the kernels that the environment asks for.
+
+    It compares only what is known without starting a process. A build that failed is not repeated
+    with the same tools, unless the kernels are demanded.
 
     Args:
         targets: of the library, empty without CUDA.
+        record: what `library_file.cuda_record` returns for it.
     """
     if os.environ.get(SWITCH) == "0":
         return bool(targets)
-    if nvcc_path() is None:
-        return False
+    here = tools()
+    if not here:
+        # The kernels of a toolkit that is gone stay.
+        return demanded() and not targets
+    if here != record["tools"]:
+        return True
+    if not targets:
+        return demanded()
     named = _named()
-    return not targets or (named not in (None, ["all"]) and {*named, PTX} != set(targets))
+    if named == ["all"]:
+        return record["archs"] != "all"
+    return named is not None and {*named, PTX} != set(targets)
 
 
 def _named():
     """The list in `VIT_CUDA_ARCHS` without PTX; None if the variable is not set or empty."""
-    text = os.environ.get(ARCHS, "").strip()
+    text = asked_archs()
     parts = [part.strip() for part in text.split(",")]
     return [part for part in parts if part != PTX] if text else None
 
@@ -131,7 +218,7 @@ def _archs(path) -> tuple[tuple[str, ...], str]:
     if named is not None:
         wrong = [arch for arch in named if arch not in supported]
         if wrong:
-            raise BuildError(
+            raise CudaError(
                 f"{ARCHS}={os.environ[ARCHS]}: {path} cannot compile the kernels for "
                 f"{wrong[0]!r}. Use 'all', or some of {', '.join(supported)} with commas between."
             )
@@ -183,31 +270,52 @@ def _folders(path):
         )
     ]
     if not all(places):
-        raise BuildError(
+        raise CudaError(
             f"{path} is not a whole CUDA toolkit: {root} has no cuda_runtime_api.h or no "
-            f"libcudart_static.a. Install them, or leave the CUDA kernels out with {SWITCH}=0."
+            f"libcudart_static.a. {REPAIR}"
         )
     include, lib = (str(found[0].parent) for found in places)
     return include, lib
 
 
-def _host(compiler):
-    # A launcher such as ccache cannot stand in the flag.
-    words = [word for word in compiler.command if not word.startswith("-")]
+def _host(command):
+    """The program of the C++ compiler: a launcher such as ccache cannot stand in nvcc's flag."""
+    words = [word for word in command if not word.startswith("-")]
     return words[1] if len(words) > 1 and "ccache" in words[0] else words[0]
 
 
-def _ask(path, *arguments):
-    done = subprocess.run(
-        [path, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def _ask(path, *arguments, what=None):
+    """Runs nvcc and returns what it says.
+
+    Args:
+        path: of nvcc.
+        arguments: its command line.
+        what: text for the arguments in the message of an error; None is the first of them.
+    """
+    what = what or arguments[0]
+    try:
+        done = subprocess.run(
+            [path, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_MAX_SECONDS,
+        )
+    except OSError as error:
+        raise _broken(path, what, error.strerror or "") from None
+    except subprocess.TimeoutExpired:
+        raise _broken(path, what, f"no answer in {_MAX_SECONDS} s") from None
     if done.returncode:
-        raise _broken(path, arguments[0], done.stdout)
+        raise _broken(path, what, _first_error(done.stdout))
     return done.stdout
 
 
-def _broken(path, argument, said):
-    return BuildError(
-        f"{path} {argument} fails: {last_line(said) or 'no answer'}. Repair the CUDA toolkit, name "
-        f"another one by CUDA_HOME, or leave the CUDA kernels out with {SWITCH}=0."
-    )
+def _first_error(said):
+    """The line of a compiler's messages that tells most, "" if there is none."""
+    errors = [line for line in said.splitlines() if re.search(r"\berror\b|\bfatal\b", line)]
+    return errors[0] if errors else last_line(said)
+
+
+def _broken(path, what, said):
+    return CudaError(f"{path} {what} fails: {last_line(said) or 'no answer'}. {REPAIR}")

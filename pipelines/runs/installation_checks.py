@@ -14,8 +14,10 @@ _MAX_DIFFERENCE = 1e-5
 def check_ops(report):
     """Compares the compiled ops with the reference; adds the section "ops" to a report."""
     state = custom_ops.describe()
-    isas = state.pop("isas")
+    isas, no_kernels = state.pop("isas"), state.pop("cuda_reason")
     report.facts["ops"] = state | {f"ISAs {name}": value for name, value in isas.items()}
+    if state["cuda_archs"] or no_kernels:
+        report.facts["ops"]["GPU kernels"] = _gpu_kernels(state["cuda_archs"], no_kernels)
     if state["broken"]:
         report.broken.append(f"The compiled ops are not used: {state['reason']}.")
     elif not state["compiled"]:
@@ -33,6 +35,16 @@ def check_ops(report):
         _compare_ops(report)
     if state["implementation"] == "reference":
         report.hints.append("VIT_OPS=reference is set, so the compiled ops are not used. Unset it.")
+
+
+def _gpu_kernels(archs, why_none):
+    """Which GPUs the library has kernels for, and what chooses them, as one line."""
+    if not archs:
+        return f"none: {why_none}"
+    return (
+        f'compiled for {", ".join(archs)}, not run under TensorFlow on a GPU yet: on GPUs "auto" '
+        'stays on the reference until then, implementation="compiled" chooses the kernels'
+    )
 
 
 def _compare_ops(report):

@@ -33,6 +33,8 @@ LOW_MARGIN = 2 * 0.005
 
 
 def main(path=model_source.SHIPPED, data="digits", split="test"):
+    if not custom_ops.is_compiled():
+        sys.exit(f"error: the compiled library is not used: {custom_ops.describe()['reason']}")
     source = model_source.find(path)
     model, preprocessing = model_source.open_model(source, "float32")
     mixed, _ = model_source.open_model(source, "mixed_bfloat16")

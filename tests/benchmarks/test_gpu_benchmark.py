@@ -217,7 +217,7 @@ def test_wrong_flags_exit_with_2(arguments, message, capsys):
 
 
 def test_a_machine_that_lacks_something_gets_one_message(monkeypatch, capsys):
-    monkeypatch.setattr(machine, "find_nvcc", lambda: None)
+    monkeypatch.setattr(machine.toolkit, "nvcc_path", lambda: None)
     assert command.main([]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: there is no nvcc") and "PyTorch for CUDA" in line
@@ -231,7 +231,7 @@ def test_a_machine_that_lacks_something_gets_one_message(monkeypatch, capsys):
             text = json.dumps(answer) if "-c" in command else "580.1\n"
         return subprocess.CompletedProcess(command, 0, text)
 
-    monkeypatch.setattr(machine, "find_nvcc", lambda: "/nvcc")
+    monkeypatch.setattr(machine.toolkit, "nvcc_path", lambda: "/nvcc")
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
     with pytest.raises(machine.MissingError, match="PyTorch 2.9 finds no GPU"):
         machine.describe(run)

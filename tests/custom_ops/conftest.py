@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from custom_ops import loader
+from custom_ops import build_ops, build_plan, loader
+from tests.custom_ops import tiny_package
 
 
 def pytest_generate_tests(metafunc):
@@ -41,3 +42,17 @@ def each_implementation(request, monkeypatch):
     """Runs a test once with plain TensorFlow and once with the compiled library."""
     monkeypatch.setenv("VIT_OPS", request.param)
     return request.param
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of a few tiny sources in a checkout, and the dict that `probe` returns for it."""
+    folder = tmp_path / "custom_ops"
+    target = tiny_package.write(folder)
+    for module in (build_plan, build_ops):
+        monkeypatch.setattr(module, "PACKAGE", folder)
+        monkeypatch.setattr(module, "probe", lambda: target, raising=False)
+    for name in ("CXX", "CUDA_HOME", "VIT_CUDA_ARCHS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VIT_CUDA", "0")
+    return folder, target

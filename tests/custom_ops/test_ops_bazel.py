@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,8 +41,11 @@ export VIT_CUDA=1
 bazel build $CUDA_OBJECT
 bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink|Genrule", deps(//custom_ops))' \
   > cuda_actions.json
+export CUDA_HOME="$PWD/damaged"
+! bazel build --nobuild //custom_ops 2> demanded.txt
+unset VIT_CUDA VIT_CUDA_ARCHS
+VIRTUAL_ENV="$PWD/other" bazel build --nobuild //custom_ops 2> left_out.txt
 export VIT_CUDA=0
-VIRTUAL_ENV="$PWD/other" bazel build --nobuild //custom_ops
 ! PYTHON_BIN_PATH="$PWD/other/bin/python" bazel build //custom_ops 2> refusal.txt
 """
 
@@ -57,10 +61,22 @@ def bazel(tmp_path_factory):
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\ncase "$*" in *probe.py) echo asked >> "$0.log";; esac; exit 3\n')
     python.chmod(0o755)
+    (checkout / "damaged" / "bin").mkdir(parents=True)
+    (checkout / "damaged" / "bin" / "nvcc").write_text("#!/bin/sh\necho damaged; exit 3\n")
+    (checkout / "damaged" / "bin" / "nvcc").chmod(0o755)
+    # A name that the shell would read as several words.
+    compiler = checkout / "it's a toolkit" / "bin" / "nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text(f'#!/bin/sh\nexec {cuda_compiler.home()}/bin/nvcc "$@"\n')
+    compiler.chmod(0o755)
     hidden = ("PYTHON_BIN_PATH", "VIRTUAL_ENV", "PYTHONPATH", "VIT_CUDA_ARCHS")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     # The kernels for GPUs would be compiled again: only one of them is, and the rest is planned.
-    environment |= {"VIT_CUDA": "0", "VIT_CUDA_ARCHS": "90a", "CUDA_HOME": cuda_compiler.home()}
+    environment |= {
+        "VIT_CUDA": "0",
+        "VIT_CUDA_ARCHS": "90a",
+        "CUDA_HOME": str(compiler.parent.parent),
+    }
     environment["CUDA_OBJECT"] = "//custom_ops:cuda-cuda_execution.cu.pic.o"
     done = subprocess.run(
         [*without_network(), "sh", "-c", SCRIPT],
@@ -125,17 +141,19 @@ def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
 def test_both_builds_compile_the_same_for_gpus(bazel, target, monkeypatch):
     """The name of the host's compiler is the only difference."""
     monkeypatch.setenv("VIT_CUDA_ARCHS", "90a")
-    monkeypatch.setenv("CUDA_HOME", cuda_compiler.home())
+    monkeypatch.setenv("CUDA_HOME", str(bazel / "it's a toolkit"))
     cuda = toolkit.find(build_plan.Compiler((os.environ.get("CC") or "gcc",), ""))
     assert isinstance(cuda, toolkit.Toolkit)
     units = build_plan.plan(target, build_plan.find_compiler(), cuda)
     actions = json.loads((bazel / "cuda_actions.json").read_text())["actions"]
     compiled = [unit for unit in units.pop("cuda") if unit.compiler]
+    rules = [shlex.split(a["arguments"][-1]) for a in actions if a["mnemonic"] == "Genrule"]
     for unit in compiled:
-        command = (
-            f"{cuda.compiler.command[0]} {' '.join(unit.flags)} -I. -c custom_ops/{unit.source}"
-        )
-        assert len([a for a in actions if command in a["arguments"][-1]]) == 1, unit
+        command = [*cuda.compiler.command, *unit.flags, "-I.", "-c", f"custom_ops/{unit.source}"]
+        found = [words for words in rules if command[0] in words and command[-1] in words]
+        assert len(found) == 1, unit
+        start = found[0].index(command[0])
+        assert found[0][start : start + len(command)] == command
     compare(actions, units | {"cuda_host": build_plan.cuda_host_units()})
     names = [library_file.NAME, library_file.for_xla(library_file.NAME).name]
     for name in names + (["_vit_cuda.so"] if units["cuda_module"] else []):
@@ -169,6 +187,13 @@ def link_of(actions, name):
     product = f"/custom_ops/{name}"
     [arguments] = [a for a in linked if any(argument.endswith(product) for argument in a)]
     return arguments
+
+
+def test_a_toolkit_that_does_not_work_is_told(bazel):
+    message = "damaged/bin/nvcc --version fails: damaged. Repair the CUDA toolkit"
+    text = (bazel / "left_out.txt").read_text()
+    assert "No kernels for GPUs: " in text and message in text
+    assert message in (bazel / "demanded.txt").read_text()
 
 
 PROGRAM = """

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """Chooses the CUDA compiler; returns a function that gives the toolkit for some GPUs."""
-    monkeypatch.setenv("CUDA_HOME", cuda_compiler.home())
+    """Returns a function that chooses a CUDA compiler and gives the toolkit for some GPUs."""
     monkeypatch.delenv("VIT_CUDA", raising=False)
 
-    def choose(archs):
+    def choose(archs, home=cuda_compiler.home):
+        monkeypatch.setenv("CUDA_HOME", home())
         monkeypatch.setenv("VIT_CUDA_ARCHS", archs)
         found = toolkit.find()
         assert isinstance(found, toolkit.Toolkit), found
@@ -115,10 +115,11 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_kernels_compile_for_every_gpu(cuda, tmp_path):
-    kernels = cuda("all")
-    assert list(kernels.archs) == build_plan.sources()["CUDA_ARCHS"]
-    assert compile_kernels(kernels, tmp_path)
+def test_the_kernels_compile_for_every_gpu(cuda):
+    archs = build_plan.sources()["CUDA_ARCHS"]
+    kernels = cuda("all", lambda: cuda_compiler.home_for(archs))
+    assert list(kernels.archs) == archs
+    assert compile_kernels(kernels, objects.cache())
 
 
 LOG = """ptxas info    : 0 bytes gmem

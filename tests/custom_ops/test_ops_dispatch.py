@@ -71,6 +71,7 @@ def test_these_tests_run_with_the_compiled_library():
     assert isas["chosen"] == usable[-1] and isas["error"] is None
     cuda = toolkit.find()
     assert report["cuda_archs"] == ([] if isinstance(cuda, str) else list(cuda.targets))
+    assert (report["cuda_reason"] is None) == bool(report["cuda_archs"])
     assert report["xla_reason"] is None
     assert report["xla_library"].endswith("_vit_ops_xla.so")
 

@@ -1,8 +1,8 @@
 """@local_cuda: the CUDA toolkit of this machine, as custom_ops/building/toolkit.py finds it.
 
-Without one, and with VIT_CUDA=0, HAVE_CUDA is False and the kernels for GPUs are left out. Bazel runs
-this rule again when one of the variables changes that choose the toolkit and the GPUs, and when its
-server starts.
+Without one that works, and with VIT_CUDA=0, HAVE_CUDA is False and the kernels for GPUs are left out
+with a message. VIT_CUDA=1 and VIT_CUDA_ARCHS make that an error. Bazel runs this rule again when one
+of the variables changes that choose the toolkit and the GPUs, and when its server starts.
 
 Target: //:cuda, the headers and the static runtime. Constants in //:config.bzl: HAVE_CUDA, NVCC,
 CUDA_FLAGS, CUDA_TARGETS (the compute capabilities and "PTX").
@@ -24,12 +24,17 @@ cc_library(
 """
 
 def _probe(ctx):
-    """Returns the answer of print_toolkit.py as a dict; stops the build if the toolkit does not work."""
+    """Returns the answer of print_toolkit.py as a dict; stops the build if it is an error."""
     root = ctx.path(Label("//:BUILD")).dirname
 
     # Bazel runs this rule again when one of these changes.
-    for file in ("sources.bzl", "building/toolkit.py"):
+    for file in ("sources.bzl", "build_plan.py", "building/toolkit.py", "building/print_toolkit.py"):
         ctx.path(Label("//custom_ops:" + file))
+    environment = ctx.os.environ
+    demanded = environment.get("VIT_CUDA") != "0" and (
+        environment.get("VIT_CUDA") == "1" or environment.get("VIT_CUDA_ARCHS")
+    )
+    complaint = "there is no Python"
     for python in python_candidates(ctx):
         if ctx.path(python).exists:
             done = ctx.execute(
@@ -38,16 +43,21 @@ def _probe(ctx):
                 working_directory = str(root),
             )
             if done.return_code == 0:
-                return json.decode(done.stdout)
-            if "VIT_CUDA" in done.stderr:
-                fail(done.stderr.strip())
-    return {"none": "no Python interpreter runs custom_ops/building/print_toolkit.py"}
+                answer = json.decode(done.stdout.strip().split("\n")[-1])
+                if "error" in answer:
+                    fail(answer["error"])
+                return answer
+            complaint = "%s: %s" % (python, done.stderr.strip().split("\n")[-1])
+    reason = "no Python interpreter runs custom_ops/building/print_toolkit.py (%s)" % complaint
+    if demanded:
+        fail(reason)
+    return {"none": reason}
 
 def _implementation(ctx):
     found = _probe(ctx)
     if "none" in found:
         # buildifier: disable=print
-        print("No kernels for GPUs: %s." % found["none"])
+        print("No kernels for GPUs: %s" % found["none"])
         ctx.file("BUILD", "")
     else:
         ctx.symlink(found["include"], "cuda_include")
@@ -65,6 +75,9 @@ cuda_repository = repository_rule(
     environ = [
         "CC",
         "CUDA_HOME",
+        "NVCC_APPEND_FLAGS",
+        "NVCC_CCBIN",
+        "NVCC_PREPEND_FLAGS",
         "PATH",
         "PYTHON_BIN_PATH",
         "VIRTUAL_ENV",

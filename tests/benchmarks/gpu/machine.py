@@ -3,10 +3,10 @@
 import datetime
 import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
+
+from custom_ops.building import toolkit
 
 # PyTorch in a process of its own: the driver of the benchmark must not hold memory of the GPU.
 _PROBE = """
@@ -26,13 +26,6 @@ class MissingError(Exception):
     """The benchmark cannot run here; the message says what is missing."""
 
 
-def find_nvcc():
-    """The path of nvcc: that of CUDA_HOME, else the first on PATH; None without one."""
-    home = os.environ.get("CUDA_HOME")
-    named = shutil.which(os.path.join(home, "bin", "nvcc")) if home else None
-    return named or shutil.which("nvcc")
-
-
 def describe(run=subprocess.run):
     """Looks for all that is needed.
 
@@ -46,7 +39,7 @@ def describe(run=subprocess.run):
     Raises:
         MissingError: if something is missing.
     """
-    nvcc = find_nvcc()
+    nvcc = toolkit.nvcc_path()
     if nvcc is None:
         raise MissingError("there is no nvcc, neither in CUDA_HOME nor on PATH")
     for package in ("torch", "pybind11", "numpy"):

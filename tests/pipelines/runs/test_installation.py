@@ -69,6 +69,13 @@ def test_all_is_well(examine, monkeypatch):
     ops, state = found["ops"], custom_ops.describe()
     assert ops["compiled"] is True and ops["path"] == state["path"]
     assert ops["ISAs chosen"] == state["isas"]["chosen"]
+    kernels = ops["GPU kernels"]
+    if state["cuda_archs"]:
+        assert kernels.startswith(f"compiled for {', '.join(state['cuda_archs'])}, not run under ")
+        assert '"auto" stays on the reference' in kernels
+        assert 'implementation="compiled" chooses' in kernels
+    else:
+        assert kernels == f"none: {state['cuda_reason']}"
     for name in ("attention", "patch_embed"):
         assert ops[f"{name} check"].endswith("of the reference")
     assert found["shipped model"]["loads"] is True
@@ -76,12 +83,15 @@ def test_all_is_well(examine, monkeypatch):
 
 def test_text(doctor, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: _usage(2**40))
+    without = custom_ops.describe() | {"cuda_archs": [], "cuda_reason": "built by VIT_CUDA=0"}
+    monkeypatch.setattr(custom_ops, "describe", lambda: without)
     code, out, err = doctor()
     assert (code, err) == (0, "")
     lines = out.splitlines()
     for section in ("versions", "requirements", "machine", "devices", "compiler", "ops", "disk"):
         assert section in lines
     assert f"  tensorflow             {tf.__version__}" in lines
+    assert "  GPU kernels            none: built by VIT_CUDA=0" in lines
     assert lines[-2:] == ["what to do", "  nothing: all is well"]
 
 

@@ -1,0 +1,12 @@
+"""The accuracy of packed weights is not measured without the compiled ops."""
+
+import pytest
+
+from custom_ops import loader
+from tests.benchmarks import bench_packed_accuracy
+
+
+def test_without_the_library_there_is_one_error(monkeypatch):
+    monkeypatch.setattr(loader, "_library", loader.Library(reason="it has not been built"))
+    with pytest.raises(SystemExit, match="^error: the compiled library is not used: it has not"):
+        bench_packed_accuracy.main()
