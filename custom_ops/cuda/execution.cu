@@ -69,6 +69,10 @@ const char* error_text(CudaResult result) {
     static const DriverText driver;
     return driver.text;
   }
+  if (result == CudaResult::kTooLarge) {
+    return "there are more elements than one launch can have threads for; use a smaller batch or "
+           "smaller images";
+  }
   return cudaGetErrorString(error);
 }
 

@@ -83,6 +83,20 @@ inline AttentionCase make(Random& random, vit::DType type, const vit::AttentionS
   return problem;
 }
 
+// A line of one head, where element 1 of key 2 is infinite and that element
+// of every query has the sign `sign`.
+inline AttentionCase infinite_key(vit::DType type, int64_t tokens, int64_t size, double sign) {
+  const int64_t key = 2, column = 1;
+  Random random(13);
+  AttentionCase problem = make(random, type, vit::sequence_shape(1, tokens, 1, size));
+  for (int64_t i = 0; i < tokens; ++i) {
+    double& q = problem.qkv[static_cast<size_t>(3 * i * size + column)];
+    q = rounded_to(type, sign * (1 + fabs(q)));
+  }
+  problem.qkv[static_cast<size_t>((3 * key + 1) * size + column)] = HUGE_VAL;
+  return problem;
+}
+
 // The shape of attention over `tokens` tokens: of sequences, or of 3 lines of a grid along an axis.
 inline vit::AttentionShape shape_of(int axis, int64_t batch, int64_t tokens, int64_t heads,
                                     int64_t size) {

@@ -91,7 +91,7 @@ int main() {
   char byte;
   const vit::CudaExecution execution = {nullptr, nullptr, nullptr};
   printf("%d\\n", static_cast<int>(vit::set_to_zero(&byte, 1, execution)));
-  const int errors[] = {35, 222, 700};
+  const int errors[] = {35, 222, 9, 700};
   for (int error : errors) puts(vit::error_text(static_cast<vit::CudaResult>(error)));
 }
 """
@@ -104,8 +104,9 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
     own = compile_kernels(kernels, objects.cache())["cuda/execution.cu"]
     subprocess.run([*command, own, *kernels.link], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
-    result, driver, ptx, other = done.stdout.splitlines()
+    result, driver, ptx, large, other = done.stdout.splitlines()
     assert driver == ptx and "illegal memory access" in other
+    assert "use a smaller batch or smaller images" in large
     release = kernels.compiler.version.split()[1].rpartition(".")[0]
     if "there is no NVIDIA driver" in driver:
         assert result == "35" and f"install one for CUDA {release} or a newer one" in driver
