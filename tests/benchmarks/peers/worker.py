@@ -122,6 +122,7 @@ def load(calls, seconds):
     for thread in threads:
         thread.join()
     elapsed = time.perf_counter() - begin
+    memory.append(_resident_bytes())  # The threads may have ended before the loop above began.
     if errors:
         raise errors[0]
     return {"latencies": latencies, "elapsed": elapsed, "memory": memory}, results
