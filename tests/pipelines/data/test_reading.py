@@ -1,5 +1,6 @@
 """Reading windows inside tf.data: order, padding, errors, and what passes through Python."""
 
+import time
 import tracemalloc
 
 import numpy as np
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.sampling import Sampling
-from pipelines.data import pipeline, stateless_random
+from pipelines.data import pipeline, reading, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.reading import Window, read_windows
 from pipelines.data.sharding import batch_samplers
@@ -47,15 +48,19 @@ def source(folder):
     return records.RecordSource(str(folder), [*"abcdefg"], {"train": FILES}, "train")
 
 
-def rows_of(source, windows):
-    """All rows of some windows."""
+def chunks_of(source, windows):
+    """The dataset of all rows of some windows."""
 
     def columns(window, ids):
         return {"id": ids, "position": window.positions}
 
     spec = tf.TensorSpec([None], tf.int64)
-    signature = {"id": spec, "position": spec}
-    chunks = [*read_windows(source, lambda: iter(windows), columns, signature)]
+    return read_windows(source, lambda: iter(windows), columns, {"id": spec, "position": spec})
+
+
+def rows_of(source, windows):
+    """All rows of some windows."""
+    chunks = [*chunks_of(source, windows)]
     return {key: np.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
 
 
@@ -87,6 +92,28 @@ def test_a_window_reads_only_its_records(source):
     rows_of(source, [Window(indices, indices)])
     used = len(indices) * SIZE
     assert used <= bytes_read() - before < 1.2 * used
+
+
+def test_two_windows_are_read_ahead(source):
+    """While the first one is used, the second is read and the third has its index; no more."""
+    begun = []
+
+    def windows():
+        for number in range(9):
+            begun.append(number)
+            yield Window(np.arange(COUNT), np.arange(COUNT))
+
+    options = tf.data.Options()
+    options.autotune.enabled = False  # As in training: it may add a prefetch at the end.
+    chunks = iter(chunks_of(source, windows()).with_options(options))
+    for first in (0, 1):
+        for _ in range(-(-COUNT // reading._ROWS_PER_CHUNK)):
+            next(chunks)
+            deadline = time.monotonic() + 60
+            while len(begun) < first + 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.1)  # Time for one window too many.
+            assert begun == [*range(first + 3)]
 
 
 def test_little_passes_through_python(source):
