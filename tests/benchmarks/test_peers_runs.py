@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.peers import __main__ as driver
-from tests.benchmarks.peers import load, processes, worker
+from tests.benchmarks.peers import load, processes, progress, worker
 from tests.benchmarks.peers.processes import WorkerError
 from tests.benchmarks.peers.systems import SYSTEMS
 
@@ -18,14 +18,19 @@ OURS, PEER = "ours-fused", "openvino"
 
 
 class FakeWorker:
-    """Takes 1 s for each call; `failures` maps a kind of system to its timed calls that fail."""
+    """Takes 1 s for each call; `failures` maps a kind of system to its timed calls that fail.
+
+    `seconds` maps a kind of system to the time of its calls, if that is another one.
+    """
 
     versions: ClassVar = {"fake": "1"}
     failures: ClassVar = {}
+    seconds: ClassVar = {}
     flat, wrong_order = True, False
 
     def __init__(self, system, folder, threads, isa):
         self._failures = iter(self.failures.get(system.kind, []))
+        self._seconds = self.seconds.get(system.kind, 1.0)
 
     def ask(self, **request):
         if "seconds" in request and (error := next(self._failures, None)):
@@ -36,7 +41,7 @@ class FakeWorker:
         if "clients" in request:
             growth = 0 if self.flat else 1
             return {"latencies": [1.0], "elapsed": 1.0, "memory": [1, 1, 1, 1 + growth]}
-        return {"seconds": [1.0]}
+        return {"seconds": [self._seconds]}
 
     def close(self):
         pass
@@ -106,6 +111,23 @@ def test_an_interruption_keeps_what_was_measured(run):
         (2, PEER, 2),
     ]
     assert (code, found["skipped"]) == (1, ["not run: the rest: interrupted"])
+
+
+def test_a_slow_system_is_timed_once(run):
+    _, found = run_batches(run, seconds={"OpenVino": 5.1})
+    assert [len(x["seconds"]) for x in found["rows"]] == [3, 1] * 2
+    _, found = run_batches(run, seconds={"OpenVino": 4.9})
+    assert [len(x["seconds"]) for x in found["rows"]] == [3, 3] * 2
+
+
+def test_progress_counts_what_will_run(run, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0)
+    run_batches(run, "--models", "ViT-B/16", "ViT-L/16", "--batches", "1", "32")
+    lines = [x for x in capsys.readouterr().err.splitlines() if "ETA" in x]
+    done = [int(line.split("%")[0]) for line in lines]
+    # A check of the logits and three rounds of each of three measurements.
+    assert done == [round(100 * i / 12) for i in range(1, 13)]
+    assert lines[-1].endswith("ETA 0:00:00; ViT-L/16, batch 1, 1 thread: round 3 of 3")
 
 
 def test_batches_that_take_long_are_no_failure(run):

@@ -20,10 +20,9 @@ struct TapsParameters {
 // A query, its statistics, and its place on the grid; not on the grid in the prefix.
 template <class Sum>
 struct TapsQuery {
-  int64_t query;
   Sum largest, log2_total;
   int row, column;
-  bool exists, is_on_grid;
+  bool exists, is_class_token, is_on_grid;
 };
 
 // The sums of a thread.
@@ -39,7 +38,7 @@ struct TapsSums {
   static VIT_DEVICE_METHOD TapsQuery<Sum> query_of(const TapsParameters<Sum>& p, int64_t index,
                                                    int64_t query, bool exists) {
     const AttentionTapsProblem& problem = p.problem;
-    TapsQuery<Sum> q = {query, 0, 0, 0, 0, exists, false};
+    TapsQuery<Sum> q = {0, 0, 0, 0, exists, query == 0, false};
     if (!q.exists) return q;
     const Sum* kept = statistics_of<Sum>(problem.statistics, problem.shape, index);
     q.largest = kept[query] / p.scales.of_largest;  // exact: a power of two
@@ -68,7 +67,7 @@ struct TapsSums {
     // A query without keys has no weights, whatever its logits are.
     const bool has_keys = q.log2_total != infinity<Sum>();
     const Sum weight = has_keys ? power_of_two(exponent) : Sum{0};
-    if (problem.class_row && q.query == 0) {
+    if (problem.class_row && q.is_class_token) {
       static_cast<Sum*>(problem.class_row)[index * problem.shape.tokens + key] = weight;
     }
     // 0 log(0) counts as 0; the entropy is in nats.
@@ -140,7 +139,7 @@ VIT_KERNEL(128, 2, attention_taps_tensor, const TapsParameters<float> p) {
     wait_for_copies<0>();
     sync_block();
     if (rows > 0) {
-      if (key == 0) logits.load_queries(query_tile, first_of_warp, p.scales.of_queries);
+      logits.load_queries(query_tile, first_of_warp, p.scales.of_queries);
       logits.template multiply<true>(key_tile, keys.rows);
       int open = 0;  // not used: the statistics tell which queries have keys
       if (bias) {

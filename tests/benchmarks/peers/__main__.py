@@ -5,11 +5,13 @@ first compared with those of this project's reference implementation. Exports of
 called with uint8 images (`serving_uint8`, preprocessing and all outputs included), the others with
 float input that is normalised beforehand. In every round, each system in turn runs for --seconds,
 after an untimed call unless that takes as long, while the processes of all others are stopped; then
-the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads.
+the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads. A system that
+takes more than five times as long as the fastest is timed in the first round only.
 
 Rates count the operations that a system executes. Ratios compare with the fastest other system of
 the same dtype; above 1, the system of this line is faster. Differences are fractions of the largest
-logit. Files are kept in build/peers. Exit code 1: something requested did not run.
+logit. Files are kept in build/peers. Lines on stderr show the progress. Exit code 1: something
+requested did not run.
 
 usage: make bench-peers ARGS="--models ViT-B/16 --batches 1 8 --threads 2"
 """
@@ -25,12 +27,15 @@ from tests.benchmarks.peers.files import prepare
 from tests.benchmarks.peers.machine import choose_cpus, machine
 from tests.benchmarks.peers.peak import fastest, peak_rates
 from tests.benchmarks.peers.processes import Worker, WorkerError, check_logits
+from tests.benchmarks.peers.progress import Progress
 from tests.benchmarks.peers.systems import ISAS, SYSTEMS, chosen_systems
 
 MODELS = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16", "ViT-B/32", "ViT-L/16")
 # Takes a minute a round; only with --all.
 LONG = {("ViT-L/16", 32)}
 MOST_BATCH = 32
+# As a multiple of the fastest: a slower system is not timed again.
+SLOW = 5
 
 
 def main():
@@ -40,10 +45,24 @@ def main():
     print(*lines, sep="\n", flush=True)
     results = Results()
     try:
+        folders = {}
         for name in arguments.models:
-            folder = prepare(name, arguments.activation, arguments.systems)
+            print(f"preparing the files of {name}", file=sys.stderr, flush=True)
+            folders[name] = prepare(name, arguments.activation, arguments.systems)
+        fields = {x: json.loads((folders[x] / "fields.json").read_text()) for x in folders}
+        measured = [
+            (name, threads, batch)
+            for name in folders
+            for threads in arguments.threads
+            for batch in arguments.batches
+            if not is_left_out(name, batch, arguments)
+        ]
+        macs = {name: fields[name]["macs"] for name in folders}
+        progress = Progress(macs, measured, arguments.rounds, arguments.seconds)
+        for name in folders:
             for threads in arguments.threads:
-                Run(name, folder, threads, arguments, results).measure()
+                run = Run(name, folders[name], fields[name], threads, arguments, results, progress)
+                run.measure()
     except KeyboardInterrupt:
         results.skip("the rest: interrupted")
     finally:
@@ -52,6 +71,11 @@ def main():
         write(arguments, lines, results)
     print(f"{time.perf_counter() - begin:.0f} s")
     return 0 if results.rows and results.complete else 1
+
+
+def is_left_out(name, batch, arguments):
+    """Whether a batch of a model takes so long that only `--all` runs it."""
+    return (name, batch) in LONG and not arguments.all
 
 
 class Results:
@@ -75,10 +99,9 @@ class Results:
 class Run:
     """The measurements of one model with one number of threads."""
 
-    def __init__(self, name, folder, threads, arguments, results):
-        self._name, self._folder, self._threads = name, folder, threads
-        self._arguments, self._results = arguments, results
-        self._fields = json.loads((folder / "fields.json").read_text())
+    def __init__(self, name, folder, fields, threads, arguments, results, progress):
+        self._name, self._folder, self._fields, self._threads = name, folder, fields, threads
+        self._arguments, self._results, self._progress = arguments, results, progress
         self._workers = {}
 
     def measure(self):
@@ -93,7 +116,7 @@ class Run:
                 self._workers[name] = worker
                 self._results.versions |= worker.versions
             for batch in self._arguments.batches:
-                if (self._name, batch) in LONG and not self._arguments.all:
+                if is_left_out(self._name, batch, self._arguments):
                     self._skip(f"batch {batch}", "takes long; --all runs it", requested=False)
                     continue
                 self._measure_batch(batch)
@@ -105,19 +128,22 @@ class Run:
         """Adds the rows of a batch, also if it is interrupted after some rounds."""
         differences, rates = self._verify(batch), []
         seconds = {name: [] for name in differences}
+        self._progress.add(self._name, self._threads, batch, -1)
         if not seconds:
             return
         try:
             for turn in range(self._arguments.rounds):
                 self._time_round(batch, turn, seconds)
                 rates.append(peak_rates(self._threads, choose_cpus(self._threads)))
+                self._progress.add(self._name, self._threads, batch, turn)
         finally:
             if rates and seconds:  # Of complete rounds, and of systems that did not fail.
                 self._add_rows(batch, differences, seconds, fastest(rates))
 
     def _time_round(self, batch, turn, seconds):
-        """Extends the times of each system; drops a system that fails."""
-        names = list(seconds)
+        """Extends the times of each system that is not slow; drops a system that fails."""
+        best = min((min(times) for times in seconds.values() if times), default=0)
+        names = [x for x, times in seconds.items() if not times or min(times) <= SLOW * best]
         # The first one changes, so that none always follows the same one.
         first = turn % len(names) if names else 0
         for name in names[first:] + names[:first]:
