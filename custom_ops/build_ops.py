@@ -178,6 +178,8 @@ def _build(job, cuda):
             if cuda is None:
                 raise
             raise toolkit.cuda_error(error) from None
+    if cuda is None:  # An earlier one is not for these sources.
+        _cuda_module(job.modules, job.target["suffix"]).unlink(missing_ok=True)
     if tensorflow:
         failed = [errors[unit] for unit in for_xla if unit in errors]
         _link_for_xla(link, job.library, xla, failed, job.say)
@@ -206,7 +208,7 @@ def build_cuda_module(folder=None, say=print):
         )
     folder = pathlib.Path(folder or PACKAGE)
     products = _modules(folder, target, plan(target, compiler, cuda), cuda)
-    found = [product for product in products if product.path.name.startswith("_vit_cuda")]
+    found = [x for x in products if x.path == _cuda_module(folder, target["suffix"])]
     if not found:
         raise BuildError(f"The module _vit_cuda needs pybind11: {sys.executable} -m pip install it")
     [product] = found
@@ -241,8 +243,13 @@ def _modules(folder, target, units, cuda):
     if units["cuda_module"]:
         problems = [unit for unit in units["kernels"] if unit.source.startswith("cc/")]
         own = [*units["cuda_module"], *units["cuda"], *problems]
-        found.append(_Product(folder / f"_vit_cuda{suffix}", own, cuda.link))
+        found.append(_Product(_cuda_module(folder, suffix), own, cuda.link))
     return found
+
+
+def _cuda_module(folder, suffix):
+    """Path of the Python module of the kernels for GPUs."""
+    return folder / f"_vit_cuda{suffix}"
 
 
 def _link_for_xla(link, library, product, errors, say):
@@ -286,8 +293,10 @@ def is_current(say=None):
     if not (xla.exists() or library_file.not_built(xla).exists()):
         return False
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    modules = [f"_vit_kernels{suffix}"] + ([f"_vit_cuda{suffix}"] if targets else [])
-    if importlib.util.find_spec("pybind11") and not all((PACKAGE / x).exists() for x in modules):
+    modules = [PACKAGE / f"_vit_kernels{suffix}"]
+    if targets:
+        modules.append(_cuda_module(PACKAGE, suffix))
+    if importlib.util.find_spec("pybind11") and not all(path.exists() for path in modules):
         return False
     if say and toolkit.tools() and record["reason"]:
         say(f"ops: built without kernels for GPUs: {record['reason']}")

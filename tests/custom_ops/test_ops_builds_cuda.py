@@ -89,6 +89,7 @@ def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkey
     assert "ops: nvcc: c.cu(3): warning #177-D: variable was declared but never used" in lines
     monkeypatch.setenv("VIT_CUDA", "0")
     assert build(folder)[0] == ["tf_op"]
+    assert not (folder / "_vit_cuda.abi.so").exists()
 
 
 def test_the_gpus_of_the_machine_decide(nvcc, monkeypatch):

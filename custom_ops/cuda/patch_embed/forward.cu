@@ -32,15 +32,8 @@ struct ForwardOperands {
   PixelStage<T, kTensorTile, kTensorDepth> stage;
 
   VIT_DEVICE_METHOD void start(int step) {
-    const int64_t first = int64_t{kTensorDepth} * step, features = p.grid.features;
-    const T* kernel = static_cast<const T*>(p.problem.kernel) + first * features + column;
-    const Rows<T> rows = {kernel,
-                          features,
-                          left_of(p.grid.elements, first, kTensorDepth),
-                          kTensorDepth,
-                          left_of(features, column, kTensorTile),
-                          p.has_aligned_kernel};
-    fill<kTensorThreads>(kernels.of(step), rows);
+    fill<kTensorThreads>(kernels.of(step), rows_of_kernel<T>(p, int64_t{kTensorDepth} * step,
+                                                             kTensorDepth, column, kTensorTile));
   }
   VIT_DEVICE_METHOD void load(int step, int half) {
     stage.load(places, int64_t{kTensorDepth} * step, half);

@@ -22,17 +22,11 @@ struct ImagesGradientOperands {
   const int64_t* places;  // of the tokens
 
   VIT_DEVICE_METHOD void start(int step) {
-    const int64_t first = int64_t{kTensorDepth} * step, features = p.grid.features;
+    const int64_t first = int64_t{kTensorDepth} * step;
     fill_with_tokens(tokens.of(step), static_cast<const T*>(p.problem.d_tokens), places, first,
-                     features, p.has_aligned_tokens);
-    const T* kernel = static_cast<const T*>(p.problem.kernel) + element * features + first;
-    const Rows<T> rows = {kernel,
-                          features,
-                          left_of(p.grid.elements, element, kTensorTile),
-                          kTensorTile,
-                          left_of(features, first, kTensorDepth),
-                          p.has_aligned_kernel};
-    fill<kTensorThreads>(kernels.of(step), rows);
+                     p.grid.features, p.has_aligned_tokens);
+    fill<kTensorThreads>(kernels.of(step),
+                         rows_of_kernel<T>(p, element, kTensorTile, first, kTensorDepth));
   }
   VIT_DEVICE_METHOD void load(int, int) const {}
   VIT_DEVICE_METHOD void store(int, int) const {}

@@ -124,6 +124,19 @@ VIT_DEVICE int left_of(int64_t columns, int64_t first, int count) {
   return left < count ? static_cast<int>(left < 0 ? 0 : left) : count;
 }
 
+// Up to `rows` rows of the kernel from `row` on, with up to `columns` columns from `column` on.
+template <class T, class Parameters>
+VIT_DEVICE Rows<T> rows_of_kernel(const Parameters& p, int64_t row, int rows, int64_t column,
+                                  int columns) {
+  const int64_t features = p.grid.features;
+  return {static_cast<const T*>(p.problem.kernel) + row * features + column,
+          features,
+          left_of(p.grid.elements, row, rows),
+          rows,
+          left_of(features, column, columns),
+          p.has_aligned_kernel};
+}
+
 // Starts to fill a tile with the tokens at `places`, from feature `first` on, like fill().
 template <class T, int kRows, int kColumns>
 VIT_DEVICE void fill_with_tokens(const Tile<T, kRows, kColumns>& tile, const T* tokens,

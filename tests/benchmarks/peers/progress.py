@@ -42,9 +42,10 @@ class Progress:
             return
         self._shown = now
         left = (now - self._begin) * (self._total / self._done - 1)
+        last = "logits compared" if turn < 0 else f"round {turn + 1} of {self._rounds}"
         print(
             f"{self._done / self._total:.0%} done, ETA {datetime.timedelta(seconds=round(left))}; "
-            f"{heading(model, batch, threads)}: round {turn + 1} of {self._rounds}",
+            f"{heading(model, batch, threads)}: {last}",
             file=sys.stderr,
             flush=True,
         )
