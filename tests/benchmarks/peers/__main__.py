@@ -5,8 +5,8 @@ first compared with those of this project's reference implementation. Exports of
 called with uint8 images (`serving_uint8`, preprocessing and all outputs included), the others with
 float input that is normalised beforehand. In every round, each system in turn runs for --seconds,
 after an untimed call unless that takes as long, while the processes of all others are stopped; then
-the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads. A system that
-takes more than five times as long as the fastest is timed in the first round only.
+the peak of the processor is measured. Processes are pinned to as many CPUs as there are threads. A
+system that takes more than five times as long as the fastest is timed in the first round only.
 
 Rates count the operations that a system executes. Ratios compare with the fastest other system of
 the same dtype; above 1, the system of this line is faster. Differences are fractions of the largest
