@@ -1,7 +1,9 @@
 """The drivers of `tests.benchmarks.peers`, with workers that answer at once, fail or end."""
 
+import itertools
 import json
 import sys
+import types
 from typing import ClassVar
 
 import numpy as np
@@ -121,13 +123,19 @@ def test_a_slow_system_is_timed_once(run):
 
 
 def test_progress_counts_what_will_run(run, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "EVERY", 0)
+    """By a clock in which everything that is counted takes 1 s."""
+    clock = itertools.count().__next__
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(progress, "EVERY", 1)
     run_batches(run, "--models", "ViT-B/16", "ViT-L/16", "--batches", "1", "32")
     lines = [x for x in capsys.readouterr().err.splitlines() if "ETA" in x]
     done = [int(line.split("%")[0]) for line in lines]
     # A check of the logits and three rounds of each of three measurements.
     assert done == [round(100 * i / 12) for i in range(1, 13)]
-    assert lines[-1].endswith("ETA 0:00:00; ViT-L/16, batch 1, 1 thread: round 3 of 3")
+    left = [line.partition("ETA ")[2][:7] for line in lines]
+    assert left == [f"0:00:{seconds:02}" for seconds in reversed(range(12))]
+    assert lines[8].endswith("; ViT-L/16, batch 1, 1 thread: logits compared")
+    assert lines[-1].endswith("; ViT-L/16, batch 1, 1 thread: round 3 of 3")
 
 
 def test_batches_that_take_long_are_no_failure(run):

@@ -139,6 +139,7 @@ VIT_KERNEL(128, 2, attention_taps_tensor, const TapsParameters<float> p) {
     wait_for_copies<0>();
     sync_block();
     if (rows > 0) {
+      // Again for each tile: registers that keep them would spill.
       logits.load_queries(query_tile, first_of_warp, p.scales.of_queries);
       logits.template multiply<true>(key_tile, keys.rows);
       int open = 0;  // not used: the statistics tell which queries have keys
