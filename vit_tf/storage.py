@@ -186,10 +186,11 @@ def write_object(url, write):
 def upload(path, url):
     """Copies a local file to a URL."""
     with _os_errors(url):
-        # TensorFlow appends to a file of ram:// where other file systems replace it.
-        if url.startswith("ram://") and _gfile().exists(url):
-            _gfile().remove(url)
-        _gfile().copy(os.fspath(path), url, overwrite=True)
+        # TensorFlow appends to a file of ram:// where other file systems replace it as a whole.
+        new = f"{url}.new" if url.startswith("ram://") else url
+        _gfile().copy(os.fspath(path), new, overwrite=True)
+        if new != url:
+            _gfile().rename(new, url, overwrite=True)
 
 
 def upload_folder(folder, url, last=()):

@@ -29,7 +29,8 @@ def _answer():
         return {"error" if toolkit.demanded() else "none": str(error)}
     answer = {"nvcc": found.compiler.command[0], "version": found.compiler.version}
     answer |= {"flags": found.flags, "targets": found.targets}
-    return answer | {"include": found.include, "link": found.link}
+    # Bazel splits each option as a shell does.
+    return answer | {"include": found.include, "link": [*map(shlex.quote, found.link)]}
 
 
 if __name__ == "__main__":

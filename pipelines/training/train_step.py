@@ -131,7 +131,7 @@ class Trainer(orbit.StandardTrainer):
             def step(done):
                 with tf.name_scope(""):  # As in Orbit's loop: names without "while/".
                     self.train_step(iterator)
-                return done + 1
+                return [done + 1]  # The list is needed when functions run eagerly.
 
             tf.while_loop(lambda done: goes_on(done, num_steps), step, [0])
 

@@ -116,7 +116,7 @@ class EncoderBlock(keras.layers.Layer):
         `(tokens of the same shape, dict of taps)`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parameters of a layer are its configuration
         self,
         heads,
         mlp_size,

@@ -190,9 +190,15 @@ class DataSource:
 
 def on_own_threads(dataset):
     """Returns a dataset that Python reads while other pipelines may occupy all shared threads."""
+    return dataset.with_options(own_threads())
+
+
+def own_threads():
+    """The options of `on_own_threads`."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = 2
-    return dataset.with_options(options)
+    options.autotune.enabled = False  # Deleting the dataset would sometimes block for a minute.
+    return options
 
 
 def load_in_groups(columns, function, labels):

@@ -10,7 +10,7 @@ from pipelines.data.labels import RaggedLabels
 from pipelines.data.sources import tfds_catalog
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.record_files import RecordFiles
-from pipelines.data.sources.source import resolve_split, shard_lengths_within
+from pipelines.data.sources.source import own_threads, resolve_split, shard_lengths_within
 from pipelines.errors import DataError, MissingLabelError, first_line
 
 _ROWS_PER_READ = 256
@@ -154,15 +154,12 @@ def _fetch(builder, split, title):
         title: name of the source in messages.
     """
     image_key, label_key = _image_and_label(builder)
-    options = tf.data.Options()
-    # Other pipelines wait for this read and may occupy all shared threads: use private ones.
-    options.threading.private_threadpool_size = 2
     dataset = builder.as_dataset(
         split=split,
         decoders=_SelectedFeatures((image_key, label_key), {image_key: tfds.decode.SkipDecoding()}),
         # One file after another, so that examples come in stored order.
         read_config=tfds.ReadConfig(
-            options=options, interleave_cycle_length=1, try_autocache=False
+            options=own_threads(), interleave_cycle_length=1, try_autocache=False
         ),
     )
     multi_label = _is_list_of_labels(builder.info.features[label_key])
