@@ -1,0 +1,166 @@
+"""Runs every kernel once on small shapes, for compute-sanitizer.
+
+`python -m benchmarks.gpu.sanitized MODULE OP...`. It uses the driver of CUDA alone: under the
+sanitizer PyTorch would take minutes, and its allocator would hide reads behind the end of a tensor.
+Results are not checked here. Prints the number of calls; exits with 1 if a call fails.
+"""
+
+import ctypes
+import sys
+
+import numpy as np
+
+from benchmarks.gpu.worker import load_module
+
+_DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+# (batch, tokens, heads, head size): around tiles of 64 and 128, and the sizes that are tuned.
+_ATTENTION = ((2, 50, 2, 64), (1, 65, 1, 80), (1, 197, 1, 64), (2, 17, 3, 20), (1, 1, 1, 1))
+_PATCHES = (((2, 35, 33, 3), 16, 40), ((2, 9, 7, 1), 3, 33), ((1, 4, 3, 3), 1, 130))
+
+
+class Driver:
+    """Memory of the first GPU, by the driver's own functions. It is freed when the process ends."""
+
+    def __init__(self):
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self._call("cuInit", 0)
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        # The runtime that the module contains uses the same context.
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._call("cuCtxSetCurrent", context)
+        self._random = np.random.default_rng(0)
+
+    def allocate(self, size):
+        """The address of memory of exactly this many bytes."""
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+        return address.value
+
+    def random(self, count, dtype):
+        """The address of random numbers."""
+        if dtype == "uint8":
+            data = self._random.integers(0, 256, count, np.uint8)
+        elif dtype == "bfloat16":
+            # The upper half of a float32.
+            wide = self._random.normal(size=count).astype(np.float32)
+            data = (wide.view(np.uint32) >> 16).astype(np.uint16)
+        else:
+            data = self._random.normal(size=count).astype(dtype)
+        address = self.allocate(data.nbytes)
+        pointer = ctypes.c_void_p(data.ctypes.data)
+        self._call(
+            "cuMemcpyHtoD_v2", ctypes.c_uint64(address), pointer, ctypes.c_size_t(data.nbytes)
+        )
+        return address
+
+    def synchronize(self):
+        self._call("cuCtxSynchronize")
+
+    def _call(self, name, *arguments):
+        code = getattr(self._cuda, name)(*arguments)
+        if code:
+            raise RuntimeError(f"{name} failed: CUDA error {code}")
+
+
+class Calls:
+    """Calls the functions of the module and counts the calls."""
+
+    def __init__(self, module):
+        self.count = 0
+        self._module, self._driver = module, Driver()
+        self._execution = module.Execution(0, self._driver.allocate)
+
+    def attention(self, dtype, axis=None):
+        for batch, tokens, heads, size in _ATTENTION:
+            outer = {None: (batch, tokens), 1: (batch, tokens, 3), 2: (batch, 3, tokens)}[axis]
+            lines = () if axis is None else (3,)
+            qkv = self._given((*outer, 3 * heads * size), dtype)
+            out, d_out = (self._given((*outer, heads * size), dtype) for _ in range(2))
+            wide = "float64" if dtype == "float64" else "float32"
+            statistics = self._output((batch, *lines, heads, 2, tokens), wide)
+            for shape in (None, (heads, tokens, tokens), (batch, *[1] * len(lines), 1, tokens, 1)):
+                bias = shape and self._given(shape, wide)
+                problem = self._module.Attention(qkv, heads, bias=bias, axis=axis)
+                self._run(problem.forward, out, statistics)
+                d_qkv = self._output((*outer, 3 * heads * size), dtype)
+                self._run(problem.gradient, out, statistics, d_out, d_qkv)
+                if bias:
+                    d_bias = self._output(shape, wide)
+                    self._run(problem.bias_gradient, out, statistics, d_out, d_bias)
+
+    def axial(self, dtype):
+        self.attention(dtype, 1)
+        self.attention(dtype, 2)
+
+    def taps(self, dtype):
+        for batch, tokens, heads, size in _ATTENTION:
+            qkv = self._given((batch, tokens, 3 * heads * size), dtype)
+            out = self._output((batch, tokens, heads * size), dtype)
+            wide = "float64" if dtype == "float64" else "float32"
+            statistics = self._output((batch, heads, 2, tokens), wide)
+            problem = self._module.Attention(qkv, heads)
+            self._run(problem.forward, out, statistics)
+            found = {name: self._output((batch, heads), wide) for name in ("distance", "entropy")}
+            found["class_row"] = self._output((batch, heads, tokens), wide)
+            self._run(problem.taps, statistics, grid=(1, tokens), **found)
+
+    def patch_embed(self, dtype):
+        for shape, patch_size, width in _PATCHES:
+            count = (shape[1] // patch_size) * (shape[2] // patch_size) + 1
+            kernel = self._given((patch_size, patch_size, shape[3], width), dtype)
+            shapes = {"bias": (width,), "prefix": (1, width), "position": (count, width)}
+            tables = {name: self._given(size, dtype) for name, size in shapes.items()}
+            shapes |= {"kernel": kernel.shape, "images": shape}
+            tokens = self._given((shape[0], count, width), dtype)
+            for image_dtype in (dtype, "uint8"):
+                images = self._given(shape, image_dtype)
+                problem = self._module.PatchEmbed(images, kernel, scale=0.1, prefix=1)
+                bias, others = tables["bias"], dict(tables)
+                del others["bias"]
+                self._run(problem.forward, bias, tokens, **others)
+                found = {
+                    name: self._output(size, dtype)
+                    for name, size in shapes.items()
+                    if name != "images" or image_dtype != "uint8"
+                }
+                self._run(problem.gradient, tokens, **found)
+
+    def extract_patches(self, dtype):
+        for shape, patch_size, _ in _PATCHES:
+            count = (shape[1] // patch_size) * (shape[2] // patch_size)
+            images = self._given(shape, dtype)
+            patches = self._output((shape[0], count, patch_size**2 * shape[3]), dtype)
+            self._run(self._module.extract_patches, images, patches, patch_size)
+            self._run(self._module.restore_patches, patches, images, patch_size)
+
+    def _run(self, function, *arguments, **others):
+        function(self._execution, *arguments, **others)
+        self._driver.synchronize()
+        self.count += 1
+
+    def _given(self, shape, dtype):
+        address = self._driver.random(int(np.prod(shape)), dtype)
+        return self._module.Array(address, list(shape), dtype)
+
+    def _output(self, shape, dtype):
+        address = self._driver.allocate(int(np.prod(shape)) * _DTYPES[dtype])
+        return self._module.Array(address, list(shape), dtype)
+
+
+def main():
+    path, *ops = sys.argv[1:]
+    calls, failed = Calls(load_module(path)), 0
+    for dtype in _DTYPES:
+        for op in ops:
+            try:
+                getattr(calls, op)(dtype)
+            except Exception as error:
+                failed += 1
+                print(f"{op} {dtype}: {type(error).__name__}: {error}", flush=True)
+    print(f"{calls.count} calls")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Runs compute-sanitizer over the kernels: memcheck and racecheck, an op at a time."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+from tests.checkout import ROOT
+
+TOOLS = ("memcheck", "racecheck")
+# What the sanitizer exits with if it found an error; `sanitized` itself exits with 1.
+FOUND = 9
+# Most seconds of one run.
+MOST_SECONDS = 120
+
+
+def find(nvcc):
+    """Path of compute-sanitizer, on PATH or beside nvcc; None if there is none."""
+    beside = pathlib.Path(nvcc).resolve().parent / "compute-sanitizer"
+    return shutil.which("compute-sanitizer") or shutil.which(beside)
+
+
+def run(program, module, ops, deadline, say):
+    """Runs each tool over each op.
+
+    Args:
+        program: compute-sanitizer.
+        module: path of `_vit_cuda`.
+        ops: some of `cases.OPS`.
+        deadline: value of `time.monotonic` after which no run starts.
+        say: called with lines of progress.
+
+    Returns:
+        List of dicts of `name` and `problems`, and the list of the names of runs that time did not
+        allow.
+    """
+    found, not_run = [], []
+    # The ops take their turns first, so that a short time covers each tool.
+    for op, tool in ((op, tool) for op in ops for tool in TOOLS):
+        name, left = f"{tool} {op}", deadline - time.monotonic()
+        if left < 5:
+            not_run.append(name)
+            continue
+        command = [program, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable]
+        command += ["-m", "benchmarks.gpu.sanitized", str(module), op]
+        found.append({"name": name, "problems": _problems(command, min(left, MOST_SECONDS))})
+        say(f"sanitizer: {name}: {'; '.join(found[-1]['problems']) or 'no errors'}")
+    return found, not_run
+
+
+def _problems(command, seconds):
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"did not end within {seconds:.0f} s"]
+    return problems_in(done.returncode, done.stdout)
+
+
+def problems_in(code, text):
+    """The problems in what the sanitizer and `sanitized` printed.
+
+    Args:
+        code: the exit code.
+        text: the output.
+
+    Returns:
+        List of lines, at most 5; empty if every call was made and nothing was found.
+    """
+    calls = re.search(r"^(\d+) calls$", text, re.MULTILINE)
+    summary = re.search(r"SUMMARY: (.*)", text)
+    # racecheck does not count warnings as errors.
+    clean = summary and re.match(r"\D*\b0\b", summary.group(1))
+    if code == 0 and calls and int(calls.group(1)) > 0 and clean:
+        return []
+    lines = re.findall(r"^=+ ((?:Error|Warning|Invalid|Program hit).*)", text, re.MULTILINE)
+    lines += re.findall(r"^\S+ \S+: \w+Error: .*", text, re.MULTILINE)
+    lines = [*dict.fromkeys(lines)][:4]
+    if summary:
+        lines.append(summary.group(1))
+    return lines or [f"exit code {code}: {(text.strip().splitlines() or [''])[-1][:300]}"]
