@@ -6,12 +6,12 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -le 4 ] && echo $$((
 FUZZ_SECONDS ?= 600
 
 RUN := .venv/bin/python
-# In the order of tests/conftest.py: files that start processes first.
+# In the order of tests/conftest.py: files that take long first.
 PYTEST := $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-CXX_FILES = $(shell find custom_ops tests/cc tests/benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
+CXX_FILES = $(shell find custom_ops tests/cc benchmarks -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ops packages cuda-compiler demo check test test-slow test-peers lint format \
+.PHONY: help setup ops packages cuda-compiler demo check test test-all test-peers lint format \
   bench bench-gpu bench-peers bench-peers-load fuzz soak peers tpu-check clean
 
 help:  ## show this list
@@ -30,7 +30,7 @@ demo: setup  ## pre-train, fine-tune, export and serve a small model; writes run
 # BASE names a commit or branch that replaces the merge base with main.
 check: lint  ## lint, architecture, and the fast tests of the modules that changed
 	@tests=$$($(RUN) -m tests.changed $(BASE)) && \
-	  $(PYTEST) -m "not slow and not process and not peers" tests/test_architecture.py $$tests
+	  $(PYTEST) --heavy none -m "not process and not peers" tests/test_architecture.py $$tests
 
 # Programs that the tests need outside .venv. Root installs them.
 packages:
@@ -44,17 +44,18 @@ cuda-compiler: setup
 	@rm -rf .venv-cuda && $(RUN) -m venv .venv-cuda
 	@.venv-cuda/bin/python -m pip install --quiet --no-deps -r $< && touch $@
 
-test: packages setup cuda-compiler  ## all tests but the slow ones
-	@$(PYTEST) -m "not slow and not peers" --durations 10
+test: packages setup  ## the tests, with the heavy groups that a change since main switches on
+	@$(PYTEST) --heavy changed -m "not peers" --durations 10
 
-test-slow: packages setup cuda-compiler  ## the slow tests
-	@$(PYTEST) -m "slow and not peers" --durations 10
+test-all: packages setup cuda-compiler  ## all tests: what must pass before a change lands
+	@$(PYTEST) --heavy all -m "not peers" --durations 10
 
 test-peers: setup  ## compare logits with Hugging Face transformers and timm; needs `make peers`
 	@$(RUN) -m pytest tests/peers
 
-lint: setup  ## check style, formatting and types
+lint: setup  ## check style, formatting, imports and types
 	@$(RUN) -m ruff check .
+	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(RUN) -m ruff format --check .
 	@.venv/bin/clang-format --dry-run --Werror $(CXX_FILES)
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
@@ -64,25 +65,25 @@ format: setup  ## fix what ruff and clang-format can fix
 	@$(RUN) -m ruff format .
 	@.venv/bin/clang-format -i $(CXX_FILES)
 
-bench: setup  ## run every benchmark of tests/benchmarks but the long one
-	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard tests/benchmarks/bench_*.py)); do \
-	  echo "$$file"; $(RUN) -m "tests.benchmarks.$$(basename "$$file" .py)"; done
+bench: setup  ## run every benchmark but the long one
+	@set -e; for file in $(filter-out %/bench_soak.py,$(wildcard benchmarks/bench_*.py)); do \
+	  echo "$$file"; $(RUN) -m "benchmarks.$$(basename "$$file" .py)"; done
 
 # Without .venv: a machine with a GPU may have PyTorch and no TensorFlow.
 bench-gpu:  ## on a GPU: build, check and time its kernels; needs nvcc, PyTorch, pybind11; ARGS
-	@$(or $(PYTHON),python3) -m tests.benchmarks.gpu $(ARGS)
+	@$(or $(PYTHON),python3) -m benchmarks.gpu $(ARGS)
 
 bench-peers: setup .venv-peers  ## CPU inference beside OpenVINO, ONNX Runtime, PyTorch; ARGS="--help" lists options
-	@$(RUN) -m tests.benchmarks.peers $(ARGS)
+	@$(RUN) -m benchmarks.peers $(ARGS)
 
 bench-peers-load: setup .venv-peers  ## the same under load: 8 clients of the SavedModel, then of OpenVINO; ARGS
-	@$(RUN) -m tests.benchmarks.peers.load $(ARGS)
+	@$(RUN) -m benchmarks.peers.load $(ARGS)
 
 fuzz: packages setup  ## fuzz the kernels for FUZZ_SECONDS (600); build/fuzz keeps failing inputs
 	@$(RUN) -m tests.custom_ops.kernel_programs $(FUZZ_SECONDS)
 
 soak: setup  ## 20 minutes of training, to check that memory and open files do not grow
-	@$(RUN) -m tests.benchmarks.bench_soak
+	@$(RUN) -m benchmarks.bench_soak
 
 peers:  ## create .venv-peers with other systems, for `make bench`, `bench-peers` and `test-peers`
 	@python3 -m venv .venv-peers && .venv-peers/bin/python -m pip install \
@@ -100,7 +101,8 @@ tpu-check: setup  ## compile the training step ahead of time for TPUs; creates .
 	  'jax[tpu]==0.10.2' libtpu==0.0.42.1 && touch .venv-tpu/installed
 	@TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m tests.tpu.check
 
+# ~/.cache/vit_tf, with the object files of the C++ tests, is shared by all checkouts.
 clean:  ## remove caches, build products, .venv-cuda and .venv-tpu; .venv and runs/ stay
 	rm -rf .venv-cuda .venv-tpu build dist *.egg-info .pytest_cache .ruff_cache custom_ops/_vit_*.so custom_ops/_vit_*.txt
 	rm -f bazel-*
-	find custom_ops vit_tf pipelines tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find custom_ops vit_tf pipelines benchmarks tests -type d -name __pycache__ -prune -exec rm -rf {} +

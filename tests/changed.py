@@ -1,11 +1,11 @@
 """Prints the test modules for the files that changed since the merge base with main.
 
 `make check` runs them. A changed test module selects itself. Any other Python module selects the
-test modules named after it, for example `tests/vit_tf/test_cost*.py` for `vit_tf/cost.py`, or else
-the test modules named after its folder. If there are none, the search follows the importers of the
-module, level by level. It stops at the first level with test modules, or with modules that test
-modules are named after. Files that are not Python select the tests listed in `FOLDERS`, or else the
-tests that contain their name.
+test modules that import it and those named after it, for example `tests/vit_tf/test_create*.py` for
+`vit_tf/create.py`, or else those named after its folder. If none is named after it, the search
+follows the importers of the module, level by level. It stops at the first level with modules that
+test modules are named after, or with test modules, and takes both. Files that are not Python select
+the tests listed in `FOLDERS`, and the tests that contain their name.
 
 Usage: `python -m tests.changed [commit]`; the commit replaces the merge base.
 """
@@ -16,14 +16,32 @@ import sys
 
 from tests.architecture import ROOT, graph
 
-PACKAGES = ("custom_ops", "vit_tf", "pipelines", "tests")
+PACKAGES = ("custom_ops", "vit_tf", "pipelines", "benchmarks", "tests")
 # Not selected: a test that always runs, and tests that need another environment.
 NOT_CHOSEN = ("tests/test_architecture.py", "tests/peers/")
-# For files that are not Python: start of the path -> starts of the paths of their tests.
+# What the kernels compute and how they are chosen, as opposed to how they are built and installed.
+_VALUES = tuple(
+    f"tests/custom_ops/test_{name}"
+    for name in (
+        *("encoder", "ops_arguments", "ops_attention", "ops_calls", "ops_errors", "ops_gradients"),
+        *("ops_dispatch", "ops_graphs", "ops_kernels", "ops_module", "ops_patch_embed", "ops_plan"),
+        *("ops_xla", "saved_definitions"),
+    )
+)
+# For files that are not Python: start of the path -> starts of the paths of their tests. The first
+# one counts.
 FOLDERS = {
-    "custom_ops/": "tests/custom_ops/test_",
-    "tests/golden/": "tests/vit_tf/models/test_golden",
-    "docs/": "tests/test_docs",
+    "custom_ops/cc/": _VALUES,
+    "custom_ops/cpu/": _VALUES,
+    "custom_ops/tf/": _VALUES,
+    "custom_ops/": ("tests/custom_ops/test_",),
+    "tests/golden/old_workdir": ("tests/pipelines/runs/test_old_workdir",),
+    "tests/golden/old/": (
+        *("tests/vit_tf/models/test_golden", "tests/pipelines/serving/test_old_exports"),
+        "tests/custom_ops/test_saved_definitions",
+    ),
+    "tests/golden/": ("tests/vit_tf/models/test_golden",),
+    "docs/": ("tests/test_docs",),
 }
 
 
@@ -40,10 +58,10 @@ def tests_for(path, sources):
     if _is_test(path):
         return [path] if path in sources else []
     if path.endswith(".py"):
-        found = _mirrors(path, sources) or _nearest(path, sources) or _naming(path, sources)
+        found = _nearest(path, sources) or _naming(path, sources)
     else:
-        start = next((FOLDERS[folder] for folder in FOLDERS if path.startswith(folder)), None)
-        found = {test for test in sources if start and test.startswith(start)}
+        starts = next((FOLDERS[folder] for folder in FOLDERS if path.startswith(folder)), ())
+        found = {test for test in sources if _is_test(test) and test.startswith(starts)}
         found |= _naming(path, sources)
     return sorted(found)
 
@@ -67,16 +85,19 @@ def _mirrors(path, sources):
 
 
 def _nearest(path, sources):
-    """The test modules with the fewest imports between them and a module."""
+    """Test modules named after a module or, without one, after its importers; and importing ones.
+
+    The search ends at the first module or level of importers that has some of either kind.
+    """
     importers = _importers({_module(name): text for name, text in sources.items()})
     paths = {_module(name): name for name in sources}
+    found = _mirrors(path, sources)
     seen = level = {_module(path)}
     while level:
         level = set().union(*(importers.get(name, ()) for name in level)) - seen
         seen = seen | level
-        found = {paths[name] for name in level if _is_test(paths[name])}
         found = found or set().union(*(_mirrors(paths[name], sources) for name in level))
-        if found:
+        if found := found | {paths[name] for name in level if _is_test(paths[name])}:
             return found
     return set()
 
@@ -113,12 +134,11 @@ def _naming(path, sources):
 def changed_files(base):
     """Paths that differ from a commit in the working tree, including untracked files.
 
-    Raises:
-        SystemExit: if this is not a git checkout, or the commit does not exist.
+    None if this is not a git checkout, or the commit does not exist.
     """
     differing = _git("diff", "--name-only", "--no-renames", base, "--")
     if differing is None:
-        sys.exit(f"git finds no commit {base!r} in {ROOT}. Name another one, or run make test.")
+        return None
     return sorted({*differing, *_git("ls-files", "--others", "--exclude-standard")})
 
 
@@ -140,10 +160,13 @@ def _git(*arguments):
 def main():
     """Prints the test modules on one line, and the changed file of each on standard error."""
     base = sys.argv[1] if len(sys.argv) > 1 else merge_base()
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
+    modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in modules}
     sources = {path: text for path, text in sources.items() if not path.startswith(NOT_CHOSEN)}
-    found = {path: tests_for(path, sources) for path in changed_files(base)}
+    files = changed_files(base)
+    if files is None:
+        sys.exit(f"git finds no commit {base!r} in {ROOT}. Name another one, or run make test.")
+    found = {path: tests_for(path, sources) for path in files}
     if not found:
         print(f"Nothing has changed since {base}.", file=sys.stderr)
     for path, tests in found.items():

@@ -7,15 +7,20 @@ ROOT = pathlib.Path(__file__).parent.parent
 _LEFT_OUT = (".git", ".venv*", "build", "runs", "bazel-*", "*.so", "*.egg-info", "*cache*")
 
 
-def copy_checkout(folder):
-    """Copies approximately the tracked files, and the object files of the ops to save compile time.
+def copy_checkout(folder, objects=True):
+    """Copies approximately the tracked files.
+
+    Args:
+        folder: where to.
+        objects: whether to copy the object files of the ops too, to save compile time.
 
     Returns:
         The copy, `folder / "checkout"`.
     """
     copy = pathlib.Path(folder) / "checkout"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    copy_objects(copy / "build")
+    if objects:
+        copy_objects(copy / "build")
     return copy
 
 

@@ -1,4 +1,4 @@
-"""Set-up of all tests: few log lines, fixed seeds, two CPU devices, no files outside tmp.
+"""Set-up of all tests: few log lines, fixed seeds, two CPU devices, data sets in a folder of tmp.
 
 The environment is set before TensorFlow is imported, and the processes that tests start inherit it.
 """
@@ -6,34 +6,77 @@ The environment is set before TensorFlow is imported, and the processes that tes
 import dataclasses
 import os
 import pathlib
+import random
 import shutil
+import signal
 import tempfile
 
 import numpy as np
 import pytest
 
-from tests.durations import Durations
+from tests import durations, fork_server, heavy
+from tests.custom_ops import instruction_sets
 
 # Hides TensorFlow's log lines, one of which is an error if there is no GPU. Exceptions are enough.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Several test processes share the machine, and results must not depend on its number of cores.
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 os.environ["TF_NUM_INTEROP_THREADS"] = "2"
-# Each process builds prepared data sets in its own folder, and neither reads nor writes the home
-# folder.
+# Each process builds prepared data sets in its own folder, and reads none from the home folder.
 _DATA_DIR = tempfile.mkdtemp(prefix="vit_tf_tests_")
 os.environ["TFDS_DATA_DIR"] = _DATA_DIR
 os.environ["KERAS_HOME"] = os.path.join(_DATA_DIR, "keras")
+# A shell starts background jobs with SIGINT ignored. The programs that tests interrupt would
+# inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+fork_server.environment = dict(os.environ)
 
 NUM_CPU_DEVICES = 2
+SEED = 20201022
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
+def pytest_addoption(parser):
+    """Adds the choice of the heavy tests: `make test` and `make test-all` differ only in it."""
+    parser.addoption(
+        "--heavy",
+        choices=heavy.CHOICES,
+        default="all",
+        help="which tests marked `heavy` run: all, those of groups that changed, or none",
+    )
+    parser.addoption(
+        "--shuffle",
+        metavar="SEED",
+        help="start the test files in a random order, to find tests that depend on each other",
+    )
+
+
 def pytest_configure(config):
-    """Records durations, in the pytest process that collects all reports."""
-    if not hasattr(config, "workerinput"):
+    """Records durations; the first pytest process writes them and chooses the heavy groups."""
+    if from_first := getattr(config, "workerinput", None):
+        path, config.heavy_groups = None, from_first["heavy_groups"]
+    else:
         path = pathlib.Path(__file__).parent.parent / "build" / "test-durations.json"
-        config.pluginmanager.register(Durations(path))
+        config.heavy_groups = heavy.switched_on(config.getoption("heavy"))
+    config.pluginmanager.register(durations.Durations(path))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_configure_node(node):
+    """Gives the groups to a worker of pytest-xdist: all of them must collect the same tests."""
+    node.workerinput["heavy_groups"] = node.config.heavy_groups
+
+
+def pytest_report_header(config):
+    left_out = [group for group in heavy.GROUPS if group not in config.heavy_groups]
+    return f"heavy groups left out: {', '.join(left_out) or 'none'}"
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Names the instruction sets that no test runs here, since tests skip them without a word."""
+    if names := instruction_sets.not_run():
+        text = "kernels that no test runs on this processor, for want of its instruction set: "
+        terminalreporter.write_line(text + ", ".join(names))
 
 
 def pytest_unconfigure():
@@ -54,16 +97,19 @@ def pytest_sessionstart(session):
     parts = [tf.config.LogicalDeviceConfiguration()] * NUM_CPU_DEVICES
     tf.config.set_logical_device_configuration(cpu, parts)
     tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.random.set_seed(SEED)
 
 
-def pytest_collection_modifyitems(items):
-    """Moves the files that start processes to the front; skips tests marked `gpu` without a GPU.
+def pytest_collection_modifyitems(config, items):
+    """Leaves out heavy groups, orders the files, skips tests of GPUs where there is none.
 
-    Most of the files take long. At the end, one would run alone while the other workers are idle.
     A skipped test runs no fixture, so it costs almost nothing.
     """
-    files = {item.path for item in items if item.get_closest_marker("process")}
-    items.sort(key=lambda item: item.path not in files)
+    items[:], left_out = heavy.split(items, config.heavy_groups)
+    config.hook.pytest_deselected(items=left_out)
+    files = {item.nodeid.partition("::")[0]: None for item in items}
+    order = durations.in_order(list(files), config.getoption("shuffle"))
+    items.sort(key=lambda item: order.index(item.nodeid.partition("::")[0]))
     for_gpus = [item for item in items if item.get_closest_marker("gpu")]
     if not for_gpus:
         return
@@ -76,11 +122,18 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def fresh_state():
-    """Seeds Python, NumPy and TensorFlow before each test; restores global state after it."""
+    """Seeds Python and NumPy before each test; restores global state after it.
+
+    Keras draws the seeds of initial values and of random layers from Python. TensorFlow's seed is
+    not set here, since setting it discards all kernels and optimized graphs: each test would make
+    those of its ops, and of the functions that several tests call, again. So tests draw with NumPy,
+    or without a state.
+    """
     import keras
     from tensorflow.python.framework import config
 
-    keras.utils.set_random_seed(20201022)
+    random.seed(SEED)
+    np.random.seed(SEED)
     policy = keras.config.dtype_policy()
     yield
     keras.config.set_dtype_policy(policy)

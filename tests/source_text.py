@@ -1,6 +1,10 @@
 """Reads facts from the text of Python modules: imports, functions, fields, the checks of tests."""
 
 import ast
+import functools
+
+# Several rules read each module. Nobody changes a tree.
+parsed = functools.cache(ast.parse)
 
 
 def imports(source, module):
@@ -12,7 +16,7 @@ def imports(source, module):
             `__init__.py` of a package.
     """
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -41,7 +45,7 @@ def dotted(node):
 
 def has_main_block(source):
     """Whether a module has a block `if __name__ == "__main__"`."""
-    tests = [node.test for node in ast.parse(source).body if isinstance(node, ast.If)]
+    tests = [node.test for node in parsed(source).body if isinstance(node, ast.If)]
     return any(isinstance(t, ast.Compare) and dotted(t.left) == "__name__" for t in tests)
 
 
@@ -54,35 +58,37 @@ def idle_tests(sources):
     Returns:
         Names `module::test`.
     """
-    functions = [
-        (module, node)
+    found = [
+        (f"{module}::{node.name}", node.name, *_checks_and_calls(node))
         for module, source in sources.items()
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.FunctionDef)
     ]
-    checking, known = set(), None
+    checking, known = {name for _, name, checks, _ in found if checks}, None
     while known != checking:
         known = set(checking)
-        checking |= {node.name for _, node in functions if _checks(node, known)}
+        checking |= {name for _, name, _, called in found if called & known}
     return [
-        f"{module}::{node.name}"
-        for module, node in functions
-        if node.name.startswith("test") and not _checks(node, checking)
+        title
+        for title, name, checks, called in found
+        if name.startswith("test") and not checks and not called & checking
     ]
 
 
-def _checks(function, checking):
+def _checks_and_calls(function):
+    """Whether a function checks something itself, and the names of what it calls."""
+    checks, called = False, set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Assert):
-            return True
         if isinstance(node, ast.Call):
             name = called_name(node) or ""
-            if name in ("raises", "warns", "fail") or name.startswith("assert") or name in checking:
-                return True
+            called.add(name)
+            checks |= name in ("raises", "warns", "fail") or name.startswith("assert")
             # With `subprocess.run(..., check=True)` the assertions are in the other process.
-            if any(k.arg == "check" and ast.unparse(k.value) == "True" for k in node.keywords):
-                return True
-    return False
+            checks |= any(
+                k.arg == "check" and ast.unparse(k.value) == "True" for k in node.keywords
+            )
+        checks |= isinstance(node, ast.Assert)
+    return checks, called
 
 
 def dataclass_fields(source):
@@ -93,7 +99,7 @@ def dataclass_fields(source):
             for item in node.body
             if isinstance(item, ast.AnnAssign) and "ClassVar" not in ast.unparse(item.annotation)
         ]
-        for node in ast.parse(source).body
+        for node in parsed(source).body
         if isinstance(node, ast.ClassDef)
         and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
     }
@@ -113,18 +119,4 @@ def attributes_read(source):
         for child in ast.iter_child_nodes(node):
             yield from walk(child)
 
-    return set(walk(ast.parse(source)))
-
-
-def functions(tree, prefix="", is_layer=False):
-    """Yields `(dotted name, node, whether its class is a Keras layer)` for every function."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{prefix}{node.name}", node, is_layer
-            yield from functions(node, f"{prefix}{node.name}.")
-        elif isinstance(node, ast.ClassDef):
-            bases = [dotted(base) for base in node.bases]
-            is_keras = any(base.startswith("keras.layers.") for base in bases)
-            yield from functions(node, f"{prefix}{node.name}.", is_keras)
-        else:
-            yield from functions(node, prefix, is_layer)
+    return set(walk(parsed(source)))

@@ -14,9 +14,12 @@ SOURCES = {
     "vit_tf/layers/positions.py": "from vit_tf.layers.grid import rows",
     "vit_tf/formats/npz/keys.py": "",
     "custom_ops/attention.py": "",
+    "vit_tf/images/crops.py": "",
+    "vit_tf/preprocessing.py": "from vit_tf.images import crops",
     "pipelines/export.py": "import vit_tf.create",
     "tests/pipelines/tiny.py": "import vit_tf.cost",
-    "tests/custom_ops/test_ops_attention.py": "",
+    "tests/custom_ops/test_ops_attention.py": "from custom_ops.attention import scale",
+    "tests/custom_ops/test_install.py": "from custom_ops import attention",
     "tests/golden_files.py": "",
     "tests/vit_tf/test_import.py": "import vit_tf",
     "tests/vit_tf/test_cost.py": "import vit_tf.cost",
@@ -25,7 +28,9 @@ SOURCES = {
     "tests/vit_tf/test_families.py": "from vit_tf import families",
     "tests/vit_tf/formats/test_npz.py": "",
     "tests/vit_tf/layers/test_tokens.py": "from vit_tf.layers.positions import table",
+    "tests/vit_tf/test_preprocessing.py": "",
     "tests/vit_tf/models/test_golden.py": "",
+    "tests/pipelines/test_crops.py": "from vit_tf.images import crops",
     "tests/pipelines/test_commands.py": "from tests.pipelines import tiny\nstart('export')",
     "tests/test_packaging.py": "read('pyproject.toml')",
 }
@@ -40,9 +45,15 @@ SOURCES = {
         # Test modules named after the module: with more words, without the prefix of the ops, after
         # the folder.
         ("vit_tf/cost.py", ["vit_tf/test_cost", "vit_tf/test_cost_of_axes"]),
-        ("custom_ops/attention.py", ["custom_ops/test_ops_attention"]),
+        # They, and those that import it.
+        (
+            "custom_ops/attention.py",
+            ["custom_ops/test_install", "custom_ops/test_ops_attention"],
+        ),
         ("vit_tf/formats/npz/keys.py", ["vit_tf/formats/test_npz"]),
         ("vit_tf/__init__.py", ["vit_tf/test_import"]),
+        # Importers, one of which has a test module that is named after it.
+        ("vit_tf/images/crops.py", ["pipelines/test_crops", "vit_tf/test_preprocessing"]),
         # Importers: a test, a helper of the tests, one level up, by a string.
         ("vit_tf/layers/positions.py", ["vit_tf/layers/test_tokens"]),
         ("tests/pipelines/tiny.py", ["pipelines/test_commands"]),
@@ -51,7 +62,12 @@ SOURCES = {
         # A command or another file by its name or its folder.
         ("pipelines/export.py", ["pipelines/test_commands"]),
         ("pyproject.toml", ["test_packaging"]),
+        # Kernels do not change how the ops are installed; the list of sources does.
         ("custom_ops/cpu/tile.h", ["custom_ops/test_ops_attention"]),
+        (
+            "custom_ops/sources.bzl",
+            ["custom_ops/test_install", "custom_ops/test_ops_attention"],
+        ),
         ("tests/golden/vit_gap.npz", ["vit_tf/models/test_golden"]),
         # Nothing: no test contains its name, and no module imports it.
         (".ci/export", []),
@@ -88,12 +104,15 @@ def test_changed_files_are_committed_edited_and_new_ones(checkout):
     (checkout / "new").write_text("new")
     assert changed.changed_files(changed.merge_base()) == ["a", "b", "new"]
     assert changed.changed_files("HEAD") == ["a", "new"]
-    with pytest.raises(SystemExit, match="no commit 'nowhere'"):
-        changed.changed_files("nowhere")
+    assert changed.changed_files("nowhere") is None
 
 
-def test_nothing_changed_is_said(checkout, monkeypatch, capsys):
+@pytest.mark.usefixtures("checkout")
+def test_no_change_and_no_commit_are_told(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["changed", "HEAD"])
     changed.main()
     output = capsys.readouterr()
     assert output.out.strip() == "" and "Nothing has changed since HEAD." in output.err
+    monkeypatch.setattr("sys.argv", ["changed", "nowhere"])
+    with pytest.raises(SystemExit, match="no commit 'nowhere'"):
+        changed.main()

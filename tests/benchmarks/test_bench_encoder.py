@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 import vit_tf
-from tests.benchmarks import bench_encoder
-from tests.benchmarks.peers import operations
+from benchmarks import bench_encoder
+from benchmarks.peers import operations
 from vit_tf.config import ViTConfig, get_variant
 
 TINY = ViTConfig(hidden_size=4, mlp_size=6, layers=2, heads=2, patch_size=1, image_size=(1, 2))
@@ -49,7 +49,7 @@ def test_macs_of_a_fused_export_by_hand():
     assert skipped[0] == skipped[1] == pytest.approx(0.069 * vit_tf.cost.macs(plain), rel=0.01)
 
 
-def test_rows():
+def test_rows_have_times_shares_and_rates():
     """All stages take 1 s in the first run and 3 s in the second one; the encoder takes 5 s."""
     setting = bench_encoder.Setting("ViT-B/16", 2, 1, "float32", "")
     runs = [

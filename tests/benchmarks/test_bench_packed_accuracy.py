@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks import bench_packed_accuracy
 from custom_ops import loader
-from tests.benchmarks import bench_packed_accuracy
 
 
 def test_without_the_library_there_is_one_error(monkeypatch):

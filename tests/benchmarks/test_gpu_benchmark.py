@@ -1,6 +1,7 @@
-"""The host side of `tests.benchmarks.gpu`: cases, tolerance rule, processes, tables, exit codes."""
+"""The host side of `benchmarks.gpu`: cases, tolerance rule, processes, tables, exit codes."""
 
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -9,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
 from custom_ops.build_plan import BuildError
-from tests.benchmarks.gpu import __main__ as command
-from tests.benchmarks.gpu import cases, machine, processes, report, sanitizer, tolerance
 
 MACHINE = {"date": "2026-01-02", "card": "NVIDIA X", "driver": "580.1", "torch": "2.9"}
 MACHINE |= {"nvcc": "nvcc V13.0.88", "nvcc_path": "/nvcc"}
@@ -56,7 +57,7 @@ def test_times_cover_the_sizes_and_count_operations():
         ([1.0], [1.0], r"shape \(1,\), expected \(2,\)"),
     ],
 )
-def test_the_tolerance_rule(actual, plain, problem):
+def test_errors_may_be_twice_those_of_plain_pytorch_plus_a_rounding(actual, plain, problem):
     arrays = [np.array(x) for x in (actual, plain)]
     found = tolerance.compare("d_qkv", *arrays, np.array([1.0, 2.0]), "bfloat16")
     assert len(found) == (problem is not None)
@@ -64,21 +65,7 @@ def test_the_tolerance_rule(actual, plain, problem):
         assert re.search(problem, found[0])
 
 
-# Answers for the names that it gets, and dies or hangs at some of them.
-WORKER = """
-import json, os, sys, time
-for name in json.loads(sys.stdin.readline())["names"]:
-    if name == "dies":
-        print("Segmentation of something")
-        sys.stdout.flush()
-        os._exit(7)
-    if name == "hangs":
-        time.sleep(60)
-    problems = ["wrong"] if name in ("wrong", "poison") else []
-    print(json.dumps({"name": name, "problems": problems}), flush=True)
-    if name == "poison":
-        sys.exit(3)
-"""
+WORKER = pathlib.Path(__file__).with_name("failing_worker.py")
 
 
 class Named:
@@ -86,7 +73,7 @@ class Named:
         self.name, self.op, self.dtype = name, op, "float32"
 
 
-def run(names, monkeypatch, seconds=60.0, worker=WORKER, workers=1):
+def run(names, monkeypatch, seconds=60.0, command=(sys.executable, str(WORKER)), workers=1):
     monkeypatch.setattr(processes, "PATIENCE", 2)
     said = []
     answers, left = processes.run_cases(
@@ -95,7 +82,7 @@ def run(names, monkeypatch, seconds=60.0, worker=WORKER, workers=1):
         time.monotonic() + seconds,
         said.append,
         workers,
-        (sys.executable, "-c", worker),
+        command,
     )
     assert len(answers) + len(left) == len(names)
     return {answer["name"]: answer["problems"] for answer in answers}, left, said
@@ -124,8 +111,9 @@ def test_the_rest_goes_on_after_a_process_died(monkeypatch, workers):
 
 
 @pytest.mark.process
-def test_what_always_dies_is_given_up(monkeypatch):
-    found, left, _ = run(["a", "b", "c", "d", "e", ("f", "other")], monkeypatch, worker="exit(1)")
+def test_cases_are_given_up_after_three_deaths(monkeypatch):
+    names = ["a", "b", "c", "d", "e", ("f", "other")]
+    found, left, _ = run(names, monkeypatch, command=("false",))
     assert not left and all("died with exit code 1" in found[name][0] for name in "abc")
     assert found["d"] == found["f"] == ["not run: 3 processes died"]
     found, left, _ = run(["a", "b"], monkeypatch, seconds=-1)
@@ -139,7 +127,7 @@ def timed_row():
     return {"name": case.name} | report.summary(case, times)
 
 
-def test_a_row_of_times():
+def test_a_row_has_times_rates_and_ratios():
     row = timed_row()
     ours = row["systems"]["ours"]
     assert (ours["best_ms"], ours["median_ms"], ours["spread"]) == (1.0, 2.5, 0.6)
@@ -184,21 +172,33 @@ def test_the_report_names_what_failed_and_what_was_refused(tmp_path):
     assert command.exit_code(results(checks=[check])) == 0
 
 
+CLEAN = "========= ERROR SUMMARY: 0 errors"
+INVALID = "Invalid __global__ read of size 2"
+RACES = "========= RACECHECK SUMMARY:"
+
+
 @pytest.mark.parametrize(
     ("code", "text", "problems"),
     [
-        (0, "5 calls\n========= ERROR SUMMARY: 0 errors\n", []),
-        (0, "5 calls\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", []),
-        (0, "5 calls\n========= RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)", 1),
-        (9, "========= Invalid __global__ read of size 2\n========= ERROR SUMMARY: 10 errors", 2),
-        (1, "taps float16: RuntimeError: no\n0 calls\n========= ERROR SUMMARY: 0 errors\n", 2),
-        (0, "0 calls\n========= ERROR SUMMARY: 0 errors\n", 1),
+        (0, f"5 calls\n{CLEAN}\n", []),
+        (0, f"5 calls\n{RACES} 0 hazards displayed (0 errors, 0 warnings)", []),
+        (
+            0,
+            f"5 calls\n{RACES} 1 hazard displayed (0 errors, 1 warning)",
+            ["1 hazard displayed (0 errors, 1 warning)"],
+        ),
+        (9, f"========= {INVALID}\n========= ERROR SUMMARY: 10 errors", [INVALID, "10 errors"]),
+        (
+            1,
+            f"taps float16: RuntimeError: no\n0 calls\n{CLEAN}\n",
+            ["taps float16: RuntimeError: no", "0 errors"],
+        ),
+        (0, f"0 calls\n{CLEAN}\n", ["0 errors"]),
         (255, "device not supported", ["exit code 255: device not supported"]),
     ],
 )
-def test_what_the_sanitizer_says(code, text, problems):
-    found = sanitizer.problems_in(code, text)
-    assert found == problems if isinstance(problems, list) else len(found) == problems
+def test_problems_in_the_output_of_the_sanitizer(code, text, problems):
+    assert sanitizer.problems_in(code, text) == problems
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
-"""The numbers of `tests.benchmarks.peers`: choice of rows, peaks and CPUs, ratios, times, plot."""
+"""The numbers of `benchmarks.peers`: choice of rows, peaks and CPUs, ratios, times, plot."""
 
 import itertools
 import xml.etree.ElementTree
 
 import pytest
 
-from tests.benchmarks.peers import load, peak, plot, table, worker
-from tests.benchmarks.peers.machine import one_cpu_per_core
-from tests.benchmarks.peers.systems import (
+from benchmarks.peers import load, peak, plot, table, worker
+from benchmarks.peers.machine import one_cpu_per_core
+from benchmarks.peers.systems import (
     EXPORTS,
     ISAS,
     SYSTEMS,
@@ -157,7 +157,7 @@ def test_load_calls_every_client_and_reports_its_error(monkeypatch):
         worker.load([fails], 10)
 
 
-def test_summary_of_a_turn():
+def test_a_turn_has_percentiles_rates_and_growth_of_memory():
     found = load.summary([0.1] * 99 + [0.3], 5.0, [100, 200, 200, 200, 200, 201, 201, 201])
     assert (found["p50"], found["images_per_second"], found["calls"]) == (0.1, 20.0, 100)
     assert found["p99"] == pytest.approx(0.102)

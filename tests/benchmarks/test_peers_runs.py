@@ -1,4 +1,4 @@
-"""The drivers of `tests.benchmarks.peers`, with workers that answer at once, fail or end."""
+"""The drivers of `benchmarks.peers`, with workers that answer at once, fail or end."""
 
 import itertools
 import json
@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from tests.benchmarks.peers import __main__ as driver
-from tests.benchmarks.peers import load, processes, progress, worker
-from tests.benchmarks.peers.processes import WorkerError
-from tests.benchmarks.peers.systems import SYSTEMS
+from benchmarks.peers import __main__ as driver
+from benchmarks.peers import load, processes, progress, worker
+from benchmarks.peers.processes import WorkerError
+from benchmarks.peers.systems import SYSTEMS
 
 LOGITS = np.arange(12, dtype=np.float32).reshape(4, 3)
 MACS = {"macs": 100, "fused_macs": 90}
@@ -153,7 +153,7 @@ def test_batches_that_take_long_are_no_failure(run):
         ({"flat": False}, 1, [OURS, PEER] * 2, []),
     ],
 )
-def test_load(run, behaviour, code, turns, skipped):
+def test_load_reports_turns_and_what_was_skipped(run, behaviour, code, turns, skipped):
     received, found = run(load, "--clients", "6", **behaviour)
     assert received == code
     assert [row["system"] for row in found["turns"]] == turns

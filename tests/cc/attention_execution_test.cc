@@ -32,8 +32,7 @@ void test_threads() {
       }
       AttentionRun one(problem, 1), many(problem, 1);
       for_each_isa([&] {
-        testing("threads: %s %s, %lld tokens", isa(), name(type),
-                static_cast<long long>(c.shape.tokens));
+        testing("threads: %s %s, %lld tokens", isa(), name(type), number(c.shape.tokens));
         expect_same_on_threads(one, many, seed);
       });
     }
@@ -73,9 +72,9 @@ void test_units() {
         run.forward(forward.parallel_for());
         run.backward(backward.parallel_for());
         EXPECT(forward.time_of_32() < 1.0 / 20, "forward of %lld heads takes %g of its work",
-               static_cast<long long>(heads), forward.time_of_32());
+               number(heads), forward.time_of_32());
         EXPECT(backward.time_of_32() < 1.0 / 20, "backward of %lld heads takes %g of its work",
-               static_cast<long long>(heads), backward.time_of_32());
+               number(heads), backward.time_of_32());
       }
     }
     AttentionCase windows = make(random, DType::kFloat32, vit::sequence_shape(256, 49, 3, 32));
@@ -84,7 +83,7 @@ void test_units() {
     Work bias;
     many.bias_gradient(bias.parallel_for());
     EXPECT(bias.most_units >= 32, "the gradient of the bias has %lld units",
-           static_cast<long long>(bias.most_units));
+           number(bias.most_units));
     const double products = 2.0 * 256 * 3 * 49 * 49 * 32;
     EXPECT(bias.cycles > products / 32 && bias.cycles < products,
            "the gradient of the bias has %g cycles for %g products", bias.cycles, products);
@@ -96,7 +95,7 @@ void test_units() {
     scratch_use().largest = 0;
     one.backward(backward.parallel_for());
     EXPECT(scratch_use().largest <= 64 << 20, "the sums of groups take %lld bytes",
-           static_cast<long long>(scratch_use().largest));
+           number(scratch_use().largest));
     EXPECT(backward.most_units > 1, "the line is not split");
   });
 }
@@ -105,17 +104,16 @@ void test_scratch() {
   for (DType type : kFloatTypes) {
     for (int64_t size : {64, 5}) {
       for_each_isa([&] {
-        testing("scratch: %s %s, head size %lld", isa(), name(type), static_cast<long long>(size));
+        testing("scratch: %s %s, head size %lld", isa(), name(type), number(size));
         const auto bytes = [&](int64_t tokens) {
           return vit::attention_forward_scratch(
               {{type, vit::sequence_shape(1, tokens, 2, size), 1, nullptr, {}}, nullptr, nullptr});
         };
         EXPECT(bytes(4000) - bytes(2000) <= 2 * (bytes(2000) - bytes(1000)) + 256,
-               "scratch grows faster than the tokens: %lld, %lld, %lld",
-               static_cast<long long>(bytes(1000)), static_cast<long long>(bytes(2000)),
-               static_cast<long long>(bytes(4000)));
+               "scratch grows faster than the tokens: %lld, %lld, %lld", number(bytes(1000)),
+               number(bytes(2000)), number(bytes(4000)));
         EXPECT(type == DType::kFloat64 || bytes(1370) < 2 << 20, "1370 tokens take %lld bytes",
-               static_cast<long long>(bytes(1370)));
+               number(bytes(1370)));
 
         Random random(4);
         AttentionCase problem = make(random, type, vit::sequence_shape(1, 40, 2, size));
@@ -125,7 +123,7 @@ void test_scratch() {
         run.strides.data = nullptr;
         run.forward(vit::serial());
         EXPECT(scratch_use().largest == bytes(40), "%lld bytes are used, not %lld",
-               static_cast<long long>(scratch_use().largest), static_cast<long long>(bytes(40)));
+               number(scratch_use().largest), number(bytes(40)));
         run.strides.data = run.bias.data();
 
         scratch_use().refuse = true;

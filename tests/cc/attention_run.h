@@ -128,8 +128,7 @@ struct AttentionRun {
       if (s.tokens == 0 || isinf(statistics.at((2 * head + 1) * s.tokens))) continue;
       double sum = 0;
       for (int64_t j = 0; j < s.tokens; ++j) sum += class_row.at(head * s.tokens + j);
-      EXPECT(fabs(sum - 1) <= error, "class_row of head %lld adds up to %.9g",
-             static_cast<long long>(head), sum);
+      EXPECT(fabs(sum - 1) <= error, "class_row of head %lld adds up to %.9g", number(head), sum);
     }
   }
   void expect_gradient_sums() {
@@ -150,9 +149,8 @@ struct AttentionRun {
         }
         // Weights that are not normal numbers count as 0.
         EXPECT(fabs(got - want) <= error * magnitude + n * smallest(problem.type) + n * 0x1p-100,
-               "d_v of column %lld, line %lld adds up to %.9g, not %.9g +- %.3g",
-               static_cast<long long>(c), static_cast<long long>(line), got, want,
-               error * magnitude);
+               "d_v of column %lld, line %lld adds up to %.9g, not %.9g +- %.3g", number(c),
+               number(line), got, want, error * magnitude);
       }
     }
   }
@@ -162,20 +160,6 @@ struct AttentionRun {
     for (size_t i = 0; i < a.size(); ++i) EXPECT(*a[i] == *b[i], "result %zu differs", i);
   }
 };
-
-inline void compare(const AttentionCase& problem, const char* what, int shift) {
-  const AttentionExpected expected = AttentionOracle(problem).run();
-  AttentionRun run(problem, shift);
-  for_each_isa([&] {
-    const vit::AttentionShape& s = problem.shape;
-    testing("%s: %s %s, batch %lld, %lld lines of %lld tokens, %lld heads of %lld, shift %d", what,
-            isa(), name(problem.type), static_cast<long long>(s.batch),
-            static_cast<long long>(s.lines), static_cast<long long>(s.tokens),
-            static_cast<long long>(s.heads), static_cast<long long>(s.head_size), shift);
-    run.all(vit::serial());
-    run.expect(expected);
-  });
-}
 
 }  // namespace vit_test
 

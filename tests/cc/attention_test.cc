@@ -1,12 +1,9 @@
 // Attention against loops over doubles: sizes, scale, bias.
-#include <algorithm>
-
-#include "tests/cc/attention_run.h"
+#include "tests/cc/attention_scenarios.h"
 
 namespace {
 
 using namespace vit_test;
-using vit::DType;
 
 // Sizes around the widths of vectors and tiles, with different batches, axes and biases.
 void test_sizes() {
@@ -24,11 +21,8 @@ void test_sizes() {
           shape_bias(problem, turn * 7 % 32);
           fill_bias(random, problem);
         }
-        if (problem.has_taps()) {
-          problem.columns = 1 + turn % (tokens < 4 ? tokens : 4);
-          problem.rows = tokens / problem.columns;
-        }
-        compare(problem, "sizes", turn % 6);
+        set_grid(problem, 1 + turn % 4);
+        compare<Cpu>(problem, "sizes", turn % 6);
       }
     }
   }
@@ -48,35 +42,13 @@ void test_long_lines() {
         shape_bias(problem, c.mask);
         fill_bias(random, problem);
       }
-      problem.rows = 20;
-      problem.columns = c.tokens / 20;
-      compare(problem, "long lines", 1);
+      set_grid(problem, c.tokens / 20);
+      compare<Cpu>(problem, "long lines", 1);
     }
   }
 }
 
-// A scale other than the default, with a bias and without.
-void test_scale() {
-  int turn = 0;
-  for (double scale : {0.02, 0.3, 1.0, 2.3}) {
-    for (int64_t tokens : {5, 37, 197}) {
-      for (DType type : kFloatTypes) {
-        Random random(static_cast<uint64_t>(++turn));
-        AttentionCase problem =
-            make(random, type, shape_of(turn % 3, 2, tokens, 2, turn % 2 ? 20 : 5));
-        problem.explicit_scale = scale;
-        if (turn % 5 % 2) {
-          shape_bias(problem, 3);
-          fill_bias(random, problem);
-        }
-        if (problem.has_taps()) {
-          problem.rows = 2;
-          problem.columns = tokens / 2;
-        }
-        compare(problem, "scale", turn % 2);
-      }
-    }
-  }
+void test_allowed_scales() {
   for (DType type : kFloatTypes) {
     testing("allowed scales: %s", name(type));
     const bool wide = type == DType::kFloat64;
@@ -90,23 +62,6 @@ void test_scale() {
   }
 }
 
-// Every set of dimensions that a bias can be broadcast over, and several orders in memory.
-void test_bias() {
-  for (int axis = 0; axis < 3; ++axis) {
-    for (int mask = 0; mask < 32; ++mask) {
-      for (DType type : kFloatTypes) {
-        Random random(static_cast<uint64_t>(100 * axis + mask));
-        AttentionCase problem = make(random, type, shape_of(axis, 2, 19, 2, mask % 3 ? 6 : 5));
-        std::vector<int> order = {0, 1, 2, 3, 4};
-        if (mask % 4 == 3) std::swap(order[0], order[1 + static_cast<size_t>(axis)]);
-        shape_bias(problem, mask, order);
-        fill_bias(random, problem);
-        compare(problem, "bias", mask % 3);
-      }
-    }
-  }
-}
-
 // Many lines share each element of a bias: they are added in groups.
 void test_bias_of_many_lines() {
   for (int mask : {0, 1, 2, 3, 7, 12}) {
@@ -115,75 +70,7 @@ void test_bias_of_many_lines() {
       AttentionCase problem = make(random, type, vit::sequence_shape(40, 49, 2, 32));
       shape_bias(problem, mask);
       fill_bias(random, problem);
-      compare(problem, "bias of many lines", 1);
-    }
-  }
-}
-
-// Queries without keys: exact zeros, whatever their tokens and gradients are.
-void test_closed_rows() {
-  for (DType type : kFloatTypes) {
-    for (int mask : {0, 1, 2, 3, 8, 31}) {
-      Random random(5);
-      AttentionCase problem = make(random, type, vit::sequence_shape(2, 21, 2, 6));
-      shape_bias(problem, mask);
-      std::fill(problem.bias.begin(), problem.bias.end(), -HUGE_VAL);
-      problem.rows = 4;
-      problem.columns = 5;
-      compare(problem, "closed rows", 0);
-      AttentionRun run(problem, 0);
-      for (int64_t i = 0; i < run.qkv.count(); i += 7) run.qkv.set(i, i % 2 ? NAN : HUGE_VAL);
-      for_each_isa([&] {
-        testing("closed rows of NaN: %s %s, mask %d", isa(), name(type), mask);
-        run.out.forget();
-        run.forward(vit::serial());
-        for (int64_t i = 0; i < run.out.count(); ++i) EXPECT(run.out.at(i) == 0, "out is not 0");
-      });
-    }
-    // Closes some rows of one head: their q and d_out must have no effect.
-    for (int64_t size : {5, 20}) {
-      Random random(6);
-      AttentionCase problem = make(random, type, vit::sequence_shape(1, 37, 1, size));
-      shape_bias(problem, 3);
-      problem.rows = problem.columns = 6;
-      for (int64_t i : {0, 3, 35, 36}) {
-        for (int64_t j = 0; j < 37; ++j) problem.bias[static_cast<size_t>(37 * i + j)] = -HUGE_VAL;
-      }
-      compare(problem, "closed rows among others", 1);
-      for (double poison : {double{NAN}, HUGE_VAL}) {
-        for_each_isa([&] {
-          testing("closed rows with %g: %s %s, heads of %lld", poison, isa(), name(type),
-                  static_cast<long long>(size));
-          AttentionRun before(problem, 1), after(problem, 1);
-          for (int64_t i : {0, 3, 35, 36}) {
-            for (int64_t c = 0; c < size; ++c) {
-              after.qkv.set(3 * i * size + c, poison);
-              after.d_out.set(i * size + c, poison);
-            }
-          }
-          before.all(vit::serial());
-          after.all(vit::serial());
-          after.expect_same(before);
-        });
-      }
-    }
-  }
-}
-
-void test_no_elements() {
-  for (int axis = 0; axis < 3; ++axis) {
-    for (DType type : kFloatTypes) {
-      for (int64_t batch : {0, 2}) {
-        for (int64_t tokens : {0, 5}) {
-          if (batch && tokens) continue;
-          for (int mask : {0, 4, 16}) {
-            Random random(1);
-            AttentionCase problem = make(random, type, shape_of(axis, batch, tokens, 2, 8));
-            shape_bias(problem, mask);
-            compare(problem, "no elements", 1);
-          }
-        }
-      }
+      compare<Cpu>(problem, "bias of many lines", 1);
     }
   }
 }
@@ -193,12 +80,18 @@ void test_no_elements() {
 int main(int argc, char** argv) {
   if (wanted(argc, argv, "sizes")) test_sizes();
   if (wanted(argc, argv, "long_lines")) test_long_lines();
-  if (wanted(argc, argv, "scale")) test_scale();
+  if (wanted(argc, argv, "scale")) {
+    test_scale<Cpu>();
+    test_allowed_scales();
+  }
   if (wanted(argc, argv, "bias")) {
-    test_bias();
+    test_bias<Cpu>();
     test_bias_of_many_lines();
   }
-  if (wanted(argc, argv, "closed_rows")) test_closed_rows();
-  if (wanted(argc, argv, "no_elements")) test_no_elements();
+  if (wanted(argc, argv, "closed_rows")) {
+    test_closed_lines<Cpu>();
+    test_closed_rows<Cpu>();
+  }
+  if (wanted(argc, argv, "no_elements")) test_no_elements<Cpu>();
   return finish();
 }

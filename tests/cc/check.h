@@ -18,7 +18,9 @@ namespace vit_test {
 struct State {
   int64_t checks = 0;
   int failures = 0;
-  std::string now;  // description of the current checks
+  std::string now;                                // description of the current checks
+  bool isa_ran[vit::kIsaCount] = {};              // whether for_each_isa has chosen the set
+  const char* named = getenv("VIT_TEST_ISAS");    // the sets to choose; null for all
 };
 inline State& state() {
   static State state;
@@ -54,6 +56,9 @@ __attribute__((format(printf, 3, 4))) inline void fail(const char* file, int lin
   exit(1);
 }
 
+// An integer for "%lld".
+inline long long number(int64_t x) { return static_cast<long long>(x); }
+
 // EXPECT(condition, "format", values...): the text reports the actual value.
 #define EXPECT(condition, ...)                                         \
   do {                                                                 \
@@ -70,18 +75,31 @@ inline bool wanted(int argc, char** argv, const char* part) {
 }
 
 // The exit code of a test. No checks at all is a failure too: the command line has a wrong name.
+// Prints the instruction sets that ran, so that none is left out in silence.
 inline int finish() {
-  printf("%lld checks, %d failures\n", static_cast<long long>(state().checks), state().failures);
+  std::string sets;
+  for (int i = 0; i < vit::kIsaCount; ++i) {
+    if (state().isa_ran[i]) sets += std::string(" ") + vit::isa_name(static_cast<vit::Isa>(i));
+  }
+  if (!sets.empty()) printf("instruction sets:%s\n", sets.c_str());
+  printf("%lld checks, %d failures\n", number(state().checks), state().failures);
   return state().failures || !state().checks;
 }
 
-// Calls body() with each instruction set that this processor has.
+// Whether VIT_TEST_ISAS, names with spaces between, has a set; true if the variable is not set.
+inline bool is_named(const char* isa) {
+  const std::string sets = std::string(" ") + (state().named ? state().named : isa) + " ";
+  return sets.find(std::string(" ") + isa + " ") != std::string::npos;
+}
+
+// Calls body() with each instruction set that this processor has and VIT_TEST_ISAS names.
 template <class Body>
 void for_each_isa(const Body& body) {
   for (int i = 0; i < vit::kIsaCount; ++i) {
     const vit::Isa isa = static_cast<vit::Isa>(i);
-    if (!vit::isa_available(isa)) continue;
+    if (!vit::isa_available(isa) || !is_named(vit::isa_name(isa))) continue;
     vit::choose_isa(vit::isa_name(isa));
+    state().isa_ran[i] = true;
     body();
   }
   vit::choose_isa("");

@@ -9,8 +9,6 @@ namespace {
 using namespace vit_test;
 using vit::DType;
 
-long long number(int64_t x) { return static_cast<long long>(x); }
-
 void expect_forward_geometry(DType type, const vit::AttentionShape& shape) {
   testing("geometry: %s, %lld tokens, heads of %lld", name(type), number(shape.tokens),
           number(shape.head_size));

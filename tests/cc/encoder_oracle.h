@@ -305,9 +305,8 @@ struct EncoderRun {
 
 inline void say(const char* what, const EncoderCase& c) {
   testing("%s: %s %s, batch %lld, %lld tokens, width %lld, %lld heads, MLP %lld, %zu blocks%s%s",
-          what, isa(), name(c.type), static_cast<long long>(c.batch),
-          static_cast<long long>(c.tokens), static_cast<long long>(c.width),
-          static_cast<long long>(c.heads), static_cast<long long>(c.mlp_size), c.blocks.size(),
+          what, isa(), name(c.type), number(c.batch), number(c.tokens), number(c.width),
+          number(c.heads), number(c.mlp_size), c.blocks.size(),
           c.activation == vit::Activation::kGeluErf ? ", erf" : "",
           c.first_row_only ? ", first row" : "");
 }

@@ -138,7 +138,7 @@ void test_exact_products() {
           for (int64_t i = 0; i < run.out.count(); ++i) {
             wrong += run.out.at(i) != expected.value[static_cast<size_t>(i)];
           }
-          EXPECT(wrong == 0, "%lld elements are not exact", static_cast<long long>(wrong));
+          EXPECT(wrong == 0, "%lld elements are not exact", number(wrong));
         });
       }
     }
@@ -167,7 +167,7 @@ void test_not_finite() {
           const bool same = run.out.at(i) == other.out.at(i);
           if (i / image != 1 && same) continue;
           if (i / image == 1 && isnan(run.out.at(i))) continue;
-          EXPECT(false, "out[%lld] is %g", static_cast<long long>(i), run.out.at(i));
+          EXPECT(false, "out[%lld] is %g", number(i), run.out.at(i));
           break;
         }
       });
@@ -220,12 +220,12 @@ void test_out_of_memory() {
         const int64_t before = scratch_use().calls;
         run.all(shuffled.parallel_for());
         const int64_t calls = scratch_use().calls - before;
-        EXPECT(calls >= 2, "%lld allocations", static_cast<long long>(calls));
+        EXPECT(calls >= 2, "%lld allocations", number(calls));
         // Another thread may come too late to need scratch, but the first one always does.
         for (int64_t n = 0; n < (threads == 1 ? calls : 2); ++n) {
           scratch_use().left = n;
           EXPECT(run.run(shuffled.parallel_for()) == vit::Result::kOutOfMemory,
-                 "allocation %lld fails, but the call does not", static_cast<long long>(n));
+                 "allocation %lld fails, but the call does not", number(n));
           EXPECT(scratch_use().in_use == 0, "scratch is not released");
         }
         scratch_use().left = INT64_MAX;

@@ -147,7 +147,7 @@ struct Expected {
 // Checks values within the tolerance plus one rounding to the type. Exact zeros have tolerance 0.
 inline void expect_near(const char* what, const Tensor& got, const Expected& expected) {
   EXPECT(got.count() == static_cast<int64_t>(expected.value.size()), "%s has %lld elements", what,
-         static_cast<long long>(got.count()));
+         number(got.count()));
   for (int64_t i = 0; i < got.count(); ++i) {
     const double want = expected.value[static_cast<size_t>(i)];
     const double tolerance = expected.tolerance[static_cast<size_t>(i)];
@@ -158,8 +158,7 @@ inline void expect_near(const char* what, const Tensor& got, const Expected& exp
     const double x = got.at(i);
     // This form of the condition rejects NaN. Infinity must be equal.
     if (fabs(x - want) <= most || x == want) continue;
-    EXPECT(false, "%s[%lld] is %.9g, not %.9g +- %.3g", what, static_cast<long long>(i), x, want,
-           most);
+    EXPECT(false, "%s[%lld] is %.9g, not %.9g +- %.3g", what, number(i), x, want, most);
     return;
   }
   ++state().checks;

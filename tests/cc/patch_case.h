@@ -45,10 +45,9 @@ inline void say(const char* what, const char* on, const PatchCase& p) {
   testing(
       "%s: %s, %s images, %s kernel, %lld x %lld x %lld x %lld, patches of %lld, "
       "%lld features, prefix %lld, position %d",
-      what, on, name(p.image_type), name(p.type), static_cast<long long>(s.batch),
-      static_cast<long long>(s.height), static_cast<long long>(s.width),
-      static_cast<long long>(s.channels), static_cast<long long>(s.patch_size),
-      static_cast<long long>(s.features), static_cast<long long>(s.prefix), p.has_position);
+      what, on, name(p.image_type), name(p.type), number(s.batch), number(s.height),
+      number(s.width), number(s.channels), number(s.patch_size), number(s.features),
+      number(s.prefix), p.has_position);
 }
 
 // Extracts and restores patches of many shapes and sizes of elements. `run` gets a function that
@@ -63,9 +62,8 @@ void expect_cutting(Random& random, const Run& run) {
   for (const vit::PatchShape& s : shapes) {
     for (int64_t size : {1, 2, 3, 4, 8, 16}) {
       testing("cutting: %lld x %lld x %lld x %lld, patches of %lld, elements of %lld bytes",
-              static_cast<long long>(s.batch), static_cast<long long>(s.height),
-              static_cast<long long>(s.width), static_cast<long long>(s.channels),
-              static_cast<long long>(s.patch_size), static_cast<long long>(size));
+              number(s.batch), number(s.height), number(s.width), number(s.channels),
+              number(s.patch_size), number(size));
       const int64_t pixels = s.batch * s.height * s.width * s.channels;
       const int64_t elements = s.batch * s.patches() * s.patch_elements();
       const int shift = static_cast<int>(random.below(4) * size);  // in bytes
@@ -95,13 +93,11 @@ void expect_cutting(Random& random, const Run& run) {
           differences += patches.at(i * size + j) != want;
         }
       }
-      EXPECT(differences == 0, "%lld bytes of patches are wrong",
-             static_cast<long long>(differences));
+      EXPECT(differences == 0, "%lld bytes of patches are wrong", number(differences));
       for (int64_t i = 0; i < pixels * size; ++i) {
         differences += restored.at(i) != expected[static_cast<size_t>(i)];
       }
-      EXPECT(differences == 0, "%lld restored bytes are wrong",
-             static_cast<long long>(differences));
+      EXPECT(differences == 0, "%lld restored bytes are wrong", number(differences));
       EXPECT(images.intact() && patches.intact() && restored.intact(), "wrong bytes are written");
     }
   }

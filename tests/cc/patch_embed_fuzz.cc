@@ -34,15 +34,14 @@ void cut(const PatchCase& problem, const PatchRun& run, const Execution& executi
   const uint8_t* before = static_cast<const uint8_t*>(run.images.data());
   const uint8_t* after = static_cast<const uint8_t*>(restored.data());
   for (int64_t i = 0; i < restored.bytes(); ++i) {
-    EXPECT(after[i] == before[i] || after[i] == 0, "byte %lld has changed",
-           static_cast<long long>(i));
+    EXPECT(after[i] == before[i] || after[i] == 0, "byte %lld has changed", number(i));
   }
   for (int64_t i = 0; i < elements; ++i) {
     const int64_t patch = i / s.patch_elements();
     const int64_t pixel =
         pixel_place(s, patch / s.patches(), patch % s.patches(), i % s.patch_elements());
     EXPECT(memcmp(after + pixel * size, before + pixel * size, static_cast<size_t>(size)) == 0,
-           "pixel %lld is lost", static_cast<long long>(pixel));
+           "pixel %lld is lost", number(pixel));
   }
 }
 

@@ -50,8 +50,7 @@ void test_every_unit_runs_once() {
   Pool pool(3);
   for (int64_t total : {0, 1, 2, 7, 100, 5000}) {
     for (int64_t cost : {int64_t{0}, int64_t{1}, int64_t{9000}, kCostly}) {
-      testing("%lld units of %lld cycles", static_cast<long long>(total),
-              static_cast<long long>(cost));
+      testing("%lld units of %lld cycles", number(total), number(cost));
       for (int turn = 0; turn < 20; ++turn) {
         Units units(total);
         call(pool, 4, cost, units);

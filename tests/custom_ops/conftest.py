@@ -37,8 +37,16 @@ def best_isa():
         loader.library().choose_isa(os.environ.get("VIT_ISA", ""))
 
 
+@pytest.fixture
+def auto(monkeypatch):
+    """Unsets the choices of an implementation and of an instruction set, as for most users."""
+    monkeypatch.delenv("VIT_OPS", raising=False)
+    monkeypatch.delenv("VIT_ISA", raising=False)
+    assert loader.is_compiled(), loader.library().reason
+
+
 @pytest.fixture(params=["reference", "compiled"])
-def each_implementation(request, monkeypatch):
+def each_implementation(request, monkeypatch, auto):
     """Runs a test once with plain TensorFlow and once with the compiled library."""
     monkeypatch.setenv("VIT_OPS", request.param)
     return request.param

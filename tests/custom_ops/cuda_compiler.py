@@ -1,4 +1,4 @@
-"""The CUDA compiler of the tests: the installed one, or the one that `make test` installs."""
+"""The CUDA compiler of the tests: the installed one, that of `make test-all`, or an imitation."""
 
 import pathlib
 import subprocess
@@ -7,6 +7,21 @@ import pytest
 
 from custom_ops.building import toolkit
 from tests.checkout import ROOT
+from tests.custom_ops.process import PROGRAMS
+
+# Its nvcc passes its work to g++.
+IMITATION = (PROGRAMS / "nvcc").read_text()
+
+
+def imitate(folder):
+    """Writes a toolkit with the imitation of nvcc; returns its folder."""
+    files = {"bin/nvcc": IMITATION, "include/cuda_runtime_api.h": ""}
+    files |= {"lib/libcudart_static.a": "!<arch>\n"}
+    for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    (folder / "bin/nvcc").chmod(0o755)
+    return folder
 
 
 def home():

@@ -1,8 +1,7 @@
-"""The encoder over packed weights: packing, values of both implementations, graphs and errors."""
+"""The encoder over packed weights: values of both implementations, graphs and saved models."""
 
 import dataclasses
 import math
-import weakref
 
 import numpy as np
 import pytest
@@ -10,44 +9,21 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import custom_ops
-from custom_ops import encoder_reference, loader, packing, reference
+from custom_ops import encoder_reference, reference
 from tests.custom_ops import oracle
 from tests.custom_ops.compare import compiled_ops, draw, each_isa, exact
+from tests.custom_ops.encoder_blocks import (
+    ATTENTION,
+    MLP,
+    as_float64,
+    published,
+    small_plan,
+    stack,
+)
+from tests.pairwise import pairwise
 from tests.tolerances import EPSILON, assert_as_good
 
 PRECISIONS = ("float32", "bfloat16")
-ATTENTION, MLP = "MultiHeadDotProductAttention_1", "MlpBlock_3"
-
-
-def published(width, heads, mlp_size, seed=0):
-    """Random arrays of a block, float32, by their published keys."""
-    generator = np.random.default_rng([seed, width, heads, mlp_size])
-    head = (heads, width // heads)
-
-    def normal(*shape, size=0.3):
-        return (size * generator.normal(size=shape)).astype(np.float32)
-
-    block = {}
-    for name in ("LayerNorm_0", "LayerNorm_2"):
-        block |= {f"{name}/scale": 1 + normal(width), f"{name}/bias": normal(width)}
-    for part in ("query", "key", "value"):
-        block[f"{ATTENTION}/{part}/kernel"] = normal(width, *head, size=width**-0.5)
-        block[f"{ATTENTION}/{part}/bias"] = normal(*head)
-    block[f"{ATTENTION}/out/kernel"] = normal(*head, width, size=width**-0.5)
-    block[f"{ATTENTION}/out/bias"] = normal(width)
-    block[f"{MLP}/Dense_0/kernel"] = normal(width, mlp_size, size=width**-0.5)
-    block[f"{MLP}/Dense_0/bias"] = normal(mlp_size)
-    block[f"{MLP}/Dense_1/kernel"] = normal(mlp_size, width, size=mlp_size**-0.5)
-    block[f"{MLP}/Dense_1/bias"] = normal(width)
-    return block
-
-
-def stack(width=12, heads=3, mlp_size=7, layers=2):
-    return [published(width, heads, mlp_size, seed) for seed in range(layers)]
-
-
-def small_plan(precision="float32", **options):
-    return custom_ops.pack_encoder(stack(), 3, precision, **options)
 
 
 def plain_layers(tokens, blocks, heads, activation, epsilon, dtype):
@@ -79,17 +55,12 @@ def plain_layers(tokens, blocks, heads, activation, epsilon, dtype):
     return tokens
 
 
-def as_float64(blocks):
-    return [{key: array.astype(np.float64) for key, array in block.items()} for block in blocks]
-
-
-# Values -------------------------------------------------------------------------------------------
-
 # (tokens [B, N, D], heads, MLP size, layers, activation, epsilon, mean of the tokens)
 CASES = {
     "usual": ([2, 17, 128], 2, 256, 2, "gelu_tanh", 1e-6, 0.0),
     "exact gelu, sizes beside panels": ([3, 5, 70], 5, 130, 2, "gelu_erf", 1e-6, 0.0),
     "odd sizes, large epsilon": ([1, 10, 27], 3, 65, 3, "gelu_tanh", 0.5, 0.0),
+    "an MLP whose second product has two parts": ([2, 3, 9], 1, 1100, 1, "gelu_tanh", 1e-6, 0.0),
     "one token": ([1, 1, 9], 1, 3, 2, "gelu_erf", 1e-6, 0.0),
     "one head of width 1": ([2, 3, 1], 1, 1, 1, "gelu_tanh", 1e-2, 0.0),
     "mean far from 0": ([1, 33, 96], 1, 64, 1, "gelu_tanh", 1e-6, 100.0),
@@ -97,26 +68,34 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("case", CASES)
-def test_values(case, precision, each_implementation):
-    """Both results have at most twice the error of plain layers in the dtype, plus rounding."""
+@pytest.mark.parametrize(
+    ("case", "precision", "each_implementation"),
+    pairwise(list(CASES), PRECISIONS, ["reference", "compiled"]),
+    indirect=["each_implementation"],
+)
+@pytest.mark.usefixtures("each_implementation")
+def test_values_are_as_good_as_plain_layers(case, precision):
+    """Both results have at most twice the error of plain layers in the dtype, plus rounding.
+
+    tests/cc has the sizes with every instruction set.
+    """
     shape, heads, mlp_size, layers, activation, epsilon, mean = CASES[case]
     blocks = stack(shape[2], heads, mlp_size, layers)
     tokens = draw(shape) + mean
     expected, _ = oracle.encoder(exact(tokens), as_float64(blocks), heads, activation, epsilon)
     plain = plain_layers(tokens, blocks, heads, activation, epsilon, precision)
     plan = custom_ops.pack_encoder(blocks, heads, precision, activation, epsilon)
-    for _ in each_isa() if each_implementation == "compiled" else [None]:
-        out = custom_ops.encoder(tokens, plan)
-        first = custom_ops.encoder(tokens, plan, first_row_only=True)
-        assert out.dtype == first.dtype == "float32"
-        assert_as_good(out, plain, expected, precision)
-        assert_as_good(first, plain[:, :1], expected[:, :1], precision)
+    out = custom_ops.encoder(tokens, plan)
+    first = custom_ops.encoder(tokens, plan, first_row_only=True)
+    assert out.dtype == first.dtype == "float32"
+    assert_as_good(out, plain, expected, precision)
+    assert_as_good(first, plain[:, :1], expected[:, :1], precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_what_is_rounded_to_bfloat16(precision, each_implementation):
+def test_activations_are_rounded_to_bfloat16_where_products_of_it_are_fast(
+    precision, each_implementation
+):
     """Kernels are identities, and one token attends to itself alone."""
     block = {key: np.zeros_like(array) for key, array in published(8, 1, 8).items()}
     block |= {f"LayerNorm_{i}/scale": np.ones(8, "float32") for i in (0, 2)}
@@ -163,7 +142,7 @@ def test_near_the_reference(precision):
 def test_slices_of_images():
     """More than 8192 tokens are computed in slices of images, which changes no bit."""
     plan = small_plan()
-    tokens = draw([5, 2100, 12])
+    tokens = draw([9, 1000, 12])
     for first in (False, True):
 
         def run(tokens, first=first):
@@ -171,7 +150,7 @@ def test_slices_of_images():
                 tokens, plan, first_row_only=first, implementation="compiled"
             ).numpy()
 
-        images = [run(tokens[i : i + 1]) for i in range(5)]
+        images = [run(tokens[i : i + 1]) for i in range(9)]
         np.testing.assert_array_equal(run(tokens), np.concatenate(images))
 
 
@@ -200,168 +179,6 @@ def test_attention_of_every_block(precision):
         np.testing.assert_allclose(rows[i], expected[:, :, 0], rtol=bound, atol=bound)
 
 
-# Packing ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("sizes", [(6, 2, 5), (27, 3, 65), (66, 1, 128)])
-def test_every_element_is_where_the_layout_says(sizes, precision):
-    width, heads, mlp_size = sizes
-    block = published(*sizes)
-    plan = custom_ops.pack_encoder([block], heads, precision)
-    [weights], [biases] = plan.weights, plan.biases
-    assert weights.dtype == precision and biases.dtype == "float32"
-    assert not weights.trainable and not biases.trainable
-    k = 1 if precision == "float32" else 2
-    packed, at = exact(weights), 0
-    unpacked = encoder_reference.unpack_block(plan, 0)
-    for layer, (kernel, _) in folded(block).items():
-        rows, columns = kernel.shape
-        steps, panels = math.ceil(rows / k), math.ceil(columns / 64)
-        rounded = exact(tf.cast(tf.constant(kernel), precision))
-        expected = np.zeros([panels, steps, 64, k])
-        for row in range(rows):
-            for column in range(columns):
-                expected[column // 64, row // k, column % 64, row % k] = rounded[row, column]
-        np.testing.assert_array_equal(packed[at : at + expected.size], expected.ravel())
-        at += expected.size
-        assert unpacked[f"{layer}/kernel"].dtype == precision
-        np.testing.assert_array_equal(exact(unpacked[f"{layer}/kernel"]), rounded)
-    assert at == packed.size == packing.weights_size(width, mlp_size, precision)
-    expected = np.concatenate([bias for _, bias in folded(block).values()])
-    np.testing.assert_allclose(biases, expected, rtol=1e-6, atol=1e-7)
-    split = [unpacked[f"{layer}/bias"] for layer in ("qkv", "out", "fc1", "fc2")]
-    np.testing.assert_array_equal(tf.concat(split, axis=0), biases)
-
-
-def folded(block):
-    """The dense layers with the LayerNorms before them folded, in float64."""
-    [block] = as_float64([block])
-    width = block["LayerNorm_0/scale"].size
-
-    def fold(norm, kernel, bias):
-        scale, shift = block[f"{norm}/scale"], block[f"{norm}/bias"]
-        return np.diag(scale) @ kernel, bias + shift @ kernel
-
-    parts = [f"{ATTENTION}/{part}" for part in ("query", "key", "value")]
-    kernel = np.concatenate([block[f"{x}/kernel"].reshape(width, -1) for x in parts], axis=1)
-    bias = np.concatenate([block[f"{x}/bias"].ravel() for x in parts])
-    out = block[f"{ATTENTION}/out/kernel"].reshape(-1, width), block[f"{ATTENTION}/out/bias"]
-    first, second = (
-        (block[f"{MLP}/Dense_{i}/kernel"], block[f"{MLP}/Dense_{i}/bias"]) for i in (0, 1)
-    )
-    return {
-        "qkv": fold("LayerNorm_0", kernel, bias),
-        "out": out,
-        "fc1": fold("LayerNorm_2", *first),
-        "fc2": second,
-    }
-
-
-def test_packing_needs_no_library_and_takes_tensors_of_any_float(monkeypatch):
-    monkeypatch.setattr(loader, "library", lambda: pytest.fail("loaded"))
-    halves = [{key: array.astype(np.float16) for key, array in b.items()} for b in stack()]
-    tensors = [{key: tf.constant(array) for key, array in block.items()} for block in halves]
-    expected = [{key: array.astype(np.float64) for key, array in b.items()} for b in halves]
-    found, expected = (custom_ops.pack_encoder(blocks, 3) for blocks in (tensors, expected))
-    pairs = zip(found.weights + found.biases, expected.weights + expected.biases, strict=True)
-    for one, other in pairs:
-        np.testing.assert_array_equal(one, other)
-
-
-def test_blocks_are_read_one_at_a_time():
-    arrays = []
-
-    def read():
-        for seed in range(5):
-            block = published(12, 3, 7, seed)
-            arrays.append(weakref.ref(block[f"{MLP}/Dense_0/kernel"]))
-            assert sum(array() is not None for array in arrays) <= 2
-            yield block
-
-    assert len(custom_ops.pack_encoder(read(), 3).weights) == 5
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-def changed(key, array):
-    return [stack()[0], published(12, 3, 7) | {key: array}]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"precision": "int8"}, 'precision="int8" is not supported. Use "bfloat16"'),
-        ({"precision": "float16"}, "precision='float16' is unknown. Use \"float32\" or"),
-        ({"activation": "relu"}, "activation='relu' is unknown. Use \"gelu_tanh\" or"),
-        ({"epsilon": 0}, "epsilon=0 must be a number in"),
-        ({"epsilon": 1e-40}, "epsilon=1e-40 must be"),
-        ({"epsilon": float("nan")}, "epsilon=nan must be"),
-        ({"epsilon": "1e-6"}, "epsilon='1e-6' must be"),
-        ({"num_heads": 0}, "num_heads must be a positive integer. Received: 0"),
-        ({"num_heads": 5}, "width of the tokens is 12, which num_heads=5 does not divide"),
-        ({"num_heads": 4}, r"query/kernel has shape \(12, 3, 4\).* \(12, 4, 3\).*num_heads=4"),
-        ({"blocks": []}, "blocks is empty"),
-        ({"blocks": stack()[0]}, r"blocks\[0\] is a str, but it must be a dict"),
-        ({"blocks": [{}]}, r"blocks\[0\] has no array 'LayerNorm_0/scale'.*B.2"),
-        ({"blocks": [stack()[0], stack(width=15)[0]]}, r"blocks\[1\].*\(15,\).*\(12,\): width 12"),
-        (
-            {"blocks": changed(f"{MLP}/Dense_1/kernel", np.zeros([12, 7], "float32"))},
-            r"blocks\[1\]: MlpBlock_3/Dense_1/kernel has shape \(12, 7\), .* \(7, 12\).*mlp_size 7",
-        ),
-        ({"blocks": changed("rel_pos", np.zeros(3))}, r"blocks\[1\] has the array 'rel_pos'"),
-        ({"blocks": changed("LayerNorm_2/bias", np.zeros(12, int))}, "bias has dtype int64. Cast"),
-        ({"blocks": [stack()[0] | {"LayerNorm_0/scale": np.ones([1, 12])}]}, r"\(1, 12\).*1 dim"),
-    ],
-)
-def test_illegal_arguments_of_packing_are_named(changes, message):
-    with pytest.raises(ValueError, match=message):
-        custom_ops.pack_encoder(**({"blocks": stack(), "num_heads": 3} | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layout": 2}, "packed in layout 2, but this version of custom_ops reads layout 1"),
-        ({"weights": []}, "Received: 0 weights and 2 biases"),
-        ({"biases": [tf.zeros(67)]}, "Received: 2 weights and 1 biases"),
-        ({"precision": "bfloat16"}, r"weights\[0\] has dtype float32, but it must be bfloat16"),
-        ({"weights": [np.zeros(9)] * 2}, r"weights\[0\] is a ndarray. Make it a tf.Variable"),
-        ({"weights": [tf.zeros(2751)] * 2}, r"weights\[0\] has shape \(2751,\).*\(2752,\) for"),
-        ({"biases": [tf.zeros([67]), tf.zeros([66])]}, r"biases\[1\] has shape \(66,\).*\(67,\)"),
-        ({"biases": [tf.zeros([67], "float64")] * 2}, r"biases\[0\] has dtype float64"),
-        ({"mlp_size": 8}, r"weights\[0\].*mlp_size=8.*truncated, or packed for another"),
-        ({"width": 15}, r"weights\[0\].*width=15"),
-        ({"width": 13}, "width of the tokens is 13, which num_heads=3"),
-        ({"mlp_size": 0}, "mlp_size must be a positive integer"),
-        ({"activation": None}, "activation=None is unknown"),
-    ],
-)
-def test_variables_that_are_no_plan_are_refused(changes, message):
-    fields = vars(small_plan())
-    assert custom_ops.EncoderPlan(**fields).width == 12
-    with pytest.raises(ValueError, match=message):
-        custom_ops.EncoderPlan(**(fields | changes))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "options", "message"),
-    [
-        (np.zeros([2, 5, 12]), {}, "tokens have dtype float64. Cast them to float32"),
-        (tf.zeros([5, 12]), {}, r"shape \(5, 12\).*\[B, N, D\]"),
-        (tf.zeros([2, 5, 15]), {}, r"\(2, 5, 15\).*\[B, N, 12\]"),
-        (tf.zeros([2, 0, 12]), {"first_row_only": True}, r"\(2, 0, 12\): first_row_only"),
-        (tf.zeros([2, 5, 12]), {"first_row_only": None}, "first_row_only=None must be True or"),
-        (tf.zeros([2, 5, 12]), {"plan": stack()}, "plan is a list, but .*pack_encoder"),
-        (tf.zeros([2, 5, 12]), {"implementation": "fast"}, "implementation='fast' is unknown"),
-    ],
-)
-def test_illegal_arguments_of_the_call_are_named(tokens, options, message):
-    with pytest.raises(ValueError, match=message):
-        custom_ops.encoder(tokens, **({"plan": small_plan()} | options))
-
-
 @pytest.mark.usefixtures("each_implementation")
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_a_gradient_is_refused(in_graph):
@@ -379,9 +196,6 @@ def test_a_gradient_is_refused(in_graph):
         gradient(draw([2, 5, 12]))
 
 
-# Graphs and saved models --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("jit", [False, True])
 def test_in_graphs(jit, each_implementation):
     """With `jit_compile=True` the compiled op runs too, in the library for XLA."""
@@ -394,7 +208,7 @@ def test_in_graphs(jit, each_implementation):
     both = run.get_concrete_function(tf.TensorSpec([None, None, 12])).outputs
     assert [x.shape.as_list() for x in both] == [[None, None, 12], [None, 1, 12]]
     compiled = each_implementation == "compiled"
-    for shape in ([2, 5, 12], [0, 5, 12], [1, 1, 12], [3, 9, 12]):
+    for shape in ([2, 5, 12], [0, 1, 12]):
         tokens = draw(shape)
         assert compiled_ops(run, tokens) == ({"VitEncoder"} if compiled else set())
         for actual, expected in zip(run(tokens), run.python_function(tokens), strict=True):
@@ -405,8 +219,7 @@ def test_in_graphs(jit, each_implementation):
                 np.testing.assert_allclose(actual, expected, rtol=0, atol=0.02)
 
 
-@pytest.mark.usefixtures("each_implementation")
-def test_sizes_known_only_at_run_time_are_checked():
+def test_sizes_known_only_at_run_time_are_checked(each_implementation):
     plan = small_plan()
 
     @tf.function(input_signature=[tf.TensorSpec(None)])
@@ -419,9 +232,13 @@ def test_sizes_known_only_at_run_time_are_checked():
 
     assert run(tf.zeros([2, 3, 12])).shape == [2, 1, 12]
     assert any_width(tf.zeros([2, 3, 12])).shape == [2, 3, 12]
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    no_row, wrong_width = {
+        "compiled": (r"\[2, 0, 12\], without the first row", r"weights\[0\] .*width 9"),
+        "reference": (r"\[2,0,12\] is not compatible", r"\[2,3,9\] is not compatible"),
+    }[each_implementation]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=no_row):
         run(tf.zeros([2, 0, 12]))
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=wrong_width):
         any_width(tf.zeros([2, 3, 9]))
 
 

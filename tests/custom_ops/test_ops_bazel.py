@@ -13,6 +13,7 @@ from custom_ops import build_plan, library_file
 from custom_ops.building import toolkit
 from tests.checkout import ROOT, copy_checkout
 from tests.custom_ops import cuda_compiler
+from tests.custom_ops.process import run_python
 
 pytestmark = pytest.mark.process
 
@@ -27,18 +28,17 @@ BEHIND = {
 
 
 # All in one shell: in a separate network namespace no other process can reach Bazel's server.
-SCRIPT = """
+START = """
 set -e
 bazel() { command bazel --output_user_root="$OUTPUT" "$@"; }
 trap "bazel shutdown" EXIT
+"""
+
+ANALYSE = """
 bazel query 'tests(//custom_ops/...)' > tests.txt
 bazel build --nobuild //custom_ops/...
-targets="//custom_ops:isa_test //custom_ops:shared_work_test"
-bazel test $targets --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
-bazel build //custom_ops
 bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink", deps(//custom_ops))' > actions.json
 export VIT_CUDA=1
-bazel build $CUDA_OBJECT
 bazel aquery --output=jsonproto 'mnemonic("CppCompile|CppLink|Genrule", deps(//custom_ops))' \
   > cuda_actions.json
 export CUDA_HOME="$PWD/damaged"
@@ -46,50 +46,71 @@ export CUDA_HOME="$PWD/damaged"
 unset VIT_CUDA VIT_CUDA_ARCHS
 VIRTUAL_ENV="$PWD/other" bazel build --nobuild //custom_ops 2> left_out.txt
 export VIT_CUDA=0
-! PYTHON_BIN_PATH="$PWD/other/bin/python" bazel build //custom_ops 2> refusal.txt
+! PYTHON_BIN_PATH="$PWD/other/bin/python" bazel build --nobuild //custom_ops 2> refusal.txt
+"""
+
+# The kernels for GPUs would be compiled again: only one of them is.
+BUILD = """
+targets="//custom_ops:isa_test //custom_ops:shared_work_test"
+bazel test $targets --curses=no > test.txt 2>&1 || { cat test.txt; exit 1; }
+bazel build //custom_ops
+export VIT_CUDA=1
+bazel build //custom_ops:cuda-cuda_execution.cu.pic.o
 """
 
 
 @pytest.fixture(scope="module")
-def bazel(tmp_path_factory):
-    """A copy of this checkout after `SCRIPT`; Bazel finds `.venv` without any variables."""
+def checkout(tmp_path_factory):
+    """A copy of this checkout, where Bazel finds `.venv` without any variables."""
     assert shutil.which("bazel"), "Bazel is missing: apt-get install bazel-bootstrap"
     folder = tmp_path_factory.mktemp("bazel")
-    checkout, output = copy_checkout(folder), folder / "output"
+    checkout, output = copy_checkout(folder, objects=False), folder / "output"
     (checkout / ".venv").symlink_to(sys.prefix)
-    python = checkout / "other" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\ncase "$*" in *probe.py) echo asked >> "$0.log";; esac; exit 3\n')
-    python.chmod(0o755)
-    (checkout / "damaged" / "bin").mkdir(parents=True)
-    (checkout / "damaged" / "bin" / "nvcc").write_text("#!/bin/sh\necho damaged; exit 3\n")
-    (checkout / "damaged" / "bin" / "nvcc").chmod(0o755)
-    # A name that the shell would read as several words.
-    compiler = checkout / "it's a toolkit" / "bin" / "nvcc"
-    compiler.parent.mkdir(parents=True)
-    compiler.write_text(f'#!/bin/sh\nexec {cuda_compiler.home()}/bin/nvcc "$@"\n')
-    compiler.chmod(0o755)
-    hidden = ("PYTHON_BIN_PATH", "VIRTUAL_ENV", "PYTHONPATH", "VIT_CUDA_ARCHS")
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    # The kernels for GPUs would be compiled again: only one of them is, and the rest is planned.
-    environment |= {
-        "VIT_CUDA": "0",
-        "VIT_CUDA_ARCHS": "90a",
-        "CUDA_HOME": str(compiler.parent.parent),
-    }
-    environment["CUDA_OBJECT"] = "//custom_ops:cuda-cuda_execution.cu.pic.o"
-    done = subprocess.run(
-        [*without_network(), "sh", "-c", SCRIPT],
-        cwd=checkout,
-        env=environment | {"OUTPUT": str(output)},
-        capture_output=True,
-        text=True,
+    _write(
+        checkout / "other" / "bin" / "python",
+        'case "$*" in *probe.py) echo asked >> "$0.log";; esac; exit 3',
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    _write(checkout / "damaged" / "bin" / "nvcc", "echo damaged; exit 3")
+    # A name that the shell would read as several words.
+    cuda_compiler.imitate(checkout / "it's a toolkit")
     yield checkout
     # Bazel makes its outputs read-only.
     subprocess.run(["chmod", "-R", "u+w", output], check=True)
     shutil.rmtree(output)
+
+
+def _write(path, script):
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def _run(checkout, script, toolkit):
+    """Runs commands of Bazel in the copy."""
+    hidden = ("PYTHON_BIN_PATH", "VIRTUAL_ENV", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {"VIT_CUDA": "0", "VIT_CUDA_ARCHS": "90a", "CUDA_HOME": str(toolkit)}
+    done = subprocess.run(
+        [*without_network(), "sh", "-c", START + script],
+        cwd=checkout,
+        env=environment | {"OUTPUT": str(checkout.parent / "output")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return checkout
+
+
+@pytest.fixture(scope="module")
+def bazel(checkout):
+    """The copy after `ANALYSE`."""
+    return _run(checkout, ANALYSE, checkout / "it's a toolkit")
+
+
+@pytest.fixture(scope="module")
+def built(checkout):
+    """The copy after `BUILD`."""
+    return _run(checkout, BUILD, cuda_compiler.home())
 
 
 @pytest.fixture(scope="module")
@@ -112,20 +133,31 @@ def test_the_tests_of_the_kernels_are_targets(bazel):
     names = build_plan.sources()["TESTS"]
     listed = (bazel / "tests.txt").read_text().split()
     assert sorted(listed) == [f"//custom_ops:{name}" for name in sorted(names)]
-    text = (bazel / "test.txt").read_text()
+
+
+@pytest.mark.heavy("builds", "compilers")
+def test_a_test_of_the_kernels_passes(built):
+    text = (built / "test.txt").read_text()
     [line] = [line for line in text.splitlines() if line.startswith("//custom_ops:isa_test ")]
     assert "PASSED" in line
 
 
-def test_what_bazel_builds_is_what_the_other_build_builds(bazel, target):
-    path = bazel / "bazel-bin" / "custom_ops" / library_file.NAME
+@pytest.mark.heavy("builds", "compilers")
+def test_what_bazel_builds_has_the_stamp_of_the_other_build(built, target):
+    path = built / "bazel-bin" / "custom_ops" / library_file.NAME
     for library in (path, library_file.for_xla(path)):
         stamp = library_file.read_stamp(library)
         assert stamp["sources"] == build_plan.source_hash()
         assert stamp["tensorflow"] == target["tensorflow"]["version"]
         assert stamp["isas"].split() == build_plan.isas(build_plan.find_compiler())
-    module = bazel / "bazel-bin" / "custom_ops" / "_vit_kernels.so"
-    assert module.exists() == bool(build_plan.sources()["MODULE"])
+    assert (path.parent / "_vit_kernels.so").is_file()
+    assert [file.name for file in path.parent.glob("cuda-*.o")] == ["cuda-cuda_execution.cu.pic.o"]
+
+
+@pytest.mark.heavy("builds", "compilers")
+def test_the_package_finds_what_bazel_built(built):
+    said = run_python("library_of_bazel.py", folder=built)
+    assert said.split() == [str(built / "bazel-bin" / "custom_ops" / library_file.NAME)]
 
 
 def test_both_builds_compile_the_same_files_with_the_same_flags(bazel, target):
@@ -158,7 +190,6 @@ def test_both_builds_compile_the_same_for_gpus(bazel, target, monkeypatch):
     names = [library_file.NAME, library_file.for_xla(library_file.NAME).name]
     for name in names + (["_vit_cuda.so"] if units["cuda_module"] else []):
         assert set(cuda.link) <= set(link_of(actions, name)), name
-    assert list((bazel / "bazel-bin" / "custom_ops").glob("cuda-*.o"))
 
 
 def compare(actions, units):
@@ -194,33 +225,6 @@ def test_a_toolkit_that_does_not_work_is_told(bazel):
     text = (bazel / "left_out.txt").read_text()
     assert "No kernels for GPUs: " in text and message in text
     assert message in (bazel / "demanded.txt").read_text()
-
-
-PROGRAM = """
-import sys, tensorflow as tf, custom_ops
-qkv = tf.random.stateless_normal([2, 17, 96], [1, 2])
-compiled = custom_ops.attention(qkv, 2, implementation="compiled")
-function = tf.function(lambda x: custom_ops.attention(x, 2), jit_compile=True)
-assert bool(tf.reduce_all(function(qkv) == compiled))
-reference = custom_ops.attention(qkv, 2, implementation="reference")
-assert float(tf.reduce_max(tf.abs(compiled - reference))) < 1e-5
-report = custom_ops.describe()
-assert not report["outdated"]
-print(report["path"])
-"""
-
-
-def test_the_package_finds_what_bazel_built(bazel):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=bazel,
-        env=os.environ | {"PYTHONPATH": str(bazel), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    built = bazel / "bazel-bin" / "custom_ops" / library_file.NAME
-    assert done.stdout.split() == [str(built)]
 
 
 def test_without_tensorflow_bazel_says_what_it_tried(bazel):

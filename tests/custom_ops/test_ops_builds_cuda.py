@@ -10,47 +10,22 @@ import pytest
 from custom_ops import build_ops, build_plan, library_file
 from custom_ops.build_plan import BuildError
 from custom_ops.building import print_toolkit, toolkit
+from tests.custom_ops import cuda_compiler
+from tests.custom_ops.cuda_compiler import IMITATION
 from tests.custom_ops.tiny_package import ALL, LISTS, build
-
-NVCC = """#!/bin/sh
-case "$1" in
-  --version) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit $FAILS;;
-  --list-gpu-code) echo sm_80 sm_86 sm_90; exit;;
-  --dryrun) echo "#\\$ TOP=$(dirname "$0")/.."; exit;;
-esac
-for argument; do
-  shift
-  case $argument in -gencode*|-ccbin*) ;; *) set -- "$@" "$argument";; esac
-done
-cat << END
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function '_ZN3vit12_GLOBAL__N_11kIfLi3EEEvPT_' for 'sm_90a'
-ptxas info    : Function properties for _ZN3vit12_GLOBAL__N_11kIfLi3EEEvPT_
-    16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
-ptxas info    : Used 12 registers, used 1 barriers, 256 bytes smem, 360 bytes cmem[0]
-$WARNS
-END
-exec g++ -x c++ -D__global__= "$@"
-"""
 
 
 @pytest.fixture
 def nvcc(tmp_path, monkeypatch):
-    """A toolkit with a compiler that passes its work to g++; returns its folder."""
-    for file, text in {
-        "bin/nvcc": NVCC,
-        "bin/nvidia-smi": "#!/bin/sh\nexit 9\n",
-        "include/cuda_runtime_api.h": "",
-        "lib/libcudart_static.a": "!<arch>\n",
-    }.items():
-        (tmp_path / "cuda" / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "cuda" / file).write_text(text)
-        (tmp_path / "cuda" / file).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/cuda/bin:{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    """An imitation of a toolkit; returns its folder."""
+    folder = cuda_compiler.imitate(tmp_path / "cuda")
+    (folder / "bin/nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    (folder / "bin/nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_HOME", str(folder))
     monkeypatch.setenv("FAILS", "0")
     monkeypatch.delenv("VIT_CUDA", raising=False)
-    return tmp_path / "cuda"
+    return folder
 
 
 @pytest.fixture
@@ -94,7 +69,7 @@ def test_kernels_for_gpus_are_built_where_there_is_an_nvcc(package, nvcc, monkey
 
 def test_the_gpus_of_the_machine_decide(nvcc, monkeypatch):
     compiler = build_plan.find_compiler()
-    text = NVCC.replace("sm_80 sm_86 sm_90", "sm_80 sm_86 sm_89 sm_90 sm_120")
+    text = IMITATION.replace("sm_80 sm_86 sm_90", "sm_80 sm_86 sm_89 sm_90 sm_120")
     (nvcc / "bin/nvcc").write_text(text)
     for capabilities, archs in (
         ("8.6\n9.0\n8.6", ("86", "90a")),
@@ -123,7 +98,9 @@ def test_the_gpus_of_the_machine_decide(nvcc, monkeypatch):
 
 
 REFUSAL = "#error -- unsupported GNU version! gcc versions later than 13 are not supported!"
-REFUSING = NVCC.replace("cat << END", f"echo 'crt/host_config.h:143:2: error: {REFUSAL}'; exit 1")
+REFUSING = IMITATION.replace(
+    "cat << END", f"echo 'crt/host_config.h:143:2: error: {REFUSAL}'; exit 1"
+)
 # What is wrong with a toolkit: files of it or of the package with their texts, None to delete one;
 # and what is said.
 FAULTS = {
@@ -249,7 +226,7 @@ def test_a_build_is_current_until_cuda_changes(package, nvcc, monkeypatch):
     assert is_current(True, VIT_CUDA_ARCHS="all") is False
     assert is_current() and is_current(VIT_CUDA="1") and not is_current(VIT_CUDA_ARCHS="80,90a")
     # The tools: replaced, with other settings, gone.
-    (nvcc / "bin/nvcc").write_text(f"{NVCC}# newer\n")
+    (nvcc / "bin/nvcc").write_text(f"{IMITATION}# newer\n")
     assert is_current(True) is False
     assert not is_current(NVCC_APPEND_FLAGS="-G") and not is_current(CXX="clang++")
     assert is_current(PATH="/nonexistent", CUDA_HOME="/nonexistent")
@@ -274,7 +251,7 @@ def test_a_build_is_current_until_cuda_changes(package, nvcc, monkeypatch):
     }
     for name, value in changes.items():
         assert not is_current(**{name: value}), name
-    (nvcc / "bin/nvcc").write_text(NVCC)
+    (nvcc / "bin/nvcc").write_text(IMITATION)
     assert not is_current()
     # To leave them out is no failure.
     monkeypatch.setenv("VIT_CUDA", "0")

@@ -7,10 +7,9 @@ import pytest
 
 from custom_ops import build_ops, build_plan, library_file
 from custom_ops.building import objects, resources, toolkit
+from tests.checkout import ROOT
 from tests.custom_ops import cuda_compiler
 from tests.custom_ops.process import run_python
-
-pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -42,29 +41,8 @@ def compile_kernels(cuda, folder):
     return {unit.source: path for unit, path in files.items()}
 
 
-REPORT = """
-import json, sys
-import tensorflow as tf
-from tensorflow.python.framework import kernels
-import custom_ops
-
-def devices(op):
-    found = kernels.get_registered_kernels_for_op(op).kernel
-    return sorted({kernel.device_type for kernel in found})
-
-qkv = tf.random.normal([2, 5, 12])
-out = custom_ops.attention(qkv, 2, implementation="compiled")
-under_xla = tf.function(lambda x: custom_ops.attention(x, 2), jit_compile=True)(qkv)
-assert bool(tf.reduce_all(out == under_xla))
-report = custom_ops.describe()
-assert report["compiled"] and report["xla_library"], report
-names = ("VitAttention", "VitAttentionGrad", "VitAttentionBiasGrad", "VitAttentionTaps",
-         "VitPatchEmbed", "VitPatchEmbedKernelGrad", "VitPatchEmbedImagesGrad",
-         "VitPatchEmbedTablesGrad", "VitExtractPatches", "VitExtractPatchesGrad", "VitEncoder")
-print(json.dumps([report["cuda_archs"], {name: devices(name) for name in names}]))
-"""
-
-
+@pytest.mark.process
+@pytest.mark.heavy("compilers")
 def test_the_libraries_have_kernels_for_gpus_and_load_without_one(cuda, tmp_path):
     """For sm_90a and PTX. Where nvcc is installed, `make setup` has compiled the same."""
     kernels = cuda("90a")
@@ -77,30 +55,19 @@ def test_the_libraries_have_kernels_for_gpus_and_load_without_one(cuda, tmp_path
             done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True)
             needed = [line for line in done.stdout.splitlines() if "NEEDED" in line]
             assert needed and not [line for line in needed if "cuda" in line or "nvidia" in line]
-    said = run_python(REPORT, VIT_OPS_LIBRARY=str(path))
+    said = run_python("registered_devices.py", VIT_OPS_LIBRARY=str(path))
     archs, devices = json.loads(said.splitlines()[-1])
     assert archs == ["90a", "PTX"]
     assert devices.pop("VitEncoder") == ["CPU", "XLA_CPU_JIT"]
     assert set(map(tuple, devices.values())) == {("CPU", "GPU", "XLA_CPU_JIT", "XLA_GPU_JIT")}
 
 
-PROGRAM = """
-#include <stdio.h>
-#include "custom_ops/cuda/execution.h"
-int main() {
-  char byte;
-  const vit::CudaExecution execution = {nullptr, nullptr, nullptr};
-  printf("%d\\n", static_cast<int>(vit::set_to_zero(&byte, 1, execution)));
-  const int errors[] = {35, 222, 9, 700};
-  for (int error : errors) puts(vit::error_text(static_cast<vit::CudaResult>(error)));
-}
-"""
-
-
+@pytest.mark.process
+@pytest.mark.heavy("compilers")
 def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
     kernels = cuda("90a")
-    (tmp_path / "program.cc").write_text(PROGRAM)
-    command = ["g++", f"-I{build_plan.PACKAGE.parent}", "program.cc", "-o", "program"]
+    source = ROOT / "tests" / "cc" / "driver_errors.cc"
+    command = ["g++", f"-I{ROOT}", source, "-o", "program"]
     own = compile_kernels(kernels, objects.cache())["cuda/execution.cu"]
     subprocess.run([*command, own, *kernels.link], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
@@ -115,7 +82,8 @@ def test_a_driver_that_does_not_fit_is_explained(cuda, tmp_path):
         assert f"the ops were built with CUDA {release}; install a newer driver" in driver
 
 
-@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.heavy("compilers")
 def test_the_kernels_compile_for_every_gpu(cuda):
     archs = build_plan.sources()["CUDA_ARCHS"]
     kernels = cuda("all", lambda: cuda_compiler.home_for(archs))
@@ -137,7 +105,7 @@ ptxas info    : Used 255 registers, 360 bytes cmem[0]
 """
 
 
-def test_what_nvcc_says_is_read():
+def test_resources_that_nvcc_reports_are_read():
     kernels, others = resources.parse(LOG)
     assert kernels == [
         resources.Kernel("kernel_a<float, 3>", "90a", 12, 256, 0),

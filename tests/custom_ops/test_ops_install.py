@@ -10,6 +10,7 @@ import pytest
 
 from custom_ops import build_plan, library_file
 from tests.checkout import copy_checkout, copy_objects
+from tests.custom_ops.process import PROGRAMS
 
 pytestmark = pytest.mark.process
 
@@ -50,39 +51,13 @@ class Environment:
 
     def warned(self):
         """The warnings of the first call of the ops, which runs in plain TensorFlow."""
-        [line] = self.run([self.python, "-c", WARNED]).splitlines()[-1:]
+        [line] = self.run([self.python, PROGRAMS / "installed_without_ops.py"]).splitlines()[-1:]
         return line
 
     def use(self, implementation):
         """Calls an op in the environment; returns the path of the library, or "None"."""
-        return self.run([self.python, "-c", PROGRAM, implementation]).splitlines()[-1]
-
-
-PROGRAM = """
-import sys, warnings
-warnings.simplefilter("error", RuntimeWarning)
-import tensorflow as tf, custom_ops
-out = custom_ops.attention(tf.random.normal([2, 5, 12]), 2)
-assert out.shape == [2, 5, 4]
-report = custom_ops.describe()
-assert custom_ops.dispatch.resolve() == sys.argv[1], report
-assert not report["outdated"] and not report["broken"], report
-print(report["path"])
-"""
-
-
-WARNED = """
-import warnings
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always", RuntimeWarning)
-    import tensorflow as tf, custom_ops
-    for _ in range(2):
-        assert custom_ops.attention(tf.random.normal([2, 5, 12]), 2).shape == [2, 5, 4]
-[warning] = [x for x in caught if "custom_ops" in str(x.message)]
-report = custom_ops.describe()
-assert report["broken"] and not report["compiled"] and report["path"] is None, report
-print(warning.message)
-"""
+        command = [self.python, PROGRAMS / "installed.py", implementation]
+        return self.run(command).splitlines()[-1]
 
 
 @pytest.fixture
@@ -127,6 +102,7 @@ def test_install_builds_and_packs_the_library(environment):
     assert environment.use("compiled") == str(package / library_file.NAME)
 
 
+@pytest.mark.heavy("builds")
 def test_editable_install_builds_in_place(environment):
     checkout = copy_checkout(environment.folder)
     assert WARNING not in environment.install("--editable", checkout)
@@ -145,6 +121,7 @@ def test_without_a_compiler_there_is_one_warning_and_the_reference(environment):
     assert "python -m custom_ops.build_ops" in warned
 
 
+@pytest.mark.heavy("builds")
 def test_without_tensorflow_there_is_one_warning(environment):
     checkout = copy_checkout(environment.folder)
     hidden = environment.folder / "hidden"
@@ -159,6 +136,7 @@ def test_without_tensorflow_there_is_one_warning(environment):
     assert not (environment.site / "custom_ops" / library_file.NAME).exists()
 
 
+@pytest.mark.heavy("builds")
 def test_a_compile_error_does_not_stop_an_editable_install(environment):
     checkout = copy_checkout(environment.folder)
     source = pathlib.Path(checkout) / "custom_ops" / build_plan.sources()["KERNELS"][0]
@@ -169,6 +147,7 @@ def test_a_compile_error_does_not_stop_an_editable_install(environment):
     assert "could not be built when it was installed: Could not compile" in warned
 
 
+@pytest.mark.heavy("builds")
 def test_the_ops_can_be_left_out(environment):
     """This also removes the library of an earlier build."""
     checkout = copy_checkout(environment.folder)

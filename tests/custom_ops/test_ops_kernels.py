@@ -10,43 +10,65 @@ import re
 import pytest
 
 from custom_ops import build_plan
-from tests.custom_ops import kernel_programs
+from tests.custom_ops import instruction_sets, kernel_programs
 from tests.custom_ops.kernel_programs import MEMORY, PLAIN, THREADS
 
 pytestmark = pytest.mark.process
 
-# The emulation of a GPU is slow; with half the time a busy machine ran 66 inputs.
-FUZZ_SECONDS = 20
+# Each takes 10 to 15 s of a processor. The emulation of a GPU is slow.
+FUZZ_RUNS = {
+    "attention_fuzz": 1000,
+    "encoder_fuzz": 1000,
+    "patch_embed_fuzz": 2000,
+    "xla_handlers_fuzz": 15000,
+}
+# They run for every instruction set.
+LOOPING = {
+    *("attention_execution_test", "attention_test", "attention_values_test"),
+    *("encoder_test", "patch_embed_test", "simd_test"),
+}
 
 
-def test_every_program_passes():
-    check(PLAIN, build_plan.sources()["TESTS"])
+def test_every_program_passes_with_every_instruction_set():
+    check(PLAIN, build_plan.sources()["TESTS"], instruction_sets.here())
 
 
-def test_no_memory_error_and_no_undefined_behaviour():
+def test_the_lowest_set_has_no_memory_error_and_no_undefined_behaviour():
+    check(MEMORY, build_plan.sources()["TESTS"], ["baseline"])
+
+
+@pytest.mark.heavy("native")
+def test_the_best_sets_have_no_memory_error_and_no_undefined_behaviour():
+    check(MEMORY, sorted(LOOPING), instruction_sets.best())
+
+
+@pytest.mark.heavy("native")
+def test_the_kernels_for_gpus_pass_and_have_no_memory_error():
     # Without sanitizers the emulation of a GPU would check nothing more.
-    lists = build_plan.sources()
-    check(MEMORY, lists["TESTS"] + lists["CUDA_TESTS"])
+    check(MEMORY, build_plan.sources()["CUDA_TESTS"])
 
 
+@pytest.mark.heavy("native")
 def test_no_data_race():
     # All other tests of these programs run on one thread.
     names = ["attention_execution_test", "encoder_test", "patch_embed_test"]
     names += ["guided_schedule_test", "phases_test", "shared_work_test"]
-    check(THREADS, names, ["threads"])
+    check(THREADS, names, instruction_sets.ends(), ["threads"])
 
 
-def test_what_older_compilers_get():
-    check(THREADS, ["simd_test"], ["lanes"])
+@pytest.mark.heavy("native")
+def test_lanes_of_older_compilers():
+    check(THREADS, ["simd_test"], instruction_sets.ends(), ["lanes"])
 
 
+@pytest.mark.heavy("native")
 def test_no_input_that_fuzzing_finds_fails(tmp_path):
     """Failing inputs are kept in build/fuzz; the program repeats one when given its file."""
-    results = kernel_programs.fuzz(FUZZ_SECONDS, tmp_path, seed=1)
+    limits = {name: {"runs": runs, "seed": 1} for name, runs in FUZZ_RUNS.items()}
+    results = kernel_programs.fuzz(tmp_path, limits)
     assert_passed(results)
-    for output in (output for _, output in results.values()):
-        [runs] = re.findall(r"stat::number_of_executed_units: (\d+)", output)
-        assert int(runs) > 100
+    found = [re.findall(r"stat::number_of_executed_units: (\d+)", x) for _, x in results.values()]
+    assert found == [[str(runs)] for runs in FUZZ_RUNS.values()]
 
 
 def test_without_clang_the_command_that_installs_it_is_said(monkeypatch):
@@ -55,10 +77,15 @@ def test_without_clang_the_command_that_installs_it_is_said(monkeypatch):
         kernel_programs.build(MEMORY, [])
 
 
-def check(mode, names, arguments=()):
-    paths = kernel_programs.build(mode, names)
-    results = kernel_programs.run(mode, [[str(path), *arguments] for path in paths.values()])
+def check(mode, names, isas=(), arguments=()):
+    """Programs pass, and those that run for every instruction set run for exactly these."""
+    paths = kernel_programs.build(mode, names, isas)
+    commands = [[str(path), *arguments] for path in paths.values()]
+    results = kernel_programs.run(mode, commands, isas)
     assert_passed(results)
+    for name in LOOPING & set(names):
+        [ran] = re.findall("^instruction sets: (.*)$", results[str(paths[name])][1], re.MULTILINE)
+        assert ran.split() == list(isas), name
 
 
 def assert_passed(results):

@@ -72,7 +72,7 @@ def test_what_must_not_be_loaded_is_told_before(built, tmp_path, name):
     assert expected in reason and str(path) in reason
 
 
-def test_what_can_be_loaded(built, tmp_path):
+def test_loadable_libraries(built, tmp_path):
     path = tmp_path / "_vit_ops.so"
     path.write_bytes(built)
     assert library_file.why_unusable(path, tf.__version__) is None
@@ -230,19 +230,22 @@ def in_threads(action):
 def test_threads_wait_for_one_load(fresh, built, monkeypatch, tmp_path, fits):
     (tmp_path / "_vit_ops.so").write_bytes(built if fits else b"")
     monkeypatch.setenv("VIT_OPS_LIBRARY", str(tmp_path / "_vit_ops.so"))
-    checks = []
+    checked, answers = [], []
 
     def slow(path, version):
-        checks.append(path)
-        time.sleep(0.3)
+        checked.append(path)
+        time.sleep(0.1)  # The other threads come meanwhile.
         return original(path, version)
 
     original = library_file.why_unusable
     monkeypatch.setattr(library_file, "why_unusable", slow)
-    messages = warned(lambda: checks.append(in_threads(custom_ops.is_compiled)))
-    assert checks[1:] == [{fits}] and len(fresh) == fits and len(messages) == (not fits)
+    messages = warned(lambda: answers.extend(in_threads(custom_ops.is_compiled)))
+    assert answers == [fits] and len(checked) == 1
     if fits:
+        assert fresh == [str(tmp_path / "_vit_ops.so")] and messages == []
         assert len(in_threads(lambda: id(loader.compiled_ops()))) == 1
+    else:
+        assert fresh == [] and len(messages) == 1
 
 
 # Tests in separate processes.
@@ -256,146 +259,34 @@ def checkout(built, tmp_path):
     return tmp_path
 
 
-FIRST_CALLS = """
-import os
-import tensorflow as tf
-import custom_ops
-
-@tf.function
-def first(qkv, images, kernel):
-    assert custom_ops.is_compiled() and custom_ops.describe()["compiled"]
-    out, _ = custom_ops.attention_with_taps(qkv, 2, ("entropy",))
-    patches = custom_ops.extract_patches(images, 4)
-    return out, patches, custom_ops.patch_embed(images, kernel, tf.zeros([6]))
-
-arguments = tf.ones([2, 5, 12]), tf.ones([1, 8, 8, 3]), tf.ones([4, 4, 3, 6])
-for chosen in ("auto", "compiled", "reference"):
-    os.environ["VIT_OPS"] = chosen
-    tf.function(first.python_function)(*arguments)
-print(custom_ops.describe()["path"])
-"""
-
-
 @pytest.mark.process
 def test_a_first_call_in_a_function_loads_and_warns_of_nothing(checkout, built):
     path = checkout / "bazel-bin" / "custom_ops" / "_vit_ops.so"
     path.parent.mkdir(parents=True)
     path.write_bytes(built)
-    # AutoGraph needs the source of the function, so the program is a file. The library is loaded
-    # during the conversion.
-    (checkout / "first_calls.py").write_text(FIRST_CALLS)
-    assert run_python("import first_calls", folder=checkout).split() == [str(path)]
-
-
-PLACES = """
-import pathlib, threading, custom_ops
-from custom_ops import loader
-answers = []
-threads = [threading.Thread(target=lambda: answers.append(loader.compiled_ops())) for _ in range(4)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-assert len(answers) == 4 and len(set(map(id, answers))) == 1
-import tensorflow as tf
-out = custom_ops.attention(tf.random.normal([2, 5, 12]), 2, implementation="compiled")
-assert out.shape == [2, 5, 4]
-
-path = pathlib.Path(answers[0].vit_ops_path)
-new = path.with_suffix(".new")
-new.write_bytes(path.read_bytes())
-new.replace(path)
-assert custom_ops.describe()["isas"]["chosen"]
-print(custom_ops.describe()["path"])
-"""
+    assert run_python("first_calls.py", folder=checkout).split() == [str(path)]
 
 
 @pytest.mark.process
 def test_threads_load_a_named_library_once_and_a_rebuild_does_not_disturb(checkout, built):
     path = checkout / "elsewhere.so"
     path.write_bytes(built)
-    assert run_python(PLACES, folder=checkout, VIT_OPS_LIBRARY=str(path)).split() == [str(path)]
-
-
-TWICE = """
-import sys, importlib
-import tensorflow as tf
-qkv = tf.random.stateless_normal([2, 5, 12], [1, 2])
-
-def gradient(package):
-    with tf.GradientTape() as tape:
-        tape.watch(qkv)
-        out = package.attention(qkv, 2, implementation="compiled")
-    return tape.gradient(out, qkv).numpy()
-
-import custom_ops
-first, ops = gradient(custom_ops), custom_ops.loader.compiled_ops()
-assert first.any()
-
-importlib.reload(custom_ops.loader)
-importlib.reload(custom_ops)
-assert (gradient(custom_ops) == first).all() and custom_ops.loader.compiled_ops() is ops
-
-for name in [name for name in sys.modules if name.split(".")[0] == "custom_ops"]:
-    del sys.modules[name]
-import custom_ops as again
-assert again is not custom_ops
-assert (gradient(again) == first).all() and again.loader.compiled_ops() is ops
-assert again.describe()["path"] == custom_ops.describe()["path"]
-assert again.describe()["path"].endswith("/custom_ops/_vit_ops.so")
-assert again.describe()["isas"]["chosen"] is not None
-
-# A copy of the library, as beside an exported model: TensorFlow takes it, and all goes on.
-tf.load_op_library("exported.so")
-assert (gradient(again) == first).all()
-"""
+    said = run_python("load_in_threads.py", folder=checkout, cold=True, VIT_OPS_LIBRARY=str(path))
+    assert said.split() == [str(path)]
 
 
 @pytest.mark.process
 def test_importing_and_loading_twice_is_harmless(checkout, built):
     for name in ("custom_ops/_vit_ops.so", "exported.so"):
         (checkout / name).write_bytes(built)
-    run_python(TWICE, folder=checkout)
-
-
-LOADED_BY_OTHERS = """
-import tensorflow as tf
-tf.load_op_library("./exported.so")
-import custom_ops
-report = custom_ops.describe()
-assert report["compiled"] and report["path"] is report["xla_library"] is None
-assert "the compiled ops of another installation" in report["xla_reason"]
-out = custom_ops.attention(tf.zeros([2, 5, 12]), 2, implementation="compiled")
-assert out.shape == [2, 5, 4]
-"""
+    run_python("load_twice.py", folder=checkout)
 
 
 @pytest.mark.process
 def test_a_copy_that_somebody_loaded_before_is_used(checkout, built):
     for name in ("custom_ops/_vit_ops.so", "exported.so"):
         (checkout / name).write_bytes(built)
-    run_python(LOADED_BY_OTHERS, folder=checkout)
-
-
-OLDER = """
-import numpy as np
-import tensorflow as tf
-from tensorflow.python.framework import kernels
-
-tf.load_op_library("./older.so")  # as a program that serves an older exported model does
-def devices(op):
-    return [kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel]
-assert devices("VitPatchEmbed") == ["CPU"] and devices("VitExtractPatches") == []
-import custom_ops
-images = np.arange(2 * 4 * 4 * 3, dtype=np.float32).reshape(2, 4, 4, 3)
-qkv = tf.random.stateless_normal([2, 5, 12], [1, 2])
-custom_ops.attention(qkv, 2, implementation="compiled")
-assert "of another installation" in custom_ops.describe()["xla_reason"]
-for op in ("VitPatchEmbed", "VitAttention", "VitAttentionTaps", "VitExtractPatches"):
-    assert devices(op).count("CPU") == 1, op
-with custom_ops.implementation("compiled"):
-    patches = custom_ops.extract_patches(images, 2)
-with custom_ops.implementation("reference"):
-    assert (patches == custom_ops.extract_patches(images, 2)).numpy().all()
-"""
+    run_python("loaded_by_others.py", folder=checkout)
 
 
 @pytest.mark.process
@@ -413,7 +304,7 @@ def test_a_newer_copy_adds_the_kernels_that_an_older_one_lacks(checkout, built, 
     flags = [*build_plan.sources()["OP_LINKOPTS"], *target["tensorflow"]["link"]]
     path = checkout / "older.so"
     objects.link(compiler, list(compiled.values()), flags, path, stamp.parent)
-    run_python(OLDER, folder=checkout)
+    run_python("older_library.py", folder=checkout)
 
 
 @pytest.mark.process
@@ -430,11 +321,7 @@ def test_a_library_that_was_built_by_other_flags_does_not_load(built, tmp_path):
     [compiler, *_] = build_plan.find_compiler().command
     command = [compiler, "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", source, "-o", path]
     subprocess.run(command, check=True)
-    program = (
-        "import warnings; warnings.simplefilter('ignore'); import custom_ops; "
-        "print(custom_ops.describe()['reason'])"
-    )
-    reason = run_python(program, VIT_OPS_LIBRARY=str(path))
+    reason = run_python("print_reason.py", VIT_OPS_LIBRARY=str(path))
     assert "other.so does not load: " in reason and "undefined symbol" in reason
 
 
@@ -442,5 +329,5 @@ def test_a_library_that_was_built_by_other_flags_does_not_load(built, tmp_path):
 def test_without_tensorflow_the_package_says_so(checkout, built):
     (checkout / "custom_ops" / "_vit_ops.so").write_bytes(built)
     (checkout / "tensorflow.py").write_text("raise ImportError('not here')")
-    program = "import custom_ops; print(custom_ops.describe()['reason'])"
-    assert run_python(program, folder=checkout) == "TensorFlow cannot be imported: not here\n"
+    said = run_python("print_reason.py", folder=checkout, cold=True)
+    assert said == "TensorFlow cannot be imported: not here\n"

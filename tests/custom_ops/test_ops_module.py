@@ -1,260 +1,214 @@
-"""The kernels as Python modules: for CPUs in a process that cannot import TensorFlow; for GPUs."""
+"""The kernels as Python modules: for CPUs, which need no TensorFlow, and for GPUs."""
 
 import importlib
 import importlib.util
-
-import pytest
-
-from tests.custom_ops.process import run_python
-
-PROGRAM = """
-import sys
-sys.modules["tensorflow"] = None  # An import of it fails.
-
 import os
 
 import ml_dtypes
 import numpy as np
+import pytest
 
-from custom_ops import _vit_kernels as kernels
+from tests.custom_ops import instruction_sets, oracle
+from tests.custom_ops.process import run_python
 
-rng = np.random.default_rng(0)
-BATCH, TOKENS, HEADS, SIZE = 2, 19, 3, 5
-
-
-def oracle(qkv, bias):
-    q, k, v = np.moveaxis(qkv.reshape(BATCH, TOKENS, 3, HEADS, SIZE), (2, 3), (0, 2))
-    logits = q @ k.swapaxes(-1, -2) / np.sqrt(SIZE) + bias
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return weights, (weights @ v).swapaxes(1, 2).reshape(BATCH, TOKENS, HEADS * SIZE)
+HEADS, SIZE = 3, 5
+SHAPE = (2, 19, 3 * HEADS * SIZE)
 
 
-bias = rng.normal(size=(HEADS, TOKENS, TOKENS))
-for dtype, close in (("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3), ("bfloat16", 2e-2)):
+@pytest.fixture
+def kernels():
+    """The module for CPUs; restores its instruction set."""
+    from custom_ops import _vit_kernels
+
+    yield _vit_kernels
+    _vit_kernels.choose_isa(os.environ.get("VIT_ISA", ""))
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.process
+def test_the_module_computes_in_a_process_that_cannot_import_tensorflow():
+    assert run_python("module_alone.py", cold=True) == "computed\n"
+
+
+@pytest.mark.process
+def test_every_function_refuses_an_unknown_vit_isa():
+    said = run_python("module_of_unknown_isa.py", cold=True, VIT_ISA="avx999")
+    assert said.splitlines() == ["8 functions refuse"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "close"),
+    [("float64", 1e-14), ("float32", 1e-6), ("float16", 2e-3), ("bfloat16", 2e-2)],
+)
+def test_attention_and_taps_are_those_of_the_definition(kernels, rng, dtype, close):
     dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE)).astype(dtype)
-    weights, expected = oracle(qkv.astype(np.float64), bias)
+    bias = rng.normal(size=(HEADS, 19, 19))
+    qkv = rng.normal(size=SHAPE).astype(dtype)
+    expected, weights, _ = oracle.attention(qkv.astype(np.float64), HEADS, bias)
     out, statistics = kernels.attention(qkv, HEADS, bias=bias, threads=2)
     assert out.dtype == dtype and np.abs(out.astype(np.float64) - expected).max() < close
-    alone, _ = kernels.attention(qkv, HEADS, bias=bias, threads=1)
-    assert out.tobytes() == alone.tobytes()
     taps = kernels.attention_taps(qkv, HEADS, statistics, bias=bias, grid=(3, 6))
     assert np.abs(taps["class_row"] - weights[:, :, 0]).max() < close
-    entropy = -(weights * np.log(weights)).sum(-1).mean(-1)
-    assert np.abs(taps["entropy"] - entropy).max() < 10 * close
-    assert taps["distance"].shape == (BATCH, HEADS)
+    assert np.abs(taps["entropy"] - oracle.entropy(weights)).max() < 10 * close
+    assert np.abs(taps["distance"] - oracle.distance(weights, (3, 6))).max() < 10 * close
 
-# The default scale, and another one, which is as much as q times it.
-def attention_and_gradient(qkv, **scale):
-    out, statistics = kernels.attention(qkv, HEADS, bias=bias, **scale)
-    arguments = (qkv, HEADS, out, statistics, out)
-    return (
+
+@pytest.mark.parametrize("scale", [None, 4 / np.sqrt(SIZE)])
+def test_gradients_and_taps_have_the_scale_of_the_call(kernels, rng, scale):
+    qkv, bias = rng.normal(size=SHAPE), rng.normal(size=(HEADS, 19, 19))
+    d_out = rng.normal(size=(2, 19, HEADS * SIZE))
+    expected, weights, backward = oracle.attention(qkv, HEADS, bias, scale)
+    out, statistics = kernels.attention(qkv, HEADS, bias=bias, scale=scale)
+    given = {"bias": bias, "scale": scale}
+    found = [
         out,
-        kernels.attention_gradient(*arguments, bias=bias, **scale),
-        kernels.attention_bias_gradient(*arguments, bias=bias, **scale),
-        kernels.attention_taps(qkv, HEADS, statistics, bias=bias, **scale)["entropy"],
-    )
+        kernels.attention_gradient(qkv, HEADS, out, statistics, d_out, **given),
+        kernels.attention_bias_gradient(qkv, HEADS, out, statistics, d_out, **given),
+        kernels.attention_taps(qkv, HEADS, statistics, **given)["entropy"],
+    ]
+    wanted = [expected, *backward(d_out), oracle.entropy(weights)]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape and np.abs(one - other).max() < 1e-13
 
 
-qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE))
-default = attention_and_gradient(qkv)
-for found, expected in zip(
-    attention_and_gradient(qkv, scale=1 / np.sqrt(SIZE)), default, strict=True
-):
-    assert found.tobytes() == expected.tobytes()
-times = np.repeat([4.0, 1.0, 1.0], HEADS * SIZE)
-scaled = attention_and_gradient(qkv, scale=4 / np.sqrt(SIZE))
-assert np.abs(scaled[0] - default[0]).max() > 0.1
-for x, y in zip(scaled, attention_and_gradient(qkv * times), strict=True):
-    y = y * times if y.shape == qkv.shape else y
-    assert np.abs(x - y).max() < 1e-13
+def test_a_bias_of_one_number_has_a_gradient_of_one_number(kernels, rng):
+    qkv, d_out = rng.normal(size=SHAPE), rng.normal(size=(2, 19, HEADS * SIZE))
+    out, statistics = kernels.attention(qkv, HEADS, bias=np.array(0.5))
+    arguments = (qkv, HEADS, out, statistics, d_out)
+    gradient = kernels.attention_bias_gradient(*arguments, bias=np.array(0.5))
+    assert gradient.shape == () and abs(gradient) < 1e-12
 
-# Work that is worth a second thread: the same bits.
-qkv = rng.normal(size=(4, 197, 3 * 128)).astype(np.float32)
-images = rng.integers(0, 256, size=(8, 112, 112, 3), dtype=np.uint8)
-kernel, table = (rng.normal(size=size).astype(np.float32) for size in ((16, 16, 3, 192), (192,)))
-for threads in (2, 3):
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_attention_along_an_axis_is_that_of_its_lines(kernels, rng, axis):
+    grid = rng.normal(size=(2, 3, 4, 6))
+    out, _ = kernels.attention(grid, 1, axis=axis)
+    expected, _ = oracle.axial_attention(grid, 1, axis)
+    assert out.shape == expected.shape and np.abs(out - expected).max() < 1e-14
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_changes_no_bit(kernels, rng, threads):
+    # Work that is worth a second thread.
+    qkv = rng.normal(size=(4, 197, 3 * 128)).astype(np.float32)
+    images = rng.integers(0, 256, size=(8, 112, 112, 3), dtype=np.uint8)
+    kernel = rng.normal(size=(16, 16, 3, 192)).astype(np.float32)
+    table = rng.normal(size=192).astype(np.float32)
     found = []
     for count in (1, threads):
         out, statistics = kernels.attention(qkv, 2, threads=count)
-        arguments = (qkv, 2, out, statistics, out)
-        tokens = kernels.patch_embed(images, kernel, table, threads=count)
-        found.append((out, kernels.attention_gradient(*arguments, threads=count), tokens))
+        gradient = kernels.attention_gradient(qkv, 2, out, statistics, out, threads=count)
+        found.append([out, gradient, kernels.patch_embed(images, kernel, table, threads=count)])
     for one, many in zip(*found, strict=True):
         assert one.tobytes() == many.tobytes()
 
-# Gradients: a change of the input in a direction against the product of gradient and direction.
-qkv = rng.normal(size=(BATCH, TOKENS, 3 * HEADS * SIZE))
-d_out = rng.normal(size=(BATCH, TOKENS, HEADS * SIZE))
-out, statistics = kernels.attention(qkv, HEADS, bias=bias)
-arguments = (qkv, HEADS, out, statistics, d_out)
-for name, x, gradient in (
-    ("qkv", qkv, kernels.attention_gradient(*arguments, bias=bias)),
-    ("bias", bias, kernels.attention_bias_gradient(*arguments, bias=bias)),
-):
-    assert gradient.shape == x.shape
-    direction = 1e-6 * rng.normal(size=x.shape)
-    ends = [{"qkv": qkv, "bias": bias} | {name: x + sign * direction} for sign in (1, -1)]
-    above, below = (kernels.attention(e["qkv"], HEADS, bias=e["bias"])[0] for e in ends)
-    slope = ((above - below) * d_out).sum() / 2
-    assert abs(slope - (gradient * direction).sum()) < 1e-5 * abs(slope) + 1e-13
 
-# Attention along an axis is that of its lines.
-grid = rng.normal(size=(2, 3, 4, 6)).astype(np.float32)
-rows, _ = kernels.attention(grid, 1, axis=2)
-lines, _ = kernels.attention(grid.reshape(6, 4, 6), 1)
-assert rows.tobytes() == lines.tobytes()
-columns, _ = kernels.attention(grid, 1, axis=1)
-lines, _ = kernels.attention(grid.swapaxes(1, 2).reshape(8, 3, 6), 1)
-assert columns.swapaxes(1, 2).tobytes() == lines.tobytes()
+def test_patches_tokens_and_their_gradients_are_those_of_the_definition(kernels, rng):
+    images = rng.integers(0, 256, size=(2, 9, 8, 3), dtype=np.uint8)
+    kernel, table = rng.normal(size=(4, 4, 3, 7)), rng.normal(size=(5, 7))
+    patches = kernels.extract_patches(images, 4)
+    assert (patches == oracle.extract_patches(images, 4)[0]).all()
+    assert (kernels.extract_patches(images.astype(">i4"), 4) == patches).all()
+    options = {"scale": 2 / 255, "offset": -1}
+    tables = {"prefix": table[:1], "position": table}
+    tokens = kernels.patch_embed(images, kernel, table[0], **tables, **options)
+    expected, backward = oracle.patch_embed(images, kernel, table[0], **tables, **options)
+    assert np.abs(tokens - expected).max() < 1e-12
+    gradients = kernels.patch_embed_gradient(images, kernel, expected, prefix=1, **options)
+    assert sorted(gradients) == ["bias", "kernel", "position", "prefix"]
+    for name, gradient in gradients.items():
+        wanted = backward(expected)[name]
+        assert gradient.shape == wanted.shape and np.abs(gradient - wanted).max() < 1e-10, name
 
-images = rng.integers(0, 256, size=(2, 9, 8, 3), dtype=np.uint8)
-kernel, table = rng.normal(size=(4, 4, 3, 7)), rng.normal(size=(5, 7))
-patches = kernels.extract_patches(images, 4)
-blocks = images[:, :8].reshape(2, 2, 4, 2, 4, 3).swapaxes(2, 3).reshape(2, 4, 48)
-assert (patches == blocks).all()
-tokens = kernels.patch_embed(
-    images, kernel, table[0], scale=2 / 255, offset=-1, prefix=table[:1], position=table
-)
-embedded = (blocks * (2 / 255) - 1) @ kernel.reshape(48, 7) + table[0] + table[1:]
-assert np.abs(tokens[:, 1:] - embedded).max() < 1e-12
-assert np.abs(tokens[:, 0] - 2 * table[0]).max() < 1e-12
-gradients = kernels.patch_embed_gradient(images, kernel, tokens, scale=2 / 255, offset=-1, prefix=1)
-assert sorted(gradients) == ["bias", "kernel", "position", "prefix"]
-inputs = (blocks * (2 / 255) - 1).reshape(8, 48)
-expected = inputs.T @ tokens[:, 1:].reshape(8, 7)
-assert np.abs(gradients["kernel"].reshape(48, 7) - expected).max() < 1e-10
-assert np.abs(gradients["bias"] - tokens[:, 1:].sum((0, 1))).max() < 1e-10
 
-# A bias of one number has a gradient of one number.
-scalar = np.array(0.5)
-out, statistics = kernels.attention(qkv, HEADS, bias=scalar)
-d_bias = kernels.attention_bias_gradient(qkv, HEADS, out, statistics, d_out, bias=scalar)
-assert d_bias.shape == () and abs(d_bias) < 1e-12
+def test_arrays_that_are_not_aligned_to_their_elements_are_copied(kernels, rng):
+    given = {"qkv": rng.normal(size=SHAPE), "bias": rng.normal(size=(HEADS, 19, 19))}
+    expected, _ = kernels.attention(given["qkv"], HEADS, bias=given["bias"])
+    for name, array in given.items():
+        odd = np.zeros(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+        odd[...] = array
+        assert not odd.flags.aligned
+        found, _ = kernels.attention(
+            **(given | {name: odd} if name == "qkv" else {"qkv": given["qkv"], "bias": odd}),
+            num_heads=HEADS,
+        )
+        np.testing.assert_array_equal(found, expected)
 
-big_endian, objects = np.ones((1, 2, 6), ">f4"), np.full((1, 4, 4, 1), None)
-assert (kernels.extract_patches(images.astype(">i4"), 4) == patches).all()
-for call, text in (
-    (lambda: kernels.attention([[1.0]], 1), "qkv must be a NumPy array"),
-    (lambda: kernels.attention(big_endian, 1), "byte order"),
-    (
-        lambda: kernels.attention(big_endian.astype("f4"), 1, bias=big_endian[0, 0, :1]),
-        "bias has dtype",
-    ),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis="x"), "axis must be"),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis=0), "axis must be"),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale="x"), "scale must be"),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=0), "Received: 0."),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=-2.5), "Received: -2.5."),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=np.inf), "Received: inf."),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, scale=np.nan), "Received: nan."),
-    (lambda: kernels.attention(np.ones((1, 2, 6), "f4"), 1, scale=1e-40), "scale must be"),
-    (lambda: kernels.attention_taps(qkv, HEADS, statistics, scale=-1), "scale must be"),
-    (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=4), "grid must be"),
-    (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=("a", 4)), "grid must be"),
-    (lambda: kernels.patch_embed(big_endian[..., None], kernel, table[0]), "byte order"),
-    (lambda: kernels.extract_patches(objects, 2), "Python objects"),
-    (lambda: kernels.extract_patches(objects.astype([("a", object)]), 2), "Python objects"),
-    (lambda: kernels.attention(np.ones((1, 2, 7)), 1), "multiple of 3"),
-    (lambda: kernels.attention(np.ones((1, 2, 6), int), 1), "int64"),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, axis=3), "axis must be"),
-    (lambda: kernels.attention(np.ones((1, 2, 6)), 1, bias=np.ones(3)), "broadcast to"),
-    (lambda: kernels.attention_taps(qkv, HEADS, statistics, grid=(4, 5)), "grid must be"),
-    (lambda: kernels.attention_taps(qkv, HEADS, statistics[:1]), "statistics must have"),
-    (lambda: kernels.patch_embed(images, kernel[:3], table[0]), "kernel must be"),
-    (lambda: kernels.patch_embed(images, kernel, table[0, :6]), "bias must have shape"),
-    (lambda: kernels.extract_patches(images, 10), "patch_size=10"),
-):
-    try:
-        call()
-    except ValueError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(text)
 
-# A dtype without kernels is named; it is not read as another one.
-floats = np.ones((1, 2, 6), np.float32)
-for dtype in ("int8", "int32", "uint8", "bool", "complex64", "float8_e4m3fn", "float8_e5m2"):
-    other = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    for name, call in (
-        ("qkv", lambda: kernels.attention(floats.astype(other), 1)),
-        ("bias", lambda: kernels.attention(floats, 1, bias=np.ones(2, other))),
-        ("kernel", lambda: kernels.patch_embed(images, kernel.astype(other), table[0])),
-        ("images", lambda: kernels.patch_embed(images.astype(other), kernel, table[0])),
-    ):
-        if (name, dtype) == ("images", "uint8"):
-            continue
-        try:
-            call()
-        except ValueError as error:
-            assert f"{name} has dtype {dtype}. Cast it to " in str(error), error
-        else:
-            raise AssertionError((name, dtype))
-
-# Arrays that are not aligned to their element type are copied.
-for array in (qkv, bias):
-    buffer = np.zeros(array.nbytes + 1, np.uint8)
-    odd = buffer[1:].view(array.dtype).reshape(array.shape)
-    odd[...] = array
-    assert not odd.flags.aligned
-    given = {"qkv": qkv, "bias": bias, "qkv" if array is qkv else "bias": odd}
-    again, _ = kernels.attention(given["qkv"], HEADS, bias=given["bias"])
-    np.testing.assert_array_equal(again, kernels.attention(qkv, HEADS, bias=bias)[0])
-
-# An instruction set that is not there is never replaced by another one in silence.
-for name in kernels.available_isas():
-    kernels.choose_isa(name)
+def test_an_instruction_set_is_never_replaced_by_another_one(kernels):
+    assert kernels.available_isas() == instruction_sets.here()
+    for name in instruction_sets.here():
+        kernels.choose_isa(name)
+        assert kernels.isa() == name
+    with pytest.raises(ValueError, match=r"choose_isa\('avx999'\): This instruction set is unkn"):
+        kernels.choose_isa("avx999")
     assert kernels.isa() == name
-try:
-    kernels.choose_isa("avx999")
-except ValueError as error:
-    assert "choose_isa('avx999'): This instruction set is unknown" in str(error), error
-else:
-    raise AssertionError("avx999 was accepted")
-assert kernels.isa() == name
-kernels.choose_isa("")
-assert kernels.isa() in kernels.available_isas()[-2:]
-print("done")
-"""
+    kernels.choose_isa("")
+    assert kernels.isa() in kernels.available_isas()[-2:]
 
 
-@pytest.mark.process
-def test_the_module_computes_and_checks_without_tensorflow():
-    assert run_python(PROGRAM) == "done\n"
+# Calls of m, the module, with one wrong argument each, and the message.
+WRONG = {
+    "m.attention([[1.0]], 1)": "qkv must be a NumPy array",
+    "m.attention(big_endian, 1)": "byte order",
+    "m.attention(one, 1, bias=big_endian[0, 0, :1])": "bias has dtype",
+    "m.attention(one, 1, axis='x')": "axis must be",
+    "m.attention(one, 1, axis=0)": "axis must be",
+    "m.attention(one, 1, axis=3)": "axis must be",
+    "m.attention(one, 1, scale='x')": "scale must be",
+    "m.attention(one, 1, scale=0)": r"scale must be .* Received: 0\.",
+    "m.attention(one, 1, scale=-2.5)": r"scale must be .* Received: -2\.5\.",
+    "m.attention(one, 1, scale=np.inf)": r"scale must be .* Received: inf\.",
+    "m.attention(one, 1, scale=np.nan)": r"scale must be .* Received: nan\.",
+    "m.attention(one.astype('f4'), 1, scale=1e-40)": "scale must be",
+    "m.attention(np.ones((1, 2, 7)), 1)": "multiple of 3",
+    "m.attention(one.astype(int), 1)": "int64",
+    "m.attention(one, 1, bias=np.ones(3))": "broadcast to",
+    "m.attention_taps(qkv, 3, statistics, scale=-1)": "scale must be",
+    "m.attention_taps(qkv, 3, statistics, grid=4)": "grid must be",
+    "m.attention_taps(qkv, 3, statistics, grid=('a', 4))": "grid must be",
+    "m.attention_taps(qkv, 3, statistics, grid=(4, 5))": "grid must be",
+    "m.attention_taps(qkv, 3, statistics[:1])": "statistics must have",
+    "m.patch_embed(big_endian[..., None], kernel, table)": "byte order",
+    "m.patch_embed(images, kernel[:3], table)": "kernel must be",
+    "m.patch_embed(images, kernel, table[:6])": "bias must have shape",
+    "m.extract_patches(objects, 2)": "Python objects",
+    "m.extract_patches(objects.astype([('a', object)]), 2)": "Python objects",
+    "m.extract_patches(images, 10)": "patch_size=10",
+}
 
 
-WRONG_ISA = """
-import numpy as np
-from custom_ops import _vit_kernels as kernels
-
-qkv, kernel, table = np.zeros([1, 2, 6]), np.zeros([1, 1, 1, 2]), np.zeros(2)
-images, tokens = np.zeros([1, 2, 2, 1]), np.zeros([1, 4, 2])
-out, statistics = np.zeros([1, 2, 2]), np.zeros([1, 1, 2, 2])
-gradient = (qkv, 1, out, statistics, out)
-for call in (
-    kernels.isa,
-    lambda: kernels.attention(qkv, 1),
-    lambda: kernels.attention_gradient(*gradient),
-    lambda: kernels.attention_bias_gradient(*gradient, bias=np.float64(0)[None]),
-    lambda: kernels.attention_taps(qkv, 1, statistics),
-    lambda: kernels.patch_embed(images, kernel, table),
-    lambda: kernels.patch_embed_gradient(images, kernel, tokens),
-    lambda: kernels.extract_patches(images, 1),
-):
-    try:
-        call()
-    except ValueError as error:
-        assert "VIT_ISA=avx999: This instruction set is unknown. Use one of" in str(error), error
-    else:
-        raise AssertionError("VIT_ISA is ignored")
-print("done")
-"""
+@pytest.mark.parametrize("call", WRONG)
+def test_a_wrong_argument_is_refused(kernels, call):
+    given = {"m": kernels, "np": np, "one": np.ones((1, 2, 6))}
+    given |= {"qkv": np.zeros(SHAPE), "statistics": np.zeros((2, HEADS, 2, 19))}
+    given |= {"images": np.zeros((2, 9, 8, 3), np.uint8), "kernel": np.zeros((4, 4, 3, 7))}
+    given |= {"table": np.zeros(7), "big_endian": np.ones((1, 2, 6), ">f4")}
+    given |= {"objects": np.full((1, 4, 4, 1), None)}
+    with pytest.raises(ValueError, match=WRONG[call]):
+        eval(call, given)
 
 
-@pytest.mark.process
-def test_a_wrong_instruction_set_is_refused_by_every_function():
-    assert run_python(WRONG_ISA, VIT_ISA="avx999") == "done\n"
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int32", "uint8", "bool", "complex64", "float8_e4m3fn", "float8_e5m2"]
+)
+def test_a_dtype_without_kernels_is_named_and_not_read_as_another_one(kernels, dtype):
+    other = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    qkv = np.ones((1, 2, 6), np.float32)
+    images, kernel, table = np.ones((2, 9, 8, 3)), np.ones((4, 4, 3, 7)), np.ones(7)
+    calls = {
+        "qkv": lambda: kernels.attention(qkv.astype(other), 1),
+        "bias": lambda: kernels.attention(qkv, 1, bias=np.ones(2, other)),
+        "kernel": lambda: kernels.patch_embed(images, kernel.astype(other), table),
+        "images": lambda: kernels.patch_embed(images.astype(other), kernel, table),
+    }
+    for name in calls.keys() - ({"images"} if dtype == "uint8" else set()):
+        with pytest.raises(ValueError, match=f"{name} has dtype {dtype}. Cast it to "):
+            calls[name]()
 
 
 @pytest.fixture
@@ -268,7 +222,7 @@ def cuda():
 
 # Calls with one wrong argument each, and the message. m is the module, a(*shape, dtype) an array,
 # whose address nobody reads.
-WRONG = {
+WRONG_FOR_GPUS = {
     "a(2, -1)": r"at least 0.* Received: \[2, -1\]",
     "a(0, 2**62, 2**20)": r"less than 2\^63 bytes",
     "m.Array(0, [2], 'float32')": "address must not be 0",
@@ -303,7 +257,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("call", WRONG)
+@pytest.mark.parametrize("call", WRONG_FOR_GPUS)
 def test_the_module_for_gpus_checks_arguments_before_any_work(cuda, call):
     def array(*shape, dtype="float32"):
         return cuda.Array(256, list(shape), dtype)
@@ -317,5 +271,5 @@ def test_the_module_for_gpus_checks_arguments_before_any_work(cuda, call):
     given["plain"] = cuda.Attention(given["qkv"], 3)
     given["images"], given["kernel"] = array(2, 8, 9, 3, dtype="uint8"), array(4, 4, 3, 10)
     given["patches"] = cuda.PatchEmbed(given["images"], given["kernel"], prefix=1)
-    with pytest.raises(ValueError, match=WRONG[call]):
+    with pytest.raises(ValueError, match=WRONG_FOR_GPUS[call]):
         eval(call, given)

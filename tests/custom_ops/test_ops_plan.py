@@ -68,9 +68,27 @@ def test_kernels_know_neither_tensorflow_nor_the_standard_library():
     assert len(files) > 20 and set(files) <= {*lists["HEADERS"], *lists["ISA_KERNELS"]}
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_bf16", "amx"])
-@pytest.mark.parametrize("source", build_plan.sources()["ISA_KERNELS"])
-def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
+# Each set and each source at least once; the other pairs are heavy.
+PAIRS = {
+    ("avx2", "cpu/attention/kernels.cc"),
+    ("avx512", "cpu/encoder/kernels.cc"),
+    ("avx512_bf16", "cpu/patch_embed/kernels.cc"),
+    ("amx", "cpu/attention/kernels.cc"),
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("isa", "source"),
+    [
+        pytest.param(
+            isa, source, marks=() if (isa, source) in PAIRS else pytest.mark.heavy("native")
+        )
+        for isa in ("avx2", "avx512", "avx512_bf16", "amx")
+        for source in build_plan.sources()["ISA_KERNELS"]
+    ],
+)
+def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, isa, source):
     """The linker keeps one copy of an inline function. Without optimisation all of them appear."""
     flags = [*build_plan.sources()["ISA_COPTS"][isa], f"-DVIT_ISA={isa}", "-std=c++17", "-O0"]
     compiler = build_plan.find_compiler()
@@ -88,6 +106,7 @@ def test_no_function_of_a_wide_instruction_set_is_shared(tmp_path, source, isa):
 
 
 @pytest.mark.process
+@pytest.mark.heavy("compilers")
 def test_the_kernels_compile_for_arm(tmp_path):
     """What they include of the C library is only compared with the headers of this machine."""
     for file, text in (("gnu/stubs-32.h", ""), ("bits/wordsize.h", "#define __WORDSIZE 64\n")):
@@ -112,7 +131,7 @@ def test_the_kernels_compile_for_arm(tmp_path):
         subprocess.run([*command, *flags, ROOT / "custom_ops" / source], check=True)
 
 
-def test_plan():
+def test_every_unit_is_planned_once_with_the_flags_of_its_kind():
     lists, units = build_plan.sources(), build_plan.plan(TARGET, build_plan.find_compiler())
     names = [unit.name for part in units.values() for unit in part]
     assert len(set(names)) == len(names)
@@ -128,6 +147,7 @@ def test_plan():
     ]
     for name, unit in by_isa.items():
         assert unit.flags[-1] == f"-DVIT_ISA={name.split('-')[1]}"
+        assert "-O3" in unit.flags and "-ffp-contract=fast" in unit.flags
 
     assert not [unit for part in units if part.startswith("cuda") for unit in units[part]]
     for part, name in (("info", "INFO"), ("ops", "OPS"), ("xla", "XLA_OPS")):
@@ -137,6 +157,7 @@ def test_plan():
             more = ("-isystem/tf/include/external/hash",) if part == "xla" else ()
             assert unit.includes == ("-isystem/tf/include", *more)
             assert not [flag for flag in unit.flags if flag.startswith("-m")]
+            assert "-O2" in unit.flags
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,18 @@
 """The steps of attention in plain TensorFlow, and models that run with it."""
 
-import os
-import re
-import subprocess
-import sys
+import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import custom_ops
+import vit_tf
 from custom_ops import reference
-from tests.checkout import ROOT
 from tests.custom_ops import oracle
 from tests.custom_ops.compare import call_attention, draw, exact
-from tests.tolerances import EPSILON, assert_close
+from tests.tolerances import EPSILON, assert_close, assert_golden
+from tests.vit_tf.checkpoints.npz_files import infer_config
 
 
 def masked_bias(dtype):
@@ -26,12 +25,27 @@ def masked_bias(dtype):
 
 
 @pytest.mark.parametrize("dtype", tuple(EPSILON))
-def test_weights(dtype):
+def test_weights_match_the_equations(dtype):
     qkv, bias = draw([2, 6, 36], dtype), masked_bias(dtype)
     weights = reference.attention_weights(qkv, 3, bias)
     _, expected, _ = oracle.attention(exact(qkv), 3, exact(bias))
     assert weights.dtype == qkv.dtype
     assert_close(weights, expected, dtype, "attention")
+
+
+def test_the_softmax_of_half_width_inputs_is_in_float32():
+    """In float16 the two logits would be equal."""
+    bias = tf.constant([2048.0, 2049.0])
+    weights = reference.attention_weights(tf.zeros([1, 2, 3], "float16"), 1, bias)
+    expected = [1 / (1 + math.e), math.e / (1 + math.e)]
+    np.testing.assert_allclose(exact(weights), [[[expected] * 2]], rtol=EPSILON["float16"])
+
+
+def test_rows_whose_bias_is_minus_infinity_have_zero_taps():
+    bias = np.zeros([6, 6], "float32")
+    bias[0] = -np.inf
+    _, taps = reference.attention_with_taps(draw([1, 6, 36]), 3, ("class_row",), tf.constant(bias))
+    np.testing.assert_array_equal(taps["class_row"], np.zeros([1, 3, 6]))
 
 
 def test_gradient_of_the_weights_is_finite_where_rows_are_masked():
@@ -43,7 +57,7 @@ def test_gradient_of_the_weights_is_finite_where_rows_are_masked():
         assert np.isfinite(gradient).all() and np.any(gradient)
 
 
-def test_the_steps_are_the_whole():
+def test_split_weigh_apply_and_merge_are_attention():
     for axis, shape in ((None, [2, 5, 36]), (1, [2, 5, 4, 36]), (2, [2, 5, 4, 36])):
         qkv = draw(shape, "float32")
         weights = reference.attention_weights(qkv, 3, axis=axis)
@@ -69,35 +83,31 @@ def test_static_shape_of_the_weights():
     trace.get_concrete_function(tf.TensorSpec([None, 197, 36]))
 
 
-# The tests that compare models with other code, and those of symbolic and traced calls.
-MODELS = (
-    "models/test_golden.py::test_logits_and_loss",
-    "models/test_golden.py::test_gradients",
-    "models/test_golden_residual.py::test_configuration_count_logits_and_loss",
-    "models/test_golden_residual.py::test_gradients_of_hybrids",
-    "models/test_vit.py::test_output_matches_the_equations",
-    "models/test_vit.py::test_stages_in_a_graph_with_unknown_batch",
-    "models/test_vit.py::test_taps_of_every_block",
-    "models/test_keras_model.py::test_every_variable_gets_a_gradient",
-    "models/test_keras_model.py::test_inside_a_functional_model",
-    "layers/test_layers.py::test_symbolic_call_with_unknown_batch",
-)
+@pytest.mark.parametrize("name", ["vit_token", "hybrid_two_stages"])
+def test_models_give_the_golden_values(name, golden, tmp_path):
+    """Logits and gradients of the published code, with plain TensorFlow in place of the ops."""
+    file = golden(name)
+    size = file["images"].shape[1:3]
+    model = model_with(file, "params/", size, tmp_path)
+    # The gradients have the names and shapes of the weights: a second model holds them.
+    expected = model_with(file, "grads/", size, tmp_path).trainable_variables
+    with custom_ops.implementation("reference"), tf.GradientTape() as tape:
+        logits = model(file["images"], training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(file["labels"], logits)
+        loss = tf.reduce_mean(losses)
+    assert_golden(logits, file["logits"])
+    assert_golden(loss, file["loss"])
+    largest = max(np.abs(variable).max() for variable in expected)
+    variables = [variable.value for variable in model.trainable_variables]
+    for gradient, other in zip(tape.gradient(loss, variables), expected, strict=True):
+        assert_golden(gradient, other, largest, other.path)
 
 
-@pytest.mark.process
-def test_models_pass_with_the_reference():
-    """Repeats tests of models with plain TensorFlow in place of the compiled ops."""
-    tests = [f"tests/vit_tf/{name}" for name in MODELS]
-    # The variables of a pytest-xdist worker apply only to that worker.
-    environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
-        cwd=ROOT,
-        env=environment | {"VIT_OPS": "reference"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    [passed] = re.findall(r"(\d+) passed", done.stdout)
-    assert int(passed) > 50
+def model_with(file, prefix, image_size, folder):
+    """A model whose weights are the arrays of a golden file under the prefix."""
+    arrays = {key.removeprefix(prefix): file[key] for key in file if key.startswith(prefix)}
+    np.savez(folder / "model.npz", **arrays)
+    config = infer_config(folder / "model.npz").replace(image_size=image_size)
+    model = vit_tf.create_model(config)
+    vit_tf.load_npz(model, folder / "model.npz", head="keep")
+    return model

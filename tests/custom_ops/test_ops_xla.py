@@ -29,9 +29,8 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @pytest.fixture(autouse=True)
-def _auto(monkeypatch, request):
-    """Unsets the choice of an implementation, as for most users; on GPUs it has to be chosen."""
-    monkeypatch.delenv("VIT_OPS", raising=False)
+def _compiled(auto, request):
+    """Lets the compiled ops run; on GPUs they have to be chosen."""
     assert custom_ops.describe()["xla_library"], custom_ops.describe()["xla_reason"]
     on_gpu = "device" in request.fixturenames and request.getfixturevalue("device") == "GPU"
     with custom_ops.implementation("compiled" if on_gpu else "auto"):
@@ -210,9 +209,12 @@ def test_control_flow_holds_the_ops():
 def test_explicitly_compiled_ops_are_compiled(ask, monkeypatch):
     function = tf.function(asks_for_compiled(ask, monkeypatch), jit_compile=True)
     assert calls(function, draw([2, 9, 36])) == {"VitAttention"}
+
+
+def test_the_reference_calls_no_compiled_op():
     with custom_ops.implementation("reference"):
-        reference = tf.function(lambda x: custom_ops.attention(x, 3), jit_compile=True)
-        assert calls(reference, draw([2, 9, 36])) == set()
+        function = tf.function(lambda x: custom_ops.attention(x, 3), jit_compile=True)
+        assert calls(function, draw([2, 9, 36])) == set()
 
 
 def test_on_tpus_the_graph_holds_no_ops(monkeypatch):
@@ -237,9 +239,9 @@ def test_on_tpus_the_graph_holds_no_ops(monkeypatch):
 
 def test_a_train_step_agrees_with_the_plain_graph():
     images, targets = tiny.images(4, dtype="uint8"), np.eye(5, dtype=np.float32)[:4]
-    start, *weights = tiny.model().get_weights(), [], []
+    start, *weights = tiny.model(layers=1).get_weights(), [], []
     for jit, trained in zip((True, False), weights, strict=True):
-        model = tiny.model()
+        model = tiny.model(layers=1)
         model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=jit)
         model.train_on_batch(images, targets)
         trained += model.get_weights()
@@ -260,14 +262,15 @@ def test_slices_draw_what_the_whole_batch_draws():
             loss = tf.reduce_sum(tf.nn.log_softmax(logits)[:, 1])
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
-    whole = gradients(images, 0)
-    assert {"VitAttention", "VitPatchEmbed"} <= compiled_ops(gradients, images, 0)
+    zero, two = tf.constant(0), tf.constant(2)
+    whole = gradients(images, zero)
+    assert {"VitAttention", "VitPatchEmbed"} <= compiled_ops(gradients, images, zero)
     scale = float(tf.linalg.global_norm(whole))
     for one, other, expected in zip(
-        gradients(images[:2], 0), gradients(images[2:], 2), whole, strict=True
+        gradients(images[:2], zero), gradients(images[2:], two), whole, strict=True
     ):
         np.testing.assert_allclose(one + other, expected, rtol=0, atol=1e-6 * scale)
-    without = gradients(images[:2], 2)
+    without = gradients(images[:2], two)
     assert any(np.abs(a - b).max() > 1e-3 * scale for a, b in zip(without, whole, strict=True))
 
 
@@ -294,8 +297,6 @@ GRADIENT = ATTENTION | {"out": [2, 5, 12], "statistics": [2, 3, 2, 5], "d_out": 
 @pytest.mark.parametrize(
     ("op", "shapes", "options", "message"),
     [
-        ("attention", {"qkv": [5, 36]}, {}, r"qkv must be \[B, N, 3 D\].*\[5, 36\]"),
-        ("attention", {"qkv": [2, 5, 35]}, {}, r"\[2, 5, 35\].*num_heads = 3"),
         ("attention", ATTENTION | {"bias": [5, 4]}, {}, r"\[5, 4\].*\[2, 3, 5, 5\]"),
         ("attention_grad", GRADIENT | {"d_out": [2, 4, 12]}, {}, r"d_out.*\[2, 4, 12\].*like out"),
         ("attention_bias_grad", GRADIENT, {}, "no bias"),
@@ -311,8 +312,6 @@ GRADIENT = ATTENTION | {"out": [2, 5, 12], "statistics": [2, 3, 2, 5], "d_out": 
             {"mlp_size": 7, "activation": "gelu_erf"},
             r"weights\[0\] has shape \[2751\], .*\[2752\].*truncated",
         ),
-        ("patch_embed", EMBED | {"kernel": [4, 2, 3, 10]}, {}, r"\[4, 2, 3, 10\].*one patch"),
-        ("patch_embed", EMBED | {"prefix": [1, 9]}, {}, r"prefix .*\[1, 9\].*10\]"),
         ("patch_embed", EMBED | {"position": [4, 9]}, {}, r"\[4, 9\].*\[4, 10\]"),
         (
             "patch_embed_kernel_grad",
@@ -362,59 +361,13 @@ def test_a_size_that_is_known_only_when_it_runs_is_refused():
 # Without the library ------------------------------------------------------------------------------
 
 
-TRACED_BEFORE = """
-import ctypes, tensorflow as tf, custom_ops
-from pipelines import errors
-ctypes.CDLL("./alone.so")  # It registers nothing, because there are no ops.
-report, qkv = custom_ops.describe(), tf.ones([2, 5, 36])
-assert report["xla_library"] is None and "for XLA has not been built" in report["xla_reason"]
-traced = tf.function(lambda x: custom_ops.attention(x, 3)).get_concrete_function(qkv)
-try:
-    tf.function(lambda x: traced(x), jit_compile=True)(qkv)
-except tf.errors.OpError as error:
-    assert "No registered 'VitAttention' OpKernel for XLA_CPU_JIT" in error.message
-    print(errors.first_line(error))
-"""
-
-TWO_COPIES = """
-import collections, ctypes, pathlib, tensorflow as tf, custom_ops
-qkv = tf.function(lambda x: x * 2, jit_compile=True)(tf.ones([2, 5, 12]))
-assert custom_ops.describe()["xla_library"]
-ctypes.CDLL("./second.so")
-function = tf.function(lambda x: custom_ops.attention(x, 2), jit_compile=True)
-assert bool(tf.reduce_all(function(qkv) == custom_ops.attention(qkv, 2)))
-assert "VitAttention" in function.experimental_get_compiler_ir(qkv)(stage="hlo")
-
-qkv = tf.random.stateless_normal([16, 197, 192], [1, 2])
-expected = custom_ops.attention(qkv, 4)
-
-@tf.function(jit_compile=True)
-def independent(qkv):  # XLA may start several at once, on the threads that also run their parts.
-    return [custom_ops.attention(tf.roll(qkv, i, 0), 4) for i in range(6)]
-
-def ticks():  # of processor time, by thread
-    stats = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/stat")]
-    return {stat.split()[0]: int(stat.rpartition(")")[2].split()[11]) for stat in stats}
-
-for i, out in enumerate(independent(qkv)):
-    assert bool(tf.reduce_all(out == tf.roll(expected, i, 0)))
-one = tf.function(lambda x: custom_ops.attention(x, 4), jit_compile=True)
-one(qkv)
-before = collections.Counter(ticks())
-for _ in range(500):
-    one(qkv)
-    if sum(n - before[thread] > 2 for thread, n in ticks().items()) > 1:
-        break
-else:
-    raise AssertionError("only one thread worked")
-"""
-
-
 @pytest.mark.process
 def test_commands_explain_what_xla_cannot_compile(tmp_path):
     library = shutil.copy(custom_ops.describe()["path"], tmp_path / "mine.so")
     shutil.copy(custom_ops.describe()["xla_library"], tmp_path / "alone.so")
-    printed = run_python(TRACED_BEFORE, cwd=tmp_path, VIT_OPS_LIBRARY=str(library))
+    printed = run_python(
+        "traced_without_xla_library.py", cwd=tmp_path, VIT_OPS_LIBRARY=str(library)
+    )
     assert printed.strip() == (
         "A function that was traced with the compiled op VitAttention is used under "
         "jit_compile=True, which cannot compile it: the library for XLA has not been built. Build "
@@ -427,7 +380,12 @@ def test_a_library_loaded_late_a_second_copy_and_threads(tmp_path):
     """The library may come after XLA's first use, and a copy of it after the library."""
     shutil.copy(custom_ops.describe()["xla_library"], tmp_path / "second.so")
     library = custom_ops.describe()["path"]
-    run_python(TWO_COPIES, cwd=tmp_path, VIT_OPS_LIBRARY=library, TF_NUM_INTRAOP_THREADS="4")
+    run_python(
+        "two_xla_libraries.py",
+        cwd=tmp_path,
+        VIT_OPS_LIBRARY=library,
+        TF_NUM_INTRAOP_THREADS="4",
+    )
 
 
 @pytest.mark.parametrize("problem", ["none", "another TensorFlow", "other sources", "truncated"])

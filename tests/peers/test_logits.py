@@ -1,17 +1,12 @@
-"""Hugging Face transformers, timm and this project compute the same logits from the same files.
+"""Hugging Face transformers, timm and this project compute the same logits from the same files."""
 
-Their packages are in a separate environment, made by `make peers`, in which PyTorch runs.
-"""
-
-import functools
 import json
-import pathlib
-import subprocess
 
 import numpy as np
 import pytest
 
 import vit_tf
+from tests.peers.environment import run
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 from vit_tf.checkpoints.json_object import JsonObject
@@ -19,8 +14,6 @@ from vit_tf.checkpoints.safetensors.timm.config_json import ConfigJson
 from vit_tf.checkpoints.safetensors.timm.vit import heads_and_activation
 from vit_tf.checkpoints.safetensors.timm.vit_rules import rules
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
-PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 # Relative to the largest logit.
 TOLERANCE = 1e-5
 
@@ -82,26 +75,6 @@ OURS = {
 }
 
 
-@functools.cache
-def missing():
-    """The reason why the peers cannot run, or an empty string."""
-    if not PYTHON.exists():
-        return "there is no .venv-peers; `make peers` creates it"
-    imports = "import torch, transformers, timm, safetensors"
-    if subprocess.run([PYTHON, "-c", imports], capture_output=True).returncode:
-        return ".venv-peers lacks torch, transformers, timm or safetensors; run `make peers`"
-    return ""
-
-
-def run(*arguments):
-    """Runs the program of the peers; skips the test if their environment is missing."""
-    if missing():
-        pytest.skip(missing())
-    program = pathlib.Path(__file__).with_name("peer_program.py")
-    done = subprocess.run([PYTHON, program, *arguments], capture_output=True, text=True)
-    assert not done.returncode, done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A folder of random models that the peers have saved."""
@@ -140,19 +113,19 @@ def check_close(received, expected):
     assert difference <= TOLERANCE
 
 
-def test_every_model_has_a_test(made):
+def test_every_model_that_the_peers_make_is_tested(made):
     assert {path.name for path in made.iterdir()} == set(MADE)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_their_models_here(made, name):
+def test_models_of_the_peers_give_the_same_logits_here(made, name):
     model, checkpoint = safetensors_models.load(made / name)
     images = checkpoint.preprocessing.normalized(np.load(made / name / "images.npy"))
     check_close(model(images).numpy(), np.load(made / name / "expected.npy"))
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_our_models_there(loaded, name):
+def test_our_models_give_the_same_logits_there(loaded, name):
     path = loaded / name
     check_close(np.load(path / "received.npy"), np.load(path / "expected.npy"))
     # The other direction: the same arrays; standardised kernels by value.
@@ -160,7 +133,7 @@ def test_our_models_there(loaded, name):
     check_close(model(np.load(path / "images.npy")).numpy(), np.load(path / "expected.npy"))
 
 
-def test_architectures_of_timm(tmp_path):
+def test_architectures_of_timm_are_rejected_or_read_right(tmp_path):
     """Every architecture of timm is rejected, or read with timm's heads, activation and epsilon.
 
     The files of timm state none of the three.

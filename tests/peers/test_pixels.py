@@ -1,6 +1,6 @@
 """The processors of Hugging Face and timm and `Preprocessing` give the same pixels.
 
-Only folders with settings and tiny models are needed; see `test_logits`.
+Only folders with settings and tiny models are needed.
 """
 
 import json
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vit_tf
-from tests.peers.test_logits import run
+from tests.peers.environment import run
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
 

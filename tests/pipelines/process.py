@@ -1,63 +1,53 @@
-"""Runs commands as a user does, in separate processes, or faster in this process."""
+"""Runs commands as a user does, in processes of a fork server, or faster in this process."""
 
 import importlib
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from pipelines import cli, shared_flags
+from tests import fork_server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TIMEOUT = 600  # Seconds; generous, because the machine may be busy.
 
 
-def run_command(module, *arguments, cwd, **variables):
+def run_command(module, *arguments, cwd, cold=False, **variables):
     """Runs `python -m pipelines.<module>` to its end; returns the completed process."""
-    return run_module(f"pipelines.{module}", *arguments, cwd=cwd, **variables)
+    return run_module(f"pipelines.{module}", *arguments, cwd=cwd, cold=cold, **variables)
 
 
-def run_module(module, *arguments, cwd, stdout=subprocess.PIPE, **variables):
-    """Runs `python -m <module>` to its end, with these environment variables too."""
+def run_module(module, *arguments, cwd, cold=False, stdout=None, **variables):
+    """Runs `python -m <module>` to its end.
+
+    Args:
+        module: its dotted name.
+        arguments: its command line.
+        cwd: its working directory.
+        cold: whether a new interpreter starts it, instead of a fork server.
+        stdout: a file descriptor; None captures the output.
+        variables: environment variables.
+
+    Returns:
+        A `subprocess.CompletedProcess` with text.
+    """
+    command = ["-m", module, *map(str, arguments)]
+    environment = _environment() | variables
+    if not cold:
+        return fork_server.run(
+            "pipelines", command, cwd=cwd, env=environment, timeout=TIMEOUT, stdout=stdout
+        )
     return subprocess.run(
-        _command(module, arguments),
+        [sys.executable, *command],
         cwd=cwd,
-        env=_environment() | variables,
-        stdout=stdout,
+        env=environment,
+        stdout=subprocess.PIPE if stdout is None else stdout,
         stderr=subprocess.PIPE,
         text=True,
         timeout=TIMEOUT,
     )
-
-
-def run_until(module, *arguments, cwd, line, signal_number=signal.SIGTERM):
-    """Starts a command, sends a signal when a line of output contains `line`, waits for its end.
-
-    Returns:
-        `(exit code, everything printed on stdout)`.
-    """
-    output, sent, deadline = [], False, time.monotonic() + TIMEOUT
-    with subprocess.Popen(
-        _command(f"pipelines.{module}", arguments),
-        cwd=cwd,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            for text in process.stdout:
-                output.append(text)
-                if line in text and not sent:
-                    process.send_signal(signal_number)
-                    sent = True
-                assert time.monotonic() < deadline, "".join(output)
-            return process.wait(timeout=TIMEOUT), "".join(output)
-        finally:
-            process.kill()
 
 
 def run_here(module, *arguments, monkeypatch, capsys, cwd):
@@ -96,10 +86,6 @@ def assert_user_error(result, *texts):
     assert "Traceback" not in result.stderr
     for text in texts:
         assert text in lines[0]
-
-
-def _command(module, arguments):
-    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def _environment():

@@ -12,7 +12,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.runs.manifest import write_manifest
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.data.batches import train_dataset
-from tests.pipelines.process import run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags, tiny_experiment
 from vit_tf.cost import training_macs
 
@@ -35,25 +35,22 @@ def trained_on():
 
 
 @pytest.fixture
-def batch_command(monkeypatch, capsys, tmp_path):
-    """`batch_command(*arguments)`: exit code, stdout, stderr."""
+def listed(command):
+    """`listed(*arguments)`: what `batch --json` prints."""
 
     def run(*arguments):
-        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-        result = run_here("batch", *arguments, **here)
-        return result.returncode, result.stdout, result.stderr
+        result = command("batch", "--json", *arguments)
+        assert (result.returncode, result.stderr) == (0, "")
+        return json.loads(result.stdout)
 
     return run
 
 
 # Batch 9 spans two epochs, the others at most two windows.
-@pytest.mark.parametrize("step", [0, 2, 9, 11])
-def test_json(batch_command, trained_on, step):
-    flags = ["--step", step, "--json", *as_flags(*ASSIGNMENTS)]
-    code, out, err = batch_command(*flags)
-    assert (code, err) == (0, "")
-    batch = json.loads(out)
-    assert (batch["step"], batch["batch_size"], batch["epoch"]) == (step, 16, step * 16 // 150)
+@pytest.mark.parametrize(("step", "epoch"), [(2, 0), (9, 0), (11, 1)])
+def test_the_examples_of_a_step_are_those_of_training(listed, trained_on, step, epoch):
+    batch = listed("--step", step, *as_flags(*ASSIGNMENTS))
+    assert (batch["step"], batch["batch_size"], batch["epoch"]) == (step, 16, epoch)
     examples = batch["examples"]
     for key in ("position", "id", "label"):
         np.testing.assert_array_equal([e[key] for e in examples], trained_on[step][key])
@@ -62,14 +59,14 @@ def test_json(batch_command, trained_on, step):
         assert example["name"] == f"train example {example['id']} of digits/all:1.0.0"
 
 
-def test_text_names_files(batch_command, tmp_path):
+def test_text_names_files(command, tmp_path):
     for path in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(b"not even an image")
     flags = as_flags(f"data.name=folder:{tmp_path}", "train.batch_size=3")
-    code, out, err = batch_command("--step", "7", *flags)
-    assert (code, err) == (0, "")
-    title, header, *rows = out.splitlines()
+    result = command("batch", "--step", "7", *flags)
+    assert (result.returncode, result.stderr) == (0, "")
+    title, header, *rows = result.stdout.splitlines()
     assert title == f"step 7 of folder:{tmp_path} split 'train', epoch 7"
     assert header.split() == ["position", "id", "class", "name"]
     assert sorted(row.split(None, 2)[2] for row in rows) == [
@@ -80,12 +77,10 @@ def test_text_names_files(batch_command, tmp_path):
     assert [int(row.split()[0]) for row in rows] == [0, 1, 2]
 
 
-def test_experiment_of_a_run(batch_command, tmp_path, trained_on):
+def test_experiment_of_a_run(listed, tmp_path, trained_on):
     Workdir(tmp_path).create(tiny_experiment(*ASSIGNMENTS))
-    code, out, err = batch_command("--workdir", tmp_path, "--step", 5, "--json")
-    assert (code, err) == (0, "")
-    ids = [example["id"] for example in json.loads(out)["examples"]]
-    assert ids == trained_on[5]["id"].tolist()
+    examples = listed("--workdir", tmp_path, "--step", 5)["examples"]
+    assert [example["id"] for example in examples] == trained_on[5]["id"].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +93,7 @@ def records(tmp_path_factory):
     return path
 
 
-def test_files_of_hosts(batch_command, records):
+def test_files_of_hosts(command, listed, records):
     """The batches of all hosts, each in its own epoch; hosts hold 50 examples."""
     assignments = [f"data.name=tfrecord:{records}", "data.sharding=files", "train.batch_size=6"]
     experiment = tiny_experiment(*assignments)
@@ -118,18 +113,16 @@ def test_files_of_hosts(batch_command, records):
             )
             seen.append(next(iter(dataset)))
         flags = ["--step", step, "--hosts", 3, *as_flags(*assignments)]
-        code, out, err = batch_command("--json", *flags)
-        assert (code, err) == (0, "")
-        batch = json.loads(out)
+        batch = listed(*flags)
         assert (batch["sharding"], batch["hosts"], batch["epoch"]) == ("files", 3, epoch)
         for key in ("id", "label", "position"):
             expected = np.concatenate([part[key] for part in seen])
             assert [example[key] for example in batch["examples"]] == expected.tolist()
-    _, out, _ = batch_command(*flags)
-    assert out.splitlines()[0].endswith(f"{records} split 'train', epoch 1, files of 3 hosts")
+    title = command("batch", *flags).stdout.splitlines()[0]
+    assert title.endswith(f"{records} split 'train', epoch 1, files of 3 hosts")
 
 
-def test_hosts_of_a_run(batch_command, tmp_path, records):
+def test_hosts_of_a_run(listed, tmp_path, records):
     """The hosts of its last start, unless a flag sets them."""
     experiment = tiny_experiment(f"data.name=tfrecord:{records}", "data.sharding=files")
     run = Workdir(tmp_path)
@@ -137,24 +130,22 @@ def test_hosts_of_a_run(batch_command, tmp_path, records):
     for hosts in (4, 2):
         write_manifest(run.manifest, seed=0, data={}, strategy="8 replicas on TPU", hosts=hosts)
     for flags, hosts in (([], 2), (["--hosts", "1"], 1)):
-        code, out, err = batch_command("--workdir", tmp_path, "--json", *flags)
-        assert (code, err) == (0, "")
-        assert json.loads(out)["hosts"] == hosts
+        assert listed("--workdir", tmp_path, *flags)["hosts"] == hosts
 
 
-def test_throughput(batch_command):
+def test_throughput(command):
     """The numbers for a real input; `test_throughput.py` tests how they are computed."""
     assignments = as_flags("train.batch_size=64", "data.mixup=0.2")
-    flags = ["--throughput", "0.2", "--teraflops", "2.5", *assignments]
-    code, out, err = batch_command("--json", *flags)
-    assert code == 0
-    assert [line.split()[0] for line in err.splitlines()] == ["reading", "reading"]
-    result = json.loads(out)
+    flags = ["--json", "--throughput", "0.2", "--teraflops", "2.5", *assignments]
+    done = command("batch", *flags)
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["reading", "reading"]
+    result = json.loads(done.stdout)
     assert result.pop("images_per_second_needed") == pytest.approx(
         0.45 * 2.5e12 / (2 * training_macs(tiny_experiment().model_config(10)))
     )
     rates = [result.pop(f"images_per_second{text}") for text in ("", "_without_decoding")]
-    assert 0 < rates[0] <= rates[1]
+    assert 0 < rates[0] <= rates[1]  # `throughput.measure` returns no faster rate.
     assert result.pop("cores") >= 1
     assert result == {
         "data_set": "digits/all:1.0.0 split 'train'",
@@ -167,8 +158,7 @@ def test_throughput(batch_command):
     }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
-def test_throughput_measures_the_batches_of_training(batch_command, monkeypatch, dtype):
+def test_throughput_measures_the_batches_of_training(command, monkeypatch):
     dtypes = []
 
     def rate(batches, *_):
@@ -177,22 +167,23 @@ def test_throughput_measures_the_batches_of_training(batch_command, monkeypatch,
 
     monkeypatch.setattr(throughput, "reading_rate", rate)
     monkeypatch.setattr(throughput, "decoding_rate", rate)
-    assignments = as_flags(f"data.image_dtype={dtype}")
-    code, _, err = batch_command("--throughput", "1", *assignments)
-    assert (code, dtypes) == (0, ["string", dtype]), err
+    result = command("batch", "--throughput", "1", *as_flags("data.image_dtype=uint8"))
+    assert (result.returncode, dtypes) == (0, ["string", "uint8"]), result.stderr
 
 
-def test_throughput_names_a_bad_image(batch_command, tmp_path):
+def test_throughput_names_a_bad_image(command, tmp_path):
     for folder in ("cat", "dog"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "1.jpg").write_bytes(b"not even an image")
     flags = as_flags(f"data.name=folder:{tmp_path}", "train.batch_size=2")
-    code, out, err = batch_command("--throughput", "0.1", *flags)
-    assert (code, out) == (2, "")
-    assert "cannot be decoded" in err.splitlines()[-1] and ".jpg" in err.splitlines()[-1]
-    code, out, _ = batch_command("--throughput", "0.1", *flags, "--set", "data.bad_images=skip")
-    assert code == 0
-    assert out.splitlines()[-1].startswith("ViT-Ti/16 at 12 x 12 needs ")
+    result = command("batch", "--throughput", "0.1", *flags)
+    assert (result.returncode, result.stdout) == (2, "")
+    error = result.stderr.splitlines()[-1]
+    assert "cannot be decoded" in error and ".jpg" in error
+    skip = ["--set", "data.bad_images=skip"]
+    result = command("batch", "--throughput", "0.1", *flags, *skip)
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1].startswith("ViT-Ti/16 at 12 x 12 needs ")
 
 
 @pytest.mark.parametrize(
@@ -226,8 +217,7 @@ def test_throughput_names_a_bad_image(batch_command, tmp_path):
         (["3"], "Unexpected argument '3'"),
     ],
 )
-def test_rejects(batch_command, flags, text):
-    code, out, err = batch_command(*flags)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ") and err.count("\n") == 1
-    assert text in err
+def test_rejects(command, flags, text):
+    result = command("batch", *flags)
+    assert_user_error(result, text)
+    assert result.stdout == "" and result.stderr.count("\n") == 1

@@ -1,16 +1,11 @@
-"""The commands as processes: exit codes, one clear error line, no incomplete files."""
+"""What commands refuse, and say: one clear error line, exit code 2, no incomplete files."""
 
-import contextlib
 import dataclasses
 import importlib
-import io
-import itertools
 import json
 import os
 import re
 import shutil
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -19,21 +14,15 @@ import vit_tf
 from custom_ops import loader
 from pipelines import shared_flags
 from pipelines.config import Experiment, recipes
-from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
-from tests.pipelines.process import (
-    assert_user_error,
-    run_command,
-    run_here,
-    run_module,
-    run_until,
-)
-from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
-from tests.test_architecture import COMMANDS
+from tests import architecture
+from tests.pipelines.process import assert_user_error
+from tests.pipelines.tiny import as_flags, tiny_experiment
 from vit_tf.config.variants import VARIANTS
 
+COMMANDS = sorted(name.removeprefix("pipelines.") for name in architecture.COMMANDS)
 
-# One case for each kind of error; `config/test_experiment.py` has the messages about `--set`.
+
+# One case for each kind of error; `config/test_experiment_errors.py` has those about `--set`.
 @pytest.mark.parametrize(
     ("module", "arguments", "texts"),
     [
@@ -75,9 +64,9 @@ from vit_tf.config.variants import VARIANTS
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
 def test_wrong_input_is_one_sentence_and_leaves_nothing(
-    tmp_path, monkeypatch, capsys, module, arguments, texts
+    tmp_path, command, module, arguments, texts
 ):
-    result = run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+    result = command(module, *arguments)
     assert_user_error(result, *texts)
     assert os.listdir(tmp_path) == []
 
@@ -95,8 +84,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("module", TAKEN)
-def test_flags_that_a_command_cannot_use_are_refused(tmp_path, monkeypatch, capsys, module):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_flags_that_a_command_cannot_use_are_refused(tmp_path, command, module):
     reasons = {
         "experiment": ("digits", "no recipe to choose"),
         "workdir": ("run", "no run of its own"),
@@ -107,19 +95,18 @@ def test_flags_that_a_command_cannot_use_are_refused(tmp_path, monkeypatch, caps
         "zone": ("a", "it computes on one device"),
         "project": ("b", "it computes on one device"),
     }
-    listed = re.findall("^  --([a-z_]+)", run_here(module, "--help", **here).stdout, re.MULTILINE)
+    listed = re.findall("^  --([a-z_]+)", command(module, "--help").stdout, re.MULTILINE)
     for flag, (value, reason) in reasons.items():
         assert (flag in listed) == (flag in TAKEN[module])
         if flag not in TAKEN[module]:
-            result = run_here(module, f"--{flag}", value, **here)
+            result = command(module, f"--{flag}", value)
             assert_user_error(result, f"This command does not take --{flag}: ", reason)
     assert os.listdir(tmp_path) == []
 
 
-def test_fields_without_an_effect_are_refused(tmp_path, monkeypatch, capsys):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_fields_without_an_effect_are_refused(tmp_path, command):
     flags = ["--set=model.layers=2", "--set=data.name=digits", "--set=train.batch_size=3"]
-    result = run_here("make_tfrecords", "--output=x", *flags, **here)
+    result = command("make_tfrecords", "--output=x", *flags)
     assert_user_error(result, "--set model.layers, train.batch_size has no effect", "data.name")
     assert os.listdir(tmp_path) == []
 
@@ -133,25 +120,25 @@ def test_fields_without_an_effect_are_refused(tmp_path, monkeypatch, capsys):
         ("predict", "--model="),
     ],
 )
-def test_an_empty_name_is_not_a_default(tmp_path, monkeypatch, capsys, module, flag):
-    result = run_here(module, flag, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+def test_an_empty_name_is_not_a_default(tmp_path, command, module, flag):
+    result = command(module, flag)
     assert_user_error(result, "is empty")
 
 
 URL = "s3://bucket/data"
 
 
-@pytest.mark.parametrize("module", sorted(COMMANDS))
-def test_urls_that_cannot_be_read_are_named(tmp_path, monkeypatch, capsys, module):
+@pytest.mark.parametrize("module", COMMANDS)
+def test_urls_that_cannot_be_read_are_named(tmp_path, command, module):
     """TensorFlow has no file system for S3 without a plugin."""
-    command, module = importlib.import_module(module), module.removeprefix("pipelines.")
-    values = shared_flags.define_shared(getattr(command, "SHARED_FLAGS", shared_flags.SHARED_FLAGS))
+    own = importlib.import_module(f"pipelines.{module}")
+    values = shared_flags.define_shared(getattr(own, "SHARED_FLAGS", shared_flags.SHARED_FLAGS))
     if "experiment" in values:
         shared_flags.define_config(values)
-    getattr(command, "define", lambda values: None)(values)
+    getattr(own, "define", lambda values: None)(values)
     paths = {"workdir", "config", "model", "init_from", "output"} & set(values)
     cases = [[f"--{name}={URL}"] for name in sorted(paths)]
-    if hasattr(command, "POSITIONAL"):
+    if hasattr(own, "POSITIONAL"):
         cases += [[URL, "b.npz"], ["a.npz", URL]]
     if module in ("pretrain", "evaluate", "batch"):
         cases += [[f"--set=data.name={kind}:{URL}"] for kind in ("folder", "tfrecord")]
@@ -160,9 +147,8 @@ def test_urls_that_cannot_be_read_are_named(tmp_path, monkeypatch, capsys, modul
     if module == "finetune":
         cases += [[f"--set=init_from={URL}"]]
     assert len(cases) >= 1
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
     for arguments in cases:
-        assert_user_error(run_here(module, *arguments, **here), URL, "file system")
+        assert_user_error(command(module, *arguments), URL, "file system")
     assert os.listdir(tmp_path) == []
 
 
@@ -174,57 +160,35 @@ def test_urls_that_cannot_be_read_are_named(tmp_path, monkeypatch, capsys, modul
         ("demo", ["--workdir=ram://a/b"]),
     ],
 )
-def test_some_commands_write_to_local_disks_only(tmp_path, monkeypatch, capsys, module, arguments):
-    result = run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+def test_some_commands_write_to_local_disks_only(tmp_path, command, module, arguments):
+    result = command(module, *arguments)
     assert_user_error(result, "must be on a local disk", "ram://a/b")
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("choice", ["compiled", "bogus"])
-def test_an_implementation_that_is_not_there(tmp_path, monkeypatch, capsys, choice):
+def test_an_implementation_that_is_not_there(tmp_path, command, monkeypatch, choice):
     monkeypatch.setattr(loader, "_library", loader.Library(reason="it was never built"))
     monkeypatch.setenv("VIT_OPS", choice)
-    result = run_here("pretrain", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+    result = command("pretrain")
     assert_user_error(result, f"VIT_OPS={choice}")
     assert os.listdir(tmp_path) == []
 
 
-def test_old_names_are_answered_with_the_new_ones(tmp_path, monkeypatch, capsys):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here("pretrain", "--set=train.average=0.9", "--set=data.window=9", **here)
+def test_old_names_are_answered_with_the_new_ones(tmp_path, command):
+    result = command("pretrain", "--set=train.average=0.9", "--set=data.window=9")
     renamed = "train.average -> train.ema_decay, data.window -> data.shuffle_window"
     assert_user_error(result, "--set has names of an earlier version", renamed)
     (tmp_path / "run").mkdir()
     old = {"train": {"average": None, "steps": 3}, "data": {"window": 9}, "seed": 0}
     (tmp_path / "run/config.json").write_text(json.dumps(old))
-    result = run_here("pretrain", "--workdir=run", **here)
+    result = command("pretrain", "--workdir=run")
     assert_user_error(result, "run/config.json has names of an earlier version", renamed)
     for module in ("finetune", "evaluate", "predict", "export"):
-        result = run_here(module, "--weights=average", **here)
+        result = command(module, "--weights=average")
         assert_user_error(result, "--weights=average", "it is called ema now")
     assert os.listdir(tmp_path) == ["run"]
     assert os.listdir(tmp_path / "run") == ["config.json"]
-
-
-@pytest.mark.process
-def test_a_package_that_cannot_be_imported_is_one_sentence(tmp_path):
-    (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow/__init__.py").write_text("raise ImportError('no such library')")
-    result = run_command("pretrain", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (
-        "error: no such library. Run `python -m pipelines.doctor` to see what to install.\n"
-    )
-
-
-@pytest.mark.process
-def test_tpu_without_a_tpu_is_answered_soon(tmp_path):
-    for arguments in ([], ["--tpu=local"]):
-        begin = time.monotonic()
-        result = run_command("pretrain", "--strategy=tpu", *arguments, cwd=tmp_path)
-        assert time.monotonic() - begin < 120  # detects a hang; not a speed limit
-        assert_user_error(result, "found no TPU", "--strategy=auto")
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -235,10 +199,8 @@ def test_tpu_without_a_tpu_is_answered_soon(tmp_path):
         ("batch", ["--hosts", "--step"]),
     ],
 )
-def test_help_shows_own_flags_first_and_what_can_be_chosen(
-    tmp_path, monkeypatch, capsys, module, own
-):
-    result = run_here(module, "--help", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+def test_help_shows_own_flags_first_and_what_can_be_chosen(tmp_path, command, module, own):
+    result = command(module, "--help")
     assert result.returncode == 0
     assert max(map(len, result.stdout.splitlines())) <= 100
     _, first, then, recipes_, rest = re.split(
@@ -256,46 +218,34 @@ def test_help_shows_own_flags_first_and_what_can_be_chosen(
     assert set(VARIANTS) < set(rest.split()) and "docs/configuration.md" in rest
 
 
-def test_list_prints_the_recipes(tmp_path, monkeypatch, capsys):
-    result = run_here("evaluate", "--list", monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+def test_list_prints_the_recipes(tmp_path, command):
+    result = command("evaluate", "--list")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.findall(r"^  (\w+) +\w", result.stdout, re.MULTILINE) == list(recipes.RECIPES)
     assert re.findall(r"^(\S.*):$", result.stdout, re.MULTILINE) == list(recipes.GROUPS)
 
 
 @pytest.mark.parametrize("module", ["pretrain", "sweep"])
-def test_photos_are_not_trained_at_the_size_of_digits(tmp_path, monkeypatch, capsys, module):
+def test_photos_are_not_trained_at_the_size_of_digits(tmp_path, command, module):
     """The settings that the message names fit; a grid of sizes is an assignment too."""
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
     photos = ["--workdir=run", "--dry_run", "--set=data.name=folder:pets"]
     grid = {"pretrain": [], "sweep": ["--grid=seed=1,2"]}[module]
     fitting = "--set model.image_size=224 --set model.name=ViT-Ti/16"
-    result = run_here(module, *photos, *grid, **here)
+    result = command(module, *photos, *grid)
     assert_user_error(result, "folder:pets would be trained at 16 x 16", fitting)
     for name in ("pets/a", "pets/b"):
         (tmp_path / name).mkdir(parents=True)
         for number in range(20):
             (tmp_path / name / f"{number}.png").touch()
-    assert_user_error(run_here(module, *photos, *grid, **here), fitting)
+    assert_user_error(command(module, *photos, *grid), fitting)
     if module == "sweep":
-        result = run_here(module, *photos, "--grid=model.image_size=32,64", **here)
+        result = command(module, *photos, "--grid=model.image_size=32,64")
         assert result.returncode == 0, result.stderr
         assert "ViT-Ti/16 at 16 x 16" in result.stdout
     else:
-        result = run_here(module, *photos, *fitting.split(), **here)
+        result = command(module, *photos, *fitting.split())
         config, _ = json.JSONDecoder().raw_decode(result.stdout)
         assert (config["model"]["image_size"], config["model"]["patch_size"]) == ([224, 224], 16)
-
-
-@pytest.mark.process
-def test_help_may_be_read_in_part(tmp_path):
-    reader, writer = os.pipe()
-    os.close(reader)  # as `head` does after its last line
-    try:
-        result = run_module("pipelines.batch", "--help", cwd=tmp_path, stdout=writer)
-    finally:
-        os.close(writer)
-    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.fixture
@@ -313,13 +263,10 @@ def broken_images(tmp_path_factory):
 
 
 @pytest.mark.parametrize("module", ["pretrain", "finetune"])
-def test_a_dry_run_describes_the_run_and_writes_nothing(
-    tmp_path, broken_images, monkeypatch, capsys, module
-):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_a_dry_run_describes_the_run_and_writes_nothing(tmp_path, broken_images, command, module):
     initial = None if module == "pretrain" else str(broken_images / "initial.npz")
     start = ["--dry_run"] if initial is None else ["--dry_run", f"--init_from={initial}"]
-    result = run_here(module, *start, *as_flags("train.accumulate_steps=2"), **here)
+    result = command(module, *start, *as_flags("train.accumulate_steps=2"))
     assert result.returncode == 0, result.stderr
     config, end = json.JSONDecoder().raw_decode(result.stdout)
     expected = tiny_experiment("train.accumulate_steps=2")
@@ -338,7 +285,7 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(
     assert "1,297 examples of 10 classes" in text
     assert os.listdir(tmp_path) == []
 
-    result = run_here(module, *start, *as_flags("data.name=folder:pets"), **here)
+    result = command(module, *start, *as_flags("data.name=folder:pets"))
     assert result.returncode == 0
     assert "without a head" in result.stdout
     assert "the data are not here. There is no folder" in result.stdout.splitlines()[-1]
@@ -350,146 +297,42 @@ def test_a_dry_run_describes_the_run_and_writes_nothing(
             "It is not a JPEG, PNG",
         ),
     ):
-        assert_user_error(run_here(module, *start, *flags, **here), text)
+        assert_user_error(command(module, *start, *flags), text)
     if module == "finetune":
         (tmp_path / "run").mkdir()
         shutil.copy(broken_images / "config.json", tmp_path / "run")
         best = ["--init_from=run", "--weights=best"]
-        assert_user_error(run_here(module, "--dry_run", *best, **here), "no best checkpoint")
+        assert_user_error(command(module, "--dry_run", *best), "no best checkpoint")
 
 
-def test_a_run_starts_from_a_config(tmp_path, monkeypatch, capsys):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_a_run_starts_from_a_config(tmp_path, command):
     config = tiny_experiment("seed=7").to_dict()
     (tmp_path / "config.json").write_text(json.dumps(config))
     arguments = ["--config=config.json", "--workdir=run", "--dry_run"]
-    result = run_here("pretrain", *arguments, "--set=train.log_every=9", **here)
+    result = command("pretrain", *arguments, "--set=train.log_every=9")
     assert result.returncode == 0, result.stderr
     config["train"]["log_every"] = 9
     printed = json.JSONDecoder().raw_decode(result.stdout)[0]
     assert Experiment.from_dict(printed | {"model": config["model"]}).to_dict() == config
-    result = run_here("pretrain", "--config=config.json", **here)
+    result = command("pretrain", "--config=config.json")
     assert_user_error(result, "--workdir is missing. With --config it has no default")
     (tmp_path / "config.json").write_text(json.dumps({"sed": 1}))
-    assert_user_error(run_here("pretrain", *arguments, **here), "sed", "Did you mean seed?")
-    result = run_here("batch", "--config=config.json", "--workdir=run", **here)
+    assert_user_error(command("pretrain", *arguments), "sed", "Did you mean seed?")
+    result = command("batch", "--config=config.json", "--workdir=run")
     assert_user_error(result, "Leave out --config config.json")
 
 
-LONG = (
-    "train.steps=400",
-    "train.deterministic=true",
-    "train.log_every=5",
-    "train.checkpoint_every=20",
-)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """`(folder, output)` of an undisturbed deterministic run `whole` of many short steps."""
-    folder, output = tmp_path_factory.mktemp("commands"), io.StringIO()
-    with contextlib.redirect_stdout(output):
-        loop.train(tiny_experiment(*LONG), folder / "whole", one_device())
-    return folder, output.getvalue()
-
-
-def test_progress_says_what_a_user_waits_for(trained):
-    _, output = trained
-    assert "compiling" in output
-    for text in ("step 400/400", "loss", "lr", "img/s", "ETA", "evaluation at step 400"):
-        assert text in output
-
-
-@pytest.mark.process
-def test_signals_save_and_the_restarts_are_bitwise_the_same(trained):
-    folder, _ = trained
-    arguments = ["pretrain", *as_flags(*LONG), "--workdir", "signals"]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        code, output = run_until(*arguments, cwd=folder, line="first step", signal_number=number)
-        assert code == 75, output
-        assert "Traceback" not in output
-        assert "Start the same command again" in output
-    assert "resuming from step" in output
-    result = run_command(*arguments, cwd=folder)
-    assert result.returncode == 0, result.stderr
-    assert "resuming from step" in result.stdout
-    assert_same_weights(folder / "signals", folder / "whole", ["final.npz"])
-
-
-@pytest.mark.process
-def test_evaluate_on_two_logical_cpus_prints_what_training_measured(trained):
-    folder, _ = trained
-    devices = ("--strategy=mirrored", "--logical_cpus=2")
-    result = run_command("evaluate", "--model=whole", *devices, "--json", cwd=folder)
-    assert result.returncode == 0, result.stderr
-    means = json.loads(result.stdout)
-    assert means["examples"] == 300
-    assert means["accuracy"] == Workdir(folder / "whole").read_metrics()[-1]["eval_accuracy"]
-
-
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 broken"])
-def test_a_damaged_checkpoint_is_refused(tmp_path, monkeypatch, capsys, content):
+def test_a_damaged_checkpoint_is_refused(tmp_path, command, content):
     (tmp_path / "bad.npz").write_bytes(content)
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here("finetune", "--init_from=bad.npz", "--workdir=run", **here)
+    result = command("finetune", "--init_from=bad.npz", "--workdir=run")
     assert_user_error(result, "bad.npz")
     assert os.listdir(tmp_path) == ["bad.npz"]
 
 
-def test_a_file_of_other_arrays_is_refused(tmp_path, monkeypatch, capsys):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_a_file_of_other_arrays_is_refused(tmp_path, command):
     np.savez(tmp_path / "other.npz", weights=np.zeros([3, 3], np.float32))
     for module, flag in (("finetune", "--init_from"), ("evaluate", "--model")):
-        result = run_here(module, f"{flag}=other.npz", **here)
+        result = command(module, f"{flag}=other.npz")
         assert_user_error(result, "other.npz", "embedding/kernel")
     assert os.listdir(tmp_path) == ["other.npz"]
-
-
-@pytest.mark.process
-def test_seven_kills_change_nothing(tmp_path):
-    """SIGKILL at 7 moments; the weights and the log equal those of an undisturbed run."""
-    kills = 7  # Each of `killed_run.MOMENTS`, and again while a checkpoint is written.
-    assignments = [
-        "model.layers=1",
-        "train.steps=600",
-        "data.eval_split=test[:100]",
-        "train.eval_every=20",
-        "train.checkpoint_every=7",
-        "train.log_every=10",
-        "train.ema_decay=0.99",
-        "train.accumulate_steps=2",
-        "train.keep_best=true",
-        "train.deterministic=true",
-    ]
-    loop.train(tiny_experiment(*assignments), tmp_path / "whole", one_device())
-    result = run_module(
-        "tests.pipelines.training.killed_run",
-        tmp_path / "killed",
-        kills,
-        1,
-        *assignments,
-        cwd=tmp_path,
-    )
-    assert result.returncode == 0, result.stderr
-    outcome = json.loads(result.stdout)
-    assert outcome["exit"] == 0, (tmp_path / "killed.log").read_text() + result.stderr
-    attempts = outcome["killed"]
-    assert len(attempts) == kills
-    for attempt, following in itertools.pairwise(attempts):
-        assert following["resumed"] in (None, attempt["newest"])
-    # Attempts made progress, and some were killed while saving and while evaluating.
-    assert len({attempt["resumed"] for attempt in attempts if attempt["resumed"]}) >= 3, attempts
-    assert any(attempt["saving"] for attempt in attempts), attempts
-    assert any(attempt["evaluating"] for attempt in attempts), attempts
-    assert_same_weights(tmp_path / "killed", tmp_path / "whole")
-    assert _log(tmp_path / "killed") == _log(tmp_path / "whole")
-    folders = [sorted(os.listdir(tmp_path / name / "checkpoints")) for name in ("whole", "killed")]
-    assert folders[0] == folders[1]
-
-
-def _log(workdir):
-    """The lines of metrics.jsonl without values that depend on time."""
-    return [
-        {key: value for key, value in x.items() if "per_second" not in key and key != "data_wait"}
-        for x in Workdir(workdir).read_metrics()
-    ]

@@ -41,18 +41,18 @@ def experiment_of(name):
     return override(recipes.get_recipe("digits"), own)
 
 
-# One layer of each kind of computation runs in every test run: each takes about 8 s.
+# One layer of each kind of computation runs in every test run.
 OFTEN = (*POSITIONS, "local_2d", "augmented", "squeeze_excite")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.heavy("training"))
         for name in (*POSITIONS, *LAYERS)
     ],
 )
-def test_one_device_goes_on_where_two_replicas_were(name, tmp_path):
+def test_one_device_goes_on_where_two_replicas_were(name, tmp_path, uncompiled):
     """And gets the weights of two replicas."""
     experiment = experiment_of(name)
     loop.train(experiment, tmp_path / "split", two_replicas())

@@ -21,7 +21,7 @@ import tensorflow as tf
 from pipelines.config import override, recipes
 from tests.checkout import ROOT
 from tests.pipelines.encoded import encode, pixels
-from tests.pipelines.test_families import axial_hybrid, axial_resnet, bit, stand_alone
+from tests.pipelines.families import axial_hybrid, axial_resnet, bit, stand_alone
 from tests.pipelines.tiny import tiny_experiment
 from tests.tpu.lowering import evaluation_step, lower, training_step
 

@@ -29,7 +29,9 @@ def test_a_step_that_decodes_images_is_refused():
         ("RESOURCE_EXHAUSTED", {"seconds": 1.0}, "WRONG: compiles, but must fail"),
     ],
 )
-def test_what_is_no_expected_outcome_is_wrong(monkeypatch, capsys, refusal, report, outcome):
+def test_unexpected_outcomes_are_wrong_and_exit_with_1(
+    monkeypatch, capsys, refusal, report, outcome
+):
     one = case(refusal=refusal, topologies=("v5e:2x2",))
     monkeypatch.setattr(check, "CASES", [one])
     monkeypatch.setattr(check, "missing", lambda: "")

@@ -35,6 +35,31 @@ def model(seed=0, dtype=None, **fields):
     return created
 
 
+_shared = {}
+
+
+def shared(seed=0, dtype=None, **fields):
+    """The model of `model(...)`, which takes long to build, once for all tests of a process.
+
+    A test may call it and load weights into it: its variables have their first values here. It must
+    not change anything else, such as `trainable`, or train it.
+    """
+    return shared_of(config(**fields), seed, dtype)
+
+
+def shared_of(config, seed=0, dtype=None):
+    """As `shared`, for a configuration of any family."""
+    key = config, seed, dtype or keras.config.dtype_policy().name
+    if key not in _shared:
+        created = vit_tf.create_model(config, dtype=dtype)
+        randomize(created, seed)
+        _shared[key] = created, values(created)
+    created, first = _shared[key]
+    for variable, value in zip(created.variables, first, strict=True):
+        variable.assign(value)
+    return created
+
+
 def randomize(created, seed=0):
     """Gives every trainable variable random values of a size at which every term matters."""
     rng = np.random.default_rng(seed)

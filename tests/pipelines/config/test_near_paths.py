@@ -61,7 +61,7 @@ def test_a_name_like_no_other_gets_no_hint():
     assert path_hint("zzz", PATHS) == ""
 
 
-def test_what_is_offered_exists():
+def test_offered_paths_exist():
     assert set(near_paths._PATHS.values()) <= PATHS.keys()
     assert not near_paths._PATHS.keys() & PATHS.keys()
     assert set(near_paths._SWITCHES) <= near_paths._PATHS.keys()

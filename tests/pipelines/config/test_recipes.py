@@ -50,17 +50,27 @@ def _named(model, rows):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_docstrings_say_what_a_user_asks(name):
+def test_docstrings_have_what_list_and_docs_print(name):
     first, _, rest = RECIPES[name].__doc__.partition("\n")
-    assert len(first) <= 70 and first.endswith(".")
+    assert len(first) <= 70 and first.endswith(".")  # One line of `--list`.
     parts = re.findall(r"^ *(Source|Command|Expected|Hardware): \S", rest, re.MULTILINE)
     assert parts == ["Source", "Command", "Expected", "Hardware"]
     assert "epochs" in RECIPES[name].__doc__
     assert not re.search(r"[{}]", RECIPES[name].__doc__)
-    commands = re.findall(r"pipelines\.(\w+)(?: --experiment (\w+))?", _text(name))
-    tuned = RECIPE[name].init_from is not None
-    expected = "sweep" if name == "regularisation_search" else "finetune" if tuned else "pretrain"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_commands_in_docstrings_work(name):
+    """They name the recipe itself, and the command that fits it; assignments are possible."""
+    recipe, text = RECIPE[name], _text(name)
+    commands = re.findall(r"pipelines\.(\w+)(?: --experiment (\w+))?", text)
+    expected = "finetune" if recipe.init_from is not None else "pretrain"
+    if name == "regularisation_search":
+        expected = "sweep"
     assert commands[0] == (expected, "" if name == "digits" else name)
+    assert {experiment for _, experiment in commands[1:]} <= {name}
+    for path, values in re.findall(r"--(?:set|grid) ([\w.]+)=(\S*[^\s,.;:])", text):
+        assert override(recipe, [f"{path}={values.split(',')[0]}"])
 
 
 def test_every_recipe_is_in_one_group():
@@ -265,8 +275,6 @@ def test_the_search_holds_out_what_it_does_not_train_on():
         base.train,
     )
     assert "--hold_out=0.01 " in _text("regularisation_search")
-    for path in re.findall(r"--grid ([\w.]+)=", _text("regularisation_search")):
-        override(recipe, [f"{path}=0.1"])
 
 
 def test_augreg_is_its_grid():

@@ -1,26 +1,28 @@
 """Evaluation of a saved model: as in training, every example once, with every strategy."""
 
 import json
+import re
 import shutil
-import time
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from sklearn.datasets import load_digits
 
 import vit_tf
 from pipelines.data import pipeline
+from pipelines.data.builtin.digits import split_indices
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.runs import model_source, progress
-from pipelines.runs.strategies import make_strategy
 from pipelines.tasks import losses
 from pipelines.tasks.classification import Classification
 from pipelines.training import loop
-from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.tiny import one_device, tiny_experiment
+from tests.pipelines.process import assert_user_error
+from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
 from vit_tf.images.decoding import decode_image
 
 
@@ -36,12 +38,13 @@ def evaluated(source, experiment, strategy):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """`command(*arguments)`: the completed process of `evaluate`."""
+def evaluation(command):
+    """`evaluation(*flags)`: what `evaluate --json` prints."""
 
-    def run(*arguments):
-        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-        return run_here("evaluate", *arguments, **here)
+    def run(*flags):
+        result = command("evaluate", "--json", *flags)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
 
     return run
 
@@ -53,25 +56,22 @@ def finished(tmp_path_factory):
     return workdir, loop.train(tiny_experiment(), workdir, one_device())
 
 
-def test_evaluation_on_every_strategy_counts_once(finished):
+# 300 is not a multiple of 32; 7 is odd, so it cannot be split between two replicas.
+@pytest.mark.parametrize(
+    ("make", "batch_size"),
+    [(one_device, 32), (one_device, 512), (two_replicas, 7), (two_replicas, 300)],
+)
+def test_evaluation_on_every_strategy_counts_once(finished, make, batch_size):
     workdir, last = finished
-    source = model_source.find(workdir)
-    # 300 is not a multiple of 16 or 32; 7 is odd, so it cannot be split between two replicas.
-    for strategy in (one_device(), make_strategy("mirrored")):
-        for batch_size in (7, 32, 300, 512):
-            changed = tiny_experiment(f"train.batch_size={batch_size}")
-            means = evaluated(source, changed, strategy)
-            assert means["examples"] == 300
-            assert means["accuracy"] == last["eval_accuracy"]
-            assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-5)
+    changed = tiny_experiment(f"train.batch_size={batch_size}")
+    means = evaluated(model_source.find(workdir), changed, make())
+    assert means["examples"] == 300
+    assert means["accuracy"] == last["eval_accuracy"]
+    assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-5)
 
 
 def test_evaluation_equals_a_plain_loop(finished):
     workdir, last = finished
-    from sklearn.datasets import load_digits
-
-    from pipelines.data.builtin.digits import split_indices
-
     digits = load_digits()
     chosen = split_indices("test")
     images = np.round(digits.images[chosen] * 255 / 16).astype(np.uint8)
@@ -83,7 +83,7 @@ def test_evaluation_equals_a_plain_loop(finished):
 
 def test_fused_evaluation(finished, command):
     workdir, last = finished
-    done = command("--model", workdir, "--fused", "--json")
+    done = command("evaluate", "--model", workdir, "--fused", "--json")
     assert done.returncode == 0 and "blocks in one op, float32" in done.stderr
     means = json.loads(done.stdout)
     assert means["accuracy"] == last["eval_accuracy"]
@@ -117,25 +117,21 @@ def unusual(tmp_path_factory):
     return workdir, loop.train(experiment, workdir, one_device())
 
 
-@pytest.mark.parametrize("flag", ["--model", "--workdir"])
-def test_a_run_is_evaluated_as_it_was_in_training(unusual, command, flag):
+def test_a_run_is_evaluated_as_it_was_in_training(unusual, evaluation):
     """With its data, its preprocessing, its loss and its dtype."""
     workdir, last = unusual
-    result = command(f"{flag}={workdir}", "--json")
-    assert result.returncode == 0, result.stderr
-    means = json.loads(result.stdout)
+    means = evaluation(f"--model={workdir}")
     for name in ("accuracy", "top_5_accuracy"):
         assert means[name] == last[f"eval_{name}"]
     # A float32 evaluation differs by more than 1e-4.
     assert means["loss"] == pytest.approx(last["eval_loss"], rel=1e-6)
 
 
-def test_settings_change_the_data_of_a_run(unusual, command):
+def test_settings_change_the_data_of_a_run(unusual, evaluation):
+    """`--workdir` is another name for the model of a run."""
     workdir, last = unusual
-    own, test = (
-        json.loads(command(f"--model={workdir}", *flags, "--json").stdout)
-        for flags in (["--set=train.batch_size=7"], ["--set=data.eval_split=test[:31]"])
-    )
+    own = evaluation(f"--workdir={workdir}", "--set=train.batch_size=7")
+    test = evaluation(f"--model={workdir}", "--set=data.eval_split=test[:31]")
     assert own["loss"] == pytest.approx(last["eval_loss"], rel=1e-2)
     assert test["examples"] == 31 != own["examples"]
 
@@ -158,17 +154,21 @@ def test_settings_change_the_data_of_a_run(unusual, command):
 )
 def test_settings_without_an_effect_are_refused(unusual, command, flags, texts):
     workdir, _ = unusual
-    assert_user_error(command(f"--model={workdir}", *flags), *texts)
+    assert_user_error(command("evaluate", f"--model={workdir}", *flags), *texts)
 
 
 def test_only_the_data_of_another_model_are_those_of_the_recipe(command):
-    assert_user_error(command("--set=data.resize=direct"), "shipped is evaluated as it was trained")
-    assert command("--experiment=digits", "--set=data.eval_split=test[:20]").returncode == 0
+    result = command("evaluate", "--set=data.resize=direct")
+    assert_user_error(result, "shipped is evaluated as it was trained")
+    flags = ["--experiment=digits", "--set=data.eval_split=test[:20]"]
+    assert command("evaluate", *flags).returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["npz", "keras", "workdir"])
-def test_a_model_without_stored_preprocessing(finished, command, tmp_path, kind):
-    """The command uses the settings of its flags: here a central crop, and a multi-label loss."""
+@pytest.mark.parametrize(
+    ("kind", "loss"), [("npz", "softmax"), ("keras", "sigmoid"), ("workdir", "softmax")]
+)
+def test_a_model_without_stored_preprocessing(finished, evaluation, tmp_path, kind, loss):
+    """The command uses the settings of its flags: here a central crop, and a loss."""
     model, _ = model_source.open_model(model_source.find(finished[0]))
     path = tmp_path / ("run" if kind == "workdir" else f"model.{kind}")
     if kind == "workdir":
@@ -179,26 +179,22 @@ def test_a_model_without_stored_preprocessing(finished, command, tmp_path, kind)
     else:
         model.save(path)
     crop = ["--set=data.resize=resize_small", "--set=data.resize_to=18"]
-    means = {}
-    for loss in ("softmax", "sigmoid"):
-        flags = [*crop, f"--set=train.loss={loss}", "--set=data.eval_split=test[:50]"]
-        result = command(f"--model={path}", *flags, "--json")
-        assert result.returncode == 0, result.stderr
-        means[loss] = json.loads(result.stdout)
+    flags = [*crop, f"--set=train.loss={loss}", "--set=data.eval_split=test[:50]"]
+    means = evaluation(f"--model={path}", *flags)
     examples = open_source("digits", "test[:50]").read(range(50))
     prepare = vit_tf.Preprocessing(image_size=(12, 12), resize="resize_small", resize_to=18)
     images = tf.stack([prepare(decode_image(data)) for data in examples.images])
     logits = model(images).numpy().astype(np.float64)
     targets = np.eye(10)[examples.labels]
-    softmax = np.log(np.exp(logits).sum(axis=1)) - (logits * targets).sum(axis=1)
-    sigmoid = (np.log1p(np.exp(logits)) - logits * targets).sum(axis=1)
-    assert means["softmax"]["loss"] == pytest.approx(softmax.mean(), rel=1e-5)
-    assert means["sigmoid"]["loss"] == pytest.approx(sigmoid.mean(), rel=1e-5)
-    accuracy = np.mean(logits.argmax(axis=1) == examples.labels)
-    assert means["softmax"]["accuracy"] == means["sigmoid"]["accuracy"] == pytest.approx(accuracy)
+    losses_of_images = {
+        "softmax": np.log(np.exp(logits).sum(axis=1)) - (logits * targets).sum(axis=1),
+        "sigmoid": (np.log1p(np.exp(logits)) - logits * targets).sum(axis=1),
+    }
+    assert means["loss"] == pytest.approx(losses_of_images[loss].mean(), rel=1e-5)
+    assert means["accuracy"] == pytest.approx(np.mean(logits.argmax(axis=1) == examples.labels))
 
 
-def test_other_preprocessing_of_a_file_without_a_sidecar(finished, command, tmp_path):
+def test_other_preprocessing_of_a_file_without_a_sidecar(finished, evaluation, tmp_path):
     """Every field reaches the pixels: the loss is that of a plain loop over these images."""
     path = tmp_path / "model.npz"
     shutil.copy(finished[0] / "final.npz", path)
@@ -206,14 +202,12 @@ def test_other_preprocessing_of_a_file_without_a_sidecar(finished, command, tmp_
     fields |= {"antialias": True, "mean": (0.4, 0.5, 0.6), "std": (0.3, 0.5, 0.7)}
     texts = {name: str(value).strip("()").lower() for name, value in fields.items()}
     flags = [f"--set=data.{name}={text}" for name, text in texts.items()]
-    result = command(f"--model={path}", *flags, "--set=data.eval_split=test[:40]", "--json")
-    assert result.returncode == 0, result.stderr
+    means = evaluation(f"--model={path}", *flags, "--set=data.eval_split=test[:40]")
     examples = open_source("digits", "test[:40]").read(range(40))
     prepare = vit_tf.Preprocessing(image_size=(12, 12), **fields)
     model, _ = model_source.open_model(model_source.find(path))
     images = tf.stack([prepare(decode_image(data)) for data in examples.images])
     expected = losses.cross_entropy(tf.constant(examples.labels), model(images), "softmax")
-    means = json.loads(result.stdout)
     assert means["loss"] == pytest.approx(float(tf.reduce_mean(expected)), rel=1e-5)
     assert means["images_per_second"] > 0
 
@@ -268,19 +262,23 @@ def test_a_model_without_a_head(command, tmp_path):
     vit_tf.save_npz(model, tmp_path / "headless.npz")
     (tmp_path / "map.txt").write_text("0\n")
     for flags in ([], ["--label_map=map.txt"]):
-        assert_user_error(command("--model=headless.npz", *flags), "headless.npz has no head")
+        assert_user_error(
+            command("evaluate", "--model=headless.npz", *flags), "headless.npz has no head"
+        )
 
 
 def test_a_label_map_that_does_not_fit(finished, command, tmp_path):
     (tmp_path / "map.txt").write_text("zero\n")
-    result = command(f"--model={finished[0]}", "--label_map=map.txt")
+    result = command("evaluate", f"--model={finished[0]}", "--label_map=map.txt")
     assert_user_error(result, "map.txt has 1 classes, the data have 10")
-    result = command(f"--model={finished[0]}", "--set=data.name=digits/low")
+    result = command("evaluate", f"--model={finished[0]}", "--set=data.name=digits/low")
     assert_user_error(result, "digits/low has 5", "--label_map FILE")
 
 
 def test_a_cap_on_batches_takes_batches_from_all_of_the_data(finished, command):
-    result = command(f"--model={finished[0]}", "--max_batches=3", "--set=train.batch_size=32")
+    result = command(
+        "evaluate", f"--model={finished[0]}", "--max_batches=3", "--set=train.batch_size=32"
+    )
     assert result.returncode == 0, result.stderr
     lines = dict(line.split(": ") for line in result.stdout.splitlines())
     assert lines["examples"] == "96"
@@ -309,35 +307,50 @@ def test_a_folder_without_a_test_split(command, tmp_path):
             (tmp_path / "images" / str(label) / f"{i}.png").write_bytes(
                 tf.io.encode_png(image).numpy()
             )
-    result = command("--set=data.name=folder:images", "--json")
+    result = command("evaluate", "--set=data.name=folder:images", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["examples"] == 2
     assert "images has the split train: evaluation takes train[90%:]" in result.stderr
 
 
-def test_compiling_is_reported_until_the_first_batch_is_done(finished, monkeypatch):
+def test_compiling_is_reported_until_the_first_batch_is_done(monkeypatch):
+    """The model is not traced before there is a line; the lines end before the last batch."""
     monkeypatch.setattr(progress, "_SIGN_EVERY", 0.01)
-    lines, counts = [], []
+    lines, logged, reporting = [], threading.Event(), []
+
+    def log(line):
+        lines.append(line)
+        logged.set()
+
+    def model(images, training):
+        assert logged.wait(300)
+        return tf.zeros([len(images), 10])
 
     class Signals:
-        def check(self):
-            counts.append(len(lines))
-            time.sleep(0.05)
+        """Waits for the thread that reports, if it has been told to end."""
 
-    model, preprocessing = model_source.open_model(model_source.find(finished[0]))
-    source = open_source("digits", "test[:48]")
+        def check(self):
+            threads = [x for x in threading.enumerate() if x.name == "compiling"]
+            for thread in threads if evaluator.first_batch_done else ():
+                thread.join(300)
+            reporting.append(any(thread.is_alive() for thread in threads))
+
     data = EvaluationData(
-        source=source, preprocessing=preprocessing, batch_size=16, bad_images=None
+        source=open_source("digits", "test[:48]"),
+        preprocessing=vit_tf.Preprocessing(image_size=(8, 8)),
+        batch_size=16,
+        bad_images=None,
     )
     task = Classification(loss="softmax")
-    Evaluator(model, one_device(), data, task, lines.append, Signals()).run()
-    assert len(counts) == 3 and counts[0] >= 1
-    # One line may be on its way when the first batch is done.
-    assert counts[0] >= len(lines) - 1 and counts[1] == counts[2] == len(lines)
+    evaluator = Evaluator(model, one_device(), data, task, log, Signals())
+    evaluator.run()
+    assert reporting == [False, False, False]
+    assert re.fullmatch(r"compiling the evaluation step: \d+ s", lines[0])
 
 
 def test_nothing_to_evaluate(command):
-    assert_user_error(command("--set=data.eval_split=none"), "data.eval_split is none")
+    result = command("evaluate", "--set=data.eval_split=none")
+    assert_user_error(result, "data.eval_split is none")
 
 
 def test_unpooled_models_are_refused(tmp_path):

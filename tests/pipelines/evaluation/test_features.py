@@ -20,8 +20,7 @@ from pipelines.evaluation.feature_cache import cached_features, fingerprint, mod
 from pipelines.evaluation.features import FeatureExtractor, Features
 from pipelines.evaluation.few_shot import few_shot_grid
 from pipelines.runs import model_source
-from tests.pipelines.test_families import FAMILIES
-from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
+from tests.pipelines.tiny import one_device, two_replicas
 from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
@@ -83,7 +82,7 @@ def test_rows_are_sorted_by_id_whatever_the_stored_order():
     np.testing.assert_array_equal(received.labels, np.arange(9) % 3)
 
 
-def test_it_is_traced_once_and_sees_new_weights():
+def test_features_are_traced_once_and_see_new_weights():
     """float16 values become float32."""
     strategy, traced = two_replicas(), []
     with strategy.scope():
@@ -104,10 +103,23 @@ def test_it_is_traced_once_and_sees_new_weights():
     np.testing.assert_allclose(second.values, 2 * first.values, rtol=2e-3)
 
 
-@pytest.mark.parametrize("family", ["ViT", "axial hybrid", "BiT", "AxialResNet"])
+FAMILIES = {
+    "ViT": tiny.config(),
+    "axial hybrid": tiny.config(
+        stem={"stage_depths": (1,), "width": 0.5},
+        image_size=(16, 24),
+        patch_size=1,
+        layers=1,
+        **tiny.AXIAL,
+    ),
+    "BiT": vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16),
+    "AxialResNet": vit_tf.AxialResNetConfig(stage_depths=(1,), width=0.125, heads=2, image_size=16),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_has_features(family):
-    experiment = (FAMILIES | {"ViT": tiny_experiment})[family]("model.dtype=mixed_bfloat16")
-    config = experiment.model.config(0)
+    config = FAMILIES[family].replace(num_classes=0)
     model = vit_tf.create_model(config, dtype="mixed_bfloat16")
     tiny.randomize(model)
     source = data(open_source("digits", "test[:9]"), 4, config.image_size)
@@ -143,7 +155,7 @@ def test_images_that_cannot_be_read():
         FeatureExtractor(means, one_device(), data(damaged()), print).run()
 
 
-def test_what_has_no_features():
+def test_models_without_features_are_refused():
     images = np.zeros((3, 16, 16, 3), np.uint8)
     lists = data(ArraySource(images, [[0], [0, 1], []]))
     with pytest.raises(UserError, match="lists of labels.*choose another data set"):

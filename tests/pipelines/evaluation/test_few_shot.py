@@ -9,14 +9,7 @@ from pipelines.errors import UserError
 from pipelines.evaluation import few_shot
 from pipelines.evaluation.features import Features
 from pipelines.evaluation.few_shot import few_shot_accuracy, few_shot_grid, select
-
-
-def clusters(count, width, num_classes, seed=0, spread=2.0):
-    """Random classes around random centres: `(features float32, labels int32)`, shuffled."""
-    rng = np.random.default_rng(seed)
-    labels = rng.permutation(np.arange(count) % num_classes).astype(np.int32)
-    centres = np.random.default_rng(99).normal(size=(num_classes, width))
-    return (centres[labels] + spread * rng.normal(size=(count, width))).astype(np.float32), labels
+from tests.pipelines.evaluation.clusters import clusters
 
 
 @pytest.mark.parametrize("case", [f"shots{n}_l2_{l2}" for n in (1, 4) for l2 in (1, 1024)])

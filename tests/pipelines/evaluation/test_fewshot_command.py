@@ -14,24 +14,13 @@ from pipelines.errors import Interrupted
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import few_shot_accuracy
 from pipelines.runs import model_source
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image
 
 FEW = ["--shots=2,1", "--l2=32,1024", "--seeds=2"]
 SPLITS = ["--set=data.train_split=train[:120]", "--set=data.eval_split=test[:60]"]
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """`command(*arguments)`: the completed process of `fewshot`."""
-
-    def run(*arguments):
-        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-        return run_here("fewshot", *arguments, **here)
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +50,7 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
     records = {}
     there = [*SPLITS, "--output=run/fewshot"]
     for name, flags in (("run", []), ("model.npz", there), ("model.keras", SPLITS)):
-        result = command(f"--model={name}", *FEW, *flags, "--json", "--noprobe")
+        result = command("fewshot", f"--model={name}", *FEW, *flags, "--json", "--noprobe")
         assert result.returncode == 0, result.stderr
         records[name] = json.loads(result.stdout)
         assert records[name].pop("model") == name
@@ -94,7 +83,7 @@ def test_a_model_has_one_result_in_every_form(workdir, command, tmp_path):
 
 def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatch):
     flags = [*FEW, *SPLITS, "--output=out"]
-    first = command(*flags)
+    first = command("fewshot", *flags)
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
     assert lines[0].startswith("shipped on digits/all: 120 training images (train[:120]), 60 test")
@@ -107,7 +96,9 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     caches = [name for name in os.listdir(tmp_path / "out") if name.startswith("features-")]
     assert len(caches) == 2
 
-    again = command(*flags, "--json", "--noknn", "--noprobe", "--seeds=1", "--l2=1,2,3,4,5")
+    again = command(
+        "fewshot", *flags, "--json", "--noknn", "--noprobe", "--seeds=1", "--l2=1,2,3,4,5"
+    )
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("features of digits/all") == again.stderr.count(": from out/") == 2
     less = json.loads(again.stdout)
@@ -118,7 +109,7 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     assert record["neighbors"] and record["probe"]["accuracy"] > 0.9
 
     (tmp_path / "out" / caches[0]).write_bytes(b"PK")
-    result = command(*flags, "--json", "--noprobe")
+    result = command("fewshot", *flags, "--json", "--noprobe")
     assert json.loads(result.stdout) == record | {"probe": None}
     assert result.stderr.count("is damaged and computed again") == 1
 
@@ -129,7 +120,7 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
     for name in ("fewshot.json", "fewshot.html"):
         os.remove(tmp_path / "out" / name)
     monkeypatch.setattr(few_shot_report, "linear_probe", interrupted)
-    assert command(*flags).returncode == 75
+    assert command("fewshot", *flags).returncode == 75
     assert json.loads((tmp_path / "out/fewshot.json").read_text()) == record | {"probe": None}
     assert "k-NN: " in (tmp_path / "out/fewshot.html").read_text()
 
@@ -165,7 +156,7 @@ def test_the_shipped_model_the_cache_and_the_files(command, tmp_path, monkeypatc
 )
 def test_wrong_input_is_one_sentence(command, tmp_path, flags, texts):
     (tmp_path / "a.txt").write_text("0\n")
-    assert_user_error(command(*flags), *texts)
+    assert_user_error(command("fewshot", *flags), *texts)
     assert set(os.listdir(tmp_path)) <= {"a.txt", "out"}
     assert not os.path.exists(tmp_path / "out/fewshot.json")
 
@@ -173,15 +164,15 @@ def test_wrong_input_is_one_sentence(command, tmp_path, flags, texts):
 def test_models_without_usable_features(command, tmp_path):
     unpooled = tiny_experiment("model.classifier=unpooled", "model.layers=1").model.config(10)
     vit_tf.save_npz(vit_tf.create_model(unpooled), tmp_path / "unpooled.npz")
-    assert_user_error(command("--model=unpooled.npz"), "unpooled.npz is unpooled")
+    assert_user_error(command("fewshot", "--model=unpooled.npz"), "unpooled.npz is unpooled")
     model = vit_tf.create_model(tiny_experiment("model.layers=1").model.config(0))
     tiny.randomize(model)
     vit_tf.save_npz(model, tmp_path / "headless.npz")
-    result = command("--model=headless.npz", *FEW, *SPLITS, "--noprobe", "--output=good")
+    result = command("fewshot", "--model=headless.npz", *FEW, *SPLITS, "--noprobe", "--output=good")
     assert result.returncode == 0, result.stderr
     model.class_token.token.assign(np.full([1, 16], np.nan))
     vit_tf.save_npz(model, tmp_path / "nan.npz")
-    result = command("--model=nan.npz", *FEW, *SPLITS, "--output=out")
+    result = command("fewshot", "--model=nan.npz", *FEW, *SPLITS, "--output=out")
     texts = ["120 of 120 rows of the features of nan.npz on digits", "NaN", "the first is id 0"]
     assert_user_error(result, *texts)
     assert os.listdir(tmp_path / "out") == []
@@ -193,5 +184,5 @@ def test_lists_of_labels_are_refused(command, tmp_path):
     rows = [{"path": "a.png", "labels": ["x"]}, {"path": "a.png", "labels": ["x", "y"]}]
     (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
     splits = ["--set=data.train_split=train", "--set=data.eval_split=train"]
-    result = command("--set=data.name=list:list.jsonl", *splits)
+    result = command("fewshot", "--set=data.name=list:list.jsonl", *splits)
     assert_user_error(result, "has lists of labels", "choose another data set")

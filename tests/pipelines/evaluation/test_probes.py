@@ -9,7 +9,7 @@ from pipelines.evaluation.features import Features
 from pipelines.evaluation.few_shot import whitening
 from pipelines.evaluation.linear_probe import GRID, linear_probe
 from pipelines.evaluation.neighbors import neighbor_accuracies
-from tests.pipelines.evaluation.test_few_shot import clusters
+from tests.pipelines.evaluation.clusters import clusters
 
 
 def features(count, width, num_classes, seed=0, spread=2.0):

@@ -13,7 +13,7 @@ import tensorflow as tf
 import custom_ops
 from custom_ops import build_plan, loader
 from pipelines.runs import installation, installation_checks, model_source
-from tests.pipelines.process import run_command, run_here
+from tests.pipelines.process import run_command
 
 SECTIONS = {
     "versions",
@@ -29,13 +29,13 @@ SECTIONS = {
 
 
 @pytest.fixture
-def doctor(monkeypatch, capsys, tmp_path):
+def doctor(monkeypatch, command):
     """`doctor(*flags)`: exit code, stdout, and the lines on stderr."""
     monkeypatch.delenv("VIT_OPS", raising=False)
     monkeypatch.delenv("VIT_ISA", raising=False)
 
     def run(*flags):
-        result = run_here("doctor", *flags, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
+        result = command("doctor", *flags)
         return result.returncode, result.stdout, result.stderr
 
     return run
@@ -193,12 +193,14 @@ _NO_TENSORFLOW = "ModuleNotFoundError(\"No module named 'tensorflow'\", name='te
 @pytest.mark.parametrize(
     ("name", "error", "variables"),
     [
-        ("tensorflow", _NO_TENSORFLOW, {}),
         ("tensorflow", _NO_TENSORFLOW, {"VIT_OPS": "compiled"}),
-        ("tensorflow", "ImportError('libtensorflow_cc.so.2: cannot open')", {}),
         ("tensorflow", "ValueError('numpy.dtype size changed')", {}),
-        ("tensorflow", "ValueError('numpy.dtype size changed')", {"VIT_ISA": "avx2"}),
-        ("keras", "ImportError('Keras needs another NumPy')", {}),
+        pytest.param(
+            "keras",
+            "ImportError('Keras needs another NumPy')",
+            {},
+            marks=pytest.mark.heavy("builds"),
+        ),
         ("h5py", "ImportError('libhdf5.so: cannot open')", {}),
         (
             "packaging",
@@ -206,19 +208,20 @@ _NO_TENSORFLOW = "ModuleNotFoundError(\"No module named 'tensorflow'\", name='te
             {},
         ),
         ("tensorflow-datasets", "TypeError('Descriptors cannot be created directly')", {}),
-        (
+        pytest.param(
             "tf-models-official",
             "ModuleNotFoundError(\"No module named 'orbit'\", name='orbit')",
             {},
+            marks=pytest.mark.heavy("builds"),
         ),
     ],
 )
 def test_a_package_that_cannot_be_imported_is_named(tmp_path, name, error, variables):
-    """Runs in a process that finds a faulty package of this name first."""
+    """Runs in a new interpreter that finds a faulty package of this name first."""
     module = installation._MODULES[name]
     (tmp_path / module).mkdir()
     (tmp_path / module / "__init__.py").write_text(f"raise {error}\n")
-    result = run_command("doctor", "--json", cwd=tmp_path, **variables)
+    result = run_command("doctor", "--json", cwd=tmp_path, cold=True, **variables)
     assert result.returncode == 1, result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     version = importlib.metadata.version(name)
@@ -323,7 +326,7 @@ def test_no_arguments(doctor):
 
 @pytest.mark.process
 def test_as_a_process(tmp_path):
-    result = run_command("doctor", "--json", cwd=tmp_path)
+    result = run_command("doctor", "--json", cwd=tmp_path, cold=True)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["broken"] == [] and found["ops"]["compiled"] is True

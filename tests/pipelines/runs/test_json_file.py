@@ -8,7 +8,7 @@ from pipelines.errors import UserError
 from pipelines.runs.json_file import read_json, write_json
 
 
-def test_what_is_written_can_be_read(tmp_path):
+def test_json_written_can_be_read(tmp_path):
     value = {"a": [1, None], "b": {"c": "ü"}, "d": None}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value

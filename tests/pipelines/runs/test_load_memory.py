@@ -1,14 +1,11 @@
 """Opening and loading a model takes at most 1.3 times its weights plus the file size."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 import vit_tf
-from tests.checkout import ROOT
+from tests.pipelines.process import run_module
 
 pytestmark = pytest.mark.process
 
@@ -22,43 +19,6 @@ FIELDS = {
 }
 SOURCES = ("model.npz", "model.keras", "folder")
 ACTIONS = ("open", "load")
-
-# Each measurement has its own process, which is forked after the imports. The small model pays
-# TensorFlow's one-time costs first.
-PROGRAM = """
-import gc, json, os, sys
-import vit_tf
-from pipelines.runs import model_source
-
-def peak():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-
-def measure(action, path):
-    small = folder + "/small.npz"
-    model = vit_tf.create_model(config.replace(layers=1))
-    vit_tf.save_npz(model, small)
-    model_source.open_model(model_source.find(small))
-    gc.collect()  # Keras models have reference cycles: they stay until then.
-    before = peak()
-    if action == "open":
-        model, _ = model_source.open_model(model_source.find(path))
-    else:
-        model = vit_tf.create_model(config)
-        model_source.load(model, model_source.find(path))
-    print(json.dumps([peak() - before, 4 * model.count_params()]), flush=True)
-
-folder, names, actions, fields = sys.argv[1], *map(json.loads, sys.argv[2:])
-config = vit_tf.ViTConfig(**fields)
-for name in names:
-    for action in actions:
-        child = os.fork()
-        if child == 0:
-            measure(action, folder + "/" + name)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-"""
-
 
 # The C library gives freed memory back at once, from a single heap. Otherwise it kept up to 57 MB
 # on one machine, which is not memory that loading needs.
@@ -78,14 +38,13 @@ def measured(tmp_path_factory):
     model.save(folder / "model.keras")
     vit_tf.save_safetensors(model, folder / "folder", "huggingface")
     del model
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder)]
-        + [json.dumps(value) for value in (SOURCES, ACTIONS, FIELDS)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | RETURNS_MEMORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
+    done = run_module(
+        "tests.pipelines.programs.load_memory",
+        folder,
+        *(json.dumps(value) for value in (SOURCES, ACTIONS, FIELDS)),
+        cwd=folder,
+        cold=True,
+        **RETURNS_MEMORY,
     )
     assert done.returncode == 0, done.stderr
     cases = [(name, action) for name in SOURCES for action in ACTIONS]

@@ -1,12 +1,11 @@
 """One process trains in a workdir: others get an error with its id; a killed one leaves no lock."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -14,29 +13,30 @@ from pipelines.errors import RunError, UserError
 from pipelines.runs.lock import only_writer
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
+from tests import fork_server
 from tests.pipelines.process import ROOT
 from tests.pipelines.tiny import one_device, tiny_experiment
 
-HOLD = """
-import sys
-from pipelines.runs.lock import only_writer
-with only_writer(sys.argv[1], print):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
 
-
-def start_holder(workdir):
-    """A process that holds the lock of a workdir until its input ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(workdir)],
+@contextlib.contextmanager
+def holder_of(workdir):
+    """A process that holds the lock of a workdir until it gets SIGTERM, or this block ends."""
+    reader, writer = os.pipe()
+    process = fork_server.Process(
+        "pipelines",
+        ["-m", "tests.pipelines.programs.hold_lock", workdir],
         cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        env=os.environ,
+        stdout=writer,
+        stderr=writer,
     )
-    assert process.stdout.readline() == "locked\n"
-    return process
+    os.close(writer)
+    try:
+        with open(reader, encoding="utf-8") as lines:
+            assert lines.readline() == "locked\n"
+            yield process
+    finally:
+        process.kill()
 
 
 def test_a_file_url_is_the_local_path(tmp_path):
@@ -50,7 +50,7 @@ def test_a_file_url_is_the_local_path(tmp_path):
 @pytest.mark.process
 def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
     run = tmp_path / "runs" / "a"
-    with start_holder(run) as holder:
+    with holder_of(run) as holder:
         text = (
             rf"a is in use by process {holder.pid} on {socket.gethostname()} since 20.* --workdir"
         )
@@ -59,14 +59,14 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
         # The rejected process has not removed the lock.
         with pytest.raises(UserError, match=text), only_writer(run, print):
             pass
-        holder.stdin.close()
-        assert holder.wait() == 0
+        holder.send_signal(signal.SIGTERM)
+        assert holder.wait(300) == 0
     # The failed start left no files, so the folders that it had made are removed.
     assert os.listdir(tmp_path) == []
 
-    with start_holder(run) as holder:
+    with holder_of(run) as holder:
         holder.send_signal(signal.SIGKILL)
-        assert holder.wait() == -signal.SIGKILL
+        assert holder.wait(300) == -signal.SIGKILL
     assert os.listdir(run) == ["lock"]
     with only_writer(run, print):
         with pytest.raises(UserError, match=f"process {os.getpid()} on"), only_writer(run, print):

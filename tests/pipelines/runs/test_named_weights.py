@@ -12,7 +12,7 @@ from pipelines.data.label_file import read_label_file
 from pipelines.evaluation.label_map import read_label_map
 from pipelines.runs import model_source
 from tests.pipelines import encoded
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import npz_files
@@ -52,14 +52,6 @@ def published(donor, tmp_path, monkeypatch):
     )
     monkeypatch.setitem(RECORDS, record.name, record)
     return path
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    def run(module, *arguments):
-        return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
-
-    return run
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Runs and models behind URLs, on `ram://`: the memory of this process as a file system."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -20,12 +21,14 @@ from pipelines.serving import saved_model
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.prediction import find_model
 from pipelines.training import loop
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment
+from tests.pipelines.training_runs import FINISHED
 from vit_tf import storage
 
 RUN = "ram://remote/run"
-SETTINGS = ("train.steps=6", "train.checkpoint_every=2", "train.ema_decay=0.5", "train.keep_last=3")
+# As of the local run; a profile changes no number.
+EXPERIMENT = tiny_experiment(*FINISHED, "train.profile=none")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,12 +39,10 @@ def _short_leases():
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(finished_run):
     """A local run; the same one behind a URL has the URL `RUN`."""
-    local = str(tmp_path_factory.mktemp("remote") / "run")
-    for path in (local, RUN):
-        loop.train(tiny_experiment(*SETTINGS), path, one_device(), origin="a tiny run")
-    return local
+    loop.train(EXPERIMENT, RUN, one_device(), origin="a tiny run")
+    return str(finished_run)
 
 
 def copy(source, destination):
@@ -88,7 +89,7 @@ def test_a_run_is_that_of_a_local_workdir(runs):
         "ema.npz",
     } <= set(files)
     assert "lease.json" not in files
-    assert storage.list_names(f"{RUN}/checkpoints") == ["step-2", "step-4", "step-6"]
+    assert storage.list_names(f"{RUN}/checkpoints") == ["step-12", "step-4", "step-8"]
     log = storage.read(f"{RUN}/run.log", 10**6).decode()
     assert "a tiny run" in log and f"wrote {RUN}/final.npz" in log
     assert any("tfevents" in name for name in storage.list_names(f"{RUN}/tensorboard/train"))
@@ -101,23 +102,23 @@ def test_a_cut_checkpoint_and_remains_of_renames_do_not_break_the_resume(runs, c
     for name in ("final.npz", "final.npz.json", "ema.npz", "ema.npz.json"):
         storage.remove(f"{resumed}/{name}")
     steps = f"{resumed}/checkpoints"
-    storage.remove(f"{steps}/step-6/checksums.json")
-    copy(f"{steps}/step-4", f"{steps}/unfinished-4")
-    copy(f"{steps}/step-4", f"{steps}/step-4/state_temp")
-    copy(f"{steps}/step-2", f"{steps}/step-5")
-    storage.remove(f"{steps}/step-5/checksums.json")
-    assert checkpoints.steps(steps) == [2, 4] and checkpoints.newest(steps) == 4
+    storage.remove(f"{steps}/step-12/checksums.json")
+    copy(f"{steps}/step-8", f"{steps}/unfinished-8")
+    copy(f"{steps}/step-8", f"{steps}/step-8/state_temp")
+    copy(f"{steps}/step-4", f"{steps}/step-9")
+    storage.remove(f"{steps}/step-9/checksums.json")
+    assert checkpoints.steps(steps) == [4, 8] and checkpoints.newest(steps) == 8
     # A process that was killed has left its lease.
     storage.write_object(f"{resumed}/lease.json", lambda file: file.write(b'{"id": "dead"}'))
 
-    loop.train(tiny_experiment(*SETTINGS), resumed, one_device())
+    loop.train(EXPERIMENT, resumed, one_device())
     printed = capsys.readouterr().out
-    assert "resuming from step 4" in printed
+    assert "resuming from step 8" in printed
     assert "in use by another process: waiting" in printed and "taking it" in printed
     assert_same_run(resumed, runs)
-    assert storage.list_names(steps) == ["step-2", "step-4", "step-6"]
+    assert storage.list_names(steps) == ["step-12", "step-4", "step-8"]
     with pytest.raises(UserError, match="holds a run with another configuration"):
-        loop.train(tiny_experiment(*SETTINGS, "seed=7"), resumed, one_device())
+        loop.train(dataclasses.replace(EXPERIMENT, seed=7), resumed, one_device())
 
 
 @pytest.fixture
@@ -182,48 +183,39 @@ def test_a_writer_without_its_lease_writes_nothing_more(runs):
     assert [line["step"] for line in Workdir(run.path).read_metrics()] == [1]
 
 
-def test_commands_take_urls(runs, tmp_path, monkeypatch, capsys):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_commands_take_urls(runs, command):
     results = []
     for path in (RUN, runs):
         arguments = (f"--model={path}", "--weights=ema", "--max_batches=2", "--json")
-        results.append(json.loads(run_here("evaluate", *arguments, **here).stdout))
+        results.append(json.loads(command("evaluate", *arguments).stdout))
     assert results[0]["loss"] == results[1]["loss"]
     image = tf.io.encode_png(np.full((9, 9, 3), 200, np.uint8)).numpy()
     storage.make_folders("ram://remote/images")
     storage.write_object("ram://remote/images/a.PNG", lambda file: file.write(image))
-    result = run_here("predict", "--json", f"--model={RUN}", "ram://remote/images", **here)
+    result = command("predict", "--json", f"--model={RUN}", "ram://remote/images")
     assert json.loads(result.stdout)["path"] == "ram://remote/images/a.PNG", result.stderr
     arguments = ["--shots=1", "--seeds=1", "--l2=1", "--noknn", "--noprobe", "--json"]
     for said in ("", f"from {RUN}/fewshot/features-"):
-        result = run_here("fewshot", f"--model={RUN}", *arguments, **here)
+        result = command("fewshot", f"--model={RUN}", *arguments)
         assert result.returncode == 0 and said in result.stderr, result.stderr
     assert {"fewshot.json", "fewshot.html"} <= set(storage.list_names(f"{RUN}/fewshot"))
 
 
-def test_finetune_begins_with_a_url_and_writes_to_one(runs, tmp_path, monkeypatch, capsys):
+def test_finetune_begins_with_a_url_and_writes_to_one(runs, command, uncompiled):
     tuned = "ram://remote/tuned"
     arguments = (f"--init_from={RUN}", f"--workdir={tuned}/", "--set=data.name=digits")
     short = ("train.steps=1", "data.eval_split=none", "train.batch_size=16")
     short += ("schedule.warmup_steps=0", "optimizer.learning_rate=0")
-    result = run_here(
-        "finetune",
-        *arguments,
-        *(f"--set={text}" for text in short),
-        monkeypatch=monkeypatch,
-        capsys=capsys,
-        cwd=tmp_path,
-    )
+    result = command("finetune", *arguments, *(f"--set={text}" for text in short))
     assert result.returncode == 0, result.stderr
     key = "embedding/kernel"
     np.testing.assert_array_equal(weights(tuned, "final.npz")[key], weights(RUN, "final.npz")[key])
 
 
-def test_an_export_behind_a_url_is_served(runs, tmp_path, monkeypatch, capsys):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_an_export_behind_a_url_is_served(runs, command):
     output = "ram://remote/export"
     arguments = [f"--model={RUN}", f"--output={output}"]
-    result = run_here("export", *arguments, **here)
+    result = command("export", *arguments)
     assert result.returncode == 0, result.stderr
     loaded = tf.saved_model.load(f"{output}/portable")
     images = np.random.default_rng(0).integers(0, 256, (2, 12, 12, 3), np.uint8)
@@ -231,11 +223,11 @@ def test_an_export_behind_a_url_is_served(runs, tmp_path, monkeypatch, capsys):
     model, preprocessing = model_source.open_model(model_source.find(runs))
     expected = model(tf.stack([preprocessing(x) for x in images]), training=False)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
-    assert_user_error(run_here("export", *arguments, **here), f"{output}/portable exists")
+    assert_user_error(command("export", *arguments), f"{output}/portable exists")
     assert find_model(output).path == f"{output}/portable"
-    fused = run_here("export", *arguments, "--format=fused", "--overwrite", **here)
+    fused = command("export", *arguments, "--format=fused", "--overwrite")
     assert_user_error(fused, "fused export")
-    file = run_here("export", f"--model={RUN}", f"--output={RUN}/config.json", **here)
+    file = command("export", f"--model={RUN}", f"--output={RUN}/config.json")
     assert_user_error(file, "it is a file")
     storage.remove(f"{output}/portable/saved_model.pb")  # As if the copy had been cut.
     saved_model.check_output(output)

@@ -1,5 +1,6 @@
 """The best checkpoint is always scored, and every command opens it (`--weights=best`)."""
 
+import functools
 import json
 import os
 import shutil
@@ -11,17 +12,17 @@ from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
-from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations, finetune
+from tests.pipelines.process import assert_user_error
+from tests.pipelines.runs.weights_choice import (
+    assert_finetunes_from,
+    evaluations,
+    finetune,
+    without_average,
+)
 from tests.pipelines.tiny import cut_short, one_device, tiny_experiment
+from tests.pipelines.training_runs import FINISHED
 
 BEST = 4
-EVERY = (
-    "train.keep_best=true",
-    "train.eval_every=4",
-    "train.checkpoint_every=4",
-    "optimizer.learning_rate=0.05",
-)
 
 
 def checksums(run, step):
@@ -40,56 +41,62 @@ def set_score(run, step, score):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """`plain` and `averaged`: step `BEST` of 12 has the highest score; `unscored`: no scores."""
+def runs(finished_run, tmp_path_factory):
+    """`averaged`: step `BEST` of 12 has the highest score; `plain`: without averages.
+
+    And `unscored`: no checkpoint has a score.
+    """
     folder = tmp_path_factory.mktemp("runs")
-    for name, more in (("plain", ()), ("averaged", ("train.ema_decay=0.9",))):
-        loop.train(tiny_experiment(*EVERY, *more), folder / name, one_device())
+    for name in ("averaged", "plain", "unscored"):
+        shutil.copytree(finished_run, folder / name)
         assert scores(folder / name).keys() == {4, 8, 12}
         set_score(folder / name, BEST, 1.0)
-    shutil.copytree(folder / "plain", folder / "unscored")
+    without_average(folder / "plain")
     for step in (4, 8, 12):
         set_score(folder / "unscored", step, None)
     return folder
 
 
 @pytest.fixture
-def command(runs, monkeypatch, capsys):
-    """`command(module, *arguments)`: the completed process; its working directory has the runs."""
-
-    def run(module, *arguments):
-        return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=runs)
-
-    return run
+def command(command, runs):
+    """The working directory of commands has the runs."""
+    return functools.partial(command, cwd=runs)
 
 
-@pytest.mark.parametrize("run", ["plain", "averaged"])
-def test_evaluate_gives_the_numbers_that_were_scored(runs, command, run):
+def loss(command, run, choice):
+    result = command("evaluate", f"--model={run}", f"--weights={choice}", "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)["loss"]
+
+
+def test_evaluate_gives_the_numbers_that_were_scored(runs, command):
     """With an average of the weights, the scores are those of the average."""
-    logged = evaluations(runs / run)
-    losses = {}
-    for choice in ("final", "best"):
-        result = command("evaluate", f"--model={run}", f"--weights={choice}", "--json")
-        assert result.returncode == 0, result.stderr
-        losses[choice] = json.loads(result.stdout)["loss"]
-    assert losses["best"] == pytest.approx(logged[BEST]["eval_loss"], rel=1e-6)
-    assert abs(losses["best"] - losses["final"]) > 1e-3
-    source = model_source.find(runs / run, "best")
-    assert source.ema == (run == "averaged")
+    logged = evaluations(runs / "averaged")
+    best = loss(command, "averaged", "best")
+    assert best == pytest.approx(logged[BEST]["eval_loss"], rel=1e-6)
+    assert abs(best - loss(command, "averaged", "final")) > 1e-3
+    assert model_source.find(runs / "averaged", "best").ema
+
+
+def test_without_an_average_the_best_are_the_weights_themselves(runs, command, tmp_path):
+    at_best = cut_short(runs / "plain", tmp_path / "run", BEST)
+    best = loss(command, "plain", "best")
+    assert best == loss(command, at_best, "final")
+    assert abs(best - loss(command, "averaged", "best")) > 1e-3
+    assert not model_source.find(runs / "plain", "best").ema
 
 
 def test_the_next_best_takes_the_place_of_a_damaged_one(runs, command, tmp_path):
-    shutil.copytree(runs / "plain", tmp_path / "run")
+    shutil.copytree(runs / "averaged", tmp_path / "run")
     data = next((tmp_path / f"run/checkpoints/step-{BEST}").glob("*.data-*"))
     data.write_bytes(data.read_bytes()[:-1])
-    left = {step: score for step, score in scores(runs / "plain").items() if step != BEST}
+    left = {step: score for step, score in scores(runs / "averaged").items() if step != BEST}
     step = max(left, key=lambda step: (left[step], -step))
-    result = command("evaluate", f"--model={tmp_path / 'run'}", "--weights=best", "--json")
-    logged = evaluations(runs / "plain")[step]
-    assert json.loads(result.stdout)["loss"] == pytest.approx(logged["eval_loss"], rel=1e-6)
+    logged = evaluations(runs / "averaged")[step]
+    assert loss(command, tmp_path / "run", "best") == pytest.approx(logged["eval_loss"], rel=1e-6)
 
 
-def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path):
+def test_finetune_starts_from_the_best_and_says_so(runs, command, tmp_path, uncompiled):
     source = shutil.copytree(runs / "plain", tmp_path / "source")
     said = f"(best, step {BEST})"
     assert_finetunes_from(command, tmp_path / "run", source, "best", said)
@@ -116,9 +123,9 @@ def test_where_there_is_no_best(runs, command, module, source, text):
 
 
 @pytest.mark.parametrize("place", ["before the score", "before the metrics"])
-def test_a_kill_after_an_evaluation_loses_no_score(runs, tmp_path, monkeypatch, place):
+def test_a_kill_after_an_evaluation_loses_no_score(runs, tmp_path, monkeypatch, place, uncompiled):
     """The scored checkpoint is written first; missing results are evaluated again."""
-    run, experiment = cut_short(runs / "plain", tmp_path / "run", 8), tiny_experiment(*EVERY)
+    run, experiment = cut_short(runs / "averaged", tmp_path / "run", 8), tiny_experiment(*FINISHED)
     set_score(run, BEST, evaluations(run)[BEST]["eval_accuracy"])
     # As before the evaluation at step 8, which comes next.
     set_score(run, 8, None)

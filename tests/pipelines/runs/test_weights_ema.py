@@ -1,7 +1,9 @@
 """`--weights=ema`: every command uses the average of a run's weights."""
 
+import functools
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -9,42 +11,34 @@ import tensorflow as tf
 
 from pipelines.runs import model_source
 from pipelines.serving import clean_process
-from pipelines.training import loop
-from tests.pipelines.process import assert_user_error, run_here
-from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations
+from tests.pipelines.process import assert_user_error
+from tests.pipelines.runs.weights_choice import assert_finetunes_from, evaluations, without_average
 from tests.pipelines.serving.exports import call_here
-from tests.pipelines.tiny import cut_short, one_device, tiny_experiment
-
-WARM_UP = "schedule.warmup_steps=1"
+from tests.pipelines.tiny import cut_short
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """`ended`: 6 steps; `unfinished`: the same stopped after 3; `plain`: without an average."""
+def runs(finished_run, tmp_path_factory):
+    """`ended`: 12 steps; `unfinished`: the same stopped after 8; `plain`: without an average."""
     folder = tmp_path_factory.mktemp("runs")
-    every = ("train.steps=6", "train.eval_every=3", "train.checkpoint_every=3", WARM_UP)
-    average = ("train.ema_decay=0.9", "optimizer.learning_rate=0.05")
-    loop.train(tiny_experiment(*every, *average), folder / "ended", one_device())
-    short = ("train.steps=2", "data.eval_split=none", "model.layers=1", WARM_UP)
-    loop.train(tiny_experiment(*short), folder / "plain", one_device())
-    cut_short(folder / "ended", folder / "unfinished", 3)
+    for name in ("ended", "plain"):
+        shutil.copytree(finished_run, folder / name)
+    cut_short(finished_run, folder / "unfinished", 8)
+    (folder / "plain" / "ema.npz").unlink()
+    without_average(folder / "plain")
     return folder
 
 
 @pytest.fixture
-def command(runs, monkeypatch, capsys):
-    """`command(module, *arguments)`: the completed process; its working directory has the runs."""
-
-    def run(module, *arguments):
-        return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=runs)
-
-    return run
+def command(command, runs):
+    """The working directory of commands has the runs."""
+    return functools.partial(command, cwd=runs)
 
 
 def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
     logged = evaluations(runs / "ended")
     losses = {}
-    for run, step in (("ended", 6), ("unfinished", 3)):
+    for run, step in (("ended", 12), ("unfinished", 8)):
         for choice in ("final", "ema"):
             result = command("evaluate", f"--model={run}", f"--weights={choice}", "--json")
             assert result.returncode == 0, result.stderr
@@ -61,7 +55,7 @@ def test_evaluate_gives_the_numbers_that_training_logged(runs, command):
 
 def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
     """Every array is bitwise equal, before and after the run has written its results."""
-    cut_short(runs / "ended", tmp_path / "run", 6)
+    cut_short(runs / "ended", tmp_path / "run", 12)
     for choice, file in (("ema", "ema.npz"), ("final", "final.npz")):
         from_checkpoint = model_source.find(tmp_path / "run", choice)
         written = model_source.find(runs / "ended", choice)
@@ -69,7 +63,7 @@ def test_the_average_in_a_checkpoint_is_the_one_that_is_written(runs, tmp_path):
         assert written.path == str(runs / "ended" / file)
         ours, _ = model_source.open_model(from_checkpoint)
         theirs, preprocessing = model_source.open_model(written)
-        assert len(ours.weights) == len(theirs.weights) > 30
+        assert len(ours.weights) == len(theirs.weights) > 15
         for a, b in zip(ours.weights, theirs.weights, strict=True):
             np.testing.assert_array_equal(a, b)
         assert preprocessing == model_source.open_model(from_checkpoint)[1]
@@ -106,8 +100,8 @@ def test_an_export_has_the_average_and_no_choice(runs, command, monkeypatch, tmp
         assert_user_error(result, f"{path} is not a workdir")
 
 
-def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path):
-    said = "(average at step 3)"
+def test_finetune_starts_from_the_average_and_says_so(runs, command, tmp_path, uncompiled):
+    said = "(average at step 8)"
     assert_finetunes_from(command, tmp_path / "run", runs / "unfinished", "ema", said)
 
 
@@ -137,15 +131,15 @@ def test_without_a_source_there_is_no_choice(command, module):
 
 def test_a_damaged_checkpoint_is_not_the_average(runs, command, tmp_path):
     """The newest undamaged one is used, as for the weights; without one there is no model."""
-    cut_short(runs / "ended", tmp_path / "run", 6)
-    for step, answer in ((6, "3"), (3, None)):
+    cut_short(runs / "ended", tmp_path / "run", 8)
+    for step, answer in ((8, 4), (4, None)):
         folder = tmp_path / "run" / "checkpoints" / f"step-{step}"
         data = next(path for path in folder.iterdir() if ".data-" in path.name)
         data.write_bytes(data.read_bytes()[:-1])
         flags = [f"--model={tmp_path / 'run'}", "--weights=ema", "--json"]
         result = command("evaluate", *flags)
         if answer:
-            logged = evaluations(runs / "ended")[int(answer)]["eval_loss"]
+            logged = evaluations(runs / "ended")[answer]["eval_loss"]
             assert json.loads(result.stdout)["loss"] == pytest.approx(logged, rel=1e-6)
         else:
             assert_user_error(result, "no model at")

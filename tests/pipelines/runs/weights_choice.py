@@ -3,16 +3,29 @@
 import numpy as np
 
 from pipelines.runs import model_source
+from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.tiny import as_flags
 
 # A learning rate of 0 keeps the loaded weights.
-UNCHANGED = ("optimizer.learning_rate=0", "schedule.warmup_steps=0", "data.eval_split=none")
+UNCHANGED = (
+    "model.layers=1",
+    "optimizer.learning_rate=0",
+    "schedule.warmup_steps=0",
+    "data.eval_split=none",
+)
 
 
 def evaluations(workdir):
     """Evaluations during training: step -> line of metrics."""
     return {x["step"]: x for x in Workdir(workdir).read_metrics() if "eval_loss" in x}
+
+
+def without_average(workdir):
+    """Makes the configuration of a run that of one without an average of the weights."""
+    config = Workdir(workdir).config
+    values = read_json(config)
+    write_json(config, values | {"train": values["train"] | {"ema_decay": None}})
 
 
 def finetune(command, run, source, choice, steps, *more):

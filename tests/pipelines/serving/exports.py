@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import vit_tf
+from pipelines.serving.signatures import make_signatures
 from tests.vit_tf import tiny
 
 LABELS = ("null", "one", "zwei", "três", "四")
@@ -15,6 +16,16 @@ def make(fields=None, preprocessing=None):
     model = tiny.model(**(fields or {}))
     rule = vit_tf.Preprocessing(image_size=model.config.image_size, **(preprocessing or {}))
     return model, rule
+
+
+def only(*names):
+    """`make_signatures` without the other signatures, which take time to trace and check."""
+
+    def make_some(model, preprocessing):
+        made = make_signatures(model, preprocessing)
+        return {name: made[name] for name in names if name in made}
+
+    return make_some
 
 
 def call_here(directory, calls, loader=None):

@@ -13,7 +13,7 @@ import vit_tf
 from pipelines.errors import RunError, UserError
 from pipelines.runs import model_source
 from pipelines.serving import conversion, parity
-from tests.pipelines.process import assert_user_error, run_command, run_here
+from tests.pipelines.process import assert_user_error, run_command
 from tests.vit_tf import tiny
 
 LABELS = ("null", "one", "zwei", "três", "四")
@@ -50,17 +50,23 @@ def make(kind):
     return tiny.model(image_size=(32, 24), **MODELS[kind])
 
 
-@pytest.fixture(params=[*MODELS, *RESNETS])
-def saved(request, tmp_path):
-    """`(kind, path of its .npz file)`."""
-    model, path = make(request.param), str(tmp_path / "model.npz")
+def save(kind, folder):
+    """The path of the .npz file of a model."""
+    model, path = make(kind), str(folder / "model.npz")
     rule = vit_tf.Preprocessing(image_size=model.config.image_size, labels=LABELS)
     vit_tf.save_npz(model, path, rule)
-    return request.param, path
+    return path
 
 
-def test_npz_to_keras_and_back_is_bitwise(saved, tmp_path):
-    _, path = saved
+def kinds(*always):
+    """All kinds of models; `make test` has those of `always` only."""
+    heavy = pytest.mark.heavy("serving")
+    return [k if k in always else pytest.param(k, marks=heavy) for k in (*MODELS, *RESNETS)]
+
+
+@pytest.mark.parametrize("kind", kinds("ViT", "AxialResNet"))
+def test_npz_to_keras_and_back_is_bitwise(kind, tmp_path):
+    path = save(kind, tmp_path)
     there, back = str(tmp_path / "b.keras"), str(tmp_path / "c.npz")
     for source, destination in ((path, there), (there, back)):
         report = conversion.convert(source, destination, log=str)
@@ -76,23 +82,19 @@ def test_npz_to_keras_and_back_is_bitwise(saved, tmp_path):
 
 
 LAYOUTS = {
-    "huggingface": {"ViT"},
-    "timm": {"hybrid", "MAP", "BiT"},
-    "axial_deeplab": {"AxialResNet"},
+    "ViT": "huggingface",
+    "hybrid": "timm",
+    "MAP": "timm",
+    "BiT": "timm",
+    "AxialResNet": "axial_deeplab",
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_safetensors_and_back(saved, tmp_path, layout):
-    """If the layout can store the model; otherwise an error says why, and nothing is written."""
-    kind, path = saved
+@pytest.mark.parametrize("kind", kinds("ViT", "BiT", "AxialResNet"))
+def test_safetensors_and_back(kind, tmp_path):
+    path = save(kind, tmp_path)
     folder, back = tmp_path / "folder", str(tmp_path / "c.npz")
-    if kind not in LAYOUTS[layout]:
-        with pytest.raises(UserError, match="cannot be written in the"):
-            conversion.convert(path, str(folder), layout=layout, log=str)
-        assert not folder.exists()
-        return
-    report = conversion.convert(path, str(folder), layout=layout, log=str)
+    report = conversion.convert(path, str(folder), layout=LAYOUTS[kind], log=str)
     assert report.passed, str(report)
     assert (folder / "config.json").exists()
     report = conversion.convert(str(folder), back, log=str)
@@ -103,6 +105,18 @@ def test_safetensors_and_back(saved, tmp_path, layout):
         assert (first.files == second.files) == (kind != "MAP")
         same = [first[key].tobytes() == second[key].tobytes() for key in first.files]
         assert all(same) == (kind != "BiT")
+
+
+@pytest.mark.parametrize(
+    ("kind", "layouts"), [("ViT", ["axial_deeplab"]), ("BiT", ["huggingface", "axial_deeplab"])]
+)
+def test_a_layout_that_cannot_store_the_model_is_refused(kind, layouts, tmp_path):
+    path = save(kind, tmp_path)
+    there = sorted(os.listdir(tmp_path))
+    for layout in layouts:
+        with pytest.raises(UserError, match="cannot be written in the"):
+            conversion.convert(path, str(tmp_path / "folder"), layout=layout, log=str)
+    assert sorted(os.listdir(tmp_path)) == there
 
 
 def test_check_finds_one_changed_bit(tmp_path):
@@ -156,7 +170,11 @@ def test_nothing_is_replaced_before_the_result_is_known(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "policy",
+    ["mixed_bfloat16"]
+    + [pytest.param(x, marks=pytest.mark.heavy("serving")) for x in ("bfloat16", "float64")],
+)
 def test_files_keep_the_policy(tmp_path, policy):
     names = [str(tmp_path / name) for name in ("a.keras", "b.npz", "c.npz", "d.keras")]
     tiny.model(dtype=policy).save(names[0])
@@ -232,14 +250,6 @@ def test_summaries_are_the_files(tmp_path):
     assert found.logits.shape == (2, 5)
 
 
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    def run(*arguments):
-        return run_here("convert", *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
-
-    return run
-
-
 def test_wrong_use_is_one_sentence(command, tmp_path):
     vit_tf.save_npz(make("ViT"), tmp_path / "a.npz")
     (tmp_path / "folder").mkdir()
@@ -275,7 +285,7 @@ def test_wrong_use_is_one_sentence(command, tmp_path):
         (["a.npz", "file", "--layout=timm", "--overwrite"], ["file: it is a file. Name another"]),
         (["a.npz", "folder", "--overwrite"], ["Cannot tell what folder"]),
     ):
-        result = command(*arguments)
+        result = command("convert", *arguments)
         assert_user_error(result, *words)
         assert sorted(os.listdir(tmp_path)) == there
 
@@ -313,5 +323,5 @@ def test_sources_are_found(tmp_path):
     assert model_source.find(tmp_path / "folder").kind == "safetensors"
     (tmp_path / "x.safetensors").write_bytes(b"")
     assert model_source.find(tmp_path / "x.safetensors").kind == "safetensors"
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="x.safetensors"):
         model_source.open_model(model_source.find(tmp_path / "x.safetensors"))

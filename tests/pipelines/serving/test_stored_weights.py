@@ -11,8 +11,8 @@ import custom_ops
 import vit_tf
 from pipelines.serving import saved_model
 from pipelines.serving.saved_model_check import Comparison
-from pipelines.serving.signatures import make_signatures
 from tests.pipelines import encoded
+from tests.pipelines.serving.exports import only
 from tests.vit_tf import tiny
 
 RESNET = vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=16, num_classes=5)
@@ -36,13 +36,6 @@ def created(name):
     return model
 
 
-def chosen_signatures(model, preprocessing):
-    """Those that differ in what they compute of the model."""
-    signatures = make_signatures(model, preprocessing)
-    shortest = "serving_default" if model.config.num_classes else "embed"
-    return {name: signatures[name] for name in (shortest, "attend") if name in signatures}
-
-
 def matrices_that_are_cast(path):
     """The names of the matrices that the graph of a SavedModel reads and casts."""
     proto = saved_model_pb2.SavedModel()
@@ -59,12 +52,20 @@ def matrices_that_are_cast(path):
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+OFTEN = ("factorised", "axial", "resnet")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in OFTEN else pytest.param(n, marks=pytest.mark.heavy("serving")) for n in MODELS],
+)
 def test_bfloat16(name, tmp_path, monkeypatch):
     # The outputs are compared here, and exactly.
     monkeypatch.setattr(saved_model, "check_saved_model", lambda *_: Comparison(0.0, 0.0))
-    monkeypatch.setattr(saved_model, "make_signatures", chosen_signatures)
     model = created(name)
+    shortest = "serving_default" if model.config.num_classes else "embed"
+    chosen_signatures = only(shortest, "attend")
+    monkeypatch.setattr(saved_model, "make_signatures", chosen_signatures)
     preprocessing = vit_tf.Preprocessing(image_size=model.config.image_size)
     report = saved_model.export(model, preprocessing, tmp_path)
     loaded = tf.saved_model.load(report.path)

@@ -17,7 +17,7 @@ from pipelines.data.sources.source import Examples
 from pipelines.runs import strategies
 from pipelines.runs.workdir import Workdir
 from pipelines.studies import demo_checks, demo_page, demo_stages
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 
 # Too few steps to learn; the output of the demo must still be complete.
 SHORT = ("train.steps=4", "schedule.warmup_steps=1", "train.batch_size=16")
@@ -191,14 +191,13 @@ class TestRecipes:
             demo_stages.recipes(tmp_path, [assignment])
 
 
-def test_wrong_flags_leave_nothing(monkeypatch, capsys, tmp_path):
+def test_wrong_flags_leave_nothing(command, tmp_path):
     arguments = ["--workdir", tmp_path / "demo", "--set", "model.layers=2"]
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    assert_user_error(run_here("demo", *arguments, **here), "model.layers=2")
+    assert_user_error(command("demo", *arguments), "model.layers=2")
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.process
+@pytest.mark.heavy("demo")
 def test_runs_from_end_to_end(tmp_path, capsys):
     """A shortened demo fails only on its accuracy; the next start begins a new one."""
     strategy = strategies.make_strategy("one_device")

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import functools
 import gc
 import json
 import os
@@ -10,65 +9,24 @@ import shutil
 import signal
 
 import keras
-import numpy as np
 import pytest
 
 import vit_tf
-from pipelines.data.sources.open import open_source
-from pipelines.errors import Interrupted, NonFiniteError, RunError, UserError
+from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs.workdir import Workdir
-from pipelines.studies import sweep, sweep_table
-from pipelines.studies.sweep_plan import held_out_splits, make_plan
-from tests.pipelines.process import assert_user_error, run_command, run_here
+from pipelines.studies import sweep
+from tests.pipelines.process import assert_user_error, run_module
+from tests.pipelines.studies import sweeps
+from tests.pipelines.studies.sweeps import GOOD, RATE, RATES, TRIALS, plan_of
 from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
+from tests.pipelines.training_runs import without_compiling
 
-RATE = "optimizer.learning_rate"
-RATES = f"{RATE}=0.01,0.02,0.03"
-TRIALS = [f"trials/{RATE}={rate}" for rate in (0.01, 0.02, 0.03)]
 SHORT = ("model.layers=1", "train.steps=2", "schedule.warmup_steps=0")
-
-
-@functools.cache
-def plan_of(*grid, hold_out=0.1, seeds=3, settings=(), assigned=()):
-    experiment = tiny_experiment(*settings)
-    return make_plan(experiment, grid, hold_out, seeds, replicas=1, assigned=assigned)
 
 
 @pytest.fixture(scope="module")
 def initial(tmp_path_factory):
-    """An npz file that fits the tiny model."""
-    path = tmp_path_factory.mktemp("initial") / f"{'a' * 200}.npz"
-    vit_tf.save_npz(vit_tf.create_model(tiny_experiment().model.config(10)), path)
-    keras.utils.clear_session()  # `finished` counts models.
-    return path
-
-
-class Trainings:
-    """Takes the place of `loop.train`: notes what it is called with, and answers as told.
-
-    Args:
-        path: directory of the sweep.
-        accuracies: by learning rate, or by (learning rate, seed) for the final runs; NaN is a run
-            that fails, an exception is raised.
-        losses: by learning rate; 1.0 for the others.
-    """
-
-    def __init__(self, path, accuracies, losses=None):
-        self.path, self.accuracies, self.losses = path, accuracies, losses or {}
-        self.calls, self.experiments = [], []
-
-    def __call__(self, experiment, workdir, strategy):
-        self.calls.append(os.path.relpath(workdir, self.path))
-        self.experiments.append(experiment)
-        rate = experiment.optimizer.learning_rate
-        key = (rate, experiment.seed) if "final" in self.calls[-1] else rate
-        accuracy = self.accuracies[key]
-        if isinstance(accuracy, BaseException):
-            raise accuracy
-        if accuracy != accuracy:
-            raise NonFiniteError("The loss is not finite at step 1.")
-        loss = self.losses.get(rate, 1.0)
-        return {"step": 12, "eval_examples": 130, "eval_loss": loss, "eval_accuracy": accuracy}
+    return sweeps.write_initial(tmp_path_factory.mktemp("initial"))
 
 
 @pytest.fixture
@@ -76,16 +34,13 @@ def train(monkeypatch, tmp_path):
     """`train(accuracies, losses)`: the `Trainings` of sweeps in `tmp_path / "sweep"`."""
 
     def replace(accuracies, losses=None):
-        trainings = Trainings(tmp_path / "sweep", accuracies, losses)
+        trainings = sweeps.Trainings(tmp_path / "sweep", accuracies, losses)
         monkeypatch.setattr(sweep.loop, "train", trainings)
         # There is no model to free, and a garbage collection takes half a second.
         monkeypatch.setattr(sweep.keras.utils, "clear_session", lambda: None)
         return trainings
 
     return replace
-
-
-GOOD = {0.01: 0.5, 0.02: 0.75, 0.03: 0.625, (0.02, 0): 0.5, (0.02, 1): 0.75, (0.02, 2): 0.875}
 
 
 def test_the_protocol(tmp_path, train, capsys):
@@ -130,60 +85,6 @@ def test_the_protocol(tmp_path, train, capsys):
         ("trial", "train[1167:1297]"),
         ("final", "test"),
     }
-
-
-def test_a_grid_of_several_fields(tmp_path, initial):
-    """The last field changes fastest; a value with commas is in parentheses."""
-    plan = plan_of(f"{RATE}=0.01,2e-2", "data.crop_area=(0.5,1),(0.8,1.0)", "train.steps=12")
-    assert [str(trial) for trial in plan.trials][:2] == [
-        f"{RATE}=0.01, data.crop_area=(0.5,1.0), train.steps=12",
-        f"{RATE}=0.01, data.crop_area=(0.8,1.0), train.steps=12",
-    ]
-    assert [trial.whole.optimizer.learning_rate for trial in plan.trials] == [
-        0.01,
-        0.01,
-        0.02,
-        0.02,
-    ]
-    assert [trial.whole.data.crop_area[0] for trial in plan.trials] == [0.5, 0.8, 0.5, 0.8]
-    names = [trial.name for trial in plan.trials]
-    assert len(set(names)) == 4 and not any(set("()/ ") & set(name) for name in names)
-    twice = plan_of("train.steps=12,24").trials
-    assert twice[1].flops == 2 * twice[0].flops
-    other = tmp_path / initial.name
-    shutil.copy(initial, other)
-    names = [trial.name for trial in plan_of(f"init_from={initial},{other}").trials]
-    assert len(set(names)) == 2 and max(map(len, names)) < 250 and "/" not in "".join(names)
-
-
-@pytest.mark.parametrize(
-    ("results", "best"),
-    [
-        ([(0.5, 1.0), (0.75, 2.0), (0.25, 0.1)], 1),
-        ([(0.5, 1.0), (0.5, 0.5), (0.25, 0.1)], 1),
-        ([(0.5, 1.0), (0.5, 1.0)], 0),
-        ([None, (0.1, 9.0)], 1),
-        ([None, None], None),
-    ],
-)
-def test_the_pick(results, best):
-    """Accuracy, then loss, then order; never a failed trial."""
-    found = [
-        dict(zip(("accuracy", "loss"), result, strict=True)) if result else {"failed": "why"}
-        for result in results
-    ]
-    assert sweep_table.pick(found) == best
-
-
-def test_statistics_are_those_of_the_library():
-    values = np.random.default_rng(0).uniform(size=5)
-    record = {"metric": "accuracy", "final": [{"result": {"accuracy": x}} for x in values]}
-    found = sweep_table.statistics_of(record)
-    assert found["mean"] == pytest.approx(np.mean(values))
-    assert found["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
-    one = sweep_table.statistics_of(record | {"final": record["final"][:1]})
-    assert one == {"mean": values[0], "standard_deviation": None}
-    assert sweep_table.statistics_of(record | {"final": []})["mean"] is None
 
 
 def test_failed_trials_are_listed_and_not_picked(tmp_path, train, capsys):
@@ -290,21 +191,6 @@ def test_trials_may_be_added(tmp_path, train):
     assert [row["result"]["accuracy"] for row in record["trials"]] == [0.9, 0.5, 0.75, 0.625]
 
 
-def test_trials_train_on_a_part_of_what_is_left():
-    """The held-out examples stay all; epochs are those of the part."""
-    settings = ("schedule.warmup_steps=0",)
-    plan = plan_of("data.fraction=0.1,0.2", "train.epochs=4", settings=settings)
-    for trial, tuning, whole in zip(plan.trials, (117, 233), (130, 259), strict=True):
-        assert trial.tuning.data.eval_split == "train[1167:1297]"
-        assert trial.tuning.data.fraction == trial.whole.data.fraction
-        assert trial.tuning.train.steps == 4 * tuning // 16
-        assert trial.whole.train.steps == 4 * whole // 16
-    (trial,) = plan_of("data.per_class=8", "train.epochs=4", settings=settings).trials
-    assert trial.tuning.train.steps == trial.whole.train.steps == 20
-    with pytest.raises(UserError, match="data.fraction=0.0001 of the 1,297 examples of digits"):
-        plan_of("data.fraction=0.0001,1")
-
-
 @pytest.mark.parametrize(
     ("grid", "changed", "text"),
     [
@@ -362,20 +248,6 @@ def test_damaged_results_are_refused(tmp_path, train):
             sweep.run(plan_of(RATES), tmp_path / "sweep", one_device())
 
 
-@pytest.mark.parametrize("split", ["train", "train[10%:60%]", "train[:50%]+validation"])
-def test_the_held_out_part(split):
-    """Together, both parts are the split, in its order within each range."""
-    source = open_source("digits", split)
-    *parts, examples = held_out_splits(source, 0.2)
-    rest, held = (open_source("digits", part) for part in parts)
-    assert rest.num_examples == examples
-    ids = [set(part.read(range(part.num_examples)).ids.tolist()) for part in (rest, held, source)]
-    assert ids[0] | ids[1] == ids[2] and not ids[0] & ids[1]
-    assert held.num_examples == pytest.approx(0.2 * source.num_examples, abs=1)
-    if "+" in split:  # A part of each range is held out.
-        assert {part["split"] for part in held.manifest()["parts"]} == {"train", "validation"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
@@ -404,61 +276,20 @@ def test_the_held_out_part(split):
     ids=str,
 )
 def test_wrong_input_is_one_sentence_before_any_training(
-    tmp_path, train, monkeypatch, capsys, arguments, texts
+    tmp_path, train, command, arguments, texts
 ):
     trainings = train(GOOD)
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here("sweep", "--workdir=sweep", *as_flags(), *arguments, **here)
+    result = command("sweep", "--workdir=sweep", *as_flags(), *arguments)
     assert_user_error(result, *texts)
     assert os.listdir(tmp_path) == [] and trainings.calls == []
 
 
-def test_the_users_warmup_is_not_scaled(capsys):
-    """The recipe's is, and a line says so once."""
-    grid = ("train.steps=2,20", f"{RATE}=0.1,0.2")
-    plan = plan_of(*grid)
-    warmups = [trial.tuning.schedule.warmup_steps for trial in plan.trials]
-    assert warmups == [trial.whole.schedule.warmup_steps for trial in plan.trials] == [0, 0, 3, 3]
-    assert capsys.readouterr().out == (
-        "the recipe's schedule.warmup_steps=3 does not fit into 2 steps: scaled to 0\n"
-    )
-    mine = ("schedule.warmup_steps",)
-    for changed in (grid, ("train.epochs=0.02,1",)):
-        with pytest.raises(UserError, match="schedule.warmup_steps=3 must be below train.steps="):
-            plan_of(*changed, assigned=mine)
-    # 0.05 epochs are 4 steps of all 1,297 images and 3 of the 1,167 that are not held out.
-    with pytest.raises(UserError, match="warmup_steps=3 must be below train.steps=3"):
-        plan_of("train.epochs=0.05", assigned=mine)
-    (trial,) = plan_of("train.epochs=1", assigned=mine).trials
-    assert (trial.tuning.train.steps, trial.whole.train.steps) == (1167 // 16, 1297 // 16)
-
-
-def test_initial_weights_fit_every_trial(initial):
-    settings = (f"init_from={initial}",)
-    plan_of("model.dropout=0,0.1", "model.image_size=12,16", settings=settings)
-    with pytest.raises(UserError, match=r"^--grid model.patch_size=2 does not fit .*patch_size=4"):
-        plan_of("model.patch_size=4,2", settings=settings)
-
-
-def test_weights_bring_their_architecture(tmp_path, initial, monkeypatch, capsys):
-    """Also if they are assigned; the settings of training are the recipe's."""
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    flags = [f"--set=init_from={initial}", f"--grid={RATES}", "--dry_run"]
-    result = run_here("sweep", *flags, **here)
-    assert result.returncode == 0, result.stderr
-    assert "model.hidden_size=16" in result.stderr
-    origin, first, *_ = result.stdout.splitlines()
-    assert origin.startswith("recipe digits: ")
-    assert first.startswith("ViT-Ti/16 at 12 x 12 on digits")
-
-
-def test_the_command(tmp_path, train, initial, monkeypatch, capsys):
+def test_the_command(tmp_path, train, initial, command):
     """--dry_run writes nothing; --json prints one object, and everything else on stderr."""
     trainings = train(GOOD)
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
     flags = [*as_flags(), "--workdir=sweep"]
     own = ["--dry_run", "--hold_out=0.2", f"--grid={RATES}", "--set=init_from=none"]
-    result = run_here("sweep", *own, *flags, **here)
+    result = command("sweep", *own, *flags)
     assert result.returncode == 0, result.stderr
     origin, model, optimizer, first, *_, on, final, total = result.stdout.splitlines()
     assert origin.startswith("recipe digits: A small ViT on the 8 x 8")
@@ -472,13 +303,13 @@ def test_the_command(tmp_path, train, initial, monkeypatch, capsys):
     assert os.listdir(tmp_path) == [] and trainings.calls == []
 
     flags.append(f"--init_from={initial}")
-    result = run_here("sweep", "--json", f"--grid={RATES}", *flags, **here)
+    result = command("sweep", "--json", f"--grid={RATES}", *flags)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["picked"] == {RATE: 0.02}
     assert "trial 1 of 3" in result.stderr
     assert {experiment.init_from for experiment in trainings.experiments} == {str(initial)}
     trainings.accuracies = GOOD | {0.04: Interrupted("SIGTERM: saved step 1.")}
-    result = run_here("sweep", f"--grid={RATES},0.04", *flags, **here)
+    result = command("sweep", f"--grid={RATES},0.04", *flags)
     assert result.returncode == 75, result.stderr
 
 
@@ -496,7 +327,8 @@ def finished(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep.loop, "train", train)
-        record = sweep.run(plan, path, one_device())
+        with without_compiling():
+            record = sweep.run(plan, path, one_device())
     return path, record, live
 
 
@@ -525,7 +357,8 @@ def test_a_trial_is_the_run_of_pretrain(finished, tmp_path):
     path, record, _ = finished
     trial = path / record["trials"][1]["workdir"]
     arguments = [f"--config={trial}/config.json", "--workdir=run", "--strategy=one_device"]
-    result = run_command("pretrain", *arguments, cwd=tmp_path)
+    program = "tests.pipelines.programs.uncompiled"
+    result = run_module(program, "pretrain", *arguments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert_same_weights(tmp_path / "run", trial, ["final.npz"])
     last = Workdir(tmp_path / "run").read_metrics()[-1]

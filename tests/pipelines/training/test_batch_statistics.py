@@ -8,7 +8,7 @@ from pipelines.errors import UserError
 from pipelines.runs import checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.training import loop
-from tests.pipelines.test_families import axial_resnet
+from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import one_device
 from vit_tf.layers import BatchNorm
 

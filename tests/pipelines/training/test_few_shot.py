@@ -14,8 +14,10 @@ from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from tests.pipelines.tiny import cut_short, one_device, tiny_experiment, two_replicas
+from tests.pipelines.training_runs import without_compiling
 
 SETTINGS = (
+    "model.layers=1",
     "data.train_split=train[:200]",
     "data.eval_split=test[:100]",
     "data.fraction=0.2",
@@ -43,7 +45,8 @@ def lines(workdir):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("few_shot") / "run"
-    loop.train(tiny_experiment(*SETTINGS), workdir, one_device())
+    with without_compiling():
+        loop.train(tiny_experiment(*SETTINGS), workdir, one_device())
     return workdir
 
 
@@ -73,14 +76,14 @@ def test_the_best_checkpoint_has_the_highest_accuracy_with_most_shots(run):
         assert checksums["score"] == accuracy
 
 
-def test_a_restart_repeats_no_evaluation(run, tmp_path):
+def test_a_restart_repeats_no_evaluation(run, tmp_path, uncompiled):
     workdir = cut_short(run, tmp_path / "run", 2)
     loop.train(tiny_experiment(*SETTINGS), workdir, one_device())
     assert lines(workdir) == lines(run)
     assert len([x for x in Workdir(workdir).read_metrics() if KEYS[0] in x]) == 3
 
 
-def test_two_replicas_and_another_data_set(tmp_path):
+def test_two_replicas_and_another_data_set(tmp_path, uncompiled):
     other = ("few_shot.name=digits", "few_shot.train_split=train[:200]")
     other += (
         "few_shot.eval_split=test[:99]",

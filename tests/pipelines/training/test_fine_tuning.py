@@ -1,7 +1,6 @@
 """Fine-tuning takes the architecture from the initial model, and chooses settings for photos."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -13,129 +12,13 @@ from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from pipelines.training import fine_tuning
 from pipelines.training.dry_run import dry_run
-from tests.pipelines import encoded
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import arrays, one_device, tiny_experiment
+from tests.pipelines.training.initial_models import FILES, SQUARE, choose
 from tests.vit_tf import tiny
-from tests.vit_tf.checkpoints import safetensors_models
-from tests.vit_tf.checkpoints.npz_files import linen, read, saved, write
+from tests.vit_tf.checkpoints.npz_files import read, saved
 from vit_tf.pretrained import cache
 from vit_tf.weights import published_arrays
-
-SQUARE = {"image_size": (8, 8)}
-HYBRID = {"stem": {"stage_depths": (1,), "width": 0.5}, "patch_size": 2, "image_size": (32, 32)}
-
-
-def bit():
-    config = vit_tf.ResNetConfig(stage_depths=(1, 1), width=0.5, num_classes=5)
-    return vit_tf.create_model(config)
-
-
-def published(model, path):
-    """As released: no sidecar."""
-    return saved(model, path / "model.npz", sidecar=False)
-
-
-def training_state(model, path):
-    names = {f"opt/target/{linen(key)}": value for key, value in published_arrays(model)}
-    return write(path / "model.npz", names)
-
-
-def big_vision(model, path):
-    """Positions at the top, without a class token; all blocks in one array."""
-    found = {}
-    for key, value in published_arrays(model):
-        key = "pos_embedding" if key.endswith("pos_embedding") else key
-        found["params/" + (linen(key) if key.startswith("Transformer") else key)] = value
-    for key in [key for key in found if "/encoderblock_0/" in key]:
-        each = [found.pop(key.replace("_0/", f"_{i}/", 1)) for i in range(2)]
-        found[key.replace("encoderblock_0/", "encoderblock/")] = np.stack(each)
-    return write(path / "model.npz", found)
-
-
-def keras_file(model, path):
-    model.save(path / "model.keras")
-    return path / "model.keras"
-
-
-def layout(name):
-    def write_folder(model, path):
-        safetensors_models.save(model, path / "model", name)
-        return path / "model"
-
-    return write_folder
-
-
-# Kind of file -> the model, and the function that writes it.
-FILES = {
-    "pre-training": (lambda: tiny.model(representation_size=6, **SQUARE), published),
-    "AugReg": (lambda: tiny.model(**SQUARE), published),
-    "training state": (lambda: tiny.model(**SQUARE), training_state),
-    "average": (lambda: tiny.model(classifier="gap", **SQUARE), published),
-    "big_vision": (lambda: tiny.model(classifier="map", **SQUARE), big_vision),
-    "hybrid": (lambda: tiny.model(**HYBRID), published),
-    "BiT": (bit, published),
-    "Keras": (lambda: tiny.model(dtype="mixed_bfloat16", **SQUARE), keras_file),
-    "Hugging Face": (
-        lambda: tiny.model(**safetensors_models.HUGGINGFACE, **SQUARE),
-        layout("huggingface"),
-    ),
-    "timm": (lambda: tiny.model(**safetensors_models.TIMM, **SQUARE), layout("timm")),
-    "timm BiT": (
-        lambda: vit_tf.create_model(safetensors_models.BIT.replace(image_size=(40, 40))),
-        layout("timm"),
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    root = tmp_path_factory.mktemp("photos")
-    for name in ("cat", "dog"):
-        (root / name).mkdir()
-        for index in range(10):
-            pixels = encoded.pixels(30 + index, 40)
-            (root / name / f"{index}.jpg").write_bytes(encoded.encode(pixels, "JPEG"))
-    return root
-
-
-@pytest.fixture(scope="module")
-def initial(tmp_path_factory):
-    """`initial(kind)`: `(model, path of its file)`, written once."""
-    root, made = tmp_path_factory.mktemp("initial"), {}
-
-    def get(kind):
-        if kind not in made:
-            create, write_file = FILES[kind]
-            folder = root / kind
-            folder.mkdir()
-            model = create()
-            tiny.randomize(model)
-            made[kind] = model, write_file(model, folder)
-        return made[kind]
-
-    return get
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    """Runs `finetune` in an empty folder."""
-
-    def finetune(*flags):
-        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-        return run_here("finetune", "--workdir=run", *flags, **here)
-
-    return finetune
-
-
-def choose(*assignments, start=None, workdir="no run", replicas=1):
-    """`(experiment, lines that were printed)`."""
-    said = []
-    start = start or recipes.get_recipe("digits")
-    given = (start, list(assignments), workdir, said.append)
-    experiment, chosen = fine_tuning.choose(*given, replicas=replicas)
-    assert chosen == "" or chosen.startswith("chosen for photos")
-    return experiment, [*said, *([chosen] if chosen else [])]
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -161,10 +44,10 @@ def test_every_kind_of_file_brings_its_architecture(initial, photos, kind):
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "BiT", "Hugging Face"])
-def test_a_file_alone_is_fine_tuned(initial, photos, command, tmp_path, kind):
+def test_a_file_alone_is_fine_tuned(initial, photos, finetune, tmp_path, kind, uncompiled):
     source, path = initial(kind)
     flags = [f"--init_from={path}", f"--set=data.name=folder:{photos}"]
-    result = command(*flags, "--set=train.steps=1")
+    result = finetune(*flags, "--set=train.steps=1")
     assert result.returncode == 0, result.stderr
     assert "optimizer.name=sgd optimizer.learning_rate=0.01" in result.stdout
     assert "optimizer.name=sgd" in (tmp_path / "run" / "run.log").read_text()
@@ -182,14 +65,16 @@ def test_a_file_alone_is_fine_tuned(initial, photos, command, tmp_path, kind):
         np.testing.assert_array_equal(tuned[key], expected, err_msg=key)
 
 
-def test_a_run_goes_on_without_the_file_that_it_began_with(initial, photos, command, tmp_path):
+def test_a_run_goes_on_without_the_file_that_it_began_with(
+    initial, photos, finetune, tmp_path, uncompiled
+):
     """Its length was given in epochs: the steps are resolved again, and are the same."""
     source, _ = initial("pre-training")
     gone = tmp_path / "gone.npz"
     prepared = vit_tf.Preprocessing(**SQUARE, mean=(0.4, 0.5, 0.6), interpolation="bicubic")
     vit_tf.save_npz(source, gone, prepared)
     flags = [f"--init_from={gone}", f"--set=data.name=folder:{photos}", "--set=train.epochs=1"]
-    result = command(*flags)
+    result = finetune(*flags)
     assert result.returncode == 0, result.stderr
     assert "train.epochs=1 with 18 examples in batches of 16: 1 steps" in result.stdout
     experiment = Workdir(tmp_path / "run").read_experiment()
@@ -203,13 +88,13 @@ def test_a_run_goes_on_without_the_file_that_it_began_with(initial, photos, comm
     assert resumed.train.batch_size == experiment.train.batch_size == 16
     gone.unlink()
     (tmp_path / "gone.npz.json").unlink()
-    result = command(*flags)
+    result = finetune(*flags)
     assert result.returncode == 0, result.stderr
     assert "resuming from step 1" in result.stdout
-    result = command(*flags, "--set=model.image_size=96")
+    result = finetune(*flags, "--set=model.image_size=96")
     assert_user_error(result, "another configuration (model.image_size: ")
     other = ["--init_from=nowhere", *flags[1:], "--dry_run"]
-    assert_user_error(command("--workdir=other", *other), "There is no model at nowhere")
+    assert_user_error(finetune("--workdir=other", *other), "There is no model at nowhere")
 
 
 def test_pixels_are_those_of_the_initial_model(photos, tmp_path):
@@ -311,28 +196,30 @@ def test_memory_is_of_each_device_and_also_for_an_assigned_batch(photos):
     assert chosen.train.accumulate_steps == 1
 
 
-def test_published_weights_are_described_without_a_download(photos, command, tmp_path, monkeypatch):
+def test_published_weights_are_described_without_a_download(
+    photos, finetune, tmp_path, monkeypatch
+):
     # Neither a cache nor a mirror has any file.
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.setenv(cache.MIRROR, str(tmp_path))
     name = "augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
     flags = ["--dry_run", f"--init_from={name}", f"--set=data.name=folder:{photos}"]
-    result = command(*flags)
+    result = finetune(*flags)
     assert result.returncode == 0, result.stderr
     assert f"from {name}: model.name=ViT-Ti/16 model.image_size=224,224" in result.stderr
     assert f"starts from: {name}, published weights" in result.stdout
-    assert_user_error(command(*flags, "--weights=ema"), "--weights=ema needs a workdir")
+    assert_user_error(finetune(*flags, "--weights=ema"), "--weights=ema needs a workdir")
     # A recipe's own weights do not fit every architecture.
     recipe = ["--dry_run", "--experiment=finetune_pets"]
-    assert command(*recipe, "--set=model.dropout=0.1").returncode == 0
-    result = command(*recipe, "--set=model.name=ViT-S/16")
+    assert finetune(*recipe, "--set=model.dropout=0.1").returncode == 0
+    result = finetune(*recipe, "--set=model.name=ViT-S/16")
     assert_user_error(result, "--set model.name=ViT-S/16 does not fit imagenet21k/ViT-B_16")
     with pytest.raises(UserError, match="There is no model at typo"):
         dry_run(tiny_experiment("init_from=typo"), tmp_path / "run", one_device())
     assert not [*tmp_path.rglob("*.npz")]
 
 
-def test_the_settings_of_missing_data_are_called_preliminary(initial, photos, command):
+def test_the_settings_of_missing_data_are_called_preliminary(initial, photos, finetune):
     _, path = initial("AugReg")
     lines = choose(f"init_from={path}", "data.name=folder:not/here")[1]
     assert lines[-1].endswith("depend on the data, which could not be read")
@@ -341,11 +228,11 @@ def test_the_settings_of_missing_data_are_called_preliminary(initial, photos, co
     assert "depend on the data" not in lines[-1]
 
 
-def test_the_recipe_is_named_if_its_settings_are_used(initial, photos, command):
+def test_the_recipe_is_named_if_its_settings_are_used(initial, photos, finetune):
     photos = ["--experiment=digits", f"--set=data.name=folder:{photos}"]
     path = f"--init_from={initial('AugReg')[1]}"
     for flags, named in (([], True), ([path, *photos], False)):
-        result = command("--dry_run", *flags)
+        result = finetune("--dry_run", *flags)
         assert result.returncode == 0, result.stderr
         assert ("recipe digits: A small ViT" in result.stdout) == named
 
@@ -400,61 +287,6 @@ def test_a_file_of_settings_is_complete(initial, photos):
         fine_tuning.choose(digits, given, "no run", print, is_complete=True)
 
 
-TINY = "--set model.hidden_size=12 --set model.mlp_size=20 --set model.layers=2"
-
-
-@pytest.mark.parametrize(
-    ("kind", "assignments", "texts"),
-    [
-        ("AugReg", ["model.name=ViT-B/16"], ["--set model.name=ViT-B/16 does not fit", TINY]),
-        ("AugReg", ["model.name=BiT-R50x1"], ["BiT-R50x1 does not fit", "--set model.name=ViT-"]),
-        (
-            "AugReg",
-            ["model.layers=3", "model.dropout=0.1"],
-            ["--set model.layers=3 does not", "Leave it out, or use --set model.layers=2."],
-        ),
-        ("hybrid", ["model.stem.width=1"], ["or use --set model.stem.width=0.5."]),
-        ("Hugging Face", ["model.activation=gelu_tanh"], ["--set model.activation=gelu_erf."]),
-        ("BiT", ["model.stage_depths=1,2"], ["--set model.stage_depths=1,1."]),
-        ("BiT", ["model.heads=3"], ["Unknown model field 'heads' of BiT"]),
-        ("AugReg", ["train.step=3"], ["Did you mean train.steps"]),
-    ],
-)
-def test_another_architecture_is_answered_with_the_right_one(initial, kind, assignments, texts):
-    _, path = initial(kind)
-    with pytest.raises(UserError) as error:
-        choose(f"init_from={path}", *assignments)
-    for text in texts:
-        assert text in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_wrong_sources_are_one_sentence(initial, photos, command, tmp_path):
-    data = f"--set=data.name=folder:{photos}"
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    (unfinished / "config.json").write_text(json.dumps(tiny_experiment().to_dict()))
-    result = command(data, f"--init_from={unfinished}")
-    assert_user_error(result, "unfinished holds no trained model: expected config.json with final")
-
-    damaged = tmp_path / "damaged.npz"
-    damaged.write_bytes(initial("AugReg")[1].read_bytes()[:-100])
-    assert_user_error(command(data, f"--init_from={damaged}"), "damaged.npz")
-
-    unpooled = tiny.model(classifier="unpooled", **SQUARE)
-    vit_tf.save_npz(unpooled, tmp_path / "unpooled.npz")
-    flags = [data, "--init_from=unpooled.npz", "--dry_run"]
-    assert_user_error(command(*flags), "Use --set model.classifier=gap.")
-    result = command(*flags, "--set=model.classifier=gap", "--set=train.epochs=1e2")
-    assert result.returncode == 0, result.stderr
-    printed, _ = json.JSONDecoder().raw_decode(result.stdout)
-    assert (printed["train"]["steps"], printed["train"]["epochs"]) == (112, None)
-    assert printed["schedule"]["warmup_steps"] == 50
-    both = ["--set=train.epochs=3", "--set=train.steps=3"]
-    assert_user_error(command(*flags, *both), "train.steps and train.epochs are two lengths")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_headless_model_is_fine_tuned(tmp_path, photos):
     headless = tiny.model(num_classes=0, **SQUARE)
     path = saved(headless, tmp_path / "a.npz", sidecar=False)
@@ -462,10 +294,3 @@ def test_a_headless_model_is_fine_tuned(tmp_path, photos):
     chosen, _ = choose(f"init_from={path}", f"data.name=folder:{photos}")
     model = vit_tf.create_model(chosen.model.config(2))
     assert model_source.load(model, model_source.find(path)).reset == ["head/kernel", "head/bias"]
-
-
-def test_an_initial_model_that_cannot_be_read_is_named(tmp_path):
-    """A configuration that names it itself, as that of an earlier run does."""
-    start = tiny_experiment("init_from=s3://bucket/a")
-    with pytest.raises(UserError, match="Cannot read s3://bucket/a: .* no file system for s3"):
-        fine_tuning.choose(start, [], str(tmp_path / "run"), print)

@@ -9,7 +9,7 @@ from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
 from pipelines.training.freezing import freeze
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import (
     arrays,
     as_flags,
@@ -146,7 +146,7 @@ def test_frozen_positions_are_loaded_and_saved(tmp_path, positions):
         np.testing.assert_array_equal(received, expected)
 
 
-def test_a_run_with_micro_batches_and_resume(tmp_path, capsys):
+def test_a_run_with_micro_batches_and_resume(tmp_path, capsys, uncompiled):
     experiment = tiny_experiment(
         *SETTINGS,
         "optimizer.freeze=patch_embedding,block_0/attention",
@@ -179,8 +179,7 @@ def test_a_run_with_micro_batches_and_resume(tmp_path, capsys):
         ("[!h]*,head", ["freezes all 32 variables"]),
     ],
 )
-def test_wrong_patterns(tmp_path, monkeypatch, capsys, pattern, texts):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
+def test_wrong_patterns(tmp_path, command, pattern, texts):
     flags = as_flags(f"optimizer.freeze={pattern}")
-    assert_user_error(run_here("pretrain", "--workdir=run", *flags, **here), *texts)
+    assert_user_error(command("pretrain", "--workdir=run", *flags), *texts)
     assert not (tmp_path / "run" / "config.json").exists()

@@ -30,7 +30,7 @@ SETTINGS = (
 TOLERANCE = 1e-6
 
 
-def test_two_steps_and_an_evaluation_are_the_same(tmp_path, monkeypatch):
+def test_two_steps_and_an_evaluation_are_the_same(tmp_path, monkeypatch, uncompiled):
     """On two replicas with two micro-batches each, too."""
     dtypes = set()
 

@@ -7,7 +7,7 @@ from custom_ops import dispatch
 from pipelines.errors import UserError
 from pipelines.training import loop
 from pipelines.training.train_step import Trainer
-from tests.pipelines.test_families import axial_resnet
+from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import losses, one_device, tiny_experiment, two_replicas
 
 # XLA draws other random numbers.
@@ -32,8 +32,8 @@ def scaled(*assignments):
     ("make", "tolerance"),
     [
         (vit, 1e-5),
-        pytest.param(scaled, 1e-4, marks=pytest.mark.slow),
-        pytest.param(axial_resnet, 1e-5, marks=pytest.mark.slow),
+        pytest.param(scaled, 1e-4, marks=pytest.mark.heavy("training")),
+        pytest.param(axial_resnet, 1e-5, marks=pytest.mark.heavy("training")),
     ],
 )
 def test_compiled_steps_train_the_same_model(make, tolerance, tmp_path, monkeypatch):

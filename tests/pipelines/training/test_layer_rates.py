@@ -61,7 +61,7 @@ def test_every_variable_has_the_rate_of_its_layer(kind):
     assert layer_rates(model, 1.0) is None
 
 
-def test_a_linear_probe_trains_the_head_alone(tmp_path):
+def test_a_linear_probe_trains_the_head_alone(tmp_path, uncompiled):
     probe = ("optimizer.train_only=head", "data.eval_split=none", "train.steps=2")
     source = tmp_path / "source.npz"
     own = (f"init_from={source}", "model.layers=1", "schedule.warmup_steps=0")

@@ -1,7 +1,5 @@
 """Training by masked patch prediction: strategies, restart, results, fine-tuning, wrong input."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +10,7 @@ from pipelines.errors import UserError
 from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from pipelines.training import loop
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import (
     arrays,
     assert_same_weights,
@@ -24,6 +22,7 @@ from tests.pipelines.tiny import (
 )
 
 MASKED = (
+    "model.layers=1",
     "task=masked_patches",
     "train.steps=6",
     "train.checkpoint_every=2",
@@ -45,11 +44,6 @@ def run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("masked") / "run"
     loop.train(masked(), workdir, one_device())
     return workdir
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    return functools.partial(run_here, monkeypatch=monkeypatch, capsys=capsys, cwd=tmp_path)
 
 
 def test_two_replicas_and_micro_batches_train_the_same_model(run, tmp_path):
@@ -104,12 +98,11 @@ def test_tensorboard_shows_the_reconstructions(run):
 
 
 @pytest.mark.parametrize("target", ["downsample", "pixels"])
-def test_float16_few_shot_and_initial_weights(run, target, tmp_path):
+def test_float16_few_shot_and_initial_weights(run, target, tmp_path, uncompiled):
     settings = (
         f"masking.target={target}",
         "model.dtype=mixed_float16",
         f"init_from={run}",
-        "train.non_finite=skip",
         "train.few_shot_every=2",
         "train.best_metric=few_shot",
         "few_shot.train_split=train[:60]",
@@ -132,7 +125,7 @@ def test_a_frozen_prediction_is_refused(tmp_path):
         loop.train(masked("optimizer.freeze=prediction"), tmp_path / "run", one_device())
 
 
-def test_fine_tuning_starts_from_the_encoder(run, command, tmp_path):
+def test_fine_tuning_starts_from_the_encoder(run, command, tmp_path, uncompiled):
     workdir = tmp_path / "tuned"
     result = command(
         "finetune",

@@ -1,5 +1,6 @@
 """Images with lists of labels through the commands: training, evaluation, prediction."""
 
+import functools
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from tests.pipelines.encoded import encode
-from tests.pipelines.process import assert_user_error, run_here
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags, two_replicas
 from vit_tf.images.decoding import decode_image
 
@@ -38,14 +39,9 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def command(pictures, monkeypatch, capsys):
-    """`command(name, *arguments)`: the completed process."""
-
-    def run(name, *arguments):
-        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": pictures}
-        return run_here(name, *arguments, **here)
-
-    return run
+def command(command, pictures):
+    """The working directory of commands has the pictures."""
+    return functools.partial(command, cwd=pictures)
 
 
 def flags(*assignments):
@@ -53,7 +49,7 @@ def flags(*assignments):
     return as_flags("data.name=list:list.csv", "train.batch_size=8", *small, *assignments)
 
 
-def test_train_evaluate_and_predict(pictures, command):
+def test_train_evaluate_and_predict(pictures, command, uncompiled):
     result = command(
         "pretrain",
         "--workdir=run",
@@ -129,7 +125,7 @@ def test_dry_run_and_batch(command):
         assert f" {example['id']}  {row}  {example['name']}" in text
 
 
-def test_scores_that_need_too_much_memory_are_refused(command, monkeypatch):
+def test_scores_that_need_too_much_memory_are_refused(command, monkeypatch, uncompiled):
     monkeypatch.setattr(evaluation_step, "MAX_SCORE_BYTES", 100)
     result = command("pretrain", "--workdir=large", *flags("train.loss=sigmoid"))
     assert_user_error(result, "10 images of 4 classes", "set data.eval_split", "test[:10%]")

@@ -11,7 +11,7 @@ from tensorflow.python.framework import op_def_registry
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.tasks.task import task_of
 from pipelines.training import loop, train_step
-from tests.pipelines.test_families import axial_resnet
+from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import tiny_experiment, two_replicas
 from tests.pipelines.training.faults import train_data
 

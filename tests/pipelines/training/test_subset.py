@@ -11,7 +11,6 @@ from pipelines.runs.workdir import Workdir
 from pipelines.training import fine_tuning, loop
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train_data import open_data
-from tests.pipelines.process import run_here
 from tests.pipelines.tiny import (
     as_flags,
     assert_same_weights,
@@ -19,6 +18,7 @@ from tests.pipelines.tiny import (
     one_device,
     tiny_experiment,
 )
+from tests.pipelines.training_runs import without_compiling
 
 PART = (
     "data.per_class=4",
@@ -35,7 +35,8 @@ LINE = "data: 40 of 1,297 examples (data.per_class=4, data.subset_seed=1)"
 def finished(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("part") / "run"
     in_epochs = override(tiny_experiment(*PART), ["train.epochs=2"])
-    last = loop.train(in_epochs, workdir, one_device())
+    with without_compiling():
+        last = loop.train(in_epochs, workdir, one_device())
     return workdir, last
 
 
@@ -52,7 +53,7 @@ def test_epochs_are_those_of_the_part(finished):
     assert manifest["data"]["subset"] == expected and manifest["data"]["num_examples"] == 1297
 
 
-def test_resume_is_bitwise_the_same(finished, tmp_path):
+def test_resume_is_bitwise_the_same(finished, tmp_path, uncompiled):
     copy = cut_short(finished[0], tmp_path / "run", 3)
     assert loop.train(tiny_experiment(*PART, "train.steps=5"), copy, one_device()) == finished[1]
     assert_same_weights(copy, finished[0], ["final.npz"])
@@ -87,16 +88,15 @@ def test_a_run_from_before_the_fields_goes_on(tmp_path):
     assert run.check(experiment, data.source.manifest()) == 12
 
 
-def test_the_commands_say_it(monkeypatch, capsys, tmp_path):
+def test_the_commands_say_it(command):
     """The first lines of a dry run; beside the list of a batch, which has only such examples."""
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here("pretrain", "--dry_run", *as_flags(*PART), **here)
+    result = command("pretrain", "--dry_run", *as_flags(*PART))
     assert result.returncode == 0 and result.stdout.startswith(f"{LINE}\n")
     assert "(40 examples of 10 classes)" in result.stdout
     seen = []
     for step in range(5):  # Two epochs.
         flags = ["--json", f"--step={step}", *as_flags(*PART)]
-        result = run_here("batch", *flags, **here)
+        result = command("batch", *flags)
         assert result.returncode == 0, result.stderr
         # On a busy machine, lines about slow reads may come before it.
         assert LINE in result.stderr.splitlines(), result.stderr
@@ -115,9 +115,8 @@ def test_the_commands_say_it(monkeypatch, capsys, tmp_path):
         ("data.fraction=0.0001", "data.fraction=0.0001 of the 1,297 examples"),
     ],
 )
-def test_a_part_that_is_not_there_ends_the_command(setting, text, monkeypatch, capsys, tmp_path):
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here("pretrain", "--workdir=run", *as_flags(setting), **here)
+def test_a_part_that_is_not_there_ends_the_command(setting, text, command, tmp_path):
+    result = command("pretrain", "--workdir=run", *as_flags(setting))
     assert result.returncode == 2 and text in result.stderr and result.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

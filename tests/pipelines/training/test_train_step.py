@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import vit_tf
 from pipelines.training import loop
-from tests.pipelines.tiny import tiny_experiment
+from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
 
 STEPS, WARMUP, BATCH, CLASSES = 20, 5, 16, 10
 SMOOTHING, CLIP_NORM, WEIGHT_DECAY, MOMENTUM = 0.1, 0.3, 0.1, 0.9
@@ -44,7 +44,8 @@ def batches():
         "label": rng.integers(0, CLASSES, [3, BATCH]).astype(np.int32),
         "id": rng.integers(0, 1000, [3, BATCH]),
         "position": np.tile(np.arange(BATCH, dtype=np.int32), [3, 1]),
-        "weight": np.ones([3, BATCH], np.float32),
+        # One example of each batch does not count, as in the last batch of an epoch.
+        "weight": np.tile(np.arange(BATCH) != 3, [3, 1]).astype(np.float32),
     }
 
 
@@ -62,9 +63,9 @@ def _assign(model, weights):
         variable.assign(value.astype(np.float32))
 
 
-def _trainer(experiment, batches):
-    """A trainer on one device whose model has the start weights."""
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+def _trainer(experiment, batches, strategy=None):
+    """A trainer whose model has the start weights, on one device unless a strategy is given."""
+    strategy = strategy or one_device()
     trainer = loop.build_trainer(experiment, experiment.model.config(CLASSES), strategy)
     _assign(trainer.model, _start_weights(trainer.model))
     dataset = tf.data.Dataset.from_tensor_slices(batches).repeat()
@@ -72,8 +73,8 @@ def _trainer(experiment, batches):
     return trainer
 
 
-def _loss(logits, labels, kind):
-    """Mean over the batch of the cross-entropy with smoothed targets, in float64."""
+def _loss(logits, labels, counts, kind):
+    """Cross-entropy with smoothed targets of the examples that count, over the batch size."""
     logits = tf.cast(logits, tf.float64)
     targets = np.full([BATCH, CLASSES], SMOOTHING / CLASSES)
     targets[np.arange(BATCH), labels] += 1 - SMOOTHING
@@ -86,7 +87,7 @@ def _loss(logits, labels, kind):
         losses = targets * tf.math.log(1 + tf.exp(-logits)) + (1 - targets) * tf.math.log(
             1 + tf.exp(logits)
         )
-    return tf.reduce_sum(losses) / BATCH
+    return tf.reduce_sum(losses * counts[:, None]) / BATCH
 
 
 def _decayed(model):
@@ -115,7 +116,9 @@ def _independent_loop(experiment, batches, optimizer, loss_kind):
         variables = [variable.value for variable in model.trainable_variables]
         with tf.GradientTape() as tape:
             logits = model(batches["image"][step % 3], training=True)
-            loss = _loss(logits, batches["label"][step % 3], loss_kind)
+            loss = _loss(
+                logits, *(batches[key][step % 3] for key in ("label", "weight")), loss_kind
+            )
         gradients = [np.array(g, np.float64) for g in tape.gradient(loss, variables)]
         norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
         losses.append(float(loss))
@@ -138,15 +141,18 @@ def _independent_loop(experiment, batches, optimizer, loss_kind):
 
 
 # The optimizer only gets the gradients of the loss, so two pairs cover both.
-@pytest.mark.parametrize(("optimizer", "loss_kind"), [("sgd", "sigmoid"), ("adamw", "softmax")])
-def test_twenty_steps_equal_an_independent_loop(batches, optimizer, loss_kind):
+@pytest.mark.parametrize(
+    ("optimizer", "loss_kind", "devices"),
+    [("sgd", "sigmoid", one_device), ("adamw", "softmax", two_replicas)],
+)
+def test_twenty_steps_equal_an_independent_loop(batches, optimizer, loss_kind, devices):
     experiment = _experiment(
         *NO_DROPOUT,
         f"train.loss={loss_kind}",
         f"optimizer.name={optimizer}",
         f"optimizer.learning_rate={PEAK[optimizer]}",
     )
-    trainer = _trainer(experiment, batches)
+    trainer = _trainer(experiment, batches, devices())
     losses, norms = [], []
     for _ in range(STEPS):
         trainer.loss_sum.assign(0.0)

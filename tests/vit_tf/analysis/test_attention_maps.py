@@ -25,26 +25,26 @@ def weights(model, images):
 
 
 def test_rows_of_the_class_token():
-    model, images = tiny.model(), tiny.images()
+    model, images = tiny.shared(), tiny.images()
     rows = class_rows(model, images)
     assert rows.shape == (3, 2, 3, 7) and rows.dtype == "float32"
     assert_close(rows, weights(model, images)[..., 0, :], "float32", "model")
 
 
 @pytest.mark.parametrize(
-    ("positions", "injection"),
+    ("classifier", "positions", "injection"),
     [
-        ("learned_1d", "stem"),
-        ("learned_1d", "every_layer"),
-        ("sincos_2d", "stem"),
-        ("sincos_2d", "every_layer_shared"),
-        ("relative", "stem"),
-        ("none", "stem"),
+        ("token", "learned_1d", "stem"),
+        ("gap", "learned_1d", "stem"),
+        ("gap", "learned_1d", "every_layer"),
+        ("map", "sincos_2d", "stem"),
+        ("token", "sincos_2d", "every_layer_shared"),
+        ("map", "relative", "stem"),
+        ("gap", "none", "stem"),
     ],
 )
-@pytest.mark.parametrize("classifier", ["token", "gap", "map"])
-def test_maps(classifier, positions, injection):
-    model = tiny.model(
+def test_maps_are_rows_or_means_of_the_weights(classifier, positions, injection):
+    model = tiny.shared(
         classifier=classifier, position_embedding=positions, position_injection=injection
     )
     images = tiny.images()
@@ -59,7 +59,7 @@ def test_maps(classifier, positions, injection):
 @pytest.mark.parametrize("classifier", ["token", "gap"])
 def test_maps_of_axial_models(classifier):
     """The mean over the queries of the column weights times the row weights of each layer."""
-    model = tiny.model(axial=True, classifier=classifier)
+    model = tiny.shared(axial=True, classifier=classifier)
     images = tiny.images()
     blocks = weights(model, images)
     assert blocks.shape == (3, 4, 3, 6, 6)
@@ -72,7 +72,7 @@ def test_maps_of_axial_models(classifier):
 
 @pytest.mark.parametrize("classifier", ["token", "gap"])
 def test_half_width_models_give_float32_maps(classifier):
-    model = tiny.model(classifier=classifier, dtype="mixed_bfloat16")
+    model = tiny.shared(classifier=classifier, dtype="mixed_bfloat16")
     maps = attention_maps(model, tiny.images())
     assert maps.dtype == "float32"
     if classifier == "gap":

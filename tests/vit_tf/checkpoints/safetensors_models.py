@@ -7,6 +7,7 @@ import types
 import numpy as np
 
 import vit_tf
+from tests.vit_tf import tiny
 from vit_tf.checkpoints.safetensors.safetensors_file import SafetensorsFile, write_safetensors
 from vit_tf.checkpoints.safetensors.timm.residual import EPSILONS
 from vit_tf.checkpoints.safetensors.writing import write_checkpoint
@@ -15,15 +16,20 @@ from vit_tf.weights import open_checkpoint, published_entries
 
 HUGGINGFACE = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-12}
 TIMM = {"activation": "gelu_erf", "layer_norm_epsilon": 1e-6}
+# The seed of no other model, so that the loaded one is not that which was saved.
+_LOADED = 1_000
 BIT = vit_tf.ResNetConfig(
     stage_depths=(1, 2), width=0.5, image_size=(40, 33), num_classes=5, **EPSILONS
 )
 
 
 def load(path):
-    """`(model, checkpoint)` of a file or folder, with the weights loaded; the file is closed."""
+    """`(model, checkpoint)` of a file or folder, with the weights loaded; the file is closed.
+
+    All calls for one configuration return the same model, see `tiny.shared_of`.
+    """
     with open_checkpoint(path) as checkpoint:
-        model = vit_tf.create_model(checkpoint.config)
+        model = tiny.shared_of(checkpoint.config, seed=_LOADED)
         entries = published_entries(model)
         assert {key: tuple(shape) for entry in entries for key, shape in entry.shapes.items()} == (
             checkpoint.shapes

@@ -31,7 +31,7 @@ def written(model, folder, layout):
 
 @pytest.mark.parametrize("layout", ["published", "huggingface", "timm"])
 def test_attributes_of_every_format(layout, tmp_path):
-    model, other = tiny.model(seed=1), tiny.model(seed=2)
+    model, other = tiny.shared(seed=1), tiny.shared(seed=2)
     path, preprocessing = written(model, tmp_path, layout)
     with open_checkpoint(path) as checkpoint:
         assert checkpoint.path == str(path)
@@ -54,7 +54,7 @@ def test_attributes_of_every_format(layout, tmp_path):
 @pytest.mark.parametrize("layout", ["published", "timm"])
 def test_files_are_read_once(layout, tmp_path):
     """All attributes of an open checkpoint come from the files that were opened at first."""
-    model, other = tiny.model(seed=1), tiny.model(seed=2)
+    model, other = tiny.shared(seed=1), tiny.shared(seed=2)
     path, preprocessing = written(model, tmp_path, layout)
     with open_checkpoint(path) as checkpoint:
         for file in tmp_path.rglob("*.*"):
@@ -67,7 +67,7 @@ def test_files_are_read_once(layout, tmp_path):
 
 
 def test_a_published_file_without_sidecar(tmp_path):
-    model = tiny.model(image_size=12)
+    model = tiny.shared(image_size=12)
     with open_checkpoint(saved(model, tmp_path / "model.npz", sidecar=False)) as checkpoint:
         assert checkpoint.trained_config is checkpoint.preprocessing is checkpoint.grid is None
         assert checkpoint.config == model.config
@@ -104,7 +104,7 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
 def test_a_sidecar_that_contradicts_the_arrays(kind, tmp_path):
     fields, words = CONTRADICTIONS[kind]
-    path = saved(tiny.model(), tmp_path / "model.npz")
+    path = saved(tiny.shared(), tmp_path / "model.npz")
     sidecar = json.loads((tmp_path / "model.npz.json").read_text())
     if kind != "family":
         fields = sidecar["config"] | fields
@@ -125,7 +125,7 @@ def test_old_names_in_a_sidecar_are_named(tmp_path):
 
 
 def test_preprocessing_for_another_model(tmp_path):
-    path, _ = written(tiny.model(), tmp_path, "published")
+    path, _ = written(tiny.shared(), tmp_path, "published")
     file = tmp_path / "model.npz.json"
     sidecar = json.loads(file.read_text())
     sidecar["preprocessing"]["image_size"] = [8, 8]

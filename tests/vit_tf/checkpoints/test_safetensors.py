@@ -52,8 +52,8 @@ def test_without_a_stated_size_the_models_own_grid_is_tried_first(
     layout, fields, image_size, tmp_path
 ):
     """Tables of 2 x 3 positions, which form no square, and of 2 x 8, which could be 4 x 4."""
-    donor = tiny.model(seed=1, heads=1, image_size=image_size, **fields)
-    model = tiny.model(seed=2, heads=1, image_size=image_size, **fields)
+    donor = tiny.shared(seed=1, heads=1, image_size=image_size, **fields)
+    model = tiny.shared(seed=2, heads=1, image_size=image_size, **fields)
     safetensors_models.save(donor, tmp_path, layout)
     for path in tmp_path.glob("*.json"):
         path.unlink()
@@ -66,8 +66,7 @@ def test_without_a_stated_size_the_models_own_grid_is_tried_first(
 @pytest.mark.parametrize("name", EXPRESSIBLE)
 def test_round_trip_is_bitwise(tmp_path, name):
     layout, config = EXPRESSIBLE[name]
-    model = vit_tf.create_model(config)
-    tiny.randomize(model)
+    model = tiny.shared_of(config)
     preprocessing = vit_tf.Preprocessing(
         image_size=config.image_size,
         antialias=True,
@@ -162,7 +161,7 @@ HALF_STEM = {"stage_depths": (1,), "width": 0.5, **EPSILONS}
 )
 def test_names_and_shapes(tmp_path, layout, config, names):
     """Compares with names that were copied from transformers 5.23.0 and timm 1.0.31."""
-    safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
+    safetensors_models.save(tiny.shared_of(config), tmp_path, layout)
     expected = {}
     for name, shape in names.items():
         parts = (
@@ -226,7 +225,7 @@ def test_half_precision_is_read_exactly(tmp_path):
 
 def test_the_library_reads_what_is_written(tmp_path):
     safetensors = pytest.importorskip("safetensors")
-    model = tiny.model()
+    model = tiny.shared()
     safetensors_models.save(model, tmp_path, "timm")
     with safetensors.safe_open(tmp_path / "model.safetensors", framework="np") as file:
         assert file.metadata() == {"format": "pt"}
@@ -267,10 +266,10 @@ def test_pixel_range_is_converted_exactly(wanted):
     assert for_range(source, source.preprocessing) is source
 
 
-@pytest.mark.parametrize("rescale", [1 / 255, 1 / 127.5, 0.00392156862745])
+@pytest.mark.parametrize("rescale", [1 / 127.5, 0.00392156862745])
 def test_pixel_range_of_a_file(tmp_path, rescale):
     """The checkpoint has the source's model and pixels; a model for [-1, 1] gives its logits."""
-    source = tiny.model(**HUGGINGFACE)
+    source = tiny.shared(**HUGGINGFACE)
     safetensors_models.save(source, tmp_path, "huggingface")
     mean, std = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
     safetensors_models.change(
@@ -288,7 +287,7 @@ def test_pixel_range_of_a_file(tmp_path, rescale):
     expected = source(given.astype("f4")).numpy()
     np.testing.assert_array_equal(same(given.astype("f4")), expected)
 
-    model = tiny.model(seed=1, **HUGGINGFACE)
+    model = tiny.shared(seed=1, **HUGGINGFACE)
     report = vit_tf.load_safetensors(model, tmp_path, head="keep")
     assert "converted the patch embedding" in str(report)
     for images in (pixels, (pixels / 127.5 - 1).astype("f4")):
@@ -303,7 +302,7 @@ def test_pixel_range_of_a_file(tmp_path, rescale):
 
 
 def test_padded_convolutions_cannot_be_converted(tmp_path):
-    model = vit_tf.create_model(BIT)
+    model = tiny.shared_of(BIT)
     preprocessing = vit_tf.Preprocessing(image_size=BIT.image_size, antialias=True, **IMAGENET)
     safetensors_models.save(model, tmp_path, "timm", preprocessing)
     assert safetensors_models.load(tmp_path)[1].preprocessing == preprocessing
@@ -333,8 +332,7 @@ def test_rescaled_kernels_standardise_alike(a, b):
 
 def test_published_epsilons_of_bit_are_rescaled(tmp_path):
     """BiT adds 1e-10 and timm 1e-8, so the kernels become ten times as large."""
-    model = vit_tf.create_model(BIT.replace(variance_epsilon=1e-10))
-    tiny.randomize(model)
+    model = tiny.shared_of(BIT.replace(variance_epsilon=1e-10))
     safetensors_models.save(model, tmp_path, "timm")
     again, checkpoint = safetensors_models.load(tmp_path)
     assert checkpoint.config == BIT
@@ -345,7 +343,7 @@ def test_published_epsilons_of_bit_are_rescaled(tmp_path):
 
 def test_computed_positions_become_a_table(tmp_path):
     for layout in ("huggingface", "timm"):
-        model = tiny.model(position_embedding="sincos_2d")
+        model = tiny.shared(position_embedding="sincos_2d")
         notes = safetensors_models.save(model, tmp_path / layout, layout)
         assert any("sincos_2d" in note for note in notes)
         again, checkpoint = safetensors_models.load(tmp_path / layout)
@@ -355,7 +353,7 @@ def test_computed_positions_become_a_table(tmp_path):
 
 
 def test_memory_order_and_dtype_of_what_is_read(tmp_path):
-    safetensors_models.save(tiny.model(), tmp_path, "timm")
+    safetensors_models.save(tiny.shared(), tmp_path, "timm")
     with open_checkpoint(tmp_path / "model.safetensors") as checkpoint:
         for key, shape in checkpoint.shapes.items():
             array = checkpoint.read(key)

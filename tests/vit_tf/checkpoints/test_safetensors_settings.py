@@ -1,5 +1,6 @@
 """Settings of safetensors models from the JSON files beside them, and their defaults."""
 
+import itertools
 import json
 
 import numpy as np
@@ -58,7 +59,7 @@ def crop(rule, side):
     ],
 )
 def test_preprocessing_of_huggingface(tmp_path, changes, expected, note):
-    safetensors_models.save(tiny.model(image_size=12), tmp_path, "huggingface")
+    safetensors_models.save(tiny.shared(image_size=12), tmp_path, "huggingface")
     safetensors_models.change(tmp_path / "preprocessor_config.json", **changes)
     check_preprocessing(tmp_path, expected, note)
 
@@ -91,7 +92,7 @@ def check_preprocessing(path, expected, note):
     ],
 )
 def test_preprocessing_of_timm(tmp_path, changes, expected, note):
-    safetensors_models.save(tiny.model(image_size=12), tmp_path, "timm")
+    safetensors_models.save(tiny.shared(image_size=12), tmp_path, "timm")
     path = tmp_path / "config.json"
     pretrained = json.loads(path.read_text())["pretrained_cfg"] | changes
     kept = {name: value for name, value in pretrained.items() if value is not None}
@@ -103,19 +104,19 @@ def test_preprocessing_of_timm(tmp_path, changes, expected, note):
     ("layout", "rules"),
     [("huggingface", ("shortest_edge", "squash")), ("timm", ("center", "squash"))],
 )
-@pytest.mark.parametrize("resize_to", [12, 13, 14, 37, 256])
-def test_preprocessing_comes_back(tmp_path, layout, rules, resize_to):
-    for rule, name in zip(rules, ("bilinear", "bicubic"), strict=True):
+def test_preprocessing_comes_back(tmp_path, layout, rules):
+    sides = (12, 13, 14, 37, 256)
+    for rule, resize_to in itertools.product(rules, sides):
         preprocessing = vit_tf.Preprocessing(
             image_size=(12, 12),
             resize=rule,
             resize_to=resize_to,
-            interpolation=name,
+            interpolation="bilinear" if rule == rules[0] else "bicubic",
             antialias=True,
             mean=IMAGENET[0],
             std=IMAGENET[1],
         )
-        model = tiny.model(image_size=12)
+        model = tiny.shared(image_size=12)
         assert safetensors_models.save(model, tmp_path, layout, preprocessing) == []
         _, checkpoint = safetensors_models.load(tmp_path)
         assert checkpoint.preprocessing == preprocessing
@@ -124,7 +125,7 @@ def test_preprocessing_comes_back(tmp_path, layout, rules, resize_to):
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 def test_what_a_layout_does_not_store_is_noted(tmp_path, layout):
-    model = tiny.model(image_size=12)
+    model = tiny.shared(image_size=12)
     for fields, note in [
         ({}, "with antialiasing"),
         ({"interpolation": "area"}, "box filter"),
@@ -146,9 +147,9 @@ def test_crop_fraction_of_timm_is_the_shortest_decimal(tmp_path, side, resize_to
     assert (written["crop_pct"], written["crop_mode"]) == (stated, "center")
 
 
-def test_labels(tmp_path):
+def test_labels_are_the_names_of_all_classes_or_none(tmp_path):
     path = tmp_path / "config.json"
-    safetensors_models.save(tiny.model(), tmp_path, "huggingface")
+    safetensors_models.save(tiny.shared(), tmp_path, "huggingface")
     assert safetensors_models.load(tmp_path)[1].preprocessing.labels == ()  # placeholders
     safetensors_models.change(path, id2label={str(k): f"class {k}" for k in (4, 3, 2, 1, 0)})
     labels = tuple(f"class {k}" for k in range(5))
@@ -164,7 +165,7 @@ def test_labels(tmp_path):
 
 def test_both_spellings_of_huggingface(tmp_path):
     """Parameter names as in memory since version 5, with and without the prefix."""
-    model = tiny.model(**HUGGINGFACE)
+    model = tiny.shared(**HUGGINGFACE)
     safetensors_models.save(model, tmp_path, "huggingface")
     spellings = [
         ("encoder.layer.", "layers."),
@@ -190,7 +191,7 @@ def test_both_spellings_of_huggingface(tmp_path):
 
 
 def test_unused_parts_are_dropped_and_noted(tmp_path):
-    safetensors_models.save(tiny.model(), tmp_path, "huggingface")
+    safetensors_models.save(tiny.shared(), tmp_path, "huggingface")
     extra = {
         "vit.pooler.dense.weight": np.ones([12, 12], "f4"),
         "vit.pooler.dense.bias": np.ones([12], "f4"),
@@ -206,7 +207,7 @@ def test_unused_parts_are_dropped_and_noted(tmp_path):
 def test_weights_alone(tmp_path, layout):
     """Settings that no file states get default values, which the notes report."""
     config = tiny.config(hidden_size=128, heads=2, image_size=12)
-    safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
+    safetensors_models.save(tiny.shared_of(config), tmp_path, layout)
     for path in tmp_path.glob("*.json"):
         path.unlink()
     with open_checkpoint(tmp_path / "model.safetensors") as checkpoint:
@@ -218,7 +219,7 @@ def test_weights_alone(tmp_path, layout):
 
 
 def test_class_token_outside_the_positions(tmp_path):
-    model = tiny.model(**TIMM)
+    model = tiny.shared(**TIMM)
     safetensors_models.save(model, tmp_path, "timm")
 
     def without_slot(tensors):
@@ -234,7 +235,7 @@ def test_class_token_outside_the_positions(tmp_path):
 
 
 def test_arguments_that_change_nothing(tmp_path):
-    safetensors_models.save(tiny.model(), tmp_path, "timm")
+    safetensors_models.save(tiny.shared(), tmp_path, "timm")
     path = tmp_path / "config.json"
     arguments = json.loads(path.read_text())["model_args"]
     harmless = {
@@ -248,8 +249,8 @@ def test_arguments_that_change_nothing(tmp_path):
 
 
 def test_tanh_layer_of_old_timm_files(tmp_path):
-    model = tiny.model(representation_size=7, **TIMM)
-    safetensors_models.save(tiny.model(num_classes=0, **TIMM), tmp_path, "timm")
+    model = tiny.shared(representation_size=7, **TIMM)
+    safetensors_models.save(tiny.shared(num_classes=0, **TIMM), tmp_path, "timm")
     safetensors_models.change(tmp_path / "config.json", num_classes=5)
     values = safetensors_models.arrays(model)
     extra = {

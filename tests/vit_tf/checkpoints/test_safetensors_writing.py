@@ -56,7 +56,7 @@ def test_what_cannot_be_written(tmp_path, layout, config, reason):
 )
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 def test_arguments_that_do_not_fit(tmp_path, layout, fields, shapes, reason):
-    model = tiny.model()
+    model = tiny.shared()
     values = safetensors_models.arrays(model)
     preprocessing = vit_tf.Preprocessing(**{"image_size": (11, 14)} | fields)
     shapes = {key: value.shape for key, value in values.items()} | shapes
@@ -68,7 +68,7 @@ def test_arguments_that_do_not_fit(tmp_path, layout, fields, shapes, reason):
 
 
 def test_a_failure_leaves_the_old_file(tmp_path):
-    model = tiny.model()
+    model = tiny.shared()
     safetensors_models.save(model, tmp_path, "timm")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     values = safetensors_models.arrays(model)

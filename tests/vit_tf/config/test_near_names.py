@@ -24,7 +24,7 @@ def test_did_you_mean(name, expected):
     assert did_you_mean(name, KNOWN) == expected
 
 
-def test_cutoff():
+def test_a_lower_cutoff_finds_names_that_are_less_near():
     assert did_you_mean("B16", KNOWN) == ""
     assert did_you_mean("B16", KNOWN, cutoff=0.3) == " Did you mean ViT-B/16?"
     assert did_you_mean("a", []) == ""

@@ -10,26 +10,32 @@ from vit_tf.config.size_notes import MANY_TOKENS, one_patch, size_notes
 
 
 @pytest.mark.parametrize(
-    ("fields", "single"),
+    ("fields", "sizes", "advice"),
     [
-        ({"image_size": (4, 7)}, True),
-        ({"image_size": (4, 8)}, False),
-        # The feature map of 32 x 32 pixels has a single pixel.
-        ({"image_size": 32, "patch_size": 1, "stem": (1, 1, 1, 1)}, True),
-        ({"image_size": 64, "patch_size": 1, "stem": (1, 1, 1, 1)}, False),
+        (
+            {"image_size": (4, 7)},
+            "single patch (4 x 7 pixels in patches of 4)",
+            "Set a larger model.image_size or a smaller model.patch_size.",
+        ),
+        # The feature map of 32 x 32 pixels has a single pixel, and a patch cannot be smaller.
+        (
+            {"image_size": 32, "patch_size": 1, "stem": (1, 1, 1, 1)},
+            "single patch (32 x 32 pixels in patches of 32)",
+            "Set a larger model.image_size.",
+        ),
     ],
 )
-def test_one_patch(fields, single):
-    config = tiny.config(**fields)
-    note = one_patch(config, "model.")
-    assert (note is not None) == single
-    if single:
-        height, width = config.image_size
-        side = 32 if config.stem else 4
-        assert f"single patch ({height} x {width} pixels in patches of {side})" in note
-        # A patch_size of 1 cannot become smaller.
-        smaller = " or a smaller model.patch_size" if config.patch_size > 1 else ""
-        assert f"Set a larger model.image_size{smaller}." in note
+def test_one_patch(fields, sizes, advice):
+    note = one_patch(tiny.config(**fields), "model.")
+    assert sizes in note and advice in note
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"image_size": (4, 8)}, {"image_size": 64, "patch_size": 1, "stem": (1, 1, 1, 1)}],
+)
+def test_two_patches_have_no_note(fields):
+    assert one_patch(tiny.config(**fields)) is None
 
 
 def test_many_tokens_are_for_axial_models():

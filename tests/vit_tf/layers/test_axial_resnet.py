@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.tolerances import assert_golden, golden_excess
+from tests.tolerances import assert_golden
 from tests.vit_tf import numpy_axial_resnet
 from vit_tf.layers.axial_resnet import PositionSensitiveAttention
 
@@ -85,25 +85,6 @@ def test_golden_values(case, name):
     axis, groups, stride = layer.axis, layer.heads, layer.strides
     ours = numpy_axial_resnet.attention(state, "", arrays["input"], groups, axis, stride)
     assert_golden(ours, arrays["output"])
-
-
-MISTAKES = {
-    "another direction of the positions": lambda state: {"relative": state["relative"][:, ::-1]},
-    "value and position swapped": lambda state: {
-        f"bn_output.{part}": state[f"bn_output.{part}"].reshape(-1, 2)[:, ::-1].reshape(-1)
-        for part in ("weight", "bias", "running_mean", "running_var")
-    },
-    "the maps of logits swapped": lambda state: {
-        "bn_similarity.weight": np.roll(state["bn_similarity.weight"], 4)
-    },
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_known_mistakes_are_beyond_the_tolerance(case, mistake):
-    layer, arrays, state = case("width_s1")
-    load(layer, state | MISTAKES[mistake](state))
-    assert golden_excess(layer(arrays["input"]), arrays["output"]) > 10
 
 
 def drawn(axis, strides=1):

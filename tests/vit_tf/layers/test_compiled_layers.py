@@ -1,7 +1,5 @@
 """Models use the compiled ops where possible, with the same results as plain TensorFlow."""
 
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -23,8 +21,7 @@ TRAINING = INFERENCE | {"VitAttentionGrad", "VitPatchEmbedKernelGrad", "VitPatch
 
 
 @pytest.fixture(autouse=True)
-def _auto(monkeypatch):
-    monkeypatch.delenv("VIT_OPS", raising=False)
+def _compiled(auto_ops):
     assert custom_ops.is_compiled()
 
 
@@ -36,38 +33,43 @@ def train(model, images):
     return loss, tape.gradient(loss, [variable.value for variable in model.trainable_variables])
 
 
-@pytest.mark.parametrize("classifier", ["token", "gap"])
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("classifier, dtype", [("token", "uint8"), ("gap", "float32")])
 def test_every_model_uses_them(classifier, dtype):
-    model = tiny.model(classifier=classifier)
+    model = tiny.model(classifier=classifier, layers=1)
     images = tf.constant(tiny.images(dtype=dtype))
     assert compiled_ops(tf.function(lambda x: model(x)), images) == INFERENCE
     assert compiled_ops(tf.function(lambda x: train(model, x)), images) == TRAINING
     with custom_ops.implementation("reference"):
         assert compiled_ops(tf.function(lambda x: train(model, x)), images) == set()
-    model = tiny.model(implementation="reference")
+    model = tiny.model(implementation="reference", layers=1)
     assert compiled_ops(tf.function(lambda x: train(model, x)), images) == set()
 
 
-def test_axial_models_use_them_under_xla_and_without():
-    model = tiny.model(layers=1, **tiny.AXIAL)
+def test_axial_models_use_them_under_xla():
+    model = tiny.shared(layers=1, **tiny.AXIAL)
     images = tf.constant(tiny.images())
     with custom_ops.implementation("reference"):
         expected_loss, expected = train(model, images)
     largest = max(np.abs(gradient).max() for gradient in expected)
-    for jit in (True, False):
-        step = tf.function(lambda x: train(model, x), jit_compile=jit)
-        assert compiled_ops(step, images) == TRAINING
-        loss, gradients = step(images)
-        assert_close(loss, exact(expected_loss), "float32", "model")
-        for actual, other in zip(gradients, expected, strict=True):
-            assert_close(actual, exact(other), "float32", "model", magnitude=largest)
+    step = tf.function(lambda x: train(model, x), jit_compile=True)
+    assert compiled_ops(step, images) == TRAINING
+    loss, gradients = step(images)
+    assert_close(loss, exact(expected_loss), "float32", "model")
+    for actual, other in zip(gradients, expected, strict=True):
+        assert_close(actual, exact(other), "float32", "model", magnitude=largest)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize(
+    "policy, dtype",
+    [
+        ("float32", "float32"),
+        ("mixed_bfloat16", "uint8"),
+        ("mixed_float16", "float32"),
+        ("float64", "uint8"),
+    ],
+)
 def test_training_gives_what_the_reference_gives(policy, dtype):
-    model = tiny.model(dtype=policy)
+    model = tiny.shared(dtype=policy)
     images = tf.constant(tiny.images(dtype=dtype))
     loss, gradients = tf.function(train)(model, images)
     with custom_ops.implementation("reference"):
@@ -81,26 +83,30 @@ def test_training_gives_what_the_reference_gives(policy, dtype):
         assert_close(actual, other.numpy().astype(np.float64), name, "model", magnitude=largest)
 
 
-@pytest.mark.parametrize(("policy", "jit"), [("mixed_bfloat16", False), ("float32", True)])
-def test_relative_positions_are_a_bias_of_the_op(policy, jit):
+@pytest.mark.parametrize(
+    ("policy", "jit", "implementation", "ops"),
+    [
+        ("mixed_bfloat16", False, "compiled", TRAINING | {"VitAttentionBiasGrad"}),
+        ("float32", True, "compiled", TRAINING | {"VitAttentionBiasGrad"}),
+        ("float32", True, "reference", set()),
+    ],
+    ids=["compiled", "compiled under XLA", "reference under XLA"],
+)
+def test_relative_positions_are_a_bias_of_the_op(policy, jit, implementation, ops):
     """XLA compiles the op if there is a library for it, and plain TensorFlow in any case."""
-    model = tiny.model(dtype=policy, position_embedding="relative", layers=1)
+    model = tiny.shared(dtype=policy, position_embedding="relative", layers=1)
     images = tf.constant(tiny.images())
     with custom_ops.implementation("reference"):
         expected_loss, expected = train(model, images)
     largest = max(np.abs(gradient).max() for gradient in expected)
-    for implementation, ops in (
-        ("compiled", TRAINING | {"VitAttentionBiasGrad"}),
-        ("reference", set()),
-    ):
-        with custom_ops.implementation(implementation):
-            step = tf.function(lambda x: train(model, x), jit_compile=jit)
-            assert compiled_ops(step, images) == ops
-            loss, gradients = step(images)
-        name = policy.removeprefix("mixed_")
-        assert_close(loss, exact(expected_loss), name, "model")
-        for actual, other in zip(gradients, expected, strict=True):
-            assert_close(actual, exact(other), name, "model", magnitude=largest)
+    with custom_ops.implementation(implementation):
+        step = tf.function(lambda x: train(model, x), jit_compile=jit)
+        assert compiled_ops(step, images) == ops
+        loss, gradients = step(images)
+    name = policy.removeprefix("mixed_")
+    assert_close(loss, exact(expected_loss), name, "model")
+    for actual, other in zip(gradients, expected, strict=True):
+        assert_close(actual, exact(other), name, "model", magnitude=largest)
 
 
 def test_uint8_images_are_mapped_in_the_op():
@@ -115,7 +121,7 @@ def test_uint8_images_are_mapped_in_the_op():
 
 def test_what_takes_the_reference():
     """Dropout of attention weights in training, and a stem of convolutions."""
-    model = tiny.model(attention_dropout=0.1)
+    model = tiny.model(attention_dropout=0.1, layers=1)
     images = tf.constant(tiny.images())
     assert compiled_ops(tf.function(lambda x: model(x)), images) == INFERENCE
     found = compiled_ops(tf.function(lambda x: train(model, x)), images)
@@ -128,9 +134,8 @@ def patch_layer(form, implementation="auto"):
     return PatchEmbedding(4, 12, form=form, implementation=implementation)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_sizes_unknown_when_traced(policy):
-    model = tiny.model(dtype=policy)
+def test_sizes_unknown_when_traced():
+    model = tiny.model(dtype="mixed_bfloat16", layers=1)
     function = tf.function(
         lambda x: train(model, x)[0], input_signature=[tf.TensorSpec([None, 11, 14, 3], "uint8")]
     )
@@ -139,7 +144,7 @@ def test_sizes_unknown_when_traced(policy):
         images = tf.constant(tiny.images(count, dtype="uint8"))
         with custom_ops.implementation("reference"):
             expected = train(model, images)[0]
-        assert_close(function(images), exact(expected), policy.removeprefix("mixed_"), "model")
+        assert_close(function(images), exact(expected), "bfloat16", "model")
 
 
 def exact(tensor):
@@ -149,7 +154,8 @@ def exact(tensor):
 @pytest.mark.usefixtures("without_xla_library")
 def test_jit_is_supported_unless_ops_are_demanded_that_xla_cannot_compile(monkeypatch):
     def supports(**fields):
-        return all(layer.supports_jit for layer in tiny.all_layers(tiny.model(**fields)))
+        model = tiny.model(layers=1, **fields)
+        return all(layer.supports_jit for layer in tiny.all_layers(model))
 
     assert supports() and supports(implementation="reference")
     assert not supports(implementation="compiled")
@@ -161,19 +167,16 @@ def test_jit_is_supported_unless_ops_are_demanded_that_xla_cannot_compile(monkey
     )
     for layer in (SparseAttention(2, block=4), FullAttention(2), augmented):
         assert not layer.supports_jit
-    model = tiny.model()
+    model = tiny.model(layers=1)
     with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
         model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
     model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)  # runs without XLA
 
 
-def test_keras_fit_under_xla_and_without():
-    for jit in (True, False):
-        model = tiny.model()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message=".*jit_compile")
-            model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
-        assert model.jit_compile == jit
-        model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)
-        step = tf.function(lambda x, model=model: model(x), jit_compile=jit)
-        assert compiled_ops(step, tf.constant(tiny.images(4))) == INFERENCE
+def test_keras_fit_under_xla():
+    model = tiny.model(layers=1)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)  # Warnings are errors.
+    assert model.jit_compile is True
+    model.fit(tiny.images(4), np.eye(5)[:4], batch_size=4, verbose=0)
+    step = tf.function(lambda x: model(x), jit_compile=True)
+    assert compiled_ops(step, tf.constant(tiny.images(4))) == INFERENCE

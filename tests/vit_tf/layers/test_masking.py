@@ -20,8 +20,14 @@ def _marked(corruption, patches):
     return marked
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.5, 1.0])
-@pytest.mark.parametrize("patches", [1, 2, 5, 9, 16, 49, 196, 257])
+@pytest.mark.parametrize(
+    "fraction, patches",
+    [
+        *((0.15, patches) for patches in (1, 9, 196, 257)),
+        *((0.5, patches) for patches in (1, 2, 5, 16, 49)),
+        *((1.0, patches) for patches in (1, 9)),
+    ],
+)
 def test_counts_are_exact_for_every_image(patches, fraction):
     corruption = draw_corruption(patches, fraction, seed=1, step=7, positions=tf.range(6))
     source, corrupted = corruption.source.numpy(), _marked(corruption, patches)

@@ -26,7 +26,7 @@ def test_a_layer_adds_its_table(kind):
     """The fused patch embedding adds the table itself, without calling the layer."""
     layer = built(kind)
     assert bool(layer.variables) == kind.startswith("learned")
-    tokens = tf.random.normal((2, 7, 12))
+    tokens = np.random.normal(size=(2, 7, 12)).astype("float32")
     added = tokens if layer.table is None else tokens + layer.table
     np.testing.assert_array_equal(layer(tokens, grid=(2, 3)), added)
     np.testing.assert_array_equal(layer(tokens), added)
@@ -35,7 +35,7 @@ def test_a_layer_adds_its_table(kind):
 @pytest.mark.parametrize("kind", ["sincos_2d", "none"])
 def test_fixed_positions_fit_every_grid(kind):
     layer, other = built(kind), built(kind, grid=(3, 4))
-    tokens = tf.random.normal((2, 13, 12))
+    tokens = np.random.normal(size=(2, 13, 12)).astype("float32")
     np.testing.assert_array_equal(layer(tokens, grid=(3, 4)), other(tokens))
 
 
@@ -62,6 +62,18 @@ def test_the_vector_of_the_column_comes_first(prefix):
     if prefix:
         np.testing.assert_array_equal(table[:1], layer.prefix)
     assert len(layer.variables) == 2 + prefix
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_sines_and_cosines_of_the_column_come_before_those_of_the_row(prefix):
+    """Frequencies 1, 0.01 and 0.0001 at a width of 12; nothing is added to a prefix token."""
+    table = built("sincos_2d", grid=(3, 4), prefix=prefix).table
+    assert table.shape == (prefix + 12, 12) and not table[:prefix].any()
+    row, column = 1, 3
+    angles = [column * np.array([1, 0.01, 0.0001]), row * np.array([1, 0.01, 0.0001])]
+    expected = [function(angle) for angle in angles for function in (np.sin, np.cos)]
+    place = prefix + 4 * row + column
+    np.testing.assert_allclose(table[place], np.concatenate(expected), rtol=1e-6)
 
 
 def test_halves_need_an_even_width():

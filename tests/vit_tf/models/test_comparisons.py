@@ -37,9 +37,7 @@ def resnet(kind, seed=0, image_size=(38, 51)):
     config = vit_tf.ResNetConfig(
         stage_depths=(1, 1), width=0.5, image_size=image_size, num_classes=5, **FIELDS[kind]
     )
-    model = vit_tf.create_model(config)
-    tiny.randomize(model, seed)
-    return model
+    return tiny.shared_of(config, seed)
 
 
 def oracle_layers(model, arrays):
@@ -96,7 +94,7 @@ def test_gradient_of_the_model_equals_differences_of_numpy(kind):
     check_derivative(model, other, images, function)
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["stand_alone", "augmented", "squeeze_excite"])
 def test_keras_file(kind, tmp_path):
     model = resnet(kind)
     model.save(tmp_path / "model.keras")

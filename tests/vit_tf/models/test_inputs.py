@@ -9,7 +9,7 @@ from tests.vit_tf import tiny
 from vit_tf.models import inputs
 
 CONFIGS = {
-    "vit": tiny.config(),
+    "vit": tiny.config(layers=1),
     "resnet": vit_tf.ResNetConfig(stage_depths=(1,), width=0.5, image_size=(11, 14), num_classes=2),
 }
 
@@ -19,9 +19,8 @@ def model(request):
     return vit_tf.create_model(CONFIGS[request.param])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_one_warning_for_a_model(model, dtype):
-    images = tiny.images(dtype="uint8").astype(dtype)
+def test_one_warning_for_a_model(model):
+    images = tiny.images(dtype="uint8").astype("float64")
     with pytest.warns(UserWarning, match=r"values in \[-1, 1\].* is 255: pass 0 .. 255"):
         model(images)
     model(images)  # a second warning would be an error
@@ -32,7 +31,7 @@ def test_one_warning_for_a_model(model, dtype):
     [tiny.images(), tiny.images(dtype="uint8"), 3 * tiny.images(), np.full([1, 11, 14, 3], np.nan)],
     ids=["in range", "uint8", "otherwise normalized", "not a number"],
 )
-def test_no_warning(model, images, recwarn):
+def test_images_in_another_plausible_range_cause_no_warning(model, images, recwarn):
     model(images)
     assert [str(warning.message) for warning in recwarn] == []
 
@@ -50,7 +49,7 @@ def test_a_call_on_zeros_is_no_check(model):
 
 
 def test_fit_warns_about_arrays(model):
-    model.compile(loss="mse")
+    model.compile(loss="mse", run_eagerly=True)
     images = tiny.images(dtype="uint8").astype("float32")
     targets = np.zeros([len(images), *model.output_shape[1:]], np.float32)
     with pytest.warns(UserWarning, match="is 255"):

@@ -17,8 +17,7 @@ FORMS = {
     "token": {},
     "gap": {"classifier": "gap"},
     "pre-logits": {"representation_size": 7},
-    "unpooled": {"classifier": "unpooled"},
-    "no positions": {"position_embedding": "none", "classifier": "gap"},
+    "unpooled": {"classifier": "unpooled", "position_embedding": "none"},
     "axial": tiny.AXIAL,
     "relative": {"position_embedding": "relative"},
     "every layer": {"position_injection": "every_layer"},
@@ -81,8 +80,7 @@ def test_initial_values_have_the_papers_distributions():
     assert (array(model.head.bias) == -10).all()
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("bias", [0.0, -6.9])
+@pytest.mark.parametrize("form, bias", [("token", -6.9), ("pre-logits", 0.0), ("unpooled", -6.9)])
 def test_untrained_logits_are_the_head_bias(form, bias):
     model = vit_tf.create_model(tiny.config(**FORMS[form], head_bias=bias))
     assert (np.asarray(model(tiny.images())) == np.float32(bias)).all()
@@ -100,10 +98,11 @@ def test_seed_decides_the_initial_values():
     assert same == constant
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form, policy", [*((form, "float32") for form in FORMS), ("relative", "mixed_bfloat16")]
+)
 def test_every_variable_gets_a_gradient(form, policy):
-    model = tiny.model(dtype=policy, **FORMS[form])
+    model = tiny.shared(dtype=policy, **FORMS[form])
     weights = np.random.default_rng(1).normal(size=model(tiny.images()).shape)
     with tf.GradientTape() as tape:
         logits = model(tiny.images(), training=True)
@@ -116,10 +115,9 @@ def test_every_variable_gets_a_gradient(form, policy):
         assert np.abs(gradient).max() > 0, variable.path
 
 
-@pytest.mark.parametrize("form", ["token", "gap"])
-def test_gradient_with_zero_head_reaches_only_the_head(form):
+def test_gradient_with_zero_head_reaches_only_the_head():
     """In the first step after creation the zero kernel of the head blocks all other gradients."""
-    model = vit_tf.create_model(tiny.config(**FORMS[form]))
+    model = vit_tf.create_model(tiny.config(layers=1))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(tiny.images())[:, 0])
     variables = model.trainable_variables
@@ -128,21 +126,15 @@ def test_gradient_with_zero_head_reaches_only_the_head(form):
     assert sorted(path.split("/")[-2:] for path in moved) == [["head", "bias"], ["head", "kernel"]]
 
 
-@pytest.mark.parametrize(
-    "policy, fields",
-    [
-        ("float32", {"dropout": 0.1, "attention_dropout": 0.1, "stochastic_depth": 0.1}),
-        ("mixed_bfloat16", {"classifier": "gap", "representation_size": 7, "dropout": 0.1}),
-    ],
-)
-def test_fit_trains_and_evaluates(policy, fields):
-    """Keras' own training loop with the default compile options, without a RandomContext."""
-    model = tiny.model(dtype=policy, **fields)
+def test_fit_trains_and_evaluates():
+    """Keras' own training loop, without a RandomContext and without XLA."""
+    model = tiny.model(dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1)
     before = tiny.values(model)
     model.compile(
         keras.optimizers.SGD(0.05),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        jit_compile=False,
     )
     images, labels = tiny.images(8, dtype="uint8"), np.arange(8) % 5
     history = model.fit(images, labels, batch_size=4, epochs=2, verbose=0, shuffle=False)
@@ -154,16 +146,14 @@ def test_fit_trains_and_evaluates(policy, fields):
     loss, accuracy = model.evaluate(images, labels, verbose=0)
     logits = np.asarray(model(images), np.float64)
     expected = -np.log(np.exp(logits)[np.arange(8), labels] / np.exp(logits).sum(axis=1)).mean()
-    assert loss == pytest.approx(expected, rel=1e-2 if policy == "mixed_bfloat16" else 1e-5)
+    assert loss == pytest.approx(expected, rel=1e-5)
     assert accuracy == pytest.approx((logits.argmax(axis=1) == labels).mean())
     assert model.predict(images, verbose=0).shape == (8, 5)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_fit_compiles_with_xla(policy):
+def test_fit_compiles_with_xla():
     """Random layers are active without a RandomContext: XLA draws from Keras' seeds."""
-    rates = {"dropout": 0.2, "attention_dropout": 0.1, "stochastic_depth": 0.2}
-    model = tiny.model(dtype=policy, **rates)
+    model = tiny.model(dtype="mixed_bfloat16", layers=1, dropout=0.2, attention_dropout=0.1)
     before = tiny.values(model)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.05), loss, jit_compile=True)
@@ -174,11 +164,12 @@ def test_fit_compiles_with_xla(policy):
         assert np.any(np.array(variable.value) != old), variable.path
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("form", FORMS)
-def test_keras_file_round_trip(form, policy, tmp_path, monkeypatch):
-    # The loaded model selects its implementation again; only the same one gives the same bits.
-    monkeypatch.setenv("VIT_OPS", "reference")
+@pytest.mark.parametrize(
+    "form, policy",
+    [("pre-logits", "mixed_bfloat16"), ("axial", "float32"), ("every layer", "float32")],
+)
+@pytest.mark.usefixtures("reference_ops")
+def test_keras_file_round_trip(form, policy, tmp_path):
     fields = FORMS[form] | {"dropout": 0.2, "layer_norm_epsilon": 1e-5, "head_bias": 2.0}
     model = tiny.model(dtype=policy, **fields, implementation="reference")
     path = tmp_path / "model.keras"
@@ -194,20 +185,19 @@ def test_keras_file_round_trip(form, policy, tmp_path, monkeypatch):
 
 
 def test_keras_file_keeps_the_optimizer(tmp_path):
-    model = tiny.model()
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-    images, targets = tiny.images(4), np.eye(5, dtype=np.float32)[:4]
-    model.fit(images, targets, verbose=0)
+    model = tiny.model(layers=1)
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", run_eagerly=True)
+    model.fit(tiny.images(4), np.eye(5, dtype=np.float32)[:4], verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
-    for one in (model, again):
-        one.fit(images, targets, verbose=0)
-    for old, new in zip(tiny.values(model), tiny.values(again), strict=True):
-        np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
+    for old, new in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(new, old)
+    # The step, the rate, and a momentum for each of the variables.
+    assert len(model.optimizer.variables) == 2 + len(model.trainable_variables)
 
 
 def test_weights_file_round_trip(tmp_path):
-    model, other = tiny.model(seed=0), tiny.model(seed=1)
+    model, other = tiny.shared(seed=0), tiny.shared(seed=1)
     model.save_weights(tmp_path / "model.weights.h5")
     other.load_weights(tmp_path / "model.weights.h5")
     np.testing.assert_array_equal(other(tiny.images()), model(tiny.images()))
@@ -302,7 +292,7 @@ def test_paths_in_weights_files(name, tmp_path):
 
 
 def test_config_round_trip():
-    model = tiny.model(**FORMS["pre-logits"], dtype="mixed_bfloat16")
+    model = tiny.shared(**FORMS["pre-logits"], dtype="mixed_bfloat16")
     config = model.get_config()
     assert config["config"] == model.config.to_dict()
     again = vit_tf.models.VisionTransformer.from_config(config)
@@ -312,11 +302,11 @@ def test_config_round_trip():
 
 def test_inside_a_functional_model():
     """A symbolic call, as a backbone inside another model."""
-    backbone = tiny.model(num_classes=0)
+    backbone = tiny.model(num_classes=0, layers=1)
     inputs = keras.Input((11, 14, 3))
     model = keras.Model(inputs, keras.layers.Dense(2)(backbone(inputs)))
     assert model.output_shape == (None, 2)
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", run_eagerly=True)
     before = tiny.values(backbone)
     model.fit(tiny.images(4), np.ones((4, 2)), batch_size=4, verbose=0)
     assert all(

@@ -38,8 +38,8 @@ def difference(actual, expected):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_equations(form):
-    model = tiny.model(**FORMS[form])
+def test_packed_models_match_the_equations(form):
+    model = tiny.shared(**FORMS[form])
     config, images = model.config, tiny.images(dtype="uint8")
     expected = numpy_vit.forward(
         numpy_vit.published(model),
@@ -63,7 +63,7 @@ def test_the_equations(form):
 
 def test_a_hybrid_with_attention_pooling():
     for policy, tolerance in (("float32", 1e-5), ("mixed_bfloat16", 5e-2)):
-        model = tiny.model(dtype=policy, **HYBRID)
+        model = tiny.shared(dtype=policy, **HYBRID)
         packed, images = vit_tf.pack_model(model), tf.constant(tiny.images(size=(32, 32)))
         for stage in ("__call__", "features"):
             expected = np.float64(getattr(model, stage)(images))
@@ -72,17 +72,17 @@ def test_a_hybrid_with_attention_pooling():
 
 
 @pytest.mark.parametrize("form", ["token", "every layer"])
-def test_attention_maps(form):
-    model, images = tiny.model(**FORMS[form]), tf.constant(tiny.images())
+def test_attention_maps_of_packed_models(form):
+    model, images = tiny.shared(**FORMS[form]), tf.constant(tiny.images())
     expected = np.float64(attention_maps(model, images))
     for precision, tolerance in (("float32", 1e-5), ("bfloat16", 5e-2)):
         packed = vit_tf.pack_model(model, precision)
         assert difference(attention_maps(packed, images), expected) < tolerance
 
 
-def test_description():
+def test_description_names_blocks_ops_and_precision():
     def described(fields, precision=None):
-        return vit_tf.pack_model(tiny.model(**fields), precision).describe()
+        return vit_tf.pack_model(tiny.shared(**fields), precision).describe()
 
     one = "2 of 2 blocks in one op, bfloat16, the last for the class token alone"
     assert described({}, "bfloat16") == described({"dtype": "mixed_bfloat16"}) == one
@@ -98,9 +98,9 @@ def test_description():
         ({"dtype": "mixed_float16"}, "float16 is not covered; the precisions are float32 and bf"),
     ],
 )
-def test_refused(fields, reason):
+def test_what_cannot_be_packed_is_refused_with_its_reason(fields, reason):
     with pytest.raises(ValueError, match=f"cannot be packed: {reason}"):
-        vit_tf.pack_model(tiny.model(**fields))
+        vit_tf.pack_model(tiny.shared(**fields))
 
 
 def test_other_models_are_refused():
@@ -116,9 +116,9 @@ def test_other_models_are_refused():
             vit_tf.pack_model(model)
 
 
-def test_inference_only():
+def test_training_is_refused():
     with pytest.raises(ValueError, match="training=True: packed weights are for inference"):
-        vit_tf.pack_model(tiny.model())(tf.constant(tiny.images()), training=True)
+        vit_tf.pack_model(tiny.shared())(tf.constant(tiny.images()), training=True)
 
 
 def test_the_model_can_be_freed():
@@ -135,7 +135,10 @@ def trained():
     """The shipped model, all images of the test split, and its logits for them, float32."""
     model, preprocessing = model_source.open_model(model_source.find(model_source.SHIPPED))
     files = [digits.png_image(index)[0] for index in digits.split_indices("test")]
-    inputs = tf.stack([preprocessing(decode_image(file)) for file in files])
+    decoded = tf.data.Dataset.from_tensor_slices(files).map(
+        lambda x: preprocessing(decode_image(x))
+    )
+    inputs = tf.stack(list(decoded))
     with custom_ops.implementation("reference"):
         return model, inputs, model(inputs).numpy()
 

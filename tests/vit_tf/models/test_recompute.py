@@ -38,13 +38,15 @@ def stages(model, images):
 @pytest.mark.parametrize(
     ("fields", "dtype", "call"),
     [
-        (DROPPED, "float32", logits),
         (DROPPED | {"position_embedding": "relative"}, "mixed_bfloat16", logits),
-        ({"implementation": "reference", "activation": "gelu_erf"}, "mixed_float16", logits),
-        (tiny.AXIAL, "float32", logits),
-        ({"position_injection": "every_layer", "layers": 3, "num_classes": 0}, "float32", stages),
+        (tiny.AXIAL | {"layers": 1}, "float32", logits),
+        (
+            {"position_injection": "every_layer", "implementation": "reference", "num_classes": 0},
+            "mixed_float16",
+            stages,
+        ),
     ],
-    ids=["dropout", "relative", "reference", "axial", "stages"],
+    ids=["relative", "axial", "stages"],
 )
 def test_gradients_are_the_same_bit_for_bit(fields, dtype, call):
     kept, again = (tiny.model(dtype=dtype, **fields | own) for own in ({}, BLOCKS))
@@ -60,13 +62,13 @@ def test_gradients_are_the_same_bit_for_bit(fields, dtype, call):
 
 def test_keras_fit_draws_each_mask_once():
     """Without a `RandomContext` the masks come from seed generators, whose states change."""
-    models = [tiny.model(**DROPPED, **own) for own in ({}, BLOCKS)]
+    models = [tiny.model(layers=1, **DROPPED, **own) for own in ({}, BLOCKS)]
     for model in models:
         seeds = [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]
-        assert len(seeds) > 8
+        assert len(seeds) == 5  # stochastic depth keeps the first block
         for index, seed in enumerate(seeds):
             seed.assign([index, 0])
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", jit_compile=False)
         model.fit(tiny.images(6), np.ones((6, 5), np.float32), batch_size=3, verbose=0)
         assert seeds[-1].numpy().tolist() != [len(seeds) - 1, 0]
     for one, other in zip(*map(tiny.values, models), strict=True):

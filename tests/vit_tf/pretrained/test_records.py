@@ -74,7 +74,7 @@ def test_sizes_are_those_of_the_models(name):
         ),
     ],
 )
-def test_records(name, model, url, side, top1):
+def test_addresses_sizes_and_accuracies_of_records(name, model, url, side, top1):
     record = vit_tf.list_weights()[name]
     assert (record.model, record.url, record.top1) == (model, url, top1)
     assert record.image_size == (side, side) and record.license == "Apache-2.0"

@@ -1,7 +1,5 @@
 """The data set of drawn shapes: images against labels, prefixes, seeds, names, splits."""
 
-import subprocess
-import sys
 import zlib
 
 import numpy as np
@@ -11,6 +9,7 @@ import tensorflow_datasets as tfds
 from pipelines.data.builtin import shape_images, shapes
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
+from tests.pipelines.process import run_module
 from vit_tf.images.decoding import decode_image
 
 NUM_IMAGES = 400
@@ -218,16 +217,9 @@ def test_default_configuration():
 def test_loading_with_tfds_is_quiet(tmp_path):
     """Runs in a new process, which loads the configuration by its name."""
     open_source("shapes/count-16x20", "train", tmp_path)
-    program = (
-        "import sys, tensorflow_datasets as tfds, pipelines.data.builtin.shapes\n"
-        "data = tfds.load('shapes/count-16x20', data_dir=sys.argv[1], as_supervised=True)\n"
-        "print(len(data['train']), len(data['test']))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True
-    )
-    assert result.stdout == "20 2\n"
-    assert result.stderr == ""
+    program = "tests.pipelines.programs.load_shapes"
+    result = run_module(program, "shapes/count-16x20", tmp_path, cwd=tmp_path, cold=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "20 2\n", "")
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data.sources import record_writer, records, tfds_source
-from pipelines.data.sources.open import open_source, split_names
-from pipelines.data.sources.source import DataSource
-from pipelines.errors import DataError, MissingLabelError
-from tests.pipelines.process import assert_user_error, run_here
+from pipelines.data.sources import record_writer, records
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError
+from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags
 
 PNG = tf.io.encode_png(tf.zeros([4, 4, 3], tf.uint8)).numpy()
@@ -186,10 +185,9 @@ def test_lost_file(copy):
         open_source(f"tfrecord:{copy}", "train")
 
 
-@pytest.mark.parametrize("command", ["pretrain", "evaluate"])
-@pytest.mark.parametrize("bad_images", ["stop", "skip"])
+@pytest.mark.parametrize(("module", "bad_images"), [("pretrain", "stop"), ("evaluate", "skip")])
 def test_a_damaged_record_ends_a_command_wherever_it_is_in_a_window(
-    monkeypatch, capsys, written, tmp_path, command, bad_images
+    command, written, tmp_path, module, bad_images
 ):
     """None of the images of the first step is in that file."""
     shutil.copytree(written, tmp_path / "copy")
@@ -199,13 +197,12 @@ def test_a_damaged_record_ends_a_command_wherever_it_is_in_a_window(
     file.write_bytes(contents)
     assignments = [f"data.name=tfrecord:{tmp_path / 'copy'}", "train.batch_size=2"]
     assignments.append(f"data.bad_images={bad_images}")
-    if command == "pretrain":
+    if module == "pretrain":
         assignments += ["data.eval_split=none", "train.steps=4", "data.shuffle_window=8192"]
         flags = ["--workdir", tmp_path / "run", *as_flags(*assignments)]
     else:
         flags = [f"--set={assignment}" for assignment in [*assignments, "data.eval_split=train"]]
-    here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-    result = run_here(command, *flags, **here)
+    result = command(module, *flags)
     assert_user_error(result, "split 'train' cannot be read", f". {file} is damaged")
 
 
@@ -273,140 +270,3 @@ def test_folder_without_information(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(DataError, match=f"There is no {path}/dataset.json.*make_tfrecords"):
             open_source(f"tfrecord:{path}", "train")
-
-
-def test_what_is_left_out_is_named_where_it_will_be(tmp_path):
-    for index in range(13):
-        folder = tmp_path / "images" / "ab"[index % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{index}.png").write_bytes(PNG if index < 2 else b"text")
-    told = []
-    source = open_source(f"folder:{tmp_path / 'images'}", "train")
-    written = record_writer.write_records(
-        {"train": source}, tmp_path / "out", 1, bad_images="skip", log=told.append
-    )
-    assert written.left_out == 11
-    file = tmp_path / "out" / record_writer.BAD_FILE
-    assert told[-1] == f"left out more than 10 images; all are named in {file}"
-    assert len(file.read_text().splitlines()) == 11
-
-
-class _Unreadable(DataSource):
-    """Three images; one has no bytes, or its last read fails."""
-
-    def __init__(self, source, failure=None):
-        self._source, self._failure = source, failure
-        self.num_examples, self.labels, self.multi_label = 3, source.labels, False
-        self.split, self.name, self.version = "train", "broken", "1"
-
-    def read(self, ranges):
-        if self._failure:
-            raise self._failure
-        images, labels, ids = self._source.read(ranges)
-        return [b"", *images[1:]], labels, ids
-
-    def describe(self, example_id):
-        return f"number {example_id}"
-
-
-@pytest.mark.parametrize(
-    ("failure", "expected"),
-    [(None, DataError), (KeyboardInterrupt(), KeyboardInterrupt), (OSError(28, "full"), OSError)],
-)
-def test_nothing_is_left_of_what_fails(digits, tmp_path, failure, expected):
-    source = _Unreadable(digits[0], failure)
-    with pytest.raises(expected) as error:
-        record_writer.write_records(
-            {"train": digits[1], "b": source}, tmp_path / "out", shards=2, bad_images="stop"
-        )
-    assert list(tmp_path.iterdir()) == []
-    if failure is None:
-        assert "number 0 (id 0) cannot be decoded: it is empty" in str(error.value)
-
-
-@pytest.fixture
-def make_tfrecords(monkeypatch, capsys, tmp_path):
-    """`make_tfrecords(*arguments)`: exit code, stdout, stderr."""
-
-    def run(*arguments):
-        here = {"monkeypatch": monkeypatch, "capsys": capsys, "cwd": tmp_path}
-        result = run_here("make_tfrecords", *arguments, **here)
-        return result.returncode, result.stdout, result.stderr
-
-    return run
-
-
-def test_command(make_tfrecords, tmp_path, digits):
-    output = tmp_path / "new" / "records"
-    arguments = ["--output", output, "--set", "data.name=digits", "--shards", 3]
-    splits = ["--split", "a=train[:205]", "--split", "b=test[:2]"]
-    code, out, err = make_tfrecords(*arguments, *splits)
-    assert (code, err) == (0, "")
-    assert f"wrote {output} (a 205, b 2 examples" in out
-    _assert_equal(
-        open_source(f"tfrecord:{output}", "a").read(range(205)), digits[0].read(range(205))
-    )
-    # There are as many files as records.
-    assert open_source(f"tfrecord:{output}", "b").shard_lengths == (1, 1)
-
-    code, out, err = make_tfrecords(*arguments, *splits)
-    assert (code, out) == (2, "")
-    assert "is already there" in err
-
-
-def test_command_writes_the_splits_that_there_are(make_tfrecords, tmp_path):
-    for name in ("train/a/1", "train/b/1", "train/b/2", "val/a/1"):
-        path = tmp_path / "images" / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(PNG)
-    arguments = ["--set", "data.name=folder:images"]
-    code, out, err = make_tfrecords("--output", "both", *arguments)
-    assert (code, err) == (0, "")
-    assert "wrote both (train 3, val 1 examples" in out
-    assert split_names(f"tfrecord:{tmp_path}/both") == ("train", "val")
-    # Also for a folder without split folders; with eval_split=none only the training split is
-    # written.
-    arguments = ["--set", "data.name=folder:images/train"]
-    code, out, err = make_tfrecords("--output", "one", *arguments)
-    assert (code, err) == (0, "")
-    assert "wrote one (train 3 examples" in out
-    arguments += ["--set", "data.eval_split=none"]
-    assert "wrote none (train 3 examples" in make_tfrecords("--output", "none", *arguments)[1]
-
-
-def test_command_leaves_out_splits_without_labels(make_tfrecords, monkeypatch):
-    """Unless they are named, as the test split of ImageNet in TFDS."""
-
-    def check(source, ids, labels):
-        if source.split == "test":
-            raise MissingLabelError(f"{source} has examples without a label.")
-
-    monkeypatch.setattr(tfds_source.TfdsSource, "_check_labels", check)
-    arguments = ["--set", "data.name=digits"]
-    code, out, err = make_tfrecords("--output", "some", *arguments)
-    assert (code, err) == (0, "")
-    assert "left out the split test: its examples have no labels" in out
-    assert "wrote some (train 1,297, validation 200 examples" in out
-    code, out, err = make_tfrecords("--output", "all", *arguments, "--split", "test=test")
-    assert code == 2 and "without a label" in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([], "--output is missing"),
-        (["--output", "x", "--split", "train"], "--split needs <name>=<split>"),
-        (["--output", "x", "--split", "a/b=train"], "--split needs <name>=<split>"),
-        (["--output", "x", "--split", "a=train", "--split", "a=test"], "Two splits"),
-        (["--output", "x", "--set", "data.eval_split=train[90%:]"], "Two splits"),
-        (["--output", "x", "--set", "data.name=folder:none"], "There is no folder"),
-        (["--output", "/dev/null/x"], "/dev/null/x cannot be written: File exists (/dev/null)"),
-        (["--output", "x", "--shards", "0"], "shards"),
-    ],
-)
-def test_command_rejects(make_tfrecords, tmp_path, arguments, text):
-    code, out, err = make_tfrecords(*arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ") and err.count("\n") == 1
-    assert text in err
-    assert list(tmp_path.iterdir()) == []

@@ -151,7 +151,7 @@ def sources(originals, tmp_path_factory):
     return {**found, "arrays": ArraySource(np.stack(pixels), originals.labels, digits)}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def source(request, sources):
     return sources[request.param]
 
@@ -161,6 +161,12 @@ def _train(source, count, **options):
         source, batch_size=16, preprocessing=PREPROCESSING, seed=3, shuffle_window=40, **options
     )
     return to_numpy(dataset.take(count))
+
+
+@pytest.fixture(scope="module")
+def whole(source):
+    """The batches of more than an epoch."""
+    return _train(source, 13)
 
 
 def test_all_kinds_hold_the_same_examples(source, originals):
@@ -215,21 +221,17 @@ def test_the_content_stamp_changes_with_the_content(sources, tmp_path):
     assert stamps[0] == stamps[1] and len(set(stamps)) == 4
 
 
-@pytest.mark.parametrize(("hosts", "replicas"), [(1, 2), (2, 4)])
-def test_replicas_and_hosts_see_the_same_batches(source, hosts, replicas):
-    each = replicas // hosts
+def test_hosts_see_the_same_batches(source, whole):
     parts = []
-    for host in range(hosts):
-        context = tf.distribute.InputContext(hosts, host, replicas)
-        batches = _train(source, 11 * each, input_context=context)
-        parts += [batches[replica::each] for replica in range(each)]
-    assert_equal(join(parts), _train(source, 11))
+    for host in range(2):
+        context = tf.distribute.InputContext(2, host, 2)
+        parts.append(_train(source, 4, input_context=context))
+    assert_equal(join(parts), whole[:4])
 
 
-def test_resume_continues_bitwise(source):
-    whole = _train(source, 13)
+def test_resume_continues_bitwise(source, whole):
     for start in (1, 10):  # in the first and in the second epoch
-        assert_equal(_train(source, 3, start_step=start), whole[start : start + 3])
+        assert_equal(_train(source, 2, start_step=start), whole[start : start + 2])
 
 
 def test_evaluation_counts_every_example_once(source):
@@ -321,7 +323,7 @@ def test_bad_image_is_named(kind, sources, originals, tmp_path, monkeypatch):
     }
     name, text = names[kind]
     source = open_source(name, "train")
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="It is not a JPEG"):
         list(pipeline.eval_dataset(source, batch_size=4, preprocessing=PREPROCESSING))
     problem = str(bad_images.find_bad_image(source, range(12)))
     assert text in problem

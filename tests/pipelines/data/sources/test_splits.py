@@ -42,7 +42,7 @@ def test_by_name(monkeypatch, names, expected):
         ({"eval_split": None}, ("train", None)),
     ],
 )
-def test_what_is_set_stays(monkeypatch, chosen, expected):
+def test_chosen_splits_are_kept(monkeypatch, chosen, expected):
     assert _choose(monkeypatch, ("train",), **chosen) == (*expected, [])
 
 

@@ -262,7 +262,7 @@ def test_two_hosts_train_on_the_batches_of_a_filtered_list(sharding, part_and_li
     assert_equal(batches(part), batches(filtered))
 
 
-def test_what_is_said_and_kept():
+def test_log_lines_and_manifest_of_subsets():
     """Without a subset, source and manifest are as before; the whole split as a part is not."""
     source, lines = stored(), []
     assert subset.choose_subset(Data(subset_seed=3), source, lines.append) is source and not lines

@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 
 import numpy as np
 import pytest
@@ -157,11 +156,9 @@ def test_any_tfds_name(name, split, classes, magic):
 
 
 def _message(*arguments, **options):
-    start = time.monotonic()
     with pytest.raises(DataError) as error:
         open_source(*arguments, **options)
     assert isinstance(error.value, ValueError)
-    assert time.monotonic() - start < 20  # it did not wait for a network
     assert "\n" not in str(error.value)
     return str(error.value)
 

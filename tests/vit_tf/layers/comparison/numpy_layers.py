@@ -8,6 +8,14 @@ import numpy as np
 from tests.vit_tf import numpy_resnet
 
 
+def weights_of(layer):
+    """The weights by name, such as "qkv/kernel"."""
+    return {
+        variable.path.removeprefix(layer.path + "/"): np.array(variable.value)
+        for variable in layer.variables
+    }
+
+
 def softmax(logits):
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)

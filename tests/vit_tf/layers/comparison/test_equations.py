@@ -63,19 +63,11 @@ def made(name, sides, **kwargs):
     return layer, inputs
 
 
-def weights_of(layer):
-    """The weights by name, such as "qkv/kernel"."""
-    return {
-        variable.path.removeprefix(layer.path + "/"): np.array(variable.value)
-        for variable in layer.variables
-    }
-
-
 @every_layer
 @every_size
 def test_results_equal_numpy(name, sides):
     layer, inputs = made(name, sides)
-    expected = LAYERS[name][1](layer, weights_of(layer), inputs)
+    expected = LAYERS[name][1](layer, numpy_layers.weights_of(layer), inputs)
     # Kernels are standardised in float32 under every policy.
     error = 1e-5 if "augmented" in name else 1e-12
     np.testing.assert_allclose(layer(inputs), expected, rtol=0, atol=error * np.abs(expected).max())
@@ -85,7 +77,7 @@ def test_results_equal_numpy(name, sides):
 def test_gradients_equal_central_differences(name):
     """Along random directions of the inputs and of every weight."""
     layer, inputs = made(name, (5, 7))
-    values = {"inputs": inputs} | weights_of(layer)
+    values = {"inputs": inputs} | numpy_layers.weights_of(layer)
     rng, step, oracle = np.random.default_rng(2), 1e-5, LAYERS[name][1]
     upstream = rng.normal(size=layer(inputs).shape)
 

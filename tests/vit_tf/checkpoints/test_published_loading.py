@@ -1,7 +1,5 @@
 """Loading when file and model differ: heads, grids, class tokens, positions."""
 
-import functools
-import itertools
 import math
 
 import numpy as np
@@ -12,67 +10,48 @@ from tests.vit_tf import numpy_vit, tiny
 from tests.vit_tf.checkpoints.npz_files import assert_same_values, params_of, refused, saved, write
 
 POSITIONS = numpy_vit.POSITIONS
-HEADS = [*itertools.product((None, 7), (0, 5))]
+FIRST = {"pre_logits/kernel", "pre_logits/bias"}
+LAST = {"head/kernel", "head/bias"}
+# Representation size and number of classes of the model, and of the file -> for each mode the keys
+# that are initialised again; None if the load is refused. What the model lacks cannot mismatch.
+HEADS = {
+    "equal": ((7, 5), (7, 5), set(), set(), FIRST | LAST, LAST),
+    "equal, one layer": ((None, 5), (None, 5), set(), set(), LAST, LAST),
+    "other classes": ((7, 5), (7, 6), None, FIRST | LAST, FIRST | LAST, LAST),
+    "other classes, one layer": ((None, 5), (None, 6), None, LAST, LAST, LAST),
+    "other size": ((7, 5), (8, 5), None, FIRST | LAST, FIRST | LAST, None),
+    "no first layer in the file": ((7, 5), (None, 5), None, FIRST | LAST, FIRST | LAST, None),
+    "no first layer in the model": ((None, 5), (7, 5), None, LAST, LAST, LAST),
+    "no head in the model": ((None, 0), (7, 5), set(), set(), set(), set()),
+    "no last layer in the model": ((7, 0), (7, 5), set(), set(), FIRST, set()),
+    "other size, no last layer": ((7, 0), (8, 5), None, FIRST, FIRST, None),
+    "no head in the file": ((None, 5), (None, 0), None, LAST, LAST, LAST),
+    "no last layer in the file": ((7, 5), (7, 0), None, FIRST | LAST, FIRST | LAST, LAST),
+}
 
 
-def expected_reset(mode, model_r, model_k, file_r, file_k):
-    """The head keys of the model that are initialised again, or None if the load must fail.
-
-    `r` is the representation size or None, `k` the number of classes. A model without a head has
-    nothing that could mismatch the file's.
-    """
-    first = {"pre_logits/kernel", "pre_logits/bias"} if model_r else set()
-    last = {"head/kernel", "head/bias"} if model_k else set()
-    first_fits = model_r in (None, file_r)
-    fits = model_k in (0, file_k) and (model_r == file_r or (model_r, model_k) == (None, 0))
-    return {
-        "keep": set() if fits else None,
-        "auto": set() if fits else first | last,
-        "reset": first | last,
-        "reset_last": last if first_fits else None,
-    }[mode]
-
-
-@pytest.fixture(scope="module")
-def heads(tmp_path_factory):
-    """`(donor(r, k), model(r, k))`: arrays and file of a donor, and a model; each is built once."""
-    folder = tmp_path_factory.mktemp("heads")
-
-    @functools.cache
-    def donor(r, k):
-        built = tiny.model(seed=1, layers=1, representation_size=r, num_classes=k)
-        return params_of(built), saved(built, folder / f"{r}-{k}.npz")
-
-    @functools.cache
-    def model(r, k):
-        return tiny.model(layers=1, head_bias=-3.0, representation_size=r, num_classes=k)
-
-    return donor, model
-
-
-@pytest.mark.parametrize("file_r, file_k", [*HEADS, (None, 6), (7, 6), (8, 5)])
-@pytest.mark.parametrize("model_r, model_k", HEADS)
-def test_head_modes(model_r, model_k, file_r, file_k, heads):
-    donor, model_of = heads
-    expected, path = donor(file_r, file_k)
-    model = model_of(model_r, model_k)
-    for mode in ("keep", "auto", "reset", "reset_last"):
-        tiny.randomize(model, seed=2)
-        reset = expected_reset(mode, model_r, model_k, file_r, file_k)
+@pytest.mark.parametrize("case", HEADS)
+def test_head_modes(case, tmp_path):
+    ours, theirs, *resets = HEADS[case]
+    donor = tiny.shared(1, layers=1, representation_size=theirs[0], num_classes=theirs[1])
+    expected, path = params_of(donor), saved(donor, tmp_path / "model.npz")
+    fields = {"representation_size": ours[0], "num_classes": ours[1]}
+    for mode, reset in zip(("keep", "auto", "reset", "reset_last"), resets, strict=True):
+        model = tiny.shared(2, layers=1, head_bias=-3.0, **fields)
         if reset is None:
             with refused(model, path):
                 vit_tf.load_npz(model, path, head=mode)
             continue
         report = vit_tf.load_npz(model, path, head=mode)
         now = params_of(model)
-        assert set(report.reset) == reset
+        assert set(report.reset) == reset, mode
         assert set(report.loaded) == now.keys() - reset
         assert set(report.dropped) == expected.keys() - set(report.loaded)
         for key in report.loaded:
             np.testing.assert_array_equal(now[key], expected[key], err_msg=key)
-        if "head/kernel" in reset:
+        if reset >= LAST:
             assert not now["head/kernel"].any() and (now["head/bias"] == -3).all()
-        if "pre_logits/kernel" in reset:
+        if reset >= FIRST:
             assert not now["pre_logits/bias"].any()
             # LeCun's truncated normal: neither the values of the file nor the earlier values of the
             # model.
@@ -81,32 +60,36 @@ def test_head_modes(model_r, model_k, file_r, file_k, heads):
 
 
 def test_an_unknown_head_mode(tmp_path):
-    path = saved(tiny.model(), tmp_path / "model.npz")
+    path = saved(tiny.shared(), tmp_path / "model.npz")
     with pytest.raises(ValueError, match="auto, keep, reset, reset_last. Received: 'drop'"):
-        vit_tf.load_npz(tiny.model(), path, head="drop")
+        vit_tf.load_npz(tiny.shared(), path, head="drop")
 
 
 def test_unfinished_head_is_a_mismatch(tmp_path):
     """A kernel without its bias."""
-    arrays = params_of(tiny.model(seed=1))
+    arrays = params_of(tiny.shared(seed=1))
     del arrays["head/bias"]
     path = write(tmp_path / "model.npz", arrays, {"grid": [2, 3]})
     with pytest.raises(ValueError, match="no array head/bias"):
-        vit_tf.load_npz(tiny.model(), path, head="keep")
-    model = tiny.model()
+        vit_tf.load_npz(tiny.shared(), path, head="keep")
+    model = tiny.shared()
     assert vit_tf.load_npz(model, path).reset == ["head/kernel", "head/bias"]
     assert not np.asarray(model(tiny.images())).any()
 
 
-@pytest.mark.parametrize("classifier, prefix", [("token", 1), ("gap", 0), ("unpooled", 0)])
 @pytest.mark.parametrize(
-    "source, target",
-    [((12, 12), (20, 24)), ((11, 14), (20, 24)), ((8, 12), (12, 8)), ((16, 4), (8, 8))],
+    "classifier, prefix, source, target",
+    [
+        ("token", 1, (12, 12), (20, 24)),
+        ("token", 1, (8, 12), (12, 8)),
+        ("gap", 0, (16, 4), (8, 8)),
+        ("unpooled", 0, (11, 14), (20, 24)),
+    ],
 )
 def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
     """This includes grids with the same number of patches: 2 x 3 differs from 3 x 2."""
-    donor = tiny.model(seed=1, image_size=source, classifier=classifier)
-    model = tiny.model(seed=2, image_size=target, classifier=classifier)
+    donor = tiny.shared(seed=1, image_size=source, classifier=classifier)
+    model = tiny.shared(seed=2, image_size=target, classifier=classifier)
     path = saved(donor, tmp_path / "model.npz")
     report = vit_tf.load_npz(model, path)
     assert report.resized == (donor.grid, model.grid)
@@ -124,8 +107,8 @@ def test_positions_are_resized(classifier, prefix, source, target, tmp_path):
 def test_positions_of_rows_and_columns_are_resized_alone(classifier, axial, tmp_path):
     """The resized table is that of the resized vectors; no sidecar is needed."""
     fields = {"position_embedding": "learned_2d", "classifier": classifier, "axial": axial}
-    donor = tiny.model(seed=1, image_size=(8, 12), **fields)
-    model = tiny.model(seed=2, image_size=(20, 8), **fields)
+    donor = tiny.shared(seed=1, image_size=(8, 12), **fields)
+    model = tiny.shared(seed=2, image_size=(20, 8), **fields)
     path = saved(donor, tmp_path / "model.npz", sidecar=False)
     report = vit_tf.load_npz(model, path, head="keep")
     assert report.resized == ((2, 3), (5, 2))
@@ -147,10 +130,10 @@ def test_positions_of_rows_and_columns_are_resized_alone(classifier, axial, tmp_
 def test_axial_and_full_models_do_not_share_files(tmp_path):
     files = {}
     for axial in (True, False):
-        model = tiny.model(1, classifier="gap", axial=axial)
+        model = tiny.shared(1, classifier="gap", axial=axial)
         files[axial] = saved(model, tmp_path / f"{axial}.npz")
     for axial, words in ((True, "encoderblock_0"), (False, "encoderblock_column_0")):
-        model = tiny.model(2, classifier="gap", axial=axial)
+        model = tiny.shared(2, classifier="gap", axial=axial)
         with refused(model, files[not axial], words):
             vit_tf.load_npz(model, files[not axial])
 
@@ -164,8 +147,8 @@ def test_axial_and_full_models_do_not_share_files(tmp_path):
     ],
 )
 def test_other_kinds_of_learned_positions(trained, kind, tmp_path):
-    path = saved(tiny.model(position_embedding=trained), tmp_path / "model.npz")
-    model = tiny.model(seed=2, position_embedding=kind)
+    path = saved(tiny.shared(position_embedding=trained), tmp_path / "model.npz")
+    model = tiny.shared(seed=2, position_embedding=kind)
     with refused(
         model,
         path,
@@ -179,8 +162,8 @@ def test_other_kinds_of_learned_positions(trained, kind, tmp_path):
 def test_tables_of_all_layers_are_resized(kind, tmp_path):
     """Each as the table of a model with that one would be."""
     fields = {"position_embedding": kind, "position_injection": "every_layer", "layers": 3}
-    donor = tiny.model(seed=1, image_size=(8, 12), **fields)
-    model = tiny.model(seed=2, image_size=(20, 8), **fields)
+    donor = tiny.shared(seed=1, image_size=(8, 12), **fields)
+    model = tiny.shared(seed=2, image_size=(20, 8), **fields)
     assert vit_tf.load_npz(model, saved(donor, tmp_path / "m.npz")).resized == ((2, 3), (5, 2))
     tables = [np.asarray(layer.table) for layer in donor.position_layers()]
     assert len({table.tobytes() for table in tables}) == 3
@@ -190,13 +173,13 @@ def test_tables_of_all_layers_are_resized(kind, tmp_path):
 
 
 def test_a_table_of_every_layer_is_needed(tmp_path):
-    path = saved(tiny.model(seed=1), tmp_path / "model.npz", sidecar=False)
-    model = tiny.model(position_injection="every_layer")
+    path = saved(tiny.shared(seed=1), tmp_path / "model.npz", sidecar=False)
+    model = tiny.shared(position_injection="every_layer")
     with refused(model, path, "has no array Transformer/encoderblock_1/posembed_input"):
         vit_tf.load_npz(model, path)
     path = saved(model, path, sidecar=False)
-    with refused(tiny.model(), path, "no place for", "encoderblock_1/posembed_input"):
-        vit_tf.load_npz(tiny.model(), path)
+    with refused(tiny.shared(), path, "no place for", "encoderblock_1/posembed_input"):
+        vit_tf.load_npz(tiny.shared(), path)
 
 
 @pytest.mark.parametrize(
@@ -209,16 +192,16 @@ def test_a_table_of_every_layer_is_needed(tmp_path):
 )
 def test_relative_positions_are_not_resized(image_size, sidecar, words, tmp_path):
     """An offset in raster order is another displacement on another grid."""
-    donor = tiny.model(seed=1, position_embedding="relative", image_size=(8, 12))
+    donor = tiny.shared(seed=1, position_embedding="relative", image_size=(8, 12))
     path = saved(donor, tmp_path / "model.npz", sidecar=sidecar)
-    model = tiny.model(seed=2, position_embedding="relative", image_size=image_size)
+    model = tiny.shared(seed=2, position_embedding="relative", image_size=image_size)
     with refused(model, path, words):
         vit_tf.load_npz(model, path)
 
 
 def test_where_the_grid_comes_from(tmp_path):
-    donor = tiny.model(seed=1, image_size=(16, 16))
-    model = tiny.model(seed=2, image_size=(8, 8))
+    donor = tiny.shared(seed=1, image_size=(16, 16))
+    model = tiny.shared(seed=2, image_size=(8, 8))
     path = write(tmp_path / "model.npz", params_of(donor))
 
     def resized(source_grid=None):
@@ -244,27 +227,25 @@ def test_where_the_grid_comes_from(tmp_path):
     ],
 )
 def test_grids_that_do_not_fit(source_grid, words, tmp_path):
-    path = write(tmp_path / "model.npz", params_of(tiny.model(seed=1)))
+    path = write(tmp_path / "model.npz", params_of(tiny.shared(seed=1)))
     with pytest.raises(ValueError, match=words):
-        vit_tf.load_npz(tiny.model(image_size=(8, 8)), path, source_grid=source_grid)
+        vit_tf.load_npz(tiny.shared(image_size=(8, 8)), path, source_grid=source_grid)
 
 
-@pytest.mark.parametrize("classifier", ["token", "gap"])
-@pytest.mark.parametrize("image_size", [(11, 14), (8, 32)])
+@pytest.mark.parametrize("classifier, image_size", [("token", (11, 14)), ("gap", (8, 32))])
 def test_the_models_own_grid_is_tried_before_the_square(classifier, image_size, tmp_path):
     """Without a sidecar: 6 positions, which form no square, and 16, which could be 4 x 4."""
-    donor = tiny.model(seed=1, image_size=image_size, classifier=classifier)
-    model = tiny.model(seed=2, image_size=image_size, classifier=classifier)
+    donor = tiny.shared(seed=1, image_size=image_size, classifier=classifier)
+    model = tiny.shared(seed=2, image_size=image_size, classifier=classifier)
     report = vit_tf.load_npz(model, saved(donor, tmp_path / "model.npz", sidecar=False))
     assert report.resized is None
     assert_same_values(model, params_of(donor))
 
 
-@pytest.mark.parametrize("classifier", ["gap", "unpooled"])
-@pytest.mark.parametrize("image_size", [(11, 14), (16, 8)])
+@pytest.mark.parametrize("classifier, image_size", [("gap", (11, 14)), ("unpooled", (16, 8))])
 def test_token_file_into_a_model_without_token(classifier, image_size, tmp_path):
-    donor = tiny.model(seed=1)
-    model = tiny.model(seed=2, classifier=classifier, image_size=image_size)
+    donor = tiny.shared(seed=1)
+    model = tiny.shared(seed=2, classifier=classifier, image_size=image_size)
     report = vit_tf.load_npz(model, saved(donor, tmp_path / "model.npz"), head="keep")
     assert report.dropped == ["cls"]
     table = numpy_vit.resize_positions(params_of(donor)[POSITIONS][0], (2, 3), model.grid, 1)
@@ -272,16 +253,16 @@ def test_token_file_into_a_model_without_token(classifier, image_size, tmp_path)
 
 
 def test_file_without_token_does_not_fit_a_model_with_one(tmp_path):
-    path = saved(tiny.model(seed=1, classifier="gap"), tmp_path / "model.npz")
-    model = tiny.model(seed=2)
+    path = saved(tiny.shared(seed=1, classifier="gap"), tmp_path / "model.npz")
+    model = tiny.shared(seed=2)
     with refused(model, path, "no array cls"):
         vit_tf.load_npz(model, path)
 
 
 def test_positions_are_dropped_by_a_model_without(tmp_path):
-    path = saved(tiny.model(seed=1), tmp_path / "model.npz", sidecar=False)
-    model = tiny.model(seed=2, position_embedding="none")
+    path = saved(tiny.shared(seed=1), tmp_path / "model.npz", sidecar=False)
+    model = tiny.shared(seed=2, position_embedding="none")
     assert vit_tf.load_npz(model, path).dropped == [POSITIONS]
     bare = saved(model, tmp_path / "bare.npz")
     with pytest.raises(ValueError, match="or 'none'"):
-        vit_tf.load_npz(tiny.model(), bare)
+        vit_tf.load_npz(tiny.shared(), bare)

@@ -1,8 +1,10 @@
 """Damaged, hostile or unknown safetensors: one short error, and no model is built."""
 
 import contextlib
+import itertools
 import json
 import math
+import shutil
 import struct
 
 import numpy as np
@@ -24,14 +26,21 @@ MODELS = {
 }
 
 
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    """A folder with a folder of each kind."""
+    folder = tmp_path_factory.mktemp("originals")
+    for kind, (layout, config) in MODELS.items():
+        safetensors_models.save(vit_tf.create_model(config), folder / kind, layout)
+    return folder
+
+
 @pytest.fixture
-def saved(tmp_path):
+def saved(originals, tmp_path):
     """`saved(kind)`: a folder with a small model of that kind."""
 
     def save(kind):
-        layout, config = MODELS[kind]
-        safetensors_models.save(vit_tf.create_model(config), tmp_path, layout)
-        return tmp_path
+        return shutil.copytree(originals / kind, tmp_path, dirs_exist_ok=True)
 
     return save
 
@@ -315,13 +324,17 @@ def test_each_misshapen_tensor_is_found(saved, kind):
     whole = file.read_bytes()
     with contextlib.closing(SafetensorsFile(file)) as opened:
         shapes = opened.shapes
-    for name, shape in shapes.items():
-        for other in ((), (0, *shape[1:]), (*shape[:-1], shape[-1] + 1), (*shape, 1)):
-            safetensors_models.rewrite(
-                folder, lambda tensors, k=name, s=other: tensors | {k: ones(*s)}
-            )
-            check_refused(folder)
-            file.write_bytes(whole)
+    mistakes = (
+        lambda shape: (),
+        lambda shape: (0, *shape[1:]),
+        lambda shape: (*shape[:-1], shape[-1] + 1),
+        lambda shape: (*shape, 1),
+    )
+    for (name, shape), mistake in zip(shapes.items(), itertools.cycle(mistakes)):
+        other = {name: ones(*mistake(shape))}
+        safetensors_models.rewrite(folder, lambda tensors, other=other: tensors | other)
+        check_refused(folder)
+        file.write_bytes(whole)
 
 
 def test_reasons_for_what_is_missing(saved):

@@ -1,0 +1,76 @@
+"""Groups of heavy tests: those that `make test` runs only after a change of what they cover.
+
+A test marked `heavy("native")` is in the group "native". `make test-all` runs all groups, `make
+test` those that a change since the merge base with main switches on, `make check` none.
+"""
+
+from tests import changed
+
+# Group -> starts of the paths that switch it on: of what the tests cover most, and of the tests.
+# tests/changed.py finds the changed files.
+GROUPS = {
+    # C++ programs beyond the plain ones and the sanitized baseline.
+    "native": ("custom_ops/", "tests/cc/", "tests/custom_ops/"),
+    # Compilers for GPUs and for ARM, of which `make test` installs none: only in `make test-all`.
+    "compilers": (),
+    # Bazel, installations, set-up.
+    "builds": (
+        *("custom_ops/", "third_party/", ".ci/", "setup.py", "pyproject.toml", "requirements.lock"),
+        *("BUILD", "WORKSPACE", "MODULE.bazel", ".bazelrc"),
+        *("pipelines/doctor.py", "pipelines/runs/installation", "tests/checkout.py"),
+        *("tests/custom_ops/test_ops_bazel", "tests/pipelines/runs/test_installation"),
+    ),
+    # The blocks of the documentation.
+    "docs": (
+        *("docs/", "README.md", "tests/documents.py", "tests/test_docs.py"),
+        *("pipelines/cli.py", "pipelines/shared_flags.py"),
+    ),
+    # The demo and its report.
+    "demo": (
+        *("pipelines/demo.py", "pipelines/studies/", "pipelines/reports/"),
+        "tests/pipelines/studies/",
+    ),
+    # Trainings beyond one of each kind: more kills, families, recipes and replicas.
+    "training": (
+        *("pipelines/training/", "pipelines/runs/", "pipelines/tasks/", "vit_tf/models/"),
+        *("tests/pipelines/training/", "tests/pipelines/test_families.py"),
+        "tests/pipelines/test_switches.py",
+    ),
+    # Exports beyond one of each kind.
+    "serving": ("pipelines/serving/", "vit_tf/checkpoints/", "tests/pipelines/serving/"),
+}
+CHOICES = ("all", "changed", "none")
+
+
+def switched_on(choice):
+    """The groups that a choice of `CHOICES` runs; "changed" is "none" outside a git checkout."""
+    if choice == "changed":
+        return groups_of(changed.changed_files(changed.merge_base()) or [])
+    return list(GROUPS) if choice == "all" else []
+
+
+def groups_of(paths):
+    """The groups that changed files switch on."""
+    return [group for group, starts in GROUPS.items() if any(p.startswith(starts) for p in paths)]
+
+
+def split(items, groups):
+    """Separates the tests that run from those of other groups.
+
+    Args:
+        items: tests collected by pytest.
+        groups: the groups that run; a test of several groups needs all of them.
+
+    Returns:
+        Two lists: those that run, and those that are left out.
+
+    Raises:
+        ValueError: if a test is in a group that does not exist.
+    """
+    kept, left_out = [], []
+    for item in items:
+        own = {group for mark in item.iter_markers("heavy") for group in mark.args}
+        if unknown := own - GROUPS.keys():
+            raise ValueError(f"{item.nodeid} is in a group that tests/heavy.py lacks: {unknown}")
+        (kept if own <= set(groups) else left_out).append(item)
+    return kept, left_out

@@ -1,0 +1,1 @@
+"""Faults in the product that the tests must find: `python -m tests.mutants`."""

@@ -1,0 +1,248 @@
+"""The faults in Python."""
+
+from tests.mutants.table import Fault
+
+PYTHON = (
+    Fault(
+        "custom_ops/reference.py",
+        "missing mask",
+        "tf.stop_gradient(_zero_empty(weights, empty))",
+        "tf.stop_gradient(weights)",
+    ),
+    Fault(
+        "custom_ops/reference.py",
+        "missing cast",
+        "return tf.cast(logits, _compute_dtype(logits.dtype))",
+        "return logits",
+    ),
+    Fault(
+        "custom_ops/dispatch.py",
+        "removed check",
+        "    if state.isa_error:\n        raise ValueError(state.isa_error)\n",
+        "",
+    ),
+    Fault(
+        "custom_ops/gradients.py",
+        "off by one",
+        "_wanted(op, 2 + index)",
+        "_wanted(op, 1 + index)",
+    ),
+    Fault(
+        "custom_ops/packing.py",
+        "wrong term",
+        "bias + shift @ kernel",
+        "bias + (scale * shift) @ kernel",
+    ),
+    Fault(
+        "vit_tf/layers/attention.py",
+        "dropped term",
+        "reference.attention_weights(qkv, self.heads, bias, axis=self.axis)",
+        "reference.attention_weights(qkv, self.heads, axis=self.axis)",
+    ),
+    Fault(
+        "vit_tf/layers/positions.py",
+        "swapped axes",
+        "y, x = np.indices(grid)",
+        "x, y = np.indices(grid)",
+    ),
+    Fault(
+        "vit_tf/layers/embeddings.py",
+        "wrong constant",
+        'padding="VALID"',
+        'padding="SAME"',
+    ),
+    Fault(
+        "vit_tf/layers/encoder.py",
+        "lost seed",
+        "StochasticDepth(stochastic_depth, stream=stream + 5, **policy)",
+        "StochasticDepth(stochastic_depth, stream=stream + 2, **policy)",
+    ),
+    Fault(
+        "vit_tf/layers/dropout.py",
+        "lost seed",
+        "context.seed, context.step, context.positions[0]",
+        "context.seed, context.step, tf.zeros([], tf.int64)",
+    ),
+    Fault(
+        "vit_tf/layers/masking.py",
+        "off by one",
+        "other = (own + 1 + tf.minimum(",
+        "other = (own + tf.minimum(",
+    ),
+    Fault(
+        "vit_tf/layers/axial_resnet.py",
+        "swapped axes",
+        '"blphc,cpo->blhop"',
+        '"blphc,cop->blhop"',
+    ),
+    Fault(
+        "vit_tf/layers/batch_norm.py",
+        "skipped synchronisation",
+        "return _sum_over_replicas(tf.reduce_sum(sums * weights[:, None], axis=0))",
+        "return tf.reduce_sum(sums * weights[:, None], axis=0)",
+    ),
+    Fault(
+        "vit_tf/models/packed.py",
+        "wrong index",
+        "tables[i % len(tables)]",
+        "tables[0]",
+    ),
+    Fault(
+        "vit_tf/checkpoints/published/vit_positions.py",
+        "lost argument",
+        "resize_position_table(table, grid, model.grid, prefix)",
+        "resize_position_table(table, grid, model.grid)",
+    ),
+    Fault(
+        "vit_tf/checkpoints/published/npz_archive.py",
+        "wrong comparison",
+        "if size != member.file_size - header_size:",
+        "if size > member.file_size - header_size:",
+    ),
+    Fault(
+        "vit_tf/checkpoints/safetensors/safetensors_file.py",
+        "wrong comparison",
+        "if begin != start:",
+        "if begin < start:",
+    ),
+    Fault(
+        "vit_tf/analysis/vit_cost.py",
+        "dropped term",
+        'costs[name].macs // (2 if name == "mlp" else 1)',
+        "costs[name].macs",
+    ),
+    Fault(
+        "vit_tf/images/resizing.py",
+        "wrong rounding",
+        'if rule in ("center", "squash"):',
+        'if rule == "squash":',
+    ),
+    Fault(
+        "pipelines/training/optimizers.py",
+        "wrong epsilon",
+        "(tf.sqrt(second / correction_2) + self.epsilon)",
+        "tf.sqrt(second / correction_2 + self.epsilon)",
+    ),
+    Fault(
+        "pipelines/training/schedules.py",
+        "wrong comparison",
+        "step > boundary",
+        "step >= boundary",
+    ),
+    Fault(
+        "pipelines/training/ema.py",
+        "removed check",
+        "update_on_all_replicas(self._update_all, condition)",
+        "update_on_all_replicas(self._update_all, True)",
+    ),
+    Fault(
+        "pipelines/training/loss_scale.py",
+        "dropped term",
+        "tf.where(overflowed | doubles, tf.zeros_like(updates), updates)",
+        "tf.where(doubles, tf.zeros_like(updates), updates)",
+    ),
+    Fault(
+        "pipelines/training/train_step.py",
+        "skipped synchronisation",
+        "loss, gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, (loss, gradients))",
+        "loss = context.all_reduce(tf.distribute.ReduceOp.SUM, loss)",
+    ),
+    Fault(
+        "pipelines/training/train_step.py",
+        "missing mask",
+        'tf.reduce_sum(losses * batch["weight"])',
+        "tf.reduce_sum(losses)",
+    ),
+    Fault(
+        "pipelines/data/order.py",
+        "lost seed",
+        "stateless_random.WINDOW_ORDER, epoch, window)",
+        "stateless_random.WINDOW_ORDER, 0, window)",
+    ),
+    Fault(
+        "pipelines/data/sharding.py",
+        "wrong comparison",
+        "int(self.has_neighbour and self.begin > 0)",
+        "int(self.has_neighbour)",
+    ),
+    Fault(
+        "pipelines/data/transforms/augmentation.py",
+        "swapped axes",
+        "rows = tf.round(tf.sqrt(shares * float(height * width) * aspects))\n"
+        "    columns = tf.round(tf.sqrt(shares * float(height * width) / aspects))",
+        "rows = tf.round(tf.sqrt(shares * float(height * width) / aspects))\n"
+        "    columns = tf.round(tf.sqrt(shares * float(height * width) * aspects))",
+    ),
+    Fault(
+        "pipelines/data/transforms/mixing.py",
+        "wrong term",
+        "label = 1 - (bottom - top) * (right - left) / (height * width)",
+        "label = share",
+    ),
+    Fault(
+        "pipelines/tasks/masked_patches.py",
+        "wrong constant",
+        "losses / _RANGE**2",
+        "losses / _RANGE",
+    ),
+    Fault(
+        "pipelines/tasks/metrics.py",
+        "wrong comparison",
+        "(logits < true_logit) | ((logits == true_logit) & not_before)",
+        "(logits <= true_logit) | ((logits == true_logit) & not_before)",
+    ),
+    Fault(
+        "pipelines/evaluation/few_shot.py",
+        "off by one",
+        "wide.std(axis=0) + _EPSILON",
+        "wide.std(axis=0, ddof=1) + _EPSILON",
+    ),
+    Fault(
+        "pipelines/evaluation/neighbors.py",
+        "dropped term",
+        "labels[:, :k]), weights[:, :k])",
+        "labels[:, :k]), 1.0)",
+    ),
+    Fault(
+        "pipelines/runs/checkpoints.py",
+        "wrong comparison",
+        "key=lambda step: (-scores[step], step)",
+        "key=lambda step: (-scores[step], -step)",
+    ),
+    Fault(
+        "pipelines/runs/lease.py",
+        "skipped synchronisation",
+        "        return self._is_own(self._read())\n",
+        "        return True\n",
+    ),
+    Fault(
+        "pipelines/serving/signatures.py",
+        "removed check",
+        "reads_uint8 = preprocessing.keeps_own_size and has_default_range",
+        "reads_uint8 = preprocessing.keeps_own_size",
+    ),
+    Fault(
+        "pipelines/serving/prediction.py",
+        "wrong order of ties",
+        'np.argsort(-row, kind="stable")[:top]',
+        'np.argsort(row, kind="stable")[::-1][:top]',
+    ),
+    Fault(
+        "pipelines/studies/sweep_plan.py",
+        "removed check",
+        "max(round(fraction * (stop - start)), 1)",
+        "round(fraction * (stop - start))",
+    ),
+    Fault(
+        "pipelines/config/fields.py",
+        "removed check",
+        "        if not value.is_integer():\n            raise\n",
+        "",
+    ),
+    Fault(
+        "pipelines/cli.py",
+        "wrong exit code",
+        "_fail(EXIT_SIGINT,",
+        "_fail(EXIT_INTERRUPTED,",
+    ),
+)

@@ -1,0 +1,31 @@
+"""The environment of the peers, made by `make peers`, in which PyTorch runs."""
+
+import functools
+import pathlib
+import subprocess
+
+import pytest
+
+from tests.checkout import ROOT
+
+_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+
+
+@functools.cache
+def missing():
+    """The reason why the peers cannot run, or an empty string."""
+    if not _PYTHON.exists():
+        return "there is no .venv-peers; `make peers` creates it"
+    imports = "import torch, transformers, timm, safetensors"
+    if subprocess.run([_PYTHON, "-c", imports], capture_output=True).returncode:
+        return ".venv-peers lacks torch, transformers, timm or safetensors; run `make peers`"
+    return ""
+
+
+def run(*arguments):
+    """Runs the program of the peers; skips the test if their environment is missing."""
+    if missing():
+        pytest.skip(missing())
+    program = pathlib.Path(__file__).with_name("peer_program.py")
+    done = subprocess.run([_PYTHON, program, *arguments], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-3000:]

@@ -1,0 +1,24 @@
+"""The digits that tests of the input read."""
+
+import pytest
+
+from pipelines.data.sources.open import open_source
+from tests.pipelines.data.spoilt import Spoilt
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """A source of 200 images."""
+    return open_source("digits", "train[:200]")
+
+
+@pytest.fixture(scope="session")
+def examples(digits):
+    """These images, encoded, with their labels and ids."""
+    return digits.read(range(200))
+
+
+@pytest.fixture
+def spoilt(examples):
+    """The same source, but some of its images are no images."""
+    return Spoilt(examples)

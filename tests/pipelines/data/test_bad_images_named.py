@@ -1,0 +1,258 @@
+"""`data.bad_images=skip`: every bad image is named once, on the screen and in a file."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.config.augmentation import Augmentation
+from pipelines.config.sampling import Sampling
+from pipelines.data import bad_images, pipeline
+from pipelines.data.bad_images import BadImages
+from pipelines.data.decoding import decode_error
+from pipelines.data.sources.open import open_source
+from pipelines.errors import DataError, RunError
+from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
+from pipelines.tasks.classification import Classification
+from pipelines.training.replica_update import BadRows
+from pipelines.training.train_data import TrainData
+from tests.pipelines import hostile
+from tests.pipelines.data.spoilt import BAD, PREPROCESSING, Spoilt, train
+from tests.pipelines.tiny import one_device, two_replicas
+
+EVALUATION = {"preprocessing": PREPROCESSING, "batch_size": 50}
+
+
+def _evaluator(data, strategy=None):
+    def model(images, training):
+        return tf.zeros([len(images), 10])
+
+    strategy = strategy or tf.distribute.get_strategy()
+    return Evaluator(model, strategy, data, Classification(loss="softmax"), str)
+
+
+def test_a_capped_evaluation_names_an_image_that_it_reads(examples):
+    """Two batches of the twenty are evaluated: 0 .. 9 and 100 .. 109."""
+    source = Spoilt(examples, (15, 105))
+    data = EvaluationData(source=source, preprocessing=PREPROCESSING, batch_size=10, max_batches=2)
+    with pytest.raises(DataError, match="digit 105 "):
+        _evaluator(data).run()
+    indices = pipeline.eval_indices(source, 10, 2)
+    assert list(indices) == [*range(10), *range(100, 110)]
+    batches = pipeline.eval_dataset(
+        Spoilt(examples, ()), batch_size=30, preprocessing=PREPROCESSING, max_batches=7
+    )
+    ids = np.concatenate([batch["id"] for batch in batches])
+    assert list(pipeline.eval_indices(source, 30, 7)) == ids[ids >= 0].tolist()
+
+
+def _records(path):
+    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+
+
+def _name_all(source, bad, steps, **options):
+    """Trains without a model: the rows of each batch go through `BadRows` to the file."""
+    sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
+    data = TrainData(
+        source=source,
+        sampling=sampling,
+        augmentation=Augmentation(),
+        preprocessing=PREPROCESSING,
+        bad_images=bad,
+    )
+    rows = BadRows(tf.distribute.get_strategy())
+    for index, batch in enumerate(data.dataset(0).take(steps)):
+        rows.add(batch, tf.constant(index, tf.int64), tf.constant(True))
+        if index % 3 == 2:
+            data.record_bad_images(*rows.take(), hosts=1)
+    data.record_bad_images(*rows.take(), hosts=1)
+    return rows
+
+
+def test_each_is_named_once(spoilt, tmp_path):
+    """Over any number of epochs and with evaluations between; in the order of their first use."""
+    path, told = tmp_path / "bad_images.jsonl", []
+    bad = BadImages(path, told.append)
+    _name_all(spoilt, bad, 20)
+    _evaluator(EvaluationData(source=spoilt, **EVALUATION, bad_images=bad)).run()
+    met = [i for batch in train(spoilt, 20) for i in batch["id"] if i in BAD]
+    records = _records(path)
+    assert [record["id"] for record in records] == list(dict.fromkeys(met))
+    contents = list(hostile.unreadable().values())
+    for record in records:
+        data = contents[BAD.index(record["id"])][1]
+        assert record["name"] == f"digit {record['id']}"
+        assert record["reason"] == decode_error(data)
+    assert told == [f"left out {r['name']} (id {r['id']}): {r['reason']}" for r in records]
+    line = f"images left out because they cannot be read: 6, named in {path}"
+    assert bad.summary() == line
+
+
+def test_an_evaluation_names_them(spoilt, examples):
+    """Also if it reads only some of the batches, on two replicas."""
+    told = []
+    data = EvaluationData(source=spoilt, **EVALUATION, bad_images=BadImages(None, told.append))
+    strategy = two_replicas()
+    with strategy.scope():
+        means = _evaluator(data, strategy).run()
+    assert means["examples"] == 200 - len(BAD)
+    assert [int(line.split()[3]) for line in told] == list(BAD)
+    told.clear()
+    capped = dataclasses.replace(
+        data, batch_size=10, max_batches=2, bad_images=BadImages(None, told.append)
+    )
+    _evaluator(dataclasses.replace(capped, source=Spoilt(examples, (8, 15, 105)))).run()
+    assert [line.split()[3] for line in told] == ["8", "105"]
+
+
+def test_ten_are_told_and_all_are_written(examples, tmp_path):
+    path, told = tmp_path / "bad_images.jsonl", []
+    _name_all(Spoilt(examples, range(5, 35)), BadImages(path, told.append), 7)
+    assert len(told) == 11
+    assert [line.split()[0:2] for line in told] == [["left", "out"]] * 11
+    assert told[-1] == f"left out more than 10 images; all are named in {path}"
+    assert sorted(record["id"] for record in _records(path)) == list(range(5, 35))
+
+
+def test_rows_beyond_the_buffer_are_counted(examples, monkeypatch):
+    monkeypatch.setattr(BadRows, "_CAPACITY", 5)
+    told = []
+    bad = BadImages(None, told.append)
+    _name_all(Spoilt(examples, range(5, 35)), bad, 3)
+    met = [i for batch in train(Spoilt(examples, range(5, 35)), 3) for i in batch["id"]]
+    met = [i for i in met if 5 <= i < 35]
+    assert [int(line.split()[3]) for line in told[:-1]] == met[-5:]
+    assert told[-1] == "left out more images at a time than can be named"
+    assert bad.summary().endswith(f": 5; {len(met) - 5} times one that is not named")
+
+
+def test_a_resumed_run_goes_on_with_its_file(spoilt, tmp_path):
+    path, told = tmp_path / "bad_images.jsonl", []
+    first = BadImages(path, told.append)
+    first.record(spoilt, [3, 77], [b"", b"text"])
+    path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # a crash leaves an incomplete line
+    second = BadImages(path, told.append)
+    assert second.count == 2
+    second.record(spoilt, [77, 40], [b"text", b"text"])
+    assert [record["id"] for record in map(_json, path.read_text().splitlines()) if record] == [
+        3,
+        77,
+        40,
+    ]
+    assert len(told) == 3
+    assert BadImages(path).count == 3
+
+
+def _json(line):
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def test_nothing_bad_leaves_no_file(digits, tmp_path):
+    bad = BadImages(tmp_path / "bad_images.jsonl")
+    assert _name_all(digits, bad, 1).empty_batch() is None
+    assert bad.summary() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_without_a_single_image_is_noted(examples):
+    """A batch with at least one good image is not."""
+    sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
+    order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
+    batches = train(Spoilt(examples, order[1:]), 4)
+    assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
+    bad = BadImages(None, lambda line: None)
+    assert _name_all(Spoilt(examples, order[1:]), bad, 4).empty_batch() is None
+    assert _name_all(Spoilt(examples, order), bad, 4).empty_batch() == 2
+
+
+@pytest.mark.parametrize("make", [two_replicas, one_device])
+def test_the_rows_of_all_replicas_are_taken_once(make):
+    """In order; a batch is empty if it is on all replicas. XLA compiles it for one device."""
+    weights = np.ones([6, 8], np.float32)
+    weights[0, [6, 1]] = weights[1, ::2] = weights[2, 4:] = weights[3:] = 0
+    ids = np.arange(8)
+    ids[1] = -1  # A row that fills up the batch.
+    expected = [(i, j) for i, j in np.argwhere(weights == 0) if j != 1]
+    strategy = make()
+    with strategy.scope():
+        rows = BadRows(strategy)
+    replicas = strategy.num_replicas_in_sync
+    add = tf.function(rows.add, jit_compile=True) if replicas == 1 else rows.add
+    step = tf.function(lambda *args: strategy.run(add, args=args))
+
+    def note(index, condition=True):
+        batch = {"weight": weights[index], "id": ids, "position": np.arange(8, dtype=np.int32)}
+
+        def own(context):  # Every second row of a global batch for one of two replicas.
+            first = context.replica_id_in_sync_group
+            return {key: tf.constant(value[first::replicas]) for key, value in batch.items()}
+
+        slices = strategy.experimental_distribute_values_from_function(own)
+        step(slices, tf.constant(index, tf.int64), tf.constant(condition))
+
+    for index in range(3):
+        note(index)
+    assert rows.take() == (expected[:9], 0) and rows.empty_batch() is None
+    note(5, condition=False)
+    assert rows.take() == ([], 0) and rows.empty_batch() is None
+    note(3)
+    note(4)
+    assert rows.take() == (expected[9:23], 0) and rows.empty_batch() == 3
+    assert rows.take() == ([], 0)
+
+
+def test_a_file_that_cannot_be_written_stops(spoilt, tmp_path):
+    bad = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
+    with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
+        _name_all(spoilt, bad, 7)
+
+
+def test_a_disk_that_fills_up_stops(spoilt, tmp_path, monkeypatch):
+    """A partially written line raises an error; the next start begins a new line."""
+    path, write = tmp_path / "bad_images.jsonl", os.write
+    bad = BadImages(path, lambda line: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+        with pytest.raises(RunError, match="cannot be written: No space left on device"):
+            bad.record(spoilt, [3], [b""])
+    again = BadImages(path, lambda line: None)
+    assert again.count == 0
+    again.record(spoilt, [3], [b""])
+    assert BadImages(path).count == 1
+
+
+def test_files_that_cannot_be_read_still_stop(tmp_path):
+    """A damaged file of records is not a bad image, and the error does not mention bad images."""
+    source = open_source("digits", "train", tmp_path)
+    bad = BadImages(None, lambda line: None)
+    (file,) = tmp_path.rglob("digits-train*")
+    file.unlink()
+    with pytest.raises(bad_images.INPUT_ERRORS):
+        train(source, 1)
+    assert "cannot be read" in str(bad_images.find_bad_image(source, [5], bad))
+
+
+def test_only_without_skip_a_bad_image_is_a_reason_to_stop(spoilt):
+    problem = str(bad_images.find_bad_image(spoilt, range(200)))
+    assert "The image digit 3 (id 3) cannot be decoded: it is empty" in problem
+    assert "data.bad_images=skip" in problem
+    assert bad_images.find_bad_image(spoilt, range(200), BadImages()) is None
+
+
+def test_a_failure_of_the_input_becomes_the_name_of_the_image(spoilt):
+    """The error names the first bad image in the order of the indices, or stays unchanged."""
+    error = tf.errors.InvalidArgumentError(None, None, "no image")
+    for indices, bad in (([199, 78, 77], 78), (iter(range(41)), 3)):
+        with pytest.raises(DataError, match=f"image digit {bad} "):
+            raise bad_images.explain_input_error(error, spoilt, indices)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no image") as same:
+        raise bad_images.explain_input_error(error, spoilt, [0, 199, 5])
+    assert same.value is error
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no image"):
+        raise bad_images.explain_input_error(error, spoilt, BAD, BadImages())

@@ -1,0 +1,58 @@
+"""A workdir that an earlier version wrote is evaluated and resumed: `tests/golden/old_workdir`."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from pipelines.data.sources.open import open_source
+from pipelines.evaluation.evaluate import evaluate
+from pipelines.runs import checkpoints, model_source
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
+from tests.checkout import ROOT
+from tests.pipelines.tiny import arrays, cut_short, losses, one_device
+
+OLD = ROOT / "tests" / "golden" / "old_workdir"
+# Another processor adds in another order.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    return shutil.copytree(OLD, tmp_path / "old")
+
+
+@pytest.mark.parametrize("place", ["files", "checkpoint"])
+def test_the_old_model_has_the_stored_loss(workdir, tmp_path, place, uncompiled):
+    """The evaluations during training were of the average of the weights."""
+    if place == "checkpoint":
+        workdir = cut_short(workdir, tmp_path / "run", 6)
+    source = model_source.find(workdir, "ema")
+    assert source.kind == {"files": "npz", "checkpoint": "checkpoint"}[place]
+    data = Workdir(workdir).read_experiment().data
+    examples = open_source(data.name, data.eval_split)
+    means = evaluate(source, examples, one_device(), batch_size=50, bad_images="stop")
+    stored = Workdir(OLD).read_metrics()[-1]
+    assert means["examples"] == stored["eval_examples"] == 100
+    assert means["loss"] == pytest.approx(stored["eval_loss"], rel=TOLERANCE)
+    assert means["accuracy"] == pytest.approx(stored["eval_accuracy"], abs=0.011)  # One image.
+
+
+def test_the_old_run_resumes_and_ends_with_the_stored_weights(
+    workdir, tmp_path, capsys, uncompiled
+):
+    run = cut_short(workdir, tmp_path / "run", 4)
+    loop.train(Workdir(run).read_experiment(), run, one_device())
+    assert "resuming from step 4" in capsys.readouterr().out
+    assert checkpoints.steps(run / "checkpoints") == [4, 6]
+    np.testing.assert_allclose(losses(run), losses(OLD), rtol=TOLERANCE)
+    for name in ("final.npz", "ema.npz"):
+        received, stored = arrays(run, name), arrays(OLD, name)
+        assert received.keys() == stored.keys()
+        largest = max(np.abs(value).max() for value in stored.values())
+        for key, value in stored.items():
+            # The exact gradient of a key bias is 0; AdamW scales up its rounding error.
+            if not key.endswith("key/bias"):
+                error = np.abs(received[key] - value).max()
+                assert error <= TOLERANCE * largest, f"{key} of {name}: {error:.1e}"

@@ -1,0 +1,40 @@
+"""The frame of the commands: what ends `main` decides the exit code and the one line on stderr."""
+
+import pytest
+
+from pipelines import cli
+from pipelines.errors import Interrupted, RunError, UserError
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (None, 0, ""),
+        (UserError("Wrong name."), 2, "error: Wrong name."),
+        (RunError("The loss is not finite."), 1, "error: The loss is not finite."),
+        (OSError(28, "No space left on device", "a.npz"), 1, "error: No space left on device"),
+        (Interrupted("Saved at step 3."), 75, "Saved at step 3."),
+        (KeyboardInterrupt(), 130, "Interrupted before there was anything new to save."),
+        (ImportError("No module named 'orbit'", name="orbit"), 1, "pipelines.doctor"),
+    ],
+)
+def test_exit_codes(error, code, line, monkeypatch, capsys):
+    def main(values, arguments):
+        if error:
+            raise error
+
+    monkeypatch.setattr("sys.argv", ["command"])
+    with pytest.raises(SystemExit) as end:
+        cli.run(main, "A command.", shared_flags=())
+    assert end.value.code == code
+    printed = capsys.readouterr().err
+    assert line in printed and "Traceback" not in printed
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
+    def main(values, arguments):
+        raise AttributeError("a fault")
+
+    monkeypatch.setattr("sys.argv", ["command"])
+    with pytest.raises(AttributeError, match="a fault"):
+        cli.run(main, "A command.", shared_flags=())

@@ -1,0 +1,84 @@
+"""Runs that are killed or interrupted: no step is lost or repeated, and exit codes say what is."""
+
+import itertools
+import json
+import os
+
+import pytest
+
+from pipelines.runs.workdir import Workdir
+from pipelines.training import loop
+from tests.pipelines.process import run_module
+from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
+from tests.pipelines.training.killed_run import MOMENTS
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize(
+    ("kills", "steps", "resumed"),
+    [(3, 200, 1), pytest.param(7, 600, 2, marks=pytest.mark.heavy("training"))],
+)
+def test_kills_change_nothing(tmp_path, kills, steps, resumed):
+    """SIGKILL at the first `killed_run.MOMENTS`; weights and log equal those of a whole run.
+
+    Attempts resumed from at least `resumed` different steps.
+    """
+    assignments = [
+        "model.layers=1",
+        f"train.steps={steps}",
+        "data.eval_split=test[:100]",
+        "train.eval_every=20",
+        "train.checkpoint_every=7",
+        "train.log_every=10",
+        "train.ema_decay=0.99",
+        "train.accumulate_steps=2",
+        "train.keep_best=true",
+        "train.deterministic=true",
+    ]
+    loop.train(tiny_experiment(*assignments), tmp_path / "whole", one_device())
+    program = "tests.pipelines.training.killed_run"
+    result = run_module(program, tmp_path / "killed", kills, 1, *assignments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads(result.stdout)
+    assert outcome["exit"] == 0, (tmp_path / "killed.log").read_text() + result.stderr
+    attempts = outcome["killed"]
+    assert len(attempts) == kills
+    for attempt, following in itertools.pairwise(attempts):
+        assert following["resumed"] in (None, attempt["newest"])
+    assert [attempt["moment"] for attempt in attempts] == [*MOMENTS, *MOMENTS][:kills]
+    assert attempts[0]["saving"], attempts
+    assert len({attempt["resumed"] for attempt in attempts if attempt["resumed"]}) >= resumed
+    assert_same_weights(tmp_path / "killed", tmp_path / "whole")
+    assert _log(tmp_path / "killed") == _log(tmp_path / "whole")
+    folders = [sorted(os.listdir(tmp_path / name / "checkpoints")) for name in ("whole", "killed")]
+    assert folders[0] == folders[1]
+
+
+def _log(workdir):
+    """The lines of metrics.jsonl without values that depend on time."""
+    return [
+        {key: value for key, value in x.items() if "per_second" not in key and key != "data_wait"}
+        for x in Workdir(workdir).read_metrics()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [("SIGINT", 130), ("SIGTERM", -15)],
+)
+@pytest.mark.parametrize(
+    ("function", "command"),
+    [
+        ("pipelines.training.loop.build_trainer", ["pretrain", "--workdir=run", *as_flags()]),
+        ("pipelines.runs.model_source.open_model", ["evaluate", "--model=shipped"]),
+    ],
+    ids=["training", "evaluation"],
+)
+def test_a_signal_before_there_is_anything_to_save(tmp_path, number, code, function, command):
+    program = "tests.pipelines.programs.interrupted"
+    result = run_module(program, number, function, *command, cwd=tmp_path)
+    assert result.returncode == code
+    if number == "SIGINT":
+        assert result.stderr == "error: Interrupted before there was anything new to save.\n"
+    assert not (tmp_path / "run" / "config.json").exists()

@@ -1,0 +1,51 @@
+"""`make test` leaves out the heavy groups that no change switches on."""
+
+import types
+
+import pytest
+
+from tests import heavy
+
+
+@pytest.mark.parametrize(
+    ("path", "groups"),
+    [
+        ("custom_ops/cpu/tile.h", ["native", "builds"]),
+        ("tests/cc/simd_test.cc", ["native"]),
+        ("requirements.lock", ["builds"]),
+        ("docs/data.md", ["docs"]),
+        ("pipelines/studies/demo.py", ["demo"]),
+        ("pipelines/training/loop.py", ["training"]),
+        ("pipelines/serving/saved_model.py", ["serving"]),
+        ("tests/test_docs.py", ["docs"]),
+        ("vit_tf/cost.py", []),
+    ],
+)
+def test_a_change_switches_its_groups_on(path, groups):
+    assert heavy.groups_of(["CHANGELOG.md", path]) == groups
+
+
+def test_choices(monkeypatch):
+    monkeypatch.setattr(heavy.changed, "merge_base", lambda: "abc")
+    monkeypatch.setattr(heavy.changed, "changed_files", {"abc": ["docs/data.md"]}.get)
+    assert heavy.switched_on("changed") == ["docs"]
+    assert heavy.switched_on("none") == []
+    assert heavy.switched_on("all") == list(heavy.GROUPS)
+    # Outside a git checkout nothing is known to have changed.
+    monkeypatch.setattr(heavy.changed, "changed_files", lambda base: None)
+    assert heavy.switched_on("changed") == []
+
+
+def _item(name, *groups):
+    marks = [types.SimpleNamespace(args=(group,)) for group in groups]
+    return types.SimpleNamespace(nodeid=name, iter_markers=lambda name: iter(marks))
+
+
+def test_a_test_runs_with_all_its_groups():
+    light, docs, both = _item("light"), _item("docs", "docs"), _item("both", "docs", "demo")
+    items = [light, docs, both]
+    assert heavy.split(items, []) == ([light], [docs, both])
+    assert heavy.split(items, ["docs"]) == ([light, docs], [both])
+    assert heavy.split(items, ["demo", "docs"]) == (items, [])
+    with pytest.raises(ValueError, match=r"typo is in a group that tests/heavy.py lacks: .'doc'"):
+        heavy.split([_item("typo", "doc")], [])

@@ -1,0 +1,54 @@
+"""Golden files of the reference code, and the gradients that are compared with them."""
+
+import functools
+import json
+
+import numpy as np
+import tensorflow as tf
+
+from tests.conftest import GOLDEN
+from vit_tf.families import FAMILIES
+from vit_tf.weights import published_entries
+
+
+@functools.cache
+def read(name):
+    """The arrays of a file. Tests must not change them in place."""
+    with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def described(name):
+    """The description of a file: the sizes of its model."""
+    return json.loads(str(read(name)["description"]))
+
+
+def canonical(file, prefix):
+    """Arrays of a file under `prefix` by canonical key."""
+    arrays = {key[len(prefix) :]: file[key] for key in file if key.startswith(prefix)}
+    found = (family.published.canonical_names(arrays) for family in FAMILIES)
+    keys = next(keys for keys in found if keys is not None)
+    return {key: arrays[name] for name, key in keys.items()}
+
+
+def write_weights(name, folder):
+    """Writes the reference's weights unchanged: Linen names under the prefix "params/"."""
+    path = folder / f"{name}.npz"
+    file = read(name)
+    np.savez(path, **{key: file[key] for key in file if key.startswith("params/")})
+    return path
+
+
+def loss_and_gradients(model, file):
+    """Logits, the mean cross-entropy, and its gradient by published key."""
+    entries = published_entries(model)
+    with tf.GradientTape() as tape:
+        logits = model(file["images"], training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(file["labels"], logits)
+        loss = tf.reduce_mean(losses)
+    gradients = tape.gradient(loss, [entry.variable.value for entry in entries])
+    by_key = {}
+    for entry, gradient in zip(entries, gradients, strict=True):
+        parts = entry.unpack(tf.convert_to_tensor(gradient).numpy())
+        by_key |= dict(zip(entry.shapes, parts, strict=True))
+    return logits, loss, by_key
