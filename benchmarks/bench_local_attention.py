@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from benchmarks.bench_create import peak
 from tests.vit_tf import tiny
-from tests.vit_tf.layers.comparison import numpy_layers
+from tests.vit_tf.layers.related_work import numpy_layers
 from vit_tf.config import spatial
-from vit_tf.layers.comparison.kinds import spatial_layer
+from vit_tf.layers.related_work.kinds import spatial_layer
 
 CHANNELS = 64
 ORACLES = {

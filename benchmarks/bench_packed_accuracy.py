@@ -22,7 +22,7 @@ import custom_ops
 import vit_tf
 from pipelines.data.pipeline import eval_dataset
 from pipelines.data.sources.open import open_source
-from pipelines.runs import model_source
+from pipelines.stored_models import model_source
 
 BATCH_SIZE = 50
 PERCENTILES = (50, 90, 99, 100)

@@ -19,7 +19,7 @@ import time
 import tensorflow as tf
 
 from pipelines.config import override, recipes
-from pipelines.training.loop import train
+from pipelines.training.train import train
 
 WAYS = {
     "float32": [],

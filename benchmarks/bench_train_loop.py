@@ -19,12 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config import override, recipes
-from pipelines.reports.profiler import Profiler
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
-from pipelines.training.loop import build_trainer
-from pipelines.training.training_loop import TrainingLoop
+from pipelines.training.loop import TrainingLoop
+from pipelines.training.profiler import Profiler
+from pipelines.training.train import build_trainer
 
 BATCH = 8
 

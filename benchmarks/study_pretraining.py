@@ -29,9 +29,9 @@ from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_grid
-from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
-from pipelines.training.loop import train
+from pipelines.stored_models import model_source
+from pipelines.training.train import train
 
 SEEDS = (0, 1, 2)
 SHOTS = (1, 5, 10)

@@ -5,7 +5,7 @@ import math
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Prints the examples of the global batch of one training step, in their order.
 
@@ -71,13 +71,13 @@ def main(values, arguments):
         raise UserError("--workdir names the experiment of a run. Leave out --set, or --workdir.")
     if values.workdir:
         run = Workdir(values.workdir)
-        experiment, hosts = cli.experiment(values, run=run), manifest.read_hosts(run.manifest)
+        experiment, hosts = request.experiment(values, run=run), manifest.read_hosts(run.manifest)
     else:
-        experiment, hosts = cli.experiment(values), None
+        experiment, hosts = request.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
-    data = choose_splits(experiment.data, cli.print_note)
-    source = open_train_source(data, cli.print_note)
+    data = choose_splits(experiment.data, request.print_note)
+    source = open_train_source(data, request.print_note)
     result, format_result = (
         _list(values, experiment, source, hosts)
         if values.throughput is None
@@ -129,7 +129,7 @@ def _measure(values, experiment, source):
         for_batches(preprocessing, experiment.data.image_dtype),
         seconds=values.throughput / 2,
         skips_bad_images=experiment.data.bad_images == "skip",
-        log=cli.print_note,
+        log=request.print_note,
     )
     config = experiment.model_config(source.num_classes)
     result = {
@@ -149,4 +149,4 @@ def _measure(values, experiment, source):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, shared_flags
 from pipelines.config.names import LAYOUTS
 
 DESCRIPTION = """Converts a model between formats, opens the result again and compares: number of
@@ -59,4 +59,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)

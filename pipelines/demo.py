@@ -2,7 +2,7 @@
 
 import os
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Demonstrates everything on real handwritten digits: pre-trains a small ViT on the
 digits 0 to 4, fine-tunes it on all ten at a higher resolution, evaluates it on held-out images,
@@ -18,11 +18,11 @@ SHARED_FLAGS = ("workdir", "set", *shared_flags.DEVICE_FLAGS)
 
 def main(values, arguments):
     del arguments
-    strategy = cli.strategy(values)
+    strategy = request.strategy(values)
     from pipelines.studies import demo_stages
 
     demo_stages.run(values.workdir or os.path.join("runs", "demo"), strategy, values.set)
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, shared_flags=SHARED_FLAGS)

@@ -2,7 +2,7 @@
 
 import json
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, shared_flags
 
 DESCRIPTION = """Examines this installation: versions, processor, devices, compiler, compiled ops.
 
@@ -26,18 +26,18 @@ def define(values):
 def main(values, arguments):
     del arguments
     from pipelines.errors import RunError
-    from pipelines.runs import installation
+    from pipelines.installation import examination
 
-    report = installation.examine(values.workdir or "runs")
+    report = examination.examine(values.workdir or "runs")
     if values.json:
         print(json.dumps(report.facts | {"broken": report.broken, "hints": report.hints}))
     else:
-        print(installation.format_report(report))
+        print(examination.format_report(report))
     if report.facts["imports"]["tensorflow"] is True:
-        cli.check_implementation()
+        command.check_implementation()
     if report.broken:
         raise RunError(report.broken[0])
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, check_ops=CHECK_OPS, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, check_ops=CHECK_OPS, shared_flags=SHARED_FLAGS)

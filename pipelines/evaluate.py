@@ -4,7 +4,7 @@ import json
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 from pipelines.config.data import Data
 
 DESCRIPTION = """Evaluates a model on data.eval_split; every example counts once.
@@ -56,15 +56,15 @@ def main(values, arguments):
     from pipelines.data.sources.splits import choose_splits
     from pipelines.errors import UserError
     from pipelines.evaluation.evaluate import evaluate
-    from pipelines.runs import fused_source, model_source
+    from pipelines.stored_models import fused_source, model_source
 
-    source = model_source.find(*cli.model_path_and_weights(values), values.labels)
+    source = model_source.find(*request.model_path_and_weights(values), values.labels)
     source = fused_source.with_fused(source, values.fused, values.precision)
     fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
-    cli.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
-    experiment = cli.experiment(values, run=source.workdir)
-    strategy = cli.strategy(values)
-    data = choose_splits(experiment.data, cli.print_note, training=False)
+    request.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
+    experiment = request.experiment(values, run=source.workdir)
+    strategy = request.strategy(values)
+    data = choose_splits(experiment.data, request.print_note, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     means = evaluate(
@@ -86,4 +86,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, fields=FIELDS)
+    command.run(main, DESCRIPTION, define, fields=FIELDS)

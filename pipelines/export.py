@@ -4,7 +4,7 @@ import os
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 from pipelines.config.names import EXPORT_FORMS, PRECISIONS
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
@@ -56,10 +56,10 @@ def define(values):
 def main(values, arguments):
     del arguments
     output = values.output or os.path.join("runs", "export")
-    from pipelines.runs import model_source
     from pipelines.serving import saved_model
+    from pipelines.stored_models import model_source
 
-    source = model_source.find(*cli.model_path_and_weights(values), values.labels)
+    source = model_source.find(*request.model_path_and_weights(values), values.labels)
     forms = EXPORT_FORMS if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
@@ -84,4 +84,4 @@ def _usage(report):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS)

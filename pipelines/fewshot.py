@@ -5,7 +5,7 @@ import os
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 from pipelines.config.data import Data
 from pipelines.errors import UserError
 
@@ -68,14 +68,14 @@ def main(values, arguments):
     from pipelines.data.sources.open import open_source
     from pipelines.data.sources.splits import choose_splits
     from pipelines.evaluation import few_shot_report
-    from pipelines.runs import model_source
+    from pipelines.stored_models import model_source
 
-    source = model_source.find(*cli.model_path_and_weights(values))
+    source = model_source.find(*request.model_path_and_weights(values))
     fields = _DATA_FIELDS if model_source.has_preprocessing(source) else FIELDS
-    cli.check_settings(values, fields, f"only the features of {source.name} are evaluated")
-    experiment = cli.experiment(values, run=source.workdir)
-    strategy = cli.strategy(values)
-    data = choose_splits(experiment.data, cli.print_note)
+    request.check_settings(values, fields, f"only the features of {source.name} are evaluated")
+    experiment = request.experiment(values, run=source.workdir)
+    strategy = request.strategy(values)
+    data = choose_splits(experiment.data, request.print_note)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to test on. Set it to a split.")
     folder = os.path.join(source.workdir.path if source.workdir else "runs", "fewshot")
@@ -111,4 +111,4 @@ def _numbers(flag, text, kind):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, fields=FIELDS)
+    command.run(main, DESCRIPTION, define, fields=FIELDS)

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Fine-tunes: the whole head is replaced by zeros, positions are resized to the new
 image size (paper, section 3.2). The architecture is that of --init_from. For photos, the optimizer
@@ -28,16 +28,16 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    begin, workdir = cli.start(values), cli.workdir(values, "finetune")
-    strategy = cli.strategy(values)
+    begin, workdir = request.start(values), request.workdir(values, "finetune")
+    strategy = request.strategy(values)
     from pipelines.training.dry_run import dry_run
-    from pipelines.training.loop import train
+    from pipelines.training.train import train
 
-    experiment, origin = cli.fine_tuning(values, begin, workdir, strategy.num_replicas_in_sync)
+    experiment, origin = request.fine_tuning(values, begin, workdir, strategy.num_replicas_in_sync)
     run = dry_run if values.dry_run else train
-    assigned = cli.assigned(values)
+    assigned = request.assigned(values)
     run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    command.run(main, DESCRIPTION, define)

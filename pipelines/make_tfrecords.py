@@ -5,7 +5,7 @@ import re
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Writes splits of a data set as TFRecord files of tf.train.Example.
 
@@ -48,8 +48,8 @@ def main(values, arguments):
     from pipelines.data.sources.record_writer import BAD_FILE, write_records
     from pipelines.errors import UserError
 
-    cli.check_settings(values, FIELDS, "it does not change what is written")
-    data = cli.experiment(values).data
+    request.check_settings(values, FIELDS, "it does not change what is written")
+    data = request.experiment(values).data
     if not values.output:
         raise UserError("--output is missing. Name the folder to make.")
     check_local("--output", values.output)
@@ -114,4 +114,4 @@ def _splits_of(data):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS, fields=FIELDS)
+    command.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS, fields=FIELDS)

@@ -4,7 +4,7 @@ import json
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Prints the most probable classes of images. Folders are searched for jpg, jpeg,
 png, webp, bmp and gif, in any letter case. Without an image, it classifies a few handwritten
@@ -28,7 +28,7 @@ def define(values):
 def main(values, arguments):
     from pipelines.serving import prediction
 
-    path, weights = cli.model_path_and_weights(values)
+    path, weights = request.model_path_and_weights(values)
     fused = {"fused": values.fused, "precision": values.precision}
     for result in prediction.predict(path, arguments, values.top, weights, values.labels, **fused):
         print(json.dumps(result) if values.json else _block(result))
@@ -47,4 +47,4 @@ def _block(result):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)

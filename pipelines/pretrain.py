@@ -1,6 +1,6 @@
 """Trains a model from scratch."""
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 
 DESCRIPTION = """Trains a model from scratch. Start the same command again to resume.
 
@@ -15,15 +15,15 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    experiment, workdir = cli.pretraining(values), cli.workdir(values, "pretrain")
-    strategy = cli.strategy(values)
+    experiment, workdir = request.pretraining(values), request.workdir(values, "pretrain")
+    strategy = request.strategy(values)
     from pipelines.training.dry_run import dry_run
-    from pipelines.training.loop import train
+    from pipelines.training.train import train
 
     run = dry_run if values.dry_run else train
-    origin, assigned = cli.origin(values), cli.assigned(values)
+    origin, assigned = request.origin(values), request.assigned(values)
     run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    command.run(main, DESCRIPTION, define)

@@ -6,7 +6,7 @@ import sys
 
 from absl import flags
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command, request, shared_flags
 from pipelines.config.summary import summary
 
 DESCRIPTION = """Trains one model for each combination of the values of --grid, on the training
@@ -49,20 +49,20 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    begin, workdir = cli.start(values), cli.workdir(values, "sweep")
-    strategy = cli.strategy(values)
+    begin, workdir = request.start(values), request.workdir(values, "sweep")
+    strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
     if _names_weights(values):
-        experiment, origin = cli.fine_tuning(values, begin, workdir, replicas)
+        experiment, origin = request.fine_tuning(values, begin, workdir, replicas)
     else:
-        experiment, origin = cli.pretraining(values, values.grid), cli.origin(values)
+        experiment, origin = request.pretraining(values, values.grid), request.origin(values)
     from pipelines.studies import sweep
     from pipelines.studies.sweep_plan import make_plan
 
     # With --json, stdout has only the result.
     with contextlib.redirect_stdout(sys.stderr) if values.json else contextlib.nullcontext():
         print("\n".join([origin, *summary(experiment)]))
-        assigned = cli.assigned(values)
+        assigned = request.assigned(values)
         plan = make_plan(experiment, values.grid, values.hold_out, values.seeds, replicas, assigned)
         if values.dry_run:
             sweep.describe(plan)
@@ -79,4 +79,4 @@ def _names_weights(values):
 
 
 if __name__ == "__main__":
-    cli.run(main, DESCRIPTION, define)
+    command.run(main, DESCRIPTION, define)

@@ -19,7 +19,8 @@ MAX_FILES = 15
 MAX_FUNCTION_LINES = 80
 
 PACKAGES = ("custom_ops", "vit_tf", "pipelines")
-# The commands for users. Add new commands here; the tests then require their flags and `cli.run`.
+# The commands for users. Add new commands here; the tests then require their flags and
+# `command.run`.
 COMMANDS = {
     "pipelines.pretrain",
     "pipelines.finetune",
@@ -43,7 +44,7 @@ SCRIPTS = {
 }
 # Modules with flags, which only commands and these modules of `pipelines` import.
 FLAGS = ("argparse", "optparse", "getopt", "absl.app", "absl.flags", "tensorflow.compat.v1.flags")
-FLAG_MODULES = {"pipelines.cli", "pipelines.shared_flags"}
+FLAG_MODULES = {"pipelines.cli.command", "pipelines.cli.shared_flags"}
 # The includes that the C++ of each folder may have besides the standard library.
 INCLUDES = {
     "custom_ops/cc": ("custom_ops/cc/",),
@@ -74,14 +75,14 @@ def third_party(package):
 
 
 def start_complaints(source, module):
-    """Reports a command that does not end with a call of `cli.run` with all that it defines."""
+    """Reports a command that does not end with a call of `command.run` with all that it defines."""
     body = parsed(source).body
     names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     names += [target.id for node in body if isinstance(node, ast.Assign) for target in node.targets]
     given = [name for name in ("main", "DESCRIPTION", "define", "POSITIONAL") if name in names]
     by_name = ("CHECK_OPS", "SHARED_FLAGS", "FIELDS")
     given += [f"{name.lower()}={name}" for name in by_name if name in names]
-    expected = f"if __name__ == '__main__':\n    cli.run({', '.join(given)})"
+    expected = f"if __name__ == '__main__':\n    command.run({', '.join(given)})"
     if ast.unparse(body[-1]) == expected:
         return []
     return [f"{module} does not end with: {expected}"]

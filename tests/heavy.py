@@ -17,13 +17,13 @@ GROUPS = {
     "builds": (
         *("custom_ops/", "third_party/", ".ci/", "setup.py", "pyproject.toml", "requirements.lock"),
         *("BUILD", "WORKSPACE", "MODULE.bazel", ".bazelrc"),
-        *("pipelines/doctor.py", "pipelines/runs/installation", "tests/checkout.py"),
-        *("tests/custom_ops/test_ops_bazel", "tests/pipelines/runs/test_installation"),
+        *("pipelines/doctor.py", "pipelines/installation/examination", "tests/checkout.py"),
+        *("tests/custom_ops/test_ops_bazel", "tests/pipelines/installation/test_examination"),
     ),
     # The blocks of the documentation.
     "docs": (
         *("docs/", "README.md", "tests/documents.py", "tests/test_docs.py"),
-        *("pipelines/cli.py", "pipelines/shared_flags.py"),
+        *("pipelines/cli/command.py", "pipelines/cli/shared_flags.py"),
     ),
     # The demo and its report.
     "demo": (
@@ -32,12 +32,24 @@ GROUPS = {
     ),
     # Trainings beyond one of each kind: more kills, families, recipes and replicas.
     "training": (
-        *("pipelines/training/", "pipelines/runs/", "pipelines/tasks/", "vit_tf/models/"),
-        *("tests/pipelines/training/", "tests/pipelines/test_families.py"),
-        "tests/pipelines/test_switches.py",
+        *(
+            "pipelines/training/",
+            "pipelines/optimization/",
+            "pipelines/runs/",
+            "pipelines/tasks/",
+            "vit_tf/models/",
+        ),
+        *("tests/pipelines/training/", "tests/pipelines/optimization/"),
+        *("tests/pipelines/test_families.py", "tests/pipelines/test_switches.py"),
     ),
     # Exports beyond one of each kind.
-    "serving": ("pipelines/serving/", "vit_tf/checkpoints/", "tests/pipelines/serving/"),
+    "serving": (
+        "pipelines/serving/",
+        "pipelines/stored_models/",
+        "vit_tf/checkpoints/",
+        "tests/pipelines/serving/",
+        "tests/pipelines/stored_models/",
+    ),
 }
 CHOICES = ("all", "changed", "none")
 

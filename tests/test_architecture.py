@@ -145,9 +145,9 @@ def test_rules_for_imports_and_calls_find_violations():
         assert rules.import_complaints(f"def f():\n    import {name}", "vit_tf.cost", allowed)
     assert not rules.import_complaints("import keras, pathlib, custom_ops", "vit_tf.cost", allowed)
     for line in ("from absl import flags", "import absl.flags as f", "from argparse import x"):
-        assert rules.flag_complaints(line, "pipelines.training.loop")
+        assert rules.flag_complaints(line, "pipelines.training.train")
         assert not rules.flag_complaints(line, "pipelines.export")
-    assert not rules.flag_complaints("from absl import logging", "pipelines.training.loop")
+    assert not rules.flag_complaints("from absl import logging", "pipelines.training.train")
     modules = ("tests.a.test_x", "tests.a.tiny")
     for line in ("from tests.a import test_x", "from . import test_x", "import tests.a.test_x"):
         assert rules.shared_test_complaints(line, "tests.a.test_y", modules)
@@ -179,7 +179,7 @@ def test_the_rules_for_sizes_find_violations():
 
 def test_the_rule_for_commands_finds_violations():
     command = "DESCRIPTION = 'a'\nSHARED_FLAGS = ()\ndef define(v): ...\ndef main(v, a): ...\n"
-    start = "if __name__ == '__main__':\n    cli.run(main, DESCRIPTION, define"
+    start = "if __name__ == '__main__':\n    command.run(main, DESCRIPTION, define"
     handed_over = f"{command}{start}, shared_flags=SHARED_FLAGS)"
     assert has_main_block(handed_over) and not has_main_block(command)
     assert rules.start_complaints(handed_over, "pipelines.export") == []

@@ -15,7 +15,7 @@ from tests import heavy
         ("requirements.lock", ["builds"]),
         ("docs/data.md", ["docs"]),
         ("pipelines/studies/demo.py", ["demo"]),
-        ("pipelines/training/loop.py", ["training"]),
+        ("pipelines/training/train.py", ["training"]),
         ("pipelines/serving/saved_model.py", ["serving"]),
         ("tests/test_docs.py", ["docs"]),
         ("vit_tf/cost.py", []),

@@ -5,7 +5,8 @@ A few bytes of configuration can describe a model that needs more memory than th
 
 import math
 
-from vit_tf import cost, storage
+from vit_tf import cost
+from vit_tf.files import storage
 
 # Largest ratio of the content's size to the file's size. Neither Keras nor `save_npz` compresses,
 # and trained weights cannot be compressed much.

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_tf import storage
 from vit_tf.checkpoints import loading
-from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.input_range import for_range
 from vit_tf.checkpoints.loading import LoadReport
 from vit_tf.checkpoints.published.checkpoint import PublishedCheckpoint, as_released
@@ -23,6 +21,8 @@ from vit_tf.checkpoints.sidecar import write_sidecar
 from vit_tf.config import ModelConfig
 from vit_tf.config.variants import VARIANTS
 from vit_tf.families import FAMILIES, config_from_dict, family_of, layout_module
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.pretrained.cache import fetch
 from vit_tf.pretrained.class_names import class_names

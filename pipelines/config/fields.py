@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.errors import UserError
 from vit_tf.config.near_names import did_you_mean
-from vit_tf.storage import is_url
+from vit_tf.files.storage import is_url
 
 # Optional fields that have a value "none", so that `none` does not mean "not set" there.
 _NONE_IS_A_VALUE = ("model.position_embedding",)

@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from pipelines.data import stateless_random
 from pipelines.data.decoding import decode_lenient, parallel_calls
-from pipelines.data.labels import as_targets, multi_hot
+from pipelines.data.labels.encoding import as_targets, multi_hot
 from pipelines.data.reading import Window, read_windows
 from pipelines.data.sharding import batch_samplers, slice_of_host
 from pipelines.data.transforms.augmentation import augment

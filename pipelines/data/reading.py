@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.labels import FILLER
+from pipelines.data.labels.encoding import FILLER
 from pipelines.errors import DataError
 
 # Rows that leave a window at a time: enough to make the cost of a call negligible.

@@ -8,7 +8,7 @@ from pipelines.data.bad_images import BadImages, summary_at_end
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.evaluation.label_map import read_label_map
-from pipelines.runs import fused_source, model_source
+from pipelines.stored_models import fused_source, model_source
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
 from vit_tf.pretrained.class_names import words_of

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pipelines.evaluation.features import Features
-from vit_tf import storage
-from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 
 _FINGERPRINT = "fingerprint"
 

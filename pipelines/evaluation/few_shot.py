@@ -7,7 +7,7 @@ times the number of examples.
 
 import numpy as np
 
-from pipelines.data.class_sizes import check_class_sizes
+from pipelines.data.labels.class_sizes import check_class_sizes
 from pipelines.errors import UserError
 
 # Added to the standard deviation, so that a constant feature becomes 0.

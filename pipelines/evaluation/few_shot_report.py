@@ -16,10 +16,10 @@ from pipelines.evaluation.few_shot import check_features, check_shots, few_shot_
 from pipelines.evaluation.linear_probe import linear_probe
 from pipelines.evaluation.neighbors import neighbor_accuracies
 from pipelines.reports import charts, html_page
-from pipelines.runs import model_source
 from pipelines.runs.json_file import write_json
-from vit_tf import storage
-from vit_tf.checkpoints.atomic_file import write_atomically
+from pipelines.stored_models import model_source
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 
 # The strength of big_vision, whose accuracy is the headline.
 _PUBLISHED_L2 = 1024.0

@@ -1,6 +1,6 @@
 """Which classes of a model the classes of a data set are: `evaluate --label_map`."""
 
-from pipelines.data.class_file import read_class_file
+from pipelines.data.labels.files import read_class_file
 from pipelines.errors import UserError
 from pipelines.tasks.classification import NO_CLASS
 from vit_tf.pretrained.class_names import IMAGENET_1K, IMAGENET_21K, class_names, synsets

@@ -9,7 +9,7 @@ from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.reports.html_page import page, section
 from pipelines.reports.pictures import picture_table
 from pipelines.reports.tensorboard import VALIDATION
-from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.files.atomic_file import write_atomically
 
 _IMAGES = 8
 _TAG = "masked patches"

@@ -21,7 +21,7 @@ import tensorflow as tf
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.progress import say
-from vit_tf import storage
+from vit_tf.files import storage
 
 _STATE = "state"
 _CHECKSUMS = "checksums.json"

@@ -6,7 +6,7 @@ import tempfile
 import time
 import weakref
 
-from vit_tf import storage
+from vit_tf.files import storage
 
 
 class GrowingFiles:

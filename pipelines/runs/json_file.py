@@ -4,8 +4,8 @@ import json
 import os
 
 from pipelines.errors import UserError
-from vit_tf.checkpoints.atomic_file import write_atomically
-from vit_tf.checkpoints.json_object import read_json_object
+from vit_tf.files.atomic_file import write_atomically
+from vit_tf.files.json_object import read_json_object
 
 
 def read_json(path) -> dict:

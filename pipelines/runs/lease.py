@@ -17,7 +17,7 @@ import time
 import uuid
 
 from pipelines.errors import RunError, UserError
-from vit_tf import storage
+from vit_tf.files import storage
 
 NAME = "lease.json"
 _MOST_BYTES = 4096

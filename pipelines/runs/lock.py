@@ -16,7 +16,7 @@ from pathlib import Path
 from pipelines.errors import RunError, UserError
 from pipelines.runs import lease
 from pipelines.runs.json_file import read_json
-from vit_tf import storage
+from vit_tf.files import storage
 
 _NAME = "lock"
 # What an otherwise empty workdir holds while it has a writer.

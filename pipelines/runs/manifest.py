@@ -16,7 +16,7 @@ import tensorflow as tf
 import custom_ops
 from pipelines.errors import UserError
 from pipelines.runs.json_file import read_json, write_json
-from vit_tf import storage
+from vit_tf.files import storage
 
 
 def write_manifest(path, *, seed, data, strategy, hosts=1):

@@ -12,8 +12,8 @@ from pipelines.runs import checkpoints, manifest
 from pipelines.runs.growing_files import GrowingFiles
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import cannot_write
-from vit_tf import storage
-from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 
 # These settings may change between two starts of a run: they do not change what a step computes.
 _MAY_CHANGE = (

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 
 from pipelines.errors import UserError
-from vit_tf import storage
+from vit_tf.files import storage
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ import tempfile
 import vit_tf
 from pipelines.config.fields import check_local
 from pipelines.errors import RunError, UserError
-from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import parity
+from pipelines.stored_models import model_source
 from vit_tf.checkpoints.sidecar import write_sidecar
 
 _FILES = (".npz", ".keras")

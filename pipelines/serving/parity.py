@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config.fields import differences
-from vit_tf.analysis.comparison import relative_difference
+from vit_tf.analysis.relative_difference import relative_difference
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.weights import published_arrays

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 import custom_ops
 from pipelines.config.names import EXPORT_FORMS
-from pipelines.data.label_file import check_count, read_label_file
+from pipelines.data.labels.label_file import check_count, read_label_file
 from pipelines.errors import UserError
-from pipelines.runs import fused_source, model_source
-from pipelines.runs.model_source import ModelSource
 from pipelines.serving import saved_model
 from pipelines.serving.signatures import class_names, make_signatures
-from vit_tf import storage
+from pipelines.stored_models import fused_source, model_source
+from pipelines.stored_models.model_source import ModelSource
+from vit_tf.files import storage
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
 
 BATCH_SIZE = 32

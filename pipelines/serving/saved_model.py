@@ -14,7 +14,8 @@ from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
 from pipelines.serving.signatures import make_signatures
 from pipelines.serving.stored_weights import stored_weights
-from vit_tf import packing, storage
+from vit_tf import packing
+from vit_tf.files import storage
 
 # The forms are also the names of their directories.
 PORTABLE, FUSED = EXPORT_FORMS

@@ -10,7 +10,7 @@ from pipelines.errors import RunError
 from pipelines.serving import clean_process
 from pipelines.serving.signatures import TOP_CLASSES, class_names
 from vit_tf.analysis.attention_maps import attention_maps
-from vit_tf.analysis.comparison import relative_difference
+from vit_tf.analysis.relative_difference import relative_difference
 from vit_tf.images.decoding import decode_image
 
 # Largest relative difference allowed between the export and the model, by compute dtype. Graph

@@ -16,7 +16,7 @@ from pipelines.reports import charts, html_page, pictures
 from pipelines.reports.html_page import Check
 from pipelines.serving.saved_model import ExportReport
 from vit_tf.analysis import inspection
-from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.files.atomic_file import write_atomically
 from vit_tf.images.decoding import decode_image
 from vit_tf.models import VisionTransformer
 

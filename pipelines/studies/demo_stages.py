@@ -19,14 +19,14 @@ from pipelines.config.recipes import get_recipe
 from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError, UserError
 from pipelines.evaluation.evaluate import evaluate
-from pipelines.runs import model_source
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.progress import say
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, saved_model
+from pipelines.stored_models import model_source
 from pipelines.studies import demo_page
 from pipelines.studies.demo_checks import accuracy_checks, model_checks, speed_checks
-from pipelines.training import loop
+from pipelines.training.train import train
 from vit_tf.analysis import inspection
 from vit_tf.analysis.attention_maps import class_rows
 from vit_tf.images.decoding import decode_image
@@ -93,12 +93,12 @@ def run(path, strategy, assignments=()):
         "pre-training",
         f"on the digits 0 to 4, images of {demo_page.describe_image_size(pretraining)}",
     )
-    loop.train(pretraining, os.path.join(path, "pretrain"), strategy)
+    train(pretraining, os.path.join(path, "pretrain"), strategy)
     timer.start(
         "fine-tuning",
         f"on all ten digits, images of {demo_page.describe_image_size(finetuning)}, new head",
     )
-    loop.train(finetuning, os.path.join(path, "finetune"), strategy)
+    train(finetuning, os.path.join(path, "finetune"), strategy)
 
     results = _examine(path, pretraining, finetuning, strategy, timer)
     report = os.path.join(path, "report.html")

@@ -26,10 +26,10 @@ from pipelines.runs.workdir import lasting_differences
 from pipelines.studies import sweep_table
 from pipelines.studies.sweep_plan import Plan
 from pipelines.tasks.metrics import main_metric
-from pipelines.training import loop
 from pipelines.training.dry_run import with_prefix
-from vit_tf import storage
-from vit_tf.checkpoints.atomic_file import write_atomically
+from pipelines.training.train import train
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 
 _COMMAND = "pipelines.sweep"
 _RECORD, _CSV = "sweep.json", "sweep.csv"
@@ -197,7 +197,7 @@ def _row(trial, experiment, workdir):
 def _train(experiment, workdir, strategy):
     """Returns the last evaluation of a run by name, or {"failed": the reason}."""
     try:
-        last = loop.train(experiment, workdir, strategy)
+        last = train(experiment, workdir, strategy)
     except NonFiniteError as error:
         say(f"failed: {error}")
         return {"failed": str(error)}

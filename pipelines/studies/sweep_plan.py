@@ -18,7 +18,7 @@ from pipelines.studies.sweep_table import value_text
 from pipelines.tasks.losses import check_loss
 from pipelines.training.dry_run import training_flops
 from pipelines.training.fine_tuning import check_initial
-from pipelines.training.loop import check_input
+from pipelines.training.train import check_input
 
 # Trials are compared by the same images and the same seed.
 _SHARED = (

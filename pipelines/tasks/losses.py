@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from pipelines.data.labels import as_targets
+from pipelines.data.labels.encoding import as_targets
 from pipelines.errors import DataError
 
 

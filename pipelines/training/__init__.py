@@ -1,1 +1,1 @@
-"""The training loop, the training step, optimizers, schedules, and steps that are not finite."""
+"""Training: a run from its configuration to its results, step by step."""

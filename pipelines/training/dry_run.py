@@ -12,11 +12,12 @@ from pipelines.config.summary import summary
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
 from pipelines.data.sources.splits import choose_splits
 from pipelines.errors import DataError, MissingDataError
-from pipelines.runs import checkpoints, model_source
+from pipelines.runs import checkpoints
 from pipelines.runs.strategies import describe, is_tpu
 from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
 from pipelines.tasks.task import task_of
-from pipelines.training.loop import check_input
+from pipelines.training.train import check_input
 from pipelines.training.train_data import open_data, open_few_shot_data
 from vit_tf import cost
 

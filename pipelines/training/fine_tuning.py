@@ -19,8 +19,9 @@ from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import subset_size
 from pipelines.data.sources.tfds_catalog import BUILTIN
 from pipelines.errors import DataError, MissingDataError, UserError
-from pipelines.runs import checkpoints, model_source
+from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
 from vit_tf import cost
 from vit_tf.config import ModelConfig
 from vit_tf.config.variants import get_variant

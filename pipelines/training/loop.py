@@ -1,324 +1,230 @@
-"""Training under every strategy: prepares a run, trains and writes its results.
+"""The loop of a run: steps, log lines, evaluations and checkpoints.
 
-The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on.
+Several steps run in one `tf.while_loop` on the device; between such loops, Python handles signals,
+logs, evaluates and saves.
 """
 
-import contextlib
 import dataclasses
+import math
+import time
 
-import keras
 import tensorflow as tf
 
-import vit_tf
-from custom_ops import dispatch
-from pipelines.config.epochs import with_steps
-from pipelines.config.summary import summary
-from pipelines.data.bad_images import summary_at_end
-from pipelines.data.sources.splits import choose_splits
-from pipelines.errors import UserError
+from pipelines import config
+from pipelines.data.bad_images import INPUT_ERRORS
+from pipelines.errors import Interrupted, NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
-from pipelines.reports.profiler import Profiler
 from pipelines.reports.reconstructions import Reconstructions
-from pipelines.runs import checkpoints, manifest, model_source
 from pipelines.runs.checkpoints import CheckpointStore
-from pipelines.runs.lock import only_writer
-from pipelines.runs.progress import Progress, RunLog, say
+from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
-from pipelines.runs.strategies import describe, is_tpu, num_hosts
-from pipelines.runs.workdir import Workdir
-from pipelines.tasks.task import task_of
-from pipelines.training.ema import ExponentialMovingAverage
-from pipelines.training.loss_scale import LossScale
+from pipelines.runs.strategies import num_hosts
+from pipelines.tasks.metrics import as_text, main_metric
 from pipelines.training.non_finite import NonFinitePolicy
-from pipelines.training.optimizers import optimizer_of
-from pipelines.training.schedules import LINEAR_END, make_schedule
-from pipelines.training.train_data import open_data, open_few_shot_data
-from pipelines.training.train_step import StepSettings, Trainer
-from pipelines.training.training_loop import TrainingLoop
-from vit_tf.config.size_notes import size_notes
+from pipelines.training.profiler import Profiler
+from pipelines.training.train_data import TrainData
+from pipelines.training.train_step import Trainer
+
+_LONGEST_LOOP = 10.0  # Seconds between two checks for signals.
 
 
-def train(
-    experiment, workdir, strategy, extend=False, origin="", assigned=(), on_metrics=None
-) -> dict:
-    """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingLoop:
+    """Steps, log lines, evaluations and checkpoints until the last step or a signal.
 
-    Args:
-        experiment: the `Experiment` to run.
-        workdir: directory or URL of the run; a run there with the same configuration is resumed.
-        strategy: `tf.distribute.Strategy`.
-        extend: whether to resume a run there with another `train.steps` and the schedule for it.
-        origin: recipe or file of the experiment, for the first line of the run.
-        assigned: the paths that the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
-        on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
-            what it raises ends the run.
-
-    Returns:
-        The last line of metrics.
-
-    Raises:
-        UserError: for wrong input, and if another process trains in `workdir`.
-        RunError: if `workdir` cannot be written, or another process has taken its lease.
-        NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
-        Interrupted: after a signal, once everything is saved.
+    Attributes:
+        settings: number of steps, and intervals of logs, evaluations and checkpoints.
+        trainer: the training step; its dataset is open.
+        data: the training data.
+        evaluator: evaluates the model; None for no evaluations.
+        few_shot: evaluates the model's features; None for no few-shot evaluations.
+        reconstructions: draws them when an evaluation is due; None for a task without them.
+        store: the checkpoints.
+        non_finite: handles steps that are not finite.
+        progress: log lines and metrics.
+        profiler: records some steps.
+        signals: checked between two loops on the device.
     """
-    if experiment.train.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    run = Workdir(workdir)
-    with RunLog() as log:
-        if origin:
-            say(origin)
-        # From here on, and in config.json, the experiment names the splits that were chosen.
-        experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
-        with only_writer(run.path, say) as check, run.writing(check), log.errors():
-            return _train(experiment, run, strategy, extend, assigned, log, on_metrics)
 
+    settings: config.Train
+    trainer: Trainer
+    data: TrainData
+    evaluator: Evaluator | None
+    few_shot: FewShotMonitor | None
+    reconstructions: Reconstructions | None
+    store: CheckpointStore
+    non_finite: NonFinitePolicy
+    progress: Progress
+    profiler: Profiler
+    signals: Signals
 
-def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
-    """Does what `train` does, in a locked workdir."""
-    data, evaluation_data = open_data(experiment, run)
-    few_shot_data = open_few_shot_data(experiment, data.bad_images)
-    experiment = with_steps(experiment, data.source.num_examples, say, assigned)
-    if extend:
-        experiment = run.with_own_warmup(experiment, assigned, say)
-    settings = experiment.train
-    model_config = experiment.model_config(data.source.num_classes)
-    task = task_of(experiment, model_config)
-    check_input(settings, model_config, strategy.num_replicas_in_sync, is_tpu(strategy))
-    steps_before = run.check(experiment, data.source.manifest(), extend)
-    for line in summary(experiment, data.source.num_examples):
-        say(line)
-    is_new = not checkpoints.steps(run.checkpoints)
-    initial = _initial(experiment) if is_new else None
+    def run(self):
+        """Trains from the trainer's current step to the last one.
 
-    trainer = build_trainer(experiment, model_config, strategy)
-    store = _open_store(trainer, run, settings)
-    encoder = task.encoder(trainer.model)
-    step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
-    trainer.open_dataset(data.dataset)
-    if steps_before not in (None, settings.steps):
-        _report_rate(experiment, steps_before, step)
+        Raises:
+            As `train`.
+        """
+        settings = self.settings
+        step = int(self.trainer.step.numpy())
+        try:
+            while True:
+                if self._reconstructions_are_due(step):
+                    with self.trainer.evaluated_weights():
+                        self.reconstructions.show(self.progress.board, step)
+                if self._few_shot_is_due(step) and step > self.progress.last_few_shot:
+                    self._evaluate_few_shot(step)
+                # Last: the last line of metrics is then the evaluation.
+                if self._evaluation_is_due(step) and step > self.progress.last_evaluated:
+                    self._evaluate(step)
+                if step >= settings.steps:
+                    break
+                step = self._train(step)
+                if self._is_non_finite(step):
+                    reached, step = step, self.non_finite.recover(step)
+                    if not self.trainer.settings.break_at_non_finite:
+                        self.trainer.open_dataset(self.data.dataset)  # The loop has read further.
+                    if step <= reached:  # Rewound.
+                        self.progress.restart(step)
+                        self.signals.check()
+                        continue
+                # After a skip, `step` is one larger.
+                if self._is_due(step, settings.log_every):
+                    self._log(step)
+                if self._histograms_are_due(step):
+                    self.progress.board.histograms(step, self.trainer.model.weights)
+                if self._is_due(step, settings.checkpoint_every):
+                    self.store.save(step)
+                self.signals.check()
+        except Interrupted as signal:
+            _check_finite("sum of the weights", self.trainer.weight_sum(), step)
+            self.store.save(step)
+            raise Interrupted(
+                f"{signal}: saved step {step}. Start the same command again to go on."
+            ) from None
 
-    _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
-    run.create(experiment)
-    log.open(run.growing.path("run.log"))
-    if settings.non_finite == "rewind" and is_new:
-        store.save(step)  # A rewind needs a checkpoint.
-    if step < settings.steps:
-        run.remove_results()
-    manifest.write_manifest(
-        run.manifest,
-        seed=experiment.seed,
-        data=data.source.manifest(),
-        strategy=describe(strategy),
-        hosts=num_hosts(strategy),
-    )
-
-    progress = Progress(
-        run,
-        step=step,
-        total_steps=settings.steps,
-        batch_size=settings.batch_size,
-        on_metrics=on_metrics,
-        measures_wait=trainer.measures_wait,
-    )
-    profiler = Profiler(settings.profiled_steps(), run.tensorboard, say)
-    with (
-        Signals() as signals,
-        progress,
-        contextlib.closing(profiler),
-        summary_at_end(data.bad_images),
-    ):
-        _show(progress.board, experiment, data, step)
-        opened = (data, evaluation_data, few_shot_data)
-        evaluations = _evaluations(experiment.few_shot, task, trainer, opened, signals)
-        TrainingLoop(
-            settings=settings,
-            trainer=trainer,
-            data=data,
-            store=store,
-            non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
-            progress=progress,
-            profiler=profiler,
-            signals=signals,
-            **evaluations,
-        ).run()
-        run.sync()
-        _write_results(trainer, encoder, run, data.preprocessing)
-        if reconstructions := evaluations["reconstructions"]:
-            _write_page(reconstructions, trainer, run, experiment)
-    return run.read_metrics()[-1]
-
-
-def _open_store(trainer, run, settings):
-    """The checkpoints of a run; what is kept of them is in `settings`, of train."""
-    return CheckpointStore(
-        run.checkpoints,
-        trainer.checkpoint,
-        keep_last=settings.keep_last,
-        keep_every=settings.keep_every,
-        before_save=run.sync,
-    )
-
-
-def _show(board, experiment, data, step):
-    """Writes to TensorBoard what a run starts with."""
-    board.configuration(experiment.to_dict())
-    if step == 0:
-        seen = "As the model sees them, after augmentation."
-        board.images("training images", step, data.sample_images(), seen)
-
-
-def _evaluations(few_shot_settings, task, trainer, opened, signals):
-    """What `TrainingLoop` evaluates, by the name of its field; None for what is off."""
-    data, evaluation_data, few_shot_data = opened
-    model, strategy = trainer.model, trainer.strategy
-    evaluator = few_shot = reconstructions = None
-    if evaluation_data is not None:
-        evaluator = Evaluator(model, strategy, evaluation_data, task, say, signals)
-    if few_shot_data is not None:
-        own = (few_shot_settings, say, signals)
-        few_shot = FewShotMonitor(task.encoder(model).features, strategy, *few_shot_data, *own)
-    if not task.reads_labels:
-        reconstructions = Reconstructions(task, model, strategy, evaluation_data or data)
-    return {"evaluator": evaluator, "few_shot": few_shot, "reconstructions": reconstructions}
-
-
-def check_input(settings, model_config, replicas, on_tpu=False):
-    """Raises `UserError` if the model cannot be trained with these settings."""
-    if settings.jit_compile and on_tpu:
-        raise UserError(
-            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
-            "XLA for the host does not work beside it. Set train.jit_compile=false."
-        )
-    micro_batches = replicas * settings.accumulate_steps
-    if settings.batch_size % micro_batches:
-        raise UserError(
-            f"train.batch_size={settings.batch_size} is not a multiple of {micro_batches}: "
-            f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
-        )
-    if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
-        raise UserError(
-            f"train.accumulate_steps={settings.accumulate_steps} would normalise each micro-batch "
-            "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
-            "train.accumulate_steps=1."
-        )
-    if settings.jit_compile and replicas > 1:
-        raise UserError(
-            f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
-            "replicas. Use --strategy=one_device, or train.jit_compile=false."
-        )
-    if settings.jit_compile and not dispatch.supports_jit():
-        raise UserError(
-            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
-            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
-        )
-    if not model_config.pooled:
-        raise UserError(
-            "model.classifier=unpooled gives logits per patch, but the labels are per image. "
-            "Use --set model.classifier=gap."
-        )
-
-
-def build_trainer(experiment, model_config, strategy):
-    """Builds the `Trainer` of an experiment and draws the weights of a run from scratch.
-
-    Args:
-        experiment: the `Experiment` to run.
-        model_config: configuration of its model, with the number of classes of the data.
-        strategy: `tf.distribute.Strategy`.
-    """
-    settings, tuning = experiment.train, experiment.optimizer
-    task = task_of(experiment, model_config)
-    # Directly before the first draw: earlier code, such as preparing a data set, draws too.
-    keras.utils.set_random_seed(experiment.seed)
-    peak = tuning.learning_rate
-    if experiment.schedule.decay == "linear" and peak < LINEAR_END:
-        say(
-            f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
-            "rate stays at its peak"
-        )
-    schedule = make_schedule(experiment.schedule, peak, settings.steps)
-    with strategy.scope():
-        model = task.create_model(experiment.model.dtype)
-        ema = loss_scale = None
-        optimizer, frozen = optimizer_of(model, tuning, schedule, task.zero_kernel(model))
-        if settings.ema_decay is not None:
-            ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
-        if model.compute_dtype == "float16":
-            loss_scale = LossScale()
-    say(
-        f"{experiment.model.name} with {model_config.summary()}: "
-        f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
-    )
-    for note in [*task.notes(), *frozen, *size_notes(model_config, "model.")]:
-        say(note)
-    step_settings = StepSettings(
-        losses=task.losses,
-        batch_size=settings.batch_size,
-        accumulate_steps=settings.accumulate_steps,
-        seed=experiment.seed,
-        break_at_non_finite=settings.non_finite != "stop" and not is_tpu(strategy),
-        jit_compile=settings.jit_compile,
-        notes_bad_rows=experiment.data.bad_images == "skip",
-    )
-    return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
-
-
-def _initial(experiment):
-    """The source of the initial weights, which a resumed run does not need; None for random."""
-    if not experiment.init_from:
-        return None
-    return model_source.find(experiment.init_from, experiment.init_weights)
-
-
-def _restore(trainer, store, run, encoder, initial, preprocessing):
-    """Restores the newest checkpoint, or else loads `initial`; returns the step to go on from."""
-    step = store.restore_newest()
-    if step is not None:
-        run.drop_metrics_after(step)
-        say(f"resuming from step {step}")
+    def _train(self, step):
+        """Trains to the next action, for about 10 s at most; returns the steps done."""
+        trainer = self.trainer
+        begin = step
+        steps = min(self._next_stop(step) - step, self.progress.steps_within(_LONGEST_LOOP))
+        if self.profiler.covers(step):
+            steps = 1
+        first = trainer.next_batch
+        try:
+            with self.profiler.step(step), self.progress.timed(steps) as timing:
+                trainer.train(tf.constant(steps))
+                step = int(trainer.step.numpy())  # Waits for the device.
+                timing.steps = max(step - begin, 1)  # Fewer than `steps` if one was not finite.
+                timing.waited = float(trainer.data_wait.numpy())
+        except INPUT_ERRORS as error:
+            # The step counter does not name the failed batch, so all batches are searched.
+            batches = range(first, first + steps)
+            hosts = num_hosts(trainer.strategy)
+            raise self.data.explain_input_error(error, batches, hosts) from None
+        if trainer.bad_rows:
+            self._name_bad_images()
         return step
-    run.drop_metrics_after(0)
-    if initial:
-        say(model_source.load(encoder, initial, "reset", preprocessing))
-    if trainer.ema:
-        trainer.ema.initialize()
-    return 0
 
+    def _name_bad_images(self):
+        """Names the images that the input left out in the last loop on the device.
 
-def _report_rate(experiment, steps_before, step):
-    """Logs how another `train.steps` changes the learning rate of the next update."""
-    before, now = (
-        make_schedule(experiment.schedule, experiment.optimizer.learning_rate, steps)(step)
-        for steps in (steps_before, experiment.train.steps)
-    )
-    say(f"rate at step {step}: {float(before):.2e} -> {float(now):.2e}")
+        Raises:
+            DataError: if a batch had no image at all: nothing could be learned from it.
+        """
+        bad_rows = self.trainer.bad_rows
+        rows, lost = bad_rows.take()
+        if rows:
+            self.data.record_bad_images(rows, lost, num_hosts(self.trainer.strategy))
+        if (batch := bad_rows.empty_batch()) is not None:
+            raise self.data.empty_batch_error(batch)
 
-
-def _report_sharding(sharding, hosts, run):
-    """Logs the number of hosts if the order of the examples depends on it."""
-    if sharding == "files":
-        before = manifest.read_hosts(run.manifest) or hosts
-        say(
-            f"data.sharding=files: the order of the examples is reproducible for {hosts} "
-            f"{'host' if hosts == 1 else 'hosts'}"
-            + f"; earlier steps had the order for {before}"
-            * (before != hosts)
+    def _is_non_finite(self, step):
+        """Whether the last step, or a weight to be evaluated, saved or drawn, is not finite."""
+        used = (
+            self._is_due(step, self.settings.checkpoint_every)
+            or self._evaluation_is_due(step)
+            or self._few_shot_is_due(step)
+            or self._reconstructions_are_due(step)
+            or self._histograms_are_due(step)
         )
+        halted = bool(self.trainer.halted.numpy())
+        return halted or (used and not math.isfinite(self.trainer.weight_sum()))
+
+    def _evaluate(self, step):
+        begin = time.perf_counter()
+        with self.trainer.evaluated_weights():
+            means = self.evaluator.run()
+        seconds = time.perf_counter() - begin
+        _check_finite("evaluation loss", means["loss"], step)
+        # Before the line of metrics: a resumed run skips an evaluation that has a line.
+        metric = main_metric(means)
+        if self.settings.keep_best and self.settings.best_metric == "evaluation":
+            self.store.save(step, score=means[metric])
+        shown = f"{metric.replace('_', ' ')} {as_text(metric, means[metric])}"
+        self.progress.log_evaluation(step, means, seconds, shown)
+
+    def _evaluate_few_shot(self, step):
+        begin = time.perf_counter()
+        with self.trainer.evaluated_weights():
+            accuracies = self.few_shot.run()
+        if self.settings.keep_best and self.settings.best_metric == "few_shot" and step > 0:
+            self.store.save(step, score=accuracies[max(accuracies)])
+        self.progress.log_few_shot(step, accuracies, time.perf_counter() - begin)
+
+    def _log(self, step):
+        """Logs the steps since the last log line, and resets their sums."""
+        trainer, scale = self.trainer, self.trainer.loss_scale
+        loss_sum = float(trainer.loss_sum.numpy())
+        _check_finite("sum of the losses", loss_sum, step)
+        self.progress.log_training(
+            step,
+            loss_sum,
+            learning_rate=float(trainer.optimizer.learning_rate(step - 1)),
+            gradient_norm=float(trainer.gradient_norm.numpy()),
+            skipped=int(trainer.skipped.numpy()),
+            loss_scale=float(scale.value.numpy()) if scale else None,
+        )
+        trainer.loss_sum.assign(0.0)
+        trainer.skipped.assign(0)
+
+    def _evaluation_is_due(self, step):
+        return self.evaluator is not None and self._is_due(step, self.settings.eval_every)
+
+    def _few_shot_is_due(self, step):
+        every = self.settings.few_shot_every
+        return self.few_shot is not None and (step == 0 or self._is_due(step, every))
+
+    def _reconstructions_are_due(self, step):
+        return self.reconstructions is not None and self._is_due(step, self.settings.eval_every)
+
+    def _histograms_are_due(self, step):
+        every = self.settings.histograms_every
+        return every > 0 and self._is_due(step, every)
+
+    def _is_due(self, step, every):
+        """Whether an action with the interval `every` (0: only at the end) is due at `step`."""
+        return step == self.settings.steps or (every > 0 and step > 0 and step % every == 0)
+
+    def _next_stop(self, step):
+        """The next step with a log line, an evaluation, a checkpoint, histograms or a profile."""
+        settings = self.settings
+        intervals = (
+            settings.log_every,
+            settings.eval_every,
+            settings.few_shot_every,
+            settings.checkpoint_every,
+            settings.histograms_every,
+        )
+        stops = [(step // every + 1) * every for every in intervals if every > 0]
+        profile = [stop for stop in settings.profiled_steps() or () if stop > step]
+        return min([settings.steps, *stops, *profile])
 
 
-def _write_results(trainer, encoder, run, preprocessing):
-    vit_tf.save_npz(encoder, run.final, preprocessing)
-    say(f"wrote {run.final}")
-    if trainer.ema:
-        with trainer.ema.swapped_in():
-            vit_tf.save_npz(encoder, run.ema, preprocessing)
-        say(f"wrote {run.ema}, the Polyak average")
-
-
-def _write_page(reconstructions, trainer, run, experiment):
-    with trainer.evaluated_weights():
-        reconstructions.write_page(run.reconstructions, summary(experiment)[0])
-    say(f"wrote {run.reconstructions}")
+def _check_finite(what, value, step):
+    """Ends the run before it saves a non-finite value."""
+    if not math.isfinite(value):
+        raise NonFiniteError(
+            f"The {what} is not finite at step {step}. Lower optimizer.learning_rate or lengthen "
+            "schedule.warmup_steps. The checkpoints in the workdir are older than this step."
+        )

@@ -11,10 +11,10 @@ import time
 import tensorflow as tf
 
 from pipelines.errors import NonFiniteError, RunError
+from pipelines.optimization.loss_scale import unscaled
 from pipelines.runs import checkpoints
 from pipelines.runs.progress import say
 from pipelines.training.find_non_finite import Finding, find_non_finite, find_non_finite_weight
-from pipelines.training.loss_scale import unscaled
 
 LIMIT = 10  # Most skips in a row, and most rewinds to the same checkpoint.
 _NAMED = 32  # Most images of one step whose names are written.

@@ -8,10 +8,14 @@ from collections.abc import Callable
 import orbit
 import tensorflow as tf
 
+from pipelines.optimization.optimizers import clip_by_global_norm
+from pipelines.optimization.replica_update import (
+    BadRows,
+    assign_on_all_replicas,
+    replicated_variable,
+)
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import is_tpu
-from pipelines.training.optimizers import clip_by_global_norm
-from pipelines.training.replica_update import BadRows, assign_on_all_replicas, replicated_variable
 from vit_tf.layers import BatchStatistics, RandomContext, StandardizedKernels
 
 

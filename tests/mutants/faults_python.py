@@ -118,25 +118,25 @@ PYTHON = (
         'if rule == "squash":',
     ),
     Fault(
-        "pipelines/training/optimizers.py",
+        "pipelines/optimization/optimizers.py",
         "wrong epsilon",
         "(tf.sqrt(second / correction_2) + self.epsilon)",
         "tf.sqrt(second / correction_2 + self.epsilon)",
     ),
     Fault(
-        "pipelines/training/schedules.py",
+        "pipelines/optimization/schedules.py",
         "wrong comparison",
         "step > boundary",
         "step >= boundary",
     ),
     Fault(
-        "pipelines/training/ema.py",
+        "pipelines/optimization/ema.py",
         "removed check",
         "update_on_all_replicas(self._update_all, condition)",
         "update_on_all_replicas(self._update_all, True)",
     ),
     Fault(
-        "pipelines/training/loss_scale.py",
+        "pipelines/optimization/loss_scale.py",
         "dropped term",
         "tf.where(overflowed | doubles, tf.zeros_like(updates), updates)",
         "tf.where(doubles, tf.zeros_like(updates), updates)",
@@ -240,7 +240,7 @@ PYTHON = (
         "",
     ),
     Fault(
-        "pipelines/cli.py",
+        "pipelines/cli/command.py",
         "wrong exit code",
         "_fail(EXIT_SIGINT,",
         "_fail(EXIT_INTERRUPTED,",

@@ -9,10 +9,10 @@ import vit_tf
 from tests.peers.environment import run
 from tests.vit_tf import tiny
 from tests.vit_tf.checkpoints import safetensors_models
-from vit_tf.checkpoints.json_object import JsonObject
 from vit_tf.checkpoints.safetensors.timm.config_json import ConfigJson
 from vit_tf.checkpoints.safetensors.timm.vit import heads_and_activation
 from vit_tf.checkpoints.safetensors.timm.vit_rules import rules
+from vit_tf.files.json_object import JsonObject
 
 # Relative to the largest logit.
 TOLERANCE = 1e-5

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pipelines import cli, shared_flags
+from pipelines.cli import command as frame
+from pipelines.cli import shared_flags
 from tests import fork_server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -65,7 +66,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
     monkeypatch.setattr(sys, "argv", [module, *one_device, *map(str, arguments)])
     capsys.readouterr()
     with pytest.raises(SystemExit) as exit_:
-        cli.run(
+        frame.run(
             command.main,
             command.DESCRIPTION,
             getattr(command, "define", None),

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error, run_command, run_module
 from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
 
@@ -28,7 +28,7 @@ def trained(tmp_path_factory):
     """`(folder, output)` of an undisturbed run `whole`."""
     folder, output = tmp_path_factory.mktemp("commands"), io.StringIO()
     with contextlib.redirect_stdout(output):
-        loop.train(tiny_experiment(*LONG), folder / "whole", one_device())
+        train(tiny_experiment(*LONG), folder / "whole", one_device())
     return folder, output.getvalue()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import vit_tf
 from custom_ops import loader
-from pipelines import shared_flags
+from pipelines.cli import shared_flags
 from pipelines.config import Experiment, recipes
 from tests import architecture
 from tests.pipelines.process import assert_user_error

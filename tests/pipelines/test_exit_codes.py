@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines import cli
+from pipelines.cli import command
 from pipelines.errors import Interrupted, RunError, UserError
 
 
@@ -25,7 +25,7 @@ def test_exit_codes(error, code, line, monkeypatch, capsys):
 
     monkeypatch.setattr("sys.argv", ["command"])
     with pytest.raises(SystemExit) as end:
-        cli.run(main, "A command.", shared_flags=())
+        command.run(main, "A command.", shared_flags=())
     assert end.value.code == code
     printed = capsys.readouterr().err
     assert line in printed and "Traceback" not in printed
@@ -37,4 +37,4 @@ def test_a_fault_of_the_program_keeps_its_traceback(monkeypatch):
 
     monkeypatch.setattr("sys.argv", ["command"])
     with pytest.raises(AttributeError, match="a fault"):
-        cli.run(main, "A command.", shared_flags=())
+        command.run(main, "A command.", shared_flags=())

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 import custom_ops
-from pipelines.runs import model_source
 from pipelines.serving import conversion, saved_model
 from pipelines.serving.signatures import make_signatures
-from pipelines.training import loop
+from pipelines.stored_models import model_source
+from pipelines.training.train import train
 from tests.pipelines.families import FAMILIES, axial_hybrid, axial_resnet
 from tests.pipelines.tiny import (
     arrays,
@@ -39,7 +39,7 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("families") / "one"
     make = FAMILIES[request.param]
     with without_compiling():
-        loop.train(make(), folder, one_device())
+        train(make(), folder, one_device())
     return make, folder
 
 
@@ -49,7 +49,7 @@ def continued(run, tmp_path_factory):
     make, folder = run
     workdir = cut_short(folder, tmp_path_factory.mktemp("families") / "split", 2)
     parts = 1 if make is axial_resnet else 2
-    loop.train(make(f"train.accumulate_steps={parts}"), workdir, two_replicas())
+    train(make(f"train.accumulate_steps={parts}"), workdir, two_replicas())
     return workdir
 
 
@@ -82,9 +82,9 @@ def test_a_compiled_run_resumes_bitwise(run, tmp_path, capsys):
     """With SGD and momentum."""
     make, _ = run
     whole = tmp_path / "whole"
-    loop.train(make(), whole, one_device())
+    train(make(), whole, one_device())
     resumed = cut_short(whole, tmp_path / "run", 2)
-    loop.train(make(), resumed, one_device())
+    train(make(), resumed, one_device())
     assert "resuming from step 2" in capsys.readouterr().out
     assert_same_weights(resumed, whole, ["final.npz"])
 
@@ -159,7 +159,7 @@ def test_fine_tuning_begins_with_the_weights(run, tmp_path, uncompiled):
         "train.ema_decay=0.9",
         "train.steps=2",
     )
-    loop.train(experiment, tmp_path / "run", one_device())
+    train(experiment, tmp_path / "run", one_device())
     assert len(losses(tmp_path / "run")) == 2 and np.isfinite(losses(tmp_path / "run")).all()
     tuned = model_source.open_model(model_source.find(tmp_path / "run"))[0]
     old, new = (

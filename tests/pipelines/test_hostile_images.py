@@ -18,7 +18,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.transforms import augmentation
 from pipelines.errors import DataError
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines import hostile, process
 from tests.pipelines.data.batches import train_dataset
 from tests.pipelines.encoded import encode, pixels
@@ -268,7 +268,7 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
         "train.checkpoint_every=4",
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    loop.train(experiment, whole, one_device())
+    train(experiment, whole, one_device())
     printed = capsys.readouterr().out
     records = (whole / "bad_images.jsonl").read_text().splitlines(keepends=True)
     assert f"they cannot be read: {len(records)}, named in {whole}/bad" in printed
@@ -276,7 +276,7 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
     cut_short(whole, parts, 4)
     # The last ones were named after the step that is resumed from.
     (parts / "bad_images.jsonl").write_text("".join(records[:-2]))
-    loop.train(experiment, parts, one_device())
+    train(experiment, parts, one_device())
     assert_same_weights(parts, whole, ["final.npz"])
     again = (parts / "bad_images.jsonl").read_text().splitlines(keepends=True)
     assert sorted(again) == sorted(records) and len(records) > 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.config import override, recipes
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.tiny import arrays, cut_short, one_device, tiny_experiment, two_replicas
 from vit_tf.config.spatial import SPATIAL
 
@@ -55,9 +55,9 @@ OFTEN = (*POSITIONS, "local_2d", "augmented", "squeeze_excite")
 def test_one_device_goes_on_where_two_replicas_were(name, tmp_path, uncompiled):
     """And gets the weights of two replicas."""
     experiment = experiment_of(name)
-    loop.train(experiment, tmp_path / "split", two_replicas())
+    train(experiment, tmp_path / "split", two_replicas())
     resumed = cut_short(tmp_path / "split", tmp_path / "resumed", 1)
-    loop.train(experiment, resumed, one_device())
+    train(experiment, resumed, one_device())
     expected, received = arrays(tmp_path / "split"), arrays(resumed)
     largest = max(np.abs(value).max() for value in expected.values())
     for key, value in expected.items():

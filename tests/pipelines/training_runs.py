@@ -7,7 +7,7 @@ import orbit
 import pytest
 import tensorflow as tf
 
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.tiny import one_device, tiny_experiment
 from tests.shared_folder import shared_folder
 
@@ -30,10 +30,10 @@ FINISHED = (
 def finished(tmp_path_factory):
     """The workdir of a run of `FINISHED`, which was trained to its end; a `shared_folder`."""
 
-    def train(folder):
-        loop.train(tiny_experiment(*FINISHED), folder, one_device())
+    def make(folder):
+        train(tiny_experiment(*FINISHED), folder, one_device())
 
-    return shared_folder(tmp_path_factory, "finished-run", train)
+    return shared_folder(tmp_path_factory, "finished-run", make)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import custom_ops
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.tasks.task import task_of
-from pipelines.training import loop
+from pipelines.training.train import build_trainer
 from tests.pipelines.tiny import one_device
 
 
@@ -23,7 +23,7 @@ def training_step(experiment, num_classes=10, mixed_labels=False) -> bytes:
         mixed_labels: whether the labels are rows of probabilities, as after MixUp.
     """
     config = experiment.model_config(num_classes)
-    trainer = loop.build_trainer(experiment, config, one_device())
+    trainer = build_trainer(experiment, config, one_device())
     dtype = experiment.data.image_dtype
     return lower(trainer.replica_step, _batch(experiment, num_classes, mixed_labels, dtype))
 

@@ -3,11 +3,11 @@
 import json
 import os
 
-from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.grids import check_grid
-from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.config import ModelConfig
 from vit_tf.config.dtypes import POLICIES
+from vit_tf.files.atomic_file import write_atomically
+from vit_tf.files.json_object import JsonObject, read_json_object
 from vit_tf.preprocessing import Preprocessing
 
 _ADVICE = "Delete or restore it."

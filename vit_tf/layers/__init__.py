@@ -3,15 +3,6 @@
 from vit_tf.layers.attention import MultiHeadAttention
 from vit_tf.layers.axial_resnet import AxialResidualUnit, PositionSensitiveAttention
 from vit_tf.layers.batch_norm import BatchNorm, BatchStatistics
-from vit_tf.layers.comparison import (
-    AugmentedConvolution,
-    FullAttention,
-    LocalAttention1D,
-    LocalAttention2D,
-    SparseAttention,
-    SqueezeExcite,
-    StandAloneAttention,
-)
 from vit_tf.layers.dropout import Dropout, RandomContext, StochasticDepth
 from vit_tf.layers.embeddings import ClassToken, PatchEmbedding
 from vit_tf.layers.encoder import EncoderBlock, MlpBlock
@@ -31,6 +22,15 @@ from vit_tf.layers.positions import (
     RelativePositions,
     SinCosPositions,
     resize_position_table,
+)
+from vit_tf.layers.related_work import (
+    AugmentedConvolution,
+    FullAttention,
+    LocalAttention1D,
+    LocalAttention2D,
+    SparseAttention,
+    SqueezeExcite,
+    StandAloneAttention,
 )
 from vit_tf.layers.relative_logits import RelativeLogits
 from vit_tf.layers.resnet import BottleneckUnit, PreActivationUnit, ResNetStem

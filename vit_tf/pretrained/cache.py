@@ -11,8 +11,8 @@ import os
 import sys
 import urllib.parse
 
-from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
+from vit_tf.files.atomic_file import write_atomically
 from vit_tf.pretrained.download import DownloadError, download, remove_state
 
 # A folder, or the address of a server, that has the files instead of the authors' server.

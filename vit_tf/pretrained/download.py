@@ -16,8 +16,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from vit_tf.checkpoints.atomic_file import write_atomically
-from vit_tf.checkpoints.json_object import read_json_object
+from vit_tf.files.atomic_file import write_atomically
+from vit_tf.files.json_object import read_json_object
 from vit_tf.pretrained.progress import Progress
 
 _CHUNK = 2**20

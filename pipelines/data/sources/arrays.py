@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.labels import RaggedLabels, padded
+from pipelines.data.labels.encoding import RaggedLabels, padded
 from pipelines.data.sources.source import GROUP, DataSource, SplitRange, load_in_groups
 from pipelines.errors import DataError
 

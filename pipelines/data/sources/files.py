@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.labels import RaggedLabels, no_labels, padded
+from pipelines.data.labels.encoding import RaggedLabels, no_labels, padded
 from pipelines.data.sources.source import (
     READERS,
     DataSource,
@@ -27,7 +27,7 @@ from pipelines.data.sources.source import (
     split_info,
 )
 from pipelines.errors import DataError, first_line
-from vit_tf import storage
+from vit_tf.files import storage
 
 # A larger file is not a usable image; it counts as a file that cannot be read.
 MAX_FILE_BYTES = 256 * 2**20

@@ -21,7 +21,7 @@ import os
 
 import numpy as np
 
-from pipelines.data.labels import is_unicode
+from pipelines.data.labels.encoding import is_unicode
 from pipelines.data.sources.files import (
     FileSource,
     LazyMapping,
@@ -29,7 +29,7 @@ from pipelines.data.sources.files import (
     make_files,
 )
 from pipelines.errors import DataError, MissingDataError
-from vit_tf import storage
+from vit_tf.files import storage
 from vit_tf.images.decoding import SUFFIXES
 
 TRAIN_NAMES = ("train", "training")

@@ -23,10 +23,10 @@ import os
 import re
 from typing import NamedTuple
 
-from pipelines.data.labels import RaggedLabels, is_unicode
+from pipelines.data.labels.encoding import RaggedLabels, is_unicode
 from pipelines.data.sources.files import FileSource, absolute_path, make_files
 from pipelines.errors import DataError, MissingDataError
-from vit_tf import storage
+from vit_tf.files import storage
 
 # Longer than any path and label. Files that are not lists can have lines that fill the memory.
 MAX_LINE_BYTES = 2**16

@@ -7,7 +7,7 @@ from concurrent import futures
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.labels import FILLER, RaggedLabels
+from pipelines.data.labels.encoding import FILLER, RaggedLabels
 from pipelines.data.sources.files import stamp_of_files
 from pipelines.data.sources.record_offsets import record_offsets
 from pipelines.data.sources.source import READERS, DataSource, on_own_threads

@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import DataError, first_line
-from vit_tf import storage
-from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 
 # Before the data of a record: its length, uint64, and a checksum of the length. After: a checksum
 # of the data.

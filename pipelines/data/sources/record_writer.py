@@ -15,7 +15,7 @@ from pipelines.data.decoding import can_decode, decode_error
 from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
 from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError
-from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.files.atomic_file import write_atomically
 
 # Lists the images that were left out, see `bad_images.BadImages`; next to the records.
 BAD_FILE = "bad_images.jsonl"

@@ -38,7 +38,7 @@ from pipelines.data.sources.source import (
     split_info,
 )
 from pipelines.errors import DataError, MissingDataError
-from vit_tf import storage
+from vit_tf.files import storage
 
 INFO_FILE = "dataset.json"
 IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"

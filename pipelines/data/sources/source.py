@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pipelines.data.labels import from_rows
+from pipelines.data.labels.encoding import from_rows
 from pipelines.errors import DataError
 
 # Examples that `read` is best called with at a time.

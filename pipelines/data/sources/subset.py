@@ -10,7 +10,7 @@ import fractions
 import numpy as np
 
 from pipelines.data import stateless_random
-from pipelines.data.class_sizes import check_class_sizes
+from pipelines.data.labels.class_sizes import check_class_sizes
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from pipelines.errors import DataError, MissingDataError
-from vit_tf import storage
 from vit_tf.config.near_names import as_question, near_names
+from vit_tf.files import storage
 
 # Data sets that this project generates -> the module that registers them with TFDS.
 BUILTIN = {"digits": "pipelines.data.builtin.digits", "shapes": "pipelines.data.builtin.shapes"}

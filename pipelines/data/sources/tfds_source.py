@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pipelines.data.labels import RaggedLabels
+from pipelines.data.labels.encoding import RaggedLabels
 from pipelines.data.sources import tfds_catalog
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.record_files import RecordFiles

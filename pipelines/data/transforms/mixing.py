@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.labels import as_targets
+from pipelines.data.labels.encoding import as_targets
 
 # Length of the array that `Mixing.draw` returns.
 DRAWS = 6

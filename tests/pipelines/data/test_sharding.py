@@ -22,7 +22,7 @@ from pipelines.data.sources.subset import choose_subset
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
 from pipelines.errors import DataError
-from pipelines.training import loop
+from pipelines.training.train import train
 from pipelines.training.train_data import TrainData
 from tests.pipelines.data.batches import assert_equal, join, to_numpy, train_dataset
 from tests.pipelines.tiny import one_device, tiny_experiment
@@ -268,7 +268,7 @@ def test_a_run_says_what_its_order_depends_on(tmp_path, capsys, records):
     """Also that it has changed since an earlier start."""
     data = (f"data.name=tfrecord:{records}", "data.eval_split=none", "schedule.decay=constant")
     data += ("data.sharding=files", "model.layers=1", "schedule.warmup_steps=0")
-    loop.train(tiny_experiment(*data, "train.steps=1"), tmp_path / "run", one_device())
+    train(tiny_experiment(*data, "train.steps=1"), tmp_path / "run", one_device())
     line = "data.sharding=files: the order of the examples is reproducible for 1 host\n"
     assert line in capsys.readouterr().out
 
@@ -278,7 +278,7 @@ def test_a_run_says_what_its_order_depends_on(tmp_path, capsys, records):
     content["starts"][0]["hosts"] = 4
     manifest.write_text(json.dumps(content))
     longer = tiny_experiment(*data, "train.steps=2")
-    loop.train(longer, tmp_path / "run", one_device(), extend=True)
+    train(longer, tmp_path / "run", one_device(), extend=True)
     line = "is reproducible for 1 host; earlier steps had the order for 4\n"
     assert line in capsys.readouterr().out
 

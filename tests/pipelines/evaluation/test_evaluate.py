@@ -17,10 +17,11 @@ from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
-from pipelines.runs import model_source, progress
+from pipelines.runs import progress
+from pipelines.stored_models import model_source
 from pipelines.tasks import losses
 from pipelines.tasks.classification import Classification
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment, two_replicas
 from vit_tf.images.decoding import decode_image
@@ -53,7 +54,7 @@ def evaluation(command):
 def finished(tmp_path_factory):
     """A finished run on one device, and its last evaluation."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
-    return workdir, loop.train(tiny_experiment(), workdir, one_device())
+    return workdir, train(tiny_experiment(), workdir, one_device())
 
 
 # 300 is not a multiple of 32; 7 is odd, so it cannot be split between two replicas.
@@ -114,7 +115,7 @@ def unusual(tmp_path_factory):
         "train.label_smoothing=0.2",
         "train.steps=4",
     )
-    return workdir, loop.train(experiment, workdir, one_device())
+    return workdir, train(experiment, workdir, one_device())
 
 
 def test_a_run_is_evaluated_as_it_was_in_training(unusual, evaluation):
@@ -295,7 +296,7 @@ def test_a_cap_on_batches_takes_batches_from_all_of_the_data(finished, command):
 
 def test_evaluations_in_training_are_capped(tmp_path):
     settings = ("train.steps=4", "train.eval_batches=2", "train.batch_size=20")
-    last = loop.train(tiny_experiment(*settings), tmp_path / "run", one_device())
+    last = train(tiny_experiment(*settings), tmp_path / "run", one_device())
     assert last["eval_examples"] == 40
 
 

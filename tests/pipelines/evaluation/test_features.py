@@ -19,7 +19,7 @@ from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.feature_cache import cached_features, fingerprint, model_digest
 from pipelines.evaluation.features import FeatureExtractor, Features
 from pipelines.evaluation.few_shot import few_shot_grid
-from pipelines.runs import model_source
+from pipelines.stored_models import model_source
 from tests.pipelines.tiny import one_device, two_replicas
 from tests.vit_tf import tiny
 from vit_tf.images.decoding import decode_image

@@ -13,7 +13,7 @@ from pipelines.data.sources.open import open_source
 from pipelines.errors import Interrupted
 from pipelines.evaluation import few_shot_report
 from pipelines.evaluation.few_shot import few_shot_accuracy
-from pipelines.runs import model_source
+from pipelines.stored_models import model_source
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import tiny_experiment
 from tests.vit_tf import tiny

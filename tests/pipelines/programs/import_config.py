@@ -2,7 +2,7 @@
 
 import sys
 
-import pipelines.cli
+import pipelines.cli.command
 import pipelines.config.names
 from pipelines.config import Experiment, override, recipes
 
@@ -14,5 +14,5 @@ if __name__ == "__main__":
     assert Experiment.from_dict(experiment.to_dict()) == experiment
     experiment.model.config(10).summary()
     experiment.preprocessing(["a", "b"])
-    assert pipelines.cli.EXIT_USAGE == 2 and pipelines.config.names.LAYOUTS
+    assert pipelines.cli.command.EXIT_USAGE == 2 and pipelines.config.names.LAYOUTS
     print([name for name in FRAMEWORKS if name in sys.modules])

@@ -2,8 +2,9 @@
 
 usage: python -m tests.pipelines.programs.interrupted SIGNAL FUNCTION COMMAND [argument ...]
 
-SIGNAL is a name such as SIGINT, FUNCTION one such as `pipelines.runs.model_source.open_model`. The
-command does not call the function: it gets the signal instead.
+SIGNAL is a name such as SIGINT, FUNCTION one such as
+`pipelines.stored_models.model_source.open_model`. The command does not call the function: it gets
+the signal instead.
 """
 
 import os

@@ -13,7 +13,7 @@ import os
 import sys
 
 import vit_tf
-from pipelines.runs import model_source
+from pipelines.stored_models import model_source
 
 
 def peak():

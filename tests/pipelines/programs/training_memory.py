@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.tiny import one_device, tiny_experiment
 
 SETTINGS = (
@@ -40,7 +40,7 @@ def main(workdir):
             found.append(resident())
 
     with open(os.devnull, "w", encoding="utf-8") as sys.stdout:
-        loop.train(tiny_experiment(*SETTINGS), workdir, one_device(), on_metrics=note)
+        train(tiny_experiment(*SETTINGS), workdir, one_device(), on_metrics=note)
     print(json.dumps(found), file=sys.__stdout__)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pipelines.errors import RunError, UserError
 from pipelines.runs import lease
 from pipelines.runs.lock import only_writer
-from vit_tf import storage
+from vit_tf.files import storage
 
 TIMES = lease.Times(renew=0.02, stale=0.4, settle=0.01, poll=0.01)
 # Renews so rarely that others take it for dead, also on a busy machine.

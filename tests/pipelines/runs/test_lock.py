@@ -12,7 +12,7 @@ import pytest
 from pipelines.errors import RunError, UserError
 from pipelines.runs.lock import only_writer
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests import fork_server
 from tests.pipelines.process import ROOT
 from tests.pipelines.tiny import one_device, tiny_experiment
@@ -55,7 +55,7 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
             rf"a is in use by process {holder.pid} on {socket.gethostname()} since 20.* --workdir"
         )
         with pytest.raises(UserError, match=text):
-            loop.train(tiny_experiment(), run, one_device())
+            train(tiny_experiment(), run, one_device())
         # The rejected process has not removed the lock.
         with pytest.raises(UserError, match=text), only_writer(run, print):
             pass

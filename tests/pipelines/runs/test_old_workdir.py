@@ -7,9 +7,10 @@ import pytest
 
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluate import evaluate
-from pipelines.runs import checkpoints, model_source
+from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.stored_models import model_source
+from pipelines.training.train import train
 from tests.checkout import ROOT
 from tests.pipelines.tiny import arrays, cut_short, losses, one_device
 
@@ -43,7 +44,7 @@ def test_the_old_run_resumes_and_ends_with_the_stored_weights(
     workdir, tmp_path, capsys, uncompiled
 ):
     run = cut_short(workdir, tmp_path / "run", 4)
-    loop.train(Workdir(run).read_experiment(), run, one_device())
+    train(Workdir(run).read_experiment(), run, one_device())
     assert "resuming from step 4" in capsys.readouterr().out
     assert checkpoints.steps(run / "checkpoints") == [4, 6]
     np.testing.assert_allclose(losses(run), losses(OLD), rtol=TOLERANCE)

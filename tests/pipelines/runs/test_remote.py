@@ -14,17 +14,18 @@ from pipelines.data.sources.folders import folder_splits, open_folder
 from pipelines.data.sources.lists import list_splits
 from pipelines.data.sources.records import record_splits
 from pipelines.errors import DataError, RunError, UserError
-from pipelines.runs import checkpoints, lease, model_source
+from pipelines.runs import checkpoints, lease
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import saved_model
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.prediction import find_model
-from pipelines.training import loop
+from pipelines.stored_models import model_source
+from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import one_device, tiny_experiment
 from tests.pipelines.training_runs import FINISHED
-from vit_tf import storage
+from vit_tf.files import storage
 
 RUN = "ram://remote/run"
 # As of the local run; a profile changes no number.
@@ -41,7 +42,7 @@ def _short_leases():
 @pytest.fixture(scope="module")
 def runs(finished_run):
     """A local run; the same one behind a URL has the URL `RUN`."""
-    loop.train(EXPERIMENT, RUN, one_device(), origin="a tiny run")
+    train(EXPERIMENT, RUN, one_device(), origin="a tiny run")
     return str(finished_run)
 
 
@@ -111,14 +112,14 @@ def test_a_cut_checkpoint_and_remains_of_renames_do_not_break_the_resume(runs, c
     # A process that was killed has left its lease.
     storage.write_object(f"{resumed}/lease.json", lambda file: file.write(b'{"id": "dead"}'))
 
-    loop.train(EXPERIMENT, resumed, one_device())
+    train(EXPERIMENT, resumed, one_device())
     printed = capsys.readouterr().out
     assert "resuming from step 8" in printed
     assert "in use by another process: waiting" in printed and "taking it" in printed
     assert_same_run(resumed, runs)
     assert storage.list_names(steps) == ["step-12", "step-4", "step-8"]
     with pytest.raises(UserError, match="holds a run with another configuration"):
-        loop.train(dataclasses.replace(EXPERIMENT, seed=7), resumed, one_device())
+        train(dataclasses.replace(EXPERIMENT, seed=7), resumed, one_device())
 
 
 @pytest.fixture

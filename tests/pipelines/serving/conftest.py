@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 import vit_tf
-from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, saved_model
+from pipelines.stored_models import model_source
 from tests.pipelines import encoded
 from tests.pipelines.serving.exports import LABELS, call_here, make
 from tests.pipelines.tiny import tiny_experiment

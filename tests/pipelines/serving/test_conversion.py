@@ -11,8 +11,8 @@ import pytest
 
 import vit_tf
 from pipelines.errors import RunError, UserError
-from pipelines.runs import model_source
 from pipelines.serving import conversion, parity
+from pipelines.stored_models import model_source
 from tests.pipelines.process import assert_user_error, run_command
 from tests.vit_tf import tiny
 

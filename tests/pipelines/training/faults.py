@@ -10,7 +10,7 @@ import vit_tf
 from pipelines.data import batch_listing, pipeline
 from pipelines.data.sources.open import open_source
 from pipelines.runs.strategies import make_strategy
-from pipelines.training import loop
+from pipelines.training.train import build_trainer
 from pipelines.training.train_data import TrainData
 from tests.pipelines.tiny import tiny_experiment
 from vit_tf.layers import dropout, encoder
@@ -101,7 +101,7 @@ def records(run):
 
 
 def train_data(experiment):
-    """The training data of an experiment, as `loop.train` opens them."""
+    """The training data of an experiment, as `train.train` opens them."""
     source = open_source(experiment.data.name, experiment.data.train_split)
     return TrainData(
         source=source,
@@ -115,7 +115,7 @@ def make_trainer(strategy, experiment):
     """`(trainer, data)` with the initial weights of a run; no dataset is open."""
     data = train_data(experiment)
     model_config = experiment.model.config(data.source.num_classes)
-    trainer = loop.build_trainer(experiment, model_config, strategy)
+    trainer = build_trainer(experiment, model_config, strategy)
     trainer.ema.initialize()
     return trainer, data
 

@@ -28,7 +28,7 @@ import tensorflow as tf
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.tiny import tiny_experiment
 
 # Used in turn: while a checkpoint is written, in an evaluation, at a random time during the start,
@@ -70,7 +70,7 @@ def attempt(workdir, assignments, log, moment, moments):
     if moment == "start":
         kill_within(moments.uniform(0, 5))
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    loop.train(tiny_experiment(*assignments), workdir, strategy)
+    train(tiny_experiment(*assignments), workdir, strategy)
 
 
 def is_saving(workdir, begin):

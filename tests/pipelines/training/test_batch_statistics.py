@@ -7,7 +7,7 @@ import tensorflow as tf
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
-from pipelines.training import loop
+from pipelines.training.train import build_trainer, check_input
 from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import one_device
 from vit_tf.layers import BatchNorm
@@ -15,7 +15,7 @@ from vit_tf.layers import BatchNorm
 
 def make_trainer(*assignments):
     experiment = axial_resnet("train.ema_decay=0.5", *assignments)
-    trainer = loop.build_trainer(experiment, experiment.model.config(10), one_device())
+    trainer = build_trainer(experiment, experiment.model.config(10), one_device())
     trainer.ema.initialize()
     return trainer
 
@@ -89,9 +89,9 @@ def test_a_moving_average_that_is_not_finite_is_noticed(trainer):
 def test_accumulation_is_refused_with_batch_norm_only():
     settings = axial_resnet("train.accumulate_steps=2")
     with pytest.raises(UserError, match=r"accumulate_steps=2 .*BatchNorm. Set model.norm=group"):
-        loop.check_input(settings.train, settings.model.config(10), 1)
+        check_input(settings.train, settings.model.config(10), 1)
     grouped = axial_resnet("train.accumulate_steps=2", "model.norm=group")
-    loop.check_input(grouped.train, grouped.model.config(10), 1)
+    check_input(grouped.train, grouped.model.config(10), 1)
     model = make_trainer("model.norm=group").model
     assert not model.non_trainable_weights
     assert not any(isinstance(layer, BatchNorm) for layer in model.unit_layers)

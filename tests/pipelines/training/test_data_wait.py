@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.runs import progress
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training.train import build_trainer, train
 from tests.pipelines.tiny import one_device, tiny_experiment
 from tests.pipelines.training.faults import STRATEGIES
 
@@ -63,7 +63,7 @@ def source_of(clock, events, replicas):
 def test_the_clock_is_read_before_and_after_each_batch(strategy, monkeypatch):
     """Before it: after the step of the batch before. After it: before its own step."""
     strategy, experiment = STRATEGIES[strategy](), tiny_experiment("model.layers=1")
-    trainer = loop.build_trainer(experiment, experiment.model.config(10), strategy)
+    trainer = build_trainer(experiment, experiment.model.config(10), strategy)
     replicas, events = strategy.num_replicas_in_sync, []
     clock = Clock(events)
     monkeypatch.setattr(tf, "timestamp", clock)
@@ -99,7 +99,7 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, uncompiled)
     experiment = tiny_experiment(
         "model.layers=1", "data.eval_split=none", "train.steps=8", "train.log_every=2"
     )
-    loop.train(experiment, tmp_path / "run", one_device())
+    train(experiment, tmp_path / "run", one_device())
     lines = Workdir(tmp_path / "run").read_metrics()
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     assert all(line["images_per_second"] for line in lines)

@@ -7,9 +7,10 @@ import tensorflow as tf
 import vit_tf
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation.evaluate import evaluate
-from pipelines.runs import checkpoints, model_source
+from pipelines.runs import checkpoints
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.stored_models import model_source
+from pipelines.training.train import train
 from tests.pipelines.process import run_command
 from tests.pipelines.tiny import (
     arrays,
@@ -49,8 +50,8 @@ def everything(optimizer):
     return [*EVERYTHING, *(f"{path}={value}" for path, value in chosen.items())]
 
 
-def train(workdir, strategy, optimizer, *assignments):
-    loop.train(tiny_experiment(*everything(optimizer), *assignments), workdir, strategy)
+def train_with(workdir, strategy, optimizer, *assignments):
+    train(tiny_experiment(*everything(optimizer), *assignments), workdir, strategy)
     return workdir
 
 
@@ -85,7 +86,7 @@ def runs(tmp_path_factory):
     def run(name):
         if not (folder / name).exists():
             optimizer, strategy, parts = kinds[name]
-            train(folder / name, strategy(), optimizer, f"train.accumulate_steps={parts}")
+            train_with(folder / name, strategy(), optimizer, f"train.accumulate_steps={parts}")
         return folder / name
 
     return run
@@ -114,7 +115,7 @@ def test_one_device_goes_on_where_two_replicas_stopped(runs, tmp_path, capsys):
     run = cut_short(runs("sgd, 2 x 4 x 4"), tmp_path / "run", 5)
     # Also in another number of micro-batches, if the memory is smaller.
     with without_compiling():
-        train(run, one_device(), "sgd", "train.accumulate_steps=2")
+        train_with(run, one_device(), "sgd", "train.accumulate_steps=2")
     assert "resuming from step 5" in capsys.readouterr().out
     assert_equal_runs(run, runs("sgd"), "sgd")
 
@@ -124,7 +125,7 @@ def test_recomputed_activations_change_no_bit(runs, tmp_path, capsys):
     expected = runs("sgd, 2 x 4 x 4")
     run = cut_short(expected, tmp_path / "run", 8)
     parts = "train.accumulate_steps=4"
-    train(run, two_replicas(), "sgd", parts, "model.recompute=blocks")
+    train_with(run, two_replicas(), "sgd", parts, "model.recompute=blocks")
     assert "resuming from step 8" in capsys.readouterr().out
     assert_same_weights(run, expected)
 

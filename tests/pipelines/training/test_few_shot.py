@@ -9,10 +9,11 @@ from pipelines.errors import UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import FeatureExtractor
 from pipelines.evaluation.few_shot import few_shot_accuracy
-from pipelines.runs import checkpoints, model_source
+from pipelines.runs import checkpoints
 from pipelines.runs.json_file import read_json
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.stored_models import model_source
+from pipelines.training.train import train
 from tests.pipelines.tiny import cut_short, one_device, tiny_experiment, two_replicas
 from tests.pipelines.training_runs import without_compiling
 
@@ -46,7 +47,7 @@ def lines(workdir):
 def run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("few_shot") / "run"
     with without_compiling():
-        loop.train(tiny_experiment(*SETTINGS), workdir, one_device())
+        train(tiny_experiment(*SETTINGS), workdir, one_device())
     return workdir
 
 
@@ -78,7 +79,7 @@ def test_the_best_checkpoint_has_the_highest_accuracy_with_most_shots(run):
 
 def test_a_restart_repeats_no_evaluation(run, tmp_path, uncompiled):
     workdir = cut_short(run, tmp_path / "run", 2)
-    loop.train(tiny_experiment(*SETTINGS), workdir, one_device())
+    train(tiny_experiment(*SETTINGS), workdir, one_device())
     assert lines(workdir) == lines(run)
     assert len([x for x in Workdir(workdir).read_metrics() if KEYS[0] in x]) == 3
 
@@ -93,7 +94,7 @@ def test_two_replicas_and_another_data_set(tmp_path, uncompiled):
     )
     for name, strategy in (("one", one_device()), ("two", two_replicas())):
         experiment = tiny_experiment(*SETTINGS, *other, "data.eval_split=none")
-        loop.train(experiment, tmp_path / name, strategy)
+        train(experiment, tmp_path / name, strategy)
     assert lines(tmp_path / "one")[0] == lines(tmp_path / "two")[0]
     after = [lines(tmp_path / name)[1] for name in ("one", "two")]
     # The weights differ by rounding, so an image with nearly equal scores may change sides.
@@ -110,7 +111,7 @@ def test_two_replicas_and_another_data_set(tmp_path, uncompiled):
 )
 def test_wrong_data(assignments, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        loop.train(tiny_experiment(*SETTINGS, *assignments), tmp_path / "run", one_device())
+        train(tiny_experiment(*SETTINGS, *assignments), tmp_path / "run", one_device())
 
 
 @pytest.mark.parametrize(

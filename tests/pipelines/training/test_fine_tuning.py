@@ -8,8 +8,8 @@ import pytest
 import vit_tf
 from pipelines.config import Experiment, override, recipes
 from pipelines.errors import UserError
-from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
 from pipelines.training import fine_tuning
 from pipelines.training.dry_run import dry_run
 from tests.pipelines.process import assert_user_error

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
 from pipelines.training.dry_run import dry_run
+from pipelines.training.train import train
 from pipelines.training.train_data import open_few_shot_data
 from pipelines.training.train_step import Trainer
 from tests.pipelines.tiny import arrays, losses, one_device, tiny_experiment, two_replicas
@@ -48,7 +48,7 @@ def test_two_steps_and_an_evaluation_are_the_same(tmp_path, monkeypatch, uncompi
     for dtype, strategy, parts in (("float32", one_device(), 1), ("uint8", two_replicas(), 2)):
         dtypes.clear()
         own = (f"data.image_dtype={dtype}", f"train.accumulate_steps={parts}")
-        loop.train(tiny_experiment(*SETTINGS, *own), tmp_path / dtype, strategy)
+        train(tiny_experiment(*SETTINGS, *own), tmp_path / dtype, strategy)
         assert dtypes == {(owner, tf.as_dtype(dtype)) for owner in (Trainer, Evaluator)}
     levels, floats = tmp_path / "uint8", tmp_path / "float32"
     assert len(losses(floats)) == 2

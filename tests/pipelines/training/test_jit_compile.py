@@ -5,7 +5,8 @@ import pytest
 
 from custom_ops import dispatch
 from pipelines.errors import UserError
-from pipelines.training import loop
+from pipelines.training import train as train_module
+from pipelines.training.train import check_input, train
 from pipelines.training.train_step import Trainer
 from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import losses, one_device, tiny_experiment, two_replicas
@@ -46,7 +47,7 @@ def test_compiled_steps_train_the_same_model(make, tolerance, tmp_path, monkeypa
     monkeypatch.setattr(Trainer, "replica_step", noted)
     for jit in (False, True):
         compiled.clear()
-        loop.train(make(f"train.jit_compile={str(jit).lower()}"), tmp_path / str(jit), one_device())
+        train(make(f"train.jit_compile={str(jit).lower()}"), tmp_path / str(jit), one_device())
         assert set(compiled) == {jit}
     received, expected = losses(tmp_path / "True"), losses(tmp_path / "False")
     np.testing.assert_allclose(received, expected, rtol=tolerance)
@@ -57,16 +58,16 @@ def test_what_xla_cannot_compile_is_refused(monkeypatch):
     experiment = vit("train.jit_compile=true")
     config = experiment.model_config(10)
     with pytest.raises(UserError, match="there are 2 replicas. Use --strategy=one_device"):
-        loop.check_input(experiment.train, config, 2)
-    loop.check_input(experiment.train, config, 1)
+        check_input(experiment.train, config, 2)
+    check_input(experiment.train, config, 1)
     monkeypatch.setattr(dispatch, "supports_jit", lambda: False)
     with pytest.raises(UserError, match="Set VIT_OPS=auto, or train.jit_compile=false"):
-        loop.check_input(experiment.train, config, 1)
+        check_input(experiment.train, config, 1)
 
 
 @pytest.mark.parametrize("strategy", [one_device, two_replicas])
 def test_a_tpu_refuses_it(tmp_path, monkeypatch, strategy):
-    monkeypatch.setattr(loop, "is_tpu", lambda strategy: True)
+    monkeypatch.setattr(train_module, "is_tpu", lambda strategy: True)
     with pytest.raises(UserError, match="a TPU compiles every step anyway.*jit_compile=false"):
-        loop.train(vit("train.jit_compile=true"), tmp_path / "run", strategy())
+        train(vit("train.jit_compile=true"), tmp_path / "run", strategy())
     assert not (tmp_path / "run").exists()

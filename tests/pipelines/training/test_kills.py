@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.process import run_module
 from tests.pipelines.tiny import as_flags, assert_same_weights, one_device, tiny_experiment
 from tests.pipelines.training.killed_run import MOMENTS
@@ -36,7 +36,7 @@ def test_kills_change_nothing(tmp_path, kills, steps, resumed):
         "train.keep_best=true",
         "train.deterministic=true",
     ]
-    loop.train(tiny_experiment(*assignments), tmp_path / "whole", one_device())
+    train(tiny_experiment(*assignments), tmp_path / "whole", one_device())
     program = "tests.pipelines.training.killed_run"
     result = run_module(program, tmp_path / "killed", kills, 1, *assignments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -70,8 +70,8 @@ def _log(workdir):
 @pytest.mark.parametrize(
     ("function", "command"),
     [
-        ("pipelines.training.loop.build_trainer", ["pretrain", "--workdir=run", *as_flags()]),
-        ("pipelines.runs.model_source.open_model", ["evaluate", "--model=shipped"]),
+        ("pipelines.training.train.build_trainer", ["pretrain", "--workdir=run", *as_flags()]),
+        ("pipelines.stored_models.model_source.open_model", ["evaluate", "--model=shipped"]),
     ],
     ids=["training", "evaluation"],
 )

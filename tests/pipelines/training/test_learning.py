@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.training import loop
+from pipelines.training.train import train
 from tests.pipelines.process import run_module
 from tests.pipelines.tiny import one_device, tiny_experiment
 
@@ -25,7 +25,7 @@ LEARNING = (
 
 def test_a_tiny_run_learns_digits(tmp_path):
     """Chance is 10 %, and this run reaches about 90 %."""
-    last = loop.train(tiny_experiment(*LEARNING), tmp_path / "run", one_device())
+    last = train(tiny_experiment(*LEARNING), tmp_path / "run", one_device())
     assert last["eval_examples"] == 300
     assert last["eval_accuracy"] > 0.85
 

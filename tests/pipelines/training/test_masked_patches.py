@@ -7,9 +7,9 @@ import tensorflow as tf
 import vit_tf
 from pipelines.config import Experiment, override, recipes
 from pipelines.errors import UserError
-from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
+from pipelines.stored_models import model_source
+from pipelines.training.train import train
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import (
     arrays,
@@ -42,12 +42,12 @@ def masked(*assignments):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("masked") / "run"
-    loop.train(masked(), workdir, one_device())
+    train(masked(), workdir, one_device())
     return workdir
 
 
 def test_two_replicas_and_micro_batches_train_the_same_model(run, tmp_path):
-    loop.train(masked("train.accumulate_steps=2"), tmp_path / "run", two_replicas())
+    train(masked("train.accumulate_steps=2"), tmp_path / "run", two_replicas())
     assert len(losses(run)) == 6 and losses(run)[0] == pytest.approx(np.log(512), rel=1e-6)
     np.testing.assert_allclose(losses(tmp_path / "run"), losses(run), rtol=1e-5)
     received, expected = arrays(tmp_path / "run"), arrays(run)
@@ -60,7 +60,7 @@ def test_two_replicas_and_micro_batches_train_the_same_model(run, tmp_path):
 def test_a_restart_changes_no_bit(run, tmp_path):
     workdir = cut_short(run, tmp_path / "run", 2)
     (workdir / "reconstructions.html").unlink()
-    loop.train(masked(), workdir, one_device())
+    train(masked(), workdir, one_device())
     assert_same_weights(workdir, run)
     assert losses(workdir) == losses(run)
     assert (workdir / "reconstructions.html").read_bytes() == (
@@ -111,7 +111,7 @@ def test_float16_few_shot_and_initial_weights(run, target, tmp_path, uncompiled)
         "train.steps=2",
         "schedule.warmup_steps=0",
     )
-    loop.train(masked(*settings), tmp_path / "run", one_device())
+    train(masked(*settings), tmp_path / "run", one_device())
     metrics = Workdir(tmp_path / "run").read_metrics()
     assert [x["step"] for x in metrics if "few_shot_1_accuracy" in x] == [0, 2]
     assert "eval_loss" in metrics[-1]  # A sweep reads the last line.
@@ -122,7 +122,7 @@ def test_float16_few_shot_and_initial_weights(run, target, tmp_path, uncompiled)
 
 def test_a_frozen_prediction_is_refused(tmp_path):
     with pytest.raises(UserError, match="includes prediction/kernel, which starts with zeros"):
-        loop.train(masked("optimizer.freeze=prediction"), tmp_path / "run", one_device())
+        train(masked("optimizer.freeze=prediction"), tmp_path / "run", one_device())
 
 
 def test_fine_tuning_starts_from_the_encoder(run, command, tmp_path, uncompiled):

@@ -11,8 +11,8 @@ from sklearn.metrics import average_precision_score
 from pipelines.data.sources.open import open_source
 from pipelines.evaluation import evaluation_step
 from pipelines.evaluation.evaluate import evaluate
-from pipelines.runs import model_source
 from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
 from tests.pipelines.encoded import encode
 from tests.pipelines.process import assert_user_error
 from tests.pipelines.tiny import as_flags, two_replicas

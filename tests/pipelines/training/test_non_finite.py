@@ -12,8 +12,10 @@ from pipelines.errors import NonFiniteError, RunError
 from pipelines.runs import checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop, non_finite
+from pipelines.training import non_finite
+from pipelines.training import train as train_module
 from pipelines.training.find_non_finite import find_non_finite
+from pipelines.training.train import train
 from pipelines.training.train_step import Trainer
 from tests.pipelines.tiny import assert_same_weights, cut_short
 from tests.pipelines.training.faults import (
@@ -104,7 +106,7 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
     experiment, run = experiment_with("model.layers=2"), tmp_path / "run"
     break_block(monkeypatch, nan_forward)
     with pytest.raises(NonFiniteError) as error, without_compiling():
-        loop.train(experiment, run, STRATEGIES["mirrored"]())
+        train(experiment, run, STRATEGIES["mirrored"]())
     layer, variable = "block_1/mlp", "head/bias"
     assert str(error.value).startswith(
         f"The loss is not finite at step {BAD}, first in the output of layer {layer} and in the "
@@ -127,7 +129,7 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
 
     traces = count_traces(monkeypatch)
     experiment = experiment_with("model.layers=2", "train.non_finite=skip")
-    assert loop.train(experiment, run, STRATEGIES["mirrored"]())["step"] == 12
+    assert train(experiment, run, STRATEGIES["mirrored"]())["step"] == 12
     assert len(traces) == 2, "the step was compiled again"
     assert [x["action"] for x in records(run)] == ["stop", "skip"]
     lines = Workdir(run).read_metrics()
@@ -246,12 +248,12 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, cap
     with monkeypatch.context() as patch:
         spoil(patch, ids_of(experiment, BAD)[3:4])
         rows = count_rows(patch, experiment)
-        loop.train(experiment, run, STRATEGIES["one"]())
+        train(experiment, run, STRATEGIES["one"]())
         assert_no_window_was_read_again(rows, 1)
-        loop.train(experiment, cut_short(run, again, BAD + 1), STRATEGIES["one"]())
+        train(experiment, cut_short(run, again, BAD + 1), STRATEGIES["one"]())
         output = capsys.readouterr().out
-        patch.setattr(loop, "is_tpu", lambda strategy: True)
-        loop.train(experiment, tmp_path / "further", STRATEGIES["one"]())
+        patch.setattr(train_module, "is_tpu", lambda strategy: True)
+        train(experiment, tmp_path / "further", STRATEGIES["one"]())
     assert f"skipping step {BAD}" in output and "skipped 1 step " in output
     (record,) = records(run)
     assert (record["step"], record["what"], record["action"]) == (BAD, "image", "skip")
@@ -286,7 +288,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
     with monkeypatch.context() as patch:
         spoil(patch, [ids_of(experiment, batch)[3] for batch in bad])
         rows = count_rows(patch, experiment)
-        loop.train(experiment, run, STRATEGIES[strategy]())
+        train(experiment, run, STRATEGIES[strategy]())
     assert_no_window_was_read_again(rows, len(bad))
     output = capsys.readouterr().out
     for step, batch in ((0, 3), (4, 10), (4, 13)):
@@ -304,7 +306,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
         train_by_hand(STRATEGIES["one"](), experiment, plan, tmp_path / "expected")
         assert_same_weights(run, tmp_path / "expected")
         # A restart from a checkpoint after the rewind uses the shifted data.
-        loop.train(experiment, cut_short(run, again, 8), STRATEGIES["one"]())
+        train(experiment, cut_short(run, again, 8), STRATEGIES["one"]())
         assert_same_weights(again, run)
         assert len(records(again)) == 3
 
@@ -315,7 +317,7 @@ def test_a_rewind_from_weights_that_diverged(tmp_path, monkeypatch, uncompiled):
     experiment = experiment_with(*EXPLODING, "train.non_finite=rewind", "train.checkpoint_every=1")
     message = "sum of the weights is not finite after step 0, first in the weight patch_embedding/"
     with pytest.raises(NonFiniteError, match=f"{message}.* 3 rewinds to step 0 have not helped"):
-        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+        train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = records(tmp_path / "run")
     assert [x["batch"] for x in found] == list(range(4))
     assert [x["action"] for x in found] == ["rewind"] * 3 + ["stop"]
@@ -331,7 +333,7 @@ def test_a_rewind_comes_before_an_evaluation(tmp_path, monkeypatch, uncompiled):
     with pytest.raises(
         NonFiniteError, match="after step 0, .* 2 rewinds to step 0 have not helped"
     ):
-        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+        train(experiment, tmp_path / "run", STRATEGIES["one"]())
     assert [x["action"] for x in records(tmp_path / "run")] == ["rewind"] * 2 + ["stop"]
     assert Workdir(tmp_path / "run").read_metrics() == []
 
@@ -346,7 +348,7 @@ def test_skips_in_a_row_are_limited(tmp_path, monkeypatch, uncompiled):
     with pytest.raises(
         NonFiniteError, match="at step 8, .* because the 3 steps before were skipped"
     ):
-        loop.train(experiment, tmp_path / "run", STRATEGIES["one"]())
+        train(experiment, tmp_path / "run", STRATEGIES["one"]())
     found = [(x["step"], x["action"]) for x in records(tmp_path / "run")]
     assert found == [(step, "skip") for step in bad[:6]] + [(8, "stop")]
     lines = Workdir(tmp_path / "run").read_metrics()
@@ -371,7 +373,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
     with pytest.raises(
         RunError, match="does not match this run: .* not bound to .* Choose another --workdir"
     ):
-        loop.train(experiment, run.path, STRATEGIES["one"]())
+        train(experiment, run.path, STRATEGIES["one"]())
 
 
 def test_a_full_disk_leaves_the_lines_before(tmp_path, monkeypatch):

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from pipelines.config import config_paths, override
 from pipelines.config.recipes import RECIPES, get_recipe
+from pipelines.optimization.schedules import make_schedule
 from pipelines.runs.workdir import Workdir
 from pipelines.training.dry_run import dry_run
-from pipelines.training.loop import build_trainer
-from pipelines.training.schedules import make_schedule
+from pipelines.training.train import build_trainer
 from pipelines.training.train_data import open_data
 from tests.pipelines.tiny import one_device
 from vit_tf.config.variants import get_variant

@@ -14,8 +14,8 @@ from tensorboard.plugins.hparams import metadata as hparams_metadata
 from pipelines.errors import RunError, UserError
 from pipelines.runs import progress
 from pipelines.runs.workdir import Workdir
-from pipelines.training import loop
 from pipelines.training.dry_run import dry_run
+from pipelines.training.train import train
 from tests.pipelines.tiny import arrays, cut_short, one_device, tiny_experiment
 from tests.pipelines.training_runs import FINISHED
 
@@ -101,7 +101,7 @@ def test_tensorboard_shows_training_and_validation_in_one_chart(finished_run):
 
 def test_curves_do_not_double_back_and_metrics_are_handed_over(finished_run, tmp_path, uncompiled):
     run, points = cut_short(finished_run, tmp_path / "run", 4), []
-    last = loop.train(EXPERIMENT, run, one_device(), on_metrics=points.append)
+    last = train(EXPERIMENT, run, one_device(), on_metrics=points.append)
     assert len(os.listdir(run / "tensorboard" / "train")) == 2
     assert [point.step for point in shown(run, "train").Tensors("loss")] == [3, 6, 9, 12]
     assert [point.step for point in shown(run, "validation").Tensors("loss")] == [4, 8, 12]
@@ -121,7 +121,7 @@ def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, capsys, 
     assert any(line.endswith("wrote " + Workdir(finished_run).final) for line in before)
     longer = tiny_experiment(*FINISHED, "train.steps=14")
     with pytest.raises(RunError, match="enough at 14"):
-        loop.train(longer, copy, one_device(), extend=True, on_metrics=stop)
+        train(longer, copy, one_device(), extend=True, on_metrics=stop)
     log = (copy / "run.log").read_text().splitlines()
     assert log[: len(before)] == before
     printed = capsys.readouterr().out.splitlines()
@@ -131,7 +131,7 @@ def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, capsys, 
     assert list(times) == sorted(times) and time.strptime(times[0], "%Y-%m-%d %H:%M:%S")
     progress.say("afterwards")
     with pytest.raises(UserError, match="seed"):
-        loop.train(tiny_experiment(*FINISHED, "seed=5"), copy, one_device())
+        train(tiny_experiment(*FINISHED, "seed=5"), copy, one_device())
     assert (copy / "run.log").read_text().splitlines() == log
 
 
@@ -144,7 +144,7 @@ def test_a_folder_without_a_test_split(tmp_path, capsys, uncompiled):
     described = capsys.readouterr().out
     assert '"train_split": "train[:90%]"' in described and "36 examples" in described
     experiment = tiny_experiment(*common, "train.steps=4")
-    last = loop.train(experiment, tmp_path / "run", one_device(), origin="recipe tiny: a test")
+    last = train(experiment, tmp_path / "run", one_device(), origin="recipe tiny: a test")
     takes = "training takes train[:90%], evaluation takes train[90%:]"
     printed = capsys.readouterr().out
     assert printed.count(f"has the split train: {takes}\n") == 1
@@ -154,7 +154,7 @@ def test_a_folder_without_a_test_split(tmp_path, capsys, uncompiled):
     data = Workdir(tmp_path / "run").read_experiment().data
     assert (data.train_split, data.eval_split) == ("train[:90%]", "train[90%:]")
     # The same command finds the run that it has begun.
-    assert loop.train(experiment, tmp_path / "run", one_device()) == last
+    assert train(experiment, tmp_path / "run", one_device()) == last
     longer = tiny_experiment(*common, "train.steps=5")
     dry_run(longer, tmp_path / "run", one_device(), extend=True)
     assert "resumes from: step 4" in capsys.readouterr().out

@@ -10,7 +10,8 @@ from tensorflow.python.framework import op_def_registry
 
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
 from pipelines.tasks.task import task_of
-from pipelines.training import loop, train_step
+from pipelines.training import train, train_step
+from pipelines.training.train import build_trainer
 from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import tiny_experiment, two_replicas
 from tests.pipelines.training.faults import train_data
@@ -62,7 +63,7 @@ def assert_device_only(nodes):
 def make_trainer(experiment):
     data = train_data(experiment)
     config = experiment.model_config(data.source.num_classes)
-    trainer = loop.build_trainer(experiment, config, two_replicas())
+    trainer = build_trainer(experiment, config, two_replicas())
     trainer.open_dataset(data.dataset)
     return trainer
 
@@ -112,7 +113,7 @@ def test_the_host_changes_no_variable_of_the_device(deterministic, device, monke
     """Without `replica_step`, the graph is what the host does in a step."""
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-    for module in (loop, train_step):
+    for module in (train, train_step):
         monkeypatch.setattr(module, "is_tpu", lambda strategy: device == "TPU")
     trainer = make_trainer(scaled("train.non_finite=skip"))
     monkeypatch.setattr(trainer, "replica_step", lambda batch: None)

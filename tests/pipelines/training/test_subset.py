@@ -8,8 +8,9 @@ from pipelines.config import override
 from pipelines.data.sources.open import open_source
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
-from pipelines.training import fine_tuning, loop
+from pipelines.training import fine_tuning
 from pipelines.training.dry_run import dry_run
+from pipelines.training.train import train
 from pipelines.training.train_data import open_data
 from tests.pipelines.tiny import (
     as_flags,
@@ -36,7 +37,7 @@ def finished(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("part") / "run"
     in_epochs = override(tiny_experiment(*PART), ["train.epochs=2"])
     with without_compiling():
-        last = loop.train(in_epochs, workdir, one_device())
+        last = train(in_epochs, workdir, one_device())
     return workdir, last
 
 
@@ -55,7 +56,7 @@ def test_epochs_are_those_of_the_part(finished):
 
 def test_resume_is_bitwise_the_same(finished, tmp_path, uncompiled):
     copy = cut_short(finished[0], tmp_path / "run", 3)
-    assert loop.train(tiny_experiment(*PART, "train.steps=5"), copy, one_device()) == finished[1]
+    assert train(tiny_experiment(*PART, "train.steps=5"), copy, one_device()) == finished[1]
     assert_same_weights(copy, finished[0], ["final.npz"])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import custom_ops
 import vit_tf
-from pipelines.training import optimizers
+from pipelines.optimization import optimizers
 from tests.vit_tf import graph_costs, tiny
 from vit_tf import cost
 from vit_tf.config.spatial import SPATIAL

@@ -11,7 +11,7 @@ from tests.tolerances import golden_excess
 from tests.vit_tf import numpy_resnet, tiny
 from tests.vit_tf.checkpoints.npz_files import infer_config, refused, saved
 from tests.vit_tf.directional_derivative import check_derivative
-from tests.vit_tf.layers.comparison import numpy_layers
+from tests.vit_tf.layers.related_work import numpy_layers
 from vit_tf import layers
 from vit_tf.config.spatial import SPATIAL
 from vit_tf.config.variants import VARIANTS

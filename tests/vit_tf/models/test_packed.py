@@ -10,7 +10,7 @@ import tensorflow as tf
 import custom_ops
 import vit_tf
 from pipelines.data.builtin import digits
-from pipelines.runs import model_source
+from pipelines.stored_models import model_source
 from tests.vit_tf import numpy_vit, tiny
 from vit_tf.analysis.attention_maps import attention_maps
 from vit_tf.images.decoding import decode_image

@@ -43,8 +43,8 @@ def preprocessing():
 
 
 def local_files():
-    storage = importlib.import_module("vit_tf.storage")
-    atomic_file = importlib.import_module("vit_tf.checkpoints.atomic_file")
+    storage = importlib.import_module("vit_tf.files.storage")
+    atomic_file = importlib.import_module("vit_tf.files.atomic_file")
     with tempfile.TemporaryDirectory() as folder:
         path = storage.join(folder, "a")
         atomic_file.write_atomically(path, lambda file: file.write(b"x"))

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 from numpy.lib import format as npy_format
 
-from vit_tf import storage
+from vit_tf.files import storage
 
 _READABLE = (np.float16, np.float32, np.float64)
 # Longer headers are not read: a version 2 header may claim 4 GB.

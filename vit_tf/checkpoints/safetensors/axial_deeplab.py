@@ -10,7 +10,6 @@ does it, by ImageNet's mean and deviation. `config.json` is of this project: `pi
 import os
 
 from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.rules import (
     ReadPlan,
@@ -21,6 +20,7 @@ from vit_tf.checkpoints.safetensors.rules import (
     renamed,
 )
 from vit_tf.config import AxialResNetConfig
+from vit_tf.files.json_object import JsonObject, read_json_object
 from vit_tf.preprocessing import Preprocessing
 
 # Buffers of PyTorch that follow from the sizes or have no effect on the outputs.

@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 
-from vit_tf import storage
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, SafetensorsFile
+from vit_tf.files import storage
 
 
 class SafetensorsCheckpoint:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_tf import storage
-from vit_tf.checkpoints.atomic_file import write_atomically
+from vit_tf.files import storage
+from vit_tf.files.atomic_file import write_atomically
 
 WEIGHTS_NAME = "model.safetensors"
 # The header of a model with 1,000 tensors takes 0.1 MB; the format allows 100 MB.

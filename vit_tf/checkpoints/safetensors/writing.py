@@ -5,9 +5,9 @@ import pathlib
 
 import numpy as np
 
-from vit_tf.checkpoints.atomic_file import write_atomically
 from vit_tf.checkpoints.messages import summarize
 from vit_tf.checkpoints.safetensors.safetensors_file import WEIGHTS_NAME, write_safetensors
+from vit_tf.files.atomic_file import write_atomically
 
 
 def write_checkpoint(path, module, config, preprocessing, weights) -> list[str]:

@@ -1,7 +1,7 @@
 """The `config.json` and `preprocessor_config.json` of Hugging Face's Vision Transformers."""
 
-from vit_tf.checkpoints.json_object import JsonObject
 from vit_tf.checkpoints.safetensors import structure
+from vit_tf.files.json_object import JsonObject
 from vit_tf.images.value_range import MEAN, STD
 
 # hidden_act -> ours (transformers/activations.py); the first name of each activation is written.

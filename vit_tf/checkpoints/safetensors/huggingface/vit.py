@@ -6,7 +6,6 @@ import re
 import numpy as np
 
 from vit_tf.checkpoints.configs import build_config
-from vit_tf.checkpoints.json_object import read_json_object
 from vit_tf.checkpoints.published.vit_positions import POSITIONS
 from vit_tf.checkpoints.safetensors import structure
 from vit_tf.checkpoints.safetensors.huggingface import config_json
@@ -19,6 +18,7 @@ from vit_tf.checkpoints.safetensors.rules import (
     renamed,
 )
 from vit_tf.config import ViTConfig
+from vit_tf.files.json_object import read_json_object
 
 _PATCHES = "embeddings.patch_embeddings.projection"
 _TABLE = "embeddings.position_embeddings"

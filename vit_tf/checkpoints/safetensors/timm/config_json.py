@@ -4,8 +4,8 @@ import math
 import os
 import re
 
-from vit_tf.checkpoints.json_object import JsonObject, read_json_object
 from vit_tf.checkpoints.safetensors import structure
+from vit_tf.files.json_object import JsonObject, read_json_object
 from vit_tf.images.value_range import MEAN, STD
 
 # Names of tensors of models that vit_tf cannot express, and why.

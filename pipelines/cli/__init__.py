@@ -1,0 +1,1 @@
+"""The frame of every command: exit codes, shared flags, the request of the user, help."""

@@ -1,0 +1,174 @@
+"""Parses the flags of a command, runs it, and ends with an exit code.
+
+0: done; 2: the user's input is wrong; 1: any other failure; 75: interrupted after saving, 130:
+before saving. A failure prints one sentence to stderr; only defects of this project print a
+traceback.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+from custom_ops import dispatch
+from pipelines.cli.help_text import help_text, recipe_list
+from pipelines.cli.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_config, define_shared
+from pipelines.config.experiment import config_paths
+from pipelines.config.near_paths import flag_hint
+from pipelines.errors import Interrupted, RunError, UserError, first_line
+from vit_tf.files import storage
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
+_OUR_PACKAGES = ("custom_ops", "vit_tf", "pipelines")
+
+
+def run(
+    main,
+    description,
+    define=None,
+    positional=None,
+    check_ops=True,
+    shared_flags=SHARED_FLAGS,
+    fields=None,
+):
+    """Parses the command line and calls `main(values, arguments)`; never returns.
+
+    Args:
+        main: gets the parsed flags as attributes and the list of positional arguments.
+        description: first lines of `--help`.
+        define: optional function that adds the command's own flags to an `absl.flags.FlagValues`.
+        positional: names of the positional arguments, for `--help`; None refuses them.
+        check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
+        shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
+        fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
+    """
+    values = define_shared(shared_flags)
+    if "experiment" in values:
+        define_config(values)
+    shared = set(values)
+    if define is not None:
+        define(values)
+    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(sys.argv[1:]):
+        _print_and_exit(_help(values, shared, description, positional))
+    try:
+        arguments = values(sys.argv)[1:]
+    except flags.UnrecognizedFlagError as error:
+        _fail(EXIT_USAGE, _unknown_flag(error, values, fields))
+    except flags.Error as error:
+        _fail(EXIT_USAGE, error)
+    if "list" in values and values.list:
+        _print_and_exit(recipe_list())
+    if arguments and positional is None:
+        _fail(
+            EXIT_USAGE,
+            f"Unexpected argument {arguments[0]!r}: this command takes flags only, and --set is "
+            "repeated for each assignment. See --help.",
+        )
+    _quiet_tensorflow()
+    _run(main, values, arguments, check_ops)
+
+
+def _run(main, values, arguments, check_ops):
+    # Only code that needs TensorFlow imports it, so that `doctor` can report a failed import.
+    try:
+        _check_urls(values, arguments)
+        if check_ops:
+            check_implementation()
+        main(values, arguments)
+    except UserError as error:
+        _fail(EXIT_USAGE, error)
+    except RunError as error:
+        _fail(EXIT_FAILED, error)
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        _fail(EXIT_FAILED, f"{error.strerror or error}{place}.")
+    except Interrupted as error:
+        _fail(EXIT_INTERRUPTED, error)
+    except KeyboardInterrupt:
+        _fail(EXIT_SIGINT, "Interrupted before there was anything new to save.")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
+            raise
+        _fail(EXIT_FAILED, f"{error}. Run `python -m pipelines.doctor` to see what to install.")
+    except Exception as error:
+        if not _is_op_error(error):
+            raise
+        _fail(EXIT_FAILED, (first_line(error) or "TensorFlow failed") + ".")
+    sys.exit(0)
+
+
+def check_implementation():
+    """Refuses a wrong VIT_OPS or VIT_ISA. If neither is set, it loads nothing.
+
+    Raises:
+        UserError: if the implementation or instruction set that they name cannot run here.
+    """
+    if os.environ.get(dispatch.ENVIRONMENT_VARIABLE) or os.environ.get(dispatch.ISA_VARIABLE):
+        try:
+            dispatch.resolve()
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+
+def _check_urls(values, arguments):
+    """Refuses URLs that cannot be read, before anything else is done."""
+    named = {f"--{name}": value for name, value in values.flag_values_dict().items()}
+    named.pop("--tpu", None)
+    for name, value in [*named.items(), *(("", argument) for argument in arguments)]:
+        if isinstance(value, str) and storage.is_url(value):
+            try:
+                storage.exists(value)
+            except OSError as error:
+                raise UserError(f"Cannot read {name} {value}: {error.strerror}.") from None
+
+
+def _is_op_error(error):
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(error, tf.errors.OpError)
+
+
+def _unknown_flag(error, values, fields):
+    """The message about a flag that the command does not have."""
+    if error.flagname in SHARED_FLAGS:
+        return (
+            f"This command does not take --{error.flagname}: {WHY_NOT_TAKEN[error.flagname]}. "
+            "Leave it out; --help lists the flags."
+        )
+    value = str(error.flagvalue or "").partition("=")[2]
+    paths = (config_paths() if fields is None else fields) if "set" in values else ()
+    hint = flag_hint(error.flagname, value, list(values), paths)
+    return f"Unknown flag --{error.flagname}.{hint}"
+
+
+def _help(values, shared, description, positional):
+    usage = f"python -m {_module()} [flags]" + (f" [{positional}]" if positional else "")
+    own = [values[name] for name in values if name not in shared]
+    return help_text(description, usage, own, [values[name] for name in shared])
+
+
+def _print_and_exit(text):
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The reader has ended, as in `--help | head`. The flush at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
+def _module():
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if spec else os.path.basename(sys.argv[0])
+
+
+def _fail(code, message):
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _quiet_tensorflow():
+    """Hides TensorFlow's start-up messages.
+
+    Without an NVIDIA driver, TensorFlow logs an error about that. Errors that matter are raised.
+    """
+    level = "2" if os.path.exists("/proc/driver/nvidia") else "3"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)

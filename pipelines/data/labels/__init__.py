@@ -1,0 +1,1 @@
+"""Labels: how sources store them, and files that name classes."""

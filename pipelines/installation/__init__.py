@@ -1,0 +1,1 @@
+"""What `doctor` reports about this installation."""

@@ -1,0 +1,1 @@
+"""Optimizers, schedules, frozen variables, rates by layer, averages of weights, loss scales."""

@@ -1,0 +1,1 @@
+"""Where a model comes from: workdirs, files of weights, names of published weights."""

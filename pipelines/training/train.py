@@ -1,0 +1,325 @@
+"""Training under every strategy: prepares a run, trains and writes its results.
+
+The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on.
+"""
+
+import contextlib
+import dataclasses
+
+import keras
+import tensorflow as tf
+
+import vit_tf
+from custom_ops import dispatch
+from pipelines.config.epochs import with_steps
+from pipelines.config.summary import summary
+from pipelines.data.bad_images import summary_at_end
+from pipelines.data.sources.splits import choose_splits
+from pipelines.errors import UserError
+from pipelines.evaluation.evaluation_step import Evaluator
+from pipelines.evaluation.few_shot_monitor import FewShotMonitor
+from pipelines.optimization.ema import ExponentialMovingAverage
+from pipelines.optimization.loss_scale import LossScale
+from pipelines.optimization.optimizers import optimizer_of
+from pipelines.optimization.schedules import LINEAR_END, make_schedule
+from pipelines.reports.reconstructions import Reconstructions
+from pipelines.runs import checkpoints, manifest
+from pipelines.runs.checkpoints import CheckpointStore
+from pipelines.runs.lock import only_writer
+from pipelines.runs.progress import Progress, RunLog, say
+from pipelines.runs.signals import Signals
+from pipelines.runs.strategies import describe, is_tpu, num_hosts
+from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
+from pipelines.tasks.task import task_of
+from pipelines.training.loop import TrainingLoop
+from pipelines.training.non_finite import NonFinitePolicy
+from pipelines.training.profiler import Profiler
+from pipelines.training.train_data import open_data, open_few_shot_data
+from pipelines.training.train_step import StepSettings, Trainer
+from vit_tf.config.size_notes import size_notes
+
+
+def train(
+    experiment, workdir, strategy, extend=False, origin="", assigned=(), on_metrics=None
+) -> dict:
+    """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
+
+    Args:
+        experiment: the `Experiment` to run.
+        workdir: directory or URL of the run; a run there with the same configuration is resumed.
+        strategy: `tf.distribute.Strategy`.
+        extend: whether to resume a run there with another `train.steps` and the schedule for it.
+        origin: recipe or file of the experiment, for the first line of the run.
+        assigned: the paths that the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
+        on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
+            what it raises ends the run.
+
+    Returns:
+        The last line of metrics.
+
+    Raises:
+        UserError: for wrong input, and if another process trains in `workdir`.
+        RunError: if `workdir` cannot be written, or another process has taken its lease.
+        NonFiniteError: if a loss or gradient is not finite and `train.non_finite` ends the run.
+        Interrupted: after a signal, once everything is saved.
+    """
+    if experiment.train.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    run = Workdir(workdir)
+    with RunLog() as log:
+        if origin:
+            say(origin)
+        # From here on, and in config.json, the experiment names the splits that were chosen.
+        experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
+        with only_writer(run.path, say) as check, run.writing(check), log.errors():
+            return _train(experiment, run, strategy, extend, assigned, log, on_metrics)
+
+
+def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
+    """Does what `train` does, in a locked workdir."""
+    data, evaluation_data = open_data(experiment, run)
+    few_shot_data = open_few_shot_data(experiment, data.bad_images)
+    experiment = with_steps(experiment, data.source.num_examples, say, assigned)
+    if extend:
+        experiment = run.with_own_warmup(experiment, assigned, say)
+    settings = experiment.train
+    model_config = experiment.model_config(data.source.num_classes)
+    task = task_of(experiment, model_config)
+    check_input(settings, model_config, strategy.num_replicas_in_sync, is_tpu(strategy))
+    steps_before = run.check(experiment, data.source.manifest(), extend)
+    for line in summary(experiment, data.source.num_examples):
+        say(line)
+    is_new = not checkpoints.steps(run.checkpoints)
+    initial = _initial(experiment) if is_new else None
+
+    trainer = build_trainer(experiment, model_config, strategy)
+    store = _open_store(trainer, run, settings)
+    encoder = task.encoder(trainer.model)
+    step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
+    trainer.open_dataset(data.dataset)
+    if steps_before not in (None, settings.steps):
+        _report_rate(experiment, steps_before, step)
+
+    _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
+    run.create(experiment)
+    log.open(run.growing.path("run.log"))
+    if settings.non_finite == "rewind" and is_new:
+        store.save(step)  # A rewind needs a checkpoint.
+    if step < settings.steps:
+        run.remove_results()
+    manifest.write_manifest(
+        run.manifest,
+        seed=experiment.seed,
+        data=data.source.manifest(),
+        strategy=describe(strategy),
+        hosts=num_hosts(strategy),
+    )
+
+    progress = Progress(
+        run,
+        step=step,
+        total_steps=settings.steps,
+        batch_size=settings.batch_size,
+        on_metrics=on_metrics,
+        measures_wait=trainer.measures_wait,
+    )
+    profiler = Profiler(settings.profiled_steps(), run.tensorboard, say)
+    with (
+        Signals() as signals,
+        progress,
+        contextlib.closing(profiler),
+        summary_at_end(data.bad_images),
+    ):
+        _show(progress.board, experiment, data, step)
+        opened = (data, evaluation_data, few_shot_data)
+        evaluations = _evaluations(experiment.few_shot, task, trainer, opened, signals)
+        TrainingLoop(
+            settings=settings,
+            trainer=trainer,
+            data=data,
+            store=store,
+            non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
+            progress=progress,
+            profiler=profiler,
+            signals=signals,
+            **evaluations,
+        ).run()
+        run.sync()
+        _write_results(trainer, encoder, run, data.preprocessing)
+        if reconstructions := evaluations["reconstructions"]:
+            _write_page(reconstructions, trainer, run, experiment)
+    return run.read_metrics()[-1]
+
+
+def _open_store(trainer, run, settings):
+    """The checkpoints of a run; what is kept of them is in `settings`, of train."""
+    return CheckpointStore(
+        run.checkpoints,
+        trainer.checkpoint,
+        keep_last=settings.keep_last,
+        keep_every=settings.keep_every,
+        before_save=run.sync,
+    )
+
+
+def _show(board, experiment, data, step):
+    """Writes to TensorBoard what a run starts with."""
+    board.configuration(experiment.to_dict())
+    if step == 0:
+        seen = "As the model sees them, after augmentation."
+        board.images("training images", step, data.sample_images(), seen)
+
+
+def _evaluations(few_shot_settings, task, trainer, opened, signals):
+    """What `TrainingLoop` evaluates, by the name of its field; None for what is off."""
+    data, evaluation_data, few_shot_data = opened
+    model, strategy = trainer.model, trainer.strategy
+    evaluator = few_shot = reconstructions = None
+    if evaluation_data is not None:
+        evaluator = Evaluator(model, strategy, evaluation_data, task, say, signals)
+    if few_shot_data is not None:
+        own = (few_shot_settings, say, signals)
+        few_shot = FewShotMonitor(task.encoder(model).features, strategy, *few_shot_data, *own)
+    if not task.reads_labels:
+        reconstructions = Reconstructions(task, model, strategy, evaluation_data or data)
+    return {"evaluator": evaluator, "few_shot": few_shot, "reconstructions": reconstructions}
+
+
+def check_input(settings, model_config, replicas, on_tpu=False):
+    """Raises `UserError` if the model cannot be trained with these settings."""
+    if settings.jit_compile and on_tpu:
+        raise UserError(
+            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
+            "XLA for the host does not work beside it. Set train.jit_compile=false."
+        )
+    micro_batches = replicas * settings.accumulate_steps
+    if settings.batch_size % micro_batches:
+        raise UserError(
+            f"train.batch_size={settings.batch_size} is not a multiple of {micro_batches}: "
+            f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
+        )
+    if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
+        raise UserError(
+            f"train.accumulate_steps={settings.accumulate_steps} would normalise each micro-batch "
+            "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
+            "train.accumulate_steps=1."
+        )
+    if settings.jit_compile and replicas > 1:
+        raise UserError(
+            f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
+            "replicas. Use --strategy=one_device, or train.jit_compile=false."
+        )
+    if settings.jit_compile and not dispatch.supports_jit():
+        raise UserError(
+            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
+            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
+        )
+    if not model_config.pooled:
+        raise UserError(
+            "model.classifier=unpooled gives logits per patch, but the labels are per image. "
+            "Use --set model.classifier=gap."
+        )
+
+
+def build_trainer(experiment, model_config, strategy):
+    """Builds the `Trainer` of an experiment and draws the weights of a run from scratch.
+
+    Args:
+        experiment: the `Experiment` to run.
+        model_config: configuration of its model, with the number of classes of the data.
+        strategy: `tf.distribute.Strategy`.
+    """
+    settings, tuning = experiment.train, experiment.optimizer
+    task = task_of(experiment, model_config)
+    # Directly before the first draw: earlier code, such as preparing a data set, draws too.
+    keras.utils.set_random_seed(experiment.seed)
+    peak = tuning.learning_rate
+    if experiment.schedule.decay == "linear" and peak < LINEAR_END:
+        say(
+            f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
+            "rate stays at its peak"
+        )
+    schedule = make_schedule(experiment.schedule, peak, settings.steps)
+    with strategy.scope():
+        model = task.create_model(experiment.model.dtype)
+        ema = loss_scale = None
+        optimizer, frozen = optimizer_of(model, tuning, schedule, task.zero_kernel(model))
+        if settings.ema_decay is not None:
+            ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
+        if model.compute_dtype == "float16":
+            loss_scale = LossScale()
+    say(
+        f"{experiment.model.name} with {model_config.summary()}: "
+        f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
+    )
+    for note in [*task.notes(), *frozen, *size_notes(model_config, "model.")]:
+        say(note)
+    step_settings = StepSettings(
+        losses=task.losses,
+        batch_size=settings.batch_size,
+        accumulate_steps=settings.accumulate_steps,
+        seed=experiment.seed,
+        break_at_non_finite=settings.non_finite != "stop" and not is_tpu(strategy),
+        jit_compile=settings.jit_compile,
+        notes_bad_rows=experiment.data.bad_images == "skip",
+    )
+    return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
+
+
+def _initial(experiment):
+    """The source of the initial weights, which a resumed run does not need; None for random."""
+    if not experiment.init_from:
+        return None
+    return model_source.find(experiment.init_from, experiment.init_weights)
+
+
+def _restore(trainer, store, run, encoder, initial, preprocessing):
+    """Restores the newest checkpoint, or else loads `initial`; returns the step to go on from."""
+    step = store.restore_newest()
+    if step is not None:
+        run.drop_metrics_after(step)
+        say(f"resuming from step {step}")
+        return step
+    run.drop_metrics_after(0)
+    if initial:
+        say(model_source.load(encoder, initial, "reset", preprocessing))
+    if trainer.ema:
+        trainer.ema.initialize()
+    return 0
+
+
+def _report_rate(experiment, steps_before, step):
+    """Logs how another `train.steps` changes the learning rate of the next update."""
+    before, now = (
+        make_schedule(experiment.schedule, experiment.optimizer.learning_rate, steps)(step)
+        for steps in (steps_before, experiment.train.steps)
+    )
+    say(f"rate at step {step}: {float(before):.2e} -> {float(now):.2e}")
+
+
+def _report_sharding(sharding, hosts, run):
+    """Logs the number of hosts if the order of the examples depends on it."""
+    if sharding == "files":
+        before = manifest.read_hosts(run.manifest) or hosts
+        say(
+            f"data.sharding=files: the order of the examples is reproducible for {hosts} "
+            f"{'host' if hosts == 1 else 'hosts'}"
+            + f"; earlier steps had the order for {before}"
+            * (before != hosts)
+        )
+
+
+def _write_results(trainer, encoder, run, preprocessing):
+    vit_tf.save_npz(encoder, run.final, preprocessing)
+    say(f"wrote {run.final}")
+    if trainer.ema:
+        with trainer.ema.swapped_in():
+            vit_tf.save_npz(encoder, run.ema, preprocessing)
+        say(f"wrote {run.ema}, the Polyak average")
+
+
+def _write_page(reconstructions, trainer, run, experiment):
+    with trainer.evaluated_weights():
+        reconstructions.write_page(run.reconstructions, summary(experiment)[0])
+    say(f"wrote {run.reconstructions}")

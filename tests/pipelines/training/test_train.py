@@ -1,0 +1,247 @@
+"""The training loop: restarts change nothing, and longer runs go on from shorter ones."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from pipelines.config import override
+from pipelines.errors import Interrupted, RunError, UserError
+from pipelines.runs import checkpoints, progress
+from pipelines.runs.workdir import Workdir
+from pipelines.stored_models import model_source
+from pipelines.training import loop
+from pipelines.training.dry_run import dry_run
+from pipelines.training.train import build_trainer, train
+from tests.pipelines.tiny import (
+    arrays,
+    assert_same_weights,
+    cut_short,
+    losses,
+    one_device,
+    tiny_experiment,
+    two_replicas,
+)
+from tests.pipelines.training_runs import FINISHED
+
+EXPERIMENT = tiny_experiment(*FINISHED)
+KEPT = "--extend keeps the schedule.warmup_steps=3 of the run"
+
+
+@pytest.fixture
+def copy(finished_run, tmp_path):
+    """A copy of the finished run, which a test may change."""
+    return shutil.copytree(finished_run, tmp_path / "run")
+
+
+def test_interrupted_and_resumed_is_bitwise_the_same(finished_run, tmp_path, monkeypatch, capsys):
+    """With an average of the weights, in the middle of a log interval.
+
+    Before that, the run was killed before its first checkpoint: it starts anew.
+    """
+    run = Workdir(tmp_path / "run")
+    os.mkdir(run.path)
+    run.append_metrics({"step": 1, "loss": 9.0})
+    run.append_metrics({"step": 3, "loss": 9.0})
+
+    timed = progress.Progress.timed
+    taken = []
+
+    def signal_in_second_step(self, steps):
+        taken.append(steps)
+        if sum(taken) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return timed(self, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Progress, "timed", signal_in_second_step)
+        patch.setattr(progress.Progress, "steps_within", lambda self, seconds: 1)
+        with pytest.raises(Interrupted, match="SIGTERM: saved step 2"):
+            train(EXPERIMENT, run.path, one_device())
+    assert not os.path.exists(run.final)
+    assert run.read_metrics() == []
+    capsys.readouterr()
+    train(EXPERIMENT, run.path, one_device())
+    assert "resuming from step 2" in capsys.readouterr().out
+
+    assert_same_weights(run.path, finished_run)
+    assert losses(run.path) == losses(finished_run)
+    kept = ("step", "eval_loss", "eval_accuracy")
+    lines = [
+        [[x.get(key) for key in kept] for x in Workdir(w).read_metrics()]
+        for w in (finished_run, run.path)
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_a_finished_run_is_left_as_it_is(copy, capsys):
+    before, last = arrays(copy), Workdir(copy).read_metrics()[-1]
+    assert train(EXPERIMENT, copy, one_device()) == last
+    assert "resuming from step 12" in capsys.readouterr().out
+    after = arrays(copy)
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def test_another_configuration_in_the_workdir_is_refused(copy):
+    other = tiny_experiment(*FINISHED, "seed=5", "optimizer.learning_rate=0.5")
+    with pytest.raises(UserError, match=r"optimizer.learning_rate: 0.05 -> 0.5; seed: 0 -> 5"):
+        train(other, copy, one_device())
+
+
+def test_changed_data_are_noticed(copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["data"]["num_examples"] -= 1
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="training data of .* have changed: num_examples: 1296 -> "):
+        train(EXPERIMENT, copy, one_device())
+
+
+def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys, uncompiled):
+    before = arrays(copy)
+    longer = tiny_experiment(*FINISHED, "train.steps=24")
+    with pytest.raises(
+        UserError, match=r"train.steps: 12 -> 24\). Add --extend .* to train to step 24"
+    ):
+        train(longer, copy, one_device())
+    other = tiny_experiment(*FINISHED, "train.steps=24", "seed=5")
+    with pytest.raises(UserError, match=r"seed: 0 -> 5; train.steps: 12 -> 24\). Choose another"):
+        train(other, copy, one_device())
+    with pytest.raises(UserError, match="seed: 0 -> 5.*Choose another"):
+        train(other, copy, one_device(), extend=True)
+    shorter = tiny_experiment(*FINISHED, "train.steps=6")
+    with pytest.raises(UserError, match=r"train.steps: 12 -> 6\). Choose another"):
+        train(shorter, copy, one_device())
+    with pytest.raises(UserError, match="a checkpoint of step 12, more than train.steps=6"):
+        train(shorter, copy, one_device(), extend=True)
+    assert all(np.array_equal(before[key], value) for key, value in arrays(copy).items())
+    assert Workdir(copy).read_experiment().train.steps == 12
+    assert model_source.find(copy).kind == "npz"
+
+    def killed(self):
+        raise KeyboardInterrupt  # in place of SIGKILL
+
+    # The results of the shorter run are dropped first.
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingLoop, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(longer, copy, one_device(), extend=True)
+    assert not (copy / "final.npz").exists() and not (copy / "ema.npz.json").exists()
+    assert model_source.find(copy).kind == "checkpoint"
+    # The cosine was at its end, and is now in the middle.
+    now = 0.025 * (1 + np.cos(np.pi * (12 - 3) / (24 - 3)))
+    assert f"rate at step 12: 0.00e+00 -> {now:.2e}\n" in capsys.readouterr().out
+
+    assert train(longer, copy, one_device(), extend=True)["step"] == 24
+    rates = {line["step"]: line.get("learning_rate") for line in Workdir(copy).read_metrics()}
+    assert rates[15] == pytest.approx(0.025 * (1 + np.cos(np.pi * (14 - 3) / (24 - 3))), rel=1e-5)
+    # The same command again changes nothing and prints nothing. The warm-up of the run holds.
+    capsys.readouterr()
+    scaled = tiny_experiment(*FINISHED, "train.steps=24", "schedule.warmup_steps=6")
+    train(scaled, copy, one_device(), extend=True, assigned=["train.steps"])
+    said = capsys.readouterr().out
+    assert "rate at" not in said and KEPT in said
+    assert Workdir(copy).read_experiment() == longer
+
+
+def test_a_run_that_stopped_early_may_be_shortened(finished_run, tmp_path):
+    """To the steps that it has."""
+    run = cut_short(finished_run, tmp_path / "run", 8)
+    shorter = tiny_experiment(*FINISHED, "train.steps=8", "train.profile=none")
+    train(shorter, run, one_device(), extend=True)
+    assert (run / "final.npz").exists() and checkpoints.steps(run / "checkpoints") == [4, 8]
+
+
+def test_a_scaled_warm_up_stays_while_a_run_becomes_longer(copy, capsys):
+    """The run has 3 steps of warm-up: what 25 of 100 steps are in 12."""
+    recipe = tiny_experiment(*FINISHED, "train.steps=100", "schedule.warmup_steps=25")
+    same, longer = (override(recipe, [f"train.steps={steps}"]) for steps in (12, 24))
+    assert (same.schedule.warmup_steps, longer.schedule.warmup_steps) == (3, 6)
+    dry_run(longer, copy, one_device(), extend=True, assigned=["train.steps"])
+    in_epochs = override(recipe, [f"train.epochs={16 * 24 / 1297}"])
+    dry_run(in_epochs, copy, one_device(), extend=True, assigned=["train.epochs"])
+    assert capsys.readouterr().out.count(KEPT) == 2
+    with pytest.raises(UserError, match="schedule.warmup_steps: 3 -> 6"):
+        assigned = ["train.steps", "schedule.warmup_steps"]
+        dry_run(longer, copy, one_device(), extend=True, assigned=assigned)
+
+
+def test_there_must_be_a_run_to_extend(tmp_path):
+    with pytest.raises(UserError, match="--extend continues a run, but .*/run holds no run"):
+        train(tiny_experiment(), tmp_path / "run", one_device(), extend=True)
+    assert os.listdir(tmp_path) == []
+
+
+def build(*assignments):
+    """A trainer on one device; no dataset is open."""
+    experiment = tiny_experiment(*assignments)
+    return build_trainer(experiment, experiment.model.config(10), one_device())
+
+
+def test_linear_decay_never_raises_the_rate(capsys):
+    note = "optimizer.learning_rate=1e-06 is below 1e-05, where linear decay ends"
+    low = build("schedule.decay=linear", "optimizer.learning_rate=1e-6")
+    assert capsys.readouterr().out.count(note) == 1
+    assert float(low.optimizer.learning_rate(11)) == pytest.approx(1e-6)
+    build("schedule.decay=linear")
+    assert "is below" not in capsys.readouterr().out
+
+
+def test_pixels_outside_of_all_patches_are_said(capsys):
+    build("model.image_size=13,12")
+    note = "The patches leave out 1 row of pixels at the bottom (13 x 12 pixels in patches of 4)."
+    assert note in capsys.readouterr().out
+
+
+def test_fine_tuning_resets_the_head_and_resizes_positions(
+    finished_run, tmp_path, capsys, uncompiled
+):
+    settings = ("model.layers=1", "train.steps=1", "schedule.warmup_steps=0")
+    experiment = tiny_experiment(f"init_from={finished_run}", "model.image_size=20", *settings)
+    train(experiment, tmp_path / "run", one_device())
+    assert "resized positions from 3 x 3 to 5 x 5" in capsys.readouterr().out
+    first = losses(tmp_path / "run")[0]
+    assert first == pytest.approx(np.log(10), rel=1e-6)
+    key = "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"
+    trained, start = arrays(tmp_path / "run")[key], arrays(finished_run)[key]
+    assert 0 < np.abs(trained - start).max() < 0.01
+
+
+def test_batch_size_must_fit_the_replicas(tmp_path):
+    with pytest.raises(UserError, match="train.batch_size=15 is not a multiple of 2: 2 replicas"):
+        train(tiny_experiment("train.batch_size=15"), tmp_path / "run", two_replicas())
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_diverge_in_the_last_step_are_not_saved(tmp_path, uncompiled):
+    """The loss is computed before the update, so it is still finite."""
+    experiment = tiny_experiment(
+        "optimizer.name=sgd",
+        "optimizer.learning_rate=3e38",
+        "model.layers=1",
+        "train.loss=sigmoid",
+        "optimizer.clip_norm=none",
+        "schedule.warmup_steps=0",
+        "train.steps=1",
+    )
+    with pytest.raises(RunError, match="is not finite after step 0"):
+        train(experiment, tmp_path / "run", one_device())
+    assert not (tmp_path / "run" / "final.npz").exists()
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == []
+
+
+def test_unpooled_models_are_refused(tmp_path):
+    with pytest.raises(UserError, match="model.classifier=unpooled"):
+        train(tiny_experiment("model.classifier=unpooled"), tmp_path / "run", one_device())
+    assert not (tmp_path / "run").exists()
+
+
+def test_results_without_a_checkpoint_are_not_replaced(copy):
+    shutil.rmtree(copy / "checkpoints")
+    before = arrays(copy)
+    with pytest.raises(UserError, match="holds final.npz and no checkpoint"):
+        train(EXPERIMENT, copy, one_device())
+    after = arrays(copy)
+    assert all(np.array_equal(before[key], after[key]) for key in before)

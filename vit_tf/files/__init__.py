@@ -1,0 +1,1 @@
+"""Paths and URLs, atomic writes, JSON objects: what every reader and writer of files needs."""

@@ -1,0 +1,33 @@
+"""Writes files so that a reader never sees an incomplete file, even after a crash."""
+
+import os
+import tempfile
+
+from vit_tf.files import storage
+
+
+def write_atomically(path, write):
+    """Writes a temporary file in the same directory, flushes it to disk and renames it.
+
+    A URL is written as one whole object: object stores have no rename, and show no partial object.
+
+    Args:
+        path: file name or URL; its directory must exist.
+        write: called with the open binary file.
+    """
+    path = os.fspath(path)
+    if storage.is_url(path):
+        storage.write_object(path, write)
+        return
+    directory = os.path.dirname(os.path.abspath(path))
+    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=os.path.basename(path) + ".")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
