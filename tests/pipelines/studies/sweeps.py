@@ -33,7 +33,7 @@ def write_initial(folder):
 
 
 class Trainings:
-    """Takes the place of `loop.train`: notes what it is called with, and answers as told.
+    """Takes the place of `train`: notes what it is called with, and answers as told.
 
     Args:
         path: directory of the sweep.

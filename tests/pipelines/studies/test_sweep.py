@@ -35,7 +35,7 @@ def train(monkeypatch, tmp_path):
 
     def replace(accuracies, losses=None):
         trainings = sweeps.Trainings(tmp_path / "sweep", accuracies, losses)
-        monkeypatch.setattr(sweep.loop, "train", trainings)
+        monkeypatch.setattr(sweep, "train", trainings)
         # There is no model to free, and a garbage collection takes half a second.
         monkeypatch.setattr(sweep.keras.utils, "clear_session", lambda: None)
         return trainings
@@ -318,7 +318,7 @@ def finished(tmp_path_factory):
     """A real sweep of two trials and one final run, and the live models before each training."""
     path, live = tmp_path_factory.mktemp("finished") / "sweep", []
     plan = plan_of(f"{RATE}=0.01,0.02", seeds=1, settings=SHORT)
-    original = sweep.loop.train
+    original = sweep.train
     keras.utils.clear_session()  # Frees what earlier tests have left.
 
     def train(*arguments):
@@ -326,7 +326,7 @@ def finished(tmp_path_factory):
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep.loop, "train", train)
+        patch.setattr(sweep, "train", train)
         with without_compiling():
             record = sweep.run(plan, path, one_device())
     return path, record, live
