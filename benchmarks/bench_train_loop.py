@@ -22,6 +22,7 @@ from pipelines.config import override, recipes
 from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.workdir import Workdir
+from pipelines.training.actions import log_action
 from pipelines.training.loop import TrainingLoop
 from pipelines.training.profiler import Profiler
 from pipelines.training.train import build_trainer
@@ -40,13 +41,6 @@ def random_batches():
         "weight": np.ones([4, BATCH], np.float32),
     }
     return tf.data.Dataset.from_tensor_slices(batches).repeat().prefetch(4)
-
-
-class NoStore:
-    """Replaces the checkpoints: their cost is not measured."""
-
-    def save(self, step):
-        del step
 
 
 def main(rounds=6, steps_per_round=12):
@@ -80,7 +74,7 @@ def main(rounds=6, steps_per_round=12):
         def bare():
             for _ in range(steps_per_round):
                 bare_step(iterator)
-            trainer.loss_sum.numpy()
+            trainer.log.loss_sum.numpy()
 
         def loop():
             start = int(trainer.step.numpy())
@@ -89,12 +83,13 @@ def main(rounds=6, steps_per_round=12):
             progress = Progress(run, step=start, total_steps=end, batch_size=BATCH)
             with progress, contextlib.redirect_stdout(io.StringIO()):
                 progress._compiled.set()
+                settings = dataclasses.replace(experiment.train, steps=end)
                 TrainingLoop(
-                    settings=dataclasses.replace(experiment.train, steps=end),
+                    settings=settings,
                     trainer=trainer,
                     data=None,
-                    evaluator=None,
-                    store=NoStore(),
+                    actions=[log_action(settings, trainer, progress)],
+                    store=None,
                     non_finite=None,
                     progress=progress,
                     profiler=Profiler(None, folder, print),

@@ -33,10 +33,9 @@ def main(values, arguments):
     from pipelines.training.dry_run import dry_run
     from pipelines.training.train import train
 
-    experiment, origin = request.fine_tuning(values, begin, workdir, strategy.num_replicas_in_sync)
+    experiment, asked = request.fine_tuning(values, begin, workdir, strategy.num_replicas_in_sync)
     run = dry_run if values.dry_run else train
-    assigned = request.assigned(values)
-    run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)
+    run(experiment, workdir, strategy, asked)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    experiment, workdir = request.pretraining(values), request.workdir(values, "pretrain")
+    experiment, asked = request.pretraining(values)
+    workdir = request.workdir(values, "pretrain")
     strategy = request.strategy(values)
     from pipelines.training.dry_run import dry_run
     from pipelines.training.train import train
 
     run = dry_run if values.dry_run else train
-    origin, assigned = request.origin(values), request.assigned(values)
-    run(experiment, workdir, strategy, values.extend, origin=origin, assigned=assigned)
+    run(experiment, workdir, strategy, asked)
 
 
 if __name__ == "__main__":

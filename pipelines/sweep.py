@@ -53,17 +53,17 @@ def main(values, arguments):
     strategy = request.strategy(values)
     replicas = strategy.num_replicas_in_sync
     if _names_weights(values):
-        experiment, origin = request.fine_tuning(values, begin, workdir, replicas)
+        experiment, asked = request.fine_tuning(values, begin, workdir, replicas)
     else:
-        experiment, origin = request.pretraining(values, values.grid), request.origin(values)
+        experiment, asked = request.pretraining(values, values.grid)
     from pipelines.studies import sweep
     from pipelines.studies.sweep_plan import make_plan
 
     # With --json, stdout has only the result.
     with contextlib.redirect_stdout(sys.stderr) if values.json else contextlib.nullcontext():
-        print("\n".join([origin, *summary(experiment)]))
-        assigned = request.assigned(values)
-        plan = make_plan(experiment, values.grid, values.hold_out, values.seeds, replicas, assigned)
+        print("\n".join([asked.origin, *summary(experiment)]))
+        own = (values.grid, values.hold_out, values.seeds, replicas)
+        plan = make_plan(experiment, *own, asked.assigned)
         if values.dry_run:
             sweep.describe(plan)
             return

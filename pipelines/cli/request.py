@@ -3,7 +3,7 @@
 import os
 import sys
 
-from pipelines.config.experiment import Experiment, config_paths, override
+from pipelines.config.experiment import Experiment, Request, config_paths, override
 from pipelines.config.recipes import get_recipe, summary
 from pipelines.errors import UserError
 from vit_tf.files import storage
@@ -23,7 +23,7 @@ def experiment(values, run=None):
 
 
 def pretraining(values, grid=()):
-    """The experiment of a run from random weights.
+    """The experiment of a run from random weights, and the `Request` for it.
 
     Args:
         values: parsed flags.
@@ -38,10 +38,15 @@ def pretraining(values, grid=()):
     from pipelines.training.fine_tuning import check_photo_size
 
     check_photo_size(begin, described, [*values.set, *grid])
-    return described
+    return described, _request(values, origin(values))
 
 
-def assigned(values):
+def _request(values, origin):
+    extend = "extend" in values and values.extend
+    return Request(origin=origin, assigned=tuple(_assigned(values)), extend=extend)
+
+
+def _assigned(values):
     """The config paths that `--set` assigns."""
     return [text.partition("=")[0] for text in values.set]
 
@@ -56,8 +61,8 @@ def fine_tuning(values, begin, workdir, replicas):
         replicas: number of devices that share a batch.
 
     Returns:
-        The experiment, and where its settings come from, for the first line of the run: as
-        `origin`, or what was chosen for photos.
+        The experiment and the `Request` for it. The origin is what was chosen for photos, if
+        anything was.
 
     Raises:
         UserError: as `fine_tuning.choose`.
@@ -71,7 +76,7 @@ def fine_tuning(values, begin, workdir, replicas):
     # A file holds every setting of a run, so nothing is left to choose.
     is_complete = values.config is not None
     experiment, chosen = choose(begin, assignments, workdir, print_note, is_complete, replicas)
-    return experiment, chosen or origin(values)
+    return experiment, _request(values, chosen or origin(values))
 
 
 def start(values, run=None):
@@ -126,7 +131,7 @@ def check_settings(values, effective, reason):
     Raises:
         UserError: if `--set` names other fields. `experiment` refuses unknown paths.
     """
-    paths, known = assigned(values), config_paths()
+    paths, known = _assigned(values), config_paths()
     idle = [path for path in paths if path in known or path.startswith("model.")]
     if idle := [path for path in idle if path not in effective]:
         raise UserError(

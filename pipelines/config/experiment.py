@@ -136,6 +136,21 @@ class Experiment:
         return from_json(cls, values | {"model": model}, "")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """The request of a user, apart from the experiment.
+
+    Attributes:
+        origin: recipe or file of the experiment, for the first line of the run.
+        assigned: the paths that the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
+        extend: whether to resume a run with another `train.steps` and the schedule for it.
+    """
+
+    origin: str = ""
+    assigned: tuple[str, ...] = ()
+    extend: bool = False
+
+
 def override(
     experiment: Experiment, assignments: list[str], log=None, flag="--set", fixed=()
 ) -> Experiment:

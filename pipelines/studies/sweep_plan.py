@@ -8,17 +8,14 @@ import zlib
 from typing import Any
 
 from pipelines.config import Experiment, override
-from pipelines.config.epochs import with_steps
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import subset_size
 from pipelines.errors import UserError
 from pipelines.runs.progress import say
 from pipelines.studies.sweep_table import value_text
-from pipelines.tasks.losses import check_loss
-from pipelines.training.dry_run import training_flops
 from pipelines.training.fine_tuning import check_initial
-from pipelines.training.train import check_input
+from pipelines.training.prepare import resolve
 
 # Trials are compared by the same images and the same seed.
 _SHARED = (
@@ -112,27 +109,28 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
         assignments = [f"{path}={text}" for path, text in zip(fields, texts, strict=True)]
         trial = override(base, assignments, say_once, "--grid", assigned)
         values = {path: _value(trial, path) for path in fields}
-        images = subset_size(trial.data, source)
-        whole = with_steps(trial, images, say_once, {*fields, *assigned})
         # Without the held-out part, an epoch has fewer steps.
-        images = subset_size(trial.data, source, examples)
-        tuning = with_steps(trial, images, say_once, {*fields, *assigned})
-        config = whole.model_config(source.num_classes)
-        check_input(whole.train, config, replicas)
-        if whole.reads_labels:
-            check_loss(source, whole.train.loss)
-        start = (whole.init_from, whole.init_weights, whole.model)
-        if whole.init_from and start not in checked:
-            check_initial(whole, assignments, "--grid")
+        whole, tuning = (
+            resolve(trial, source, replicas, assigned={*fields, *assigned}, images=images)
+            for images in (
+                subset_size(trial.data, source),
+                subset_size(trial.data, source, examples),
+            )
+        )
+        for note in (*whole.notes, *tuning.notes):
+            say_once(note)
+        start = (trial.init_from, trial.init_weights, trial.model)
+        if trial.init_from and start not in checked:
+            check_initial(whole.experiment, assignments, "--grid")
             checked.add(start)
-        data = dataclasses.replace(whole.data, train_split=rest, eval_split=held)
+        data = dataclasses.replace(trial.data, train_split=rest, eval_split=held)
         trials.append(
             Trial(
                 name=_folder_name(values),
                 values=values,
-                tuning=dataclasses.replace(tuning, data=data),
-                whole=whole,
-                flops=training_flops(config, whole.train),
+                tuning=dataclasses.replace(tuning.experiment, data=data),
+                whole=whole.experiment,
+                flops=whole.sizes.training_flops,
             )
         )
     _refuse_twins(trials)

@@ -6,26 +6,22 @@ import re
 
 import numpy as np
 
-from pipelines.config.epochs import with_steps
+from pipelines.config import Request
 from pipelines.config.model import model_field_types
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages
-from pipelines.data.sources.splits import choose_splits
-from pipelines.errors import DataError, MissingDataError
+from pipelines.errors import MissingDataError
 from pipelines.runs import checkpoints
-from pipelines.runs.strategies import describe, is_tpu
+from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
-from pipelines.tasks.task import task_of
-from pipelines.training.train import check_input
-from pipelines.training.train_data import open_data, open_few_shot_data
-from vit_tf import cost
+from pipelines.training.prepare import prepare
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
 
-def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=()):
-    """Describes the run that `loop.train` would start; writes nothing to the workdir.
+def dry_run(experiment, workdir, strategy, request=Request()):
+    """Describes the run that `train.train` would start; writes nothing to the workdir.
 
     Built-in data sets are prepared if they are missing, as for training.
 
@@ -34,64 +30,44 @@ def dry_run(experiment, workdir, strategy, extend=False, origin="", assigned=())
     weights to start from are not downloaded.
 
     Args:
-        experiment, workdir, strategy, extend, origin, assigned: as for `loop.train`.
+        experiment, workdir, strategy, request: as for `train.train`.
 
     Raises:
-        UserError: for wrong input, as `loop.train`; if there are data that cannot be used, after
+        UserError: for wrong input, as `train.train`; if there are data that cannot be used, after
             printing the rest.
     """
-    run, lines, data, wrong_data = Workdir(workdir), [], None, None
-    try:
-        splits = choose_splits(experiment.data, lines.append)
-        experiment = dataclasses.replace(experiment, data=splits)
-        data, _ = open_data(experiment, run)
-        experiment = with_steps(experiment, data.source.num_examples, lines.append, assigned)
-        if extend:
-            experiment = run.with_own_warmup(experiment, assigned, lines.append)
-    except DataError as error:
-        wrong_data = error
-    else:
-        run.check(experiment, data.source.manifest(), extend)
-        lines += _few_shot(experiment)
+    run = Workdir(workdir)
+    prepared = prepare(experiment, run, strategy, request, keeps_data_errors=True)
+    experiment, config, data = prepared.experiment, prepared.model_config, prepared.data
+    lines = list(prepared.notes)
+    if data and data.few_shot:
+        train, test = data.few_shot.train.source, data.few_shot.test.source
+        lines.append(
+            f"few-shot evaluations: {train.num_examples:,} images of {train}, tested on {test}"
+        )
     if (step := checkpoints.newest(run.checkpoints)) is not None:
         lines.append(f"resumes from: step {step} of {run.path}")
     elif experiment.init_from:
         lines.append(f"starts from: {_initial_weights(experiment)}")
-    classes = data.source.num_classes if data else None
-    config = experiment.model_config(classes or 0)
-    task = task_of(experiment, config)
-    unknown = task.reads_labels and not classes
-    check_input(experiment.train, config, strategy.num_replicas_in_sync, is_tpu(strategy))
+    unknown = prepared.task.reads_labels and not data
     description = [
         _readable(_resolved(experiment, config)),
-        *([origin] if origin else []),
-        *summary(experiment, data.source.num_examples if data else None),
+        *([request.origin] if request.origin else []),
+        *summary(experiment, prepared.images),
         *lines,
         f"model: {experiment.model.name} with {config.summary()}"
         + (", without a head: the number of classes comes from the data" if unknown else ""),
-        *task.notes(),
-        *_costs(experiment, config, strategy.num_replicas_in_sync),
+        *prepared.task.notes(),
+        *_costs(prepared),
         f"devices: {describe(strategy)}",
     ]
     print("\n".join(description))
-    if isinstance(wrong_data, MissingDataError):
-        print(f"first batch: none, since the data are not here. {wrong_data}")
-    elif wrong_data is not None:
-        raise wrong_data
+    if isinstance(prepared.data_error, MissingDataError):
+        print(f"first batch: none, since the data are not here. {prepared.data_error}")
+    elif prepared.data_error is not None:
+        raise prepared.data_error
     else:
-        print(f"first batch: {_first_batch(data)}")
-
-
-def _few_shot(experiment):
-    """Lines about the data of few-shot evaluations, if there are any."""
-    try:
-        found = open_few_shot_data(experiment)
-    except MissingDataError as error:
-        return [f"few-shot evaluations: the data are not here. {error}"]
-    if found is None:
-        return []
-    train, test = (data.source for data in found)
-    return [f"few-shot evaluations: {train.num_examples:,} images of {train}, tested on {test}"]
+        print(f"first batch: {_first_batch(data.train)}")
 
 
 def _initial_weights(experiment):
@@ -102,27 +78,23 @@ def _initial_weights(experiment):
     return model_source.find(path, weights).name
 
 
-def _costs(experiment, config, replicas):
-    train, precision = experiment.train, experiment.model.dtype
-    optimizer, has_ema = experiment.optimizer, train.ema_decay is not None
-    state = cost.training_bytes(config, optimizer.name, has_ema, optimizer.momentum_dtype)
-    images = train.batch_size // (replicas * train.accumulate_steps)
-    activations = cost.activation_bytes(config, images, precision)
-    macs = cost.macs(config)
+def _costs(prepared):
+    sizes, train = prepared.sizes, prepared.experiment.train
     yield (
-        f"size: {cost.parameters(config):,} parameters in {cost.arrays(config)} arrays, "
-        f"{cost.weight_bytes(config) / 1e6:,.1f} MB"
+        f"size: {sizes.parameters:,} parameters in {sizes.arrays} arrays, "
+        f"{sizes.weight_bytes / 1e6:,.1f} MB"
     )
-    flops = training_flops(config, train)
+    flops = sizes.training_flops
     whole = f", {with_prefix(flops, 'FLOPs')} for all {train.steps:,} steps"
     yield (
-        f"cost: {with_prefix(macs, 'MACs')} per image forward, "
+        f"cost: {with_prefix(sizes.macs, 'MACs')} per image forward, "
         f"{with_prefix(flops // train.steps, 'FLOPs')} per step"
         + (whole if train.epochs is None else "; the number of steps comes from the data")
     )
     yield (
-        f"memory of each device: {state / 1e6:,.1f} MB for weights, gradients and optimizer, about "
-        f"{activations / 1e6:,.1f} MB for the activations of {images} images at a time"
+        f"memory of each device: {sizes.state_bytes / 1e6:,.1f} MB for weights, gradients and "
+        f"optimizer, about {sizes.activation_bytes / 1e6:,.1f} MB for the activations of "
+        f"{sizes.images} images at a time"
     )
 
 
@@ -138,16 +110,6 @@ def _readable(values):
     """JSON with one line per field, also for lists."""
     text = json.dumps(values, indent=2)
     return re.sub(r"\[\n[^\[\]]*\]", lambda found: json.dumps(json.loads(found[0])), text)
-
-
-def training_flops(config, train) -> int:
-    """FLOPs of all steps: 2 for each of `vit_tf.cost.training_macs`.
-
-    Args:
-        config: configuration of the model.
-        train: section `train` of the experiment.
-    """
-    return 2 * cost.training_macs(config) * train.batch_size * train.steps
 
 
 def with_prefix(number, unit) -> str:

@@ -52,12 +52,12 @@ class NonFinitePolicy:
             NonFiniteError: if the run must stop, or has skipped or rewound too often.
             RunError: if the finding cannot be written.
         """
-        halted = bool(self._trainer.halted.numpy())
+        halted = bool(self._trainer.halt.halted.numpy())
         step = reached if halted else reached - 1
         batch = step + int(self._trainer.batch_offset.numpy())
         finding, ids = self._examine(step, batch, halted)
         if halted:
-            loss = float(self._trainer.last_loss_and_norm.numpy()[0])
+            loss = float(self._trainer.halt.loss_and_norm.numpy()[0])
             symptom = "gradient norm" if math.isfinite(loss) else "loss"
             sentence = f"The {symptom} is not finite at step {step}, {finding.text}."
         else:
@@ -79,7 +79,7 @@ class NonFinitePolicy:
 
     def _record(self, step, batch, finding, ids, action):
         loss, norm = (
-            _json_number(float(value)) for value in self._trainer.last_loss_and_norm.numpy()
+            _json_number(float(value)) for value in self._trainer.halt.loss_and_norm.numpy()
         )
         self._run.append_non_finite(
             {
@@ -142,7 +142,7 @@ class NonFinitePolicy:
         self._skips = self._skips + 1 if self._last_skipped == step - 1 else 1
         self._last_skipped = step
         self._trainer.step.assign(step + 1)
-        self._trainer.skipped.assign_add(1)
+        self._trainer.log.skipped.assign_add(1)
         if self._trainer.loss_scale:  # The updates were not in a row.
             self._trainer.loss_scale.updates.assign(0)
         say(f"skipping step {step}")

@@ -1,23 +1,17 @@
 """Training under every strategy: prepares a run, trains and writes its results.
 
-The path of a setting is: flags -> `Experiment` -> `train`, which passes its fields on.
+The path of a setting is: flags -> `Experiment` -> `prepare` -> `train`, which passes its fields on.
 """
 
 import contextlib
-import dataclasses
 
 import keras
 import tensorflow as tf
 
 import vit_tf
-from custom_ops import dispatch
-from pipelines.config.epochs import with_steps
+from pipelines.config import Request
 from pipelines.config.summary import summary
 from pipelines.data.bad_images import summary_at_end
-from pipelines.data.sources.splits import choose_splits
-from pipelines.errors import UserError
-from pipelines.evaluation.evaluation_step import Evaluator
-from pipelines.evaluation.few_shot_monitor import FewShotMonitor
 from pipelines.optimization.ema import ExponentialMovingAverage
 from pipelines.optimization.loss_scale import LossScale
 from pipelines.optimization.optimizers import optimizer_of
@@ -32,26 +26,23 @@ from pipelines.runs.strategies import describe, is_tpu, num_hosts
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.tasks.task import task_of
+from pipelines.training.actions import run_actions
 from pipelines.training.loop import TrainingLoop
 from pipelines.training.non_finite import NonFinitePolicy
+from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
-from pipelines.training.train_data import open_data, open_few_shot_data
 from pipelines.training.train_step import StepSettings, Trainer
 from vit_tf.config.size_notes import size_notes
 
 
-def train(
-    experiment, workdir, strategy, extend=False, origin="", assigned=(), on_metrics=None
-) -> dict:
+def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> dict:
     """Trains from the newest checkpoint, or from `experiment.init_from`, or from scratch.
 
     Args:
         experiment: the `Experiment` to run.
         workdir: directory or URL of the run; a run there with the same configuration is resumed.
         strategy: `tf.distribute.Strategy`.
-        extend: whether to resume a run there with another `train.steps` and the schedule for it.
-        origin: recipe or file of the experiment, for the first line of the run.
-        assigned: the paths that the user assigned; see `with_steps`, `Workdir.with_own_warmup`.
+        request: the `Request` of the user.
         on_metrics: function that gets each line of `metrics.jsonl` as a dict, after it is written;
             what it raises ends the run.
 
@@ -68,38 +59,29 @@ def train(
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
     with RunLog() as log:
-        if origin:
-            say(origin)
-        # From here on, and in config.json, the experiment names the splits that were chosen.
-        experiment = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
+        if request.origin:
+            say(request.origin)
         with only_writer(run.path, say) as check, run.writing(check), log.errors():
-            return _train(experiment, run, strategy, extend, assigned, log, on_metrics)
+            prepared = prepare(experiment, run, strategy, request)
+            for line in (*prepared.notes, *summary(prepared.experiment, prepared.images)):
+                say(line)
+            return _train(prepared, run, strategy, log, on_metrics)
 
 
-def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
+def _train(prepared, run, strategy, log, on_metrics):
     """Does what `train` does, in a locked workdir."""
-    data, evaluation_data = open_data(experiment, run)
-    few_shot_data = open_few_shot_data(experiment, data.bad_images)
-    experiment = with_steps(experiment, data.source.num_examples, say, assigned)
-    if extend:
-        experiment = run.with_own_warmup(experiment, assigned, say)
+    experiment, data = prepared.experiment, prepared.data.train
     settings = experiment.train
-    model_config = experiment.model_config(data.source.num_classes)
-    task = task_of(experiment, model_config)
-    check_input(settings, model_config, strategy.num_replicas_in_sync, is_tpu(strategy))
-    steps_before = run.check(experiment, data.source.manifest(), extend)
-    for line in summary(experiment, data.source.num_examples):
-        say(line)
     is_new = not checkpoints.steps(run.checkpoints)
     initial = _initial(experiment) if is_new else None
 
-    trainer = build_trainer(experiment, model_config, strategy)
+    trainer = build_trainer(experiment, prepared.model_config, strategy)
     store = _open_store(trainer, run, settings)
-    encoder = task.encoder(trainer.model)
+    encoder = prepared.task.encoder(trainer.model)
     step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
     trainer.open_dataset(data.dataset)
-    if steps_before not in (None, settings.steps):
-        _report_rate(experiment, steps_before, step)
+    if prepared.steps_before not in (None, settings.steps):
+        _report_rate(experiment, prepared.steps_before, step)
 
     _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
     run.create(experiment)
@@ -132,22 +114,24 @@ def _train(experiment, run, strategy, extend, assigned, log, on_metrics):
         summary_at_end(data.bad_images),
     ):
         _show(progress.board, experiment, data, step)
-        opened = (data, evaluation_data, few_shot_data)
-        evaluations = _evaluations(experiment.few_shot, task, trainer, opened, signals)
+        reconstructions = None
+        if not prepared.task.reads_labels:
+            shown = prepared.data.evaluation or data
+            reconstructions = Reconstructions(prepared.task, trainer.model, strategy, shown)
         TrainingLoop(
             settings=settings,
             trainer=trainer,
             data=data,
+            actions=run_actions(prepared, trainer, reconstructions, store, progress, signals),
             store=store,
             non_finite=NonFinitePolicy(settings.non_finite, trainer, store, run, data),
             progress=progress,
             profiler=profiler,
             signals=signals,
-            **evaluations,
         ).run()
         run.sync()
         _write_results(trainer, encoder, run, data.preprocessing)
-        if reconstructions := evaluations["reconstructions"]:
+        if reconstructions:
             _write_page(reconstructions, trainer, run, experiment)
     return run.read_metrics()[-1]
 
@@ -169,57 +153,6 @@ def _show(board, experiment, data, step):
     if step == 0:
         seen = "As the model sees them, after augmentation."
         board.images("training images", step, data.sample_images(), seen)
-
-
-def _evaluations(few_shot_settings, task, trainer, opened, signals):
-    """What `TrainingLoop` evaluates, by the name of its field; None for what is off."""
-    data, evaluation_data, few_shot_data = opened
-    model, strategy = trainer.model, trainer.strategy
-    evaluator = few_shot = reconstructions = None
-    if evaluation_data is not None:
-        evaluator = Evaluator(model, strategy, evaluation_data, task, say, signals)
-    if few_shot_data is not None:
-        own = (few_shot_settings, say, signals)
-        few_shot = FewShotMonitor(task.encoder(model).features, strategy, *few_shot_data, *own)
-    if not task.reads_labels:
-        reconstructions = Reconstructions(task, model, strategy, evaluation_data or data)
-    return {"evaluator": evaluator, "few_shot": few_shot, "reconstructions": reconstructions}
-
-
-def check_input(settings, model_config, replicas, on_tpu=False):
-    """Raises `UserError` if the model cannot be trained with these settings."""
-    if settings.jit_compile and on_tpu:
-        raise UserError(
-            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
-            "XLA for the host does not work beside it. Set train.jit_compile=false."
-        )
-    micro_batches = replicas * settings.accumulate_steps
-    if settings.batch_size % micro_batches:
-        raise UserError(
-            f"train.batch_size={settings.batch_size} is not a multiple of {micro_batches}: "
-            f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
-        )
-    if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
-        raise UserError(
-            f"train.accumulate_steps={settings.accumulate_steps} would normalise each micro-batch "
-            "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
-            "train.accumulate_steps=1."
-        )
-    if settings.jit_compile and replicas > 1:
-        raise UserError(
-            f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
-            "replicas. Use --strategy=one_device, or train.jit_compile=false."
-        )
-    if settings.jit_compile and not dispatch.supports_jit():
-        raise UserError(
-            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
-            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
-        )
-    if not model_config.pooled:
-        raise UserError(
-            "model.classifier=unpooled gives logits per patch, but the labels are per image. "
-            "Use --set model.classifier=gap."
-        )
 
 
 def build_trainer(experiment, model_config, strategy):

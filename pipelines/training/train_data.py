@@ -23,7 +23,6 @@ from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import check_single_label
 from pipelines.evaluation.few_shot import check_shots
 from pipelines.runs.progress import say
-from pipelines.tasks.losses import check_loss
 from vit_tf import Preprocessing
 
 
@@ -75,7 +74,7 @@ class TrainData:
         )
 
     def record_bad_images(self, rows, lost, hosts):
-        """Names the images that training left out, see `replica_update.BadRows.take`.
+        """Names the images that training left out, see `step_state.BadRows.take`.
 
         Args:
             rows: pairs of batch index and position in the global batch.
@@ -114,20 +113,35 @@ class TrainData:
         return explain_input_error(error, self.source, indices, self.bad_images, read_along)
 
 
-def open_data(experiment, run):
-    """Opens the data of an experiment: returns `(TrainData, EvaluationData or None)`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FewShotData:
+    """The data of few-shot evaluations: images to train a classifier on, and to test it on."""
+
+    train: EvaluationData
+    test: EvaluationData
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunData:
+    """The data of a run; None for what it does not evaluate."""
+
+    train: TrainData
+    evaluation: EvaluationData | None = None
+    few_shot: FewShotData | None = None
+
+
+def open_data(experiment, run) -> RunData:
+    """Opens the data of an experiment, except those of few-shot evaluations.
 
     Args:
         experiment: the `Experiment`; its splits are chosen.
         run: `Workdir`, for the list of bad images.
 
     Raises:
-        DataError: if the data are missing, cannot be used, or do not fit `train.loss`.
+        DataError: if the data are missing or cannot be used.
     """
     settings, train = experiment.data, experiment.train
     source = open_train_source(settings, say)
-    if experiment.reads_labels:
-        check_loss(source, train.loss)
     bad_images = None
     if settings.bad_images == "skip":
         local = run.growing.path(os.path.basename(run.bad_images))
@@ -141,17 +155,18 @@ def open_data(experiment, run):
         **shared,
     )
     if settings.eval_split is None:
-        return data, None
+        return RunData(train=data)
     source = open_source(settings.name, settings.eval_split, settings.data_dir)
     source.read([0])  # A split without labels is refused now, not at the first evaluation.
     limits = {"batch_size": train.batch_size, "max_batches": train.eval_batches}
     limits["reads_labels"] = experiment.reads_labels
     limits["image_dtype"] = settings.eval_image_dtype
-    return data, EvaluationData(source=source, **limits, **shared)
+    evaluation = EvaluationData(source=source, **limits, **shared)
+    return RunData(train=data, evaluation=evaluation)
 
 
-def open_few_shot_data(experiment, bad_images=None):
-    """Opens the data of `train.few_shot_every`: two `EvaluationData`, to train and to test on.
+def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
+    """Opens the data of `train.few_shot_every`.
 
     Args:
         experiment: the `Experiment`; its splits are chosen.
@@ -185,7 +200,8 @@ def open_few_shot_data(experiment, bad_images=None):
         "bad_images": bad_images,
         "image_dtype": data.eval_image_dtype,
     }
-    return [EvaluationData(source=source, **shared) for source in (train, test)]
+    train, test = (EvaluationData(source=source, **shared) for source in (train, test))
+    return FewShotData(train=train, test=test)
 
 
 def _few_shot_section(experiment):

@@ -9,13 +9,10 @@ import orbit
 import tensorflow as tf
 
 from pipelines.optimization.optimizers import clip_by_global_norm
-from pipelines.optimization.replica_update import (
-    BadRows,
-    assign_on_all_replicas,
-    replicated_variable,
-)
+from pipelines.optimization.replica_update import assign_on_all_replicas, replicated_variable
 from pipelines.runs import checkpoints
 from pipelines.runs.strategies import is_tpu
+from pipelines.training.step_state import BadRows, HaltState, LogState
 from vit_tf.layers import BatchStatistics, RandomContext, StandardizedKernels
 
 
@@ -51,8 +48,8 @@ class Trainer(orbit.StandardTrainer):
     """One training step, and the state that a checkpoint holds.
 
     A step whose loss or gradient is not finite changes nothing, and neither do later steps in the
-    same loop on the device. `halted` is then true, `step` is the index of the non-finite step, and
-    the weights are those from before it. `non_finite.NonFinitePolicy` handles it.
+    same loop on the device. `halt.halted` is then true, `step` is the index of the non-finite step,
+    and the weights are those from before it. `non_finite.NonFinitePolicy` handles it.
 
     Args:
         model: built in `strategy.scope()`.
@@ -73,27 +70,19 @@ class Trainer(orbit.StandardTrainer):
             self.step = orbit.utils.create_global_step()
             # Number of batches that rewinds left out: step k trains on batch k + batch_offset.
             self.batch_offset = replicated_variable(tf.constant(0, tf.int64), "offset")
-            self.loss_sum = replicated_variable(0.0, "loss_sum")
-            # Number of steps since the last log line that were skipped, because they were not
-            # finite or because the scaled gradient overflowed.
-            self.skipped = replicated_variable(tf.constant(0, tf.int64), "skipped")
-            self.gradient_norm = replicated_variable(0.0, "gradient_norm")
-            self.halted = replicated_variable(False, "halted")
-            # Of the newest step, finite or not; later steps of a halted loop do not change it.
-            self.last_loss_and_norm = replicated_variable([0.0, 0.0], "last_loss_and_norm")
+            self.log, self.halt = LogState(), HaltState()
             self.bad_rows = BadRows(strategy) if settings.notes_bad_rows else None
         self.measures_wait = not is_tpu(strategy) and _has_clock()
         with tf.device("CPU:0"):
             # Seconds spent waiting for batches, in this loop on the device; 0 if not measured.
             self.data_wait = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="data_wait")
-        # Includes the losses since the last log line, so that a resumed run logs the same means.
         self.checkpoint = tf.train.Checkpoint(
             model=checkpoints.weights_by_path(model.weights),
             optimizer=optimizer.state,
             step=self.step,
             offset=self.batch_offset,
-            loss_sum=self.loss_sum,
-            skipped=self.skipped,
+            loss_sum=self.log.loss_sum,
+            skipped=self.log.skipped,
             **({"ema": ema.state} if ema else {}),
             **({"loss_scale": loss_scale.state} if loss_scale else {}),
         )
@@ -115,20 +104,20 @@ class Trainer(orbit.StandardTrainer):
         )
 
     def train_loop_begin(self):
-        self.halted.assign(False)
+        self.halt.halted.assign(False)
         self.data_wait.assign(0.0)
 
     def create_train_loop_fn(self):
         """Returns Orbit's loop, or a loop that ends at a step that is not finite.
 
-        To read `halted`, the host waits for every step, so an accelerator may be idle between
+        To read `halt.halted`, the host waits for every step, so an accelerator may be idle between
         steps. Runs with `train.non_finite=stop` end there anyway and use Orbit's loop.
         """
         if not self.settings.break_at_non_finite:
             return super().create_train_loop_fn()
 
         def goes_on(done, num_steps):
-            return (done < num_steps) & ~tf.convert_to_tensor(self.halted)
+            return (done < num_steps) & ~tf.convert_to_tensor(self.halt.halted)
 
         @tf.function
         def loop(iterator, num_steps):
@@ -184,7 +173,8 @@ class Trainer(orbit.StandardTrainer):
         # Clipped after the sum: a clip on each replica would use the norm of its own gradient.
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
-        applied = finite & ~tf.convert_to_tensor(self.halted)
+        goes_on = ~tf.convert_to_tensor(self.halt.halted)
+        applied = finite & goes_on
         self.optimizer.apply(gradients, step, applied)
         if statistics.updates:
             updates = [(variable.value, value) for variable, value in statistics.updates]
@@ -193,30 +183,20 @@ class Trainer(orbit.StandardTrainer):
             self.ema.update(applied)
         if self.bad_rows:
             # In a halted loop, batches no longer have the index that the step would train on.
-            self.bad_rows.add(batch, step + self.batch_offset, ~tf.convert_to_tensor(self.halted))
-        self._record(loss, norm, applied)
-        return loss, norm, applied
-
-    def _record(self, loss, norm, applied):
-        """Updates the counters and what the log reads, from values that all replicas share."""
-        halted = tf.convert_to_tensor(self.halted)
-        latest = tf.where(halted, self.last_loss_and_norm, tf.stack([loss, norm]))
-        done, skipped = applied, tf.convert_to_tensor(self.skipped)
+            self.bad_rows.add(batch, step + self.batch_offset, goes_on)
+        done, overflowed = applied, None
         if self.loss_scale:
-            overflowed = self.loss_scale.answers(loss, norm) & ~halted
+            overflowed = self.loss_scale.answers(loss, norm) & goes_on
             self.loss_scale.update(applied, overflowed)
-            skipped += tf.cast(overflowed, tf.int64)
             done |= overflowed
         assign_on_all_replicas(
             [
-                (self.last_loss_and_norm, latest),
-                (self.loss_sum, self.loss_sum + tf.where(applied, loss, 0.0)),
-                (self.gradient_norm, tf.where(applied, norm, self.gradient_norm)),
-                (self.skipped, skipped),
+                *self.halt.updates(loss, norm, done),
+                *self.log.updates(loss, norm, applied, overflowed),
                 (self.step, self.step + tf.cast(done, tf.int64)),
-                (self.halted, ~done),
             ]
         )
+        return loss, norm, applied
 
     def _accumulated_gradients(self, batch, step):
         """Sums loss and gradients over `accumulate_steps` consecutive micro-batches of the slice.

@@ -16,8 +16,8 @@ from pipelines.data.decoding import decode_error
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError, RunError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
-from pipelines.optimization.replica_update import BadRows
 from pipelines.tasks.classification import Classification
+from pipelines.training.step_state import BadRows
 from pipelines.training.train_data import TrainData
 from tests.pipelines import hostile
 from tests.pipelines.data.spoilt import BAD, PREPROCESSING, Spoilt, train

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.config import Data
+from pipelines.config import Data, Request
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline, sharding, stateless_random
@@ -278,7 +278,7 @@ def test_a_run_says_what_its_order_depends_on(tmp_path, capsys, records):
     content["starts"][0]["hosts"] = 4
     manifest.write_text(json.dumps(content))
     longer = tiny_experiment(*data, "train.steps=2")
-    train(longer, tmp_path / "run", one_device(), extend=True)
+    train(longer, tmp_path / "run", one_device(), Request(extend=True))
     line = "is reproducible for 1 host; earlier steps had the order for 4\n"
     assert line in capsys.readouterr().out
 

@@ -101,15 +101,15 @@ def train_after_overflows(strategy, *assignments):
     trainer.open_dataset(data.dataset)
     trainer.train(tf.constant(1))
     # An overflow changes nothing but the counters, and is no reason to stop.
-    assert trainer.step.numpy() == trainer.skipped.numpy() == 1
-    assert state(trainer.loss_scale) == (2.0**23, 0) and not trainer.halted.numpy()
+    assert trainer.step.numpy() == trainer.log.skipped.numpy() == 1
+    assert state(trainer.loss_scale) == (2.0**23, 0) and not trainer.halt.halted.numpy()
     for old, new in zip(start, trainer.model.weights, strict=True):
         np.testing.assert_array_equal(new.numpy(), old)
     for old, new in zip(averages, trainer.ema.state.by_path.values(), strict=True):
         np.testing.assert_array_equal(new.numpy(), old)
     trainer.train(tf.constant(13))
-    assert trainer.step.numpy() == 14 and not trainer.halted.numpy()
-    overflows = int(trainer.skipped.numpy())
+    assert trainer.step.numpy() == 14 and not trainer.halt.halted.numpy()
+    overflows = int(trainer.log.skipped.numpy())
     assert 2 <= overflows <= 12
     assert state(trainer.loss_scale) == (2.0 ** (24 - overflows), 14 - overflows)
     return trainer, overflows
@@ -124,11 +124,13 @@ def test_after_overflows_steps_equal_those_in_float32():
         exact.open_dataset(data.dataset)
         exact.train(tf.constant(14 - overflows))
     for name in ("loss_sum", "gradient_norm"):
-        received, expected = (float(getattr(x, name).numpy()) for x in (trainer, exact))
+        received, expected = (float(getattr(x.log, name).numpy()) for x in (trainer, exact))
         assert received == pytest.approx(expected, rel=2e-3), name
     split, also = train_after_overflows(two_replicas(), "train.accumulate_steps=2")
     assert also == overflows
-    assert float(split.loss_sum.numpy()) == pytest.approx(float(trainer.loss_sum.numpy()), rel=2e-3)
+    assert float(split.log.loss_sum.numpy()) == pytest.approx(
+        float(trainer.log.loss_sum.numpy()), rel=2e-3
+    )
     for weight, one, other in zip(
         exact.model.trainable_variables,
         trainer.model.trainable_variables,

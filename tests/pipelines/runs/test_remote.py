@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
+from pipelines.config import Request
 from pipelines.data.sources.folders import folder_splits, open_folder
 from pipelines.data.sources.lists import list_splits
 from pipelines.data.sources.records import record_splits
@@ -42,7 +43,7 @@ def _short_leases():
 @pytest.fixture(scope="module")
 def runs(finished_run):
     """A local run; the same one behind a URL has the URL `RUN`."""
-    train(EXPERIMENT, RUN, one_device(), origin="a tiny run")
+    train(EXPERIMENT, RUN, one_device(), Request(origin="a tiny run"))
     return str(finished_run)
 
 

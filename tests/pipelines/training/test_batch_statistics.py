@@ -7,7 +7,8 @@ import tensorflow as tf
 from pipelines.errors import UserError
 from pipelines.runs import checkpoints
 from pipelines.runs.checkpoints import CheckpointStore
-from pipelines.training.train import build_trainer, check_input
+from pipelines.training.prepare import check_input
+from pipelines.training.train import build_trainer
 from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import one_device
 from vit_tf.layers import BatchNorm

@@ -72,6 +72,7 @@ def test_a_dry_run_shows_the_dtype(tmp_path, capsys):
 def test_few_shot_evaluations_are_exact(antialias, dtype):
     """Where rounding would change the images, evaluations get floats, as a saved model does."""
     own = (f"data.antialias={antialias}", "data.image_dtype=uint8", "train.few_shot_every=1")
-    for data in open_few_shot_data(tiny_experiment(*own)):
+    few_shot = open_few_shot_data(tiny_experiment(*own))
+    for data in (few_shot.train, few_shot.test):
         dataset, _, _ = data.distributed(one_device())
         assert dataset.element_spec["image"].dtype == dtype

@@ -5,8 +5,9 @@ import pytest
 
 from custom_ops import dispatch
 from pipelines.errors import UserError
-from pipelines.training import train as train_module
-from pipelines.training.train import check_input, train
+from pipelines.training import prepare
+from pipelines.training.prepare import check_input
+from pipelines.training.train import train
 from pipelines.training.train_step import Trainer
 from tests.pipelines.families import axial_resnet
 from tests.pipelines.tiny import losses, one_device, tiny_experiment, two_replicas
@@ -67,7 +68,7 @@ def test_what_xla_cannot_compile_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("strategy", [one_device, two_replicas])
 def test_a_tpu_refuses_it(tmp_path, monkeypatch, strategy):
-    monkeypatch.setattr(train_module, "is_tpu", lambda strategy: True)
+    monkeypatch.setattr(prepare, "is_tpu", lambda strategy: True)
     with pytest.raises(UserError, match="a TPU compiles every step anyway.*jit_compile=false"):
         train(vit("train.jit_compile=true"), tmp_path / "run", strategy())
     assert not (tmp_path / "run").exists()

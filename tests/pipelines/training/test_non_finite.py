@@ -44,11 +44,11 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     trainer, data = make_trainer(STRATEGIES[strategy](), experiment)
     trainer.open_dataset(data.dataset)
     trainer.train(tf.constant(BAD))
-    assert trainer.step.numpy() == BAD and not trainer.halted.numpy()
+    assert trainer.step.numpy() == BAD and not trainer.halt.halted.numpy()
 
     def state():
-        values = [trainer.loss_sum, trainer.gradient_norm, trainer.step]
-        values += [trainer.batch_offset, trainer.skipped]
+        values = [trainer.log.loss_sum, trainer.log.gradient_norm, trainer.step]
+        values += [trainer.batch_offset, trainer.log.skipped]
         values += trainer.model.trainable_variables + list(trainer.ema.state.by_path.values())
         values += [v for slots in trainer.optimizer.slots.values() for v in slots.values()]
         return [value.numpy() for value in values]
@@ -56,12 +56,12 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     before = state()
     assert all(np.isfinite(value).all() for value in before)
     trainer.train(tf.constant(4))
-    assert trainer.halted.numpy() and np.isnan(trainer.last_loss_and_norm.numpy()).all()
+    assert trainer.halt.halted.numpy() and np.isnan(trainer.halt.loss_and_norm.numpy()).all()
     for old, new in zip(before, state(), strict=True):
         np.testing.assert_array_equal(new, old)
     # The next loop continues with good batches.
     trainer.train(tf.constant(2))
-    assert trainer.step.numpy() == BAD + 2 and not trainer.halted.numpy()
+    assert trainer.step.numpy() == BAD + 2 and not trainer.halt.halted.numpy()
     moved = [np.abs(old - new).max() for old, new in zip(before[5:9], state()[5:9], strict=True)]
     assert min(moved) > 0
     # A loss out of range is enough: the gradient of a sigmoid loss is at most 1, however large a
@@ -69,8 +69,8 @@ def test_a_bad_step_and_those_after_it_change_nothing(monkeypatch, strategy):
     (bias,) = (v for v in trainer.model.trainable_variables if v.path.endswith("head/bias"))
     bias.assign(tf.fill([10], 3e38))
     trainer.train(tf.constant(1))
-    loss, norm = trainer.last_loss_and_norm.numpy()
-    assert trainer.halted.numpy() and np.isinf(loss) and np.isfinite(norm)
+    loss, norm = trainer.halt.loss_and_norm.numpy()
+    assert trainer.halt.halted.numpy() and np.isinf(loss) and np.isfinite(norm)
     finding = find_non_finite(trainer.model, trainer.gradients, data.dataset(0).take(1), 0)
     assert (finding.what, finding.layer, finding.variable) == ("loss", None, None)
 
@@ -142,8 +142,8 @@ def halt(workdir, experiment, loss_and_norm, change=lambda model: None):
     trainer, data = make_trainer(STRATEGIES["one"](), experiment)
     change(trainer.model)
     trainer.step.assign(BAD)
-    trainer.halted.assign(True)
-    trainer.last_loss_and_norm.assign(loss_and_norm)
+    trainer.halt.halted.assign(True)
+    trainer.halt.loss_and_norm.assign(loss_and_norm)
     workdir.mkdir()
     run, action = Workdir(workdir), experiment.train.non_finite
     policy = non_finite.NonFinitePolicy(action, trainer, store=None, run=run, data=data)
@@ -364,7 +364,7 @@ def test_checkpoints_of_before_are_refused_clearly(tmp_path):
         model=checkpoints.weights_by_path(trainer.model.weights),
         optimizer=trainer.optimizer.state,
         step=trainer.step,
-        loss_sum=trainer.loss_sum,
+        loss_sum=trainer.log.loss_sum,
         ema=trainer.ema.state,
     )
     run = Workdir(tmp_path / "run")

@@ -152,7 +152,7 @@ def _batch(size):
 def test_every_kind_of_recipe_makes_batches(name, tmp_path):
     experiment = shrink(RECIPE[name])
     assert _data_kind(experiment) == _data_kind(RECIPE[name])
-    data, _ = open_data(experiment, Workdir(tmp_path))
+    data = open_data(experiment, Workdir(tmp_path)).train
     batch = next(iter(data.dataset(0)))
     assert batch["image"].shape == (8, 16, 16, 3)
     assert np.abs(batch["image"]).max() <= 1 and np.std(batch["image"]) > 0.1

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator as event_accumulator
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
+from pipelines.config import Request
 from pipelines.errors import RunError, UserError
 from pipelines.runs import progress
 from pipelines.runs.workdir import Workdir
@@ -121,7 +122,7 @@ def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, capsys, 
     assert any(line.endswith("wrote " + Workdir(finished_run).final) for line in before)
     longer = tiny_experiment(*FINISHED, "train.steps=14")
     with pytest.raises(RunError, match="enough at 14"):
-        train(longer, copy, one_device(), extend=True, on_metrics=stop)
+        train(longer, copy, one_device(), Request(extend=True), on_metrics=stop)
     log = (copy / "run.log").read_text().splitlines()
     assert log[: len(before)] == before
     printed = capsys.readouterr().out.splitlines()
@@ -144,7 +145,7 @@ def test_a_folder_without_a_test_split(tmp_path, capsys, uncompiled):
     described = capsys.readouterr().out
     assert '"train_split": "train[:90%]"' in described and "36 examples" in described
     experiment = tiny_experiment(*common, "train.steps=4")
-    last = train(experiment, tmp_path / "run", one_device(), origin="recipe tiny: a test")
+    last = train(experiment, tmp_path / "run", one_device(), Request(origin="recipe tiny: a test"))
     takes = "training takes train[:90%], evaluation takes train[90%:]"
     printed = capsys.readouterr().out
     assert printed.count(f"has the split train: {takes}\n") == 1
@@ -156,7 +157,7 @@ def test_a_folder_without_a_test_split(tmp_path, capsys, uncompiled):
     # The same command finds the run that it has begun.
     assert train(experiment, tmp_path / "run", one_device()) == last
     longer = tiny_experiment(*common, "train.steps=5")
-    dry_run(longer, tmp_path / "run", one_device(), extend=True)
+    dry_run(longer, tmp_path / "run", one_device(), Request(extend=True))
     assert "resumes from: step 4" in capsys.readouterr().out
     with pytest.raises(UserError, match="Add --extend"):
         dry_run(longer, tmp_path / "run", one_device())

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from pipelines.config import override
+from pipelines.config import Request, override
 from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, progress
 from pipelines.runs.workdir import Workdir
@@ -110,12 +110,12 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys, uncompil
     with pytest.raises(UserError, match=r"seed: 0 -> 5; train.steps: 12 -> 24\). Choose another"):
         train(other, copy, one_device())
     with pytest.raises(UserError, match="seed: 0 -> 5.*Choose another"):
-        train(other, copy, one_device(), extend=True)
+        train(other, copy, one_device(), Request(extend=True))
     shorter = tiny_experiment(*FINISHED, "train.steps=6")
     with pytest.raises(UserError, match=r"train.steps: 12 -> 6\). Choose another"):
         train(shorter, copy, one_device())
     with pytest.raises(UserError, match="a checkpoint of step 12, more than train.steps=6"):
-        train(shorter, copy, one_device(), extend=True)
+        train(shorter, copy, one_device(), Request(extend=True))
     assert all(np.array_equal(before[key], value) for key, value in arrays(copy).items())
     assert Workdir(copy).read_experiment().train.steps == 12
     assert model_source.find(copy).kind == "npz"
@@ -127,20 +127,20 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys, uncompil
     with monkeypatch.context() as patch:
         patch.setattr(loop.TrainingLoop, "run", killed)
         with pytest.raises(KeyboardInterrupt):
-            train(longer, copy, one_device(), extend=True)
+            train(longer, copy, one_device(), Request(extend=True))
     assert not (copy / "final.npz").exists() and not (copy / "ema.npz.json").exists()
     assert model_source.find(copy).kind == "checkpoint"
     # The cosine was at its end, and is now in the middle.
     now = 0.025 * (1 + np.cos(np.pi * (12 - 3) / (24 - 3)))
     assert f"rate at step 12: 0.00e+00 -> {now:.2e}\n" in capsys.readouterr().out
 
-    assert train(longer, copy, one_device(), extend=True)["step"] == 24
+    assert train(longer, copy, one_device(), Request(extend=True))["step"] == 24
     rates = {line["step"]: line.get("learning_rate") for line in Workdir(copy).read_metrics()}
     assert rates[15] == pytest.approx(0.025 * (1 + np.cos(np.pi * (14 - 3) / (24 - 3))), rel=1e-5)
     # The same command again changes nothing and prints nothing. The warm-up of the run holds.
     capsys.readouterr()
     scaled = tiny_experiment(*FINISHED, "train.steps=24", "schedule.warmup_steps=6")
-    train(scaled, copy, one_device(), extend=True, assigned=["train.steps"])
+    train(scaled, copy, one_device(), Request(extend=True, assigned=("train.steps",)))
     said = capsys.readouterr().out
     assert "rate at" not in said and KEPT in said
     assert Workdir(copy).read_experiment() == longer
@@ -150,7 +150,7 @@ def test_a_run_that_stopped_early_may_be_shortened(finished_run, tmp_path):
     """To the steps that it has."""
     run = cut_short(finished_run, tmp_path / "run", 8)
     shorter = tiny_experiment(*FINISHED, "train.steps=8", "train.profile=none")
-    train(shorter, run, one_device(), extend=True)
+    train(shorter, run, one_device(), Request(extend=True))
     assert (run / "final.npz").exists() and checkpoints.steps(run / "checkpoints") == [4, 8]
 
 
@@ -159,18 +159,18 @@ def test_a_scaled_warm_up_stays_while_a_run_becomes_longer(copy, capsys):
     recipe = tiny_experiment(*FINISHED, "train.steps=100", "schedule.warmup_steps=25")
     same, longer = (override(recipe, [f"train.steps={steps}"]) for steps in (12, 24))
     assert (same.schedule.warmup_steps, longer.schedule.warmup_steps) == (3, 6)
-    dry_run(longer, copy, one_device(), extend=True, assigned=["train.steps"])
+    dry_run(longer, copy, one_device(), Request(extend=True, assigned=("train.steps",)))
     in_epochs = override(recipe, [f"train.epochs={16 * 24 / 1297}"])
-    dry_run(in_epochs, copy, one_device(), extend=True, assigned=["train.epochs"])
+    dry_run(in_epochs, copy, one_device(), Request(extend=True, assigned=("train.epochs",)))
     assert capsys.readouterr().out.count(KEPT) == 2
     with pytest.raises(UserError, match="schedule.warmup_steps: 3 -> 6"):
         assigned = ["train.steps", "schedule.warmup_steps"]
-        dry_run(longer, copy, one_device(), extend=True, assigned=assigned)
+        dry_run(longer, copy, one_device(), Request(extend=True, assigned=assigned))
 
 
 def test_there_must_be_a_run_to_extend(tmp_path):
     with pytest.raises(UserError, match="--extend continues a run, but .*/run holds no run"):
-        train(tiny_experiment(), tmp_path / "run", one_device(), extend=True)
+        train(tiny_experiment(), tmp_path / "run", one_device(), Request(extend=True))
     assert os.listdir(tmp_path) == []
 
 

@@ -155,10 +155,10 @@ def test_twenty_steps_equal_an_independent_loop(batches, optimizer, loss_kind, d
     trainer = _trainer(experiment, batches, devices())
     losses, norms = [], []
     for _ in range(STEPS):
-        trainer.loss_sum.assign(0.0)
+        trainer.log.loss_sum.assign(0.0)
         trainer.train(tf.constant(1))
-        losses.append(float(trainer.loss_sum.numpy()))
-        norms.append(float(trainer.gradient_norm.numpy()))
+        losses.append(float(trainer.log.loss_sum.numpy()))
+        norms.append(float(trainer.log.gradient_norm.numpy()))
     assert trainer.step.numpy() == STEPS
 
     expected, expected_losses, expected_norms = _independent_loop(

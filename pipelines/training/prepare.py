@@ -1,0 +1,213 @@
+"""Prepares a run: resolves its experiment, opens its data and checks that both fit together.
+
+Training, `--dry_run` and sweeps read the same `PreparedRun`. No model is built and nothing is
+written.
+"""
+
+import dataclasses
+import functools
+
+from custom_ops import dispatch
+from pipelines.config import Experiment
+from pipelines.config.epochs import with_steps
+from pipelines.config.experiment import Request
+from pipelines.data.sources.splits import choose_splits
+from pipelines.errors import DataError, MissingDataError, UserError
+from pipelines.runs.strategies import is_tpu
+from pipelines.tasks.losses import check_loss
+from pipelines.tasks.task import Task, task_of
+from pipelines.training.train_data import RunData, open_data, open_few_shot_data
+from vit_tf import cost
+from vit_tf.config import ModelConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Size and cost of a run (`vit_tf.cost`).
+
+    Attributes:
+        parameters: number of parameters of the model.
+        arrays: number of its arrays.
+        weight_bytes: bytes of its weights.
+        macs: multiply-adds of a forward pass of one image.
+        training_flops: FLOPs of all steps: 2 for each multiply-add.
+        state_bytes: bytes of weights, gradients and optimizer on each device.
+        images: number of images that a device processes at a time.
+        activation_bytes: bytes of their activations, about.
+    """
+
+    parameters: int
+    arrays: int
+    weight_bytes: int
+    macs: int
+    training_flops: int
+    state_bytes: int
+    images: int
+    activation_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run before its first step.
+
+    Attributes:
+        experiment: the `Experiment`; its splits are chosen, and its lengths are in steps if the
+            number of images is known.
+        model_config: configuration of the model, with the number of classes of the data.
+        task: what the model learns.
+        replicas: number of replicas that share a batch.
+        notes: sentences about what was chosen.
+        images: number of training images; None if the data cannot be opened.
+        data: the data; None if they cannot be opened, and for trials of a sweep, which share them.
+        data_error: why the data cannot be opened, or None.
+        steps_before: `train.steps` of the run that is resumed; None for a new run.
+    """
+
+    experiment: Experiment
+    model_config: ModelConfig
+    task: Task
+    replicas: int
+    notes: tuple[str, ...] = ()
+    images: int | None = None
+    data: RunData | None = None
+    data_error: DataError | None = None
+    steps_before: int | None = None
+
+    @functools.cached_property
+    def sizes(self) -> Sizes:
+        """Size and cost of the run."""
+        config, experiment = self.model_config, self.experiment
+        train, optimizer = experiment.train, experiment.optimizer
+        images = train.batch_size // (self.replicas * train.accumulate_steps)
+        return Sizes(
+            parameters=cost.parameters(config),
+            arrays=cost.arrays(config),
+            weight_bytes=cost.weight_bytes(config),
+            macs=cost.macs(config),
+            training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
+            state_bytes=cost.training_bytes(
+                config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype
+            ),
+            images=images,
+            activation_bytes=cost.activation_bytes(config, images, experiment.model.dtype),
+        )
+
+
+def prepare(experiment, run, strategy, request=Request(), keeps_data_errors=False) -> PreparedRun:
+    """Prepares the run of an experiment.
+
+    Args:
+        experiment: the `Experiment`.
+        run: its `Workdir`.
+        strategy: the `tf.distribute.Strategy` that will train.
+        request: the `Request` of the user.
+        keeps_data_errors: whether data that cannot be opened are reported in the result.
+
+    Raises:
+        UserError: for wrong input, and if the workdir holds something else.
+        DataError: if the data are missing or cannot be used, unless `keeps_data_errors`.
+    """
+    notes, data, data_error, steps_before = [], None, None, None
+    how = (strategy.num_replicas_in_sync, is_tpu(strategy), request.assigned)
+    try:
+        splits = choose_splits(experiment.data, notes.append)
+        experiment = dataclasses.replace(experiment, data=splits)
+        data = open_data(experiment, run)
+        prepared = resolve(experiment, data.train.source, *how)
+    except DataError as error:
+        if not keeps_data_errors:
+            raise
+        data, data_error = None, error
+        prepared = resolve(experiment, None, *how)
+    notes += prepared.notes
+    experiment = prepared.experiment
+    if data is not None:
+        if request.extend:
+            experiment = run.with_own_warmup(experiment, request.assigned, notes.append)
+        try:
+            few_shot = open_few_shot_data(experiment, data.train.bad_images)
+            data = dataclasses.replace(data, few_shot=few_shot)
+        except MissingDataError as error:
+            if not keeps_data_errors:
+                raise
+            notes.append(f"few-shot evaluations: the data are not here. {error}")
+        steps_before = run.check(experiment, data.train.source.manifest(), request.extend)
+    return dataclasses.replace(
+        prepared,
+        experiment=experiment,
+        notes=tuple(notes),
+        data=data,
+        data_error=data_error,
+        steps_before=steps_before,
+    )
+
+
+def resolve(experiment, source, replicas, on_tpu=False, assigned=(), images=None) -> PreparedRun:
+    """Prepares an experiment on data that are open.
+
+    Args:
+        experiment: the `Experiment`; its splits are chosen.
+        source: `DataSource` of the training images; None if they cannot be opened: then lengths
+            stay in epochs and the model has no head.
+        replicas: number of replicas that train.
+        on_tpu: whether the replicas are TPU cores.
+        assigned: the paths that the user assigned; see `with_steps`.
+        images: number of training images, if it is not that of `source`.
+
+    Raises:
+        UserError: if the settings do not fit together, the data or the devices.
+        DataError: if the labels of the data do not fit `train.loss`.
+    """
+    notes, num_classes = [], 0
+    if source is not None:
+        if experiment.reads_labels:
+            check_loss(source, experiment.train.loss)
+        images = source.num_examples if images is None else images
+        experiment = with_steps(experiment, images, notes.append, assigned)
+        num_classes = source.num_classes
+    model_config = experiment.model_config(num_classes)
+    check_input(experiment.train, model_config, replicas, on_tpu)
+    return PreparedRun(
+        experiment=experiment,
+        model_config=model_config,
+        task=task_of(experiment, model_config),
+        replicas=replicas,
+        notes=tuple(notes),
+        images=images,
+    )
+
+
+def check_input(settings, model_config, replicas, on_tpu=False):
+    """Raises `UserError` if the model cannot be trained with these settings."""
+    if settings.jit_compile and on_tpu:
+        raise UserError(
+            "train.jit_compile=true is for CPUs and GPUs: a TPU compiles every step anyway, and "
+            "XLA for the host does not work beside it. Set train.jit_compile=false."
+        )
+    micro_batches = replicas * settings.accumulate_steps
+    if settings.batch_size % micro_batches:
+        raise UserError(
+            f"train.batch_size={settings.batch_size} is not a multiple of {micro_batches}: "
+            f"{replicas} replicas times train.accumulate_steps={settings.accumulate_steps}."
+        )
+    if settings.accumulate_steps > 1 and model_config.uses_batch_statistics:
+        raise UserError(
+            f"train.accumulate_steps={settings.accumulate_steps} would normalise each micro-batch "
+            "by its own statistics, since this model has BatchNorm. Set model.norm=group, or "
+            "train.accumulate_steps=1."
+        )
+    if settings.jit_compile and replicas > 1:
+        raise UserError(
+            f"train.jit_compile=true compiles the step of one device, but there are {replicas} "
+            "replicas. Use --strategy=one_device, or train.jit_compile=false."
+        )
+    if settings.jit_compile and not dispatch.supports_jit():
+        raise UserError(
+            "train.jit_compile=true cannot compile the ops that VIT_OPS=compiled asks for, since "
+            "the library for XLA does not load. Set VIT_OPS=auto, or train.jit_compile=false."
+        )
+    if not model_config.pooled:
+        raise UserError(
+            "model.classifier=unpooled gives logits per patch, but the labels are per image. "
+            "Use --set model.classifier=gap."
+        )
