@@ -21,7 +21,7 @@ from official.vision.dataloaders import classification_input
 from PIL import Image
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import pipeline, stateless_random
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.transforms import augmentation

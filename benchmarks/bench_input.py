@@ -31,7 +31,7 @@ import tensorflow_datasets as tfds
 
 from benchmarks.bench_data import COUNT, image_sizes, photograph
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import pipeline, stateless_random
 from pipelines.data.decoding import parallel_calls
 from pipelines.data.order import TrainOrder

@@ -125,7 +125,7 @@ def _measure(values, experiment, source):
     measured = throughput.measure(
         source,
         experiment.sampling(),
-        experiment.data.augmentation(),
+        experiment.data,
         for_batches(preprocessing, experiment.data.image_dtype),
         seconds=values.throughput / 2,
         skips_bad_images=experiment.data.bad_images == "skip",

@@ -1,9 +1,11 @@
 """Converts a model between file formats, and checks that nothing was lost."""
 
+import typing
+
 from absl import flags
 
 from pipelines.cli import command, shared_flags
-from pipelines.config.names import LAYOUTS
+from pipelines.config.names import Layout
 
 DESCRIPTION = """Converts a model between formats, opens the result again and compares: number of
 arrays and weights, norms, checksums, and the results on two fixed images. Exit code 1 if they
@@ -27,7 +29,7 @@ def define(values):
     flags.DEFINE_enum(
         "layout",
         None,
-        LAYOUTS,
+        typing.get_args(Layout),
         "Write DST as a folder for this library: model.safetensors and its configuration.",
         flag_values=values,
     )

@@ -1,11 +1,12 @@
 """Writes a model as a SavedModel that serves with TensorFlow alone."""
 
 import os
+import typing
 
 from absl import flags
 
 from pipelines.cli import command, request, shared_flags
-from pipelines.config.names import EXPORT_FORMS, PRECISIONS
+from pipelines.config.names import PRECISIONS, ExportForm
 
 DESCRIPTION = """Exports a model: OUTPUT/portable is a SavedModel with preprocessing and class
 names inside. OUTPUT/fused is the same with the compiled ops and contains their library. Before the
@@ -37,7 +38,7 @@ def define(values):
     flags.DEFINE_enum(
         "format",
         "portable",
-        [*EXPORT_FORMS, "both"],
+        [*typing.get_args(ExportForm), "both"],
         "portable: TensorFlow's own ops; fused: the compiled ops, faster, for this minor version "
         "of TensorFlow; both.",
         flag_values=values,
@@ -60,7 +61,7 @@ def main(values, arguments):
     from pipelines.stored_models import model_source
 
     source = model_source.find(*request.model_path_and_weights(values), values.labels)
-    forms = EXPORT_FORMS if values.format == "both" else [values.format]
+    forms = typing.get_args(ExportForm) if values.format == "both" else [values.format]
     for form in forms:
         saved_model.check_output(output, values.overwrite, form)
     model, preprocessing = model_source.open_model(source, PRECISIONS.get(values.precision))

@@ -118,6 +118,8 @@ def type_name(kind) -> str:
     """The name of a type in the page."""
     if isinstance(kind, types.UnionType):
         return " or ".join(map(type_name, typing.get_args(kind)))
+    if typing.get_origin(kind) is typing.Literal:
+        return type_name(str)
     if typing.get_origin(kind) is tuple:
         return ",".join("..." if e is ... else type_name(e) for e in typing.get_args(kind))
     return {types.NoneType: "none", str: "text", bool: "true or false"}.get(kind, kind.__name__)

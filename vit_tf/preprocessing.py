@@ -8,13 +8,14 @@ imported only when a `Preprocessing` is called, so that configurations can hold 
 import dataclasses
 import math
 import numbers
-from typing import TypeGuard
+import typing
+from typing import Literal, TypeGuard
 
 from vit_tf.images.value_range import MEAN, STD
 
 # All but the first end with a central crop.
-RESIZE_RULES = ("direct", "resize_small", "shortest_edge", "center", "squash")
-INTERPOLATIONS = ("bilinear", "bicubic", "area")
+ResizeRule = Literal["direct", "resize_small", "shortest_edge", "center", "squash"]
+Interpolation = Literal["bilinear", "bicubic", "area"]
 # Far above the image size of any model. A damaged or hostile file cannot request terabytes.
 MAX_SIDE = 16384
 # Of a mean or a standard deviation: float32 keeps the result finite.
@@ -53,10 +54,10 @@ class Preprocessing:
     """
 
     image_size: tuple[int, int]
-    resize: str = "direct"
+    resize: ResizeRule = "direct"
     resize_to: int | None = None
     crop_fraction: dataclasses.InitVar[float | None] = None
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
     antialias: bool = False
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
@@ -110,8 +111,8 @@ class Preprocessing:
         return min(math.floor(max(self.image_size) / fraction), MAX_SIDE + 1)
 
     def _check_resize(self):
-        if self.resize not in RESIZE_RULES:
-            raise ValueError(f"resize={self.resize!r} is unknown. Expected one of {RESIZE_RULES}.")
+        if self.resize not in (known := typing.get_args(ResizeRule)):
+            raise ValueError(f"resize={self.resize!r} is unknown. Expected one of {known}.")
         if self.resize == "squash" and set(self.image_size) == {self.resize_to}:
             # Nothing is cropped.
             object.__setattr__(self, "resize", "direct")
@@ -129,10 +130,9 @@ class Preprocessing:
                 f"an integer from {max(self.image_size)}, the longer side of image_size, to "
                 f"{MAX_SIDE}."
             )
-        if self.interpolation not in INTERPOLATIONS:
+        if self.interpolation not in (known := typing.get_args(Interpolation)):
             raise ValueError(
-                f"interpolation={self.interpolation!r} is unknown. Expected one of "
-                f"{INTERPOLATIONS}."
+                f"interpolation={self.interpolation!r} is unknown. Expected one of {known}."
             )
         if not isinstance(self.antialias, bool):
             raise ValueError(

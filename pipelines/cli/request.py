@@ -110,7 +110,7 @@ def start(values, run=None):
         )
     from pipelines.runs.json_file import read_json
 
-    return Experiment.from_dict(read_json(values.config), source=values.config)
+    return Experiment.from_dict(read_json(values.config))
 
 
 def origin(values):

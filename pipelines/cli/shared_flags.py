@@ -1,9 +1,10 @@
 """Flags that several commands have. `cli.py` parses them and says what they mean."""
 
+import typing
+
 from absl import flags
 
-from pipelines.config.names import FUSED_PRECISIONS, STRATEGIES, WEIGHTS
-from pipelines.config.renamed import RENAMED_WEIGHTS
+from pipelines.config.names import FUSED_PRECISIONS, Strategy, Weights
 
 # Flags that commands share. Each command lists the ones that it takes.
 DEVICE_FLAGS = ("strategy", "logical_cpus", "tpu", "zone", "project")
@@ -35,7 +36,9 @@ def define_shared(names):
         "Repeat it.",
         **shared,
     )
-    flags.DEFINE_enum("strategy", "auto", STRATEGIES, "The devices to run on.", **shared)
+    flags.DEFINE_enum(
+        "strategy", "auto", typing.get_args(Strategy), "The devices to run on.", **shared
+    )
     flags.DEFINE_integer(
         "logical_cpus", 1, "Split the CPU into this many devices.", lower_bound=1, **shared
     )
@@ -85,22 +88,14 @@ def define_model(values, kinds=MODEL_KINDS, labels=True):
 
 def define_weights(values, default="final"):
     """Adds `--weights`: the choice of weights in a workdir."""
-    flags.DEFINE(
-        _WeightsParser(WEIGHTS),
+    flags.DEFINE_enum(
         "weights",
         default,
-        f"<{'|'.join(WEIGHTS)}>: For a workdir: its newest weights, their Polyak average "
-        "(train.ema_decay), or the weights of the checkpoint with the best evaluation "
-        "(train.keep_best).",
+        typing.get_args(Weights),
+        "For a workdir: its newest weights, their Polyak average (train.ema_decay), or the weights "
+        "of the checkpoint with the best evaluation (train.keep_best).",
         flag_values=values,
     )
-
-
-class _WeightsParser(flags.EnumParser):
-    def parse(self, argument):
-        if argument in RENAMED_WEIGHTS:
-            raise ValueError(f"it is called {RENAMED_WEIGHTS[argument]} now")
-        return super().parse(argument)
 
 
 def define_fused(values):

@@ -2,9 +2,12 @@
 
 from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment, Request, config_paths, override
+from pipelines.config.few_shot import FewShot
 from pipelines.config.masking import Masking
 from pipelines.config.model import Model
-from pipelines.config.sections import FewShot, Optimizer, Schedule, Train
+from pipelines.config.optimizer import Optimizer
+from pipelines.config.schedule import Schedule
+from pipelines.config.train import Train
 
 __all__ = [
     "Data",

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-
-from pipelines.config.names import CROPS, RANDOM_ERASING_FILLS
+from typing import Literal
 
 # Twice the largest magnitude of AugReg; much larger ones would rotate by a full turn.
 MAX_MAGNITUDE = 40
@@ -49,7 +48,7 @@ class Augmentation:
         ValueError: if a field is out of range.
     """
 
-    crop: str = "inception"
+    crop: Literal["inception", "none"] = "inception"
     crop_area: tuple[float, float] = (0.05, 1.0)
     flip: bool = True
     color_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
@@ -58,14 +57,11 @@ class Augmentation:
     random_erasing: float = 0.0
     random_erasing_area: tuple[float, float] = (0.02, 0.4)
     random_erasing_aspect: tuple[float, float] = (0.3, 1 / 0.3)
-    random_erasing_fill: str = "noise"
+    random_erasing_fill: Literal["noise", "grey"] = "noise"
     mixup: float = 0.0
     cutmix: float = 0.0
 
     def __post_init__(self):
-        for name, known in (("crop", CROPS), ("random_erasing_fill", RANDOM_ERASING_FILLS)):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"{name}={value!r} is unknown. Expected one of {known}.")
         for name, limit in (
             ("crop_area", 1),
             ("random_erasing_area", 1),

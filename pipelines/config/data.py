@@ -1,14 +1,36 @@
-"""The section of the data: where images come from and how they become batches."""
+"""The section of the data: where images come from, and how they become batches."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.fields import check_at_least, check_choice
-from pipelines.config.names import AUTO_SPLIT, BAD_IMAGES, IMAGE_DTYPES, SHARDINGS
+from pipelines.config.fields import check_at_least, check_choices
+from pipelines.config.names import AUTO_SPLIT, ImageDtype
 from pipelines.errors import UserError
 from vit_tf.images.value_range import MEAN, STD
-from vit_tf.preprocessing import INTERPOLATIONS, RESIZE_RULES
+from vit_tf.preprocessing import Interpolation, ResizeRule
+
+# "global": batches are the same on any number of hosts; "files": each host reads its own files.
+Sharding = Literal["global", "files"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Decides, together with the data set, which examples are in which training batch.
+
+    With sharding="files" the batches also depend on the number of hosts.
+
+    Attributes:
+        batch_size: examples in a global batch.
+        shuffle_window: examples shuffled together; memory holds at most twice as many, encoded.
+        seed: seed of the run, 0 .. 2**64 - 1.
+        sharding: "global" or "files", see `data/sharding.py`.
+    """
+
+    batch_size: int
+    shuffle_window: int
+    seed: int
+    sharding: Sharding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,27 +86,24 @@ class Data(Augmentation):
     per_class: int | None = None
     subset_seed: int = 0
     shuffle_window: int = 8192
-    sharding: str = "global"
-    bad_images: str = "stop"
-    resize: str = "direct"
+    sharding: Sharding = "global"
+    bad_images: Literal["stop", "skip"] = "stop"
+    resize: ResizeRule = "direct"
     resize_to: int | None = None
     crop_fraction: float | None = None
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
     antialias: bool = False
     mean: tuple[float, float, float] = MEAN
     std: tuple[float, float, float] = STD
-    image_dtype: str = "float32"
+    image_dtype: ImageDtype = "float32"
 
     def __post_init__(self):
+        check_choices(self, "data.")
         try:
             super().__post_init__()
         except ValueError as error:
             raise UserError(f"data.{error}") from None
-        check_choice("data.resize", self.resize, RESIZE_RULES)
-        check_choice("data.sharding", self.sharding, SHARDINGS)
-        check_choice("data.bad_images", self.bad_images, BAD_IMAGES)
         check_at_least("data.shuffle_window", self.shuffle_window, 1)
-        check_choice("data.interpolation", self.interpolation, INTERPOLATIONS)
         self._check_subset()
         self._check_image_dtype()
         sides = [x for x in (self.resize_to, self.crop_fraction) if x is not None]
@@ -110,7 +129,6 @@ class Data(Augmentation):
         check_at_least("data.subset_seed", self.subset_seed, 0)
 
     def _check_image_dtype(self):
-        check_choice("data.image_dtype", self.image_dtype, IMAGE_DTYPES)
         if self.image_dtype == "float32":
             return
         for name in ("mixup", "cutmix"):
@@ -134,11 +152,6 @@ class Data(Augmentation):
         changes nothing: with `antialias`, every resize ends with whole levels.
         """
         return self.image_dtype if self.antialias else "float32"
-
-    def augmentation(self) -> Augmentation:
-        """Returns the settings of augmentation."""
-        names = [field.name for field in dataclasses.fields(Augmentation)]
-        return Augmentation(**{name: getattr(self, name) for name in names})
 
     def preprocessing_fields(self) -> dict[str, Any]:
         """Returns the arguments of `vit_tf.Preprocessing` that this section holds."""

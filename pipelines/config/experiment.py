@@ -5,23 +5,23 @@ Every default is in a section or in a recipe. Code that reads a configuration ad
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, Literal
 
-from pipelines.config.data import Data
+from pipelines.config.data import Data, Sampling
 from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
-from pipelines.config.fields import check_choice, field_types, from_json, parse
+from pipelines.config.few_shot import FewShot
+from pipelines.config.fields import check_choices, field_types, from_json, parse
 from pipelines.config.masking import Masking, check_masking
 from pipelines.config.model import (
     Model,
     model_field_types,
     unknown_field,
-    without_null_fields,
 )
-from pipelines.config.names import AUTO_SPLIT, TASKS, WEIGHTS
+from pipelines.config.names import AUTO_SPLIT, Weights
 from pipelines.config.near_paths import path_hint
-from pipelines.config.renamed import refuse_old_names
-from pipelines.config.sampling import Sampling
-from pipelines.config.sections import FewShot, Optimizer, Schedule, Train
+from pipelines.config.optimizer import Optimizer
+from pipelines.config.schedule import Schedule
+from pipelines.config.train import Train
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
 from vit_tf.config.size_notes import one_patch
@@ -49,8 +49,8 @@ class Experiment:
 
     seed: int = 0
     init_from: str | None = None
-    init_weights: str = "final"
-    task: str = "classification"
+    init_weights: Weights = "final"
+    task: Literal["classification", "masked_patches"] = "classification"
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
@@ -64,13 +64,12 @@ class Experiment:
             raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
         if self.init_from == "":
             raise UserError("init_from is empty. Name a model, or use none.")
-        check_choice("init_weights", self.init_weights, WEIGHTS)
+        check_choices(self)
         try:
             self.preprocessing(())
         except ValueError as error:
             raise UserError(f"model.image_size, data: {error}") from None
         check_warmup(self.train, self.schedule)
-        check_choice("task", self.task, TASKS)
         if not self.reads_labels:
             check_masking(self.model.name, self.model_config(0), self.masking.fraction)
 
@@ -115,23 +114,8 @@ class Experiment:
         return json.loads(json.dumps(values, default=dataclasses.asdict))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], source="config.json") -> "Experiment":
-        """Inverse of `to_dict`.
-
-        Args:
-            values: what `to_dict` returned.
-            source: file that held `values`, for the message about names of an earlier version.
-
-        Raises:
-            UserError: for unknown fields, for field names of an earlier version, and for wrong
-                types.
-        """
-        sections = {name: value for name, value in values.items() if isinstance(value, dict)}
-        if "model" in sections:
-            sections["model"] = without_null_fields(sections["model"])
-        paths = [f"{section}.{name}" for section in sections for name in sections[section]]
-        known = config_paths(sections.get("model", {}).get("name", Model.name))
-        refuse_old_names(paths, known, source)
+    def from_dict(cls, values: dict[str, Any]) -> "Experiment":
+        """Inverse of `to_dict`; `UserError` for unknown fields and wrong types."""
         model = Model.from_dict(values.get("model", {}))
         return from_json(cls, values | {"model": model}, "")
 
@@ -183,7 +167,6 @@ def override(
         values["data"] = _with_own_splits(values["data"])
     name = values["model"]["name"]
     known = config_paths(name)
-    refuse_old_names([path for path, _ in pairs], known, flag)
     for path, text in pairs:
         if path not in known and path.startswith("model."):
             raise unknown_field(path.removeprefix("model."), name)

@@ -1,6 +1,7 @@
-"""Reads fields of dataclasses from JSON and from text, and checks their types."""
+"""Reads fields of dataclasses from JSON and from text, and checks their types and choices."""
 
 import dataclasses
+import functools
 import math
 import sys
 import types
@@ -58,6 +59,8 @@ def parse(path, text, kind):
             return {"true": True, "false": False}[text.lower()]
         if typing.get_origin(wanted) is tuple:
             return _parse_tuple(text, wanted)
+        if choices_of(wanted):
+            return text
         value = _integer(text) if wanted is int else wanted(text)
         if wanted is float and not math.isfinite(value):
             raise ValueError
@@ -126,18 +129,43 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
         elif option is float and isinstance(value, int | float) and type(value) is not bool:
             if abs(value) <= sys.float_info.max:  # The integer fits into a float.
                 return float(value)
-        elif type(value) is option:
+        elif type(value) is (str if choices_of(option) else option):
             if isinstance(value, int) and abs(value) > MAX_INT:
                 raise UserError(f"{path} is out of range. Expected at most 2^40 in size.")
             return value
     raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")
 
 
-def check_choice(path, value, choices, synonyms=None):
-    """Raises `UserError` unless `value` is one of `choices`; for `synonyms` see `near_names`."""
-    if value not in choices:
-        hint = did_you_mean(value, choices, synonyms=synonyms)
-        raise UserError(f"{path} must be one of {', '.join(choices)}. Received: {value!r}.{hint}")
+def choices_of(kind) -> tuple[str, ...]:
+    """The values of a `Literal`, also of an optional one; () for other types."""
+    found = [option for option in _options(kind) if typing.get_origin(option) is typing.Literal]
+    return typing.get_args(found[0]) if found else ()
+
+
+def check_choices(section, prefix="", synonyms=None):
+    """Checks the fields of a dataclass that have a `Literal` type.
+
+    Args:
+        section: the dataclass.
+        prefix: start of the paths of its fields, such as "data.", for the message.
+        synonyms: see `near_names`.
+
+    Raises:
+        UserError: if a field has another value than those of its type.
+    """
+    for name, choices in _choices(type(section)).items():
+        if (value := getattr(section, name)) not in choices:
+            hint = did_you_mean(value, choices, synonyms=synonyms)
+            raise UserError(
+                f"{prefix}{name} must be one of {', '.join(choices)}. Received: {value!r}.{hint}"
+            )
+
+
+@functools.cache
+def _choices(cls):
+    """The choices of each field of a dataclass that has some."""
+    kinds = typing.get_type_hints(cls)
+    return {name: choices for name, kind in kinds.items() if (choices := choices_of(kind))}
 
 
 def check_local(name, path):
@@ -157,5 +185,6 @@ def _options(kind):
 
 
 def _type_name(kind):
-    names = ["none" if option is types.NoneType else str(option) for option in _options(kind)]
+    options = [str if choices_of(option) else option for option in _options(kind)]
+    names = ["none" if option is types.NoneType else str(option) for option in options]
     return " or ".join(name.removeprefix("<class '").removesuffix("'>") for name in names)

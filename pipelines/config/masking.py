@@ -2,9 +2,9 @@
 
 import dataclasses
 import math
+from typing import Literal
 
-from pipelines.config.fields import check_choice
-from pipelines.config.names import MASKING_TARGETS
+from pipelines.config.fields import check_choices
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig
 
@@ -20,11 +20,11 @@ class Masking:
             mask embedding, 10 % become another patch and 10 % stay as they are.
     """
 
-    target: str = "color"
+    target: Literal["color", "downsample", "pixels"] = "color"
     fraction: float = 0.5
 
     def __post_init__(self):
-        check_choice("masking.target", self.target, MASKING_TARGETS)
+        check_choices(self, "masking.")
         if not 0 < self.fraction <= 1:
             raise UserError(
                 f"masking.fraction must be above 0 and at most 1. Received: {self.fraction}."

@@ -4,28 +4,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.config.fields import check_choice, field_types, from_json
-from pipelines.config.names import DTYPES
-from pipelines.config.renamed import OLD_MODEL_FIELDS
+from pipelines.config.fields import check_choices, field_types, from_json
+from pipelines.config.names import Dtype
 from pipelines.errors import UserError
 from vit_tf.config import ModelConfig, StemConfig, dtypes
 from vit_tf.config.near_names import did_you_mean
 from vit_tf.config.variants import VARIANTS, get_variant
-from vit_tf.config.vit import RECOMPUTE
-from vit_tf.families import FAMILIES
+from vit_tf.config.vit import Recompute
 
 # Configuration fields that `Model.fields` does not hold: `image_size` and `recompute` are fields of
 # `Model`, the data set decides the number of classes, and a run may use any implementation of the
 # ops.
 _SET_ELSEWHERE = ("image_size", "num_classes", "implementation", "recompute")
-
-# An earlier version wrote all these fields for every model: null if the model lacked the field.
-_FIELDS_OF_ALL_FAMILIES = OLD_MODEL_FIELDS | {
-    field.name
-    for family in FAMILIES
-    for field in dataclasses.fields(family.config)
-    if field.name not in _SET_ELSEWHERE
-}
 
 
 class FrozenDict(dict):
@@ -64,13 +54,12 @@ class Model:
 
     name: str = "ViT-B/16"
     image_size: tuple[int, int] = (224, 224)
-    dtype: str = "float32"
-    recompute: str = "none"
+    dtype: Dtype = "float32"
+    recompute: Recompute = "none"
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self):
-        check_choice("model.dtype", self.dtype, DTYPES, synonyms=dtypes.SYNONYMS)
-        check_choice("model.recompute", self.recompute, RECOMPUTE)
+        check_choices(self, "model.", synonyms=dtypes.SYNONYMS)
         known = model_field_types(self.name)
         for path in self.fields:
             if path not in known:
@@ -120,7 +109,7 @@ class Model:
         return {key: value for key, value in self.to_dict().items() if key in kept} | {"name": name}
 
     @classmethod
-    def of(cls, config: ModelConfig, dtype: str, near: str) -> "Model":
+    def of(cls, config: ModelConfig, dtype: Dtype, near: str) -> "Model":
         """Returns the section of a configuration of any family.
 
         Args:
@@ -153,7 +142,7 @@ class Model:
         if not isinstance(values, dict):
             raise UserError(f"model must be an object. Received: {values!r}.")
         own, fields = {}, {}
-        for name, value in without_null_fields(values).items():
+        for name, value in values.items():
             if name in _OWN_TYPES:
                 own[name] = from_json(_OWN_TYPES[name], value, f"model.{name}")
             elif isinstance(value, dict):
@@ -180,15 +169,6 @@ def _field(config, path):
     section, _, name = path.rpartition(".")
     holder = getattr(config, section) if section else config
     return None if holder is None else getattr(holder, name)
-
-
-def without_null_fields(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns a model section without the null fields that an earlier version wrote."""
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None or name not in _FIELDS_OF_ALL_FAMILIES
-    }
 
 
 def model_field_types(name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ def list_batch(source, sampling, step, hosts=1):
 
     Args:
         source: the `DataSource` of the training data.
-        sampling: `config.sampling.Sampling` of the run.
+        sampling: `config.data.Sampling` of the run.
         step: index of the batch, from 0; the run logs "step k" after batch k - 1.
         hosts: number of hosts that train; only used with sharding="files".
 

@@ -56,7 +56,7 @@ def train_dataset(
 
     Args:
         source: a `DataSource`.
-        sampling: `config.sampling.Sampling`; its seed is also used for augmentation.
+        sampling: `config.data.Sampling`; its seed is also used for augmentation.
         augmentation: `config.augmentation.Augmentation`.
         preprocessing: `vit_tf.Preprocessing`; its resize rule is used with crop="none". A
             `BytePreprocessing` is for batches that are not mixed.

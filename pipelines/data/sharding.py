@@ -65,7 +65,7 @@ def batch_samplers(source, sampling, hosts=1):
 
     Args:
         source: a `DataSource`.
-        sampling: `config.sampling.Sampling`.
+        sampling: `config.data.Sampling`.
         hosts: number of hosts; only used with sharding="files".
 
     Raises:

@@ -3,11 +3,12 @@
 import queue
 import socket
 import threading
+import typing
 import urllib.parse
 
 import tensorflow as tf
 
-from pipelines.config.names import STRATEGIES
+from pipelines.config.names import Strategy
 from pipelines.errors import UserError
 from pipelines.runs.progress import say
 
@@ -31,8 +32,8 @@ def make_strategy(name="auto", logical_cpus=1, tpu="", zone=None, project=None):
     Raises:
         UserError: if the name is unknown or no TPU can be reached.
     """
-    if name not in STRATEGIES:
-        raise UserError(f"--strategy must be one of {', '.join(STRATEGIES)}. Received: {name}.")
+    if name not in (known := typing.get_args(Strategy)):
+        raise UserError(f"--strategy must be one of {', '.join(known)}. Received: {name}.")
     if logical_cpus < 1:
         raise UserError(f"--logical_cpus must be at least 1. Received: {logical_cpus}.")
     for gpu in tf.config.list_physical_devices("GPU"):

@@ -225,7 +225,7 @@ class Workdir:
         Raises:
             UserError: if `config.json` is missing, damaged or not an experiment.
         """
-        return Experiment.from_dict(read_json(self.config), source=self.config)
+        return Experiment.from_dict(read_json(self.config))
 
     def append_metrics(self, values: dict):
         """Adds one line to `metrics.jsonl`, with numbers in full precision."""

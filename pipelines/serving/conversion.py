@@ -25,7 +25,7 @@ def convert(
     Args:
         source: path, see `model_source.find`.
         destination: `.npz` or `.keras` file; with a layout, a directory.
-        layout: None, or one of `config.names.LAYOUTS`.
+        layout: None, or one of `config.names.Layout`.
         weights: which weights of a workdir, see `model_source.find`.
         overwrite: whether to replace an existing destination.
         log: called with each line for the user.

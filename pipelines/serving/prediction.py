@@ -2,12 +2,13 @@
 
 import os
 import sys
+import typing
 
 import numpy as np
 import tensorflow as tf
 
 import custom_ops
-from pipelines.config.names import EXPORT_FORMS
+from pipelines.config.names import ExportForm
 from pipelines.data.labels.label_file import check_count, read_label_file
 from pipelines.errors import UserError
 from pipelines.serving import saved_model
@@ -107,7 +108,10 @@ def find_model(path, weights="final", label_file=None) -> ModelSource:
         UserError: if there is no model.
     """
     if weights == "final" and not storage.exists(os.path.join(path, "config.json")):
-        for directory in (path, *(os.path.join(path, form) for form in EXPORT_FORMS)):
+        for directory in (
+            path,
+            *(os.path.join(path, form) for form in typing.get_args(ExportForm)),
+        ):
             if saved_model.is_saved_model(directory):
                 labels = () if label_file is None else read_label_file(label_file)
                 name, found = os.fspath(path), os.fspath(directory)

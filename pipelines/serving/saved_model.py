@@ -3,12 +3,13 @@
 import dataclasses
 import os
 import shutil
+import typing
 
 import tensorflow as tf
 
 import custom_ops
 import vit_tf
-from pipelines.config.names import EXPORT_FORMS
+from pipelines.config.names import ExportForm
 from pipelines.errors import RunError, UserError
 from pipelines.serving.atomic_directory import atomic_directory
 from pipelines.serving.saved_model_check import TOLERANCE, check_saved_model
@@ -18,7 +19,7 @@ from vit_tf import packing
 from vit_tf.files import storage
 
 # The forms are also the names of their directories.
-PORTABLE, FUSED = EXPORT_FORMS
+PORTABLE, FUSED = typing.get_args(ExportForm)
 # The implementation of the ops with which each form is traced.
 _IMPLEMENTATIONS = {PORTABLE: "reference", FUSED: "compiled"}
 

@@ -228,7 +228,7 @@ def _read_results(plan, trials, path) -> dict:
         raise UserError(f"{file} was not written by a sweep. {_OTHER_WORKDIR}")
     try:
         rows = {row["workdir"]: row for row in [*record["trials"], *record["final"]]}
-        before = Experiment.from_dict(record["experiment"], source=file)
+        before = Experiment.from_dict(record["experiment"])
         changed = lasting_differences(before, plan.base)
         for name, old, new in (
             ("hold_out", record["hold_out"], plan.hold_out),

@@ -101,8 +101,11 @@ def _costs(prepared):
 def _resolved(experiment, config):
     """The experiment as a dictionary, with the variant's own values of the model's other fields."""
     values, fields = experiment.to_dict(), config.to_dict()
-    names = {path.partition(".")[0] for path in model_field_types(experiment.model.name)}
-    values["model"] |= {name: fields[name] for name in fields if name in names}
+    paths = model_field_types(experiment.model.name)
+    parts = {path.partition(".")[0] for path in paths}
+    # A section that the model lacks, such as the stem, has no value in a configuration.
+    shown = {name for name in fields if name in (parts if fields[name] is not None else paths)}
+    values["model"] |= {name: fields[name] for name in fields if name in shown}
     return values
 
 

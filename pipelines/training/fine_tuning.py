@@ -9,10 +9,11 @@ import contextlib
 import dataclasses
 import math
 import re
+import typing
 
 from pipelines.config import Data, Experiment, Optimizer, Schedule, Train, override
 from pipelines.config.model import Model, changed_fields, model_field_types
-from pipelines.config.names import DTYPES
+from pipelines.config.names import Dtype
 from pipelines.config.recipes.rows import hyper_rule_length
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
@@ -153,7 +154,7 @@ def _model(initial, recipe, for_photos):
     A recipe for photos keeps its image size. If one for built-in data is used for photos, its
     fields of training are left out, and a small size is multiplied.
     """
-    dtype = initial.dtype if initial.dtype in DTYPES else recipe.model.dtype
+    dtype = initial.dtype if initial.dtype in typing.get_args(Dtype) else recipe.model.dtype
     section = Model.of(initial.config, dtype, recipe.model.name)
     known = model_field_types(section.name)
     fields = {name: x for name, x in section.fields.items() if name not in _OF_TRAINING}

@@ -8,8 +8,8 @@ import os
 import numpy as np
 
 from pipelines.config.augmentation import Augmentation
+from pipelines.config.data import Sampling
 from pipelines.config.names import AUTO_SPLIT
-from pipelines.config.sampling import Sampling
 from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
 from pipelines.data.sharding import batch_samplers
@@ -150,7 +150,7 @@ def open_data(experiment, run) -> RunData:
     data = TrainData(
         source=source,
         sampling=experiment.sampling(),
-        augmentation=settings.augmentation(),
+        augmentation=settings,
         image_dtype=settings.image_dtype,
         **shared,
     )

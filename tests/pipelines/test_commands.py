@@ -175,22 +175,6 @@ def test_an_implementation_that_is_not_there(tmp_path, command, monkeypatch, cho
     assert os.listdir(tmp_path) == []
 
 
-def test_old_names_are_answered_with_the_new_ones(tmp_path, command):
-    result = command("pretrain", "--set=train.average=0.9", "--set=data.window=9")
-    renamed = "train.average -> train.ema_decay, data.window -> data.shuffle_window"
-    assert_user_error(result, "--set has names of an earlier version", renamed)
-    (tmp_path / "run").mkdir()
-    old = {"train": {"average": None, "steps": 3}, "data": {"window": 9}, "seed": 0}
-    (tmp_path / "run/config.json").write_text(json.dumps(old))
-    result = command("pretrain", "--workdir=run")
-    assert_user_error(result, "run/config.json has names of an earlier version", renamed)
-    for module in ("finetune", "evaluate", "predict", "export"):
-        result = command(module, "--weights=average")
-        assert_user_error(result, "--weights=average", "it is called ema now")
-    assert os.listdir(tmp_path) == ["run"]
-    assert os.listdir(tmp_path / "run") == ["config.json"]
-
-
 @pytest.mark.parametrize(
     ("module", "own"),
     [

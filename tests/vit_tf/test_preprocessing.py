@@ -3,13 +3,14 @@
 import json
 import pathlib
 import re
+import typing
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from vit_tf.preprocessing import INTERPOLATIONS, Preprocessing
+from vit_tf.preprocessing import Interpolation, Preprocessing
 
 RULES = [
     {"image_size": (6, 9)},
@@ -255,7 +256,10 @@ def test_pixels_of_images_that_have_the_size_already(rule, resize_to, size):
     """`keeps_own_size` is what every filter does, in graphs of unknown size too."""
     images = np.random.default_rng(0).integers(0, 256, (2, *size, 3), np.uint8)
     fields = {"image_size": size, "resize": rule, "resize_to": resize_to}
-    for interpolation, antialias in (*[(x, False) for x in INTERPOLATIONS], ("bicubic", True)):
+    for interpolation, antialias in (
+        *[(x, False) for x in typing.get_args(Interpolation)],
+        ("bicubic", True),
+    ):
         filtered = {"interpolation": interpolation, "antialias": antialias}
         preprocessing = Preprocessing(**fields, **filtered)
         same = np.array_equal(preprocessing.resized(images), images)

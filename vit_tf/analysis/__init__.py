@@ -1,12 +1,12 @@
 """Pure functions: the costs of a model, and what it has learned.
 
-`attention_maps`, `comparison` and `inspection` are imported when they are first used: costs need
-neither TensorFlow nor NumPy.
+`attention_maps`, `inspection` and `relative_difference` are imported when they are first used:
+costs need neither TensorFlow nor NumPy.
 """
 
 import importlib
 
-__all__ = ["attention_maps", "comparison", "inspection"]
+__all__ = ["attention_maps", "inspection", "relative_difference"]
 
 
 def __getattr__(name):

@@ -2,14 +2,13 @@
 
 from vit_tf.config import ablations
 from vit_tf.config.axial_resnet import AxialResNetConfig
-from vit_tf.config.model_config import RENAMED_FIELDS, ModelConfig
+from vit_tf.config.model_config import ModelConfig
 from vit_tf.config.resnet import GROUPS, ResNetConfig, StemConfig
 from vit_tf.config.variants import VARIANTS, get_variant
 from vit_tf.config.vit import ViTConfig
 
 __all__ = [
     "GROUPS",
-    "RENAMED_FIELDS",
     "VARIANTS",
     "AxialResNetConfig",
     "ModelConfig",

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vit_tf.config.near_names import did_you_mean
 
-# Old -> new name of renamed fields. Files of earlier versions have the old names.
-RENAMED_FIELDS = {"units": "stage_depths"}
 # The family of a dictionary without the key "family"; `to_dict` of this family omits the key.
 _DEFAULT_FAMILY = "vit"
 
@@ -63,13 +61,11 @@ class Config:
             )
         known = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
-            if name in known:
-                continue
-            if RENAMED_FIELDS.get(name) in known:
-                raise ValueError(f"Model field {name!r} is now called {RENAMED_FIELDS[name]!r}.")
-            raise ValueError(
-                f"Unknown model field {name!r}.{did_you_mean(name, known)} Known fields: {known}."
-            )
+            if name not in known:
+                raise ValueError(
+                    f"Unknown model field {name!r}.{did_you_mean(name, known)} Known fields: "
+                    f"{known}."
+                )
 
 
 class ModelConfig(Config):

@@ -1,7 +1,8 @@
 """The Vision Transformer and its hybrids (Dosovitskiy et al., 2021, section 3.1)."""
 
 import dataclasses
-from typing import Any, ClassVar
+import typing
+from typing import Any, ClassVar, Literal
 
 from custom_ops import dispatch
 from vit_tf.config.checks import check_bool, check_choice, check_float, check_int, height_width
@@ -12,7 +13,7 @@ CLASSIFIERS = ("token", "gap", "map", "unpooled")
 POSITION_EMBEDDINGS = ("learned_1d", "learned_2d", "sincos_2d", "relative", "none")
 POSITION_INJECTIONS = ("stem", "every_layer", "every_layer_shared")
 ACTIVATIONS = ("gelu_tanh", "gelu_erf")
-RECOMPUTE = ("none", "blocks")
+Recompute = Literal["none", "blocks"]
 # Fields that change how a process computes, but not the model.
 _OF_PROCESS = {"implementation": "auto", "recompute": "none"}
 
@@ -100,7 +101,7 @@ class ViTConfig(ModelConfig):
     stem: StemConfig | None = None
     axial: bool = False
     implementation: str = "auto"
-    recompute: str = "none"
+    recompute: Recompute = "none"
 
     def __post_init__(self):
         object.__setattr__(self, "image_size", height_width(self.image_size))
@@ -126,7 +127,7 @@ class ViTConfig(ModelConfig):
         _check_positions(self.position_embedding, self.position_injection, self.axial)
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("implementation", self.implementation, dispatch.CHOICES)
-        check_choice("recompute", self.recompute, RECOMPUTE)
+        check_choice("recompute", self.recompute, typing.get_args(Recompute))
         if self.hidden_size % self.heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of heads={self.heads}."

@@ -3,6 +3,7 @@
 import dataclasses
 
 from pipelines.config.experiment import Experiment
+from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.pretraining import (
     JFT_DATA,
     imagenet,
@@ -10,7 +11,7 @@ from pipelines.config.recipes.pretraining import (
     pretraining_model,
 )
 from pipelines.config.recipes.rows import JFT, one_per_row
-from pipelines.config.sections import Optimizer, Schedule
+from pipelines.config.schedule import Schedule
 
 
 def regularisation_search() -> Experiment:

@@ -6,6 +6,7 @@ from pipelines.config.augmentation import AUGREG_LEVELS
 from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
+from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.pretraining import (
     CENTRAL_CROP,
     IMAGENET_21K_DATA,
@@ -14,7 +15,8 @@ from pipelines.config.recipes.pretraining import (
     pretraining_model,
 )
 from pipelines.config.recipes.rows import IMAGENET, IMAGENET_21K, one_per_row, steps_for
-from pipelines.config.sections import Optimizer, Schedule, Train
+from pipelines.config.schedule import Schedule
+from pipelines.config.train import Train
 
 
 def _augreg(dataset, level, images, epochs, head_bias, expected) -> Experiment:

@@ -3,13 +3,14 @@
 from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
+from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.rows import (
     IMAGENET,
     fine_tuning_length,
     hyper_rule_length,
     one_per_row,
 )
-from pipelines.config.sections import Optimizer, Schedule
+from pipelines.config.schedule import Schedule
 
 
 def hyper_rule(*, model, weights, dataset, eval_split, images, image_side) -> Experiment:

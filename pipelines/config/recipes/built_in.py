@@ -3,7 +3,9 @@
 from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
-from pipelines.config.sections import Optimizer, Schedule, Train
+from pipelines.config.optimizer import Optimizer
+from pipelines.config.schedule import Schedule
+from pipelines.config.train import Train
 
 
 def digits() -> Experiment:

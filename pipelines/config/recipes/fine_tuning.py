@@ -7,8 +7,9 @@ accelerators; `train.accumulate_steps` does not change the result.
 from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
+from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.rows import fine_tuning_length, one_per_row
-from pipelines.config.sections import Optimizer, Schedule
+from pipelines.config.schedule import Schedule
 
 
 def fine_tuning(

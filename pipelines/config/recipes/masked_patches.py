@@ -5,10 +5,12 @@ import dataclasses
 from pipelines.config.experiment import Experiment
 from pipelines.config.masking import Masking
 from pipelines.config.model import Model
+from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.built_in import digits
 from pipelines.config.recipes.pretraining import BATCH_SIZE, JFT_DATA
 from pipelines.config.recipes.rows import one_per_row
-from pipelines.config.sections import Optimizer, Schedule, Train
+from pipelines.config.schedule import Schedule
+from pipelines.config.train import Train
 
 
 def _jft(target, finding) -> Experiment:

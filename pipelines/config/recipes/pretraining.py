@@ -6,6 +6,7 @@ R152x2 with 14 epochs and R200x3 have no row in the table.
 from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
 from pipelines.config.model import Model
+from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.rows import (
     IMAGENET,
     IMAGENET_21K,
@@ -13,7 +14,8 @@ from pipelines.config.recipes.rows import (
     one_per_row,
     steps_for,
 )
-from pipelines.config.sections import Optimizer, Schedule, Train
+from pipelines.config.schedule import Schedule
+from pipelines.config.train import Train
 from vit_tf.config.variants import get_variant
 
 BATCH_SIZE = 4096

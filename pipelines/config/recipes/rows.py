@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipelines.config.experiment import Experiment
-from pipelines.config.sections import Train
+from pipelines.config.train import Train
 
 # Training images per epoch, as the paper counts them (section 4.1).
 JFT, IMAGENET_21K, IMAGENET = 303_000_000, 14_000_000, 1_281_167

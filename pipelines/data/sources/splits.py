@@ -21,12 +21,12 @@ def choose_splits(data, log, training=True):
     """Replaces `auto` in the data section of an experiment with splits of the data set.
 
     Args:
-        data: `config.sections.Data`.
+        data: `config.data.Data`.
         log: called with one line about the chosen splits, unless they are train and test.
         training: False leaves `train_split` unchanged, for a data set that is only evaluated.
 
     Returns:
-        `config.sections.Data`.
+        `config.data.Data`.
 
     Raises:
         DataError: if the data set does not exist, or has no split for training or evaluation.

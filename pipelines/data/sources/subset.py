@@ -26,7 +26,7 @@ def open_train_source(data, log):
     """Opens the training split of a data set, or the part of it that is trained on.
 
     Args:
-        data: `config.sections.Data`; its splits are chosen.
+        data: `config.data.Data`; its splits are chosen.
         log: called with a line about the part, and every 10 s while it is chosen.
 
     Returns:
@@ -61,7 +61,7 @@ def subset_size(data, source, num_examples=None) -> int:
     """Returns the number of examples that are trained on; reads no labels.
 
     Args:
-        data: `config.sections.Data`.
+        data: `config.data.Data`.
         source: `DataSource` of the whole split.
         num_examples: number of examples, for another range of the split; None: those of `source`.
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import pipeline
 
 KEYS = ("image", "label", "id", "position", "weight")

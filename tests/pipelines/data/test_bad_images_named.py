@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import bad_images, pipeline
 from pipelines.data.bad_images import BadImages
 from pipelines.data.decoding import decode_error

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pipelines.config.augmentation import AUGREG_LEVELS, Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import bad_images, pipeline, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.sources import tfds_source
@@ -375,7 +375,6 @@ def test_damaged_files_stop_training(tmp_path):
             {"batch_size": 6, "input_context": tf.distribute.InputContext(2, 0, 3)},
             "3 replicas cannot be divided among 2 hosts",
         ),
-        ({"crop": "centre"}, "crop='centre'"),
         ({"crop_area": (0.5, 0.2)}, r"crop_area=\(0.5, 0.2\)"),
         ({"crop_area": (0.0, 1.0)}, r"crop_area=\(0.0, 1.0\)"),
         ({"random_erasing": -1.0}, "random_erasing=-1.0"),

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import pipeline, reading, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.reading import Window, read_windows

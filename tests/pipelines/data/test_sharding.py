@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pipelines.config import Data, Request
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import pipeline, sharding, stateless_random
 from pipelines.data.order import TrainOrder
 from pipelines.data.reading import Window
@@ -235,7 +235,6 @@ def test_samplers_say_what_fills_a_batch(source):
     [
         ({"hosts": 8, "replicas": 8, "batch_size": 8}, DataError, "each of 8 hosts, .* has 7"),
         ({"hosts": 8, "replicas": 8, "batch_size": 8}, DataError, "--shards 8 or more"),
-        ({"sharding": "rows"}, ValueError, "sharding='rows'"),
         ({"batch_size": 10}, ValueError, "batch_size=10 cannot be divided among 3 replicas"),
     ],
 )

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from pipelines.config.augmentation import Augmentation
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import pipeline, throughput
 from pipelines.data.sources.open import open_source
 from vit_tf.config.variants import get_variant

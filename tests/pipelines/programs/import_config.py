@@ -14,5 +14,5 @@ if __name__ == "__main__":
     assert Experiment.from_dict(experiment.to_dict()) == experiment
     experiment.model.config(10).summary()
     experiment.preprocessing(["a", "b"])
-    assert pipelines.cli.command.EXIT_USAGE == 2 and pipelines.config.names.LAYOUTS
+    assert pipelines.cli.command.EXIT_USAGE == 2 and pipelines.config.names.PRECISIONS
     print([name for name in FRAMEWORKS if name in sys.modules])

@@ -106,7 +106,7 @@ def train_data(experiment):
     return TrainData(
         source=source,
         sampling=experiment.sampling(),
-        augmentation=experiment.data.augmentation(),
+        augmentation=experiment.data,
         preprocessing=experiment.preprocessing(source.labels),
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 import vit_tf
 from tests.vit_tf import tiny
-from vit_tf.config import RENAMED_FIELDS, ResNetConfig, StemConfig, ViTConfig
+from vit_tf.config import StemConfig, ViTConfig
 from vit_tf.config.vit import POSITION_EMBEDDINGS, POSITION_INJECTIONS
 
 # For every field a valid value other than the default.
@@ -205,23 +205,6 @@ def test_unknown_fields_name_the_near_ones(unknown, near):
 def test_an_unknown_field_like_nothing_lists_all():
     with pytest.raises(ValueError, match="'zzz'. Known fields: .*'stochastic_depth'"):
         tiny.config().replace(zzz=1)
-
-
-@pytest.mark.parametrize(
-    "refuse",
-    [
-        lambda: StemConfig.from_dict({"units": [3, 4, 9]}),
-        lambda: tiny.config().replace(stem={"units": [3, 4, 9]}),
-        lambda: ResNetConfig.from_dict({"units": [3, 4, 6, 3]}),
-        lambda: vit_tf.create_model("BiT-R50x1", units=(3, 4, 6, 3)),
-    ],
-)
-def test_an_old_field_name_is_answered_with_the_new_one(refuse):
-    """Files of earlier versions hold old names."""
-    with pytest.raises(ValueError) as caught:
-        refuse()
-    assert str(caught.value) == "Model field 'units' is now called 'stage_depths'."
-    assert RENAMED_FIELDS == {"units": "stage_depths"}
 
 
 @pytest.mark.parametrize("fields", [{}, {"hidden_size": 8}])

@@ -5,7 +5,7 @@ import re
 
 from vit_tf.checkpoints.grids import square_grid
 from vit_tf.layers.positions import SinCosPositions
-from vit_tf.preprocessing import MAX_SIDE, Preprocessing
+from vit_tf.preprocessing import MAX_SIDE, Preprocessing, ResizeRule
 
 
 def sizes(shapes, name, count, path) -> tuple[int, ...]:
@@ -104,7 +104,9 @@ def check_tensor_names(path, names, reasons):
                 raise ValueError(f"{path} cannot be expressed in vit_tf: {reason}, see {name}.")
 
 
-def preprocessing(path, size, notes, resize="direct", resize_to=None, **fields) -> Preprocessing:
+def preprocessing(
+    path, size, notes, resize: ResizeRule = "direct", resize_to=None, **fields
+) -> Preprocessing:
     """A `Preprocessing` for `size`; direct, with a note, if `resize_to` does not fit.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.config import Data
-from pipelines.config.sampling import Sampling
+from pipelines.config.data import Sampling
 from pipelines.data import progress_lines, stateless_random
 from pipelines.data.batch_listing import list_batch
 from pipelines.data.sources import subset

@@ -364,8 +364,6 @@ def test_all_changes_in_their_order(photograph):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"crop": "centre"}, "crop='centre'"),
-        ({"random_erasing_fill": "black"}, "random_erasing_fill='black'"),
         ({"random_erasing": 1.5}, "random_erasing=1.5"),
         ({"random_erasing_area": (0.0, 0.5)}, r"random_erasing_area=\(0.0, 0.5\)"),
         ({"random_erasing_aspect": (2.0, 0.5)}, r"random_erasing_aspect=\(2.0, 0.5\)"),

@@ -1,0 +1,130 @@
+"""The section of training: its length, loss, evaluations and checkpoints."""
+
+import dataclasses
+import re
+from typing import Literal
+
+from pipelines.config.fields import check_at_least, check_choices
+from pipelines.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long to train, and how often to log, evaluate and save.
+
+    Attributes:
+        steps: optimizer steps of the whole run.
+        epochs: the length in epochs, instead of steps; none: steps holds. When the data are open,
+            epochs become steps, rounded down: the config.json of a run holds steps.
+        batch_size: images per step over all replicas and hosts.
+        accumulate_steps: number of micro-batches per step; each replica processes them one after
+            another, to save memory.
+        ema_decay: decay of the moving (Polyak) average of the weights, 0.9999 in the paper; none
+            keeps no average. With an average, evaluations during training use it, and the run also
+            writes ema.npz.
+        loss: "softmax", or "sigmoid" summed over the classes (the paper's pre-training loss), which
+            data with lists of labels need.
+        label_smoothing: probability moved from the true class to the uniform distribution.
+        log_every: steps between progress lines.
+        eval_every: steps between evaluations; 0 evaluates at the end only.
+        eval_batches: largest number of batches of an evaluation during training, spread evenly over
+            the data; 0 takes all of them.
+        checkpoint_every: steps between checkpoints; 0 saves at the end only.
+        keep_last: how many of the newest checkpoints are kept.
+        keep_every: also keeps every checkpoint whose step is a multiple of this number; 0 turns
+            this rule off.
+        keep_best: saves after every evaluation and keeps the best checkpoint, for --weights=best:
+            with the highest value of best_metric.
+        best_metric: "evaluation": the accuracy, in multi-label data the mean average precision, of
+            masked patches their accuracy or PSNR; "few_shot": the few-shot accuracy with the
+            largest number of few_shot.shots (early stopping in the paper's figure 4).
+        few_shot_every: steps between few-shot evaluations, of which the first is before the first
+            step; 0 turns them off. See few_shot.
+        non_finite: what happens at a loss or gradient that is not finite. "stop": the run ends;
+            "skip": the step changes no weights, at most 10 steps in a row; "rewind": the run
+            restores the newest checkpoint and continues with the data after the failed step, at
+            most 10 times to the same checkpoint.
+        profile: steps that are profiled for TensorBoard; 10:20 begins after 10 finished steps and
+            ends after 20; none profiles nothing.
+        histograms_every: steps between histograms of the weights for TensorBoard; 0 writes none.
+        deterministic: turns on op determinism: a repeated run gives the same bits; slower on
+            GPUs.
+        jit_compile: compiles the training step (forward, backward, update) with XLA. Only on one
+            device; a TPU compiles every step anyway.
+    """
+
+    steps: int = 1000
+    epochs: float | None = None
+    batch_size: int = 64
+    accumulate_steps: int = 1
+    ema_decay: float | None = None
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    label_smoothing: float = 0.0
+    log_every: int = 50
+    eval_every: int = 0
+    eval_batches: int = 0
+    checkpoint_every: int = 500
+    keep_last: int = 3
+    keep_every: int = 0
+    keep_best: bool = False
+    best_metric: Literal["evaluation", "few_shot"] = "evaluation"
+    few_shot_every: int = 0
+    non_finite: Literal["stop", "skip", "rewind"] = "stop"
+    profile: str | None = None
+    histograms_every: int = 0
+    deterministic: bool = False
+    jit_compile: bool = False
+
+    def __post_init__(self):
+        check_choices(self, "train.")
+        if self.best_metric == "few_shot" and not self.few_shot_every:
+            raise UserError(
+                "train.best_metric=few_shot needs few-shot evaluations. Set train.few_shot_every."
+            )
+        if self.best_metric != "evaluation" and not self.keep_best:
+            raise UserError(
+                f"train.best_metric={self.best_metric} chooses the checkpoint that "
+                "train.keep_best=true keeps. Set that too."
+            )
+        for name in ("steps", "batch_size", "accumulate_steps", "log_every", "keep_last"):
+            check_at_least(f"train.{name}", getattr(self, name), 1)
+        if self.epochs is not None and self.epochs <= 0:
+            raise UserError(f"train.epochs must be above 0, or none. Received: {self.epochs}.")
+        for name in (
+            "eval_every",
+            "eval_batches",
+            "few_shot_every",
+            "checkpoint_every",
+            "keep_every",
+            "histograms_every",
+        ):
+            check_at_least(f"train.{name}", getattr(self, name), 0)
+        if self.profile is not None:
+            self.profiled_steps()
+        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
+            raise UserError(
+                f"train.ema_decay must be in [0, 1), or none. Received: {self.ema_decay}."
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(
+                f"train.label_smoothing must be in [0, 1). Received: {self.label_smoothing}."
+            )
+
+    def profiled_steps(self) -> tuple[int, int] | None:
+        """Returns `profile` as (finished steps at the begin, at the end).
+
+        Raises:
+            UserError: if it is not two numbers of steps in this order, up to `steps` unless the
+                length is in epochs.
+        """
+        if self.profile is None:
+            return None
+        match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile)
+        begin, end = map(int, match.groups()) if match else (0, 0)
+        last = self.steps if self.epochs is None else end
+        if not begin < end <= last:
+            raise UserError(
+                "train.profile must be two numbers of steps, the smaller one first and none above "
+                f"train.steps={self.steps}, such as 10:20. Received: {self.profile!r}."
+            )
+        return begin, end
