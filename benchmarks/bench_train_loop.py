@@ -92,7 +92,7 @@ def main(rounds=6, steps_per_round=12):
                     store=None,
                     non_finite=None,
                     progress=progress,
-                    profiler=Profiler(None, folder, print),
+                    profiler=Profiler(None, folder),
                     signals=signals,
                 ).run()
             return end - start

@@ -76,8 +76,8 @@ def main(values, arguments):
         experiment, hosts = request.experiment(values), None
     if values.hosts is not None or experiment.data.sharding == "global":
         hosts = values.hosts
-    data = choose_splits(experiment.data, request.print_note)
-    source = open_train_source(data, request.print_note)
+    data = choose_splits(experiment.data)
+    source = open_train_source(data)
     result, format_result = (
         _list(values, experiment, source, hosts)
         if values.throughput is None
@@ -129,7 +129,6 @@ def _measure(values, experiment, source):
         for_batches(preprocessing, experiment.data.image_dtype),
         seconds=values.throughput / 2,
         skips_bad_images=experiment.data.bad_images == "skip",
-        log=request.print_note,
     )
     config = experiment.model_config(source.num_classes)
     result = {

@@ -19,6 +19,7 @@ example: python -m pipelines.convert shipped /tmp/digits.npz
          python -m pipelines.convert runs/pretrain-digits /tmp/hf --layout=huggingface
          python -m pipelines.convert --check a.npz b.keras
 """
+LOGS_TO = "stdout"
 
 POSITIONAL = "SRC DST"
 
@@ -61,4 +62,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, define, POSITIONAL, shared_flags=SHARED_FLAGS, logs_to=LOGS_TO)

@@ -12,6 +12,7 @@ interrupted one goes on. The exit code is 1 if a check fails.
 
 example: python -m pipelines.demo --workdir runs/demo
 """
+LOGS_TO = "stdout"
 
 SHARED_FLAGS = ("workdir", "set", *shared_flags.DEVICE_FLAGS)
 
@@ -25,4 +26,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, shared_flags=SHARED_FLAGS)
+    command.run(main, DESCRIPTION, shared_flags=SHARED_FLAGS, logs_to=LOGS_TO)

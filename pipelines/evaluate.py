@@ -64,7 +64,7 @@ def main(values, arguments):
     request.check_settings(values, fields, f"{source.name} is evaluated as it was trained")
     experiment = request.experiment(values, run=source.workdir)
     strategy = request.strategy(values)
-    data = choose_splits(experiment.data, request.print_note, training=False)
+    data = choose_splits(experiment.data, training=False)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to evaluate. Set it to a split.")
     means = evaluate(

@@ -75,7 +75,7 @@ def main(values, arguments):
     request.check_settings(values, fields, f"only the features of {source.name} are evaluated")
     experiment = request.experiment(values, run=source.workdir)
     strategy = request.strategy(values)
-    data = choose_splits(experiment.data, request.print_note)
+    data = choose_splits(experiment.data)
     if data.eval_split is None:
         raise UserError("data.eval_split is none: there is nothing to test on. Set it to a split.")
     folder = os.path.join(source.workdir.path if source.workdir else "runs", "fewshot")

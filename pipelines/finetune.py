@@ -11,6 +11,7 @@ command again to resume.
 
 example: python -m pipelines.finetune --init_from ViT-B_16.npz --set data.name=folder:/data/pets
 """
+LOGS_TO = "stdout"
 
 
 def define(values):
@@ -39,4 +40,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, define)
+    command.run(main, DESCRIPTION, define, logs_to=LOGS_TO)

@@ -17,6 +17,7 @@ the command; --set data.bad_images=skip leaves it out.
 example: python -m pipelines.make_tfrecords --set data.name=folder:/data/pets --output /data/records
          --split "train=train[:90%]" --split "test=train[90%:]"
 """
+LOGS_TO = "stdout"
 
 SHARED_FLAGS = ("experiment", "set")
 
@@ -108,10 +109,12 @@ def _splits_of(data):
     if data.train_split == data.eval_split == AUTO_SPLIT:
         if names := split_names(data.name, data.data_dir):
             return [(name, name) for name in names]
-    data = choose_splits(data, print)
+    data = choose_splits(data)
     splits = filter(None, [data.train_split, data.eval_split])
     return [(re.match(r"\w*", split)[0], split) for split in splits]
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, define, shared_flags=SHARED_FLAGS, fields=FIELDS)
+    command.run(
+        main, DESCRIPTION, define, shared_flags=SHARED_FLAGS, fields=FIELDS, logs_to=LOGS_TO
+    )

@@ -6,6 +6,7 @@ DESCRIPTION = """Trains a model from scratch. Start the same command again to re
 
 example: python -m pipelines.pretrain --experiment digits --set train.steps=500
 """
+LOGS_TO = "stdout"
 
 
 def define(values):
@@ -26,4 +27,4 @@ def main(values, arguments):
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, define)
+    command.run(main, DESCRIPTION, define, logs_to=LOGS_TO)

@@ -17,6 +17,7 @@ same command again to go on; values may be added to the grid.
 
 example: python -m pipelines.sweep --grid optimizer.learning_rate=0.003,0.01,0.03
 """
+LOGS_TO = "stdout"
 
 
 def define(values):
@@ -79,4 +80,4 @@ def _names_weights(values):
 
 
 if __name__ == "__main__":
-    command.run(main, DESCRIPTION, define)
+    command.run(main, DESCRIPTION, define, logs_to=LOGS_TO)

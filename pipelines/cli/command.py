@@ -16,6 +16,7 @@ from pipelines.cli.shared_flags import SHARED_FLAGS, WHY_NOT_TAKEN, define_confi
 from pipelines.config.experiment import config_paths
 from pipelines.config.near_paths import flag_hint
 from pipelines.errors import Interrupted, RunError, UserError, first_line
+from pipelines.runs.log_lines import LineHandler, attached
 from vit_tf.files import storage
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_SIGINT = 1, 2, 75, 130
@@ -30,6 +31,7 @@ def run(
     check_ops=True,
     shared_flags=SHARED_FLAGS,
     fields=None,
+    logs_to="stderr",
 ):
     """Parses the command line and calls `main(values, arguments)`; never returns.
 
@@ -41,6 +43,7 @@ def run(
         check_ops: whether a wrong VIT_OPS or VIT_ISA ends the command before `main`.
         shared_flags: the members of `SHARED_FLAGS` that the command takes; it refuses the others.
         fields: config paths that hints about unknown flags may suggest for `--set`; None means all.
+        logs_to: "stdout" or "stderr", where log lines go; "stderr" if stdout holds a result.
     """
     values = define_shared(shared_flags)
     if "experiment" in values:
@@ -65,7 +68,8 @@ def run(
             "repeated for each assignment. See --help.",
         )
     _quiet_tensorflow()
-    _run(main, values, arguments, check_ops)
+    with attached(LineHandler(getattr(sys, logs_to))):
+        _run(main, values, arguments, check_ops)
 
 
 def _run(main, values, arguments, check_ops):

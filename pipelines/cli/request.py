@@ -1,12 +1,14 @@
 """The request of a command line: the experiment that its flags describe, and where it runs."""
 
+import logging
 import os
-import sys
 
 from pipelines.config.experiment import Experiment, Request, config_paths, override
 from pipelines.config.recipes import get_recipe, summary
 from pipelines.errors import UserError
 from vit_tf.files import storage
+
+_log = logging.getLogger(__name__)
 
 
 def experiment(values, run=None):
@@ -19,7 +21,7 @@ def experiment(values, run=None):
     Raises:
         UserError: if an assignment is wrong, or --experiment is given together with a run.
     """
-    return override(start(values, run), values.set, print_note)
+    return override(start(values, run), values.set, _log.info)
 
 
 def pretraining(values, grid=()):
@@ -33,7 +35,7 @@ def pretraining(values, grid=()):
         UserError: as `experiment`, and for photos at the image size of a recipe for built-in data.
     """
     begin = start(values)
-    described = override(begin, values.set, print_note)
+    described = override(begin, values.set, _log.info)
     # Imported last: it loads TensorFlow, and wrong flags are answered before.
     from pipelines.training.fine_tuning import check_photo_size
 
@@ -75,7 +77,7 @@ def fine_tuning(values, begin, workdir, replicas):
             assignments.append(f"{name}={value}")
     # A file holds every setting of a run, so nothing is left to choose.
     is_complete = values.config is not None
-    experiment, chosen = choose(begin, assignments, workdir, print_note, is_complete, replicas)
+    experiment, chosen = choose(begin, assignments, workdir, _log.info, is_complete, replicas)
     return experiment, _request(values, chosen or origin(values))
 
 
@@ -147,11 +149,6 @@ def strategy(values):
     return make_strategy(
         values.strategy, values.logical_cpus, values.tpu, values.zone, values.project
     )
-
-
-def print_note(message):
-    """Prints to stderr, since stdout holds only the results of a command."""
-    print(message, file=sys.stderr, flush=True)
 
 
 def model_path_and_weights(values):

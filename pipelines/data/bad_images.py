@@ -13,6 +13,7 @@ import contextlib
 import errno
 import itertools
 import json
+import logging
 import os
 
 import numpy as np
@@ -21,6 +22,8 @@ import tensorflow as tf
 from pipelines.data.decoding import decode_error
 from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError, RunError
+
+_log = logging.getLogger(__name__)
 
 # Errors that a dataset raises if an example cannot be read or decoded.
 INPUT_ERRORS = (
@@ -43,15 +46,16 @@ _MAX_LOGGED = 10  # Images named in the log; the file names all of them.
 class BadImages:
     """Records the images that a run leaves out, each image once in any number of epochs.
 
+    Logs each of the first ten images, and once if there are more.
+
     Args:
         path: file that lists all the images, a JSON object {"id", "name", "reason"} per line. None
             writes no file. Images in an existing file count as named, so a resumed run appends.
-        log: called with a line for each of the first ten images, and once if there are more.
         final_path: path of the file in messages, if the file will be moved there later.
     """
 
-    def __init__(self, path=None, log=print, final_path=None):
-        self._path, self.log = path, log
+    def __init__(self, path=None, final_path=None):
+        self._path = path
         self._final_path = final_path or path
         self._names, self._cut_off = _read_names(path)
         self._num_logged = len(self._names)
@@ -97,7 +101,7 @@ class BadImages:
     def lose(self, count):
         """Counts images that were left out, but of which only the number is known."""
         if count and not self._lost:
-            self.log("left out more images at a time than can be named")
+            _log.info("left out more images at a time than can be named")
         self._lost += count
 
     def summary(self):
@@ -111,10 +115,10 @@ class BadImages:
     def _log(self, line):
         self._num_logged += 1
         if self._num_logged <= _MAX_LOGGED:
-            self.log(line)
+            _log.info(line)
         elif self._num_logged == _MAX_LOGGED + 1:
             place = f"; all are named in {self._final_path}" if self._final_path else ""
-            self.log(f"left out more than {_MAX_LOGGED} images{place}")
+            _log.info(f"left out more than {_MAX_LOGGED} images{place}")
 
     def _write(self, record):
         if self._path is None:
@@ -211,4 +215,4 @@ def summary_at_end(bad_images):
         yield
     finally:
         if bad_images is not None and (line := bad_images.summary()):
-            bad_images.log(line)
+            _log.info(line)

@@ -1,8 +1,10 @@
 """Lines about the progress of a loop over many examples."""
 
 import datetime
+import logging
 import time
-from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0  # seconds
 
@@ -16,11 +18,10 @@ class ProgressLines:
     Args:
         what: what the loop does, such as "reading the labels of digits".
         total: number of examples.
-        log: called with a line.
     """
 
-    def __init__(self, what, total, log: Callable):
-        self._what, self._total, self._log = what, total, log
+    def __init__(self, what, total):
+        self._what, self._total = what, total
         self._first, self._begin, self._shown = None, 0.0, 0.0
 
     def show(self, done):
@@ -36,4 +37,4 @@ class ProgressLines:
             self._shown = now
             rate = (done - self._first) / (now - self._begin)
             eta = datetime.timedelta(seconds=round((self._total - done) / rate))
-            self._log(f"{self._what}: {done:,} of {self._total:,}, {rate:,.0f} a second, ETA {eta}")
+            _log.info(f"{self._what}: {done:,} of {self._total:,}, {rate:,.0f} a second, ETA {eta}")

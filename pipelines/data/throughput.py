@@ -1,6 +1,7 @@
 """Measures how many images a second the input of training delivers, without training a model."""
 
 import itertools
+import logging
 from time import perf_counter
 from typing import NamedTuple
 
@@ -8,6 +9,8 @@ from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
 from pipelines.data.sharding import batch_samplers
 from vit_tf import cost
+
+_log = logging.getLogger(__name__)
 
 # Part of the devices' peak that training uses: what good implementations reach.
 UTILISATION = 0.45
@@ -20,7 +23,7 @@ class Throughput(NamedTuple):
     encoded: float  # read, in training order and in batches, but not decoded
 
 
-def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad_images, log):
+def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad_images):
     """Measures the input of one host that reads all of the data.
 
     Nothing is kept between the two parts. Files are read first without decoding: if they were not
@@ -31,7 +34,6 @@ def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad
         sampling, augmentation, preprocessing, skips_bad_images: as for `pipeline.train_dataset`.
         seconds: duration of each of the two parts, without starting; the part without decoding
             takes longer if two windows of examples are not read in this time.
-        log: called with a line at the beginning of each part.
 
     Returns:
         `Throughput`.
@@ -50,7 +52,7 @@ def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad
                     error,
                     source,
                     pipeline.train_indices(source, sampling, step),
-                    BadImages(log=log) if skips_bad_images else None,
+                    BadImages() if skips_bad_images else None,
                     pipeline.window_indices(source, sampling, [step]),
                 ) from None
             yield batch
@@ -59,10 +61,10 @@ def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad
     decoded = pipeline.train_dataset(
         source, sampling, augmentation, preprocessing, skips_bad_images=skips_bad_images
     )
-    log(f"reading {source} without decoding for {seconds:g} s ...")
+    _log.info(f"reading {source} without decoding for {seconds:g} s ...")
     ends = _window_ends(source, sampling)
     reading = reading_rate(batches(encoded), sampling.batch_size, ends, seconds)
-    log(f"reading and decoding for {seconds:g} s ...")
+    _log.info(f"reading and decoding for {seconds:g} s ...")
     decoding = decoding_rate(batches(decoded), sampling.batch_size, seconds)
     # In a short time, decoding uses up a window that was read before the time began. It cannot go
     # on faster than files are read.

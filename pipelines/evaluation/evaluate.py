@@ -1,7 +1,6 @@
 """Evaluates a model from disk on a labelled data set."""
 
-import functools
-import sys
+import logging
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
@@ -12,6 +11,8 @@ from pipelines.stored_models import fused_source, model_source
 from pipelines.tasks import losses
 from pipelines.tasks.classification import NO_CLASS, Classification
 from vit_tf.pretrained.class_names import words_of
+
+_log = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -51,10 +52,8 @@ def evaluate(
             and the data set is multi-label.
     """
     losses.check_loss(examples, model_source.probabilities(source, assumed))
-    # Only the result goes to stdout.
-    log = functools.partial(print, file=sys.stderr, flush=True)
     with strategy.scope():
-        model, preprocessing = fused_source.open_for_inference(source, log, assumed)
+        model, preprocessing = fused_source.open_for_inference(source, assumed)
     if not model.config.pooled:
         raise UserError(f"{source.name} is unpooled: it gives logits per patch, not per image.")
     if not model.config.num_classes:
@@ -65,10 +64,10 @@ def evaluate(
     columns = None
     if label_map is not None:
         classes = model.config.num_classes
-        columns = _read_columns(label_map, examples, preprocessing.labels, classes, log)
+        columns = _read_columns(label_map, examples, preprocessing.labels, classes)
     else:
         _check_same_classes(source.name, model.config.num_classes, preprocessing.labels, examples)
-    left_out = BadImages(None, log) if bad_images == "skip" else None
+    left_out = BadImages() if bad_images == "skip" else None
     with summary_at_end(left_out):
         evaluation_data = EvaluationData(
             source=examples,
@@ -78,7 +77,7 @@ def evaluate(
             max_batches=max_batches,
         )
         task = Classification(loss=preprocessing.probabilities, columns=columns)
-        evaluator = Evaluator(model, strategy, evaluation_data, task, log)
+        evaluator = Evaluator(model, strategy, evaluation_data, task)
         begin = time.perf_counter()
         means = evaluator.run()
     end = time.perf_counter()
@@ -89,7 +88,7 @@ def evaluate(
     return means | {"images_per_second": images / (end - begin)}
 
 
-def _read_columns(label_map, examples, model_labels, model_classes, log):
+def _read_columns(label_map, examples, model_labels, model_classes):
     """`Classification.columns` of a label map; logs the classes that it leaves out."""
     names = _names(examples.labels, examples.num_classes)
     columns = read_label_map(label_map, names, _names(model_labels, model_classes))
@@ -100,7 +99,7 @@ def _read_columns(label_map, examples, model_labels, model_classes, log):
             "Name a class of the model for each."
         )
     if absent:
-        log(f"{len(absent)} of {len(names)} classes are left out: {_first_labels(absent)}")
+        _log.info(f"{len(absent)} of {len(names)} classes are left out: {_first_labels(absent)}")
     return columns
 
 

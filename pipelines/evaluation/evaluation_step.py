@@ -4,7 +4,6 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Callable
 
 import orbit
 import tensorflow as tf
@@ -112,7 +111,6 @@ class Evaluator(orbit.StandardEvaluator):
         strategy: the `tf.distribute.Strategy` that runs it.
         data: `EvaluationData`.
         task: `Classification` or `MaskedPatches`; its `measure` computes the sums of a batch.
-        log: called with a line every 10 s while the step compiles.
         signals: optional `Signals`, checked after every batch.
 
     Attributes:
@@ -121,11 +119,11 @@ class Evaluator(orbit.StandardEvaluator):
         first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
     """
 
-    def __init__(self, model, strategy, data, task, log: Callable, signals=None):
+    def __init__(self, model, strategy, data, task, signals=None):
         dataset, self.batch_size, self.steps = data.distributed(strategy)
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
-        self.task, self.log, self.signals = task, log, signals
+        self.task, self.signals = task, signals
         self._compiled = threading.Event()
         self._done = 0  # batches of this evaluation
         self.first_batch_done = 0.0
@@ -197,7 +195,7 @@ class Evaluator(orbit.StandardEvaluator):
         """
         source = self.data.source
         try:
-            with compiling("the evaluation step", self._compiled, self.log):
+            with compiling("the evaluation step", self._compiled):
                 return self.evaluate(tf.constant(self.steps))
         except INPUT_ERRORS as error:
             indices = pipeline.eval_indices(source, self.batch_size, self.data.max_batches)

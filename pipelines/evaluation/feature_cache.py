@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import zipfile
 import zlib
@@ -13,6 +14,8 @@ from pipelines.evaluation.features import Features
 from vit_tf.checkpoints.published.npz_archive import NpzArchive
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
+
+_log = logging.getLogger(__name__)
 
 _FINGERPRINT = "fingerprint"
 
@@ -43,7 +46,7 @@ def fingerprint(digest, source, bad_images) -> str:
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-def cached_features(folder, key, source, extract: Callable, log: Callable) -> Features:
+def cached_features(folder, key, source, extract: Callable) -> Features:
     """The features in `<folder>/features-<key>.npz`; without a good file, computes and writes it.
 
     Args:
@@ -51,16 +54,15 @@ def cached_features(folder, key, source, extract: Callable, log: Callable) -> Fe
         key: the `fingerprint`.
         source: the `DataSource` of the features.
         extract: computes the `Features`.
-        log: called with a line if the file is used, or is damaged.
     """
     path = os.path.join(folder, f"features-{key}.npz")
     if storage.exists(path):
         try:
             features = _read(path, key, source)
-            log(f"features of {source}: from {path}")
+            _log.info(f"features of {source}: from {path}")
             return features
         except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            log(f"{path} is damaged and computed again: {_first_sentence(error)}")
+            _log.info(f"{path} is damaged and computed again: {_first_sentence(error)}")
     features = extract()
     arrays = {"values": features.values, "labels": features.labels, "ids": features.ids}
     write_atomically(path, lambda file: np.savez(file, fingerprint=np.array(key), **arrays))

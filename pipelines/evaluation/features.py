@@ -37,17 +37,16 @@ class FeatureExtractor:
             variables were made in `strategy.scope()`.
         strategy: the `tf.distribute.Strategy` that runs it.
         data: `evaluation_step.EvaluationData`, with one label per image.
-        log: called with a line every 10 s.
         signals: optional `Signals`, checked after every batch.
 
     Raises:
         UserError: if the images have lists of labels.
     """
 
-    def __init__(self, features: Callable, strategy, data, log: Callable, signals=None):
+    def __init__(self, features: Callable, strategy, data, signals=None):
         check_single_label(data.source)
         self._features, self._strategy, self._data = features, strategy, data
-        self._log, self._signals = log, signals
+        self._signals = signals
         self._dataset, self._batch_size, self._steps = data.distributed(strategy)
         self._step = tf.function(self._distributed_step)
         self._compiled = threading.Event()
@@ -61,7 +60,7 @@ class FeatureExtractor:
         """
         source = self._data.source
         try:
-            with compiling("the features", self._compiled, self._log):
+            with compiling("the features", self._compiled):
                 batches = self._batches()
         except INPUT_ERRORS as error:
             indices = pipeline.eval_indices(source, self._batch_size, self._data.max_batches)
@@ -79,7 +78,7 @@ class FeatureExtractor:
         batches, iterator = [], iter(self._dataset)
         source = self._data.source
         total = min(source.num_examples, self._steps * self._batch_size)
-        progress = ProgressLines(f"computing the features of {source}", total, self._log)
+        progress = ProgressLines(f"computing the features of {source}", total)
         for step in range(self._steps):
             values, labels, ids, weights = (x.numpy() for x in self._step(iterator))
             if values.ndim != 2:

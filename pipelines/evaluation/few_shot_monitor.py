@@ -19,17 +19,16 @@ class FewShotMonitor:
         train: `EvaluationData` of the training features.
         test: `EvaluationData` of the test features.
         settings: `config.FewShot`.
-        log: called with lines about the progress.
         signals: optional `Signals`, checked after every batch.
 
     Raises:
         UserError: if the images have lists of labels.
     """
 
-    def __init__(self, features: Callable, strategy, train, test, settings, log, signals=None):
+    def __init__(self, features: Callable, strategy, train, test, settings, signals=None):
         self._settings, self._source = settings, train.source
         self._extractors = [
-            FeatureExtractor(features, strategy, data, log, signals) for data in (train, test)
+            FeatureExtractor(features, strategy, data, signals) for data in (train, test)
         ]
 
     def run(self) -> dict[int, float]:

@@ -1,10 +1,9 @@
 """Few-shot evaluation, k-NN and a linear probe of a model from disk, and the report about them."""
 
 import dataclasses
-import functools
+import logging
 import os
 import statistics
-import sys
 import time
 
 from pipelines.data.bad_images import BadImages, summary_at_end
@@ -20,6 +19,8 @@ from pipelines.runs.json_file import write_json
 from pipelines.stored_models import model_source
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
+
+_log = logging.getLogger(__name__)
 
 # The strength of big_vision, whose accuracy is the headline.
 _PUBLISHED_L2 = 1024.0
@@ -80,7 +81,6 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
         check_single_label(examples)
     if storage.exists(output) and not storage.is_folder(output):
         raise UserError(f"--output {output} is a file. Name a directory.")
-    log = functools.partial(print, file=sys.stderr, flush=True)  # Only the result goes to stdout.
     with strategy.scope():
         model, preprocessing = model_source.open_model(source, assumed=assumed)
     if not model.config.pooled:
@@ -89,7 +89,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
     digest = feature_cache.model_digest(model, preprocessing)
 
     def features(examples):
-        left_out = BadImages(None, log) if bad_images == "skip" else None
+        left_out = BadImages() if bad_images == "skip" else None
         data = EvaluationData(
             source=examples,
             preprocessing=preprocessing,
@@ -99,7 +99,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
 
         def extract():
             with summary_at_end(left_out):
-                extracted = FeatureExtractor(model.features, strategy, data, log).run()
+                extracted = FeatureExtractor(model.features, strategy, data).run()
             what = f"the features of {source.name} on {examples}"
             check_features(
                 extracted.values, extracted.labels, examples.num_classes, what, extracted.ids
@@ -107,7 +107,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
             return extracted
 
         key = feature_cache.fingerprint(digest, examples, bad_images)
-        return feature_cache.cached_features(output, key, examples, extract, log)
+        return feature_cache.cached_features(output, key, examples, extract)
 
     train = features(splits[0])
     check_shots(train.labels, splits[0], max(settings.shots), "--shots")
@@ -123,7 +123,7 @@ def run(source, splits, strategy, settings, *, output, batch_size, bad_images, a
         "features": train.values.shape[1],
         "headline_l2": settings.headline_l2,
     }
-    for results in _results(train, test, splits[0].num_classes, settings, log):
+    for results in _results(train, test, splits[0].num_classes, settings):
         record |= results
         _write(output, record)
     return record
@@ -146,13 +146,13 @@ def text(record) -> str:
     return "\n".join([_summary(record), *lines, *_others(record), *record["notes"]])
 
 
-def _results(train, test, num_classes, settings, log):
+def _results(train, test, num_classes, settings):
     """Yields the accuracies as values of the record, after each method: the probe takes long."""
     rows, shown = [], time.perf_counter()
     for done, shots in enumerate(settings.shots):
         if time.perf_counter() - shown >= _LINE_EVERY:
             shown = time.perf_counter()
-            log(f"few-shot: {done} of {len(settings.shots)} numbers of shots are done")
+            _log.info(f"few-shot: {done} of {len(settings.shots)} numbers of shots are done")
         seeds = range(settings.seeds)
         (grid,) = few_shot_grid(train, test, num_classes, [shots], settings.l2, seeds).tolist()
         for l2, accuracies in zip(settings.l2, grid, strict=True):
@@ -167,7 +167,7 @@ def _results(train, test, num_classes, settings, log):
         accuracies = {str(k): accuracy for k, accuracy in neighbors.items()}
         yield {"neighbors": accuracies, "notes": notes}
     if settings.probe:
-        probe, more = linear_probe(train, test, log)
+        probe, more = linear_probe(train, test)
         yield {"probe": probe and dataclasses.asdict(probe), "notes": notes + more}
 
 

@@ -1,6 +1,7 @@
 """A linear probe: logistic regression on frozen features, beside the few-shot evaluation."""
 
 import dataclasses
+import logging
 import warnings
 
 import numpy as np
@@ -8,6 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from pipelines.evaluation.few_shot import whitening
+
+_log = logging.getLogger(__name__)
 
 # Inverse strengths of the L2 penalty: `C` of scikit-learn, the factor of the summed loss.
 GRID = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -31,7 +34,7 @@ class Probe:
     held_out_accuracy: float
 
 
-def linear_probe(train, test, log, grid=GRID, max_iterations=_MAX_ITERATIONS):
+def linear_probe(train, test, grid=GRID, max_iterations=_MAX_ITERATIONS):
     """Fits logistic regression (L-BFGS) to whitened features (docs/paper.md H.2).
 
     The strength of the L2 penalty is chosen on held-out training rows: of each class the second and
@@ -40,7 +43,6 @@ def linear_probe(train, test, log, grid=GRID, max_iterations=_MAX_ITERATIONS):
 
     Args:
         train, test: `features.Features`, finite.
-        log: called with a line before each fit.
         grid: inverse strengths to try, in ascending order.
         max_iterations: of each fit.
 
@@ -66,7 +68,9 @@ def linear_probe(train, test, log, grid=GRID, max_iterations=_MAX_ITERATIONS):
 
     def fit(regression, rows):
         number = len(accuracies) + 1
-        log(f"linear probe: fit {number} of {len(grid) + 1}, C={regression.C:g}, {rows:,} images")
+        _log.info(
+            f"linear probe: fit {number} of {len(grid) + 1}, C={regression.C:g}, {rows:,} images"
+        )
         notes.extend(_fit(regression, x[:rows], labels[:rows]))
 
     # Each fit of the grid starts from the one before.

@@ -10,6 +10,7 @@ unfinished folder that the next save deletes.
 import contextlib
 import errno
 import hashlib
+import logging
 import math
 import os
 import re
@@ -20,8 +21,9 @@ import tensorflow as tf
 
 from pipelines.errors import RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.progress import say
 from vit_tf.files import storage
+
+_log = logging.getLogger(__name__)
 
 _STATE = "state"
 _CHECKSUMS = "checksums.json"
@@ -126,7 +128,7 @@ class CheckpointStore:
             # Of a URL, the copy that has been checked is the one that is read.
             with _on_disk(_path(self._directory, step)) as folder:
                 if (damage := _find_damage(folder)) is not None:
-                    say(f"skipping the checkpoint of step {step}: {damage}")
+                    _log.info(f"skipping the checkpoint of step {step}: {damage}")
                     continue
                 try:
                     self._state.read(os.path.join(folder, _STATE)).assert_consumed()

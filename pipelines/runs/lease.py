@@ -10,6 +10,7 @@ compared with a clock.
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import socket
 import threading
@@ -18,6 +19,8 @@ import uuid
 
 from pipelines.errors import RunError, UserError
 from vit_tf.files import storage
+
+_log = logging.getLogger(__name__)
 
 NAME = "lease.json"
 _MOST_BYTES = 4096
@@ -48,7 +51,6 @@ class Lease:
 
     Args:
         workdir: URL of the workdir, which must exist.
-        log: called with a line if the start has to wait.
         times: `Times`; None means `TIMES`.
 
     Raises:
@@ -56,8 +58,8 @@ class Lease:
         OSError: if the workdir cannot be read or written.
     """
 
-    def __init__(self, workdir, log, times=None):
-        self._workdir, self._log, self._times = workdir, log, times or TIMES
+    def __init__(self, workdir, times=None):
+        self._workdir, self._times = workdir, times or TIMES
         self._path = storage.join(workdir, NAME)
         self._holder = {
             "id": uuid.uuid4().hex,
@@ -103,7 +105,7 @@ class Lease:
     def _wait(self, found):
         """Waits until the lease `found` is gone or stale; returns when it looked last."""
         stale = self._times.stale
-        self._log(
+        _log.info(
             f"{self._workdir} is in use by {_describe(found)}: waiting until that process ends, or "
             f"at most {stale:,.0f} s in case it has died"
         )
@@ -119,7 +121,7 @@ class Lease:
                     f"{self._workdir} is in use by {_describe(now)}, which renews its lease. Wait "
                     "until it ends, stop it, or choose another --workdir."
                 )
-        self._log(f"that lease has not been renewed for {stale:,.0f} s: taking it")
+        _log.info(f"that lease has not been renewed for {stale:,.0f} s: taking it")
         return looked
 
     def _write_and_settle(self, looked):

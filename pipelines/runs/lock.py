@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
@@ -18,6 +19,8 @@ from pipelines.runs import lease
 from pipelines.runs.json_file import read_json
 from vit_tf.files import storage
 
+_log = logging.getLogger(__name__)
+
 _NAME = "lock"
 # What an otherwise empty workdir holds while it has a writer.
 LOCKS = {_NAME, lease.NAME}
@@ -25,12 +28,11 @@ LOCKS = {_NAME, lease.NAME}
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
-def only_writer(workdir, log):
+def only_writer(workdir):
     """Creates a workdir and holds its lock; afterwards removes the workdir if it is empty.
 
     Args:
         workdir: path or URL of the workdir.
-        log: called with a warning if the file system has no locks, and if a lease is waited for.
 
     Returns:
         A context manager of a function without arguments; call it before writing: it raises
@@ -42,17 +44,17 @@ def only_writer(workdir, log):
         RunError: if the disk is full.
     """
     workdir = storage.normal(workdir)
-    return _leased(workdir, log) if storage.is_url(workdir) else _locked(Path(workdir), log)
+    return _leased(workdir) if storage.is_url(workdir) else _locked(Path(workdir))
 
 
 @contextlib.contextmanager
-def _leased(workdir, log):
+def _leased(workdir):
     with contextlib.ExitStack() as stack:
         try:
             if not storage.exists(workdir):
                 stack.callback(_remove_if_empty, workdir)
             storage.make_folders(workdir)
-            held = stack.enter_context(lease.Lease(workdir, log))
+            held = stack.enter_context(lease.Lease(workdir))
         except OSError as error:
             raise cannot_write(workdir, error) from None
         yield held.check
@@ -65,12 +67,12 @@ def _remove_if_empty(url):
 
 
 @contextlib.contextmanager
-def _locked(workdir, log):
+def _locked(workdir):
     path = workdir / _NAME
     try:
         made = [folder for folder in (workdir, *workdir.parents) if not folder.exists()]
         workdir.mkdir(parents=True, exist_ok=True)
-        lock = _acquire(path, log)
+        lock = _acquire(path)
     except OSError as error:
         raise cannot_write(workdir, error) from None
     try:
@@ -91,7 +93,7 @@ def cannot_write(workdir, error):
     return RunError(problem) if error.errno == errno.ENOSPC else UserError(problem)
 
 
-def _acquire(path, log):
+def _acquire(path):
     """Locks a file and writes the identity of this process to it; returns its descriptor."""
     holder = {
         "pid": os.getpid(),
@@ -101,7 +103,7 @@ def _acquire(path, log):
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(lock, path, log)
+            _lock(lock, path)
             if _is_at(lock, path):
                 os.ftruncate(lock, 0)
                 os.write(lock, json.dumps(holder).encode())
@@ -112,7 +114,7 @@ def _acquire(path, log):
         os.close(lock)  # Another process removed the file before this one locked it.
 
 
-def _lock(lock, path, log):
+def _lock(lock, path):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -123,7 +125,7 @@ def _lock(lock, path, log):
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        log(
+        _log.warning(
             f"{path.parent} cannot be locked ({error.strerror}): a second process that trains "
             "there at the same time would damage the run"
         )

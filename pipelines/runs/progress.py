@@ -1,8 +1,9 @@
-"""Progress lines, run.log, metrics and TensorBoard scalars of a run."""
+"""Progress lines, metrics and TensorBoard scalars of a run."""
 
 import contextlib
 import dataclasses
 import datetime
+import logging
 import threading
 import time
 
@@ -21,79 +22,22 @@ _SIGN_EVERY = 10.0
 # The value of a metrics line for a number of shots.
 _FEW_SHOT = "few_shot_{}_accuracy"
 
-# Functions that get every message of `say` too.
-_listeners = []
-
-
-def say(message):
-    """Prints a message and flushes the output, so that pipes get it immediately."""
-    print(message, flush=True)
-    for listener in _listeners:
-        listener(message)
-
-
-class RunLog:
-    """Appends what `say` prints inside a `with` block to a file, each line with its time.
-
-    Nothing is written before `open`: a run that is refused leaves its workdir as it is.
-    """
-
-    def __init__(self):
-        self._path, self._lines = None, []
-        self._lock = threading.RLock()  # Threads that compile or read images call `say` too.
-
-    def __enter__(self):
-        _listeners.append(self._add)
-        return self
-
-    def __exit__(self, *exc_info):
-        _listeners.remove(self._add)
-
-    @contextlib.contextmanager
-    def errors(self):
-        """Adds the exception that ends a `with` block."""
-        try:
-            yield
-        except BaseException as error:
-            self._add(f"error: {str(error) or type(error).__name__}")
-            raise
-
-    def open(self, path):
-        """Writes the lines so far to a file, and from now on each line immediately."""
-        with self._lock:
-            self._path = path
-            self._write()
-
-    def _add(self, message):
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        with self._lock:
-            self._lines += [f"{now} {line}\n" for line in str(message).splitlines()]
-            if self._path is not None:
-                self._write()
-
-    def _write(self):
-        # On a full disk the next checkpoint ends the run, with a better message.
-        # Names of files may have bytes that are not UTF-8.
-        how = {"encoding": "utf-8", "errors": "backslashreplace"}
-        with contextlib.suppress(OSError), open(self._path, "a", **how) as file:
-            file.writelines(self._lines)
-        self._lines = []
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def compiling(what, done, log):
+def compiling(what, done):
     """Logs every 10 s how long `what` has been compiling.
 
     Args:
         what: name of the function that is compiled, for the log.
         done: `threading.Event`; setting it ends the log lines. The end of the block sets it.
-        log: called with each line.
     """
     begin = time.perf_counter()
 
     def report():
         while not done.wait(_SIGN_EVERY):
-            log(f"compiling {what}: {time.perf_counter() - begin:.0f} s")
+            _log.info(f"compiling {what}: {time.perf_counter() - begin:.0f} s")
 
     thread = threading.Thread(target=report, name="compiling", daemon=True)
     thread.start()
@@ -180,15 +124,15 @@ class Progress:
         """
         is_first = not self._compiled.is_set()
         if is_first:
-            say("compiling the training step, reading the first images ...")
+            _log.info("compiling the training step, reading the first images ...")
         timing = _Timing(steps)
         begin = time.perf_counter()
-        sign = compiling("the training step, reading the first images", self._compiled, say)
+        sign = compiling("the training step, reading the first images", self._compiled)
         with sign if is_first else contextlib.nullcontext():
             yield timing
         timing.seconds = time.perf_counter() - begin
         if is_first:
-            say(f"first step took {timing.seconds:.1f} s")
+            _log.info(f"first step took {timing.seconds:.1f} s")
         else:
             self._timing.add(timing)
             self._seconds_per_step = timing.seconds / timing.steps
@@ -235,7 +179,7 @@ class Progress:
                 if values["data_wait"] >= _SHOWN_WAIT:
                     line += f"  waited for data {100 * values['data_wait']:.0f} % of the time"
         self._logged_step = step
-        say(line)
+        _log.info(line)
         self._hint()
         self._timing = _Timing()
         # Written as 0 too: TensorBoard replaces the points of a tag only by later ones.
@@ -251,7 +195,7 @@ class Progress:
             return
         if self._judged.data_wait >= _HINTED_WAIT and not self._hinted:
             self._hinted = True
-            say(
+            _log.info(
                 "hint: training waits for images. More CPU cores, smaller stored images, fewer "
                 "augmentations, a larger data.shuffle_window (longer reads) or, instead of many "
                 "small files, records (pipelines.make_tfrecords) help"
@@ -269,7 +213,7 @@ class Progress:
         """
         values = {"step": step} | {f"eval_{name}": value for name, value in means.items()}
         self.last_evaluated = step
-        say(
+        _log.info(
             f"evaluation at step {step}: loss {means['loss']:.4f}  {shown}  "
             f"({means['examples']} images, {seconds:.1f} s)"
         )
@@ -286,7 +230,7 @@ class Progress:
         self.last_few_shot = step
         values = {_FEW_SHOT.format(shots): value for shots, value in accuracies.items()}
         shown = "  ".join(f"{shots}-shot {value:.2%}" for shots, value in accuracies.items())
-        say(f"few-shot evaluation at step {step}: {shown}  ({seconds:.1f} s)")
+        _log.info(f"few-shot evaluation at step {step}: {shown}  ({seconds:.1f} s)")
         self._record({"step": step} | values, tensorboard.VALIDATION, values)
 
     def _record(self, line, folder, scalars):

@@ -1,5 +1,6 @@
 """Builds `tf.distribute` strategies from their names."""
 
+import logging
 import queue
 import socket
 import threading
@@ -10,7 +11,8 @@ import tensorflow as tf
 
 from pipelines.config.names import Strategy
 from pipelines.errors import UserError
-from pipelines.runs.progress import say
+
+_log = logging.getLogger(__name__)
 
 _TPU_TIMEOUT = 12  # Seconds.
 
@@ -57,7 +59,7 @@ def _grow_memory(gpu):
     try:
         tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:  # The GPU is in use already: only in a process that has run TensorFlow.
-        say(f"{gpu.name} is in use: TensorFlow has taken its memory already")
+        _log.info(f"{gpu.name} is in use: TensorFlow has taken its memory already")
 
 
 def _mirrored(names):
@@ -80,7 +82,7 @@ def _tpu_strategy(tpu, zone, project):
     """
     try:
         if tpu not in ("", "local"):
-            say(
+            _log.info(
                 "the hosts of the TPU read the data: data.data_dir must be a folder that they can "
                 "read, such as gs://bucket/data"
             )

@@ -1,6 +1,7 @@
 """Writes a model in another format and reads it back, one model in memory at a time."""
 
 import dataclasses
+import logging
 import os
 import tempfile
 
@@ -12,13 +13,15 @@ from pipelines.serving import parity
 from pipelines.stored_models import model_source
 from vit_tf.checkpoints.sidecar import write_sidecar
 
+_log = logging.getLogger(__name__)
+
 _FILES = (".npz", ".keras")
 # Fields of preprocessing that a layout cannot store: these projects always resize as Pillow does.
 _NOT_STORED = {"huggingface": ("antialias",), "timm": ("antialias",)}
 
 
 def convert(
-    source, destination, *, layout=None, weights="final", overwrite=False, log=print
+    source, destination, *, layout=None, weights="final", overwrite=False
 ) -> parity.ParityReport:
     """Converts a model.
 
@@ -28,7 +31,6 @@ def convert(
         layout: None, or one of `config.names.Layout`.
         weights: which weights of a workdir, see `model_source.find`.
         overwrite: whether to replace an existing destination.
-        log: called with each line for the user.
 
     Returns:
         The comparison of the model before and after.
@@ -45,12 +47,12 @@ def convert(
     # Moved to the destination only after it was read again and holds the same model.
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=parent) as folder:
         written = os.path.join(folder, name)
-        before = _open_and_write(source, weights, dtype, written, layout, destination, log)
+        before = _open_and_write(source, weights, dtype, written, layout, destination)
         after = dataclasses.replace(_summarize(written, "final", dtype), name=destination)
         report = parity.compare(before, after, _NOT_STORED.get(layout, ()))
         if report.passed:
             _move_into_place(written, destination)
-            log(f"wrote {destination} ({_size(destination) / 1e6:,.1f} MB)")
+            _log.info(f"wrote {destination} ({_size(destination) / 1e6:,.1f} MB)")
     return report
 
 
@@ -79,10 +81,10 @@ def _summarize(path, weights, dtype):
     return parity.summarize_model(os.fspath(path), model, preprocessing)
 
 
-def _open_and_write(path, weights, dtype, written, layout, destination, log):
+def _open_and_write(path, weights, dtype, written, layout, destination):
     source = model_source.find(path, weights)
-    model, preprocessing = model_source.open_model(source, dtype, lambda note: log(f"note: {note}"))
-    _write(model, preprocessing, written, layout, destination, log)
+    model, preprocessing = model_source.open_model(source, dtype)
+    _write(model, preprocessing, written, layout, destination)
     return parity.summarize_model(os.fspath(path), model, preprocessing)
 
 
@@ -128,11 +130,11 @@ def _move_into_place(written, destination):
         os.replace(os.path.join(written, name), os.path.join(destination, name))
 
 
-def _write(model, preprocessing, path, layout, destination, log):
+def _write(model, preprocessing, path, layout, destination):
     try:
         if layout is not None:
             for note in vit_tf.save_safetensors(model, path, layout, preprocessing):
-                log(f"note: {note}")
+                _log.info(f"note: {note}")
         elif path.endswith(".npz"):
             vit_tf.save_npz(model, path, preprocessing)
         else:

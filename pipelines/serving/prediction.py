@@ -1,7 +1,7 @@
 """Classifies image files with any model that `model_source` finds, or with a SavedModel."""
 
+import logging
 import os
-import sys
 import typing
 
 import numpy as np
@@ -17,6 +17,8 @@ from pipelines.stored_models import fused_source, model_source
 from pipelines.stored_models.model_source import ModelSource
 from vit_tf.files import storage
 from vit_tf.images.decoding import FORMATS, MAX_PIXELS, SUFFIXES, decode_image
+
+_log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
 # Larger than any photo. A file is read into memory as a whole.
@@ -58,9 +60,7 @@ def predict(model_path, paths, top, weights="final", label_file=None, fused=Fals
             _check_image(path)
     else:
         images, count = example_images(), _NUM_EXAMPLES
-        _print_note(
-            f"no image given: predicting {count} handwritten digits of the digits test split"
-        )
+        _log.info(f"no image given: predicting {count} handwritten digits of the digits test split")
     classify, labels = load_classifier(source)
 
     done = 0
@@ -69,7 +69,7 @@ def predict(model_path, paths, top, weights="final", label_file=None, fused=Fals
         outputs = classify(tf.constant(contents))
         yield from _results(outputs, labels, names, top)
         if count > _MAX_WITHOUT_PROGRESS and done * 10 // count < (done + len(batch)) * 10 // count:
-            _print_note(f"predicted {done + len(batch)} of {count} images")
+            _log.info(f"predicted {done + len(batch)} of {count} images")
         done += len(batch)
 
 
@@ -134,7 +134,7 @@ def load_classifier(source):
         if source.labels:
             check_count(source.labels, len(labels))
         return classify, list(source.labels) or labels
-    model, preprocessing = fused_source.open_for_inference(source, _print_note)
+    model, preprocessing = fused_source.open_for_inference(source)
     if model.head is None:
         raise UserError(f"{source.name} has no head (num_classes=0), so it predicts no classes.")
     return make_signatures(model, preprocessing)[_SIGNATURE], class_names(model, preprocessing)
@@ -243,7 +243,3 @@ def _results(outputs, labels, paths, top):
                 for index in best
             ],
         }
-
-
-def _print_note(message):
-    print(message, file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """Opens models whose weights are packed: what `--fused` does in commands that only run a model."""
 
 import dataclasses
+import logging
 
 import custom_ops
 from custom_ops import dispatch
@@ -8,6 +9,8 @@ from pipelines.config.names import PRECISIONS
 from pipelines.errors import UserError
 from pipelines.stored_models import model_source
 from vit_tf import packing
+
+_log = logging.getLogger(__name__)
 
 
 def with_fused(source, fused, precision):
@@ -26,14 +29,13 @@ def with_fused(source, fused, precision):
     return dataclasses.replace(source, fused=fused, precision=precision)
 
 
-def open_for_inference(source, log, assumed=None):
+def open_for_inference(source, assumed=None):
     """Opens a model as `model_source.open_model` does; of a fused source with its weights packed.
 
     Call it in the scope of the strategy that the model will run under.
 
     Args:
         source: see `with_fused`.
-        log: called with a sentence about what is packed.
         assumed: as for `model_source.open_model`.
 
     Returns:
@@ -54,7 +56,7 @@ def open_for_inference(source, log, assumed=None):
     )
     if source.fused:
         model, coverage = packing.packed_or_same(model)
-        log(f"packed: {coverage}")
+        _log.info(f"packed: {coverage}")
     return model, preprocessing
 
 

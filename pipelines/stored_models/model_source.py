@@ -1,6 +1,7 @@
 """Finds models on disk, builds them with their weights, or loads the weights into a model."""
 
 import dataclasses
+import logging
 import os
 
 import keras
@@ -18,6 +19,8 @@ from vit_tf.pretrained.class_names import class_names
 from vit_tf.pretrained.download import DownloadError
 from vit_tf.pretrained.records import WeightsRecord, find_file_record, list_weights
 from vit_tf.weights import find_weights, load_checkpoint, model_weights, open_checkpoint
+
+_log = logging.getLogger(__name__)
 
 # The name of the small digits model inside the package.
 SHIPPED = "shipped"
@@ -173,9 +176,7 @@ def probabilities(source, assumed=None) -> str:
     return preprocessing.probabilities
 
 
-def open_model(
-    source, dtype=None, log=None, assumed=None
-) -> tuple[keras.Model, vit_tf.Preprocessing]:
+def open_model(source, dtype=None, assumed=None) -> tuple[keras.Model, vit_tf.Preprocessing]:
     """Builds the model of a source, with its weights and preprocessing.
 
     If a file stores no preprocessing, the preprocessing of the reference code (direct resize) is
@@ -185,7 +186,6 @@ def open_model(
         source: from `find`.
         dtype: Keras dtype policy; None is the policy of training, or the global policy if the
             source does not store it.
-        log: called with a sentence for each assumption about a file of another project.
         assumed: fields of `vit_tf.Preprocessing` by name, for a file without preprocessing.
 
     Raises:
@@ -198,7 +198,7 @@ def open_model(
         elif source.kind == "keras":
             model, preprocessing = _open_keras(source, dtype, assumed)
         else:
-            model, preprocessing = _open_arrays(source, dtype, log, assumed)
+            model, preprocessing = _open_arrays(source, dtype, assumed)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from None
     if source.labels:
@@ -324,7 +324,7 @@ def _checkpoint_source(name, run, step, ema=False):
     return ModelSource(name, "checkpoint", prefix, run, ema)
 
 
-def _open_arrays(source, dtype, log, assumed):
+def _open_arrays(source, dtype, assumed):
     """Opens a `.npz` file or safetensors."""
     with open_checkpoint(source.path) as file:
         size_checks.check_file(file)
@@ -332,8 +332,8 @@ def _open_arrays(source, dtype, log, assumed):
         preprocessing = file.preprocessing or _assume(config, assumed, source.path)
         model = vit_tf.create_model(config, dtype=dtype or _trained_dtype(source))
         load_checkpoint(model, file, head="keep", preprocessing=preprocessing)
-        for note in file.notes if log else ():
-            log(note)
+        for note in file.notes:
+            _log.info(f"note: {note}")
         return model, preprocessing
 
 

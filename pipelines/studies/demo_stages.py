@@ -6,6 +6,7 @@ and finally holds the checked numbers.
 """
 
 import dataclasses
+import logging
 import os
 import shutil
 import time
@@ -20,7 +21,6 @@ from pipelines.data.sources.open import open_source
 from pipelines.errors import RunError, UserError
 from pipelines.evaluation.evaluate import evaluate
 from pipelines.runs.json_file import read_json, write_json
-from pipelines.runs.progress import say
 from pipelines.runs.workdir import Workdir
 from pipelines.serving import clean_process, saved_model
 from pipelines.stored_models import model_source
@@ -30,6 +30,8 @@ from pipelines.training.train import train
 from vit_tf.analysis import inspection
 from vit_tf.analysis.attention_maps import class_rows
 from vit_tf.images.decoding import decode_image
+
+_log = logging.getLogger(__name__)
 
 # Changes to the recipe `digits`. Measured on 20 November 2026 on two shared cores: 97.3 to
 # 98.3 % of the test images for the seeds 0, 1 and 2, after 80 s of training; widths of 80 and 96
@@ -55,7 +57,7 @@ class _StageTimer:
     def start(self, name, detail):
         self.finish()
         self._running = name
-        say(f"\n{len(self.seconds) + 1}/{_NUM_STAGES} {name} {detail}")
+        _log.info(f"\n{len(self.seconds) + 1}/{_NUM_STAGES} {name} {detail}")
 
     def finish(self):
         now = time.perf_counter()
@@ -123,19 +125,19 @@ def _examine(path, pretraining, finetuning, strategy, timer) -> demo_page.DemoRe
         batch_size=finetuning.train.batch_size,
         bad_images=finetuning.data.bad_images,
     )
-    say(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
+    _log.info(f"accuracy {means['accuracy']:.2%} of {means['examples']} images")
 
     timer.start("exporting", "with preprocessing and class names inside")
     model, preprocessing = model_source.open_model(source)
     export = saved_model.export(model, preprocessing, os.path.join(path, "export"), overwrite=True)
-    say(export)
+    _log.info(export)
 
     timer.start("serving", "the test images from a process that has only TensorFlow")
     examples = test.read(range(test.num_examples))
     served = _serve(export.path, list(examples.images))
     names = np.array(test.labels)[examples.labels]
     right = int((served["top_classes"][:, 0] == names).sum())
-    say(f"{right} of {len(names)} served answers are right")
+    _log.info(f"{right} of {len(names)} served answers are right")
 
     timer.start("reporting", "what was learned")
     inputs = tf.stack([preprocessing(decode_image(data)) for data in examples.images])
@@ -228,13 +230,13 @@ def _serve(path, images):
 
 def _conclude(path, report, checks):
     """Prints the checks and the next commands; raises `RunError` if a check failed."""
-    say("")
+    _log.info("")
     verdicts = {True: "PASS", False: "FAIL", None: "    "}
     width = max(len(check.name) for check in checks)
     for check in checks:
         expected = f"  (expected: {check.expected})" if check.expected else ""
-        say(f"{verdicts[check.passed]}  {check.name:{width}}  {check.value}{expected}")
-    say(f"\nreport: {report}\n\nnext:\n{demo_page.next_commands(path)}")
+        _log.info(f"{verdicts[check.passed]}  {check.name:{width}}  {check.value}{expected}")
+    _log.info(f"\nreport: {report}\n\nnext:\n{demo_page.next_commands(path)}")
     failed = [check.name for check in checks if check.passed is False]
     if failed:
         raise RunError(f"Not as expected: {', '.join(failed)}. See {report}.")

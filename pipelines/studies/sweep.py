@@ -10,6 +10,7 @@ The directory of a sweep holds an ordinary workdir for each training, `trials/<v
 
 import contextlib
 import datetime
+import logging
 import os
 import time
 
@@ -20,7 +21,6 @@ from pipelines.config import Experiment
 from pipelines.errors import NonFiniteError, RunError, UserError
 from pipelines.runs.json_file import read_json, write_json
 from pipelines.runs.lock import LOCKS, only_writer
-from pipelines.runs.progress import say
 from pipelines.runs.signals import interruptible
 from pipelines.runs.workdir import lasting_differences
 from pipelines.studies import sweep_table
@@ -31,6 +31,8 @@ from pipelines.training.train import train
 from vit_tf.files import storage
 from vit_tf.files.atomic_file import write_atomically
 
+_log = logging.getLogger(__name__)
+
 _COMMAND = "pipelines.sweep"
 _RECORD, _CSV = "sweep.json", "sweep.csv"
 _OTHER_WORKDIR = "Choose another --workdir."
@@ -40,19 +42,19 @@ def describe(plan: Plan):
     """Prints the trials of a sweep and what they cost."""
     total = len(plan.trials)
     for number, trial in enumerate(plan.trials, 1):
-        say(
+        _log.info(
             f"trial {number} of {total}: {trial}: {trial.whole.train.steps:,} steps, "
             f"{with_prefix(trial.flops, 'FLOPs')}"
         )
     data = plan.trials[0].tuning.data
-    say(f"trials train on {data.train_split} and are compared on {data.eval_split}")
-    say(
+    _log.info(f"trials train on {data.train_split} and are compared on {data.eval_split}")
+    _log.info(
         f"final runs of the best: {plan.seeds}, on {plan.base.data.train_split}, tested on "
         f"{plan.base.data.eval_split}"
     )
     flops = [trial.flops for trial in plan.trials]
     most = sum(flops) + plan.seeds * max(flops)
-    say(f"all runs: at most {with_prefix(most, 'FLOPs')}")
+    _log.info(f"all runs: at most {with_prefix(most, 'FLOPs')}")
 
 
 def run(plan: Plan, path, strategy) -> dict:
@@ -76,7 +78,7 @@ def run(plan: Plan, path, strategy) -> dict:
             everything is written. If another process has taken the lease of the directory.
         Interrupted: after a signal.
     """
-    with only_writer(path, say) as check, interruptible(), _no_retracing_warnings():
+    with only_writer(path) as check, interruptible(), _no_retracing_warnings():
         return _Sweep(plan, path, strategy, check).run()
 
 
@@ -134,9 +136,9 @@ class _Sweep:
     def _train(self, title, row, experiment, flops, flops_left):
         """Trains one row of the record, unless it has a result."""
         if row["result"]:
-            say(f"{title}: done before")
+            _log.info(f"{title}: done before")
             return
-        say(f"\n{title}{self._eta(flops_left)}")
+        _log.info(f"\n{title}{self._eta(flops_left)}")
         begin = time.perf_counter()
         row["result"] = _train(experiment, self._file(row["workdir"]), self._strategy)
         self._seconds += time.perf_counter() - begin
@@ -159,8 +161,8 @@ class _Sweep:
         self._write()
         self._check()
         write_atomically(self._file(_CSV), lambda file: file.write(sweep_table.csv_bytes(record)))
-        say("\n" + sweep_table.text(record))
-        say(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
+        _log.info("\n" + sweep_table.text(record))
+        _log.info(f"wrote {self._file(_RECORD)} and {self._file(_CSV)}")
 
     def _write(self):
         self._check()
@@ -199,7 +201,7 @@ def _train(experiment, workdir, strategy):
     try:
         last = train(experiment, workdir, strategy)
     except NonFiniteError as error:
-        say(f"failed: {error}")
+        _log.info(f"failed: {error}")
         return {"failed": str(error)}
     finally:
         # Frees the model, its optimizer and its graphs before the next run.

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import logging
 import re
 import zlib
 from typing import Any
@@ -12,10 +13,11 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.sources.splits import choose_splits
 from pipelines.data.sources.subset import subset_size
 from pipelines.errors import UserError
-from pipelines.runs.progress import say
 from pipelines.studies.sweep_table import value_text
 from pipelines.training.fine_tuning import check_initial
 from pipelines.training.prepare import resolve
+
+_log = logging.getLogger(__name__)
 
 # Trials are compared by the same images and the same seed.
 _SHARED = (
@@ -94,7 +96,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
     if not 0 < hold_out < 1:
         raise UserError(f"--hold_out must be above 0 and below 1. Received: {hold_out}.")
     fields = _parse_grid(grid)
-    base = dataclasses.replace(experiment, data=choose_splits(experiment.data, say))
+    base = dataclasses.replace(experiment, data=choose_splits(experiment.data))
     if base.data.eval_split is None:
         raise UserError(
             "data.eval_split is none, but the best trial is tested there. Set it to a split."
@@ -102,7 +104,7 @@ def make_plan(experiment, grid, hold_out, seeds, replicas, assigned=()) -> Plan:
     source = open_source(base.data.name, base.data.train_split, base.data.data_dir)
     rest, held, examples = held_out_splits(source, hold_out)
     checked = set()  # Initial weights and models that fit.
-    say_once = functools.cache(say)  # Trials with the same steps have the same lines.
+    say_once = functools.cache(_log.info)  # Trials with the same steps have the same lines.
     dataclasses.replace(base, seed=base.seed + max(seeds - 1, 0))  # Checks the largest seed.
     trials = []
     for texts in itertools.product(*fields.values()):

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pipelines.errors import NonFiniteError
 from pipelines.evaluation.evaluation_step import Evaluator
 from pipelines.evaluation.few_shot_monitor import FewShotMonitor
-from pipelines.runs.progress import say
 from pipelines.tasks.metrics import as_text, main_metric
 
 
@@ -139,13 +138,11 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
         actions.append(reconstruction_action(settings, trainer, reconstructions, progress.board))
     if (few_shot := data.few_shot) is not None:
         features, own = task.encoder(model).features, prepared.experiment.few_shot
-        monitor = FewShotMonitor(
-            features, strategy, few_shot.train, few_shot.test, own, say, signals
-        )
+        monitor = FewShotMonitor(features, strategy, few_shot.train, few_shot.test, own, signals)
         actions.append(few_shot_action(settings, trainer, monitor, store, progress))
     # Last: the last line of metrics is then the evaluation.
     if data.evaluation is not None:
-        evaluator = Evaluator(model, strategy, data.evaluation, task, say, signals)
+        evaluator = Evaluator(model, strategy, data.evaluation, task, signals)
         actions.append(evaluation_action(settings, trainer, evaluator, store, progress))
     return actions
 

@@ -124,7 +124,7 @@ def with_prefix(number, unit) -> str:
 def _first_batch(data):
     """The source of the first batch, and the dtype and shape of each of its tensors."""
     if data.bad_images is not None:
-        data = dataclasses.replace(data, bad_images=BadImages(None, print))  # Writes no file.
+        data = dataclasses.replace(data, bad_images=BadImages())  # Writes no file.
     try:
         batch = next(iter(data.batch(0)))
     except INPUT_ERRORS as error:

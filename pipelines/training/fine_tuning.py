@@ -16,7 +16,7 @@ from pipelines.config.model import Model, changed_fields, model_field_types
 from pipelines.config.names import Dtype
 from pipelines.config.recipes.rows import hyper_rule_length
 from pipelines.data.sources.open import open_source
-from pipelines.data.sources.splits import choose_splits
+from pipelines.data.sources.splits import with_splits
 from pipelines.data.sources.subset import subset_size
 from pipelines.data.sources.tfds_catalog import BUILTIN
 from pipelines.errors import DataError, MissingDataError, UserError
@@ -214,7 +214,7 @@ def _count(data):
 
 
 def _open(data):
-    data = choose_splits(data, lambda line: None)
+    data = with_splits(data)
     return open_source(data.name, data.train_split, data.data_dir)
 
 

@@ -5,6 +5,7 @@ produced it. The step is repeated to find the first non-finite value, and the fi
 `non_finite.jsonl`. A run that goes on takes the next batch of its open dataset.
 """
 
+import logging
 import math
 import time
 
@@ -13,8 +14,9 @@ import tensorflow as tf
 from pipelines.errors import NonFiniteError, RunError
 from pipelines.optimization.loss_scale import unscaled
 from pipelines.runs import checkpoints
-from pipelines.runs.progress import say
 from pipelines.training.find_non_finite import Finding, find_non_finite, find_non_finite_weight
+
+_log = logging.getLogger(__name__)
 
 LIMIT = 10  # Most skips in a row, and most rewinds to the same checkpoint.
 _NAMED = 32  # Most images of one step whose names are written.
@@ -74,7 +76,7 @@ class NonFinitePolicy:
                 f"{sentence} {objection} Ids of the images are in {self._run.non_finite}. The "
                 "checkpoints in the workdir are older than this step."
             )
-        say(f"{sentence} Ids of the images are in {self._run.non_finite}.")
+        _log.info(f"{sentence} Ids of the images are in {self._run.non_finite}.")
         return self._skip(step) if action == "skip" else self._rewind(batch)
 
     def _record(self, step, batch, finding, ids, action):
@@ -145,7 +147,7 @@ class NonFinitePolicy:
         self._trainer.log.skipped.assign_add(1)
         if self._trainer.loss_scale:  # The updates were not in a row.
             self._trainer.loss_scale.updates.assign(0)
-        say(f"skipping step {step}")
+        _log.info(f"skipping step {step}")
         return step + 1
 
     def _rewind(self, batch):
@@ -154,7 +156,7 @@ class NonFinitePolicy:
         self._rewound_to = step
         self._trainer.batch_offset.assign(batch + 1 - step)
         self._run.drop_metrics_after(step)
-        say(f"rewinding to step {step}, which goes on with batch {batch + 1}")
+        _log.info(f"rewinding to step {step}, which goes on with batch {batch + 1}")
         return step
 
 

@@ -1,8 +1,11 @@
 """A profile of some training steps, for TensorBoard."""
 
 import contextlib
+import logging
 
 import tensorflow as tf
+
+_log = logging.getLogger(__name__)
 
 
 class Profiler:
@@ -11,11 +14,10 @@ class Profiler:
     Args:
         steps: (finished steps at the begin, at the end); None profiles nothing.
         directory: TensorBoard's folder.
-        log: called with a line once the profile is written.
     """
 
-    def __init__(self, steps, directory, log):
-        self._steps, self._directory, self._log = steps, directory, log
+    def __init__(self, steps, directory):
+        self._steps, self._directory = steps, directory
         self._active = False
 
     def covers(self, step) -> bool:
@@ -47,4 +49,4 @@ class Profiler:
         if self._active:
             self._active = False
             tf.profiler.experimental.stop()
-            self._log(f"wrote a profile below {self._directory}")
+            _log.info(f"wrote a profile below {self._directory}")

@@ -4,6 +4,7 @@ The path of a setting is: flags -> `Experiment` -> `prepare` -> `train`, which p
 """
 
 import contextlib
+import logging
 
 import keras
 import tensorflow as tf
@@ -20,7 +21,8 @@ from pipelines.reports.reconstructions import Reconstructions
 from pipelines.runs import checkpoints, manifest
 from pipelines.runs.checkpoints import CheckpointStore
 from pipelines.runs.lock import only_writer
-from pipelines.runs.progress import Progress, RunLog, say
+from pipelines.runs.log_lines import LogFile, attached
+from pipelines.runs.progress import Progress
 from pipelines.runs.signals import Signals
 from pipelines.runs.strategies import describe, is_tpu, num_hosts
 from pipelines.runs.workdir import Workdir
@@ -33,6 +35,8 @@ from pipelines.training.prepare import prepare
 from pipelines.training.profiler import Profiler
 from pipelines.training.train_step import StepSettings, Trainer
 from vit_tf.config.size_notes import size_notes
+
+_log = logging.getLogger(__name__)
 
 
 def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> dict:
@@ -58,17 +62,17 @@ def train(experiment, workdir, strategy, request=Request(), on_metrics=None) -> 
     if experiment.train.deterministic:
         tf.config.experimental.enable_op_determinism()
     run = Workdir(workdir)
-    with RunLog() as log:
+    with attached(LogFile()) as log_file:
         if request.origin:
-            say(request.origin)
-        with only_writer(run.path, say) as check, run.writing(check), log.errors():
+            _log.info(request.origin)
+        with only_writer(run.path) as check, run.writing(check), log_file.errors():
             prepared = prepare(experiment, run, strategy, request)
             for line in (*prepared.notes, *summary(prepared.experiment, prepared.images)):
-                say(line)
-            return _train(prepared, run, strategy, log, on_metrics)
+                _log.info(line)
+            return _train(prepared, run, strategy, log_file, on_metrics)
 
 
-def _train(prepared, run, strategy, log, on_metrics):
+def _train(prepared, run, strategy, log_file, on_metrics):
     """Does what `train` does, in a locked workdir."""
     experiment, data = prepared.experiment, prepared.data.train
     settings = experiment.train
@@ -85,7 +89,7 @@ def _train(prepared, run, strategy, log, on_metrics):
 
     _report_sharding(data.sampling.sharding, num_hosts(strategy), run)
     run.create(experiment)
-    log.open(run.growing.path("run.log"))
+    log_file.open(run.growing.path("run.log"))
     if settings.non_finite == "rewind" and is_new:
         store.save(step)  # A rewind needs a checkpoint.
     if step < settings.steps:
@@ -106,7 +110,7 @@ def _train(prepared, run, strategy, log, on_metrics):
         on_metrics=on_metrics,
         measures_wait=trainer.measures_wait,
     )
-    profiler = Profiler(settings.profiled_steps(), run.tensorboard, say)
+    profiler = Profiler(settings.profiled_steps(), run.tensorboard)
     with (
         Signals() as signals,
         progress,
@@ -169,7 +173,7 @@ def build_trainer(experiment, model_config, strategy):
     keras.utils.set_random_seed(experiment.seed)
     peak = tuning.learning_rate
     if experiment.schedule.decay == "linear" and peak < LINEAR_END:
-        say(
+        _log.info(
             f"optimizer.learning_rate={peak} is below {LINEAR_END}, where linear decay ends: the "
             "rate stays at its peak"
         )
@@ -182,12 +186,12 @@ def build_trainer(experiment, model_config, strategy):
             ema = ExponentialMovingAverage(model.weights, settings.ema_decay)
         if model.compute_dtype == "float16":
             loss_scale = LossScale()
-    say(
+    _log.info(
         f"{experiment.model.name} with {model_config.summary()}: "
         f"{vit_tf.cost.parameters(model_config):,} parameters, {describe(strategy)}"
     )
     for note in [*task.notes(), *frozen, *size_notes(model_config, "model.")]:
-        say(note)
+        _log.info(note)
     step_settings = StepSettings(
         losses=task.losses,
         batch_size=settings.batch_size,
@@ -212,11 +216,11 @@ def _restore(trainer, store, run, encoder, initial, preprocessing):
     step = store.restore_newest()
     if step is not None:
         run.drop_metrics_after(step)
-        say(f"resuming from step {step}")
+        _log.info(f"resuming from step {step}")
         return step
     run.drop_metrics_after(0)
     if initial:
-        say(model_source.load(encoder, initial, "reset", preprocessing))
+        _log.info(model_source.load(encoder, initial, "reset", preprocessing))
     if trainer.ema:
         trainer.ema.initialize()
     return 0
@@ -228,14 +232,14 @@ def _report_rate(experiment, steps_before, step):
         make_schedule(experiment.schedule, experiment.optimizer.learning_rate, steps)(step)
         for steps in (steps_before, experiment.train.steps)
     )
-    say(f"rate at step {step}: {float(before):.2e} -> {float(now):.2e}")
+    _log.info(f"rate at step {step}: {float(before):.2e} -> {float(now):.2e}")
 
 
 def _report_sharding(sharding, hosts, run):
     """Logs the number of hosts if the order of the examples depends on it."""
     if sharding == "files":
         before = manifest.read_hosts(run.manifest) or hosts
-        say(
+        _log.info(
             f"data.sharding=files: the order of the examples is reproducible for {hosts} "
             f"{'host' if hosts == 1 else 'hosts'}"
             + f"; earlier steps had the order for {before}"
@@ -245,14 +249,14 @@ def _report_sharding(sharding, hosts, run):
 
 def _write_results(trainer, encoder, run, preprocessing):
     vit_tf.save_npz(encoder, run.final, preprocessing)
-    say(f"wrote {run.final}")
+    _log.info(f"wrote {run.final}")
     if trainer.ema:
         with trainer.ema.swapped_in():
             vit_tf.save_npz(encoder, run.ema, preprocessing)
-        say(f"wrote {run.ema}, the Polyak average")
+        _log.info(f"wrote {run.ema}, the Polyak average")
 
 
 def _write_page(reconstructions, trainer, run, experiment):
     with trainer.evaluated_weights():
         reconstructions.write_page(run.reconstructions, summary(experiment)[0])
-    say(f"wrote {run.reconstructions}")
+    _log.info(f"wrote {run.reconstructions}")

@@ -22,7 +22,6 @@ from pipelines.errors import DataError, UserError
 from pipelines.evaluation.evaluation_step import EvaluationData
 from pipelines.evaluation.features import check_single_label
 from pipelines.evaluation.few_shot import check_shots
-from pipelines.runs.progress import say
 from vit_tf import Preprocessing
 
 
@@ -141,11 +140,11 @@ def open_data(experiment, run) -> RunData:
         DataError: if the data are missing or cannot be used.
     """
     settings, train = experiment.data, experiment.train
-    source = open_train_source(settings, say)
+    source = open_train_source(settings)
     bad_images = None
     if settings.bad_images == "skip":
         local = run.growing.path(os.path.basename(run.bad_images))
-        bad_images = BadImages(local, say, run.bad_images)
+        bad_images = BadImages(local, run.bad_images)
     shared = {"preprocessing": experiment.preprocessing(source.labels), "bad_images": bad_images}
     data = TrainData(
         source=source,
@@ -192,7 +191,7 @@ def open_few_shot_data(experiment, bad_images=None) -> FewShotData | None:
         for split in (data.train_split, data.eval_split)
     )
     check_single_label(train)
-    check_shots(read_labels(train, say), train, max(experiment.few_shot.shots), "few_shot.shots")
+    check_shots(read_labels(train), train, max(experiment.few_shot.shots), "few_shot.shots")
     test.read([0])  # A split without labels is refused now, not at the first evaluation.
     shared = {
         "preprocessing": experiment.preprocessing(()),
@@ -213,4 +212,4 @@ def _few_shot_section(experiment):
         return dataclasses.replace(own, **given)
     directory = asked.data_dir or own.data_dir
     other = dataclasses.replace(own, name=asked.name, data_dir=directory, **splits)
-    return choose_splits(other, say)
+    return choose_splits(other)

@@ -1,9 +1,11 @@
 """Fixtures of the tests of `pipelines`."""
 
 import functools
+import logging
 
 import pytest
 
+from pipelines.runs.log_lines import attached
 from tests.pipelines import training_runs
 from tests.pipelines.process import run_here
 from tests.pipelines.training import initial_models
@@ -17,6 +19,28 @@ def command(monkeypatch, capsys, tmp_path):
         return run_here(module, *arguments, monkeypatch=monkeypatch, capsys=capsys, cwd=cwd)
 
     return run
+
+
+@pytest.fixture
+def each_line():
+    """`each_line(function)`: from now on, calls it with each line that `pipelines` logs."""
+    handler, functions = logging.Handler(), []
+
+    def emit(record):
+        for function in functions:
+            function(record.getMessage())
+
+    handler.emit = emit
+    with attached(handler):
+        yield functions.append
+
+
+@pytest.fixture
+def logged(each_line):
+    """The list of the lines that `pipelines` logs during the test."""
+    lines = []
+    each_line(lines.append)
+    return lines
 
 
 # Serving.

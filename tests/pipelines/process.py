@@ -74,6 +74,7 @@ def run_here(module, *arguments, monkeypatch, capsys, cwd):
             getattr(command, "CHECK_OPS", True),
             taken,
             getattr(command, "FIELDS", None),
+            getattr(command, "LOGS_TO", "stderr"),
         )
     printed = capsys.readouterr()
     return subprocess.CompletedProcess(sys.argv, exit_.value.code, printed.out, printed.err)

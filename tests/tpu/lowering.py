@@ -42,7 +42,7 @@ def evaluation_step(experiment, num_classes=10, multi_label=False) -> bytes:
     source = open_source("digits", "test")
     preprocessing = experiment.preprocessing(source.labels)
     data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=1)
-    evaluator = Evaluator(model, one_device(), data, task, print)
+    evaluator = Evaluator(model, one_device(), data, task)
     dtype = experiment.data.eval_image_dtype
     return lower(evaluator.replica_step, _batch(experiment, num_classes, multi_label, dtype))
 

@@ -29,7 +29,7 @@ class WriteSummary(NamedTuple):
     left_out: int  # number of images in `BAD_FILE`
 
 
-def write_records(sources, output, shards, bad_images, log=print):
+def write_records(sources, output, shards, bad_images):
     """Writes sources as the splits of one folder. After an error, no folder is left.
 
     The files are written to a temporary folder, which is renamed at the end. Every image is decoded
@@ -40,7 +40,6 @@ def write_records(sources, output, shards, bad_images, log=print):
         output: folder to create; it must not exist.
         shards: number of files of each split; a split with fewer examples has fewer files.
         bad_images: "stop", or "skip" to leave out images that cannot be decoded.
-        log: called with a line for each of the first ten images that are left out.
 
     Returns:
         `WriteSummary`.
@@ -71,7 +70,7 @@ def write_records(sources, output, shards, bad_images, log=print):
         left_out = None
         if bad_images == "skip":
             final_path = os.path.join(output, BAD_FILE)
-            left_out = BadImages(os.path.join(temporary, BAD_FILE), log, final_path)
+            left_out = BadImages(os.path.join(temporary, BAD_FILE), final_path)
         multi_label = any(source.multi_label for source in sources.values())
         info = {
             "labels": list(*labels),

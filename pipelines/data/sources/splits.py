@@ -10,19 +10,37 @@ its name is not one of those for evaluation.
 """
 
 import dataclasses
+import logging
 
 from pipelines.config.names import AUTO_SPLIT
 from pipelines.data.sources.folders import EVAL_NAMES, TRAIN_NAMES
 from pipelines.data.sources.open import split_names
 from pipelines.errors import DataError
 
+_log = logging.getLogger(__name__)
 
-def choose_splits(data, log, training=True):
+
+def choose_splits(data, training=True):
+    """Does what `with_splits` does, and logs the chosen splits, unless they are train and test."""
+    chosen = with_splits(data, training)
+    takes = {
+        what: getattr(chosen, field)
+        for field, what in (("train_split", "training"), ("eval_split", "evaluation"))
+        if getattr(chosen, field) != getattr(data, field)
+    }
+    if not {"train", "test"}.issuperset(takes.values()):
+        names = split_names(data.name, data.data_dir) or ("train", "test")
+        splits = "split" if len(names) == 1 else "splits"
+        taken = ", ".join(f"{what} takes {split}" for what, split in takes.items())
+        _log.info(f"{data.name} has the {splits} {', '.join(names)}: {taken}")
+    return chosen
+
+
+def with_splits(data, training=True):
     """Replaces `auto` in the data section of an experiment with splits of the data set.
 
     Args:
         data: `config.data.Data`.
-        log: called with one line about the chosen splits, unless they are train and test.
         training: False leaves `train_split` unchanged, for a data set that is only evaluated.
 
     Returns:
@@ -45,11 +63,6 @@ def choose_splits(data, log, training=True):
     for field, split in chosen.items():
         if split is None:
             raise _no_split_error(data.name, names, field)
-    if not {"train", "test"}.issuperset(chosen.values()):
-        what = {"train_split": "training", "eval_split": "evaluation"}
-        takes = ", ".join(f"{what[field]} takes {split}" for field, split in chosen.items())
-        of = "split" if len(names) == 1 else "splits"
-        log(f"{data.name} has the {of} {', '.join(names)}: {takes}")
     return dataclasses.replace(data, **chosen)
 
 

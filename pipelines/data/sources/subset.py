@@ -6,6 +6,7 @@ every host, for every batch size and number of files, and a smaller part is cont
 """
 
 import fractions
+import logging
 
 import numpy as np
 
@@ -16,18 +17,19 @@ from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import ROWS_PER_READ, DataSource
 from pipelines.errors import DataError
 
+_log = logging.getLogger(__name__)
+
 # Ranks or ids of the whole split that are in memory at a time.
 _RANKS_AT_ONCE = 2**22
 # Ranks are compared by this many of their 64 bits first.
 _FIRST_BITS = 16
 
 
-def open_train_source(data, log):
+def open_train_source(data):
     """Opens the training split of a data set, or the part of it that is trained on.
 
     Args:
         data: `config.data.Data`; its splits are chosen.
-        log: called with a line about the part, and every 10 s while it is chosen.
 
     Returns:
         A `DataSource`.
@@ -36,24 +38,24 @@ def open_train_source(data, log):
         DataError: as `open_source`; if the part would be empty, a class has fewer than
             `data.per_class` examples, or `data.per_class` is set for lists of labels.
     """
-    return choose_subset(data, open_source(data.name, data.train_split, data.data_dir), log)
+    return choose_subset(data, open_source(data.name, data.train_split, data.data_dir))
 
 
-def choose_subset(data, source, log):
+def choose_subset(data, source):
     """Returns the part of a `DataSource` that is trained on, or `source` itself.
 
     Other args and errors are as for `open_train_source`.
     """
     count = subset_size(data, source)
     if data.per_class is not None:
-        positions = _lowest_of_each_class(source, data.per_class, data.subset_seed, log)
+        positions = _lowest_of_each_class(source, data.per_class, data.subset_seed)
     elif data.fraction is not None:
-        positions = _lowest(source, count, data.subset_seed, log)
+        positions = _lowest(source, count, data.subset_seed)
     else:
         return source
     rule = {name: getattr(data, name) for name in ("fraction", "per_class", "subset_seed")}
     subset = SubsetSource(source, positions, {key: value for key, value in rule.items() if value})
-    log(f"data: {count:,} of {source.num_examples:,} examples ({subset.setting})")
+    _log.info(f"data: {count:,} of {source.num_examples:,} examples ({subset.setting})")
     return subset
 
 
@@ -154,10 +156,10 @@ def _chunks(source):
         yield start, min(start + _RANKS_AT_ONCE, source.num_examples)
 
 
-def _lowest(source, count, seed, log):
+def _lowest(source, count, seed):
     """Returns the sorted positions of the `count` examples of lowest rank, int64 `[count]`."""
     total = source.num_examples
-    progress = ProgressLines(f"ranking the examples of {source} twice", 2 * total, log)
+    progress = ProgressLines(f"ranking the examples of {source} twice", 2 * total)
 
     def ranks(done):
         for start, stop in _chunks(source):
@@ -180,9 +182,9 @@ def _lowest(source, count, seed, log):
     return np.sort(np.concatenate(chosen))
 
 
-def _lowest_of_each_class(source, count, seed, log):
+def _lowest_of_each_class(source, count, seed):
     """Returns the sorted positions of the `count` examples of lowest rank of each class, int64."""
-    labels = read_labels(source, log)
+    labels = read_labels(source)
     fix = "choose a larger data.train_split or use data.fraction"
     counts = check_class_sizes(labels, source, count, "data.per_class", fix)
     ids = source.ids(range(source.num_examples))
@@ -193,11 +195,11 @@ def _lowest_of_each_class(source, count, seed, log):
     return np.sort(order[places < count])
 
 
-def read_labels(source, log):
+def read_labels(source):
     """Returns the labels of a source, int32 `[num_examples]`."""
     total = source.num_examples
     labels = np.empty(total, np.int32)
-    progress = ProgressLines(f"reading the labels of {source}", total, log)
+    progress = ProgressLines(f"reading the labels of {source}", total)
     for start in range(0, total, ROWS_PER_READ):
         stop = min(start + ROWS_PER_READ, total)
         labels[start:stop] = source.read_labels(range(start, stop))

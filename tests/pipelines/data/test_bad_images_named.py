@@ -72,10 +72,10 @@ def _name_all(source, bad, steps, **options):
     return rows
 
 
-def test_each_is_named_once(spoilt, tmp_path):
+def test_each_is_named_once(spoilt, tmp_path, logged):
     """Over any number of epochs and with evaluations between; in the order of their first use."""
-    path, told = tmp_path / "bad_images.jsonl", []
-    bad = BadImages(path, told.append)
+    path = tmp_path / "bad_images.jsonl"
+    bad = BadImages(path)
     _name_all(spoilt, bad, 20)
     _evaluator(EvaluationData(source=spoilt, **EVALUATION, bad_images=bad)).run()
     met = [i for batch in train(spoilt, 20) for i in batch["id"] if i in BAD]
@@ -86,55 +86,51 @@ def test_each_is_named_once(spoilt, tmp_path):
         data = contents[BAD.index(record["id"])][1]
         assert record["name"] == f"digit {record['id']}"
         assert record["reason"] == decode_error(data)
-    assert told == [f"left out {r['name']} (id {r['id']}): {r['reason']}" for r in records]
+    assert logged == [f"left out {r['name']} (id {r['id']}): {r['reason']}" for r in records]
     line = f"images left out because they cannot be read: 6, named in {path}"
     assert bad.summary() == line
 
 
-def test_an_evaluation_names_them(spoilt, examples):
+def test_an_evaluation_names_them(spoilt, examples, logged):
     """Also if it reads only some of the batches, on two replicas."""
-    told = []
-    data = EvaluationData(source=spoilt, **EVALUATION, bad_images=BadImages(None, told.append))
+    data = EvaluationData(source=spoilt, **EVALUATION, bad_images=BadImages())
     strategy = two_replicas()
     with strategy.scope():
         means = _evaluator(data, strategy).run()
     assert means["examples"] == 200 - len(BAD)
-    assert [int(line.split()[3]) for line in told] == list(BAD)
-    told.clear()
-    capped = dataclasses.replace(
-        data, batch_size=10, max_batches=2, bad_images=BadImages(None, told.append)
-    )
+    assert [int(line.split()[3]) for line in logged] == list(BAD)
+    logged.clear()
+    capped = dataclasses.replace(data, batch_size=10, max_batches=2, bad_images=BadImages())
     _evaluator(dataclasses.replace(capped, source=Spoilt(examples, (8, 15, 105)))).run()
-    assert [line.split()[3] for line in told] == ["8", "105"]
+    assert [line.split()[3] for line in logged] == ["8", "105"]
 
 
-def test_ten_are_told_and_all_are_written(examples, tmp_path):
-    path, told = tmp_path / "bad_images.jsonl", []
-    _name_all(Spoilt(examples, range(5, 35)), BadImages(path, told.append), 7)
-    assert len(told) == 11
-    assert [line.split()[0:2] for line in told] == [["left", "out"]] * 11
-    assert told[-1] == f"left out more than 10 images; all are named in {path}"
+def test_ten_are_told_and_all_are_written(examples, tmp_path, logged):
+    path = tmp_path / "bad_images.jsonl"
+    _name_all(Spoilt(examples, range(5, 35)), BadImages(path), 7)
+    assert len(logged) == 11
+    assert [line.split()[0:2] for line in logged] == [["left", "out"]] * 11
+    assert logged[-1] == f"left out more than 10 images; all are named in {path}"
     assert sorted(record["id"] for record in _records(path)) == list(range(5, 35))
 
 
-def test_rows_beyond_the_buffer_are_counted(examples, monkeypatch):
+def test_rows_beyond_the_buffer_are_counted(examples, monkeypatch, logged):
     monkeypatch.setattr(BadRows, "_CAPACITY", 5)
-    told = []
-    bad = BadImages(None, told.append)
+    bad = BadImages()
     _name_all(Spoilt(examples, range(5, 35)), bad, 3)
     met = [i for batch in train(Spoilt(examples, range(5, 35)), 3) for i in batch["id"]]
     met = [i for i in met if 5 <= i < 35]
-    assert [int(line.split()[3]) for line in told[:-1]] == met[-5:]
-    assert told[-1] == "left out more images at a time than can be named"
+    assert [int(line.split()[3]) for line in logged[:-1]] == met[-5:]
+    assert logged[-1] == "left out more images at a time than can be named"
     assert bad.summary().endswith(f": 5; {len(met) - 5} times one that is not named")
 
 
-def test_a_resumed_run_goes_on_with_its_file(spoilt, tmp_path):
-    path, told = tmp_path / "bad_images.jsonl", []
-    first = BadImages(path, told.append)
+def test_a_resumed_run_goes_on_with_its_file(spoilt, tmp_path, logged):
+    path = tmp_path / "bad_images.jsonl"
+    first = BadImages(path)
     first.record(spoilt, [3, 77], [b"", b"text"])
     path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # a crash leaves an incomplete line
-    second = BadImages(path, told.append)
+    second = BadImages(path)
     assert second.count == 2
     second.record(spoilt, [77, 40], [b"text", b"text"])
     assert [record["id"] for record in map(_json, path.read_text().splitlines()) if record] == [
@@ -142,7 +138,7 @@ def test_a_resumed_run_goes_on_with_its_file(spoilt, tmp_path):
         77,
         40,
     ]
-    assert len(told) == 3
+    assert len(logged) == 3
     assert BadImages(path).count == 3
 
 
@@ -166,7 +162,7 @@ def test_a_batch_without_a_single_image_is_noted(examples):
     order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
     batches = train(Spoilt(examples, order[1:]), 4)
     assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
-    bad = BadImages(None, lambda line: None)
+    bad = BadImages()
     assert _name_all(Spoilt(examples, order[1:]), bad, 4).empty_batch() is None
     assert _name_all(Spoilt(examples, order), bad, 4).empty_batch() == 2
 
@@ -208,7 +204,7 @@ def test_the_rows_of_all_replicas_are_taken_once(make):
 
 
 def test_a_file_that_cannot_be_written_stops(spoilt, tmp_path):
-    bad = BadImages(tmp_path / "missing" / "bad_images.jsonl", lambda line: None)
+    bad = BadImages(tmp_path / "missing" / "bad_images.jsonl")
     with pytest.raises(RunError, match="bad_images.jsonl cannot be written: No such file"):
         _name_all(spoilt, bad, 7)
 
@@ -216,12 +212,12 @@ def test_a_file_that_cannot_be_written_stops(spoilt, tmp_path):
 def test_a_disk_that_fills_up_stops(spoilt, tmp_path, monkeypatch):
     """A partially written line raises an error; the next start begins a new line."""
     path, write = tmp_path / "bad_images.jsonl", os.write
-    bad = BadImages(path, lambda line: None)
+    bad = BadImages(path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
         with pytest.raises(RunError, match="cannot be written: No space left on device"):
             bad.record(spoilt, [3], [b""])
-    again = BadImages(path, lambda line: None)
+    again = BadImages(path)
     assert again.count == 0
     again.record(spoilt, [3], [b""])
     assert BadImages(path).count == 1
@@ -230,7 +226,7 @@ def test_a_disk_that_fills_up_stops(spoilt, tmp_path, monkeypatch):
 def test_files_that_cannot_be_read_still_stop(tmp_path):
     """A damaged file of records is not a bad image, and the error does not mention bad images."""
     source = open_source("digits", "train", tmp_path)
-    bad = BadImages(None, lambda line: None)
+    bad = BadImages()
     (file,) = tmp_path.rglob("digits-train*")
     file.unlink()
     with pytest.raises(bad_images.INPUT_ERRORS):

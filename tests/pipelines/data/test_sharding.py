@@ -244,7 +244,7 @@ def test_rejects(source, options, error, text):
 
 
 def test_a_part_with_too_few_files_is_not_written_again(source):
-    part = choose_subset(Data(fraction=0.02), source, print)
+    part = choose_subset(Data(fraction=0.02), source)
     text = "each of 7 hosts, .*data.fraction=0.02 has [1-6]. Choose a larger part with data.frac"
     with pytest.raises(DataError, match=text) as raised:
         sharding.batch_samplers(part, dataclasses.replace(SAMPLING, batch_size=7), hosts=7)

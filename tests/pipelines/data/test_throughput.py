@@ -75,7 +75,6 @@ def test_decoding_is_not_faster_than_reading(monkeypatch):
             Preprocessing(image_size=(8, 8)),
             seconds=1.0,
             skips_bad_images=False,
-            log=[].append,
         )
         assert rates == (expected, 40.0)
 

@@ -314,17 +314,14 @@ def test_a_folder_without_a_test_split(command, tmp_path):
     assert "images has the split train: evaluation takes train[90%:]" in result.stderr
 
 
-def test_compiling_is_reported_until_the_first_batch_is_done(monkeypatch):
+def test_compiling_is_reported_until_the_first_batch_is_done(monkeypatch, each_line, logged):
     """The model is not traced before there is a line; the lines end before the last batch."""
     monkeypatch.setattr(progress, "_SIGN_EVERY", 0.01)
-    lines, logged, reporting = [], threading.Event(), []
-
-    def log(line):
-        lines.append(line)
-        logged.set()
+    reported, reporting = threading.Event(), []
+    each_line(lambda line: reported.set())
 
     def model(images, training):
-        assert logged.wait(300)
+        assert reported.wait(300)
         return tf.zeros([len(images), 10])
 
     class Signals:
@@ -343,10 +340,10 @@ def test_compiling_is_reported_until_the_first_batch_is_done(monkeypatch):
         bad_images=None,
     )
     task = Classification(loss="softmax")
-    evaluator = Evaluator(model, one_device(), data, task, log, Signals())
+    evaluator = Evaluator(model, one_device(), data, task, Signals())
     evaluator.run()
     assert reporting == [False, False, False]
-    assert re.fullmatch(r"compiling the evaluation step: \d+ s", lines[0])
+    assert re.fullmatch(r"compiling the evaluation step: \d+ s", logged[0])
 
 
 def test_nothing_to_evaluate(command):

@@ -61,7 +61,7 @@ def test_strategies_and_batch_sizes_give_the_same(expected, make, batch_size):
     with strategy.scope():
         model, _ = model_source.open_model(model_source.find("shipped"))
     images = data(source, batch_size)
-    received = FeatureExtractor(model.features, strategy, images, print).run()
+    received = FeatureExtractor(model.features, strategy, images).run()
     np.testing.assert_array_equal(received.ids, np.arange(50))
     np.testing.assert_array_equal(received.labels, expected.labels)
     np.testing.assert_allclose(received.values, expected.values, rtol=0, atol=1e-5)
@@ -76,7 +76,7 @@ def test_rows_are_sorted_by_id_whatever_the_stored_order():
     images = np.random.default_rng(0).integers(0, 256, (9, 16, 16, 3), np.uint8)
     source = ArraySource(images, np.arange(9) % 3)
     assert not np.array_equal(source.read(range(9)).ids, np.arange(9))
-    received = FeatureExtractor(means, one_device(), data(source), print).run()
+    received = FeatureExtractor(means, one_device(), data(source)).run()
     wanted = images.mean(axis=(1, 2)) / 127.5 - 1
     np.testing.assert_allclose(received.values, wanted, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(received.labels, np.arange(9) % 3)
@@ -92,7 +92,7 @@ def test_features_are_traced_once_and_see_new_weights():
         traced.append(images.shape)
         return tf.cast(factor * tf.reduce_mean(images, axis=[1, 2]), tf.float16)
 
-    extractor = FeatureExtractor(mean, strategy, data(open_source("digits", "test[:20]"), 8), print)
+    extractor = FeatureExtractor(mean, strategy, data(open_source("digits", "test[:20]"), 8))
     first = extractor.run()
     assert len(traced) == strategy.num_replicas_in_sync == 2
     with strategy.scope():
@@ -123,7 +123,7 @@ def test_every_family_has_features(family):
     model = vit_tf.create_model(config, dtype="mixed_bfloat16")
     tiny.randomize(model)
     source = data(open_source("digits", "test[:9]"), 4, config.image_size)
-    received = FeatureExtractor(model.features, one_device(), source, print).run()
+    received = FeatureExtractor(model.features, one_device(), source).run()
     assert received.values.dtype == np.float32 and received.values.shape[0] == 9
     assert np.ptp(received.values, axis=0).max() > 1e-3
     images = tf.stack(
@@ -144,44 +144,43 @@ def damaged():
     return EncodedSource(images, labels, black.labels, **names)
 
 
-def test_images_that_cannot_be_read():
-    lines = []
-    skipping = data(damaged(), bad_images=BadImages(None, lines.append))
-    received = FeatureExtractor(means, one_device(), skipping, print).run()
+def test_images_that_cannot_be_read(logged):
+    skipping = data(damaged(), bad_images=BadImages())
+    received = FeatureExtractor(means, one_device(), skipping).run()
     np.testing.assert_array_equal(received.ids, [0, 1, 2, 4, 5, 6, 7, 8])
     np.testing.assert_array_equal(received.values, np.full((8, 3), -1.0))
-    assert len(lines) == 1 and "left out train example 3" in lines[0]
+    assert len(logged) == 1 and "left out train example 3" in logged[0]
     with pytest.raises(DataError, match="train example 3 .* cannot be decoded"):
-        FeatureExtractor(means, one_device(), data(damaged()), print).run()
+        FeatureExtractor(means, one_device(), data(damaged())).run()
 
 
 def test_models_without_features_are_refused():
     images = np.zeros((3, 16, 16, 3), np.uint8)
     lists = data(ArraySource(images, [[0], [0, 1], []]))
     with pytest.raises(UserError, match="lists of labels.*choose another data set"):
-        FeatureExtractor(means, one_device(), lists, print)
+        FeatureExtractor(means, one_device(), lists)
     source = data(ArraySource(images, [0, 1, 0]))
     with pytest.raises(UserError, match=r"Expected features \[b, F\].*unpooled"):
-        FeatureExtractor(lambda x: x[:, 0], one_device(), source, print).run()
+        FeatureExtractor(lambda x: x[:, 0], one_device(), source).run()
 
 
-def test_progress_and_signals(monkeypatch):
+def test_progress_and_signals(monkeypatch, logged):
     monkeypatch.setattr(progress_lines, "_LINE_EVERY", 0.0)
-    lines, checks = [], []
+    checks = []
 
     class Signals:
         def check(self):
-            checks.append(len(lines))
+            checks.append(len(logged))
             if len(checks) == 5:
                 raise Interrupted("SIGTERM")
 
     source = data(open_source("digits", "test[:100]"), 32)
-    extractor = FeatureExtractor(means, one_device(), source, lines.append, Signals())
+    extractor = FeatureExtractor(means, one_device(), source, Signals())
     extractor.run()
     assert len(checks) == 4
     start = f"computing the features of {source.source}: "
-    assert len(lines) == 2 and lines[0].startswith(f"{start}64 of 100, ")
-    assert "96 of 100, " in lines[1] and lines[1].endswith(" a second, ETA 0:00:00")
+    assert len(logged) == 2 and logged[0].startswith(f"{start}64 of 100, ")
+    assert "96 of 100, " in logged[1] and logged[1].endswith(" a second, ETA 0:00:00")
     with pytest.raises(Interrupted):
         extractor.run()
 
@@ -219,8 +218,8 @@ def test_the_digest_depends_on_all_that_features_depend_on():
 class Cache:
     """A cache of random features of the first nine digits, and what it logs."""
 
-    def __init__(self, folder, source=None):
-        self.folder, self.lines = folder, []
+    def __init__(self, folder, lines, source=None):
+        self.folder, self.lines = folder, lines
         self.source = source or open_source("digits", "test[:9]")
         rows, rng = self.source.read(range(9)), np.random.default_rng(0)
         order = np.argsort(rows.ids)
@@ -236,7 +235,7 @@ class Cache:
         return self.good
 
     def get(self):
-        arguments = (self.key, self.source, self.extract, self.lines.append)
+        arguments = (self.key, self.source, self.extract)
         received = cached_features(self.folder, *arguments)
         for name in ("values", "labels", "ids"):
             wanted, value = getattr(self.good, name), getattr(received, name)
@@ -249,8 +248,8 @@ class Cache:
         return stored | {"fingerprint": np.array(self.key)} | changes
 
 
-def test_the_cache_is_used(tmp_path):
-    cache = Cache(tmp_path)
+def test_the_cache_is_used(tmp_path, logged):
+    cache = Cache(tmp_path, logged)
     cache.get()
     assert cache.computed == 1 and cache.lines == []
     cache.get()
@@ -265,8 +264,8 @@ def with_member(cache, name, array):
     return cache.path.read_bytes()
 
 
-def test_arrays_are_checked_again_after_they_are_read(tmp_path, monkeypatch):
-    cache = Cache(tmp_path)
+def test_arrays_are_checked_again_after_they_are_read(tmp_path, monkeypatch, logged):
+    cache = Cache(tmp_path, logged)
     cache.get()
     archive = feature_cache.NpzArchive(cache.path)
     archive.close()
@@ -276,14 +275,14 @@ def test_arrays_are_checked_again_after_they_are_read(tmp_path, monkeypatch):
     assert cache.computed == 2 and "its values changed while it was read" in cache.lines[0]
 
 
-def test_a_part_of_a_list_of_files(tmp_path):
+def test_a_part_of_a_list_of_files(tmp_path, logged):
     """Its ids are not consecutive, and labels in memory are compared one by one."""
     rows = [f"{i}.png,{'ab'[i % 2]}" for i in range(18)]
     for i in range(18):
         (tmp_path / f"{i}.png").touch()
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
     source = open_source("list:list.csv", "train[:50%]", tmp_path)
-    cache = Cache(tmp_path, source)
+    cache = Cache(tmp_path, logged, source)
     assert np.ptp(cache.good.ids) > 9
     cache.get()
     cache.get()
@@ -314,8 +313,8 @@ def test_a_part_of_a_list_of_files(tmp_path):
         ("bomb", "its arrays are larger than the file"),
     ],
 )
-def test_a_damaged_cache_is_computed_again(tmp_path, damage, text):
-    cache = Cache(tmp_path)
+def test_a_damaged_cache_is_computed_again(tmp_path, damage, text, logged):
+    cache = Cache(tmp_path, logged)
     cache.columns = lambda: [(n, a) for n, a in cache.arrays().items() if n != "fingerprint"]
     cache.get()
     content = cache.arrays(values=np.zeros((9, 10_000), np.float32))
@@ -337,8 +336,8 @@ def test_a_damaged_cache_is_computed_again(tmp_path, damage, text):
     assert cache.computed == 2
 
 
-def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
-    cache = Cache(tmp_path)
+def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch, logged):
+    cache = Cache(tmp_path, logged)
 
     def fail(file, **arrays):
         file.write(b"PK")

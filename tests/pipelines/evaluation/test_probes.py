@@ -79,7 +79,7 @@ def test_neighbors_that_are_not_there():
 def test_the_probe_is_the_minimum_for_the_chosen_strength():
     """Gradient descent in NumPy on the same loss finds the same classifier."""
     train, test = features(100, 4, 3), features(80, 4, 3, seed=1)
-    probe, notes = linear_probe(train, test, print)
+    probe, notes = linear_probe(train, test)
     assert notes == [] and probe.c in GRID
     mean, deviation = whitening(train.values)
     x, x_test = ((part.values - mean) / deviation for part in (train, test))
@@ -106,7 +106,7 @@ def test_the_probe_of_two_classes_has_one_weight_vector():
             "fit",
             lambda self, *arguments: fitted.append(original(self, *arguments)),
         )
-        probe, notes = linear_probe(train, test, print, grid)
+        probe, notes = linear_probe(train, test, grid)
     mean, deviation = whitening(train.values)
     x, x_test = ((part.values - mean) / deviation for part in (train, test))
     w, bias, sign = np.zeros(4), 0.0, 2.0 * train.labels - 1
@@ -119,18 +119,18 @@ def test_the_probe_of_two_classes_has_one_weight_vector():
     assert notes == []
 
 
-def test_fits_are_logged_and_share_one_float32_copy(monkeypatch):
+def test_fits_are_logged_and_share_one_float32_copy(monkeypatch, logged):
     train, test = features(50, 4, 3), features(20, 4, 3, seed=1)
-    fitted, lines, original = [], [], probe_module._fit
+    fitted, original = [], probe_module._fit
     before = train.values.copy()
     monkeypatch.setattr(
         probe_module, "_fit", lambda *arguments: fitted.append(arguments[1]) or original(*arguments)
     )
-    linear_probe(train, test, lines.append, grid=(0.1, 1.0))
-    assert [line.partition(",")[0] for line in lines] == [
+    linear_probe(train, test, grid=(0.1, 1.0))
+    assert [line.partition(",")[0] for line in logged] == [
         f"linear probe: fit {number} of 3" for number in (1, 2, 3)
     ]
-    assert lines[1] == "linear probe: fit 2 of 3, C=1, 39 images" and "50 images" in lines[2]
+    assert logged[1] == "linear probe: fit 2 of 3, C=1, 39 images" and "50 images" in logged[2]
     assert [len(x) for x in fitted] == [39, 39, 50]
     assert all(np.shares_memory(x, fitted[2]) and x.dtype == np.float32 for x in fitted)
     np.testing.assert_array_equal(train.values, before)
@@ -139,25 +139,25 @@ def test_fits_are_logged_and_share_one_float32_copy(monkeypatch):
 def test_the_probe_chooses_on_held_out_rows_of_the_training_features():
     """Rows 1, 6, 11 ... of each class decide: with all their labels wrong, no choice is right."""
     train, test = features(60, 4, 3, spread=0.1), features(30, 4, 3, seed=1, spread=0.1)
-    probe, _ = linear_probe(train, test, print)
+    probe, _ = linear_probe(train, test)
     assert (probe.accuracy, probe.held_out_accuracy, probe.c) == (1, 1, GRID[0])
     values = train.values.copy()
     for label in range(3):
         rows = np.flatnonzero(train.labels == label)[1::5]
         values[rows] = values[np.flatnonzero(train.labels == (label + 1) % 3)[0]]
-    changed, _ = linear_probe(Features(values, train.labels, train.ids), test, print)
+    changed, _ = linear_probe(Features(values, train.labels, train.ids), test)
     assert changed.held_out_accuracy == 0
 
 
 def test_a_probe_that_cannot_work():
     train, test = features(20, 4, 3), features(10, 4, 3, seed=1)
     few = Features(train.values[:4], np.array([0, 0, 2, 0]), train.ids[:4])
-    assert linear_probe(few, test, print) == (
+    assert linear_probe(few, test) == (
         None,
         ["The linear probe needs two training rows of each class; label 2 has one."],
     )
     same = Features(train.values[:4], np.zeros(4, np.int32), train.ids[:4])
-    assert "there is one class" in linear_probe(same, test, print)[1][0]
-    probe, notes = linear_probe(train, test, print, grid=(100.0,), max_iterations=2)
+    assert "there is one class" in linear_probe(same, test)[1][0]
+    probe, notes = linear_probe(train, test, grid=(100.0,), max_iterations=2)
     assert probe is not None and len(notes) == 2
     assert "C=100 on 20 rows did not converge in 2 iterations" in notes[1]

@@ -34,46 +34,41 @@ def read(workdir):
     return json.loads(storage.read(f"{workdir}/lease.json", 4096))
 
 
-def test_a_lease_is_written_renewed_and_deleted(workdir):
-    lines = []
-    with lease.Lease(workdir, lines.append, TIMES) as held:
+def test_a_lease_is_written_renewed_and_deleted(workdir, logged):
+    with lease.Lease(workdir, TIMES) as held:
         before = read(workdir)
         deadline = time.monotonic() + 300
         while read(workdir) == before:
             assert time.monotonic() < deadline
         held.check()
         assert read(workdir)["id"] == before["id"]
-    assert storage.list_names(workdir) == [] and lines == []
+    assert storage.list_names(workdir) == [] and logged == []
 
 
 def test_a_lease_is_deleted_after_an_interruption(workdir):
-    with contextlib.suppress(KeyboardInterrupt), lease.Lease(workdir, print, TIMES):
+    with contextlib.suppress(KeyboardInterrupt), lease.Lease(workdir, TIMES):
         raise KeyboardInterrupt
     assert storage.list_names(workdir) == []
 
 
-def test_a_start_waits_until_the_holder_ends(workdir):
+def test_a_start_waits_until_the_holder_ends(workdir, each_line, logged):
     write(workdir, OTHER)
-    lines = []
-
-    def log(line):
-        lines.append(line)
-        threading.Timer(0.05, storage.remove, [f"{workdir}/lease.json"]).start()
-
-    with lease.Lease(workdir, log, lease.Times(renew=0.1, stale=30, settle=0, poll=0.01)):
+    remove = threading.Timer(0.05, storage.remove, [f"{workdir}/lease.json"])
+    each_line(lambda line: remove.start())
+    with lease.Lease(workdir, lease.Times(renew=0.1, stale=30, settle=0, poll=0.01)):
         assert read(workdir)["id"] != "other"
-    (line,) = lines
+    (line,) = logged
     assert line.startswith(f"{workdir} is in use by process 7 on far since 2026-01-01: waiting")
     assert "at most 30 s" in line
 
 
 @pytest.mark.parametrize("content", [OTHER, {}, [1]])
-def test_a_start_takes_the_lease_of_a_dead_holder(workdir, content):
+def test_a_start_takes_the_lease_of_a_dead_holder(workdir, content, logged):
     write(workdir, content)
-    lines, begin = [], time.monotonic()
-    with lease.Lease(workdir, lines.append, TIMES):
+    begin = time.monotonic()
+    with lease.Lease(workdir, TIMES):
         assert time.monotonic() - begin >= TIMES.stale
-    assert len(lines) == 2 and "taking it" in lines[1]
+    assert len(logged) == 2 and "taking it" in logged[1]
 
 
 def test_the_clock_of_the_holder_does_not_matter(workdir):
@@ -81,21 +76,21 @@ def test_the_clock_of_the_holder_does_not_matter(workdir):
     for ahead in (-3e7, 3e7):
         write(workdir, OTHER | {"renewed": time.time() + ahead})
         begin = time.monotonic()
-        with lease.Lease(workdir, print, TIMES):
+        with lease.Lease(workdir, TIMES):
             assert time.monotonic() - begin >= TIMES.stale
 
 
 def test_a_holder_that_renews_is_named(workdir):
-    with lease.Lease(workdir, print, TIMES):
+    with lease.Lease(workdir, TIMES):
         own = read(workdir)
         text = f"in use by process {own['pid']} on {own['host']} since 20.*renews.* --workdir"
         slow = lease.Times(renew=9, stale=20, settle=0, poll=0.1)
-        with pytest.raises(UserError, match=text), lease.Lease(workdir, print, slow):
+        with pytest.raises(UserError, match=text), lease.Lease(workdir, slow):
             pass
         assert read(workdir)["id"] == own["id"]
 
 
-def test_of_two_starts_at_the_same_time_one_trains(workdir, monkeypatch):
+def test_of_two_starts_at_the_same_time_one_trains(workdir, monkeypatch, logged):
     """Both have seen no lease; the second one writes over that of the first one."""
     sleep = time.sleep
 
@@ -104,16 +99,15 @@ def test_of_two_starts_at_the_same_time_one_trains(workdir, monkeypatch):
         write(workdir, OTHER)
 
     monkeypatch.setattr(lease.time, "sleep", settle)
-    lines = []
-    with lease.Lease(workdir, lines.append, TIMES):  # The other one dies.
-        assert "in use by process 7 on far" in lines[0]
+    with lease.Lease(workdir, TIMES):  # The other one dies.
+        assert "in use by process 7 on far" in logged[0]
 
 
 def test_a_start_whose_write_is_late_waits_for_a_renewal_of_the_other(workdir, monkeypatch):
     """Both have seen no lease; the second one writes after the first one has settled."""
     times = lease.Times(renew=0.3, stale=20, settle=0.05, poll=0.01)
     write_now, looked, settled = lease.Lease._write, threading.Event(), threading.Event()
-    second = lease.Lease(workdir, print, times)
+    second = lease.Lease(workdir, times)
 
     def write_late(self):
         if self is second and not looked.is_set():
@@ -135,7 +129,7 @@ def test_a_start_whose_write_is_late_waits_for_a_renewal_of_the_other(workdir, m
     thread = threading.Thread(target=start)
     thread.start()
     assert looked.wait(300)
-    with lease.Lease(workdir, print, times) as first:
+    with lease.Lease(workdir, times) as first:
         settled.set()
         thread.join()
         if not holders:
@@ -145,8 +139,8 @@ def test_a_start_whose_write_is_late_waits_for_a_renewal_of_the_other(workdir, m
 
 
 def test_a_holder_that_lost_its_lease_ends_before_it_writes(workdir):
-    with lease.Lease(workdir, print, DEAD) as first:
-        with lease.Lease(workdir, print, DEAD) as second:
+    with lease.Lease(workdir, DEAD) as first:
+        with lease.Lease(workdir, DEAD) as second:
             second.check()
             first._renew()  # The thread does this once a minute.
             with pytest.raises(RunError, match="has been taken over by process .* on ") as error:
@@ -156,7 +150,7 @@ def test_a_holder_that_lost_its_lease_ends_before_it_writes(workdir):
         with pytest.raises(RunError, match="taken over"):
             first.check()
         assert storage.list_names(workdir) == []
-    with lease.Lease(workdir, print, DEAD) as third:
+    with lease.Lease(workdir, DEAD) as third:
         storage.remove(f"{workdir}/lease.json")
         third._renew()
         with pytest.raises(RunError, match="lease.json, the lease of this .* has been deleted"):
@@ -165,7 +159,7 @@ def test_a_holder_that_lost_its_lease_ends_before_it_writes(workdir):
 
 
 def test_a_machine_that_slept_looks_before_it_writes(workdir, monkeypatch):
-    with lease.Lease(workdir, print, DEAD) as held:
+    with lease.Lease(workdir, DEAD) as held:
         write(workdir, OTHER)
         held.check()  # The next renewal would find it.
         now = time.time
@@ -176,7 +170,7 @@ def test_a_machine_that_slept_looks_before_it_writes(workdir, monkeypatch):
 
 
 def test_a_store_that_cannot_be_reached_for_a_while_ends_nothing(workdir, monkeypatch):
-    with lease.Lease(workdir, print, DEAD) as held:
+    with lease.Lease(workdir, DEAD) as held:
         before = read(workdir)
         with monkeypatch.context() as patch:
             patch.setattr(storage, "read", lambda *_: (_ for _ in ()).throw(OSError(5, "network")))
@@ -190,7 +184,7 @@ def test_a_store_that_cannot_be_reached_for_a_while_ends_nothing(workdir, monkey
 def test_a_refused_start_removes_the_folder_that_it_made(monkeypatch):
     monkeypatch.setattr(lease, "TIMES", TIMES)
     url = "ram://lease/refused/run"
-    with contextlib.suppress(ValueError), only_writer(url, print) as check:
+    with contextlib.suppress(ValueError), only_writer(url) as check:
         check()
         assert storage.list_names(url) == ["lease.json"]
         raise ValueError
@@ -201,5 +195,5 @@ def test_a_refused_start_removes_the_folder_that_it_made(monkeypatch):
 def test_a_workdir_that_cannot_be_made(url):
     storage.write_object("ram://lease/file", lambda file: file.write(b"x"))
     with pytest.raises(UserError, match=f"Cannot write to --workdir {url}: .*file"):
-        with only_writer(url, print):
+        with only_writer(url):
             pass

@@ -40,9 +40,9 @@ def holder_of(workdir):
 
 
 def test_a_file_url_is_the_local_path(tmp_path):
-    with only_writer(f"file://{tmp_path}/run", print):
+    with only_writer(f"file://{tmp_path}/run"):
         assert os.listdir(tmp_path / "run") == ["lock"]
-        with pytest.raises(UserError, match="in use by"), only_writer(tmp_path / "run", print):
+        with pytest.raises(UserError, match="in use by"), only_writer(tmp_path / "run"):
             pass
     assert Workdir(f"file://{tmp_path}/run").path == str(tmp_path / "run")
 
@@ -57,7 +57,7 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
         with pytest.raises(UserError, match=text):
             train(tiny_experiment(), run, one_device())
         # The rejected process has not removed the lock.
-        with pytest.raises(UserError, match=text), only_writer(run, print):
+        with pytest.raises(UserError, match=text), only_writer(run):
             pass
         holder.send_signal(signal.SIGTERM)
         assert holder.wait(300) == 0
@@ -68,8 +68,8 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
         holder.send_signal(signal.SIGKILL)
         assert holder.wait(300) == -signal.SIGKILL
     assert os.listdir(run) == ["lock"]
-    with only_writer(run, print):
-        with pytest.raises(UserError, match=f"process {os.getpid()} on"), only_writer(run, print):
+    with only_writer(run):
+        with pytest.raises(UserError, match=f"process {os.getpid()} on"), only_writer(run):
             pass
         (run / "result").write_text("")
     assert os.listdir(run) == ["result"]
@@ -87,14 +87,14 @@ def test_a_lock_whose_file_has_just_been_removed_is_taken_again(tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", slow_flock)
-        with only_writer(tmp_path, print):
+        with only_writer(tmp_path):
             assert len(taken) == 2
-            with pytest.raises(UserError, match="is in use"), only_writer(tmp_path, print):
+            with pytest.raises(UserError, match="is in use"), only_writer(tmp_path):
                 pass
 
 
 def test_the_file_of_another_holder_is_left(tmp_path):
-    with only_writer(tmp_path, print):
+    with only_writer(tmp_path):
         (tmp_path / "lock").unlink()
         (tmp_path / "lock").write_text("of another process")
     assert (tmp_path / "lock").read_text() == "of another process"
@@ -102,21 +102,20 @@ def test_the_file_of_another_holder_is_left(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "[1]", "{}", "x" * 1000])
 def test_a_lock_without_a_name_is_a_lock(tmp_path, content):
-    with only_writer(tmp_path, print):
+    with only_writer(tmp_path):
         (tmp_path / "lock").write_text(content)
-        with pytest.raises(UserError, match="is in use by "), only_writer(tmp_path, print):
+        with pytest.raises(UserError, match="is in use by "), only_writer(tmp_path):
             pass
 
 
-def test_file_systems_without_locks_are_named_and_used(tmp_path, monkeypatch):
+def test_file_systems_without_locks_are_named_and_used(tmp_path, monkeypatch, logged):
     def flock(descriptor, operation):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    lines = []
-    with only_writer(tmp_path, lines.append):
+    with only_writer(tmp_path):
         pass
-    assert len(lines) == 1 and "cannot be locked (Function not implemented)" in lines[0]
+    assert len(logged) == 1 and "cannot be locked (Function not implemented)" in logged[0]
 
 
 @pytest.mark.parametrize(
@@ -130,5 +129,5 @@ def test_a_workdir_that_cannot_be_written_is_named(tmp_path, monkeypatch, number
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", open_)
         with pytest.raises(kind, match="Cannot write to --workdir .*: no way"):
-            with only_writer(tmp_path, print):
+            with only_writer(tmp_path):
                 pass

@@ -109,7 +109,7 @@ def test_a_step_that_was_left_out_is_not_timed(tmp_path, monkeypatch):
         assert log.steps_within(10.0) == 5
 
 
-def test_compiling_shows_signs_of_life(monkeypatch):
+def test_compiling_shows_signs_of_life(monkeypatch, each_line):
     """Prints the seconds since it began; prints nothing if it was fast, or after it has ended."""
     clock, lines = itertools.count(100.0, 10.0), []
     twice, done = threading.Event(), threading.Event()
@@ -119,16 +119,17 @@ def test_compiling_shows_signs_of_life(monkeypatch):
         if len(lines) == 2:
             twice.set()
 
+    each_line(log)
     monkeypatch.setattr(progress.time, "perf_counter", clock.__next__)
-    with progress.compiling("the training step", done, log):
+    with progress.compiling("the training step", done):
         pass
     assert lines == [] and done.is_set()
     monkeypatch.setattr(progress, "_SIGN_EVERY", 0.001)
-    with progress.compiling("the training step", threading.Event(), log):
+    with progress.compiling("the training step", threading.Event()):
         assert twice.wait(300)
     assert lines[:2] == ["compiling the training step: 10 s", "compiling the training step: 20 s"]
     count = len(lines)
-    with progress.compiling("the training step", done, log):
+    with progress.compiling("the training step", done):
         time.sleep(0.02)
     assert len(lines) == count
 

@@ -69,7 +69,7 @@ def test_npz_to_keras_and_back_is_bitwise(kind, tmp_path):
     path = save(kind, tmp_path)
     there, back = str(tmp_path / "b.keras"), str(tmp_path / "c.npz")
     for source, destination in ((path, there), (there, back)):
-        report = conversion.convert(source, destination, log=str)
+        report = conversion.convert(source, destination)
         assert report.passed and report.difference == 0, str(report)
     with open(path + ".json", "rb") as first, open(back + ".json", "rb") as second:
         assert first.read() == second.read()
@@ -94,10 +94,10 @@ LAYOUTS = {
 def test_safetensors_and_back(kind, tmp_path):
     path = save(kind, tmp_path)
     folder, back = tmp_path / "folder", str(tmp_path / "c.npz")
-    report = conversion.convert(path, str(folder), layout=LAYOUTS[kind], log=str)
+    report = conversion.convert(path, str(folder), layout=LAYOUTS[kind])
     assert report.passed, str(report)
     assert (folder / "config.json").exists()
-    report = conversion.convert(str(folder), back, log=str)
+    report = conversion.convert(str(folder), back)
     assert report.passed and report.difference == 0, str(report)
     # The function is the same, but BiT's kernels are scaled for timm's epsilon, and positions are
     # stored as a table.
@@ -115,7 +115,7 @@ def test_a_layout_that_cannot_store_the_model_is_refused(kind, layouts, tmp_path
     there = sorted(os.listdir(tmp_path))
     for layout in layouts:
         with pytest.raises(UserError, match="cannot be written in the"):
-            conversion.convert(path, str(tmp_path / "folder"), layout=layout, log=str)
+            conversion.convert(path, str(tmp_path / "folder"), layout=layout)
     assert sorted(os.listdir(tmp_path)) == there
 
 
@@ -166,7 +166,7 @@ def test_nothing_is_replaced_before_the_result_is_known(tmp_path):
     model.head.bias.assign(np.full(5, np.nan))
     vit_tf.save_npz(model, bad)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert not conversion.convert(bad, good, overwrite=True, log=str).passed
+    assert not conversion.convert(bad, good, overwrite=True).passed
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -179,7 +179,7 @@ def test_files_keep_the_policy(tmp_path, policy):
     names = [str(tmp_path / name) for name in ("a.keras", "b.npz", "c.npz", "d.keras")]
     tiny.model(dtype=policy).save(names[0])
     for source, destination in itertools.pairwise(names):
-        report = conversion.convert(source, destination, log=str)
+        report = conversion.convert(source, destination)
         assert report.passed, str(report)
         opened, _ = model_source.open_model(model_source.find(destination))
         assert opened.dtype_policy.name == policy
@@ -213,7 +213,7 @@ def test_other_pixels_are_a_note_only_if_rounding_or_the_layout_makes_them(
 def test_a_folder_that_cannot_store_the_filter_passes_only_its_conversion(tmp_path):
     path, folder = str(tmp_path / "a.npz"), str(tmp_path / "folder")
     vit_tf.save_npz(make("ViT"), path)
-    report = conversion.convert(path, folder, layout="huggingface", log=str)
+    report = conversion.convert(path, folder, layout="huggingface")
     assert report.passed and "note: preprocessing: antialias: None -> True" in str(report)
     again = conversion.check(path, folder)
     assert not again.passed and "\npreprocessing: antialias: None -> True" in str(again)
@@ -314,7 +314,7 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 
     monkeypatch.setattr(vit_tf, "save_npz", fail)
     with pytest.raises(RunError, match="Cannot write .*: No space left"):
-        conversion.convert(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), log=str)
+        conversion.convert(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
 
 
 def test_sources_are_found(tmp_path):

@@ -60,7 +60,7 @@ def test_accuracies_are_those_of_the_averaged_weights(run):
     for split in ("train[:200]", "test[:100]"):
         source = open_source("digits", split, None)
         data = EvaluationData(source=source, preprocessing=preprocessing, batch_size=32)
-        features.append(FeatureExtractor(model.features, one_device(), data, print).run())
+        features.append(FeatureExtractor(model.features, one_device(), data).run())
     train, test = features
     for shots, received in zip((1, 3), logged[4], strict=True):
         given = (train.values, train.labels, test.values, test.labels, 10, shots)

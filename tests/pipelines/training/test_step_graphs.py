@@ -131,7 +131,7 @@ def test_an_evaluation_step_only_measures():
     with strategy.scope():
         model = task.create_model("mixed_bfloat16")
     data = EvaluationData(source=data.source, preprocessing=data.preprocessing, batch_size=16)
-    evaluator = Evaluator(model, strategy, data, task, print)
+    evaluator = Evaluator(model, strategy, data, task)
     nodes = nodes_of(evaluator.eval_step, iter(evaluator.eval_dataset))
     assert_device_only(nodes)
     assert of_variables(nodes) == {"ReadVariableOp"}

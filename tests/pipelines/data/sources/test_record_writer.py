@@ -12,19 +12,16 @@ from pipelines.errors import DataError, MissingLabelError
 PNG = tf.io.encode_png(tf.zeros([4, 4, 3], tf.uint8)).numpy()
 
 
-def test_images_left_out_are_named_in_the_final_folder(tmp_path):
+def test_images_left_out_are_named_in_the_final_folder(tmp_path, logged):
     for index in range(13):
         folder = tmp_path / "images" / "ab"[index % 2]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{index}.png").write_bytes(PNG if index < 2 else b"text")
-    told = []
     source = open_source(f"folder:{tmp_path / 'images'}", "train")
-    written = record_writer.write_records(
-        {"train": source}, tmp_path / "out", 1, bad_images="skip", log=told.append
-    )
+    written = record_writer.write_records({"train": source}, tmp_path / "out", 1, bad_images="skip")
     assert written.left_out == 11
     file = tmp_path / "out" / record_writer.BAD_FILE
-    assert told[-1] == f"left out more than 10 images; all are named in {file}"
+    assert logged[-1] == f"left out more than 10 images; all are named in {file}"
     assert len(file.read_text().splitlines()) == 11
 
 

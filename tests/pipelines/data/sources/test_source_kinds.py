@@ -280,14 +280,14 @@ def test_opened_again_it_is_the_same(kind, sources):
 
 
 @pytest.mark.parametrize("kind", ["folder", "list", "tfrecord"])
-def test_a_split_that_is_there_alone_is_divided(kind, sources):
+def test_a_split_that_is_there_alone_is_divided(kind, sources, logged):
     """The two splits are disjoint and both have all classes; one log line reports the division."""
-    source, lines = sources[kind], []
+    source = sources[kind]
     assert split_names(source.name) == ("train",)
-    data = choose_splits(Data(name=source.name), lines.append)
+    data = choose_splits(Data(name=source.name))
     assert (data.train_split, data.eval_split) == ("train[:90%]", "train[90%:]")
     takes = "training takes train[:90%], evaluation takes train[90%:]"
-    assert lines == [f"{source.name} has the split train: {takes}"]
+    assert logged == [f"{source.name} has the split train: {takes}"]
     counts, ids = (135, 15), []
     for split, count in zip((data.train_split, data.eval_split), counts, strict=True):
         part = open_source(source.name, split)

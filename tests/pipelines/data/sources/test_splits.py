@@ -8,13 +8,12 @@ from pipelines.data.sources.open import split_names
 from pipelines.errors import DataError
 
 
-def _choose(monkeypatch, names, **chosen):
+def _choose(monkeypatch, logged, names, **chosen):
     """(train split, evaluation split, log lines) for a data set with splits of these names."""
     monkeypatch.setattr(splits, "split_names", lambda name, data_dir: names)
-    lines = []
-    data = splits.choose_splits(Data(name="pets", **chosen), lines.append)
-    assert len(lines) <= 1
-    return data.train_split, data.eval_split, lines
+    data = splits.choose_splits(Data(name="pets", **chosen))
+    assert len(logged) <= 1
+    return data.train_split, data.eval_split, logged
 
 
 @pytest.mark.parametrize(
@@ -27,8 +26,8 @@ def _choose(monkeypatch, names, **chosen):
         (("all",), ("all[:90%]", "all[90%:]")),
     ],
 )
-def test_by_name(monkeypatch, names, expected):
-    *found, lines = _choose(monkeypatch, names)
+def test_by_name(monkeypatch, logged, names, expected):
+    *found, lines = _choose(monkeypatch, logged, names)
     assert tuple(found) == expected
     takes = "training takes {}, evaluation takes {}".format(*expected)
     assert [line.endswith(takes) for line in lines] == [True] * (expected != ("train", "test"))
@@ -42,8 +41,8 @@ def test_by_name(monkeypatch, names, expected):
         ({"eval_split": None}, ("train", None)),
     ],
 )
-def test_chosen_splits_are_kept(monkeypatch, chosen, expected):
-    assert _choose(monkeypatch, ("train",), **chosen) == (*expected, [])
+def test_chosen_splits_are_kept(monkeypatch, logged, chosen, expected):
+    assert _choose(monkeypatch, logged, ("train",), **chosen) == (*expected, [])
 
 
 @pytest.mark.parametrize(
@@ -55,12 +54,12 @@ def test_chosen_splits_are_kept(monkeypatch, chosen, expected):
         (("test",), {}, "no split called train or training. It has: test"),
     ],
 )
-def test_no_such_split(monkeypatch, names, chosen, text):
+def test_no_such_split(monkeypatch, logged, names, chosen, text):
     with pytest.raises(DataError, match=text.replace("[", r"\[")):
-        _choose(monkeypatch, names, **chosen)
+        _choose(monkeypatch, logged, names, **chosen)
 
 
-def test_evaluation_alone_needs_no_split_for_training(monkeypatch):
+def test_evaluation_alone_needs_no_split_for_training(monkeypatch, logged):
     monkeypatch.setattr(splits, "split_names", lambda name, data_dir: ("test",))
     data = splits.choose_splits(Data(name="pets"), pytest.fail, training=False)
     assert (data.train_split, data.eval_split) == ("auto", "test")

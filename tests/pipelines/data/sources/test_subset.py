@@ -72,7 +72,7 @@ def stored(seed=0, shard_lengths=LENGTHS, **options):
 
 
 def choose(source, **fields):
-    return subset.choose_subset(Data(**fields), source, lambda line: None)
+    return subset.choose_subset(Data(**fields), source)
 
 
 def ids_of(source):
@@ -262,20 +262,20 @@ def test_two_hosts_train_on_the_batches_of_a_filtered_list(sharding, part_and_li
     assert_equal(batches(part), batches(filtered))
 
 
-def test_log_lines_and_manifest_of_subsets():
+def test_log_lines_and_manifest_of_subsets(logged):
     """Without a subset, source and manifest are as before; the whole split as a part is not."""
-    source, lines = stored(), []
-    assert subset.choose_subset(Data(subset_seed=3), source, lines.append) is source and not lines
+    source = stored()
+    assert subset.choose_subset(Data(subset_seed=3), source) is source and not logged
     assert "subset" not in source.manifest()
-    part = subset.choose_subset(Data(fraction=0.3), source, lines.append)
+    part = subset.choose_subset(Data(fraction=0.3), source)
     assert part.manifest() == source.manifest() | {"subset": {"fraction": 0.3, "num_examples": 60}}
     assert str(part) == "stored:1 split 'train' with data.fraction=0.3"
-    part = subset.choose_subset(Data(fraction=1, subset_seed=3), source, lines.append)
+    part = subset.choose_subset(Data(fraction=1, subset_seed=3), source)
     assert part.shard_lengths == LENGTHS
     rule = {"per_class": 7, "subset_seed": 3}
-    part = subset.choose_subset(Data(**rule), stored(num_classes=2), lines.append)
+    part = subset.choose_subset(Data(**rule), stored(num_classes=2))
     assert part.manifest()["subset"] == rule | {"num_examples": 14}
-    assert lines == [
+    assert logged == [
         "data: 60 of 200 examples (data.fraction=0.3)",
         "data: 200 of 200 examples (data.fraction=1, data.subset_seed=3)",
         "data: 14 of 200 examples (data.per_class=7, data.subset_seed=3)",
@@ -323,13 +323,12 @@ def test_empty_parts_and_lists_of_labels_are_refused():
         ),
     ],
 )
-def test_long_choices_are_reported(monkeypatch, constant, value, settings, expected):
+def test_long_choices_are_reported(monkeypatch, constant, value, settings, expected, logged):
     """At most every 10 s, and not at the end; the first piece does not count for the rate."""
     monkeypatch.setattr(subset, constant, value)
     clock = itertools.count(100, 4)
     monkeypatch.setattr(progress_lines.time, "perf_counter", lambda: float(next(clock)))
-    lines = []
-    subset.choose_subset(Data(**settings), stored(num_classes=2), lines.append)
+    subset.choose_subset(Data(**settings), stored(num_classes=2))
     what, first, second, end = expected
     of = f"{what} of stored:1 split 'train'" + " twice" * ("fraction" in settings)
-    assert lines == [f"{of}: {first}", f"{of}: {second}", f"data: {end}"]
+    assert logged == [f"{of}: {first}", f"{of}: {second}", f"data: {end}"]

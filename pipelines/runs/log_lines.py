@@ -1,0 +1,70 @@
+"""Where the messages of `pipelines` go: to people as they are, and to run.log with their times."""
+
+import contextlib
+import logging
+import sys
+import time
+
+
+@contextlib.contextmanager
+def attached(handler):
+    """Lets a `logging.Handler` get what `pipelines` logs in a block, and yields it."""
+    logger = logging.getLogger("pipelines")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class LineHandler(logging.StreamHandler):
+    """Writes each message to a stream at once, so that pipes get it immediately."""
+
+    def handleError(self, record):
+        """Ends the command: logging would print a traceback and go on."""
+        raise sys.exception()
+
+
+class LogFile(logging.Handler):
+    """Appends each message to a file, each of its lines with the time.
+
+    Nothing is written before `open`: a run that is refused leaves its workdir as it is.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._path, self._lines = None, []
+
+    @contextlib.contextmanager
+    def errors(self):
+        """Adds the exception that ends a `with` block."""
+        try:
+            yield
+        except BaseException as error:
+            message = f"error: {str(error) or type(error).__name__}"
+            self.handle(logging.makeLogRecord({"msg": message}))
+            raise
+
+    def open(self, path):
+        """Writes the lines so far to a file, and from now on each line immediately."""
+        with self.lock:
+            self._path = path
+            self._write()
+
+    def emit(self, record):
+        """See `logging.Handler.emit`, which is called with the lock."""
+        now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        self._lines += [f"{now} {line}\n" for line in record.getMessage().splitlines()]
+        if self._path is not None:
+            self._write()
+
+    def _write(self):
+        # On a full disk the next checkpoint ends the run, with a better message.
+        # Names of files may have bytes that are not UTF-8.
+        how = {"encoding": "utf-8", "errors": "backslashreplace"}
+        with contextlib.suppress(OSError), open(self._path, "a", **how) as file:
+            file.writelines(self._lines)
+        self._lines = []
