@@ -35,10 +35,18 @@ def each_line():
         yield functions.append
 
 
+class _Lines(list):
+    def take(self):
+        """Returns the lines as one text, and removes them."""
+        text = "".join(f"{line}\n" for line in self)
+        self.clear()
+        return text
+
+
 @pytest.fixture
 def logged(each_line):
     """The list of the lines that `pipelines` logs during the test."""
-    lines = []
+    lines = _Lines()
     each_line(lines.append)
     return lines
 

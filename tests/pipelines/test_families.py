@@ -78,14 +78,14 @@ def test_a_checkpoint_of_replicas_becomes_a_file(continued, tmp_path):
 
 
 @pytest.mark.heavy("training")
-def test_a_compiled_run_resumes_bitwise(run, tmp_path, capsys):
+def test_a_compiled_run_resumes_bitwise(run, tmp_path, logged):
     """With SGD and momentum."""
     make, _ = run
     whole = tmp_path / "whole"
     train(make(), whole, one_device())
     resumed = cut_short(whole, tmp_path / "run", 2)
     train(make(), resumed, one_device())
-    assert "resuming from step 2" in capsys.readouterr().out
+    assert "resuming from step 2" in logged.take()
     assert_same_weights(resumed, whole, ["final.npz"])
 
 

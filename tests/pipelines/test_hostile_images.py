@@ -253,7 +253,7 @@ def test_unreadable_files_become_no_records(command, unreadable_folder, tmp_path
         assert os.listdir(tmp_path) == []
 
 
-def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
+def test_a_run_with_bad_images_resumes_bitwise(tmp_path, logged):
     """With MixUp; the list of the bad images was cut off too."""
     root = make_folder(tmp_path / "data", ordinary=40, bad=True)
     experiment = tiny_experiment(
@@ -269,7 +269,7 @@ def test_a_run_with_bad_images_resumes_bitwise(tmp_path, capsys):
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(experiment, whole, one_device())
-    printed = capsys.readouterr().out
+    printed = logged.take()
     records = (whole / "bad_images.jsonl").read_text().splitlines(keepends=True)
     assert f"they cannot be read: {len(records)}, named in {whole}/bad" in printed
 

@@ -263,13 +263,13 @@ def test_batch_that_hosts_cannot_share():
         TrainOrder((5,) * 9, 2, 0, 3, 3)
 
 
-def test_a_run_says_what_its_order_depends_on(tmp_path, capsys, records):
+def test_a_run_says_what_its_order_depends_on(tmp_path, logged, records):
     """Also that it has changed since an earlier start."""
     data = (f"data.name=tfrecord:{records}", "data.eval_split=none", "schedule.decay=constant")
     data += ("data.sharding=files", "model.layers=1", "schedule.warmup_steps=0")
     train(tiny_experiment(*data, "train.steps=1"), tmp_path / "run", one_device())
     line = "data.sharding=files: the order of the examples is reproducible for 1 host\n"
-    assert line in capsys.readouterr().out
+    assert line in logged.take()
 
     manifest = tmp_path / "run" / "manifest.json"
     content = json.loads(manifest.read_text())
@@ -279,7 +279,7 @@ def test_a_run_says_what_its_order_depends_on(tmp_path, capsys, records):
     longer = tiny_experiment(*data, "train.steps=2")
     train(longer, tmp_path / "run", one_device(), Request(extend=True))
     line = "is reproducible for 1 host; earlier steps had the order for 4\n"
-    assert line in capsys.readouterr().out
+    assert line in logged.take()
 
 
 def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch):

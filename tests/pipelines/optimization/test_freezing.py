@@ -146,7 +146,7 @@ def test_frozen_positions_are_loaded_and_saved(tmp_path, positions):
         np.testing.assert_array_equal(received, expected)
 
 
-def test_a_run_with_micro_batches_and_resume(tmp_path, capsys, uncompiled):
+def test_a_run_with_micro_batches_and_resume(tmp_path, logged, uncompiled):
     experiment = tiny_experiment(
         *SETTINGS,
         "optimizer.freeze=patch_embedding,block_0/attention",
@@ -156,7 +156,7 @@ def test_a_run_with_micro_batches_and_resume(tmp_path, capsys, uncompiled):
         "train.accumulate_steps=2",
     )
     train(experiment, tmp_path / "run", one_device())
-    assert "frozen: 6 of 20 variables, 1," in capsys.readouterr().out
+    assert "frozen: 6 of 20 variables, 1," in logged.take()
     resumed = cut_short(tmp_path / "run", tmp_path / "resumed", 1)
     train(experiment, resumed, one_device())
     assert_same_weights(resumed, tmp_path / "run")

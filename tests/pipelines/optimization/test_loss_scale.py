@@ -161,7 +161,7 @@ def whole(tmp_path_factory):
     return workdir, experiment
 
 
-def test_overflows_are_in_the_metrics_and_resume_is_exact(whole, tmp_path, capsys, uncompiled):
+def test_overflows_are_in_the_metrics_and_resume_is_exact(whole, tmp_path, logged, uncompiled):
     workdir, experiment = whole
     names = ("step", "loss", "gradient_norm", "skipped", "loss_scale", "eval_loss")
     lines = [[line.get(name) for name in names] for line in Workdir(workdir).read_metrics()]
@@ -173,7 +173,7 @@ def test_overflows_are_in_the_metrics_and_resume_is_exact(whole, tmp_path, capsy
     assert all(np.isfinite(line[1]) for line in lines[:3])
     run = cut_short(workdir, tmp_path / "run", 6)
     train(experiment, run, one_device())
-    assert f"step 8/12  loss {lines[1][1]:.4f}  skipped {second} step" in capsys.readouterr().out
+    assert f"step 8/12  loss {lines[1][1]:.4f}  skipped {second} step" in logged.take()
     assert_same_weights(run, workdir)
     assert [[line.get(name) for name in names] for line in Workdir(run).read_metrics()] == lines
 

@@ -77,7 +77,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_one_is_named_and_skipped(tmp_path, state, capsys, kind):
+def test_a_damaged_one_is_named_and_skipped(tmp_path, state, logged, kind):
     variable, checkpoint = state
     store = open_store(tmp_path, checkpoint)
     for step in (1, 2):
@@ -86,7 +86,7 @@ def test_a_damaged_one_is_named_and_skipped(tmp_path, state, capsys, kind):
     assert checkpoints.newest(tmp_path) == 1
     assert store.restore_newest() == 1
     assert variable.numpy() == 1
-    assert "skipping the checkpoint of step 2" in capsys.readouterr().out
+    assert "skipping the checkpoint of step 2" in logged.take()
     # Training reaches step 2 again and replaces the damaged checkpoint.
     save(store, variable, 2)
     assert checkpoints.newest(tmp_path) == 2

@@ -41,11 +41,11 @@ def test_the_old_model_has_the_stored_loss(workdir, tmp_path, place, uncompiled)
 
 
 def test_the_old_run_resumes_and_ends_with_the_stored_weights(
-    workdir, tmp_path, capsys, uncompiled
+    workdir, tmp_path, logged, uncompiled
 ):
     run = cut_short(workdir, tmp_path / "run", 4)
     train(Workdir(run).read_experiment(), run, one_device())
-    assert "resuming from step 4" in capsys.readouterr().out
+    assert "resuming from step 4" in logged.take()
     assert checkpoints.steps(run / "checkpoints") == [4, 6]
     np.testing.assert_allclose(losses(run), losses(OLD), rtol=TOLERANCE)
     for name in ("final.npz", "ema.npz"):

@@ -16,7 +16,7 @@ def new_progress(run):
     return progress.Progress(run, step=0, total_steps=12, batch_size=16)
 
 
-def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, capsys):
+def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, logged):
     run = Workdir(tmp_path)
     with new_progress(run) as log:
         log.log_training(4, 6.0, 0.1, 1.0, skipped=1)
@@ -25,12 +25,12 @@ def test_the_log_tells_of_skips_and_means_over_what_counts(tmp_path, capsys):
     lines = run.read_metrics()
     assert [line.get("loss") for line in lines] == [2.0, None, 3.0]
     assert [line.get("skipped") for line in lines] == [1, 2, None]
-    output = capsys.readouterr().out.splitlines()
+    output = logged.take().splitlines()
     assert "loss 2.0000  skipped 1 step  lr" in output[0]
     assert "step 6/12  skipped 2 steps  lr" in output[1] and "skipped" not in output[2]
 
 
-def test_waits_for_data_are_named_and_long_ones_get_a_hint(tmp_path, monkeypatch, capsys):
+def test_waits_for_data_are_named_and_long_ones_get_a_hint(tmp_path, monkeypatch, logged):
     """Log intervals of 10 s; the first loop, which compiles, is not counted."""
     clock = types.SimpleNamespace(now=0.0)
     run, shares = Workdir(tmp_path), [0.04, 0.05, 0.37, 0.9, 0.0]
@@ -44,7 +44,7 @@ def test_waits_for_data_are_named_and_long_ones_get_a_hint(tmp_path, monkeypatch
                 log.log_training(step, 1.0, 0.1, 1.0)
     lines = run.read_metrics()
     assert [line["data_wait"] for line in lines] == pytest.approx(shares)
-    output = capsys.readouterr().out.splitlines()[2:]
+    output = logged.take().splitlines()[2:]
     hints = [index for index, line in enumerate(output) if line.startswith("hint: ")]
     assert hints == [3], output  # once, after the first line above 20 %
     output = [line for line in output if not line.startswith("hint: ")]
@@ -67,7 +67,7 @@ def test_waits_for_data_are_named_and_long_ones_get_a_hint(tmp_path, monkeypatch
     ],
 )
 def test_the_hint_waits_until_it_means_something(
-    tmp_path, monkeypatch, capsys, seconds, shares, hinted_at
+    tmp_path, monkeypatch, logged, seconds, shares, hinted_at
 ):
     clock = types.SimpleNamespace(now=0.0)
     with new_progress(Workdir(tmp_path)) as log, monkeypatch.context() as patch:
@@ -79,12 +79,12 @@ def test_the_hint_waits_until_it_means_something(
                 timing.waited = seconds * share
             if step:
                 log.log_training(step, 1.0, 0.1, 1.0)
-                if "hint: " in capsys.readouterr().out:
+                if "hint: " in logged.take():
                     hints.append(step)
     assert hints == hinted_at
 
 
-def test_a_rewind_starts_the_hint_anew(tmp_path, monkeypatch, capsys):
+def test_a_rewind_starts_the_hint_anew(tmp_path, monkeypatch, logged):
     clock = types.SimpleNamespace(now=0.0)
     with new_progress(Workdir(tmp_path)) as log, monkeypatch.context() as patch:
         patch.setattr(progress.time, "perf_counter", lambda: clock.now)
@@ -94,7 +94,7 @@ def test_a_rewind_starts_the_hint_anew(tmp_path, monkeypatch, capsys):
                 clock.now += 10.0
                 timing.waited = 10.0
             log.log_training(step, 1.0, 0.1, 1.0)
-    assert "hint: " not in capsys.readouterr().out
+    assert "hint: " not in logged.take()
 
 
 def test_a_step_that_was_left_out_is_not_timed(tmp_path, monkeypatch):
@@ -134,7 +134,7 @@ def test_compiling_shows_signs_of_life(monkeypatch, each_line):
     assert len(lines) == count
 
 
-def test_a_line_without_a_rate_has_no_share(tmp_path, capsys):
+def test_a_line_without_a_rate_has_no_share(tmp_path, logged):
     run = Workdir(tmp_path)
     with new_progress(run) as log:
         with log.timed(1) as timing:
@@ -142,10 +142,10 @@ def test_a_line_without_a_rate_has_no_share(tmp_path, capsys):
         log.log_training(1, 1.0, 0.1, 1.0)
     (line,) = run.read_metrics()
     assert line["data_wait"] is None and line["images_per_second"] is None
-    assert "waited" not in capsys.readouterr().out
+    assert "waited" not in logged.take()
 
 
-def test_a_wait_that_is_not_measured_is_null(tmp_path, capsys):
+def test_a_wait_that_is_not_measured_is_null(tmp_path, logged):
     """Where the clock is not read: with `train.deterministic`, and on TPUs."""
     run = Workdir(tmp_path)
     settings = {"step": 0, "total_steps": 12, "batch_size": 16}

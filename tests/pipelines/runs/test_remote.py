@@ -97,7 +97,7 @@ def test_a_run_is_that_of_a_local_workdir(runs):
     assert any("tfevents" in name for name in storage.list_names(f"{RUN}/tensorboard/train"))
 
 
-def test_a_cut_checkpoint_and_remains_of_renames_do_not_break_the_resume(runs, capsys):
+def test_a_cut_checkpoint_and_remains_of_renames_do_not_break_the_resume(runs, logged):
     """The newest checkpoint lacks its marker; copies were made whose originals are still there."""
     resumed = "ram://remote/resumed"
     copy(RUN, resumed)
@@ -114,7 +114,7 @@ def test_a_cut_checkpoint_and_remains_of_renames_do_not_break_the_resume(runs, c
     storage.write_object(f"{resumed}/lease.json", lambda file: file.write(b'{"id": "dead"}'))
 
     train(EXPERIMENT, resumed, one_device())
-    printed = capsys.readouterr().out
+    printed = logged.take()
     assert "resuming from step 8" in printed
     assert "in use by another process: waiting" in printed and "taking it" in printed
     assert_same_run(resumed, runs)

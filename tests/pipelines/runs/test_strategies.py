@@ -23,7 +23,7 @@ def test_one_device_is_one():
     assert strategies.describe(strategies.make_strategy("mirrored")) == "2 replicas on CPU"
 
 
-def test_gpus_get_memory_as_it_is_needed(monkeypatch, capsys):
+def test_gpus_get_memory_as_it_is_needed(monkeypatch, logged):
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(2)]
     calls = []
 
@@ -36,7 +36,7 @@ def test_gpus_get_memory_as_it_is_needed(monkeypatch, capsys):
     monkeypatch.setattr(tf.config.experimental, "set_memory_growth", set_memory_growth)
     strategies.make_strategy("one_device")
     assert calls == [(gpus[0], True), (gpus[1], True)]
-    assert "GPU:1 is in use" in capsys.readouterr().out
+    assert "GPU:1 is in use" in logged.take()
 
 
 def test_every_strategy_here_reads_on_one_host():

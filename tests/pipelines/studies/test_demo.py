@@ -198,13 +198,13 @@ def test_wrong_flags_leave_nothing(command, tmp_path):
 
 
 @pytest.mark.heavy("demo")
-def test_runs_from_end_to_end(tmp_path, capsys):
+def test_runs_from_end_to_end(tmp_path, logged):
     """A shortened demo fails only on its accuracy; the next start begins a new one."""
     strategy = strategies.make_strategy("one_device")
     with pytest.raises(errors.RunError, match=f"Not as expected: {ACCURACY}"):
         demo_stages.run(tmp_path, strategy, SHORT)
 
-    out = capsys.readouterr().out
+    out = logged.take()
     for number in range(1, 7):
         assert f"\n{number}/6 " in out
     assert "resized positions from 4 x 4 to 6 x 6" in out

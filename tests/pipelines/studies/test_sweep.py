@@ -43,7 +43,7 @@ def train(monkeypatch, tmp_path):
     return replace
 
 
-def test_the_protocol(tmp_path, train, capsys):
+def test_the_protocol(tmp_path, train, logged):
     """Trials on a part of the data; the best again on all of it, with three seeds."""
     trainings, plan = train(GOOD), plan_of(RATES)
     record = sweep.run(plan, tmp_path / "sweep", one_device())
@@ -62,7 +62,7 @@ def test_the_protocol(tmp_path, train, capsys):
     assert record["mean"] == pytest.approx(17 / 24, abs=1e-15)
     assert record["standard_deviation"] == pytest.approx((21 / 576) ** 0.5, abs=1e-15)
     assert json.loads((tmp_path / "sweep/sweep.json").read_text()) == record
-    out = capsys.readouterr().out
+    out = logged.take()
     assert f"\ntrial 1 of 3: {RATE}=0.01\n" in out
     assert f"\ntrial 2 of 3: {RATE}=0.02  ETA of the sweep 0:00:0" in out
     assert f"\nfinal run 3 of 3: {RATE}=0.02, seed 2  ETA of the sweep " in out
@@ -87,13 +87,13 @@ def test_the_protocol(tmp_path, train, capsys):
     }
 
 
-def test_failed_trials_are_listed_and_not_picked(tmp_path, train, capsys):
+def test_failed_trials_are_listed_and_not_picked(tmp_path, train, logged):
     nan = float("nan")
     trainings = train({0.01: 0.5, 0.02: nan, 0.03: 0.25, (0.01, 0): 0.5})
     record = sweep.run(plan_of(RATES, seeds=1), tmp_path / "sweep", one_device())
     assert record["picked"] == {RATE: 0.01} and record["standard_deviation"] is None
     assert record["trials"][1]["result"] == {"failed": "The loss is not finite at step 1."}
-    out = capsys.readouterr().out
+    out = logged.take()
     assert "\n   0.02                     not finite\n" in out
     assert "after training on the whole split: 50.00% (seed 0)\n" in out
     # It is not tried again; the rest is finished.
@@ -102,12 +102,12 @@ def test_failed_trials_are_listed_and_not_picked(tmp_path, train, capsys):
     assert len(trainings.calls) == 4
 
 
-def test_without_a_result_the_sweep_fails(tmp_path, train, capsys):
+def test_without_a_result_the_sweep_fails(tmp_path, train, logged):
     nan = float("nan")
     train({0.01: nan, 0.02: nan, 0.03: nan})
     with pytest.raises(RunError, match="No trial ended with a finite loss"):
         sweep.run(plan_of(RATES), tmp_path / "sweep", one_device())
-    assert capsys.readouterr().out.count("not finite\n") == 3
+    assert logged.take().count("not finite\n") == 3
     train(GOOD | {(0.02, 1): nan})
     with pytest.raises(RunError, match="1 of 3 final runs is not finite.*seed=1"):
         sweep.run(plan_of(RATES), tmp_path / "other", one_device())

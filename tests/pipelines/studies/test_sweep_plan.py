@@ -106,13 +106,13 @@ def test_at_least_one_example_is_held_out():
     assert held_out_splits(three, 0.1) == ("train[0:2]", "train[2:3]", 2)
 
 
-def test_the_users_warmup_is_not_scaled(capsys):
+def test_the_users_warmup_is_not_scaled(logged):
     """The recipe's is, and a line says so once."""
     grid = ("train.steps=2,20", f"{RATE}=0.1,0.2")
     plan = plan_of(*grid)
     warmups = [trial.tuning.schedule.warmup_steps for trial in plan.trials]
     assert warmups == [trial.whole.schedule.warmup_steps for trial in plan.trials] == [0, 0, 3, 3]
-    assert capsys.readouterr().out == (
+    assert logged.take() == (
         "the recipe's schedule.warmup_steps=3 does not fit into 2 steps: scaled to 0\n"
     )
     mine = ("schedule.warmup_steps",)

@@ -91,7 +91,7 @@ def test_the_clock_is_read_before_and_after_each_batch(strategy, monkeypatch):
     assert trainer.data_wait.numpy() == 21.0
 
 
-def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, uncompiled):
+def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, logged, uncompiled):
     """With a clock on which each batch takes an hour, which is longer than each step."""
     hours = itertools.count(step=3600.0)
     monkeypatch.setattr(tf, "timestamp", lambda: tf.constant(next(hours), tf.float64))
@@ -104,7 +104,7 @@ def test_a_run_says_how_much_it_waits(tmp_path, monkeypatch, capsys, uncompiled)
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     assert all(line["images_per_second"] for line in lines)
     assert [line["data_wait"] for line in lines] == [1.0] * 4
-    output = capsys.readouterr().out
+    output = logged.take()
     assert output.count("waited for data 100 % of the time") == 4
     assert output.count("hint: ") == 1 and "pipelines.make_tfrecords" in output
     tags = set()

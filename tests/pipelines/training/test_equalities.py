@@ -111,22 +111,22 @@ def test_replicas_and_parts_equal_the_whole_batch(runs, optimizer, split):
             assert np.abs(value - average[key]).max() > 50 * TOLERANCE[optimizer], key
 
 
-def test_one_device_goes_on_where_two_replicas_stopped(runs, tmp_path, capsys):
+def test_one_device_goes_on_where_two_replicas_stopped(runs, tmp_path, logged):
     run = cut_short(runs("sgd, 2 x 4 x 4"), tmp_path / "run", 5)
     # Also in another number of micro-batches, if the memory is smaller.
     with without_compiling():
         train_with(run, one_device(), "sgd", "train.accumulate_steps=2")
-    assert "resuming from step 5" in capsys.readouterr().out
+    assert "resuming from step 5" in logged.take()
     assert_equal_runs(run, runs("sgd"), "sgd")
 
 
-def test_recomputed_activations_change_no_bit(runs, tmp_path, capsys):
+def test_recomputed_activations_change_no_bit(runs, tmp_path, logged):
     """A run goes on with `model.recompute`, with all kinds of dropout, replicas, micro-batches."""
     expected = runs("sgd, 2 x 4 x 4")
     run = cut_short(expected, tmp_path / "run", 8)
     parts = "train.accumulate_steps=4"
     train_with(run, two_replicas(), "sgd", parts, "model.recompute=blocks")
-    assert "resuming from step 8" in capsys.readouterr().out
+    assert "resuming from step 8" in logged.take()
     assert_same_weights(run, expected)
 
 

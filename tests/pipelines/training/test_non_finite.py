@@ -233,7 +233,7 @@ def assert_no_window_was_read_again(rows, bad_batches):
     assert examples <= sum(rows) <= 3 * examples + bad_batches * batch_size + 16, rows
 
 
-def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, capsys, uncompiled):
+def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, logged, uncompiled):
     """Also after a restart from a checkpoint between the skip and the log line that counts it.
 
     And in the loops for TPUs, which go on reading batches after the bad step.
@@ -251,7 +251,7 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, cap
         train(experiment, run, STRATEGIES["one"]())
         assert_no_window_was_read_again(rows, 1)
         train(experiment, cut_short(run, again, BAD + 1), STRATEGIES["one"]())
-        output = capsys.readouterr().out
+        output = logged.take()
         patch.setattr(train_module, "is_tpu", lambda strategy: True)
         train(experiment, tmp_path / "further", STRATEGIES["one"]())
     assert f"skipping step {BAD}" in output and "skipped 1 step " in output
@@ -278,7 +278,7 @@ def test_a_skipped_step_is_as_if_it_had_been_left_out(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, strategy, uncompiled):
+def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, logged, strategy, uncompiled):
     """Batch 2 is bad before the first checkpoint; 9 and 12 are bad after it."""
     experiment = experiment_with(
         "train.non_finite=rewind", "train.log_every=2", "data.shuffle_window=8192"
@@ -290,7 +290,7 @@ def test_a_rewind_goes_on_behind_the_bad_batch(tmp_path, monkeypatch, capsys, st
         rows = count_rows(patch, experiment)
         train(experiment, run, STRATEGIES[strategy]())
     assert_no_window_was_read_again(rows, len(bad))
-    output = capsys.readouterr().out
+    output = logged.take()
     for step, batch in ((0, 3), (4, 10), (4, 13)):
         assert f"rewinding to step {step}, which goes on with batch {batch}\n" in output
     # Step 0 reads batch 3, and so on; step 6 reads batch 9, which is bad. Then step 4 reads batch

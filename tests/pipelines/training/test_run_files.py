@@ -110,10 +110,10 @@ def test_curves_do_not_double_back_and_metrics_are_handed_over(finished_run, tmp
     assert points == [line for line in lines if line["step"] > 4] and points[-1] == last
 
 
-def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, capsys, uncompiled):
+def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, logged, uncompiled):
     """Also what it said before the workdir was accepted, and the error that ended it."""
     copy = shutil.copytree(finished_run, tmp_path / "run")
-    capsys.readouterr()
+    logged.clear()
 
     def stop(line):
         raise RunError(f"enough at {line['step']}")
@@ -125,7 +125,7 @@ def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, capsys, 
         train(longer, copy, one_device(), Request(extend=True), on_metrics=stop)
     log = (copy / "run.log").read_text().splitlines()
     assert log[: len(before)] == before
-    printed = capsys.readouterr().out.splitlines()
+    printed = logged.take().splitlines()
     assert "resuming from step 12" in printed
     times, lines = zip(*((line[:19], line[20:]) for line in log[len(before) :]), strict=True)
     assert list(lines) == [*printed, "error: enough at 14"]

@@ -37,7 +37,7 @@ def copy(finished_run, tmp_path):
     return shutil.copytree(finished_run, tmp_path / "run")
 
 
-def test_interrupted_and_resumed_is_bitwise_the_same(finished_run, tmp_path, monkeypatch, capsys):
+def test_interrupted_and_resumed_is_bitwise_the_same(finished_run, tmp_path, monkeypatch, logged):
     """With an average of the weights, in the middle of a log interval.
 
     Before that, the run was killed before its first checkpoint: it starts anew.
@@ -63,9 +63,9 @@ def test_interrupted_and_resumed_is_bitwise_the_same(finished_run, tmp_path, mon
             train(EXPERIMENT, run.path, one_device())
     assert not os.path.exists(run.final)
     assert run.read_metrics() == []
-    capsys.readouterr()
+    logged.clear()
     train(EXPERIMENT, run.path, one_device())
-    assert "resuming from step 2" in capsys.readouterr().out
+    assert "resuming from step 2" in logged.take()
 
     assert_same_weights(run.path, finished_run)
     assert losses(run.path) == losses(finished_run)
@@ -77,10 +77,10 @@ def test_interrupted_and_resumed_is_bitwise_the_same(finished_run, tmp_path, mon
     assert lines[0] == lines[1]
 
 
-def test_a_finished_run_is_left_as_it_is(copy, capsys):
+def test_a_finished_run_is_left_as_it_is(copy, logged):
     before, last = arrays(copy), Workdir(copy).read_metrics()[-1]
     assert train(EXPERIMENT, copy, one_device()) == last
-    assert "resuming from step 12" in capsys.readouterr().out
+    assert "resuming from step 12" in logged.take()
     after = arrays(copy)
     assert all(np.array_equal(before[key], after[key]) for key in before)
 
@@ -99,7 +99,7 @@ def test_changed_data_are_noticed(copy):
         train(EXPERIMENT, copy, one_device())
 
 
-def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys, uncompiled):
+def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, logged, uncompiled):
     before = arrays(copy)
     longer = tiny_experiment(*FINISHED, "train.steps=24")
     with pytest.raises(
@@ -132,16 +132,16 @@ def test_a_run_is_made_longer_by_extend_only(copy, monkeypatch, capsys, uncompil
     assert model_source.find(copy).kind == "checkpoint"
     # The cosine was at its end, and is now in the middle.
     now = 0.025 * (1 + np.cos(np.pi * (12 - 3) / (24 - 3)))
-    assert f"rate at step 12: 0.00e+00 -> {now:.2e}\n" in capsys.readouterr().out
+    assert f"rate at step 12: 0.00e+00 -> {now:.2e}\n" in logged.take()
 
     assert train(longer, copy, one_device(), Request(extend=True))["step"] == 24
     rates = {line["step"]: line.get("learning_rate") for line in Workdir(copy).read_metrics()}
     assert rates[15] == pytest.approx(0.025 * (1 + np.cos(np.pi * (14 - 3) / (24 - 3))), rel=1e-5)
     # The same command again changes nothing and prints nothing. The warm-up of the run holds.
-    capsys.readouterr()
+    logged.clear()
     scaled = tiny_experiment(*FINISHED, "train.steps=24", "schedule.warmup_steps=6")
     train(scaled, copy, one_device(), Request(extend=True, assigned=("train.steps",)))
-    said = capsys.readouterr().out
+    said = logged.take()
     assert "rate at" not in said and KEPT in said
     assert Workdir(copy).read_experiment() == longer
 
@@ -180,28 +180,28 @@ def build(*assignments):
     return build_trainer(experiment, experiment.model.config(10), one_device())
 
 
-def test_linear_decay_never_raises_the_rate(capsys):
+def test_linear_decay_never_raises_the_rate(logged):
     note = "optimizer.learning_rate=1e-06 is below 1e-05, where linear decay ends"
     low = build("schedule.decay=linear", "optimizer.learning_rate=1e-6")
-    assert capsys.readouterr().out.count(note) == 1
+    assert logged.take().count(note) == 1
     assert float(low.optimizer.learning_rate(11)) == pytest.approx(1e-6)
     build("schedule.decay=linear")
-    assert "is below" not in capsys.readouterr().out
+    assert "is below" not in logged.take()
 
 
-def test_pixels_outside_of_all_patches_are_said(capsys):
+def test_pixels_outside_of_all_patches_are_said(logged):
     build("model.image_size=13,12")
     note = "The patches leave out 1 row of pixels at the bottom (13 x 12 pixels in patches of 4)."
-    assert note in capsys.readouterr().out
+    assert note in logged.take()
 
 
 def test_fine_tuning_resets_the_head_and_resizes_positions(
-    finished_run, tmp_path, capsys, uncompiled
+    finished_run, tmp_path, logged, uncompiled
 ):
     settings = ("model.layers=1", "train.steps=1", "schedule.warmup_steps=0")
     experiment = tiny_experiment(f"init_from={finished_run}", "model.image_size=20", *settings)
     train(experiment, tmp_path / "run", one_device())
-    assert "resized positions from 3 x 3 to 5 x 5" in capsys.readouterr().out
+    assert "resized positions from 3 x 3 to 5 x 5" in logged.take()
     first = losses(tmp_path / "run")[0]
     assert first == pytest.approx(np.log(10), rel=1e-6)
     key = "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"
