@@ -214,7 +214,7 @@ def test_other_preprocessing_of_a_file_without_a_sidecar(finished, evaluation, t
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, capsys, missing):
+def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, logged, missing):
     """The model of ten digits on five of them: the softmax is over the logits of the map.
 
     Images of a class that the map does not have are left out.
@@ -239,7 +239,7 @@ def test_a_label_map_leaves_out_the_other_classes(finished, tmp_path, capsys, mi
     assert means["accuracy"] == pytest.approx(np.mean(logits.argmax(axis=1) == labels))
     assert means["examples"] == len(logits)
     said = "1 of 5 classes are left out: 1\n"
-    assert (said in capsys.readouterr().err) == missing
+    assert (said in logged.take()) == missing
 
 
 def test_a_label_map_without_the_classes_of_the_images(finished, tmp_path):

@@ -1,6 +1,7 @@
 """What a run writes: the documented files, TensorBoard, the log, and lines of metrics."""
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -13,7 +14,6 @@ from tensorboard.plugins.hparams import metadata as hparams_metadata
 
 from pipelines.config import Request
 from pipelines.errors import RunError, UserError
-from pipelines.runs import progress
 from pipelines.runs.workdir import Workdir
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import train
@@ -130,24 +130,25 @@ def test_the_log_holds_what_the_run_has_printed(finished_run, tmp_path, logged, 
     times, lines = zip(*((line[:19], line[20:]) for line in log[len(before) :]), strict=True)
     assert list(lines) == [*printed, "error: enough at 14"]
     assert list(times) == sorted(times) and time.strptime(times[0], "%Y-%m-%d %H:%M:%S")
-    progress.say("afterwards")
+    logging.getLogger("pipelines.training").info("afterwards")
     with pytest.raises(UserError, match="seed"):
         train(tiny_experiment(*FINISHED, "seed=5"), copy, one_device())
     assert (copy / "run.log").read_text().splitlines() == log
 
 
-def test_a_folder_without_a_test_split(tmp_path, capsys, uncompiled):
+def test_a_folder_without_a_test_split(tmp_path, capsys, logged, uncompiled):
     """A tenth of it is the evaluation split, which config.json names; `dry_run` says so too."""
     folder = image_folder(tmp_path / "images")
     splits = ("data.train_split=auto", "data.eval_split=auto")
     common = (f"data.name=folder:{folder}", *splits, "schedule.decay=constant", "model.layers=1")
     dry_run(tiny_experiment(*common), tmp_path / "run", one_device())
     described = capsys.readouterr().out
+    logged.clear()
     assert '"train_split": "train[:90%]"' in described and "36 examples" in described
     experiment = tiny_experiment(*common, "train.steps=4")
     last = train(experiment, tmp_path / "run", one_device(), Request(origin="recipe tiny: a test"))
     takes = "training takes train[:90%], evaluation takes train[90%:]"
-    printed = capsys.readouterr().out
+    printed = logged.take()
     assert printed.count(f"has the split train: {takes}\n") == 1
     assert printed.startswith("recipe tiny: a test\n")
     assert "4 steps of 16 images (1.778 epochs), softmax loss\n" in printed
