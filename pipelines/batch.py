@@ -118,7 +118,7 @@ def _list(values, experiment, source, hosts):
 def _measure(values, experiment, source):
     """Returns the rates of the input and of the model, and the function that formats them."""
     from pipelines.data import throughput
-    from pipelines.data.decoding import parallel_calls
+    from pipelines.data.reading import parallel_calls
     from pipelines.data.transforms.byte_images import for_batches
 
     preprocessing = experiment.preprocessing(source.labels)

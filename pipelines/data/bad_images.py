@@ -9,12 +9,15 @@ A truncated JPEG is bad only if training needs the missing bytes: a random crop 
 may be decoded without an error.
 """
 
+import collections
 import contextlib
 import errno
 import itertools
 import json
 import logging
+import operator
 import os
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,6 +46,22 @@ INPUT_ERRORS = (
 _MAX_LOGGED = 10  # Images named in the log; the file names all of them.
 
 
+class BadImage(NamedTuple):
+    """An image that cannot be decoded: where it is in its source, and why."""
+
+    index: int
+    id: int
+    name: str
+    reason: str
+
+    def error(self):
+        """Returns the `DataError` that names the image."""
+        return DataError(
+            f"The image {self.name} (id {self.id}) cannot be decoded: {self.reason}. Remove or "
+            "replace it, or leave such images out: data.bad_images=skip."
+        )
+
+
 class BadImages:
     """Records the images that a run leaves out, each image once in any number of epochs.
 
@@ -66,37 +85,34 @@ class BadImages:
         """Number of recorded images, including those of earlier starts of the run."""
         return len(self._names)
 
-    def record(self, source, ids, images):
-        """Records bad images; images that are recorded already are ignored.
+    def record(self, source, indices):
+        """Records images that are known to be bad; those that are recorded already are ignored.
 
         Args:
-            source: the `DataSource` of the images.
-            ids: int64 `[n]`.
-            images: object `[n]`, the bytes of each image.
-
-        Raises:
-            RunError: if the file cannot be written.
-        """
-        for example_id, image in zip(ids, images, strict=True):
-            name = source.describe(int(example_id))
-            if name not in self._names:
-                self._names.add(name)
-                reason = decode_error(image) or "some of it cannot be decoded"
-                self._write({"id": int(example_id), "name": name, "reason": reason})
-                self._log(f"left out {name} (id {example_id}): {reason}")
-
-    def record_at(self, source, positions):
-        """Like `record`, for images at some positions of a source, which are read again.
+            source: the `DataSource` of the images, which are read again.
+            indices: integers `[n]`.
 
         Raises:
             DataError: if the files cannot be read.
             RunError: if the file cannot be written.
         """
-        names = [source.describe(int(example_id)) for example_id in source.ids(positions)]
-        new = [x for x, name in zip(positions, names, strict=True) if name not in self._names]
-        for start in range(0, len(new), ROWS_PER_READ):
-            examples = source.read(new[start : start + ROWS_PER_READ])
-            self.record(source, examples.ids, examples.images)
+        names = [source.describe(int(example_id)) for example_id in source.ids(indices)]
+        new = [x for x, name in zip(indices, names, strict=True) if name not in self._names]
+        for bad in find_bad_images(source, new, are_known=True):
+            if bad.name not in self._names:
+                self._names.add(bad.name)
+                self._write({"id": bad.id, "name": bad.name, "reason": bad.reason})
+                self._log(f"left out {bad.name} (id {bad.id}): {bad.reason}")
+
+    def record_slots(self, batches, slots):
+        """Like `record`, for images in slots of global batches.
+
+        Args:
+            batches: `order.TrainBatches` or `EvalBatches`.
+            slots: pairs of the index of a batch and a slot in it, sorted.
+        """
+        for batch, own in itertools.groupby(slots, operator.itemgetter(0)):
+            self.record(batches.source, batches.indices(batch)[[slot for _, slot in own]])
 
     def lose(self, count):
         """Counts images that were left out, but of which only the number is known."""
@@ -151,57 +167,62 @@ def _read_names(path):
     return names, not line.endswith(b"\n")
 
 
-def bad_image_error(source, example_id, reason):
-    """Returns the `DataError` with the name of an image and the reason why decoding failed."""
-    return DataError(
-        f"The image {source.describe(int(example_id))} (id {example_id}) cannot be decoded: "
-        f"{reason}. Remove or replace it, or leave such images out: data.bad_images=skip."
-    )
+def find_bad_images(source, indices, are_known=False):
+    """Yields the `BadImage`s among the examples at some indices of a `DataSource`.
+
+    Args:
+        source: the `DataSource`.
+        indices: iterable of integers.
+        are_known: whether all are known to be bad. An image of which only some part cannot be
+            decoded does not fail here.
+
+    Raises:
+        DataError: if the files cannot be read.
+    """
+    for index, example_id, image in _images(source, indices):
+        reason = decode_error(image) or ("some of it cannot be decoded" if are_known else None)
+        if reason:
+            yield BadImage(int(index), int(example_id), source.describe(int(example_id)), reason)
 
 
-def explain_input_error(error, source, indices, bad_images=None, read_along=()):
+def _images(source, indices):
+    """Yields index, id and bytes of the images at some indices; errors as for `read`."""
+    indices = iter(indices)
+    while len(chunk := np.fromiter(itertools.islice(indices, ROWS_PER_READ), np.int64)):
+        examples = source.read(chunk)
+        yield from zip(chunk, examples.ids, examples.images, strict=True)
+
+
+def explain_input_error(error, batches, numbers, skips_bad_images=False):
     """Returns the error to raise for a failed dataset; it names the bad image.
 
     Args:
         error: one of `INPUT_ERRORS`, raised by the dataset.
-        source, indices, bad_images: see `find_bad_image`.
-        read_along: iterable of positions of examples that the dataset may have read besides; errors
-            from reading the files are found there too.
-
-    Returns:
-        The `DataError` of `find_bad_image`, or `error` itself if there is none.
-    """
-    failure = find_bad_image(source, indices, bad_images)
-    return failure or find_bad_image(source, read_along, decodes=False) or error
-
-
-def find_bad_image(source, indices, bad_images=None, decodes=True):
-    """Finds the reason why a dataset failed.
-
-    Args:
-        source: a `DataSource`.
-        indices: iterable of positions in the source, such as `pipeline.train_indices` of the failed
-            step, or `range(source.num_examples)`.
-        bad_images: the `BadImages` of a run that skips bad images; then images are not decoded, and
-            only errors from reading the files are found.
-        decodes: False decodes no images either.
+        batches: its `order.TrainBatches` or `EvalBatches`.
+        numbers: the batches in which it may have failed, a sequence of their indices.
+        skips_bad_images: whether bad images are left out; then only errors from reading the files
+            are found.
 
     Returns:
         `DataError` with the first image that cannot be decoded and the reason, or with the reason
-        why the files cannot be read; None if all images can be read and decoded.
+        why the files cannot be read, also those of examples that were read along; `error` itself if
+        all images can be read and decoded.
     """
+    source = batches.source
     if source.failure:  # The failed read may have been of other indices in the same window.
         return source.failure
-    indices = iter(indices)
-    while len(chunk := np.fromiter(itertools.islice(indices, ROWS_PER_READ), np.int64)):
-        try:
-            examples = source.read(chunk)
-        except DataError as error:
-            return error
-        for image, example_id in zip(examples.images, examples.ids, strict=True):
-            if decodes and bad_images is None and (reason := decode_error(image)):
-                return bad_image_error(source, example_id, reason)
-    return None
+    indices = itertools.chain.from_iterable(map(batches.indices, numbers))
+    indices = (index for index in indices if index >= 0)
+    try:
+        if skips_bad_images:
+            collections.deque(_images(source, indices), maxlen=0)
+        elif bad := next(find_bad_images(source, indices), None):
+            return bad.error()
+        read_along = itertools.chain.from_iterable(batches.read_along(numbers))
+        collections.deque(_images(source, read_along), maxlen=0)
+    except DataError as failure:
+        return failure
+    return error
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pipelines.data.sharding import batch_samplers
+from pipelines.data.order import TrainBatches
 from pipelines.errors import UserError
 
-_MOST_EXAMPLES = 2**60  # Positions of examples and of windows around a batch are int64.
+_MOST_EXAMPLES = 2**60  # Offsets of examples and of windows around a batch are int64.
 
 
 def list_batch(source, sampling, step, hosts=1):
@@ -21,7 +21,7 @@ def list_batch(source, sampling, step, hosts=1):
 
     Returns:
         Dict that JSON can hold: data_set, step, epoch (of the first example), batch_size, sharding,
-        hosts and examples: a list of dicts with position, id, label, class and name; in multi-label
+        hosts and examples: a list of dicts with slot, id, label, class and name; in multi-label
         data, label and class are lists.
 
     Raises:
@@ -43,25 +43,23 @@ def list_batch(source, sampling, step, hosts=1):
         raise UserError(
             f"--step={step} is too large: it is more than 2^60 images after the first one."
         )
-    samplers = batch_samplers(source, sampling, hosts)
-    first = step * batch_size
+    batches = TrainBatches(source, sampling, hosts)
+    indices = batches.indices(step)
     examples = [
         {
-            "position": int(position - first),
+            "slot": slot,
             "id": int(example_id),
             **_label_and_class(source, label),
             "name": source.describe(int(example_id)),
         }
-        for sampler in samplers
-        for rows in sampler.windows(step, step + 1)
-        for label, example_id, position in zip(
-            source.read_labels(rows.indices), source.ids(rows.indices), rows.positions, strict=True
+        for slot, (label, example_id) in enumerate(
+            zip(source.read_labels(indices), source.ids(indices), strict=True)
         )
     ]
     return {
         "data_set": str(source),
         "step": step,
-        "epoch": samplers[0].epoch(step),
+        "epoch": batches.epoch(step),
         "batch_size": batch_size,
         "sharding": sampling.sharding,
         "hosts": hosts,
@@ -80,10 +78,10 @@ def format_batch(batch):
     files = f", files of {batch['hosts']} hosts" if batch["sharding"] == "files" else ""
     lines = [
         f"step {batch['step']} of {batch['data_set']}, epoch {batch['epoch']}{files}",
-        f"{'position':>8} {'id':>9}  class  name",
+        f"{'slot':>8} {'id':>9}  class  name",
     ]
     for example in batch["examples"]:
-        place = f"{example['position']:8} {example['id']:9}"
+        place = f"{example['slot']:8} {example['id']:9}"
         names, labels = (np.atleast_1d(example[key]) for key in ("class", "label"))
         classes = ", ".join(f"{name} ({label})" for name, label in zip(names, labels, strict=True))
         lines.append(f"{place}  {classes or 'no label'}  {example['name']}")

@@ -4,26 +4,15 @@ Training, exported models and `predict` use it. Shapes: `B` images, `h x w` pixe
 input.
 """
 
-import os
-
 import tensorflow as tf
 
 from pipelines.errors import first_line
 from vit_tf.images.decoding import decode_image
 
-# Images are decoded in groups of this size, within a group one after the other. Smaller groups are
-# slower; larger groups need more memory, because each core holds a few groups.
-_GROUP = 32
-
-
-def parallel_calls():
-    """The number of images that a pipeline decodes at the same time: one per core."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
 
 def decode_error(image_bytes):
     """Returns the reason why the bytes of an image cannot be decoded; None if they can."""
-    if not image_bytes:  # See `files.FileSource`.
+    if not image_bytes:  # See `sources.files.FileSource`.
         return "it is empty, too large or cannot be opened"
     try:
         decode_image(tf.constant(image_bytes))
@@ -63,55 +52,6 @@ def decode_batch(image_bytes, preprocessing):
     )
     images, valid = tried.get_single_element()
     return tf.ensure_shape(images, [None, *shape]), tf.ensure_shape(valid, [None])
-
-
-def decode_lenient(dataset, decode, batch_size, preprocessing):
-    """Decodes the images of a dataset; bad images become black and get weight 0.
-
-    Takes 5 % more CPU time than a dataset that stops at bad images (1.06 against 1.01 ms for a JPEG
-    of ImageNet's size with Inception crop, in batches of 32), and 7 % more with batches above
-    `_GROUP`, which are copied once more.
-
-    Args:
-        dataset: examples as dicts with image (bytes), seed, weight and others.
-        decode: maps the bytes and the seed of an example to an image.
-        batch_size: size of the batches that are returned.
-        preprocessing: the `vit_tf.Preprocessing` that `decode` applies.
-
-    Returns:
-        Dataset of batches: the same dicts without seed, with image as
-        `[batch_size, height, width, 3]`.
-    """
-    shape = (*preprocessing.image_size, 3)
-    group = min(_GROUP, batch_size)
-    black = preprocessing.normalized(tf.zeros([3]))
-
-    def decode_group(rows):
-        rows = dict(rows)
-        weight, columns = rows.pop("weight"), {key: rows.pop(key) for key in ("image", "seed")}
-        tried = map_ignoring_errors(lambda row: decode(row["image"], row["seed"]), columns, shape)
-
-        def blacken(image, valid):
-            image = tf.cond(
-                tf.reduce_all(valid),
-                lambda: image,
-                lambda: tf.where(valid[:, None, None, None], image, black),
-            )
-            image = tf.ensure_shape(image, [weight.shape[0], *shape])
-            return {**rows, "image": image, "weight": tf.where(valid, weight, 0.0)}
-
-        return tried.map(blacken)
-
-    dataset = dataset.batch(group, drop_remainder=group == batch_size)
-    # Works as a parallel map, because each inner dataset has one element. A map with
-    # `Dataset.get_single_element` would also work, but op determinism runs it in one thread.
-    dataset = dataset.interleave(
-        decode_group,
-        cycle_length=parallel_calls(),
-        num_parallel_calls=parallel_calls(),
-        deterministic=True,
-    )
-    return dataset if group == batch_size else dataset.rebatch(batch_size, drop_remainder=True)
 
 
 def map_ignoring_errors(function, rows, shape, num_parallel_calls=None):

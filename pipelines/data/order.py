@@ -1,30 +1,43 @@
-"""Training order as a pure function: nothing to checkpoint.
+"""Which example is in which slot of which batch, as pure functions: nothing to checkpoint.
 
 The stored examples are cut into blocks. An epoch is a permutation of the blocks, cut into windows;
 the examples within each window are shuffled. Epochs follow one another without a gap and form an
-endless stream. Training step k with global batch size B takes the stream positions [k B, (k + 1) B)
-for any number of hosts and replicas. A resumed run opens the right window directly and reads
-nothing before it. A host may also have its own order over its own shards, see `sharding.py`.
+endless stream. A resumed run opens the right window directly and reads nothing before it.
+
+`data.sharding` decides how streams fill the global batches of training:
+
+global: one stream over all examples fills every batch: batch k of size B takes the offsets
+    [k B, (k + 1) B) on any number of hosts. A host reads only its slice of each batch.
+files: host h of H uses the shards (files of TFDS or TFRecord) h, h + H, ... only. It has its own
+    stream over these shards, which fills its own slice of each batch. This suits many hosts with
+    terabytes of data on slow disks. The order is reproducible for the same number of hosts. A host
+    with fewer examples begins its next epoch earlier, so write files of equal length.
+
+Every host holds up to two windows in memory: `data.shuffle_window` examples with `files`, its share
+of as many with `global`. With one host, both are the same.
 """
 
 import dataclasses
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from pipelines.data import stateless_random
+from pipelines.errors import DataError
 
 # A full window has at least this many blocks. More blocks mix better, but each read is shorter.
 BLOCKS_PER_WINDOW = 16
+# Rows of a window of an evaluation.
+_EVAL_WINDOW = 1024
 
 
-class WindowPosition(NamedTuple):
-    """A position in the stream: `offset` counts examples from the start of the window."""
+class Window(NamedTuple):
+    """Examples that are read together, in the order in which they are yielded."""
 
-    epoch: int
-    window: int
-    offset: int
+    indices: np.ndarray  # int64 [n]: index of each row in its source, -1 for a padding row
+    offsets: np.ndarray  # int64 [n]: place of each row in the stream of global batches
 
 
 def cut_blocks(lengths, longest):
@@ -91,13 +104,13 @@ class TrainOrder:
             lengths.append(cut)
         return np.concatenate(starts), np.concatenate(lengths)
 
-    def locate(self, position):
-        """Returns the `WindowPosition` of a stream position."""
-        epoch, place = divmod(position, self.num_examples)
-        return WindowPosition(epoch, *divmod(place, self.window))
+    def window_at(self, offset):
+        """Returns `(epoch, window)` of an offset in the stream."""
+        epoch, within = divmod(offset, self.num_examples)
+        return epoch, within // self.window
 
-    def positions(self, epoch, window):
-        """Returns the stream positions `(start, stop)` that a window covers."""
+    def offsets(self, epoch, window):
+        """Returns the offsets `(start, stop)` in the stream that a window covers."""
         start = window * self.window
         stop = min(start + self.window, self.num_examples)
         return epoch * self.num_examples + start, epoch * self.num_examples + stop
@@ -123,7 +136,7 @@ class TrainOrder:
         return self._epochs[epoch]
 
     def indices(self, epoch, window):
-        """Returns the stored indices of a window in training order, int64 `[length]`."""
+        """Returns the indices of a window in training order, int64 `[length]`."""
         begins, ends, stored = self._ordered_blocks(epoch)
         begin = window * self.window
         end = min(begin + self.window, self.num_examples)
@@ -138,9 +151,9 @@ class TrainOrder:
     def _permutation(self, length, domain, epoch, window=0):
         return stateless_random.permutation(length, self.seed, domain, epoch, window, self.host)
 
-    def windows_from(self, position):
-        """Yields `(epoch, window)` endlessly, from the window that contains a stream position."""
-        epoch, window, _ = self.locate(position)
+    def windows_from(self, offset):
+        """Yields `(epoch, window)` endlessly, from the window that contains an offset."""
+        epoch, window = self.window_at(offset)
         while True:
             yield epoch, window
             window += 1
@@ -148,11 +161,139 @@ class TrainOrder:
                 epoch, window = epoch + 1, 0
 
     def stream(self, start, stop):
-        """Returns the stored indices at stream positions [start, stop), int64."""
+        """Returns the indices at the offsets [start, stop) of the stream, int64."""
         indices = []
         for epoch, window in self.windows_from(start):
-            first, _ = self.positions(epoch, window)
+            first, _ = self.offsets(epoch, window)
             if first >= stop:
                 break
             indices.append(self.indices(epoch, window)[max(start - first, 0) : stop - first])
         return np.concatenate(indices) if indices else np.zeros(0, np.int64)
+
+
+class TrainBatches:
+    """The example in each slot of the global batches of training.
+
+    Args:
+        source: a `DataSource`.
+        sampling: `config.data.Sampling`.
+        hosts: number of hosts that read data; only used with sharding="files".
+
+    Attributes:
+        source, batch_size: as given.
+        orders: the `TrainOrder`s that fill the batches: one, or one per host. Each fills a slice of
+            `length` slots.
+
+    Raises:
+        DataError: if there are fewer shards than hosts.
+        ValueError: if `hosts` does not divide the batch size, or a number is out of range.
+    """
+
+    def __init__(self, source, sampling, hosts=1):
+        self.source, self.batch_size = source, sampling.batch_size
+        hosts = hosts if sampling.sharding == "files" else 1
+        if self.batch_size % hosts:
+            raise ValueError(
+                f"A batch of {self.batch_size} cannot be divided among {hosts} hosts. Expected a "
+                f"multiple of {hosts}."
+            )
+        lengths = tuple(source.shard_lengths)
+        if len(lengths) < hosts:
+            fix = (
+                "Choose a larger part with data.fraction or data.per_class"
+                if source.setting
+                else "Write it again as TFRecord with python -m pipelines.make_tfrecords "
+                f"--shards {hosts} or more"
+            )
+            raise DataError(
+                f"data.sharding=files needs a file for each of {hosts} hosts, but {source} has "
+                f"{len(lengths)}. {fix}, or set data.sharding=global."
+            )
+        window, seed = sampling.shuffle_window, sampling.seed
+        self.orders = [TrainOrder(lengths, window, seed, host, hosts) for host in range(hosts)]
+        self.length = self.batch_size // hosts
+
+    def indices(self, batch):
+        """Returns the index in `source` of each slot of a batch, int64 `[batch_size]`."""
+        begin, end = batch * self.length, (batch + 1) * self.length
+        return np.concatenate([order.stream(begin, end) for order in self.orders])
+
+    def windows(self, start=0, stop=None, host=0):
+        """Yields the `Window`s from batch `start` on, up to batch `stop`, if any.
+
+        With sharding="files", they are those of one host.
+        """
+        order = self.orders[host if len(self.orders) > 1 else 0]
+        first = start * self.length
+        last = math.inf if stop is None else stop * self.length
+        for epoch, number in order.windows_from(first):
+            begin, end = order.offsets(epoch, number)
+            if begin >= last:
+                return
+            own = np.arange(max(begin, first), min(end, last))
+            batches, slots = np.divmod(own, self.length)
+            indices = order.indices(epoch, number)[own - begin]
+            yield Window(indices, batches * self.batch_size + order.host * self.length + slots)
+
+    def read_along(self, batches):
+        """Yields arrays of the indices of all examples in the windows of some batches."""
+        for order in self.orders:
+            windows = {}
+            for batch in batches:
+                last = order.window_at((batch + 1) * self.length - 1)
+                for window in order.windows_from(batch * self.length):
+                    windows[window] = None
+                    if window == last:
+                        break
+            yield from (order.indices(*window) for window in windows)
+
+    def epoch(self, batch):
+        """Returns the epoch of the first example of a batch; with "files", that of host 0."""
+        return self.orders[0].window_at(batch * self.length)[0]
+
+
+class EvalBatches:
+    """The example in each slot of the global batches of an evaluation.
+
+    Batches have every example once, in stored order; the last one is padded. With `max_batches`,
+    that many of them are left, spread evenly over the data; 0 keeps all.
+
+    Args:
+        source: a `DataSource`.
+        batch_size: examples in a global batch.
+        max_batches: see above.
+
+    Attributes:
+        source, batch_size: as given.
+        num_examples: number of examples in all batches.
+    """
+
+    def __init__(self, source, batch_size, max_batches=0):
+        self.source, self.batch_size = source, batch_size
+        every = -(-source.num_examples // batch_size)
+        count = min(every, max_batches) if max_batches else every
+        self._firsts = np.arange(count) * every // count * batch_size
+        self.num_examples = min(source.num_examples, count * batch_size)
+
+    def __len__(self):
+        return len(self._firsts)
+
+    def _at(self, batches, slots):
+        indices = self._firsts[batches] + slots
+        return np.where(indices < self.source.num_examples, indices, -1)
+
+    def indices(self, batch):
+        """Returns the index in `source` of each slot of a batch, -1 for padding; int64 `[B]`."""
+        return self._at(batch, np.arange(self.batch_size))
+
+    def windows(self):
+        """Yields the `Window`s of all batches."""
+        end = len(self) * self.batch_size
+        for start in range(0, end, _EVAL_WINDOW):
+            offsets = np.arange(start, min(start + _EVAL_WINDOW, end))
+            yield Window(self._at(*np.divmod(offsets, self.batch_size)), offsets)
+
+    def read_along(self, batches):
+        """Returns nothing: a window has examples of the batches only."""
+        del batches
+        return ()

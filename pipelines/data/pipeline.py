@@ -3,7 +3,7 @@
 `train_dataset` and `eval_dataset` are for `strategy.distribute_datasets_from_function`: they take
 the `InputContext` of a host and return a dataset whose consecutive elements are the batches of that
 host's replicas. The pixels of an example and its global batch never depend on the number of
-replicas. They depend on the number of hosts only with `data.sharding=files`, see `sharding.py`.
+replicas. They depend on the number of hosts only with `data.sharding=files`, see `order.py`.
 
 A batch of one replica, with b = global batch size / replicas:
 
@@ -14,7 +14,7 @@ A batch of one replica, with b = global batch size / replicas:
 | label | int32 `[b]` | of multi-label sources, 1 for each label of the image: float32 `[b, K]`; \
 with MixUp or CutMix, weights of the classes: float32 `[b, K]` |
 | id | int64 `[b]` | see `sources.source.DataSource`; -1 for padding |
-| position | int32 `[b]` | place in the global batch |
+| slot | int32 `[b]` | place in the global batch |
 | weight | float32 `[b]` | 1; 0 for padding, and for an image left out by `data.bad_images=skip` |
 """
 
@@ -26,17 +26,13 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.data import stateless_random
-from pipelines.data.decoding import decode_lenient, parallel_calls
 from pipelines.data.labels.encoding import as_targets, multi_hot
-from pipelines.data.reading import Window, read_windows
-from pipelines.data.sharding import batch_samplers, slice_of_host
+from pipelines.data.order import EvalBatches, TrainBatches
+from pipelines.data.reading import decode_batches, read_windows, slice_of_host
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import DRAWS, Mixing
 from vit_tf.images.decoding import decode_image
 from vit_tf.images.value_range import MEAN, STD
-
-# Number of stored rows that evaluation reads at a time.
-_EVAL_WINDOW = 1024
 
 
 def train_dataset(
@@ -92,23 +88,22 @@ def train_dataset(
         mixes_alone=sampling.sharding == "files",
     )
     hosts = input_context.num_input_pipelines if input_context else 1
-    samplers = batch_samplers(source, sampling, hosts)
-    # With sharding="global", one sampler serves all hosts.
-    sampler = samplers[input_context.input_pipeline_id if len(samplers) > 1 else 0]
+    host = input_context.input_pipeline_id if input_context else 0
+    batches = TrainBatches(source, sampling, hosts)
 
     def decode(image_bytes, seed):
         return augment(image_bytes, seed, preprocessing, augmentation)
 
     examples = _encoded_examples(
         source,
-        lambda: map(host_slice.select, sampler.windows(start_step, stop_step)),
+        lambda: map(host_slice.select, batches.windows(start_step, stop_step, host)),
         sampling.batch_size,
         sampling.seed,
         mixing=mixing or None,
     )
     # Mixing needs the whole batch of the host, because partners can be on different replicas.
     rows = host_slice.num_rows if mixing else host_slice.num_rows // host_slice.replicas
-    dataset = _decoded_batches(examples, decode, rows, preprocessing, skips_bad_images)
+    dataset = decode_batches(examples, decode, rows, preprocessing, skips_bad_images)
     if mixing:
         dataset = _mixed(dataset, host_slice, mixing, may_be_bad=skips_bad_images)
     return _in_order(dataset)
@@ -121,11 +116,10 @@ def encoded_dataset(source, sampling):
         source, sampling: as for `train_dataset`.
 
     Returns:
-        Endless `tf.data.Dataset` of global batches: image (string `[B]`), label, id, position,
-        weight, and seed (int64 `[B, 2]`).
+        Endless `tf.data.Dataset` of global batches: image (string `[B]`), label, id, slot, weight,
+        and seed (int64 `[B, 2]`).
     """
-    [sampler] = batch_samplers(source, sampling)
-    windows = functools.partial(sampler.windows, 0)
+    windows = TrainBatches(source, sampling).windows
     examples = _encoded_examples(source, windows, sampling.batch_size, sampling.seed)
     return _in_order(examples.batch(sampling.batch_size, drop_remainder=True))
 
@@ -161,84 +155,27 @@ def eval_dataset(
     input_context=None,
     max_batches=0,
 ):
-    """Returns the dataset with every example once, in stored order.
+    """Returns the dataset with every example once, in stored order; see `order.EvalBatches`.
 
-    The last global batch is padded with black images of weight 0, label 0 (multi-label: none) and
-    id -1, so every replica gets `eval_steps(source, batch_size)` batches of the same shape. With
-    `max_batches`, that many of these batches are left, spread evenly over the data; 0 keeps all.
+    Padding is black images of weight 0, label 0 (multi-label: none) and id -1, so every replica
+    gets as many batches of the same shape.
 
     Other args, return value and errors are as for `train_dataset`.
     """
     host_slice = slice_of_host(batch_size, input_context)
-    batches = _eval_batches(source, batch_size, max_batches)
-    end = len(batches) * batch_size
-
-    def windows():
-        for start in range(0, end, _EVAL_WINDOW):
-            positions = np.arange(start, min(start + _EVAL_WINDOW, end))
-            stored = batches[positions // batch_size] * batch_size + positions % batch_size
-            indices = np.where(stored < source.num_examples, stored, -1)
-            yield host_slice.select(Window(indices, positions))
+    batches = EvalBatches(source, batch_size, max_batches)
 
     def decode(image_bytes, seed):
         del seed  # nothing is random
         return preprocessing(decode_image(image_bytes))
 
-    examples = _encoded_examples(source, windows, batch_size, seed=0)
+    examples = _encoded_examples(
+        source, lambda: map(host_slice.select, batches.windows()), batch_size, seed=0
+    )
     rows = host_slice.num_rows // host_slice.replicas
-    dataset = _decoded_batches(examples, decode, rows, preprocessing, skips_bad_images)
-    count = end // batch_size * host_slice.replicas
+    dataset = decode_batches(examples, decode, rows, preprocessing, skips_bad_images)
+    count = len(batches) * host_slice.replicas
     return _in_order(dataset).apply(tf.data.experimental.assert_cardinality(count))
-
-
-def eval_steps(source, batch_size, max_batches=0):
-    """Returns the number of global batches in `eval_dataset`."""
-    steps = -(-source.num_examples // batch_size)
-    return min(steps, max_batches) if max_batches else steps
-
-
-def _eval_batches(source, batch_size, max_batches):
-    """Returns the indices of the batches in `eval_dataset` among those of all examples."""
-    steps = eval_steps(source, batch_size, max_batches)
-    return np.arange(steps) * eval_steps(source, batch_size) // max(steps, 1)
-
-
-def eval_indices(source, batch_size, max_batches=0):
-    """Yields the positions in `source` of the examples in `eval_dataset`, in its order."""
-    for batch in _eval_batches(source, batch_size, max_batches):
-        start = int(batch) * batch_size
-        yield from range(start, min(start + batch_size, source.num_examples))
-
-
-def eval_index(batch, position, source, batch_size, max_batches=0):
-    """Returns the position in `source` of an example in the batches of `eval_dataset`.
-
-    Args:
-        batch: index of the batch.
-        position: place of the example in it.
-        source, batch_size, max_batches: as for `eval_dataset`.
-    """
-    return int(_eval_batches(source, batch_size, max_batches)[batch]) * batch_size + int(position)
-
-
-def train_indices(source, sampling, step, hosts=1):
-    """Returns the positions in `source` of the examples of one training batch, int64 `[B]`."""
-    samplers = batch_samplers(source, sampling, hosts)
-    return np.concatenate([sampler.indices(step) for sampler in samplers])
-
-
-def window_indices(source, sampling, steps, hosts=1):
-    """Yields the positions in `source` of all examples in the windows of some training batches."""
-    for sampler in batch_samplers(source, sampling, hosts):
-        order, windows = sampler.order, set()
-        for step in steps:
-            last = order.locate((step + 1) * sampler.length - 1)
-            for epoch, window in order.windows_from(step * sampler.length):
-                if (epoch, window) not in windows:
-                    windows.add((epoch, window))
-                    yield from order.indices(epoch, window)
-                if (epoch, window) == last[:2]:
-                    break
 
 
 def _encoded_examples(source, windows, batch_size, seed, mixing=None):
@@ -253,7 +190,7 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None):
     """
     signature = {
         "id": tf.TensorSpec([None], tf.int64),
-        "position": tf.TensorSpec([None], tf.int32),
+        "slot": tf.TensorSpec([None], tf.int32),
         "weight": tf.TensorSpec([None], tf.float32),
         "seed": tf.TensorSpec([None, 2], tf.int64),
     }
@@ -261,7 +198,7 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None):
         signature["mixing"] = tf.TensorSpec([None, DRAWS], tf.float32)
 
     def columns(window, ids):
-        return _columns(window.positions, ids, batch_size, seed, mixing)
+        return _columns(window.offsets, ids, batch_size, seed, mixing)
 
     examples = read_windows(source, windows, columns, signature).unbatch()
     if not source.multi_label:
@@ -271,42 +208,21 @@ def _encoded_examples(source, windows, batch_size, seed, mixing=None):
     )
 
 
-def _columns(stream_positions, ids, batch_size, seed, mixing):
+def _columns(offsets, ids, batch_size, seed, mixing):
     """Returns the columns of consecutive examples; see `_encoded_examples`."""
-    steps, positions = np.divmod(stream_positions, batch_size)
-    each, member = np.unique(steps, return_inverse=True)
-    seeds = [stateless_random.example_seeds(seed, step, positions[steps == step]) for step in each]
+    batches, slots = np.divmod(offsets, batch_size)
+    each, member = np.unique(batches, return_inverse=True)
+    seeds = [stateless_random.example_seeds(seed, k, slots[batches == k]) for k in each]
     columns = {
         "id": ids,
-        "position": positions.astype(np.int32),
+        "slot": slots.astype(np.int32),
         "weight": np.where(ids < 0, 0, 1).astype(np.float32),
         "seed": np.concatenate([np.zeros([0, 2], np.int64), *seeds]),
     }
     if mixing is not None:
-        draws = [mixing.draw(step) for step in each]
+        draws = [mixing.draw(k) for k in each]
         columns["mixing"] = np.reshape(draws, [-1, DRAWS]).astype(np.float32)[member]
     return columns
-
-
-def _decoded_batches(examples, decode, batch_size, preprocessing, skips_bad_images):
-    """Decodes images in parallel and makes batches.
-
-    Args:
-        examples: dataset from `_encoded_examples`.
-        decode: maps the bytes and the seed of an example to an image; pure TensorFlow.
-        batch_size: size of the batches that are returned.
-        preprocessing: the `Preprocessing` that `decode` applies.
-        skips_bad_images: see `train_dataset`.
-    """
-    if skips_bad_images:
-        return decode_lenient(examples, decode, batch_size, preprocessing)
-
-    def decode_example(example):
-        image = decode(example["image"], example.pop("seed"))
-        return {**example, "image": image}
-
-    images = examples.map(decode_example, num_parallel_calls=parallel_calls(), deterministic=True)
-    return images.batch(batch_size, drop_remainder=True)
 
 
 def _mix(host_slice, mixing, may_be_bad, rows):

@@ -33,23 +33,23 @@ def random_words(seed, domain, counter, count):
     )
 
 
-def words_at(seed, domain, places):
+def words_at(seed, domain, numbers):
     """Returns single words of the stream of (seed, domain), uint64 `[n]`.
 
     Word i of the stream depends only on (seed, domain, i).
 
     Args:
         seed, domain: as for `random_words`.
-        places: non-negative integers `[n]` in any order: the index of each word. Places that are
-            close to each other are fast.
+        numbers: non-negative integers `[n]` in any order: the number of each word in the stream.
+            Numbers that are close to each other are fast.
     """
-    words, order = np.empty(len(places), np.uint64), np.argsort(places, kind="stable")
-    cuts = np.flatnonzero(np.diff(places[order] // _WORDS_AT_ONCE)) + 1
+    words, order = np.empty(len(numbers), np.uint64), np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order] // _WORDS_AT_ONCE)) + 1
     for rows in np.split(order, cuts):
         if rows.size:
-            block = int(places[rows[0]]) // 4  # The first integer of a counter counts four words.
-            offsets = places[rows] - 4 * block
-            words[rows] = random_words(seed, domain, (block,), int(offsets[-1]) + 1)[offsets]
+            block = int(numbers[rows[0]]) // 4  # The first integer of a counter counts four words.
+            drawn = numbers[rows] - 4 * block
+            words[rows] = random_words(seed, domain, (block,), int(drawn[-1]) + 1)[drawn]
     return words
 
 
@@ -60,22 +60,22 @@ def permutation(length, seed, domain, *counter):
     return np.argsort(random_words(seed, domain, (0, *counter), length), kind="stable")
 
 
-def example_seeds(seed, step, positions):
+def example_seeds(seed, step, slots):
     """Returns the seed of each example of one global batch, for the stateless ops of TensorFlow.
 
     Args:
         seed: seed of the run.
         step: index of the global batch since the start of training.
-        positions: integer array `[n]`, places of the examples in the global batch.
+        slots: integer array `[n]`, places of the examples in the global batch.
 
     Returns:
-        int64 array `[n, 2]`. Row i depends only on (seed, step, positions[i]), so a slice of the
+        int64 array `[n, 2]`. Row i depends only on (seed, step, slots[i]), so a slice of the
         batch gets the same seeds as in the whole batch.
     """
-    positions = np.asarray(positions, np.int64)
-    if not positions.size:
+    slots = np.asarray(slots, np.int64)
+    if not slots.size:
         return np.zeros((0, 2), np.int64)
-    first = int(positions.min())
-    count = int(positions.max()) - first + 1
+    first = int(slots.min())
+    count = int(slots.max()) - first + 1
     words = random_words(seed, EXAMPLE, (first, step), 4 * count).reshape(count, 4)
-    return words[positions - first, :2].view(np.int64)
+    return words[slots - first, :2].view(np.int64)

@@ -6,8 +6,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from pipelines.data import pipeline
-from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
-from pipelines.data.sharding import batch_samplers
+from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
+from pipelines.data.order import TrainBatches
 from vit_tf import cost
 
 _log = logging.getLogger(__name__)
@@ -41,20 +41,15 @@ def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad
     Raises:
         DataError: if an example cannot be read or decoded.
     """
+    batches = TrainBatches(source, sampling)
 
-    def batches(dataset):
+    def read(dataset):
         iterator = iter(dataset)
         for step in itertools.count():
             try:
                 batch = next(iterator)
             except INPUT_ERRORS as error:
-                raise explain_input_error(
-                    error,
-                    source,
-                    pipeline.train_indices(source, sampling, step),
-                    BadImages() if skips_bad_images else None,
-                    pipeline.window_indices(source, sampling, [step]),
-                ) from None
+                raise explain_input_error(error, batches, [step], skips_bad_images) from None
             yield batch
 
     encoded = pipeline.encoded_dataset(source, sampling)
@@ -62,20 +57,14 @@ def measure(source, sampling, augmentation, preprocessing, *, seconds, skips_bad
         source, sampling, augmentation, preprocessing, skips_bad_images=skips_bad_images
     )
     _log.info(f"reading {source} without decoding for {seconds:g} s ...")
-    ends = _window_ends(source, sampling)
-    reading = reading_rate(batches(encoded), sampling.batch_size, ends, seconds)
+    [order] = batches.orders
+    ends = (order.offsets(*window)[1] for window in order.windows_from(0))
+    reading = reading_rate(read(encoded), sampling.batch_size, ends, seconds)
     _log.info(f"reading and decoding for {seconds:g} s ...")
-    decoding = decoding_rate(batches(decoded), sampling.batch_size, seconds)
+    decoding = decoding_rate(read(decoded), sampling.batch_size, seconds)
     # In a short time, decoding uses up a window that was read before the time began. It cannot go
     # on faster than files are read.
     return Throughput(decoded=min(decoding, reading), encoded=reading)
-
-
-def _window_ends(source, sampling):
-    """Yields the number of examples up to the end of each window."""
-    [sampler] = batch_samplers(source, sampling)
-    for epoch, window in sampler.order.windows_from(0):
-        yield sampler.order.positions(epoch, window)[1]
 
 
 def reading_rate(batches, batch_size, window_ends, seconds):

@@ -82,9 +82,10 @@ def evaluate(
         means = evaluator.run()
     end = time.perf_counter()
     # All images that were decoded, also those that do not count.
-    images = min(examples.num_examples, evaluator.steps * evaluator.batch_size)
-    if evaluator.steps > 1:
-        begin, images = evaluator.first_batch_done, images - evaluator.batch_size
+    batches = evaluator.batches
+    images = batches.num_examples
+    if len(batches) > 1:
+        begin, images = evaluator.first_batch_done, images - batches.batch_size
     return means | {"images_per_second": images / (end - begin)}
 
 

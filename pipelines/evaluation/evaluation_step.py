@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, BadImages, explain_input_error
+from pipelines.data.order import EvalBatches
 from pipelines.data.sources.source import DataSource
 from pipelines.data.transforms.byte_images import for_batches
 from pipelines.errors import DataError, UserError
@@ -55,8 +56,7 @@ class EvaluationData:
 
     def __post_init__(self):
         source = self.source
-        batches = pipeline.eval_steps(source, self.batch_size, self.max_batches)
-        count = min(source.num_examples, batches * self.batch_size)
+        count = EvalBatches(source, self.batch_size, self.max_batches).num_examples
         size = score_bytes(count, source.num_classes)
         if self.collects_scores and size > MAX_SCORE_BYTES:
             raise DataError(
@@ -67,10 +67,7 @@ class EvaluationData:
             )
 
     def distributed(self, strategy):
-        """Returns the dataset for the replicas of a strategy, its batch size, and its batches.
-
-        The batch size is that over all replicas.
-        """
+        """Returns the dataset for the replicas of a strategy, and its `EvalBatches`."""
         replicas = strategy.num_replicas_in_sync
         batch_size = math.ceil(self.batch_size / replicas) * replicas
         dataset = strategy.distribute_datasets_from_function(
@@ -83,22 +80,7 @@ class EvaluationData:
                 max_batches=self.max_batches,
             )
         )
-        return dataset, batch_size, pipeline.eval_steps(self.source, batch_size, self.max_batches)
-
-    def record_bad_images(self, batch, batch_size, positions):
-        """Names the images that the input left out of a batch.
-
-        Args:
-            batch: index of the batch.
-            batch_size: that over all replicas, see `distributed`.
-            positions: their places in the batch, integers; negative ones are ignored.
-        """
-        if self.bad_images is not None:
-            indices = [
-                pipeline.eval_index(batch, position, self.source, batch_size, self.max_batches)
-                for position in positions[positions >= 0]
-            ]
-            self.bad_images.record_at(self.source, indices)
+        return dataset, EvalBatches(self.source, batch_size, self.max_batches)
 
 
 class Evaluator(orbit.StandardEvaluator):
@@ -114,13 +96,12 @@ class Evaluator(orbit.StandardEvaluator):
         signals: optional `Signals`, checked after every batch.
 
     Attributes:
-        batch_size: images per step over all replicas.
-        steps: number of batches.
+        batches: `EvalBatches`; their size is that over all replicas.
         first_batch_done: `time.perf_counter()` after the first batch, which includes compiling.
     """
 
     def __init__(self, model, strategy, data, task, signals=None):
-        dataset, self.batch_size, self.steps = data.distributed(strategy)
+        dataset, self.batches = data.distributed(strategy)
         super().__init__(dataset)
         self.model, self.strategy, self.data = model, strategy, data
         self.task, self.signals = task, signals
@@ -129,11 +110,9 @@ class Evaluator(orbit.StandardEvaluator):
         self.first_batch_done = 0.0
 
     def eval_begin(self):
-        source = self.data.source
         scores = None
         if self.data.collects_scores:
-            count = min(source.num_examples, self.steps * self.batch_size)
-            scores = AveragePrecision(count, source.num_classes)
+            scores = AveragePrecision(self.batches.num_examples, self.data.source.num_classes)
         self._done = 0
         return {}, scores
 
@@ -148,14 +127,14 @@ class Evaluator(orbit.StandardEvaluator):
         """Measures one replica's slice of the global batch.
 
         Returns:
-            What the task's `measure` returns, with sums over all replicas; and the position of
+            What the task's `measure` returns, with sums over all replicas; and the slot of
             each row that the input left out, -1 for the others.
         """
         sums, scored = self.task.measure(self.model, batch)
         context = tf.distribute.get_replica_context()
         sums = context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
         is_bad = (batch["weight"] == 0) & (batch["id"] >= 0)
-        return sums, scored, tf.where(is_bad, batch["position"], -1)
+        return sums, scored, tf.where(is_bad, batch["slot"], -1)
 
     def eval_reduce(self, state, step_outputs):
         if not self._compiled.is_set():
@@ -164,7 +143,9 @@ class Evaluator(orbit.StandardEvaluator):
         if self.signals is not None:
             self.signals.check()
         (sums, scores), (step_sums, scored, bad) = state, step_outputs
-        self.data.record_bad_images(self._done, self.batch_size, bad.numpy())
+        if self.data.bad_images is not None:
+            slots = [(self._done, slot) for slot in bad.numpy() if slot >= 0]
+            self.data.bad_images.record_slots(self.batches, slots)
         self._done += 1
         if scores is not None:
             scores.add(*(value.numpy() for value in scored))
@@ -193,10 +174,10 @@ class Evaluator(orbit.StandardEvaluator):
         Raises:
             UserError: if an image cannot be read and is not left out; the message names it.
         """
-        source = self.data.source
+        every = range(len(self.batches))
         try:
             with compiling("the evaluation step", self._compiled):
-                return self.evaluate(tf.constant(self.steps))
+                return self.evaluate(tf.constant(len(every)))
         except INPUT_ERRORS as error:
-            indices = pipeline.eval_indices(source, self.batch_size, self.data.max_batches)
-            raise explain_input_error(error, source, indices, self.data.bad_images) from None
+            skips = self.data.bad_images is not None
+            raise explain_input_error(error, self.batches, every, skips) from None

@@ -115,8 +115,8 @@ def _check_examples(features, source):
     good = (features.labels >= 0) & (features.labels < source.num_classes)
     if source.labels_in_memory:
         order = np.argsort(ids)
-        positions = order[np.searchsorted(ids, features.ids, sorter=order)]
-        good = features.labels == source.read_labels(everything)[positions]
+        indices = order[np.searchsorted(ids, features.ids, sorter=order)]
+        good = features.labels == source.read_labels(everything)[indices]
     if not good.all():
         raise ValueError(f"its labels are not those of {source}")
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
 from pipelines.data.progress_lines import ProgressLines
 from pipelines.errors import UserError
@@ -47,7 +46,7 @@ class FeatureExtractor:
         check_single_label(data.source)
         self._features, self._strategy, self._data = features, strategy, data
         self._signals = signals
-        self._dataset, self._batch_size, self._steps = data.distributed(strategy)
+        self._dataset, self._examples = data.distributed(strategy)
         self._step = tf.function(self._distributed_step)
         self._compiled = threading.Event()
 
@@ -63,8 +62,8 @@ class FeatureExtractor:
             with compiling("the features", self._compiled):
                 batches = self._batches()
         except INPUT_ERRORS as error:
-            indices = pipeline.eval_indices(source, self._batch_size, self._data.max_batches)
-            raise explain_input_error(error, source, indices, self._data.bad_images) from None
+            every, skips = range(len(self._examples)), self._data.bad_images is not None
+            raise explain_input_error(error, self._examples, every, skips) from None
         values, labels, ids = (np.concatenate(column) for column in zip(*batches, strict=True))
         if not len(ids):
             raise UserError(
@@ -76,10 +75,10 @@ class FeatureExtractor:
     def _batches(self):
         """The features, labels and ids of each batch, without padding and images left out."""
         batches, iterator = [], iter(self._dataset)
-        source = self._data.source
-        total = min(source.num_examples, self._steps * self._batch_size)
-        progress = ProgressLines(f"computing the features of {source}", total)
-        for step in range(self._steps):
+        examples = self._examples
+        title = f"computing the features of {examples.source}"
+        progress = ProgressLines(title, examples.num_examples)
+        for number in range(len(examples)):
             values, labels, ids, weights = (x.numpy() for x in self._step(iterator))
             if values.ndim != 2:
                 raise UserError(
@@ -87,14 +86,15 @@ class FeatureExtractor:
                     "model has features per patch, not per image."
                 )
             kept = weights > 0
-            # The rows are in the order of the batch.
-            bad = np.flatnonzero(~kept & (ids >= 0))
-            self._data.record_bad_images(step, self._batch_size, bad)
+            if self._data.bad_images is not None:
+                # Row and slot are the same.
+                bad = [(number, slot) for slot in np.flatnonzero(~kept & (ids >= 0))]
+                self._data.bad_images.record_slots(examples, bad)
             batches.append((values[kept], labels[kept], ids[kept]))
             if self._signals is not None:
                 self._signals.check()
             self._compiled.set()
-            progress.show((step + 1) * self._batch_size)
+            progress.show((number + 1) * examples.batch_size)
         return batches
 
     def _distributed_step(self, iterator):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from pipelines.data import pipeline
 from pipelines.data.bad_images import INPUT_ERRORS, explain_input_error
+from pipelines.data.order import EvalBatches
 from pipelines.reports.html_page import page, section
 from pipelines.reports.pictures import picture_table
 from pipelines.reports.tensorboard import VALIDATION
@@ -58,8 +59,8 @@ class Reconstructions:
         try:
             return next(iter(dataset))
         except INPUT_ERRORS as error:
-            indices = pipeline.eval_indices(source, size, 1)
-            raise explain_input_error(error, source, indices, data.bad_images) from None
+            skips = data.bad_images is not None
+            raise explain_input_error(error, EvalBatches(source, size, 1), [0], skips) from None
 
     def show(self, board, step):
         """Writes one picture for each image to TensorBoard: all columns side by side.

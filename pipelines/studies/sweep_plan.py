@@ -179,7 +179,7 @@ def held_out_splits(source, fraction) -> tuple[str, str, int]:
 
     Returns:
         `(the rest, the held-out part, number of examples of the rest)`; the parts in TFDS notation
-        with positions: the same examples on every host and in every run.
+        with indices: the same examples on every host and in every run.
 
     Raises:
         UserError: if a range has a single example, so that nothing would be left.

@@ -98,7 +98,7 @@ class MaskedPatches:
             self.fraction,
             context.seed,
             context.step,
-            context.positions,
+            context.slots,
         )
         images, places = batch["image"], corruption.places
         predictions = model(images, corruption.source, places, training=True)

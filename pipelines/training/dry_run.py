@@ -131,7 +131,7 @@ def _first_batch(data):
         raise data.explain_input_error(error, [0], hosts=1) from None
     bad = np.flatnonzero(batch["weight"].numpy() == 0)
     if len(bad):
-        data.record_bad_images([(0, position) for position in bad], 0, hosts=1)
+        data.bad_images.record_slots(data.batches(hosts=1), [(0, slot) for slot in bad])
     if len(bad) == len(batch["id"]):
         raise data.empty_batch_error(0)
     parts = [f"{name} {part.dtype.name} {list(part.shape)}" for name, part in batch.items()]

@@ -113,7 +113,9 @@ class TrainingLoop:
         bad_rows = self.trainer.bad_rows
         rows, lost = bad_rows.take()
         if rows:
-            self.data.record_bad_images(rows, lost, num_hosts(self.trainer.strategy))
+            batches = self.data.batches(num_hosts(self.trainer.strategy))
+            self.data.bad_images.record_slots(batches, rows)
+            self.data.bad_images.lose(lost)
         if (batch := bad_rows.empty_batch()) is not None:
             raise self.data.empty_batch_error(batch)
 

@@ -95,16 +95,16 @@ class BadRows:
         """Notes the bad rows of a replica's slice of a global batch.
 
         Args:
-            batch: the slice, with weight, id and position.
+            batch: the slice, with weight, id and slot.
             index: index of the global batch, scalar int64, equal on all replicas.
             condition: scalar bool; nothing is noted if it is false.
         """
         bad = (batch["weight"] == 0) & (batch["id"] >= 0) & condition
         number = self._count + tf.cumsum(tf.cast(bad, tf.int64), exclusive=True)
-        place = tf.where(bad, number % self._CAPACITY, self._CAPACITY)
-        position = tf.cast(batch["position"], tf.int64)
-        rows = tf.stack([tf.fill(tf.shape(position), index), position], axis=1)
-        self._rows.assign(tf.tensor_scatter_nd_update(self._rows, place[:, None], rows))
+        own = tf.where(bad, number % self._CAPACITY, self._CAPACITY)
+        slots = tf.cast(batch["slot"], tf.int64)
+        rows = tf.stack([tf.fill(tf.shape(slots), index), slots], axis=1)
+        self._rows.assign(tf.tensor_scatter_nd_update(self._rows, own[:, None], rows))
         self._count.assign_add(tf.reduce_sum(tf.cast(bad, tf.int64)))
         context = tf.distribute.get_replica_context()
         good = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(batch["weight"]))
@@ -120,8 +120,8 @@ class BadRows:
         """The bad rows of this host since the last call.
 
         Returns:
-            `(rows, lost)`: sorted pairs of batch index and position in the global batch, and the
-            number of older rows that were overwritten.
+            `(rows, lost)`: sorted pairs of a batch index and a slot, and the number of
+            older rows that were overwritten.
         """
         rows, lost = [], 0
         local = self._strategy.experimental_local_results

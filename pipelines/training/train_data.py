@@ -1,18 +1,14 @@
 """The data of a run: which examples are in which batch, their augmentation, and evaluations."""
 
 import dataclasses
-import itertools
-import operator
 import os
-
-import numpy as np
 
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.config.names import AUTO_SPLIT
 from pipelines.data import pipeline
 from pipelines.data.bad_images import BadImages, explain_input_error
-from pipelines.data.sharding import batch_samplers
+from pipelines.data.order import TrainBatches
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.source import DataSource
 from pipelines.data.sources.splits import choose_splits
@@ -72,20 +68,9 @@ class TrainData:
             self.source, self.preprocessing, self.sampling.seed, self.augmentation
         )
 
-    def record_bad_images(self, rows, lost, hosts):
-        """Names the images that training left out, see `step_state.BadRows.take`.
-
-        Args:
-            rows: pairs of batch index and position in the global batch.
-            lost: number of other images that were left out.
-            hosts: number of hosts that read data.
-        """
-        samplers = batch_samplers(self.source, self.sampling, hosts) if rows else ()
-        for batch, own in itertools.groupby(rows, operator.itemgetter(0)):
-            indices = np.concatenate([sampler.indices(batch) for sampler in samplers])
-            positions = [position for _, position in own]
-            self.bad_images.record_at(self.source, indices[positions])
-        self.bad_images.lose(lost)
+    def batches(self, hosts):
+        """The `TrainBatches` if a number of hosts read data."""
+        return TrainBatches(self.source, self.sampling, hosts)
 
     def empty_batch_error(self, batch):
         """The error to raise for a training batch of which no image can be read."""
@@ -94,22 +79,10 @@ class TrainData:
             f"read. Is {self.source} the right data set?"
         )
 
-    def explain_input_error(self, error, batches, hosts):
-        """The error to raise after the dataset failed in one of `batches`.
-
-        Args:
-            error: one of `bad_images.INPUT_ERRORS`.
-            batches: indices of global batches.
-            hosts: number of hosts that read data.
-
-        Returns:
-            As `bad_images.explain_input_error`.
-        """
-        indices = itertools.chain.from_iterable(
-            pipeline.train_indices(self.source, self.sampling, batch, hosts) for batch in batches
-        )
-        read_along = pipeline.window_indices(self.source, self.sampling, batches, hosts)
-        return explain_input_error(error, self.source, indices, self.bad_images, read_along)
+    def explain_input_error(self, error, numbers, hosts):
+        """The error to raise after the dataset failed in a batch; see `explain_input_error`."""
+        skips_bad_images = self.bad_images is not None
+        return explain_input_error(error, self.batches(hosts), numbers, skips_bad_images)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -201,7 +201,7 @@ class Trainer(orbit.StandardTrainer):
     def _accumulated_gradients(self, batch, step):
         """Sums loss and gradients over `accumulate_steps` consecutive micro-batches of the slice.
 
-        Memory holds the activations of one micro-batch at a time. Random draws depend on positions
+        Memory holds the activations of one micro-batch at a time. Random draws depend on the slots
         in the global batch, so the sum is the same as without micro-batches.
         """
         micro_batches, variables = self.settings.accumulate_steps, self.model.trainable_variables
@@ -246,7 +246,7 @@ class Trainer(orbit.StandardTrainer):
         settings = self.settings
         if values is None:
             values = [variable.value for variable in self.model.trainable_variables]
-        with RandomContext(settings.seed, step, batch["position"]):
+        with RandomContext(settings.seed, step, batch["slot"]):
             # Frozen variables are not watched, so what only they need is not computed.
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(values)

@@ -60,7 +60,7 @@ PYTHON = (
     Fault(
         "vit_tf/layers/dropout.py",
         "lost seed",
-        "context.seed, context.step, context.positions[0]",
+        "context.seed, context.step, context.slots[0]",
         "context.seed, context.step, tf.zeros([], tf.int64)",
     ),
     Fault(
@@ -160,10 +160,10 @@ PYTHON = (
         "stateless_random.WINDOW_ORDER, 0, window)",
     ),
     Fault(
-        "pipelines/data/sharding.py",
+        "pipelines/data/reading.py",
         "wrong comparison",
-        "int(self.has_neighbour and self.begin > 0)",
-        "int(self.has_neighbour)",
+        "int(self.has_neighbor and self.begin > 0)",
+        "int(self.has_neighbor)",
     ),
     Fault(
         "pipelines/data/transforms/augmentation.py",

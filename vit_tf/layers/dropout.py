@@ -1,6 +1,6 @@
 """Dropout and stochastic depth whose masks do not depend on how a batch is split.
 
-Each mask is a pure function of (seed, step, position of the example in the global batch, stream).
+Each mask is a pure function of (seed, step, slot of the example in the global batch, stream).
 So one device, several replicas, several workers and accumulated micro-batches train the same model,
 and a resumed run continues with the masks of an uninterrupted run. There is no state to checkpoint.
 XLA draws other numbers than a plain graph; they do not depend on the split either.
@@ -16,21 +16,21 @@ _current = contextvars.ContextVar("vit_tf_random_context", default=None)
 
 
 class RandomContext:
-    """Sets seed, step and example positions of the random layers called in a `with` block.
+    """Sets seed, step and slots of the examples for the random layers called in a `with` block.
 
     Enter it inside the function that runs on a replica: each replica runs in its own thread.
 
     Args:
         seed: int, the seed of the run.
         step: scalar int tensor or int, the training step.
-        positions: int tensor `[b]`, positions of these examples in the global batch. They must be
+        slots: int tensor `[b]`, places of these examples in the global batch. They must be
             consecutive: a replica's batch is a contiguous slice.
     """
 
-    def __init__(self, seed: int, step, positions):
+    def __init__(self, seed: int, step, slots):
         self.seed = seed
         self.step = tf.cast(step, tf.int64)
-        self.positions = tf.cast(positions, tf.int64)
+        self.slots = tf.cast(slots, tf.int64)
         self._tokens = []
 
     @staticmethod
@@ -46,8 +46,8 @@ class RandomContext:
         _current.reset(self._tokens.pop())
 
 
-def uniform_per_example(shape, stream, seed, step, first_position):
-    """Uniform numbers in [0, 1); row i is the same for example `first_position + i` in any split.
+def uniform_per_example(shape, stream, seed, step, first_slot):
+    """Uniform numbers in [0, 1); row i is the same for slot `first_slot + i` in any split.
 
     Philox generates four 32-bit values per counter. Each example uses a whole number of counters,
     and the first counter of a slice follows the counters of all examples before it.
@@ -57,7 +57,7 @@ def uniform_per_example(shape, stream, seed, step, first_position):
         stream: int, different for each layer with the same seed and step.
         seed: int.
         step: scalar int64 tensor.
-        first_position: scalar int64 tensor, the global position of row 0.
+        first_slot: scalar int64 tensor, the slot of row 0.
 
     Returns:
         float32 tensor of shape `shape`.
@@ -68,7 +68,7 @@ def uniform_per_example(shape, stream, seed, step, first_position):
     key, _ = tf.raw_ops.StatelessRandomGetKeyCounter(
         seed=tf.stack([tf.constant(_mix(seed, stream), tf.int64), step])
     )
-    first_counter = tf.cast(first_position * tf.cast(counters, tf.int64), tf.uint64)
+    first_counter = tf.cast(first_slot * tf.cast(counters, tf.int64), tf.uint64)
     draws = tf.raw_ops.StatelessRandomUniformV2(
         shape=[shape[0], 4 * counters],
         key=key,
@@ -105,10 +105,10 @@ class _RandomLayer(keras.layers.Layer):
         context = _current.get()
         if context is None:
             drawn = tf.cast(self.seed_generator.next(), tf.int64)
-            seed, step, first_position = 0, drawn[0] * 2**32 + drawn[1], tf.zeros([], tf.int64)
+            seed, step, first_slot = 0, drawn[0] * 2**32 + drawn[1], tf.zeros([], tf.int64)
         else:
-            seed, step, first_position = context.seed, context.step, context.positions[0]
-        return uniform_per_example(shape, self.stream, seed, step, first_position) >= self.rate
+            seed, step, first_slot = context.seed, context.step, context.slots[0]
+        return uniform_per_example(shape, self.stream, seed, step, first_slot) >= self.rate
 
     def compute_output_shape(self, input_shape):
         return input_shape

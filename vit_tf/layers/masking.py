@@ -45,23 +45,23 @@ def corrupted_counts(patches: int, fraction: float) -> tuple[int, int, int]:
     return corrupted, tenth, tenth
 
 
-def draw_corruption(patches, fraction, seed, step, positions) -> Corruption:
+def draw_corruption(patches, fraction, seed, step, slots) -> Corruption:
     """Draws which patches are corrupted; the counts are the same for every image.
 
-    A draw depends on (seed, step, position) only, so any split of a batch gives the same.
+    A draw depends on (seed, step, slot) only, so any split of a batch gives the same.
 
     Args:
         patches: number N of patches of an image.
         fraction: corrupted part, above 0 to 1.
         seed: int.
         step: scalar int tensor or int.
-        positions: consecutive int tensor `[B]`, the places of the images in the global batch.
+        slots: consecutive int tensor `[B]`, the places of the images in the global batch.
 
     Returns:
         `Corruption` of `[B, N]`.
     """
-    shape = [tf.shape(positions)[0], 2 * patches]
-    first = tf.cast(positions[0], tf.int64)
+    shape = [tf.shape(slots)[0], 2 * patches]
+    first = tf.cast(slots[0], tf.int64)
     draws = uniform_per_example(shape, _STREAM, seed, tf.cast(step, tf.int64), first)
     return _corruption(draws, patches, fraction)
 

@@ -66,8 +66,8 @@ class Digits(OfflineBuilder, tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split):
         pixels, labels = _load()
-        for place, index in enumerate(split_indices(split, num_classes=self._count)):
-            yield place, {"image": _to_rgb(pixels[index]), "label": int(labels[index])}
+        for number, index in enumerate(split_indices(split, num_classes=self._count)):
+            yield number, {"image": _to_rgb(pixels[index]), "label": int(labels[index])}
 
 
 def split_indices(split, num_classes=10):

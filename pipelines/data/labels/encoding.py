@@ -16,14 +16,14 @@ class RaggedLabels:
     Args:
         values: integers, the labels of all lists one after another; kept as int32, where larger
             ones become the largest.
-        offsets: int64 `[n + 1]`; list `i` is `values[offsets[i]:offsets[i + 1]]`.
+        bounds: int64 `[n + 1]`; list `i` is `values[bounds[i]:bounds[i + 1]]`.
     """
 
-    def __init__(self, values, offsets):
+    def __init__(self, values, bounds):
         values, limits = np.asarray(values), np.iinfo(np.int32)
         lowest = 0 if values.dtype.kind == "u" else limits.min
         self.values = np.clip(values, lowest, limits.max).astype(np.int32)
-        self.offsets = np.asarray(offsets, np.int64)
+        self.bounds = np.asarray(bounds, np.int64)
 
     @classmethod
     def from_lists(cls, lists):
@@ -34,11 +34,11 @@ class RaggedLabels:
         return cls(values, np.cumsum([0, *map(len, lists)]))
 
     def __len__(self):
-        return len(self.offsets) - 1
+        return len(self.bounds) - 1
 
-    def __getitem__(self, places):
-        """The lists at some places, integers `[m]` or a slice: object `[m]` of int32 arrays."""
-        begins, ends = self.offsets[:-1][places], self.offsets[1:][places]
+    def __getitem__(self, rows):
+        """The lists of some rows, integers `[m]` or a slice: object `[m]` of int32 arrays."""
+        begins, ends = self.bounds[:-1][rows], self.bounds[1:][rows]
         lists = (self.values[b:e] for b, e in zip(begins, ends, strict=True))
         return np.fromiter(lists, object, len(begins))
 
@@ -48,7 +48,7 @@ class RaggedLabels:
 
     def tobytes(self):
         """The bytes of both arrays, for a hash."""
-        return self.offsets.tobytes() + self.values.tobytes()
+        return self.bounds.tobytes() + self.values.tobytes()
 
     def find_wrong(self, num_classes):
         """The first list with a label that is out of range or there twice.
@@ -57,7 +57,7 @@ class RaggedLabels:
             `(index of the list, problem)`, such as (3, "has the label 7 twice. Expected every label
             once"); None if there is none.
         """
-        rows = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        rows = np.repeat(np.arange(len(self)), np.diff(self.bounds))
         wrong = (self.values < 0) | (self.values >= num_classes)
         if wrong.any():
             first, fix = np.argmax(wrong), f". Expected 0 .. {num_classes - 1}"

@@ -16,11 +16,11 @@ def read_label_file(path) -> tuple[str, ...]:
     names = read_class_file(path, "--labels", list, _FORMS)
     if names in ([], [""]):
         raise UserError(f"--labels {path} is empty. {_FORMS}")
-    for place, name in enumerate(names, start=1):
+    for number, name in enumerate(names, start=1):
         if not isinstance(name, str) or not name.strip() or not is_unicode(name):
             raise UserError(
-                f"--labels {path}: name {place} is {str(name)[:80]!r}. Expected text, and no empty "
-                "lines."
+                f"--labels {path}: name {number} is {str(name)[:80]!r}. Expected text, and no "
+                "empty lines."
             )
     return tuple(names)
 

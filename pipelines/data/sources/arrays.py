@@ -16,7 +16,7 @@ from pipelines.errors import DataError
 class ArraySource(DataSource):
     """Images and labels in NumPy arrays; for `pipeline.train_dataset` and `eval_dataset`.
 
-    Images are encoded as PNG, without loss, when they are read. The id of an image is its index in
+    Images are encoded as PNG, without loss, when they are read. The id of an image is its row in
     the array. The stored order is a fixed permutation, because arrays are often sorted by class.
 
     Args:
@@ -60,27 +60,27 @@ class ArraySource(DataSource):
             shard_lengths=(len(images),),
             multi_label=multi_label,
         )
-        self.index_signature = {
-            "place": tf.TensorSpec([None], tf.int64),
+        self.location_signature = {
+            "row": tf.TensorSpec([None], tf.int64),
             "label": tf.TensorSpec([None, None] if multi_label else [None], tf.int32),
         }
         self._images, self._labels = images, lists if multi_label else lists.values
         self._order = stateless_random.permutation(len(images), 0, stateless_random.SPLIT)
 
-    def index(self, positions):
-        """See `DataSource.index`; a row is the index of an image in the array, and its labels."""
-        ids = self.ids(positions)
-        return {"place": ids, "label": padded(self._labels[ids])}
+    def locate(self, indices):
+        """See `DataSource.locate`: the row of each image in the array, and its labels."""
+        ids = self.ids(indices)
+        return {"row": ids, "label": padded(self._labels[ids])}
 
-    def load(self, index):
+    def load(self, location):
         """See `DataSource.load`."""
         stored = self._stored
 
-        def encode(places):
-            images = tf.data.Dataset.from_tensor_slices(tf.gather(stored, places))
+        def encode(rows):
+            images = tf.data.Dataset.from_tensor_slices(tf.gather(stored, rows))
             return images.map(tf.io.encode_png).batch(len(self._images))
 
-        return load_in_groups(index["place"], encode, index["label"])
+        return load_in_groups(location["row"], encode, location["label"])
 
     @functools.cached_property
     def _stored(self):
@@ -88,13 +88,13 @@ class ArraySource(DataSource):
         with tf.init_scope(), tf.device("CPU:0"):
             return tf.convert_to_tensor(self._images)
 
-    def ids(self, positions):
+    def ids(self, indices):
         """See `DataSource.ids`."""
-        return self._order[np.asarray(positions, np.int64)]
+        return self._order[np.asarray(indices, np.int64)]
 
-    def read_labels(self, positions):
+    def read_labels(self, indices):
         """See `DataSource.read_labels`; encodes no images."""
-        return self._labels[self.ids(positions)]
+        return self._labels[self.ids(indices)]
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; a hash of all images and labels."""
@@ -120,7 +120,7 @@ class EncodedSource(DataSource):
         multi_label: whether an image has a list of labels.
     """
 
-    index_signature: Mapping[str, tf.TensorSpec] = {"place": tf.TensorSpec([None], tf.int64)}
+    location_signature: Mapping[str, tf.TensorSpec] = {"row": tf.TensorSpec([None], tf.int64)}
     labels_in_memory = True
 
     def __init__(self, images, labels, class_names, *, name, version, split, multi_label=False):
@@ -136,19 +136,19 @@ class EncodedSource(DataSource):
         self._images, self._labels = images, labels
         self._stored = tf.constant(images.tolist(), tf.string), tf.constant(padded(labels))
 
-    def index(self, positions):
-        """See `DataSource.index`."""
-        return {"place": np.asarray(positions, np.int64)}
+    def locate(self, indices):
+        """See `DataSource.locate`."""
+        return {"row": np.asarray(indices, np.int64)}
 
-    def load(self, index):
+    def load(self, location):
         """See `DataSource.load`."""
-        places = tf.data.Dataset.from_tensor_slices(index["place"]).batch(GROUP)
+        rows = tf.data.Dataset.from_tensor_slices(location["row"]).batch(GROUP)
         images, labels = self._stored
-        return places.map(lambda own: (tf.gather(images, own), tf.gather(labels, own)))
+        return rows.map(lambda own: (tf.gather(images, own), tf.gather(labels, own)))
 
-    def read_labels(self, positions):
+    def read_labels(self, indices):
         """See `DataSource.read_labels`; reads no images."""
-        return self._labels[np.asarray(positions, np.int64)]
+        return self._labels[np.asarray(indices, np.int64)]
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; a hash of all images."""

@@ -1,7 +1,7 @@
 """A source with one file per image; `folders.py` and `lists.py` list the files.
 
 The stored order of a split is the order of a hash of the files' relative paths. Folders and lists
-are often sorted by class; the hash mixes the classes in every range of positions. So "train[:90%]"
+are often sorted by class; the hash mixes the classes in every range of indices. So "train[:90%]"
 has all classes, and so does a training window that is much smaller than the split. The hash of a
 path does not depend on other files, so new files change a split only a little. Ids follow the
 listing, not this order.
@@ -49,8 +49,8 @@ class Files(NamedTuple):
 
     paths: list  # of str, relative to the root of the data set
     labels: np.ndarray | RaggedLabels  # int32 [n], or lists
-    order: np.ndarray  # int64 [n]: index in `paths` of each stored example
-    notes: list  # of str: place of each file in a list, " (line 7)"; empty for folders
+    order: np.ndarray  # int64 [n]: row in `paths` of each stored example
+    notes: list  # of str: where a list names each file, " (line 7)"; empty for folders
 
 
 def make_files(paths, labels, notes=()):
@@ -89,7 +89,7 @@ class FileSource(DataSource):
     labels_in_memory = True
 
     def __init__(self, name, root, splits, split, labels, multi_label=False):
-        self.index_signature = {
+        self.location_signature = {
             "path": tf.TensorSpec([None], tf.string),
             "label": tf.TensorSpec([None, None] if multi_label else [None], tf.int32),
         }
@@ -110,9 +110,9 @@ class FileSource(DataSource):
     def __str__(self):
         return f"{self.name} split {self.split!r}"
 
-    def index(self, positions):
-        """See `DataSource.index`; a row is a file, with an empty path if it cannot be an image."""
-        paths = self._paths(positions)
+    def locate(self, indices):
+        """See `DataSource.locate`; a row is a file, with an empty path if it cannot be an image."""
+        paths = self._paths(indices)
         # Checked here, since TensorFlow would wait for the writer of a named pipe.
         try:
             usable = np.array(_for_each(_is_usable, paths), bool)
@@ -122,9 +122,9 @@ class FileSource(DataSource):
             ) from None
         names = np.array([*map(os.fsencode, paths), None], object)[:-1]
         names[~usable] = b""
-        return {"path": names, "label": padded(self.read_labels(positions))}
+        return {"path": names, "label": padded(self.read_labels(indices))}
 
-    def load(self, index):
+    def load(self, location):
         """See `DataSource.load`; an empty path becomes an image of zero bytes."""
 
         def read(paths):
@@ -133,40 +133,40 @@ class FileSource(DataSource):
             )
             return files.batch(tf.size(paths, tf.int64))
 
-        return load_in_groups(index["path"], read, index["label"])
+        return load_in_groups(location["path"], read, location["label"])
 
-    def _read_stored(self, positions):
+    def _read_stored(self, indices):
         """See `DataSource._read_stored`."""
         try:
-            images, labels = super()._read_stored(positions)
+            images, labels = super()._read_stored(indices)
         except tf.errors.OpError as error:
             raise DataError(f"{self} cannot be read: {first_line(error)}.") from None
         if b"" in images and not storage.is_folder(self._root):
             raise DataError(f"{self} cannot be read: the folder {self._root} is no longer there.")
         return images, labels
 
-    def ids(self, positions):
+    def ids(self, indices):
         """See `DataSource.ids`."""
-        ids = np.empty(len(positions), np.int64)
-        for rows, _, places, first_id in self._listed(positions):
-            ids[rows] = places + first_id
+        ids = np.empty(len(indices), np.int64)
+        for rows, _, listed, first_id in self._listed(indices):
+            ids[rows] = listed + first_id
         return ids
 
-    def read_labels(self, positions):
+    def read_labels(self, indices):
         """See `DataSource.read_labels`; reads no files."""
-        labels = no_labels(len(positions), self.multi_label)
-        for rows, files, places, _ in self._listed(positions):
-            labels[rows] = files.labels[places]
+        labels = no_labels(len(indices), self.multi_label)
+        for rows, files, listed, _ in self._listed(indices):
+            labels[rows] = files.labels[listed]
         return labels
 
     def describe(self, example_id):
         """See `DataSource.describe`; the name contains the path of the file."""
         for split, _, _, first_id in self._split_ranges:
             files = self._files[split]
-            place = example_id - first_id
-            if 0 <= place < len(files.paths):
-                path = os.fsencode(files.paths[place]).decode("utf-8", "replace")
-                note = files.notes[place] if files.notes else ""
+            row = example_id - first_id
+            if 0 <= row < len(files.paths):
+                path = os.fsencode(files.paths[row]).decode("utf-8", "replace")
+                note = files.notes[row] if files.notes else ""
                 return f"{path} of {self.name}{note}"
         return f"example {example_id} of {self}"
 
@@ -174,17 +174,16 @@ class FileSource(DataSource):
         """See `DataSource.content_stamp`; a hash of the sizes and times of change of all files."""
         return stamp_of_files(self._paths(range(self.num_examples)))
 
-    def _paths(self, positions):
-        """Returns the absolute paths of the files at some positions."""
-        paths = np.empty(len(positions), object)
-        for rows, files, places, _ in self._listed(positions):
-            for row, place in zip(rows, places, strict=True):
-                paths[row] = storage.join(self._root, files.paths[place])
+    def _paths(self, indices):
+        """Returns the absolute paths of the files at some indices."""
+        paths = np.empty(len(indices), object)
+        for rows, files, listed, _ in self._listed(indices):
+            paths[rows] = [storage.join(self._root, files.paths[each]) for each in listed]
         return paths
 
-    def _listed(self, positions):
-        """Yields, for each part: rows of `positions`, `Files`, places in its listing, first id."""
-        parts, stored = self._locate(positions)
+    def _listed(self, indices):
+        """Yields, for each part: rows of `indices`, `Files`, rows in its listing, first id."""
+        parts, stored = self._in_splits(indices)
         for number in np.unique(parts):
             part, rows = self._split_ranges[number], np.flatnonzero(parts == number)
             files = self._files[part.split]

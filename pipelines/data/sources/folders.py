@@ -51,8 +51,8 @@ def open_folder(path, split, data_dir=None):
         DataError: if the folder or split does not exist or cannot be read, or there are fewer than
             two classes.
     """
-    root, places = _find_splits(path, data_dir)
-    labels = sorted({name for place in places.values() for name in _list_directory(place)[0]})
+    root, folders = _find_splits(path, data_dir)
+    labels = sorted({name for folder in folders.values() for name in _list_directory(folder)[0]})
     if len(labels) < 2:
         found = f"one class, {labels[0]!r}" if labels else "no folder of a class"
         raise DataError(f"{root} has {found}. {_EXPECTED}, with at least two classes.")
@@ -60,7 +60,7 @@ def open_folder(path, split, data_dir=None):
         if not is_unicode(label):
             raise DataError(f"The name of the class folder {label!r} in {root} is not UTF-8.")
     # Paths are relative to the folder of all splits; ids start at 0 in each split.
-    splits = LazyMapping(places, lambda key: _list_split(root, places[key], labels))
+    splits = LazyMapping(folders, lambda key: _list_split(root, folders[key], labels))
     return FileSource(f"folder:{root}", root, splits, split, labels)
 
 
@@ -130,9 +130,9 @@ def _find_images(folder):
     waiting, seen = [folder], set()
     while waiting:
         directory = waiting.pop()
-        if (place := _place(directory)) in seen:
+        if (identity := _identity(directory)) in seen:
             continue
-        seen.add(place)
+        seen.add(identity)
         folders, files = _list_directory(directory)
         # Reversed, because the last entry is visited next: folders are visited in the order of
         # their names. The order matters if two links lead to the same folder.
@@ -146,7 +146,7 @@ def _find_images(folder):
     return images, other
 
 
-def _place(directory):
+def _identity(directory):
     """Returns what identifies a directory, whichever link leads to it."""
     if storage.is_url(directory):
         return directory

@@ -1,4 +1,4 @@
-"""Examples in TFRecord files that are read at byte offsets, by TensorFlow ops only."""
+"""Examples in TFRecord files that are read from given bytes on, by TensorFlow ops only."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.data.labels.encoding import FILLER, RaggedLabels
 from pipelines.data.sources.files import stamp_of_files
-from pipelines.data.sources.record_offsets import record_offsets
+from pipelines.data.sources.record_starts import record_starts
 from pipelines.data.sources.source import READERS, DataSource, on_own_threads
 from pipelines.errors import DataError, first_line
 
@@ -30,9 +30,9 @@ class RecordFiles(DataSource):
 
     # For messages: what names the classes, and how to read lists of labels.
     _listing, _lists = "the data set", ""
-    index_signature: Mapping[str, tf.TensorSpec] = {
+    location_signature: Mapping[str, tf.TensorSpec] = {
         "path": tf.TensorSpec([None], tf.string),
-        "offset": tf.TensorSpec([None], tf.int64),
+        "start": tf.TensorSpec([None], tf.int64),
         "count": tf.TensorSpec([None], tf.int64),
         "buffer": tf.TensorSpec([None], tf.int64),
     }
@@ -47,38 +47,38 @@ class RecordFiles(DataSource):
         firsts = np.cumsum([0, *(len(files[split]) for split in files)])
         self._firsts = dict(zip(files, firsts.tolist(), strict=False))
         self._ends = {split: np.cumsum([n for _, n in files[split]]) for split in files}
-        self._offsets = {}  # Of the files that were read so far, by their index.
+        self._record_starts = {}  # Of the files that were read so far, by their number.
 
-    def index(self, positions):
-        """See `DataSource.index`; a row is a run of records that follow one another in a file.
+    def locate(self, indices):
+        """See `DataSource.locate`; a row is a run of records that follow one another in a file.
 
         Each run is a batch of `load`: the datasets that TensorFlow reads at the same time must have
         one element, or else an error in one of them would not end the others.
         """
-        numbers, places = self._find(positions)
-        missing = [number for number in np.unique(numbers) if number not in self._offsets]
+        numbers, records = self._find(indices)
+        missing = [number for number in np.unique(numbers) if number not in self._record_starts]
         if missing:
             with futures.ThreadPoolExecutor(READERS) as readers:
-                found = readers.map(lambda number: record_offsets(*self._files[number]), missing)
-                self._offsets.update(zip(missing, found, strict=True))
-        begins, ends = _runs(numbers, places)
-        offset, size = np.zeros([2, len(begins)], np.int64)
+                found = readers.map(lambda number: record_starts(*self._files[number]), missing)
+                self._record_starts.update(zip(missing, found, strict=True))
+        begins, ends = _runs(numbers, records)
+        start, size = np.zeros([2, len(begins)], np.int64)
         for number in np.unique(numbers):
             rows = numbers[begins] == number
-            offsets = self._offsets[number]
-            offset[rows] = offsets[places[begins[rows]]]
-            size[rows] = offsets[places[ends[rows]] + 1] - offset[rows]
+            starts = self._record_starts[number]
+            start[rows] = starts[records[begins[rows]]]
+            size[rows] = starts[records[ends[rows]] + 1] - start[rows]
         path = np.empty(len(begins), object)
         path[:] = [os.fsencode(self._files[number][0]) for number in numbers[begins]]
         return {
             "path": path,
-            "offset": offset,
+            "start": start,
             "count": ends - begins + 1,
             # Several reads of equal length, so that nothing behind the run is read.
             "buffer": -(-size // -(-size // _BUFFER_BYTES)),
         }
 
-    def load(self, index):
+    def load(self, location):
         """See `DataSource.load`; the batches of a run have a fixed size."""
         num_classes = self.num_classes
 
@@ -92,9 +92,9 @@ class RecordFiles(DataSource):
             one = tf.gather([0], labels.row_lengths() - 1)  # Fails unless each has one label.
             return images, values + one
 
-        return self._records(index).map(check)
+        return self._records(location).map(check)
 
-    def _records(self, index):
+    def _records(self, location):
         """Dataset of batches of images, string `[k]`, and their lists of labels, ragged int64."""
         features = {
             self._image: tf.io.FixedLenFeature([], tf.string),
@@ -111,30 +111,30 @@ class RecordFiles(DataSource):
                 filenames=[row["path"]],
                 compression_type="",
                 buffer_size=row["buffer"],
-                byte_offsets=[row["offset"]],
+                byte_offsets=[row["start"]],
             )
             records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
             return records.take(row["count"]).batch(_RECORDS_PER_RUN).map(parse)
 
-        return tf.data.Dataset.from_tensor_slices(index).interleave(
+        return tf.data.Dataset.from_tensor_slices(location).interleave(
             run,
             cycle_length=READERS,
             num_parallel_calls=READERS,
             deterministic=True,
         )
 
-    def _read_stored(self, positions):
+    def _read_stored(self, indices):
         """See `DataSource._read_stored`; the errors name the file, or the example."""
-        images, labels = self._parsed(self.index(positions), len(positions))
-        ids = self.ids(positions)
+        images, labels = self._parsed(self.locate(indices), len(indices))
+        ids = self.ids(indices)
         self._check_labels(ids, labels)
         return images, labels.column(self.multi_label)
 
-    def _parsed(self, index, count):
-        """The records of an index: images, object `[count]`, and `RaggedLabels`, unchecked."""
+    def _parsed(self, location, count):
+        """The records of a location: images, object `[count]`, and `RaggedLabels`, unchecked."""
         columns = {
-            key: tf.constant(column, self.index_signature[key].dtype)
-            for key, column in index.items()
+            key: tf.constant(column, self.location_signature[key].dtype)
+            for key, column in location.items()
         }
         dataset = self._records(columns).map(
             lambda images, labels: (images, labels.values, labels.row_lengths())
@@ -145,10 +145,10 @@ class RecordFiles(DataSource):
                 for column, part in zip((images, values, counts), batch, strict=True):
                     column.append(part)
         except tf.errors.OpError as error:
-            files = np.unique(index["path"])
+            files = np.unique(location["path"])
             for file in files if len(files) > 1 else ():  # The error does not name the file.
-                rows = index["path"] == file
-                part = {key: column[rows] for key, column in index.items()}
+                rows = location["path"] == file
+                part = {key: column[rows] for key, column in location.items()}
                 self._parsed(part, int(part["count"].sum()))
             names = [os.fsdecode(file) for file in files[:3]]
             raise DataError(self._unreadable(first_line(error), names)) from None
@@ -174,7 +174,7 @@ class RecordFiles(DataSource):
                 f"{self.describe(int(ids[wrong[0]]))} {wrong[1]}, as {self._listing} has "
                 f"{self.num_classes} labels. Write the record again."
             )
-        counts = np.diff(labels.offsets)
+        counts = np.diff(labels.bounds)
         if not self.multi_label and (counts != 1).any():
             first = np.argmax(counts != 1)
             raise DataError(
@@ -188,29 +188,29 @@ class RecordFiles(DataSource):
             [path for split in sorted(self._splits) for path, _ in self._splits[split]]
         )
 
-    def _find(self, positions):
-        """The index in `_files` of each position, and the place of its record in that file."""
-        parts, stored = self._locate(positions)
-        numbers, places = np.zeros([2, len(stored)], np.int64)
+    def _find(self, indices):
+        """The number in `_files` of the file of each index, and that of the record in the file."""
+        parts, stored = self._in_splits(indices)
+        numbers, records = np.zeros([2, len(stored)], np.int64)
         for part in np.unique(parts):
             split, rows = self._split_ranges[part].split, parts == part
             own = np.searchsorted(self._ends[split], stored[rows], side="right")
             first = np.concatenate([[0], self._ends[split]])[own]
-            numbers[rows], places[rows] = own + self._firsts[split], stored[rows] - first
-        return numbers, places
+            numbers[rows], records[rows] = own + self._firsts[split], stored[rows] - first
+        return numbers, records
 
 
-def _runs(numbers, places):
+def _runs(numbers, records):
     """The rows of the first and of the last record of each run, int64 arrays.
 
     Args:
         numbers: file of each record.
-        places: its place in the file.
+        records: its number in the file.
     """
-    rows = np.arange(len(places))
-    is_first = np.ones(len(places), bool)
-    is_first[1:] = (np.diff(numbers) != 0) | (np.diff(places) != 1)
+    rows = np.arange(len(records))
+    is_first = np.ones(len(records), bool)
+    is_first[1:] = (np.diff(numbers) != 0) | (np.diff(records) != 1)
     # Long runs are cut: the rows since the beginning of each of them are counted.
     since = rows - np.maximum.accumulate(np.where(is_first, rows, 0))
     begins = np.flatnonzero(since % _RECORDS_PER_RUN == 0)
-    return begins, np.append(begins[1:], len(places))[: len(begins)] - 1
+    return begins, np.append(begins[1:], len(records))[: len(begins)] - 1

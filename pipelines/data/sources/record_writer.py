@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.data.bad_images import BadImages, bad_image_error
-from pipelines.data.decoding import can_decode, decode_error
+from pipelines.data.bad_images import BadImages, find_bad_images
+from pipelines.data.decoding import can_decode
 from pipelines.data.sources.records import IMAGE, INFO_FILE, LABEL, TEXT
 from pipelines.data.sources.source import ROWS_PER_READ
 from pipelines.errors import DataError
@@ -115,12 +115,13 @@ def _write_split(source, split, folder, shards, left_out):
 def _decodable(source, start, stop, left_out):
     """Yields image and label, or labels, of each example of a range that can be decoded."""
     for first in range(start, stop, ROWS_PER_READ):
-        images, labels, ids = source.read(range(first, min(first + ROWS_PER_READ, stop)))
+        images, labels, _ = source.read(range(first, min(first + ROWS_PER_READ, stop)))
         valid = can_decode(tf.constant(list(images))).numpy()
-        for row in np.flatnonzero(~valid):
-            if left_out is None:
-                raise bad_image_error(source, ids[row], decode_error(images[row]))
-            left_out.record(source, ids[row : row + 1], images[row : row + 1])
+        bad = first + np.flatnonzero(~valid)
+        if left_out is not None:
+            left_out.record(source, bad)
+        elif len(bad):
+            raise next(find_bad_images(source, bad, are_known=True)).error()
         yield from ((images[row], labels[row]) for row in np.flatnonzero(valid))
 
 

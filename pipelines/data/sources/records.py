@@ -18,7 +18,8 @@ other tools. File names are relative to the folder:
 
 With `"multi_label": true` in it, each record has a list of labels, which may be empty or left out.
 Ids follow the records of a split, file after file in the order of `dataset.json`. A range of
-records is read without the records before it: the byte offsets of a file's records are found once.
+records is read without the records before it: the bytes at which a file's records start are found
+once.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ import numpy as np
 
 from pipelines.data.sources.files import absolute_path
 from pipelines.data.sources.record_files import RecordFiles
-from pipelines.data.sources.record_offsets import check_count, size_and_time
+from pipelines.data.sources.record_starts import check_count, size_and_time
 from pipelines.data.sources.source import (
     READERS,
     resolve_split,
@@ -114,11 +115,11 @@ class RecordSource(RecordFiles):
     def describe(self, example_id):
         """See `DataSource.describe`; the name has the file and the index of the record in it."""
         for split, start, stop, first_id in self._split_ranges:
-            place = example_id - first_id
-            if start <= place < stop:
-                number = int(np.searchsorted(self._ends[split], place, side="right"))
+            stored = example_id - first_id
+            if start <= stored < stop:
+                number = int(np.searchsorted(self._ends[split], stored, side="right"))
                 path, count = self._splits[split][number]
-                return f"record {place - (self._ends[split][number] - count)} of {path}"
+                return f"record {stored - (self._ends[split][number] - count)} of {path}"
         return f"example {example_id} of {self}"
 
 

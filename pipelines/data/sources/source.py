@@ -1,7 +1,7 @@
-"""The interface of a source of examples: encoded images, labels and ids, addressed by position.
+"""The interface of a source of examples: encoded images, labels and ids, addressed by index.
 
 Every kind of source (TFDS, files, TFRecord, arrays) has this interface. `order.py` decides the
-training order. Python computes only where examples are (`DataSource.index`); TensorFlow ops read
+training order. Python computes only where examples are (`DataSource.locate`); TensorFlow ops read
 them (`DataSource.load`). Images stay encoded until they are used.
 """
 
@@ -41,9 +41,9 @@ class SplitRange(NamedTuple):
 
 
 class DataSource:
-    """The examples of a split, addressed by position 0 .. num_examples - 1.
+    """The examples of a split, addressed by index 0 .. num_examples - 1, in stored order.
 
-    An id is the place of an example in its whole split, so an example has the same id in "train",
+    An id is the index of an example in its whole split, so an example has the same id in "train",
     "train[:90%]" and "train[100:]". In a union such as "train+validation", the ids of the second
     split begin where those of the whole first split end.
 
@@ -57,7 +57,7 @@ class DataSource:
         shard_lengths: number of examples of each shard, a contiguous stored range.
         failure: the `DataError` that ended an input pipeline, or None; TensorFlow passes on only
             the text of an error.
-        index_signature: `tf.TensorSpec` of each column of `index`.
+        location_signature: `tf.TensorSpec` of each column of `locate`.
         setting: what chose the examples if they are a part of a split, such as "data.fraction=0.1";
             else empty.
         labels_in_memory: whether `read_labels` is fast for all examples.
@@ -66,7 +66,7 @@ class DataSource:
     failure = None
     setting = ""
     labels_in_memory = False
-    index_signature: Mapping[str, tf.TensorSpec] = {}
+    location_signature: Mapping[str, tf.TensorSpec] = {}
     # Meaning of the ids, for the manifest of a run. With another text, old runs would not resume.
     id_rule = "first_id of its part plus the position in the stored order of the whole split"
 
@@ -88,48 +88,48 @@ class DataSource:
     def __str__(self):
         return f"{self.name}:{self.version} split {self.split!r}"
 
-    def index(self, positions) -> dict[str, np.ndarray]:
+    def locate(self, indices) -> dict[str, np.ndarray]:
         """Returns where some examples are stored: a dict of arrays, the argument of `load`.
 
         Args:
-            positions: increasing positions, int64 `[n]`.
+            indices: increasing indices, int64 `[n]`.
 
         Raises:
             DataError: if the files are damaged or incomplete.
         """
-        raise TypeError(f"{type(self).__name__} must implement `index`.")
+        raise TypeError(f"{type(self).__name__} must implement `locate`.")
 
-    def load(self, index) -> tf.data.Dataset:
+    def load(self, location) -> tf.data.Dataset:
         """Reads examples with TensorFlow ops only.
 
         Args:
-            index: from `index`, as tensors.
+            location: from `locate`, as tensors.
 
         Returns:
-            Dataset of batches of any size, in the order of `index`: images, string `[k]`, and
+            Dataset of batches of any size, in the order of `location`: images, string `[k]`, and
             labels, int32 `[k]`, or multi-label: int32 `[k, longest]`, filled up with -1.
         """
         raise TypeError(f"{type(self).__name__} must implement `load`.")
 
-    def read(self, positions):
-        """Returns the `Examples` at some positions, in this order.
+    def read(self, indices):
+        """Returns the `Examples` at some indices, in this order.
 
         Args:
-            positions: integers `[n]` in any order; a sequence, range or array.
+            indices: integers `[n]` in any order; a sequence, range or array.
 
         Raises:
             DataError: if the files are damaged or incomplete.
         """
-        stored, rows = np.unique(np.asarray(positions, np.int64), return_inverse=True)
+        stored, rows = np.unique(np.asarray(indices, np.int64), return_inverse=True)
         images, labels = self._read_stored(stored)
-        return Examples(images[rows], labels[rows], self.ids(positions))
+        return Examples(images[rows], labels[rows], self.ids(indices))
 
-    def _read_stored(self, positions):
-        """Images and labels, as in `Examples`, at increasing positions, int64 `[n]`."""
+    def _read_stored(self, indices):
+        """Images and labels, as in `Examples`, at increasing indices, int64 `[n]`."""
         dataset = self.load(
             {
-                key: tf.constant(column, self.index_signature[key].dtype)
-                for key, column in self.index(positions).items()
+                key: tf.constant(column, self.location_signature[key].dtype)
+                for key, column in self.locate(indices).items()
             }
         )
         images, labels = [np.zeros(0, object)], []
@@ -138,17 +138,17 @@ class DataSource:
             labels += [*batch[1]]
         return np.concatenate(images), from_rows(labels, self.multi_label)
 
-    def ids(self, positions):
-        """Returns the ids at some positions, int64 `[n]`, without reading images."""
-        parts, stored = self._locate(positions)
+    def ids(self, indices):
+        """Returns the ids at some indices, int64 `[n]`, without reading images."""
+        parts, stored = self._in_splits(indices)
         return stored + np.array([part.first_id for part in self._split_ranges])[parts]
 
-    def read_labels(self, positions):
-        """Returns the labels at some positions, as in `Examples`.
+    def read_labels(self, indices):
+        """Returns the labels at some indices, as in `Examples`.
 
         Sources that hold the labels in memory read no images. Errors are as for `read`.
         """
-        return self.read(positions).labels
+        return self.read(indices).labels
 
     def content_stamp(self):
         """Returns a text that changes when images change without a change of the manifest.
@@ -160,9 +160,9 @@ class DataSource:
     def describe(self, example_id):
         """Returns a readable name for an id, such as "train example 17 of cifar10:3.0.2"."""
         for split, start, stop, first_id in self._split_ranges:
-            place = example_id - first_id
-            if start <= place < stop:
-                return f"{split} example {place} of {self.name}:{self.version}"
+            stored = example_id - first_id
+            if start <= stored < stop:
+                return f"{split} example {stored} of {self.name}:{self.version}"
         return f"example {example_id} of {self}"
 
     def manifest(self):
@@ -180,12 +180,12 @@ class DataSource:
             "parts": [split_range._asdict() for split_range in self._split_ranges],
         }
 
-    def _locate(self, positions):
-        """The part of each position, an index in `_split_ranges`, and its place in that split."""
-        positions = np.asarray(positions, np.int64)
-        parts = np.searchsorted(self._starts, positions, side="right") - 1
+    def _in_splits(self, indices):
+        """The number in `_split_ranges` of the part of each index, and its index in that split."""
+        indices = np.asarray(indices, np.int64)
+        parts = np.searchsorted(self._starts, indices, side="right") - 1
         starts = np.array([part.start for part in self._split_ranges])
-        return parts, positions - self._starts[parts] + starts[parts]
+        return parts, indices - self._starts[parts] + starts[parts]
 
 
 def on_own_threads(dataset):

@@ -48,13 +48,13 @@ def choose_subset(data, source):
     """
     count = subset_size(data, source)
     if data.per_class is not None:
-        positions = _lowest_of_each_class(source, data.per_class, data.subset_seed)
+        indices = _lowest_of_each_class(source, data.per_class, data.subset_seed)
     elif data.fraction is not None:
-        positions = _lowest(source, count, data.subset_seed)
+        indices = _lowest(source, count, data.subset_seed)
     else:
         return source
     rule = {name: getattr(data, name) for name in ("fraction", "per_class", "subset_seed")}
-    subset = SubsetSource(source, positions, {key: value for key, value in rule.items() if value})
+    subset = SubsetSource(source, indices, {key: value for key, value in rule.items() if value})
     _log.info(f"data: {count:,} of {source.num_examples:,} examples ({subset.setting})")
     return subset
 
@@ -98,43 +98,43 @@ class SubsetSource(DataSource):
 
     Args:
         source: the other `DataSource`.
-        positions: sorted positions in it, int64 `[num_examples]`.
+        indices: sorted indices in it, int64 `[num_examples]`.
         rule: the settings that chose them, by name; for messages and the manifest.
     """
 
-    def __init__(self, source, positions, rule):
-        self._source, self._positions, self._rule = source, positions, rule
+    def __init__(self, source, indices, rule):
+        self._source, self._indices, self._rule = source, indices, rule
         self.setting = ", ".join(f"data.{name}={value}" for name, value in rule.items())
         self.name, self.version, self.split = source.name, source.version, source.split
         self.labels, self.num_classes = source.labels, source.num_classes
-        self.multi_label, self.num_examples = source.multi_label, len(positions)
+        self.multi_label, self.num_examples = source.multi_label, len(indices)
         self.labels_in_memory = source.labels_in_memory
-        self.index_signature = source.index_signature
-        ends = np.searchsorted(positions, np.cumsum([0, *source.shard_lengths]))
+        self.location_signature = source.location_signature
+        ends = np.searchsorted(indices, np.cumsum([0, *source.shard_lengths]))
         self.shard_lengths = tuple(int(length) for length in np.diff(ends) if length)
 
     def __str__(self):
         return f"{self._source} with {self.setting}"
 
-    def index(self, positions):
-        """See `DataSource.index`; only the chosen examples are read."""
-        return self._source.index(self._positions[positions])
+    def locate(self, indices):
+        """See `DataSource.locate`; only the chosen examples are read."""
+        return self._source.locate(self._indices[indices])
 
-    def load(self, index):
+    def load(self, location):
         """See `DataSource.load`."""
-        return self._source.load(index)
+        return self._source.load(location)
 
-    def read(self, positions):
+    def read(self, indices):
         """See `DataSource.read`."""
-        return self._source.read(self._positions[np.asarray(positions, np.int64)])
+        return self._source.read(self._indices[np.asarray(indices, np.int64)])
 
-    def ids(self, positions):
+    def ids(self, indices):
         """See `DataSource.ids`."""
-        return self._source.ids(self._positions[np.asarray(positions, np.int64)])
+        return self._source.ids(self._indices[np.asarray(indices, np.int64)])
 
-    def read_labels(self, positions):
+    def read_labels(self, indices):
         """See `DataSource.read_labels`."""
-        return self._source.read_labels(self._positions[np.asarray(positions, np.int64)])
+        return self._source.read_labels(self._indices[np.asarray(indices, np.int64)])
 
     def content_stamp(self):
         """See `DataSource.content_stamp`; that of the whole split."""
@@ -151,13 +151,13 @@ class SubsetSource(DataSource):
 
 
 def _chunks(source):
-    """Yields the position ranges (start, stop) that are held in memory one after another."""
+    """Yields the ranges of indices (start, stop) that are held in memory one after another."""
     for start in range(0, source.num_examples, _RANKS_AT_ONCE):
         yield start, min(start + _RANKS_AT_ONCE, source.num_examples)
 
 
 def _lowest(source, count, seed):
-    """Returns the sorted positions of the `count` examples of lowest rank, int64 `[count]`."""
+    """Returns the sorted indices of the `count` examples of lowest rank, int64 `[count]`."""
     total = source.num_examples
     progress = ProgressLines(f"ranking the examples of {source} twice", 2 * total)
 
@@ -176,14 +176,14 @@ def _lowest(source, count, seed):
         chosen.append(start + np.flatnonzero(first < border))
         rows = np.flatnonzero(first == border)
         undecided.append((start + rows, ids[rows], words[rows]))
-    positions, ids, words = (np.concatenate(column) for column in zip(*undecided, strict=True))
+    indices, ids, words = (np.concatenate(column) for column in zip(*undecided, strict=True))
     left = count - sum(map(len, chosen))
-    chosen.append(positions[np.lexsort((ids, words))[:left]])
+    chosen.append(indices[np.lexsort((ids, words))[:left]])
     return np.sort(np.concatenate(chosen))
 
 
 def _lowest_of_each_class(source, count, seed):
-    """Returns the sorted positions of the `count` examples of lowest rank of each class, int64."""
+    """Returns the sorted indices of the `count` examples of lowest rank of each class, int64."""
     labels = read_labels(source)
     fix = "choose a larger data.train_split or use data.fraction"
     counts = check_class_sizes(labels, source, count, "data.per_class", fix)
@@ -191,8 +191,8 @@ def _lowest_of_each_class(source, count, seed):
     words = stateless_random.words_at(seed, stateless_random.SUBSET, ids)
     order = np.lexsort((ids, words, labels))
     begins = np.cumsum(counts) - counts
-    places = np.arange(len(order)) - begins[labels[order]]  # of each example in its class
-    return np.sort(order[places < count])
+    ranks = np.arange(len(order)) - begins[labels[order]]  # of each example in its class
+    return np.sort(order[ranks < count])
 
 
 def read_labels(source):

@@ -1,7 +1,7 @@
 """Random changes to training images, as functions of an explicit seed.
 
 The seed of an example is from `stateless_random.example_seeds`: it depends on the seed of the run,
-the step, and the place in the global batch. Each operation adds its own number to this seed. So an
+the step, and the slot in the global batch. Each operation adds its own number to this seed. So an
 example gets the same crop on one device, on several replicas or hosts, after a restart, eagerly,
 and inside `tf.data`.
 

@@ -1,7 +1,7 @@
 """MixUp and CutMix: every example of a batch is mixed with the example before it.
 
 The random draws of a batch depend only on the seed of the run and the step. The partner of the
-example at place p of a global batch of size B is the example at place p - 1 modulo B. So a mixed
+example in slot s of a global batch of size B is the example in slot s - 1 modulo B. So a mixed
 batch is the same on any number of replicas and hosts; a host only decodes one more example.
 """
 

@@ -1,10 +1,10 @@
-"""The byte offsets of the records in a TFRecord file, found once and kept in a cache.
+"""The bytes at which the records of a TFRecord file start, found once and kept in a cache.
 
 A file of the cache is named after the path of the TFRecord file. It is little-endian int64: the
-size of the TFRecord file in bytes, its time of change in ns, the offsets, then a checksum. It is
-used only if size and time are still the same and the offsets can be right; else they are found
-again. The cache
-is `record_offsets` beside that of the weights, below KERAS_HOME, which by default is `~/.keras`.
+size of the TFRecord file in bytes, its time of change in ns, the starts, then a checksum. It is
+used only if size and time are still the same and the starts can be right; else they are found
+again. The cache is the folder `record_offsets` beside that of the weights, below KERAS_HOME, which
+by default is `~/.keras`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from vit_tf.files.atomic_file import write_atomically
 # Before the data of a record: its length, uint64, and a checksum of the length. After: a checksum
 # of the data.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
-# Offsets of fewer records are found as fast as they are read from the cache.
+# Starts of fewer records are found as fast as they are read from the cache.
 _MIN_CACHED = 256
 # Records of a cached file whose lengths are compared with the file.
 _CHECKED = 4
@@ -30,8 +30,8 @@ _CHECKED = 4
 _REMOTE_BYTES = 8 * 2**20
 
 
-def record_offsets(path, count):
-    """Returns the byte offset of each record, and the size of the file: int64 `[count + 1]`.
+def record_starts(path, count):
+    """Returns the byte at which each record starts, and the size of the file: int64 `[count + 1]`.
 
     Args:
         path: the TFRecord file, local or a URL.
@@ -44,17 +44,17 @@ def record_offsets(path, count):
     check_count(path, count, status[0])
     cache = _cache_path(path)
     if count >= _MIN_CACHED:
-        offsets = _read_cache(cache, status, path, count)
-        if offsets is not None:
-            return offsets
-    offsets = _find_offsets(path, count, status[0])
+        starts = _read_cache(cache, status, path, count)
+        if starts is not None:
+            return starts
+    starts = _find_starts(path, count, status[0])
     if count >= _MIN_CACHED:
         with contextlib.suppress(OSError):  # Without a cache, they are found again next time.
-            contents = np.concatenate([status, offsets]).astype("<i8").tobytes()
+            contents = np.concatenate([status, starts]).astype("<i8").tobytes()
             contents += _checksum(contents)
             os.makedirs(os.path.dirname(cache), exist_ok=True)
             write_atomically(cache, lambda file: file.write(contents))
-    return offsets
+    return starts
 
 
 def size_and_time(path):
@@ -89,7 +89,7 @@ def _cache_path(path):
 
 
 def _read_cache(cache, status, path, count):
-    """Returns the offsets in a file of the cache; None if there are none, or they are not right."""
+    """Returns the starts in a file of the cache; None if there are none, or they are not right."""
     size = status[0]
     try:
         with open(cache, "rb") as file:
@@ -98,40 +98,40 @@ def _read_cache(cache, status, path, count):
         return None
     if len(contents) != 8 * (count + 4) or contents[-8:] != _checksum(contents[:-8]):
         return None
-    header, offsets = np.split(np.frombuffer(contents[:-8], "<i8"), [2])
+    header, starts = np.split(np.frombuffer(contents[:-8], "<i8"), [2])
     if tuple(header) != status:
         return None
-    inside = ((offsets >= 0) & (offsets <= size)).all() and not offsets[0] and offsets[-1] == size
-    if not inside or (np.diff(offsets) < _HEADER_BYTES + _FOOTER_BYTES).any():
+    inside = ((starts >= 0) & (starts <= size)).all() and not starts[0] and starts[-1] == size
+    if not inside or (np.diff(starts) < _HEADER_BYTES + _FOOTER_BYTES).any():
         return None
     checked = np.unique(np.linspace(0, count - 1, _CHECKED).astype(int))
     with _File(path, buffer=8) as file:
-        right = all(file.record_end(offsets[i]) == offsets[i + 1] for i in checked)
-    return offsets if right else None
+        right = all(file.record_end(starts[i]) == starts[i + 1] for i in checked)
+    return starts if right else None
 
 
 def _checksum(contents):
     return hashlib.blake2b(contents, digest_size=8).digest()
 
 
-def _find_offsets(path, count, size):
-    offsets = np.zeros(count + 1, np.int64)
+def _find_starts(path, count, size):
+    starts = np.zeros(count + 1, np.int64)
     with _File(path) as file:
-        offset = 0
+        start = 0
         for record in range(count):
-            end = file.record_end(offset)
+            end = file.record_end(start)
             if end is None or end > size:
                 raise DataError(
                     f"{path} is damaged, cut off or compressed: record {record} of {count:,} ends "
                     f"beyond its {size:,} bytes. Write or copy it again."
                 )
-            offsets[record + 1] = offset = end
-    if offset != size:
+            starts[record + 1] = start = end
+    if start != size:
         raise DataError(
             f"{path} has more than the {count:,} records that are listed, or is damaged. Correct "
             f"the number, or write the file again."
         )
-    return offsets
+    return starts
 
 
 class _File:
@@ -161,24 +161,24 @@ class _File:
         else:
             self._remote.close()
 
-    def record_end(self, offset):
-        """Returns where the record at an offset ends; None if the file ends before."""
-        header = self._read(int(offset))
+    def record_end(self, start):
+        """Returns where the record that starts at a byte ends; None if the file ends before."""
+        header = self._read(int(start))
         if len(header) < 8:
             return None
-        return int(offset) + _HEADER_BYTES + struct.unpack("<Q", header)[0] + _FOOTER_BYTES
+        return int(start) + _HEADER_BYTES + struct.unpack("<Q", header)[0] + _FOOTER_BYTES
 
-    def _read(self, offset):
-        """Returns the 8 bytes at an offset."""
+    def _read(self, start):
+        """Returns 8 bytes from `start` on."""
         try:
             if self._remote is None:
-                return os.pread(self._descriptor, 8, offset)
-            place = offset - self._begin
-            if not 0 <= place <= len(self._bytes) - 8:
-                self._remote.seek(offset)
-                self._begin, self._bytes = offset, self._remote.read(self._buffer)
-                place = 0
-            return self._bytes[place : place + 8]
+                return os.pread(self._descriptor, 8, start)
+            first = start - self._begin
+            if not 0 <= first <= len(self._bytes) - 8:
+                self._remote.seek(start)
+                self._begin, self._bytes = start, self._remote.read(self._buffer)
+                first = 0
+            return self._bytes[first : first + 8]
         except OSError as error:
             raise _unreadable(self._path, error.strerror) from None
         except tf.errors.OpError as error:
