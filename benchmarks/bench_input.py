@@ -9,7 +9,7 @@ and decodes with the same ops: list of files, shuffled -> `interleave` of `TFRec
 AUTOTUNE. Outputs are verified first. All take turns in every round. Whole windows are timed, after
 one that does not count, since the first batch of a window arrives when all of it has been read.
 
-`order` is the time per image of the index of 300 million examples, without any files.
+`order` is the time per image of the order of 300 million examples, without any files.
 
 usage: python -m benchmarks.bench_input [rounds] [images] [folder for the files]
 """
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
+import types
 
 import numpy as np
 import tensorflow as tf
@@ -33,9 +34,8 @@ from benchmarks.bench_data import COUNT, image_sizes, photograph
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import pipeline, stateless_random
-from pipelines.data.decoding import parallel_calls
-from pipelines.data.order import TrainOrder
-from pipelines.data.sharding import BatchSampler
+from pipelines.data.order import TrainBatches, TrainOrder
+from pipelines.data.reading import parallel_calls
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.data.transforms import augmentation
@@ -200,8 +200,9 @@ def measure(dataset, window, windows):
 def measure_order(windows=40):
     """Microseconds per image of the index stage, and bytes of the order; 600,000 blocks of 500."""
     lengths = (ORDER_EXAMPLES // ORDER_SHARDS,) * ORDER_SHARDS
-    sampler = BatchSampler(TrainOrder(lengths, 16 * 500, 0), 1024, 0, 1024)
-    iterator = sampler.windows(0)
+    source = types.SimpleNamespace(shard_lengths=lengths)
+    sampling = Sampling(batch_size=1024, shuffle_window=16 * 500, seed=0, sharding="global")
+    iterator = TrainBatches(source, sampling).windows()
     begin = time.perf_counter()
     next(iterator)
     first = time.perf_counter() - begin
@@ -222,7 +223,7 @@ def main(rounds=5, images=8192, folder=None):
     assert window, f"Expected at least {WINDOWS * BATCH} images."
     order = measure_order()
     with tempfile.TemporaryDirectory(dir=folder) as data:
-        # The cache of record offsets belongs to the files.
+        # The cache of record starts belongs to the files.
         os.environ["KERAS_HOME"] = os.path.join(data, "keras")
         size = write_data(data, images)
         sources = {

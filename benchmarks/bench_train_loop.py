@@ -37,7 +37,7 @@ def random_batches():
         "image": rng.uniform(-1, 1, [4, BATCH, 224, 224, 3]).astype(np.float32),
         "label": rng.integers(0, 1000, [4, BATCH]).astype(np.int32),
         "id": np.zeros([4, BATCH], np.int64),
-        "position": np.tile(np.arange(BATCH, dtype=np.int32), [4, 1]),
+        "slot": np.tile(np.arange(BATCH, dtype=np.int32), [4, 1]),
         "weight": np.ones([4, BATCH], np.float32),
     }
     return tf.data.Dataset.from_tensor_slices(batches).repeat().prefetch(4)

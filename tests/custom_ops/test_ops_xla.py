@@ -256,8 +256,8 @@ def test_slices_draw_what_the_whole_batch_draws():
 
     @tf.function(jit_compile=True)
     def gradients(images, first):
-        positions = first + tf.range(images.shape[0])
-        with tf.GradientTape() as tape, RandomContext(seed=3, step=7, positions=positions):
+        slots = first + tf.range(images.shape[0])
+        with tf.GradientTape() as tape, RandomContext(seed=3, step=7, slots=slots):
             logits = model(images, training=True)
             loss = tf.reduce_sum(tf.nn.log_softmax(logits)[:, 1])
         return tape.gradient(loss, [variable.value for variable in model.trainable_variables])

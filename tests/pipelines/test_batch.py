@@ -52,7 +52,7 @@ def test_the_examples_of_a_step_are_those_of_training(listed, trained_on, step, 
     batch = listed("--step", step, *as_flags(*ASSIGNMENTS))
     assert (batch["step"], batch["batch_size"], batch["epoch"]) == (step, 16, epoch)
     examples = batch["examples"]
-    for key in ("position", "id", "label"):
+    for key in ("slot", "id", "label"):
         np.testing.assert_array_equal([e[key] for e in examples], trained_on[step][key])
     for example in examples:
         assert example["class"] == str(example["label"])
@@ -68,7 +68,7 @@ def test_text_names_files(command, tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
     title, header, *rows = result.stdout.splitlines()
     assert title == f"step 7 of folder:{tmp_path} split 'train', epoch 7"
-    assert header.split() == ["position", "id", "class", "name"]
+    assert header.split() == ["slot", "id", "class", "name"]
     assert sorted(row.split(None, 2)[2] for row in rows) == [
         f"cat (0)  cat/1.jpg of folder:{tmp_path}",
         f"cat (0)  cat/2.jpg of folder:{tmp_path}",
@@ -115,7 +115,7 @@ def test_files_of_hosts(command, listed, records):
         flags = ["--step", step, "--hosts", 3, *as_flags(*assignments)]
         batch = listed(*flags)
         assert (batch["sharding"], batch["hosts"], batch["epoch"]) == ("files", 3, epoch)
-        for key in ("id", "label", "position"):
+        for key in ("id", "label", "slot"):
             expected = np.concatenate([part[key] for part in seen])
             assert [example[key] for example in batch["examples"]] == expected.tolist()
     title = command("batch", *flags).stdout.splitlines()[0]

@@ -140,12 +140,12 @@ def test_each_bad_file_is_named(everything):
     rows = dict(zip(names_of(everything, stored), enumerate(stored), strict=True))
     for name, (suffix, _) in UNREADABLE.items():
         row, example_id = rows[name]
-        problem = str(bad_images.find_bad_image(everything, [row]))
+        problem = str(next(bad_images.find_bad_images(everything, [row])).error())
         image = f"b/{name}.{suffix} of {everything.name} (id {example_id})"
         assert f"The image {image} cannot be decoded: " in problem
         assert "\n" not in problem and len(problem) < 1000
     good = [row for name, (row, _) in rows.items() if name not in UNREADABLE]
-    assert bad_images.find_bad_image(everything, good) is None
+    assert not [*bad_images.find_bad_images(everything, good)]
 
 
 def test_a_bad_file_is_never_written(tmp_path):
@@ -157,7 +157,8 @@ def test_a_bad_file_is_never_written(tmp_path):
         record_writer.write_records(
             {"train": source}, tmp_path / "records", shards=2, bad_images="stop"
         )
-    assert str(refused.value) == str(bad_images.find_bad_image(source, range(4)))
+    (bad,) = bad_images.find_bad_images(source, range(4))
+    assert str(refused.value) == str(bad.error())
     assert os.listdir(tmp_path) == ["folder"]
 
 
@@ -177,7 +178,7 @@ def test_records_hold_what_can_be_read(everything, tmp_path):
     source = open_source(f"tfrecord:{tmp_path}/records", "train")
     kept = set(source.read(range(source.num_examples)).images)
     assert kept > {contents for _, contents, _, _ in READABLE.values()}
-    assert bad_images.find_bad_image(source, range(source.num_examples)) is None
+    assert not [*bad_images.find_bad_images(source, range(source.num_examples))]
 
 
 def test_predict_takes_odd_files(command, tmp_path):

@@ -77,6 +77,6 @@ def _batch(experiment, num_classes, has_rows, dtype):
             else tf.TensorSpec([size], tf.int32)
         ),
         "id": tf.TensorSpec([size], tf.int64),
-        "position": tf.TensorSpec([size], tf.int32),
+        "slot": tf.TensorSpec([size], tf.int32),
         "weight": tf.TensorSpec([size], tf.float32),
     }

@@ -8,7 +8,7 @@ from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import pipeline
 
-KEYS = ("image", "label", "id", "position", "weight")
+KEYS = ("image", "label", "id", "slot", "weight")
 
 
 def train_dataset(source, **options):

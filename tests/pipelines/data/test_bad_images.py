@@ -18,14 +18,14 @@ def test_without_bad_images_nothing_changes(digits):
 
 
 @pytest.mark.parametrize("batch_size", [8, 40])
-def test_bad_images_are_black_without_weight_in_their_places(digits, spoilt, batch_size):
+def test_bad_images_are_black_without_weight_in_their_slots(digits, spoilt, batch_size):
     """Over an epoch, with batches smaller and larger than the groups of decoded images."""
     options = {"batch_size": batch_size, "seed": 6}
     expected = train(digits, 200 // batch_size, skip=False, **options)
     seen = []
     for batch, other in zip(train(spoilt, len(expected), **options), expected, strict=True):
         bad = np.isin(other["id"], BAD)
-        for key in ("id", "position", "label"):
+        for key in ("id", "slot", "label"):
             np.testing.assert_array_equal(batch[key], other[key])
         np.testing.assert_array_equal(batch["weight"], ~bad)
         np.testing.assert_array_equal(batch["image"][~bad], other["image"][~bad])
@@ -108,7 +108,7 @@ def test_black_is_that_of_the_preprocessing(spoilt):
     )
 
 
-@pytest.mark.parametrize("rows", [20, 50])  # Below and above a group of `decode_lenient`.
+@pytest.mark.parametrize("rows", [20, 50])  # Below and above a group of `decode_batches`.
 def test_black_of_uint8_is_0(spoilt, rows):
     levels, floats = (
         to_numpy(

@@ -13,6 +13,7 @@ from pipelines.config.data import Sampling
 from pipelines.data import bad_images, pipeline
 from pipelines.data.bad_images import BadImages
 from pipelines.data.decoding import decode_error
+from pipelines.data.order import EvalBatches, TrainBatches
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError, RunError
 from pipelines.evaluation.evaluation_step import EvaluationData, Evaluator
@@ -31,7 +32,7 @@ def _evaluator(data, strategy=None):
         return tf.zeros([len(images), 10])
 
     strategy = strategy or tf.distribute.get_strategy()
-    return Evaluator(model, strategy, data, Classification(loss="softmax"), str)
+    return Evaluator(model, strategy, data, Classification(loss="softmax"))
 
 
 def test_a_capped_evaluation_names_an_image_that_it_reads(examples):
@@ -40,13 +41,15 @@ def test_a_capped_evaluation_names_an_image_that_it_reads(examples):
     data = EvaluationData(source=source, preprocessing=PREPROCESSING, batch_size=10, max_batches=2)
     with pytest.raises(DataError, match="digit 105 "):
         _evaluator(data).run()
-    indices = pipeline.eval_indices(source, 10, 2)
-    assert list(indices) == [*range(10), *range(100, 110)]
-    batches = pipeline.eval_dataset(
+    batches = EvalBatches(source, 10, 2)
+    assert [batches.indices(k).tolist() for k in range(2)] == [[*range(10)], [*range(100, 110)]]
+    dataset = pipeline.eval_dataset(
         Spoilt(examples, ()), batch_size=30, preprocessing=PREPROCESSING, max_batches=7
     )
-    ids = np.concatenate([batch["id"] for batch in batches])
-    assert list(pipeline.eval_indices(source, 30, 7)) == ids[ids >= 0].tolist()
+    batches = EvalBatches(source, 30, 7)
+    assert len(batches) == 7 and batches.num_examples == 200
+    for k, batch in enumerate(dataset):  # Here an id is an index; padding has -1 as both.
+        assert batches.indices(k).tolist() == batch["id"].numpy().tolist()
 
 
 def _records(path):
@@ -67,9 +70,15 @@ def _name_all(source, bad, steps, **options):
     for index, batch in enumerate(data.dataset(0).take(steps)):
         rows.add(batch, tf.constant(index, tf.int64), tf.constant(True))
         if index % 3 == 2:
-            data.record_bad_images(*rows.take(), hosts=1)
-    data.record_bad_images(*rows.take(), hosts=1)
+            _take(rows, data)
+    _take(rows, data)
     return rows
+
+
+def _take(rows, data):
+    slots, lost = rows.take()
+    data.bad_images.record_slots(data.batches(hosts=1), slots)
+    data.bad_images.lose(lost)
 
 
 def test_each_is_named_once(spoilt, tmp_path, logged):
@@ -128,11 +137,11 @@ def test_rows_beyond_the_buffer_are_counted(examples, monkeypatch, logged):
 def test_a_resumed_run_goes_on_with_its_file(spoilt, tmp_path, logged):
     path = tmp_path / "bad_images.jsonl"
     first = BadImages(path)
-    first.record(spoilt, [3, 77], [b"", b"text"])
+    first.record(spoilt, [3, 77])
     path.write_bytes(path.read_bytes() + b'{"id": 40, "na')  # a crash leaves an incomplete line
     second = BadImages(path)
     assert second.count == 2
-    second.record(spoilt, [77, 40], [b"text", b"text"])
+    second.record(spoilt, [77, 40])
     assert [record["id"] for record in map(_json, path.read_text().splitlines()) if record] == [
         3,
         77,
@@ -159,7 +168,7 @@ def test_nothing_bad_leaves_no_file(digits, tmp_path):
 def test_a_batch_without_a_single_image_is_noted(examples):
     """A batch with at least one good image is not."""
     sampling = Sampling(batch_size=32, seed=5, shuffle_window=70, sharding="global")
-    order = pipeline.train_indices(Spoilt(examples), sampling, 2).tolist()
+    order = TrainBatches(Spoilt(examples), sampling).indices(2).tolist()
     batches = train(Spoilt(examples, order[1:]), 4)
     assert [batch["weight"].sum() for batch in batches] == [32, 32, 1, 32]
     bad = BadImages()
@@ -183,7 +192,7 @@ def test_the_rows_of_all_replicas_are_taken_once(make):
     step = tf.function(lambda *args: strategy.run(add, args=args))
 
     def note(index, condition=True):
-        batch = {"weight": weights[index], "id": ids, "position": np.arange(8, dtype=np.int32)}
+        batch = {"weight": weights[index], "id": ids, "slot": np.arange(8, dtype=np.int32)}
 
         def own(context):  # Every second row of a global batch for one of two replicas.
             first = context.replica_id_in_sync_group
@@ -216,10 +225,10 @@ def test_a_disk_that_fills_up_stops(spoilt, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
         with pytest.raises(RunError, match="cannot be written: No space left on device"):
-            bad.record(spoilt, [3], [b""])
+            bad.record(spoilt, [3])
     again = BadImages(path)
     assert again.count == 0
-    again.record(spoilt, [3], [b""])
+    again.record(spoilt, [3])
     assert BadImages(path).count == 1
 
 
@@ -231,24 +240,55 @@ def test_files_that_cannot_be_read_still_stop(tmp_path):
     file.unlink()
     with pytest.raises(bad_images.INPUT_ERRORS):
         train(source, 1)
-    assert "cannot be read" in str(bad_images.find_bad_image(source, [5], bad))
+    with pytest.raises(DataError, match="cannot be read"):
+        bad.record(source, [5])
+    for skips in (True, False):
+        error = tf.errors.InvalidArgumentError(None, None, "no image")
+        failure = bad_images.explain_input_error(error, Batches(source, [5]), [0], skips)
+        assert isinstance(failure, DataError) and "cannot be read" in str(failure)
+    error = tf.errors.InvalidArgumentError(None, None, "no image")
+    along = Batches(source, [], [[5]])
+    assert "cannot be read" in str(bad_images.explain_input_error(error, along, [0]))
+
+
+class Batches:
+    """Batches with the same indices in each."""
+
+    def __init__(self, source, indices, read_along=()):
+        self.source, self._indices, self._read_along = source, indices, read_along
+
+    def indices(self, batch):
+        return np.array(self._indices, np.int64)
+
+    def read_along(self, batches):
+        return self._read_along
 
 
 def test_only_without_skip_a_bad_image_is_a_reason_to_stop(spoilt):
-    problem = str(bad_images.find_bad_image(spoilt, range(200)))
+    error = tf.errors.InvalidArgumentError(None, None, "no image")
+    batches = Batches(spoilt, [*range(200)])
+    problem = str(bad_images.explain_input_error(error, batches, [0]))
     assert "The image digit 3 (id 3) cannot be decoded: it is empty" in problem
     assert "data.bad_images=skip" in problem
-    assert bad_images.find_bad_image(spoilt, range(200), BadImages()) is None
+    assert bad_images.explain_input_error(error, batches, [0], skips_bad_images=True) is error
 
 
 def test_a_failure_of_the_input_becomes_the_name_of_the_image(spoilt):
-    """The error names the first bad image in the order of the indices, or stays unchanged."""
+    """The error names the first bad image in the order of the slots, or stays unchanged."""
     error = tf.errors.InvalidArgumentError(None, None, "no image")
-    for indices, bad in (([199, 78, 77], 78), (iter(range(41)), 3)):
+    for indices, bad in (([199, 78, 77], 78), ([-1, *range(41)], 3)):
         with pytest.raises(DataError, match=f"image digit {bad} "):
-            raise bad_images.explain_input_error(error, spoilt, indices)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="no image") as same:
-        raise bad_images.explain_input_error(error, spoilt, [0, 199, 5])
-    assert same.value is error
-    with pytest.raises(tf.errors.InvalidArgumentError, match="no image"):
-        raise bad_images.explain_input_error(error, spoilt, BAD, BadImages())
+            raise bad_images.explain_input_error(error, Batches(spoilt, indices), [0])
+    # A bad image that is only read along did not fail.
+    good = Batches(spoilt, [0, 199, 5, -1], [[3, 4], [40]])
+    assert bad_images.explain_input_error(error, good, range(2)) is error
+
+
+def test_a_found_image_says_where_it_is_and_why(spoilt):
+    found = [*bad_images.find_bad_images(spoilt, range(70, 80))]
+    assert [(bad.index, bad.id, bad.name) for bad in found] == [
+        (77, 77, "digit 77"),
+        (78, 78, "digit 78"),
+    ]
+    (known,) = bad_images.find_bad_images(spoilt, [5], are_known=True)
+    assert known.reason == "some of it cannot be decoded"

@@ -46,16 +46,15 @@ def test_epochs_and_seeds_differ():
 
 
 @pytest.mark.parametrize(("shards", "window"), CASES)
-def test_windows_hold_their_places(shards, window):
+def test_windows_cover_their_offsets(shards, window):
     order = TrainOrder(shards, window, seed=3)
     for epoch in range(2):
         windows = [order.indices(epoch, number) for number in range(order.windows_per_epoch)]
         np.testing.assert_array_equal(np.sort(np.concatenate(windows)), np.arange(sum(shards)))
         for number, indices in enumerate(windows):
-            start, stop = order.positions(epoch, number)
+            start, stop = order.offsets(epoch, number)
             assert len(indices) == stop - start <= window
-            assert order.locate(start) == (epoch, number, 0)
-            assert order.locate(stop - 1) == (epoch, number, len(indices) - 1)
+            assert order.window_at(start) == order.window_at(stop - 1) == (epoch, number)
     ends = np.cumsum(shards)
     for first, length in zip(*order._blocks, strict=True):  # no block spans two shards
         last = first + length - 1
@@ -74,16 +73,16 @@ def test_windows_mix_distant_blocks():
 
 
 @pytest.mark.parametrize(("shards", "window"), CASES)
-def test_stream_from_any_position(shards, window):
+def test_stream_from_any_offset(shards, window):
     order = TrainOrder(shards, window, seed=3)
     whole = np.concatenate([_epoch(order, epoch) for epoch in range(4)])
     random = np.random.default_rng(0)
     for start in random.integers(0, 3 * sum(shards), 20):
         stop = start + random.integers(0, sum(shards))
         np.testing.assert_array_equal(order.stream(start, stop), whole[start:stop])
-        epoch, number, offset = order.locate(start)
-        assert next(order.windows_from(start)) == (epoch, number)
-        assert order.indices(epoch, number)[offset] == whole[start]
+        window = order.window_at(start)
+        assert next(order.windows_from(start)) == window
+        assert order.indices(*window)[start - order.offsets(*window)[0]] == whole[start]
 
 
 def test_resume_opens_one_window(monkeypatch):
@@ -91,9 +90,9 @@ def test_resume_opens_one_window(monkeypatch):
     opened = []
     indices = TrainOrder.indices
 
-    def count(self, *place):
-        opened.append(place)
-        return indices(self, *place)
+    def count(self, *window):
+        opened.append(window)
+        return indices(self, *window)
 
     monkeypatch.setattr(TrainOrder, "indices", count)
     order.stream(123_456, 123_472)

@@ -10,12 +10,13 @@ import tensorflow_datasets as tfds
 from pipelines.config.augmentation import AUGREG_LEVELS, Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import bad_images, pipeline, stateless_random
-from pipelines.data.order import TrainOrder
+from pipelines.data.order import EvalBatches, TrainBatches, TrainOrder
 from pipelines.data.sources import tfds_source
 from pipelines.data.sources.arrays import EncodedSource
 from pipelines.data.sources.open import open_source
 from pipelines.data.transforms.augmentation import augment
 from pipelines.data.transforms.mixing import Mixing
+from pipelines.errors import DataError
 from tests.pipelines.data.batches import KEYS, assert_equal, join, to_numpy, train_dataset
 from vit_tf.images.decoding import decode_image
 from vit_tf.preprocessing import Preprocessing
@@ -66,7 +67,7 @@ def test_elements_have_static_shapes(digits):
         "image": tf.TensorSpec([8, 12, 10, 3], tf.float32),
         "label": tf.TensorSpec([8], tf.int32),
         "id": tf.TensorSpec([8], tf.int64),
-        "position": tf.TensorSpec([8], tf.int32),
+        "slot": tf.TensorSpec([8], tf.int32),
         "weight": tf.TensorSpec([8], tf.float32),
     }
     options = {"batch_size": 16, "preprocessing": PREPROCESSING, "input_context": context}
@@ -86,12 +87,12 @@ def test_train_batches_follow_their_definition(digits):
         indices = order.stream(step * 32, step * 32 + 32)
         np.testing.assert_array_equal(batch["id"], everything.ids[indices])
         np.testing.assert_array_equal(batch["label"], everything.labels[indices])
-        np.testing.assert_array_equal(batch["position"], np.arange(32))
+        np.testing.assert_array_equal(batch["slot"], np.arange(32))
         np.testing.assert_array_equal(batch["weight"], np.ones(32))
-        for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(32))):
-            image = augment(everything.images[indices[place]], seed, PREPROCESSING, Augmentation())
-            np.testing.assert_array_equal(batch["image"][place], image)
-        listed = pipeline.train_indices(digits, sampling, step)
+        for slot, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(32))):
+            image = augment(everything.images[indices[slot]], seed, PREPROCESSING, Augmentation())
+            np.testing.assert_array_equal(batch["image"][slot], image)
+        listed = TrainBatches(digits, sampling).indices(step)
         np.testing.assert_array_equal(listed, indices)
 
 
@@ -138,7 +139,7 @@ def test_a_host_decodes_one_neighbour_more(digits, monkeypatch):
     rows, original = [], pipeline.read_windows
 
     def note(source, windows, columns, signature):
-        rows.append(next(windows()).positions)
+        rows.append(next(windows()).offsets)
         return original(source, windows, columns, signature)
 
     monkeypatch.setattr(pipeline, "read_windows", note)
@@ -175,7 +176,7 @@ def test_mixed_batches_follow_their_definition(digits):
         np.testing.assert_array_equal(batch["image"], images)
         labels = label * labels + (1 - label) * np.roll(labels, 1, axis=0)
         np.testing.assert_array_equal(batch["label"], labels)
-        for key in ("id", "position", "weight"):
+        for key in ("id", "slot", "weight"):
             np.testing.assert_array_equal(batch[key], before[key])
     assert drawn == {"CutMix", "MixUp"}
 
@@ -226,13 +227,13 @@ def test_resume_continues_bitwise_with_everything_on(digits):
 
 def test_resume_reads_only_what_it_uses(digits, monkeypatch):
     read = []
-    original = tfds_source.TfdsSource.index
+    original = tfds_source.TfdsSource.locate
 
-    def note(self, positions):
-        read.append(set(positions.tolist()))
-        return original(self, positions)
+    def note(self, indices):
+        read.append(set(indices.tolist()))
+        return original(self, indices)
 
-    monkeypatch.setattr(tfds_source.TfdsSource, "index", note)
+    monkeypatch.setattr(tfds_source.TfdsSource, "locate", note)
     dataset = train_dataset(
         digits,
         batch_size=4,
@@ -273,7 +274,7 @@ def test_seeds_and_options_matter(digits):
 @pytest.mark.parametrize(("batch_size", "hosts", "replicas"), [(32, 1, 1), (256, 1, 4), (8, 2, 4)])
 def test_evaluation_counts_every_example_once(batch_size, hosts, replicas):
     source = open_source("digits", "validation")
-    steps = pipeline.eval_steps(source, batch_size)
+    steps = len(EvalBatches(source, batch_size))
     parts = []
     for host in range(hosts):
         dataset = pipeline.eval_dataset(
@@ -288,7 +289,7 @@ def test_evaluation_counts_every_example_once(batch_size, hosts, replicas):
 
     joined = join(parts)
     for batch in joined:
-        np.testing.assert_array_equal(batch["position"], np.arange(batch_size))
+        np.testing.assert_array_equal(batch["slot"], np.arange(batch_size))
     rows = {key: np.concatenate([batch[key] for batch in joined]) for key in KEYS}
     examples = source.read(range(200))
     np.testing.assert_array_equal(rows["weight"], [1] * 200 + [0] * (steps * batch_size - 200))
@@ -331,24 +332,25 @@ def test_unreadable_image_stops_and_is_named(digits):
     options = {"batch_size": 4, "preprocessing": PREPROCESSING}
     train = iter(train_dataset(source, **options, seed=0, shuffle_window=12))
     sampling = Sampling(batch_size=4, seed=0, shuffle_window=12, sharding="global")
-    steps = [pipeline.train_indices(source, sampling, step) for step in range(3)]
+    steps = [TrainBatches(source, sampling).indices(step) for step in range(3)]
     (bad_step,) = [k for k in range(3) if 9 in steps[k]]
     for step in range(3):
-        problem = bad_images.find_bad_image(source, steps[step])
+        found = [*bad_images.find_bad_images(source, steps[step])]
         if step < bad_step:
             next(train)
-            assert problem is None
+            assert found == []
         elif step == bad_step:
             with pytest.raises(tf.errors.InvalidArgumentError, match="It is not a JPEG"):
                 next(train)
-            assert isinstance(problem, tfds_source.DataError)
+            problem = found[0].error()
+            assert isinstance(problem, DataError) and found[0].index == 9
             assert "train example 9 of digits/all:1.0.0 (id 9) cannot be decoded" in str(problem)
             assert "\n" not in str(problem)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="It is not a JPEG"):
         list(pipeline.eval_dataset(source, **options))
-    assert "id 9" in str(bad_images.find_bad_image(source, range(12)))
-    assert bad_images.find_bad_image(source, range(9)) is None
+    assert [bad.id for bad in bad_images.find_bad_images(source, range(12))] == [9]
+    assert not [*bad_images.find_bad_images(source, range(9))]
 
 
 def test_damaged_files_stop_training(tmp_path):
@@ -360,7 +362,8 @@ def test_damaged_files_stop_training(tmp_path):
     file.unlink()
     with pytest.raises(tf.errors.OpError, match="DataError: The TFRecord file .* cannot"):
         next(iter(dataset))
-    assert "cannot be read" in str(bad_images.find_bad_image(source, [5]))
+    with pytest.raises(DataError, match="cannot be read"):
+        next(bad_images.find_bad_images(source, [5]))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import tensorflow as tf
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import pipeline, reading, stateless_random
-from pipelines.data.order import TrainOrder
-from pipelines.data.reading import Window, read_windows
-from pipelines.data.sharding import batch_samplers
-from pipelines.data.sources import record_files, record_offsets, records
+from pipelines.data.order import TrainBatches, TrainOrder, Window
+from pipelines.data.reading import read_windows
+from pipelines.data.sources import record_files, record_starts, records
 from pipelines.data.sources.arrays import ArraySource
 from pipelines.data.sources.open import open_source
 from pipelines.errors import DataError
@@ -52,10 +51,10 @@ def chunks_of(source, windows):
     """The dataset of all rows of some windows."""
 
     def columns(window, ids):
-        return {"id": ids, "position": window.positions}
+        return {"id": ids, "offset": window.offsets}
 
     spec = tf.TensorSpec([None], tf.int64)
-    return read_windows(source, lambda: iter(windows), columns, {"id": spec, "position": spec})
+    return read_windows(source, lambda: iter(windows), columns, {"id": spec, "offset": spec})
 
 
 def rows_of(source, windows):
@@ -67,20 +66,20 @@ def rows_of(source, windows):
 def test_rows_leave_in_order_with_padding(source):
     rng = np.random.default_rng(0)
     indices = [rng.permutation(COUNT), np.array([17, -1, 299, -1, 0]), np.array([-1])]
-    positions = np.split(np.arange(COUNT + 6), [COUNT, COUNT + 5])
-    rows = rows_of(source, [*map(Window, indices, positions)])
+    offsets = np.split(np.arange(COUNT + 6), [COUNT, COUNT + 5])
+    rows = rows_of(source, [*map(Window, indices, offsets)])
     expected = np.concatenate(indices)
     stored = expected >= 0
     np.testing.assert_array_equal(rows["id"], expected)
     np.testing.assert_array_equal(rows["label"], np.where(stored, expected % 7, 0))
-    np.testing.assert_array_equal(rows["position"], np.arange(COUNT + 6))
+    np.testing.assert_array_equal(rows["offset"], np.arange(COUNT + 6))
     assert rows["image"][stored].tolist() == [image_of(int(i)) for i in expected[stored]]
     assert set(rows["image"][~stored]) == {tf.io.encode_png(np.zeros([1, 1, 3], np.uint8)).numpy()}
 
 
 def test_a_window_reads_only_its_records(source):
     """Counted in bytes that the process reads: half of the records are every second one."""
-    source.index(np.arange(COUNT))  # Finds the offsets.
+    source.locate(np.arange(COUNT))  # Finds where the records start.
     indices = np.arange(0, COUNT, 2)
 
     def bytes_read():
@@ -95,7 +94,7 @@ def test_a_window_reads_only_its_records(source):
 
 
 def test_two_windows_are_read_ahead(source):
-    """While the first one is used, the second is read and the third has its index; no more."""
+    """While the first one is used, the second is read and the third is located; no more."""
     begun = []
 
     def windows():
@@ -118,19 +117,17 @@ def test_two_windows_are_read_ahead(source):
 
 def test_little_passes_through_python(source):
     """At most 52 bytes for an example, and 24 bytes and the path for a run of records."""
-    (sampler,) = batch_samplers(
-        source, Sampling(batch_size=16, shuffle_window=COUNT, seed=0, sharding="global")
-    )
-    window = next(sampler.windows(0))
-    columns = pipeline._columns(window.positions, window.indices, 16, 0, None)
+    sampling = Sampling(batch_size=16, shuffle_window=COUNT, seed=0, sharding="global")
+    window = next(TrainBatches(source, sampling).windows())
+    columns = pipeline._columns(window.offsets, window.indices, 16, 0, None)
     assert sum(column.nbytes for column in columns.values()) <= 52 * COUNT
-    index = source.index(np.sort(window.indices))
-    assert set(index) == {"path", "offset", "count", "buffer"}
-    assert len(index["path"]) <= COUNT // record_files._RECORDS_PER_RUN + len(FILES)
+    location = source.locate(np.sort(window.indices))
+    assert set(location) == {"path", "start", "count", "buffer"}
+    assert len(location["path"]) <= COUNT // record_files._RECORDS_PER_RUN + len(FILES)
 
 
 def op_types(dataset):
-    """The types of all ops of a dataset behind its index stage, also in the functions it calls."""
+    """The types of all ops of a dataset behind its generator, also in the functions it calls."""
     definition = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
     library = {function.signature.name: function for function in definition.library.function}
     types, called, generators = set(), set(), 0
@@ -157,7 +154,7 @@ def op_types(dataset):
 
 @pytest.mark.parametrize("skips", [False, True])
 @pytest.mark.parametrize("kind", ["records", "tfds", "folder", "arrays"])
-def test_no_python_behind_the_index(kind, skips, source, tmp_path):
+def test_no_python_behind_the_generator(kind, skips, source, tmp_path):
     if kind == "tfds":
         source = open_source("digits", "train[:200]")
     elif kind == "arrays":
@@ -180,13 +177,13 @@ def test_no_python_behind_the_index(kind, skips, source, tmp_path):
     assert not [name for name in types if "PyFunc" in name]
 
 
-def test_a_file_that_shrank_after_its_offsets_were_found(folder, tmp_path, source):
+def test_a_file_that_shrank_after_its_records_were_found(folder, tmp_path, source):
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in FILES:
         (copy / name).write_bytes((folder / name).read_bytes())
     own = records.RecordSource(str(copy), source.labels, {"train": FILES}, "train")
-    own.index(np.arange(COUNT))
+    own.locate(np.arange(COUNT))
     contents = (copy / "1").read_bytes()
     (copy / "1").write_bytes(contents[: len(contents) // 2])
     window = Window(np.arange(COUNT), np.arange(COUNT))
@@ -196,20 +193,20 @@ def test_a_file_that_shrank_after_its_offsets_were_found(folder, tmp_path, sourc
         own.read(range(COUNT))
 
 
-class TestOffsets:
-    """The cache of byte offsets."""
+class TestRecordStarts:
+    """The cache of the bytes at which records start."""
 
     @pytest.fixture(autouse=True)
     def cache(self, tmp_path, monkeypatch):
         monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
-        monkeypatch.setattr(record_offsets, "_MIN_CACHED", 2)
+        monkeypatch.setattr(record_starts, "_MIN_CACHED", 2)
 
         def searched(path, count, size):
             self.searches += 1
             return find(path, count, size)
 
-        find = record_offsets._find_offsets
-        monkeypatch.setattr(record_offsets, "_find_offsets", searched)
+        find = record_starts._find_starts
+        monkeypatch.setattr(record_starts, "_find_starts", searched)
         self.searches = 0
 
     @pytest.fixture
@@ -218,23 +215,23 @@ class TestOffsets:
         path.write_bytes((folder / "0").read_bytes())
         return path
 
-    def offsets(self, path, count=FILES["0"]):
-        return record_offsets.record_offsets(str(path), count)
+    def starts(self, path, count=FILES["0"]):
+        return record_starts.record_starts(str(path), count)
 
     def test_they_are_found_once(self, file):
-        first = self.offsets(file)
-        np.testing.assert_array_equal(self.offsets(file), first)
+        first = self.starts(file)
+        np.testing.assert_array_equal(self.starts(file), first)
         assert self.searches == 1 and first[-1] == file.stat().st_size
 
     def test_a_changed_file_is_searched_again(self, file, folder):
-        self.offsets(file)
+        self.starts(file)
         file.write_bytes((folder / "0").read_bytes())  # Another time of change.
-        self.offsets(file)
+        self.starts(file)
         assert self.searches == 2
         contents = file.read_bytes()
         file.write_bytes(contents[:-5])
         with pytest.raises(DataError, match="record 129 of 130 ends beyond"):
-            self.offsets(file)
+            self.starts(file)
 
     @pytest.mark.parametrize(
         "damage",
@@ -250,15 +247,15 @@ class TestOffsets:
         ],
     )
     def test_a_damaged_cache_is_not_used(self, file, damage, tmp_path):
-        expected = self.offsets(file)
+        expected = self.starts(file)
         (cached,) = (tmp_path / "keras").rglob("record_offsets/*")
         cached.write_bytes(damage(np.fromfile(cached, "<i8")).tobytes())
-        np.testing.assert_array_equal(self.offsets(file), expected)
+        np.testing.assert_array_equal(self.starts(file), expected)
         assert self.searches == 2
 
     def test_without_a_cache(self, file, tmp_path):
         (tmp_path / "keras").write_text("no folder")
-        np.testing.assert_array_equal(self.offsets(file), self.offsets(file))
+        np.testing.assert_array_equal(self.starts(file), self.starts(file))
         assert self.searches == 2
 
 

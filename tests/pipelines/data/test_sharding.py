@@ -12,9 +12,9 @@ import tensorflow as tf
 from pipelines.config import Data, Request
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
-from pipelines.data import pipeline, sharding, stateless_random
-from pipelines.data.order import TrainOrder
-from pipelines.data.reading import Window
+from pipelines.data import stateless_random
+from pipelines.data.order import TrainBatches, TrainOrder, Window
+from pipelines.data.reading import slice_of_host
 from pipelines.data.sources import record_writer
 from pipelines.data.sources.open import open_source
 from pipelines.data.sources.records import RecordSource
@@ -90,32 +90,32 @@ def test_every_own_example_once_per_epoch_and_no_other(source, host):
 
 def test_a_host_reads_its_own_files_alone(records, monkeypatch):
     opened = []
-    original = RecordSource.index
+    original = RecordSource.locate
 
-    def note(self, positions):
-        index = original(self, positions)
-        opened.extend(index["path"])
-        return index
+    def note(self, indices):
+        location = original(self, indices)
+        opened.extend(location["path"])
+        return location
 
-    monkeypatch.setattr(RecordSource, "index", note)
+    monkeypatch.setattr(RecordSource, "locate", note)
     _host(open_source(f"tfrecord:{records}", "train"), 1, 20)
     names = {os.fsdecode(path).split("train-")[1][:5] for path in opened}
     assert names == {"00001", "00004"}
 
 
 def test_batches_follow_their_definition(source):
-    """Joins the orders of the hosts, with the seeds of the positions in the global batch."""
+    """Joins the orders of the hosts, with the seeds of the slots of the global batch."""
     orders = [TrainOrder((30,) * SHARDS, 25, 5, host, 3) for host in range(3)]
     examples = source.read(range(COUNT))
     for step, batch in enumerate(_global(source, 6)):
         indices = np.concatenate([order.stream(4 * step, 4 * step + 4) for order in orders])
         np.testing.assert_array_equal(batch["id"], indices)
         np.testing.assert_array_equal(batch["label"], examples.labels[indices])
-        np.testing.assert_array_equal(batch["position"], np.arange(12))
-        for place, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(12))):
-            image = augment(examples.images[indices[place]], seed, PREPROCESSING, Augmentation())
-            np.testing.assert_array_equal(batch["image"][place], image)
-        listed = pipeline.train_indices(source, SAMPLING, step, hosts=3)
+        np.testing.assert_array_equal(batch["slot"], np.arange(12))
+        for slot, seed in enumerate(stateless_random.example_seeds(5, step, np.arange(12))):
+            image = augment(examples.images[indices[slot]], seed, PREPROCESSING, Augmentation())
+            np.testing.assert_array_equal(batch["image"][slot], image)
+        listed = TrainBatches(source, SAMPLING, hosts=3).indices(step)
         np.testing.assert_array_equal(listed, indices)
 
 
@@ -145,7 +145,7 @@ def test_partners_are_of_the_same_host(source):
 
 @pytest.mark.parametrize("host", range(3))
 def test_partners_of_a_shared_order_may_be_of_the_host_before(host):
-    rows = sharding.slice_of_host(12, tf.distribute.InputContext(3, host, 3), with_partners=True)
+    rows = slice_of_host(12, tf.distribute.InputContext(3, host, 3), with_partners=True)
     read = rows.select(Window(np.arange(12), np.arange(12))).indices
     own = np.arange(4 * host, 4 * host + 4)
     assert len(read) == rows.num_rows == 5
@@ -162,21 +162,22 @@ def test_resume_continues_bitwise(source):
 
 def test_resume_reads_only_what_it_uses(source, monkeypatch):
     host, read = 1, []
-    original = RecordSource.index
+    original = RecordSource.locate
     monkeypatch.setattr(
         RecordSource,
-        "index",
-        lambda self, positions: read.append(set(positions.tolist())) or original(self, positions),
+        "locate",
+        lambda self, indices: read.append(set(indices.tolist())) or original(self, indices),
     )
     (batches,) = _host(source, host, 1, start_step=1000)
     order = TrainOrder((30,) * SHARDS, 25, 5, host, 3)
-    epoch, window, offset = order.locate(4000)
-    assert offset > 0
-    assert read[0] == set(order.indices(epoch, window)[offset:].tolist())
+    window = order.window_at(4000)
+    row = 4000 - order.offsets(*window)[0]
+    assert row > 0
+    assert read[0] == set(order.indices(*window)[row:].tolist())
     # Batches are prefetched, so later windows may be read too: the next ones of the order.
-    places = itertools.islice(order.windows_from(4000), 1, None)
-    for indices, place in zip(read[1:], places, strict=False):
-        assert indices == set(order.indices(*place).tolist())
+    windows = itertools.islice(order.windows_from(4000), 1, None)
+    for indices, window in zip(read[1:], windows, strict=False):
+        assert indices == set(order.indices(*window).tolist())
     assert batches[0]["id"].tolist() == order.stream(4000, 4004).tolist()
 
 
@@ -214,20 +215,19 @@ def test_hosts_share_out_shards_of_any_length(lengths, hosts):
     assert sorted(everything) == list(range(sum(lengths)))
 
 
-def test_samplers_say_what_fills_a_batch(source):
-    samplers = sharding.batch_samplers(source, SAMPLING, hosts=3)
-    assert [(sampler.begin, sampler.length, sampler.order.host) for sampler in samplers] == [
-        (0, 4, 0),
-        (4, 4, 1),
-        (8, 4, 2),
-    ]
+def test_each_host_fills_its_slots(source):
+    batches = TrainBatches(source, SAMPLING, hosts=3)
+    assert [order.host for order in batches.orders] == [0, 1, 2]
     # 90 and 60 examples: the first host is still in epoch 0 when the second host starts epoch 1.
-    assert [sampler.epoch(16) for sampler in samplers] == [0, 1, 1]
-    # The epoch of the second host ends between steps 14 and 15; a window never spans two epochs.
-    last, first = samplers[1].windows(14, 16)
-    assert last.positions.tolist() == [14 * 12 + 4 + place for place in range(4)]
-    assert first.positions.tolist() == [15 * 12 + 4 + place for place in range(4)]
-    np.testing.assert_array_equal(samplers[1].indices(15), first.indices)
+    assert [order.window_at(16 * 4)[0] for order in batches.orders] == [0, 1, 1]
+    assert batches.epoch(16) == 0
+    # The epoch of the second host ends between batches 14 and 15; a window never spans two epochs.
+    last, first = batches.windows(14, 16, host=1)
+    assert last.offsets.tolist() == [14 * 12 + slot for slot in range(4, 8)]
+    assert first.offsets.tolist() == [15 * 12 + slot for slot in range(4, 8)]
+    for host in range(3):
+        rows = np.concatenate([window.indices for window in batches.windows(15, 16, host)])
+        np.testing.assert_array_equal(batches.indices(15)[4 * host : 4 * host + 4], rows)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_part_with_too_few_files_is_not_written_again(source):
     part = choose_subset(Data(fraction=0.02), source)
     text = "each of 7 hosts, .*data.fraction=0.02 has [1-6]. Choose a larger part with data.frac"
     with pytest.raises(DataError, match=text) as raised:
-        sharding.batch_samplers(part, dataclasses.replace(SAMPLING, batch_size=7), hosts=7)
+        TrainBatches(part, dataclasses.replace(SAMPLING, batch_size=7), hosts=7)
     assert "data.sharding=global" in str(raised.value)
     assert "make_tfrecords" not in str(raised.value)
 
@@ -258,7 +258,7 @@ def test_batch_that_hosts_cannot_share():
 
     with pytest.raises(ValueError, match="batch of 10 cannot be divided among 3 hosts"):
         sampling = Sampling(batch_size=10, shuffle_window=2, seed=0, sharding="files")
-        sharding.batch_samplers(Many, sampling, hosts=3)
+        TrainBatches(Many, sampling, hosts=3)
     with pytest.raises(ValueError, match="host=3 is not in 0 .. 2"):
         TrainOrder((5,) * 9, 2, 0, 3, 3)
 
@@ -285,13 +285,13 @@ def test_a_run_says_what_its_order_depends_on(tmp_path, logged, records):
 def test_a_bad_image_is_looked_for_in_the_order_of_the_hosts(source, monkeypatch):
     """At the index where the first host has it, the global order has another image."""
     sampling = dataclasses.replace(SAMPLING, seed=0)
-    batches = [pipeline.train_indices(source, sampling, step, hosts=3) for step in range(3)]
-    in_global_order = dataclasses.replace(sampling, sharding="global")
-    bad = next(i for i in batches[1] if i not in pipeline.train_indices(source, in_global_order, 1))
+    in_global_order = TrainBatches(source, dataclasses.replace(sampling, sharding="global"))
+    own = TrainBatches(source, sampling, hosts=3).indices(1)
+    bad = next(index for index in own if index not in in_global_order.indices(1))
     read = source.read
 
-    def spoilt(positions):
-        examples = read(positions)
+    def spoilt(indices):
+        examples = read(indices)
         examples.images[examples.ids == bad] = b"text"
         return examples
 

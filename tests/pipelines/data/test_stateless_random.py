@@ -30,17 +30,17 @@ def test_every_part_of_the_name_counts():
     assert len(firsts) == len(names)
 
 
-def test_words_at_single_places(monkeypatch):
+def test_single_words(monkeypatch):
     """In any order and in pieces; pinned, since another choice of examples is another run."""
     domain = stateless_random.SUBSET
     whole = stateless_random.random_words(7, domain, (), 64)
     assert hex(whole[6]) == "0x924bd416e637999d"
     for most in (2**22, 8, 3):
         monkeypatch.setattr(stateless_random, "_WORDS_AT_ONCE", most)
-        for places in ([6], [], [40, 3, 63, 3, 0, 8, 7], np.arange(64)):
-            places = np.array(places, np.int64)
-            words = stateless_random.words_at(7, domain, places)
-            np.testing.assert_array_equal(words, whole[places])
+        for numbers in ([6], [], [40, 3, 63, 3, 0, 8, 7], np.arange(64)):
+            numbers = np.array(numbers, np.int64)
+            words = stateless_random.words_at(7, domain, numbers)
+            np.testing.assert_array_equal(words, whole[numbers])
     far = stateless_random.words_at(7, domain, np.array([2**41 + 1, 5]))
     np.testing.assert_array_equal(
         far, [stateless_random.random_words(7, domain, (2**39,), 2)[1], whole[5]]

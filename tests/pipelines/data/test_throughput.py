@@ -8,6 +8,7 @@ import pytest
 from pipelines.config.augmentation import Augmentation
 from pipelines.config.data import Sampling
 from pipelines.data import pipeline, throughput
+from pipelines.data.order import TrainBatches
 from pipelines.data.sources.open import open_source
 from vit_tf.config.variants import get_variant
 from vit_tf.preprocessing import Preprocessing
@@ -84,7 +85,7 @@ def test_encoded_batches_are_those_of_training():
     sampling = Sampling(batch_size=16, shuffle_window=32, seed=3, sharding="global")
     encoded = pipeline.encoded_dataset(source, sampling).take(8).as_numpy_iterator()
     for step, batch in enumerate(encoded):
-        stored = source.read(pipeline.train_indices(source, sampling, step))
+        stored = source.read(TrainBatches(source, sampling).indices(step))
         assert batch["image"].tolist() == stored.images.tolist()
         assert batch["label"].tolist() == stored.labels.tolist()
         assert batch["id"].tolist() == stored.ids.tolist()

@@ -48,7 +48,7 @@ def trainer_of(*assignments, strategy=None):
         "image": rng.uniform(-1, 1, [size, *experiment.model.image_size, 3]).astype(np.float32),
         "label": rng.integers(0, 10, size).astype(np.int32),
         "id": np.arange(size),
-        "position": np.arange(size, dtype=np.int32),
+        "slot": np.arange(size, dtype=np.int32),
         "weight": np.ones(size, np.float32),
     }
     dataset = tf.data.Dataset.from_tensors(batch).repeat()

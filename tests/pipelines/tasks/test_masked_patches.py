@@ -28,7 +28,7 @@ def batch_of(images):
     return {
         "image": tf.constant(images),
         "id": tf.range(10, 10 + count, dtype=tf.int64),
-        "position": tf.range(count),
+        "slot": tf.range(count),
         "weight": tf.ones([count]),
     }
 
@@ -149,7 +149,7 @@ def test_first_loss_is_that_of_knowing_nothing(target):
     model = learned.create_model("float32")
     images = tiny.images(2)
     batch = batch_of(images)
-    with RandomContext(seed=0, step=tf.constant(0), positions=batch["position"]):
+    with RandomContext(seed=0, step=tf.constant(0), slots=batch["slot"]):
         losses = learned.losses(model, batch)
     if target != "pixels":
         np.testing.assert_allclose(losses, math.log(512), rtol=1e-6)

@@ -31,7 +31,7 @@ def draw(seed=0):
     return {
         "image": tf.constant(rng.uniform(-1, 1, (16, 16, 16, 3)).astype(np.float32)),
         "label": tf.constant(rng.integers(0, 10, 16).astype(np.int32)),
-        "position": tf.range(16),
+        "slot": tf.range(16),
         "weight": tf.constant([1.0] * 15 + [0.0]),
     }
 

@@ -192,7 +192,7 @@ def logits(batch, *assignments):
     )
     for index, variable in enumerate(model.trainable_variables):
         variable.assign(0.3 * tf.random.stateless_normal(variable.shape, [0, index]))
-    with RandomContext(0, tf.constant(0, tf.int64), batch["position"]):
+    with RandomContext(0, tf.constant(0, tf.int64), batch["slot"]):
         return model(batch["image"], training=True).numpy()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.data import pipeline
+from pipelines.data.order import TrainBatches
 from pipelines.data.sources.open import open_source
 from pipelines.errors import NonFiniteError, RunError
 from pipelines.runs import checkpoints
@@ -117,7 +117,7 @@ def test_stop_names_layer_variable_step_and_images_and_skip_goes_on(tmp_path, mo
     (record,) = records(run)
     ids = ids_of(experiment, BAD)
     source = open_source("digits", experiment.data.train_split)
-    indices = pipeline.train_indices(source, experiment.sampling(), BAD)
+    indices = TrainBatches(source, experiment.sampling()).indices(BAD)
     assert record["ids"] == ids == source.read(indices).ids.tolist()
     assert record["shown_by"] == ids[3:4]
     assert record["names"] == [source.describe(ids[3])]

@@ -144,7 +144,7 @@ def _batch(size):
         "image": tf.constant(rng.uniform(-1, 1, [size, 16, 16, 3]), tf.float32),
         "label": tf.constant(rng.integers(0, 10, size), tf.int32),
         "weight": tf.ones(size),
-        "position": tf.range(size),
+        "slot": tf.range(size),
     }
 
 

@@ -43,7 +43,7 @@ def batches():
         "image": rng.uniform(-1, 1, [3, BATCH, 12, 12, 3]).astype(np.float32),
         "label": rng.integers(0, CLASSES, [3, BATCH]).astype(np.int32),
         "id": rng.integers(0, 1000, [3, BATCH]),
-        "position": np.tile(np.arange(BATCH, dtype=np.int32), [3, 1]),
+        "slot": np.tile(np.arange(BATCH, dtype=np.int32), [3, 1]),
         # One example of each batch does not count, as in the last batch of an epoch.
         "weight": np.tile(np.arange(BATCH) != 3, [3, 1]).astype(np.float32),
     }

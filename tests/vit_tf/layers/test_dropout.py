@@ -14,7 +14,7 @@ RANDOM = {"dropout": 0.3, "attention_dropout": 0.4, "stochastic_depth": 0.5}
 
 
 def mask(layer, shape, seed=0, step=0, first=0):
-    """The factors that the layer applies to its input at that position in training."""
+    """The factors that the layer applies to its input in training."""
     with RandomContext(seed, step, tf.range(first, first + shape[0])):
         return np.asarray(layer(tf.ones(shape), training=True))
 
@@ -53,8 +53,8 @@ def test_draws_of_slices_are_those_of_the_whole(shape, sizes):
 def test_masks_of_slices_are_those_of_the_whole(layer, sizes, graph):
     layer = layer(0.5, stream=2)
 
-    def run(inputs, step, positions):
-        with RandomContext(5, step, positions):
+    def run(inputs, step, slots):
+        with RandomContext(5, step, slots):
             return layer(inputs, training=True)
 
     if graph:

@@ -29,7 +29,7 @@ def _marked(corruption, patches):
     ],
 )
 def test_counts_are_exact_for_every_image(patches, fraction):
-    corruption = draw_corruption(patches, fraction, seed=1, step=7, positions=tf.range(6))
+    corruption = draw_corruption(patches, fraction, seed=1, step=7, slots=tf.range(6))
     source, corrupted = corruption.source.numpy(), _marked(corruption, patches)
     count = math.floor(patches * fraction + 0.5)
     tenth = math.floor(count / 10 + 0.5)
@@ -51,7 +51,7 @@ def test_the_paper_s_counts():
 
 def test_every_patch_is_equally_likely_in_every_part():
     patches, images = 10, 6000
-    corruption = draw_corruption(patches, 0.5, seed=0, step=0, positions=tf.range(images))
+    corruption = draw_corruption(patches, 0.5, seed=0, step=0, slots=tf.range(images))
     source, corrupted = corruption.source.numpy(), _marked(corruption, patches)
     own = np.arange(patches)
     masked, replaced = source == MASKED, (source != own) & (source != MASKED)
@@ -69,7 +69,7 @@ def test_every_patch_is_equally_likely_in_every_part():
     assert abs(counts[1:] - images / 9).max() < 4 * deviation
 
 
-def test_a_draw_depends_on_seed_step_and_place_only():
+def test_a_draw_depends_on_seed_step_and_slot_only():
     whole = draw_corruption(16, 0.5, 3, 5, tf.range(8))
     half = draw_corruption(16, 0.5, 3, 5, tf.range(4, 8))
     np.testing.assert_array_equal(half.source, whole.source[4:])

@@ -98,7 +98,7 @@ def test_ranges(written, digits):
     assert json.loads(json.dumps(manifest))["data_set"] == f"tfrecord:{written}"
 
 
-def test_an_index_has_the_runs_of_records_in_each_file(tmp_path):
+def test_a_location_has_the_runs_of_records_in_each_file(tmp_path):
     """Whatever their number, and also between files without records."""
     lengths = [0, 3, 0, 0, 2, 1, 0]
     for number, length in enumerate(lengths):
@@ -109,21 +109,21 @@ def test_an_index_has_the_runs_of_records_in_each_file(tmp_path):
     source = records.RecordSource(str(tmp_path), ["a", "b"], {"train": files}, "train[1:]")
     stored = [(number, row) for number, length in enumerate(lengths) for row in range(length)][1:]
     for count in range(len(stored) + 1):
-        for positions in itertools.combinations(range(len(stored)), count):
-            index = source.index(np.array(positions, np.int64))
+        for indices in itertools.combinations(range(len(stored)), count):
+            location = source.locate(np.array(indices, np.int64))
             runs = [
-                (int(os.path.basename(path)), offset // 22 + row)
-                for path, offset, length in zip(
-                    index["path"], index["offset"], index["count"], strict=True
+                (int(os.path.basename(path)), start // 22 + row)
+                for path, start, length in zip(
+                    location["path"], location["start"], location["count"], strict=True
                 )
                 for row in range(length)
             ]
-            assert runs == [stored[position] for position in positions]
+            assert runs == [stored[index] for index in indices]
             # Nothing behind a run is read.
-            assert index["buffer"].tolist() == (22 * index["count"]).tolist()
-            ends = index["offset"] + index["buffer"]
-            same_file = index["path"][1:] == index["path"][:-1]
-            assert (index["offset"][1:][same_file] > ends[:-1][same_file]).all()
+            assert location["buffer"].tolist() == (22 * location["count"]).tolist()
+            ends = location["start"] + location["buffer"]
+            same_file = location["path"][1:] == location["path"][:-1]
+            assert (location["start"][1:][same_file] > ends[:-1][same_file]).all()
 
 
 def test_a_range_is_read_without_the_rest(written, copy):

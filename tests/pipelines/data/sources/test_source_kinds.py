@@ -325,7 +325,7 @@ def test_bad_image_is_named(kind, sources, originals, tmp_path, monkeypatch):
     source = open_source(name, "train")
     with pytest.raises(tf.errors.InvalidArgumentError, match="It is not a JPEG"):
         list(pipeline.eval_dataset(source, batch_size=4, preprocessing=PREPROCESSING))
-    problem = str(bad_images.find_bad_image(source, range(12)))
+    problem = str(next(bad_images.find_bad_images(source, range(12))).error())
     assert text in problem
     assert "cannot be decoded" in problem
 
@@ -335,9 +335,9 @@ def test_file_that_is_gone_is_named(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(encode(pixels(5, 6), "PNG"))
     source = open_source(f"folder:{tmp_path}", "train")
-    assert bad_images.find_bad_image(source, range(2)) is None
+    assert not [*bad_images.find_bad_images(source, range(2))]
     (tmp_path / "b" / "1.png").unlink()
-    problem = str(bad_images.find_bad_image(source, range(2)))
+    problem = str(next(bad_images.find_bad_images(source, range(2))).error())
     assert f"b/1.png of folder:{tmp_path} (id 1) cannot be decoded: it is empty" in problem
 
 

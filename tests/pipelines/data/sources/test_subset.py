@@ -22,7 +22,7 @@ COUNT = sum(LENGTHS)
 
 
 class Stored(DataSource):
-    """Examples in memory; notes the positions that are read.
+    """Examples in memory; notes the indices that are read.
 
     Args:
         ids: id of each example in stored order; also its color.
@@ -30,7 +30,7 @@ class Stored(DataSource):
         num_classes: labels are `id * id % num_classes`.
     """
 
-    index_signature: ClassVar = {
+    location_signature: ClassVar = {
         "id": tf.TensorSpec([None], tf.int64),
         "label": tf.TensorSpec([None], tf.int32),
     }
@@ -46,23 +46,23 @@ class Stored(DataSource):
             shard_lengths=tuple(shard_lengths),
         )
 
-    def index(self, positions):
-        self.reads.append(list(positions))
-        return {"id": self.ids(positions), "label": self.read_labels(positions)}
+    def locate(self, indices):
+        self.reads.append(list(indices))
+        return {"id": self.ids(indices), "label": self.read_labels(indices)}
 
-    def load(self, index):
+    def load(self, location):
         def image(example_id, label):
             color = tf.cast(example_id % 256, tf.uint8)
             return tf.io.encode_png(tf.fill([4, 4, 3], color)), label
 
-        dataset = tf.data.Dataset.from_tensor_slices((index["id"], index["label"]))
+        dataset = tf.data.Dataset.from_tensor_slices((location["id"], location["label"]))
         return dataset.map(image).batch(5)
 
-    def ids(self, positions):
-        return self._ids[positions]
+    def ids(self, indices):
+        return self._ids[indices]
 
-    def read_labels(self, positions):
-        return (self.ids(positions) ** 2 % self.num_classes).astype(np.int32)
+    def read_labels(self, indices):
+        return (self.ids(indices) ** 2 % self.num_classes).astype(np.int32)
 
 
 def stored(seed=0, shard_lengths=LENGTHS, **options):

@@ -75,7 +75,7 @@ def test_values_are_rounded_to_the_nearest_level(source, options):
     for batch, other in zip(received, expected, strict=True):
         assert (batch["image"].dtype, other["image"].dtype) == (np.uint8, np.float32)
         differences.append(batch["image"] / 127.5 - 1 - other["image"])
-        for key in ("label", "id", "position", "weight"):
+        for key in ("label", "id", "slot", "weight"):
             np.testing.assert_array_equal(batch[key], other[key])
     differences = np.stack(differences)
     # Reaches half a level in both directions, so it is rounding to the nearest one.
