@@ -24,7 +24,7 @@ class Sampling:
         batch_size: examples in a global batch.
         shuffle_window: examples shuffled together; memory holds at most twice as many, encoded.
         seed: seed of the run, 0 .. 2**64 - 1.
-        sharding: "global" or "files", see `data/sharding.py`.
+        sharding: "global" or "files", see `data/order.py`.
     """
 
     batch_size: int

@@ -88,9 +88,9 @@ def _attention(config, sizes, size, shortcut):
     )
 
 
-def _norm(config, channels, positions, size, wait=0):
-    """A norm of `positions` numbers per channel, while `wait` other bytes are in memory."""
-    cost, numbers = group_norm(channels, positions), channels * positions
+def _norm(config, channels, pixels, size, wait=0):
+    """A norm of `pixels` numbers per channel, while `wait` other bytes are in memory."""
+    cost, numbers = group_norm(channels, pixels), channels * pixels
     if config.norm == "group":
         return dataclasses.replace(cost, live=cost.live + wait)
     # Gamma and beta are parameters; the moving averages are two more arrays.

@@ -100,12 +100,12 @@ def _bilinear_crop(images, resized, start, crop_size):
 
 
 def _taps(length, resized, start, crop):
-    """Bilinear taps of `crop` positions from `start` of an axis resized from `length` to `resized`.
+    """Bilinear taps of `crop` pixels from `start` of an axis resized from `length` to `resized`.
 
     Samples are at pixel centres and are clamped to the border, as in `tf.image.resize`.
 
     Returns:
-        Source pixels before and after each position, int32 `[crop]`, and the weight of the second.
+        Source pixels before and after each, int32 `[crop]`, and the weight of the second.
     """
     scale = tf.cast(length, tf.float64) / tf.cast(resized, tf.float64)
     source = (tf.range(crop, dtype=tf.float64) + tf.cast(start, tf.float64) + 0.5) * scale - 0.5

@@ -118,18 +118,18 @@ class BatchNorm(keras.layers.Layer):
         """`x` minus its mean, and its variance, over the batches of all replicas."""
         batch = _current.get()
         axis = self.axis % len(x.shape)
-        positions = [i for i in range(1, len(x.shape)) if i != axis]
+        axes = [i for i in range(1, len(x.shape)) if i != axis]
         if batch is None:
             weights = tf.ones([tf.shape(x)[0]])
             examples = _sum_over_replicas(tf.reduce_sum(weights))
         else:
             weights, examples = batch.weights, batch.examples()
-        each = tf.reduce_prod(tf.gather(tf.shape(x), positions))
+        each = tf.reduce_prod(tf.gather(tf.shape(x), axes))
         count = tf.cast(each, tf.float32) * examples
 
         def total(values):
-            """Sum over positions, examples and replicas, `[C]`."""
-            sums = tf.reduce_sum(values, axis=positions)
+            """Sum over pixels, examples and replicas, `[C]`."""
+            sums = tf.reduce_sum(values, axis=axes)
             return _sum_over_replicas(tf.reduce_sum(sums * weights[:, None], axis=0))
 
         mean = tf.math.divide_no_nan(total(x), count)
