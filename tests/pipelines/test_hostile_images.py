@@ -162,15 +162,12 @@ def test_a_bad_file_is_never_written(tmp_path):
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_records_hold_what_can_be_read(everything, tmp_path):
+def test_records_hold_what_can_be_read(everything, tmp_path, logged):
     """With data.bad_images=skip; unusual files are stored unchanged."""
-    told = []
-    written = record_writer.write_records(
-        {"train": everything}, tmp_path / "records", 4, "skip", told.append
-    )
+    written = record_writer.write_records({"train": everything}, tmp_path / "records", 4, "skip")
     assert written.counts == {"train": len(READABLE) + 2}
     assert written.left_out == len(UNREADABLE)
-    assert len(told) == 11
+    assert len(logged) == 11
     lines = (tmp_path / "records" / "bad_images.jsonl").read_text().splitlines()
     assert sorted(names_of(everything, [json.loads(line)["id"] for line in lines])) == sorted(
         UNREADABLE

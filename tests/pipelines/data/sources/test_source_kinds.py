@@ -255,7 +255,7 @@ def test_a_part_has_the_same_ids_and_examples(kind, sources, originals):
     )
     for rule in ({"fraction": 0.2}, {"per_class": 3, "subset_seed": 4}):
         data = Data(name=source.name, **rule)
-        part = choose_subset(data, source, str)
+        part = choose_subset(data, source)
         assert part.num_examples == 30 == sum(part.shard_lengths)
         images, labels, ids = part.read(range(30))
         rows = np.isin(whole.ids, ids)
@@ -264,7 +264,7 @@ def test_a_part_has_the_same_ids_and_examples(kind, sources, originals):
         if "per_class" in rule:
             assert np.bincount(labels).tolist() == [3] * 10
         if kind != "folder" or "fraction" in rule:
-            expected = choose_subset(data, tfds_source, str)
+            expected = choose_subset(data, tfds_source)
             np.testing.assert_array_equal(np.sort(ids), expected.ids(range(30)))
         if kind != "folder":
             np.testing.assert_array_equal(labels, originals.labels[ids])
