@@ -68,7 +68,7 @@ def spoil(monkeypatch, ids, value=np.nan, key="image"):
 
 
 def break_block(monkeypatch, change, name="block_1"):
-    """Applies `change(output of the block's MLP, bool per row)` at position 3 of step `BAD`."""
+    """Applies `change(output of the block's MLP, bool per row)` in slot 3 of step `BAD`."""
     original = encoder.MlpBlock.call
 
     def call(self, tokens, training=False):
@@ -76,7 +76,7 @@ def break_block(monkeypatch, change, name="block_1"):
         context = dropout._current.get()
         if context is None or f"{name}/" not in self.dense_0.path:
             return outputs
-        hit = (context.positions == 3) & (context.step == BAD)
+        hit = (context.slots == 3) & (context.step == BAD)
         return change(outputs, hit[:, None, None])
 
     monkeypatch.setattr(encoder.MlpBlock, "call", call)

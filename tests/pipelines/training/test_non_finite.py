@@ -214,13 +214,13 @@ def test_a_full_disk_does_not_hide_what_was_found(tmp_path, monkeypatch):
 def count_rows(monkeypatch, experiment):
     """A list of the numbers of rows that each read of the training data reads."""
     source_class = type(open_source(experiment.data.name, experiment.data.train_split))
-    rows, index = [], source_class.index
+    rows, locate = [], source_class.locate
 
-    def counted(self, positions):
-        rows.append(len(positions))
-        return index(self, positions)
+    def counted(self, indices):
+        rows.append(len(indices))
+        return locate(self, indices)
 
-    monkeypatch.setattr(source_class, "index", counted)
+    monkeypatch.setattr(source_class, "locate", counted)
     return rows
 
 
