@@ -189,8 +189,8 @@ def _images(source, indices):
     """Yields index, id and bytes of the images at some indices; errors as for `read`."""
     indices = iter(indices)
     while len(chunk := np.fromiter(itertools.islice(indices, ROWS_PER_READ), np.int64)):
-        examples = source.read(chunk)
-        yield from zip(chunk, examples.ids, examples.images, strict=True)
+        images, _, ids = source.read(chunk)
+        yield from zip(chunk, ids, images, strict=True)
 
 
 def explain_input_error(error, batches, numbers, skips_bad_images=False):
