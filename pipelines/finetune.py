@@ -29,12 +29,17 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    begin, workdir = request.start(values), request.workdir(values, "finetune")
+    begin, asked = request.read(values)
+    workdir = request.workdir(values, "finetune")
     strategy = request.strategy(values)
+    from pipelines.training import fine_tuning
     from pipelines.training.dry_run import dry_run
     from pipelines.training.train import train
 
-    experiment, asked = request.fine_tuning(values, begin, workdir, strategy.num_replicas_in_sync)
+    replicas = strategy.num_replicas_in_sync
+    # A file holds every setting of a run, so nothing is left to choose.
+    is_complete = values.config is not None
+    experiment, asked = fine_tuning.choose(begin, asked, workdir, is_complete, replicas)
     run = dry_run if values.dry_run else train
     run(experiment, workdir, strategy, asked)
 

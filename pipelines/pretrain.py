@@ -16,8 +16,9 @@ def define(values):
 
 def main(values, arguments):
     del arguments
-    experiment, asked = request.pretraining(values)
+    begin, asked = request.read(values)
     workdir = request.workdir(values, "pretrain")
+    experiment = request.pretraining(begin, asked)
     strategy = request.strategy(values)
     from pipelines.training.dry_run import dry_run
     from pipelines.training.train import train

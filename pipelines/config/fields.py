@@ -100,23 +100,14 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
 
     Args:
         kind: a dataclass or the type of a field.
-        value: the JSON value. For a dataclass, an instance of it is returned unchanged.
+        value: the JSON value.
         path: dotted path of the value, for messages; empty, or ends with a dot.
 
     Raises:
         UserError: for an unknown field or a value of another type.
     """
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        if isinstance(value, kind):
-            return value
-        if not isinstance(value, dict):
-            raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
-        hints = typing.get_type_hints(kind)
-        for name in value:
-            if name not in hints:
-                hint = did_you_mean(name, hints)
-                raise UserError(f"Unknown config field {path}{name}.{hint}")
-        return kind(**{k: from_json(hints[k], v, f"{path}{k}.") for k, v in value.items()})
+    if dataclasses.is_dataclass(kind):
+        return kind(**fields_from_json(kind, value, path))
     path = path.rstrip(".")
     for option in _options(kind):
         if typing.get_origin(option) is tuple:
@@ -134,6 +125,17 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
                 raise UserError(f"{path} is out of range. Expected at most 2^40 in size.")
             return value
     raise UserError(f"{path} is of type {_type_name(kind)}. Received: {value!r}.")
+
+
+def fields_from_json(cls: Any, value: Any, path: str) -> dict[str, Any]:
+    """Returns the fields of a dataclass from a JSON object; arguments and errors as `from_json`."""
+    if not isinstance(value, dict):
+        raise UserError(f"{path or 'config.json'} must be an object. Received: {value!r}.")
+    hints = typing.get_type_hints(cls)
+    for name in value:
+        if name not in hints:
+            raise UserError(f"Unknown config field {path}{name}.{did_you_mean(name, hints)}")
+    return {k: from_json(hints[k], v, f"{path}{k}.") for k, v in value.items()}
 
 
 def choices_of(kind) -> tuple[str, ...]:
