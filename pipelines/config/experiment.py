@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pipelines.config.data import Data, Sampling
 from pipelines.config.epochs import check_warmup, fit_warmup, one_unit
 from pipelines.config.few_shot import FewShot
-from pipelines.config.fields import check_choices, field_types, fields_from_json, parse
+from pipelines.config.fields import check, check_choices, field_types, fields_from_json, parse
 from pipelines.config.masking import Masking, check_masking
 from pipelines.config.model import Model, model_field_types, unknown_field
 from pipelines.config.names import AUTO_SPLIT, Weights
@@ -57,8 +57,7 @@ class Experiment:
     few_shot: FewShot = dataclasses.field(default_factory=FewShot)
 
     def __post_init__(self):
-        if not 0 <= self.seed < 2**31:
-            raise UserError(f"seed must be in [0, 2^31). Received: {self.seed}.")
+        check("seed", self.seed, 0 <= self.seed < 2**31, "in [0, 2^31)")
         if self.init_from == "":
             raise UserError("init_from is empty. Name a model, or use none.")
         check_choices(self)

@@ -178,8 +178,18 @@ def check_local(name, path):
 
 def check_at_least(path, value, minimum):
     """Raises `UserError` if `value` is less than `minimum`."""
-    if value < minimum:
-        raise UserError(f"{path} must be at least {minimum}. Received: {value}.")
+    check(path, value, value >= minimum, f"at least {minimum}")
+
+
+def check_fraction(path, value):
+    """Raises `UserError` unless `value` is a fraction of something, and not 0."""
+    check(path, value, 0 < value <= 1, "above 0 and at most 1")
+
+
+def check(path, value, holds, expected):
+    """Raises `UserError` about the field `path` unless `holds`; `expected` follows "must be"."""
+    if not holds:
+        raise UserError(f"{path} must be {expected}. Received: {value}.")
 
 
 def _options(kind):

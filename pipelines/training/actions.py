@@ -57,19 +57,6 @@ def log_action(settings, trainer, progress) -> Action:
     return Action(every=settings.log_every, act=act, uses_weights=False)
 
 
-def histogram_action(settings, trainer, board) -> Action:
-    """Writes histograms of the weights for TensorBoard."""
-    return Action(
-        every=settings.histograms_every,
-        act=lambda step: board.histograms(step, trainer.model.weights),
-    )
-
-
-def checkpoint_action(settings, store) -> Action:
-    """Saves a checkpoint."""
-    return Action(every=settings.checkpoint_every, act=store.save)
-
-
 def reconstruction_action(settings, trainer, reconstructions, board) -> Action:
     """Draws the reconstructions of masked patches for TensorBoard."""
 
@@ -132,8 +119,12 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
     model, strategy, task = trainer.model, trainer.strategy, prepared.task
     actions = [log_action(settings, trainer, progress)]
     if settings.histograms_every:
-        actions.append(histogram_action(settings, trainer, progress.board))
-    actions.append(checkpoint_action(settings, store))
+
+        def histograms(step):
+            progress.board.histograms(step, model.weights)
+
+        actions.append(Action(every=settings.histograms_every, act=histograms))
+    actions.append(Action(every=settings.checkpoint_every, act=store.save))
     if reconstructions is not None:
         actions.append(reconstruction_action(settings, trainer, reconstructions, progress.board))
     if (few_shot := data.few_shot) is not None:
