@@ -123,12 +123,10 @@ class Assignments:
 
     Attributes:
         values: the value of each assigned config path, as JSON holds it.
-        texts: the text `path=value` of each of them, for messages.
         flag: where they come from, for messages.
     """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flag: str = "--set"
 
     @classmethod
@@ -142,7 +140,7 @@ class Assignments:
             UserError: for a path that no model has (the message has similar names), or an
                 unreadable value.
         """
-        values, by_path, known = {}, {}, config_paths(None)
+        values, known = {}, config_paths(None)
         for text in texts:
             path, separator, value = text.partition("=")
             if not separator:
@@ -154,8 +152,7 @@ class Assignments:
                 raise UserError(f"Unknown config path {path!r} in {flag} {text}.{hint}")
             # `apply` refuses unknown fields of a model: their names depend on it.
             values[path] = parse(path, value, known[path]) if path in known else value
-            by_path[path] = text
-        return cls(values, by_path, flag)
+        return cls(values, flag)
 
     def given(self, *paths: str) -> bool:
         """Whether one of these paths is assigned."""
@@ -191,7 +188,7 @@ class Assignments:
         if self.given("model.name"):
             values["model"] = experiment.model.for_variant(self.values["model.name"])
         if self.values.get("data.name", experiment.data.name) != experiment.data.name:
-            values["data"] = _with_own_splits(values["data"])
+            values["data"] |= {x: AUTO_SPLIT for x in _SPLITS if values["data"][x] is not None}
         name = values["model"]["name"]
         known = config_paths(name)
         for path, value in self.values.items():
@@ -207,7 +204,8 @@ class Assignments:
         notes = fit_warmup(values, fixed, experiment.train.steps)
         changed = Experiment.from_dict(values)
         if changed.model != experiment.model and not self.given(*_GRID_PATHS):
-            _refuse_one_patch(changed.model)
+            if note := one_patch(changed.model.config(num_classes=1), "model."):
+                raise UserError(f"{changed.model.name}: {note}")
         return changed, notes
 
 
@@ -229,16 +227,6 @@ class Request:
 def override(experiment: Experiment, texts: Iterable[str]) -> Experiment:
     """Parses `path=value` texts and applies them; errors are as for `Assignments`."""
     return Assignments.parse(texts).apply(experiment)[0]
-
-
-def _with_own_splits(data):
-    """The data section as a dictionary, with "auto" for each split that is not none."""
-    return data | {name: AUTO_SPLIT for name in _SPLITS if data[name] is not None}
-
-
-def _refuse_one_patch(model):
-    if note := one_patch(model.config(num_classes=1), "model."):
-        raise UserError(f"{model.name}: {note}")
 
 
 def config_paths(model: str | None = Model.name) -> dict[str, Any]:

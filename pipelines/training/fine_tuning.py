@@ -147,13 +147,16 @@ def _model(initial, recipe, for_photos):
     """The model section: the initial architecture, and the fields of training of the recipe.
 
     A recipe for photos keeps its image size. If one for built-in data is used for photos, its
-    fields of training are left out.
+    fields of training are left out, and a small size is multiplied.
     """
     dtype = initial.dtype if initial.dtype in typing.get_args(Dtype) else recipe.model.dtype
     section = Model.of(initial.config, dtype, recipe.model.name)
     fields = {name: x for name, x in section.fields.items() if name not in _OF_TRAINING}
     if for_photos:
-        return photos.at_photo_size(dataclasses.replace(section, fields=fields))
+        height, width = section.image_size
+        times = -(-photos.SMALLEST_SIDE // min(height, width))
+        size = (height * times, width * times)
+        return dataclasses.replace(section, fields=fields, image_size=size)
     known, own = model_field_types(section.name), recipe.model.fields
     fields |= {name: own[name] for name in _OF_TRAINING if name in own and name in known}
     size = section.image_size if _is_builtin(recipe.data) else recipe.model.image_size
@@ -251,12 +254,13 @@ def _check_fit(base, initial, assignments):
         if not wrong:
             return
     paths = {f"model.{path}" for path in (*wrong, "name")}
-    blamed = [text for path, text in assignments.texts.items() if path in paths]
+    values = {path: value for path, value in assignments.values.items() if path in paths}
+    blamed = {path.removeprefix("model."): value for path, value in values.items()}
     if not same_family or assignments.given("model.name") or not blamed:
         right = Model.of(theirs, model.dtype, model.name)
         fields = {name: x for name, x in right.fields.items() if name not in _OF_TRAINING}
         wrong = {"name": right.name, **fields}
-    given = " ".join(f"{assignments.flag} {text}" for text in blamed)
+    given = _as_settings(f"{assignments.flag} model", blamed)
     raise UserError(
         f"{given or f'The model {model.name}'} does not fit {initial.name}. "
         f"{'Leave it out, or use' if given else 'Use'} {_as_settings('--set model', wrong)}."

@@ -9,7 +9,6 @@ import math
 
 from pipelines.config.data import Data
 from pipelines.config.experiment import Experiment
-from pipelines.config.model import Model
 from pipelines.config.optimizer import Optimizer
 from pipelines.config.recipes.rows import hyper_rule_length
 from pipelines.config.schedule import Schedule
@@ -48,16 +47,29 @@ def photos(
 ) -> Experiment:
     """Returns `start` with the settings for photos; its model and its other sections stay.
 
+    A chosen batch size is a power of two, or the largest multiple of `replicas` below it. An epoch
+    has at least 16 batches, if that does not make batches smaller than 16 images. The activations
+    of a micro-batch fit into 4 GB of each device. The crop is that of the paper.
+
     Args:
         start: the `Experiment`, with the initial model at a size for photos.
         examples: number of training images.
-        replicas, image_bytes, splits: see `batch_and_parts`.
-        pixels: the values of `PIXEL_FIELDS` for the initial model, or none of them. The crop is
-            that of the paper.
+        replicas: number of devices that share a batch.
+        image_bytes: bytes of the activations of one image.
+        splits: whether a batch can be split into micro-batches.
+        pixels: the values of `PIXEL_FIELDS` for the initial model, or none of them.
         batch_size: None: choose one.
     """
     steps, warmup = _FEW_STEPS if examples < _FEW_PHOTOS else hyper_rule_length(examples)
-    batch_size, parts = batch_and_parts(examples, image_bytes, replicas, splits, batch_size)
+    room = max(1, int(_ACTIVATION_BYTES // image_bytes))
+    if batch_size is None:
+        size = min(max(examples // _BATCHES_PER_EPOCH, _SMALLEST_BATCH), _LARGEST_BATCH)
+        if not splits:
+            size = min(size, room * replicas)
+        batch_size = max(2 ** int(math.log2(size)) // replicas, 1) * replicas
+    each, parts = batch_size // replicas, 1
+    if splits and batch_size % replicas == 0:  # A batch that does not fit is refused later.
+        parts = next(n for n in range(1, each + 1) if each % n == 0 and each // n <= room)
     return dataclasses.replace(
         start,
         data=Data(**pixels),
@@ -72,42 +84,6 @@ def photos(
             checkpoint_every=steps // 5,
         ),
     )
-
-
-def at_photo_size(model: Model) -> Model:
-    """Returns a model whose image size, if it is small, is multiplied."""
-    height, width = model.image_size
-    times = -(-SMALLEST_SIDE // min(height, width))
-    return dataclasses.replace(model, image_size=(height * times, width * times))
-
-
-def batch_and_parts(
-    examples: int, image_bytes: int, replicas: int, splits: bool, batch: int | None = None
-) -> tuple[int, int]:
-    """Returns `(train.batch_size, train.accumulate_steps)`.
-
-    A chosen size is a power of two, or the largest multiple of `replicas` below it. An epoch has at
-    least 16 batches, if that does not make batches smaller than 16 images. The activations of a
-    micro-batch fit into 4 GB of each device.
-
-    Args:
-        examples: number of training images.
-        image_bytes: bytes of the activations of one image.
-        replicas: number of devices that share a batch.
-        splits: whether a batch can be split into micro-batches.
-        batch: a given size; None: choose one.
-    """
-    room = max(1, int(_ACTIVATION_BYTES // image_bytes))
-    if batch is None:
-        batch = min(max(examples // _BATCHES_PER_EPOCH, _SMALLEST_BATCH), _LARGEST_BATCH)
-        if not splits:
-            batch = min(batch, room * replicas)
-        batch = max(2 ** int(math.log2(batch)) // replicas, 1) * replicas
-    each = batch // replicas
-    if not splits or batch % replicas:  # A batch of the user that does not fit is refused later.
-        return batch, 1
-    largest = next(size for size in range(min(each, room), 0, -1) if each % size == 0)
-    return batch, each // largest
 
 
 def shown(experiment: Experiment) -> dict:

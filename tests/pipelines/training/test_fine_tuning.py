@@ -7,7 +7,7 @@ import pytest
 
 import vit_tf
 from pipelines.config import Assignments, Experiment, Request, override, recipes
-from pipelines.config.recipes.photos import batch_and_parts
+from pipelines.config.recipes.photos import photos as photos_recipe
 from pipelines.errors import UserError
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
@@ -162,8 +162,16 @@ def test_settings_for_photos_are_those_of_the_paper(initial, photos):
 def test_batches_fit_the_data_and_the_memory(examples, name, replicas, own, expected):
     config = override(Experiment(), [f"model.name={name}", "model.image_size=384"]).model
     image_bytes = vit_tf.cost.activation_bytes(config.config(1), 1, fused=False)
-    splits = name != "AxialResNet-26S"
-    batch, parts = batch_and_parts(examples, image_bytes, replicas, splits, own)
+    train = photos_recipe(
+        Experiment(),
+        examples=examples,
+        replicas=replicas,
+        image_bytes=image_bytes,
+        splits=name != "AxialResNet-26S",
+        pixels={},
+        batch_size=own,
+    ).train
+    batch, parts = train.batch_size, train.accumulate_steps
     assert batch == expected and batch % (replicas * parts) == 0
 
     def fits(parts):
