@@ -23,8 +23,7 @@ def define(values):
         flag_values=values,
     )
     shared_flags.define_weights(values, default=None)
-    shared_flags.define_extend(values)
-    shared_flags.define_dry_run(values)
+    shared_flags.define_training(values)
 
 
 def main(values, arguments):

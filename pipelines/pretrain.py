@@ -10,8 +10,7 @@ LOGS_TO = "stdout"
 
 
 def define(values):
-    shared_flags.define_extend(values)
-    shared_flags.define_dry_run(values)
+    shared_flags.define_training(values)
 
 
 def main(values, arguments):

@@ -106,7 +106,7 @@ def from_json(kind: Any, value: Any, path: str) -> Any:
     Raises:
         UserError: for an unknown field or a value of another type.
     """
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return kind(**fields_from_json(kind, value, path))
     path = path.rstrip(".")
     for option in _options(kind):

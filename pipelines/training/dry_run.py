@@ -62,12 +62,12 @@ def dry_run(experiment, workdir, strategy, request=Request()):
         f"devices: {describe(strategy)}",
     ]
     print("\n".join(description))
-    if isinstance(prepared.data_error, MissingDataError):
-        print(f"first batch: none, since the data are not here. {prepared.data_error}")
-    elif prepared.data_error is not None:
-        raise prepared.data_error
-    else:
+    try:
+        if prepared.data_error is not None:
+            raise prepared.data_error
         print(f"first batch: {_first_batch(data.train)}")
+    except MissingDataError as error:
+        print(f"first batch: none, since the data are not here. {error}")
 
 
 def _initial_weights(experiment):

@@ -8,9 +8,8 @@ import dataclasses
 import functools
 
 from custom_ops import dispatch
-from pipelines.config import Experiment
+from pipelines.config import Experiment, Request
 from pipelines.config.epochs import with_steps
-from pipelines.config.experiment import Request
 from pipelines.data.sources.splits import split_notes, with_splits
 from pipelines.errors import DataError, MissingDataError, UserError
 from pipelines.runs.strategies import is_tpu

@@ -7,12 +7,8 @@ The settings depend on the data and on the initial model, so that no name stands
 import dataclasses
 import math
 
-from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment
-from pipelines.config.optimizer import Optimizer
+from pipelines.config import Data, Experiment, Optimizer, Schedule, Train
 from pipelines.config.recipes.rows import hyper_rule_length
-from pipelines.config.schedule import Schedule
-from pipelines.config.train import Train
 
 # Without an assignment, no run reads photos with a side below this number of pixels.
 SMALLEST_SIDE = 64
@@ -62,13 +58,12 @@ def photos(
     """
     steps, warmup = _FEW_STEPS if examples < _FEW_PHOTOS else hyper_rule_length(examples)
     room = max(1, int(_ACTIVATION_BYTES // image_bytes))
-    if batch_size is None:
-        size = min(max(examples // _BATCHES_PER_EPOCH, _SMALLEST_BATCH), _LARGEST_BATCH)
-        if not splits:
-            size = min(size, room * replicas)
-        batch_size = max(2 ** int(math.log2(size)) // replicas, 1) * replicas
-    each, parts = batch_size // replicas, 1
-    if splits and batch_size % replicas == 0:  # A batch that does not fit is refused later.
+    size = min(max(examples // _BATCHES_PER_EPOCH, _SMALLEST_BATCH), _LARGEST_BATCH)
+    if not splits:
+        size = min(size, room * replicas)
+    size = batch_size or max(2 ** int(math.log2(size)) // replicas, 1) * replicas
+    each, parts = size // replicas, 1
+    if splits and size % replicas == 0:  # A batch that does not fit is refused later.
         parts = next(n for n in range(1, each + 1) if each % n == 0 and each // n <= room)
     return dataclasses.replace(
         start,
@@ -77,7 +72,7 @@ def photos(
         schedule=Schedule(warmup_steps=warmup, decay="cosine"),
         train=Train(
             steps=steps,
-            batch_size=batch_size,
+            batch_size=size,
             accumulate_steps=parts,
             log_every=steps // 50,
             eval_every=steps // 5,

@@ -3,13 +3,8 @@
 R152x2 with 14 epochs and R200x3 have no row in the table.
 """
 
-from pipelines.config.data import Data
-from pipelines.config.experiment import Experiment
-from pipelines.config.model import Model
-from pipelines.config.optimizer import Optimizer
+from pipelines.config import Data, Experiment, Model, Optimizer, Schedule, Train
 from pipelines.config.recipes.rows import IMAGENET, IMAGENET_21K, JFT, one_per_row, steps_for
-from pipelines.config.schedule import Schedule
-from pipelines.config.train import Train
 from vit_tf.config.variants import get_variant
 
 BATCH_SIZE = 4096

@@ -13,6 +13,7 @@ from pipelines.errors import Interrupted, RunError, UserError
 from pipelines.runs import checkpoints, progress
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
+from pipelines.tasks.task import task_of
 from pipelines.training import loop
 from pipelines.training.dry_run import dry_run
 from pipelines.training.train import build_trainer, train
@@ -181,7 +182,7 @@ def extending(*assignments):
 def build(*assignments):
     """A trainer on one device; no dataset is open."""
     experiment = tiny_experiment(*assignments)
-    return build_trainer(experiment, experiment.model.config(10), one_device())
+    return build_trainer(experiment, task_of(experiment, experiment.model.config(10)), one_device())
 
 
 def test_linear_decay_never_raises_the_rate(logged):
