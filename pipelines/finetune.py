@@ -36,9 +36,9 @@ def main(values, arguments):
     from pipelines.training.train import train
 
     replicas = strategy.num_replicas_in_sync
-    # A file holds every setting of a run, so nothing is left to choose.
-    is_complete = values.config is not None
-    experiment, asked = fine_tuning.choose(begin, asked, workdir, is_complete, replicas)
+    experiment, asked = fine_tuning.choose(
+        begin, asked, workdir, values.config is not None, replicas
+    )
     run = dry_run if values.dry_run else train
     run(experiment, workdir, strategy, asked)
 

@@ -64,8 +64,9 @@ def main(values, arguments):
     if named == (None, None, None):
         experiment = request.pretraining(begin, asked, values.grid)
     else:
-        is_complete = values.config is not None
-        experiment, asked = fine_tuning.choose(begin, asked, workdir, is_complete, replicas)
+        experiment, asked = fine_tuning.choose(
+            begin, asked, workdir, values.config is not None, replicas
+        )
     show = print if values.dry_run else _log.info
     show("\n".join([asked.origin, *summary(experiment)]))
     own = (values.grid, values.hold_out, values.seeds, replicas)

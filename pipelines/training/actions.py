@@ -57,16 +57,6 @@ def log_action(settings, trainer, progress) -> Action:
     return Action(every=settings.log_every, act=act, uses_weights=False)
 
 
-def reconstruction_action(settings, trainer, reconstructions, board) -> Action:
-    """Draws the reconstructions of masked patches for TensorBoard."""
-
-    def act(step):
-        with trainer.evaluated_weights():
-            reconstructions.show(board, step)
-
-    return Action(every=settings.eval_every, act=act, is_evaluation=True)
-
-
 def few_shot_action(settings, trainer, monitor: FewShotMonitor, store, progress) -> Action:
     """Evaluates the features of the model, unless the metrics have a line for the step."""
 
@@ -126,7 +116,12 @@ def run_actions(prepared, trainer, reconstructions, store, progress, signals) ->
         actions.append(Action(every=settings.histograms_every, act=histograms))
     actions.append(Action(every=settings.checkpoint_every, act=store.save))
     if reconstructions is not None:
-        actions.append(reconstruction_action(settings, trainer, reconstructions, progress.board))
+
+        def reconstruct(step):
+            with trainer.evaluated_weights():
+                reconstructions.show(progress.board, step)
+
+        actions.append(Action(every=settings.eval_every, act=reconstruct, is_evaluation=True))
     if (few_shot := data.few_shot) is not None:
         features, own = task.encoder(model).features, prepared.experiment.few_shot
         monitor = FewShotMonitor(features, strategy, few_shot.train, few_shot.test, own, signals)

@@ -16,6 +16,7 @@ from pipelines.runs.strategies import describe
 from pipelines.runs.workdir import Workdir
 from pipelines.stored_models import model_source
 from pipelines.training.prepare import prepare
+from vit_tf import cost
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "exa")
 
@@ -79,15 +80,15 @@ def _initial_weights(experiment):
 
 
 def _costs(prepared):
-    sizes, train = prepared.sizes, prepared.experiment.train
+    sizes, train, config = prepared.sizes, prepared.experiment.train, prepared.model_config
     yield (
-        f"size: {sizes.parameters:,} parameters in {sizes.arrays} arrays, "
-        f"{sizes.weight_bytes / 1e6:,.1f} MB"
+        f"size: {cost.parameters(config):,} parameters in {cost.arrays(config)} arrays, "
+        f"{cost.weight_bytes(config) / 1e6:,.1f} MB"
     )
     flops = sizes.training_flops
     whole = f", {with_prefix(flops, 'FLOPs')} for all {train.steps:,} steps"
     yield (
-        f"cost: {with_prefix(sizes.macs, 'MACs')} per image forward, "
+        f"cost: {with_prefix(cost.macs(config), 'MACs')} per image forward, "
         f"{with_prefix(flops // train.steps, 'FLOPs')} per step"
         + (whole if train.epochs is None else "; the number of steps comes from the data")
     )

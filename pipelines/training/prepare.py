@@ -22,23 +22,15 @@ from vit_tf.config import ModelConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Size and cost of a run (`vit_tf.cost`).
+    """What a run computes and holds (`vit_tf.cost` has the size of its model).
 
     Attributes:
-        parameters: number of parameters of the model.
-        arrays: number of its arrays.
-        weight_bytes: bytes of its weights.
-        macs: multiply-adds of a forward pass of one image.
         training_flops: FLOPs of all steps: 2 for each multiply-add.
         state_bytes: bytes of weights, gradients and optimizer on each device.
         images: number of images that a device processes at a time.
         activation_bytes: bytes of their activations, about.
     """
 
-    parameters: int
-    arrays: int
-    weight_bytes: int
-    macs: int
     training_flops: int
     state_bytes: int
     images: int
@@ -74,15 +66,11 @@ class PreparedRun:
 
     @functools.cached_property
     def sizes(self) -> Sizes:
-        """Size and cost of the run."""
+        """What the run computes and holds."""
         config, experiment = self.model_config, self.experiment
         train, optimizer = experiment.train, experiment.optimizer
         images = train.batch_size // (self.replicas * train.accumulate_steps)
         return Sizes(
-            parameters=cost.parameters(config),
-            arrays=cost.arrays(config),
-            weight_bytes=cost.weight_bytes(config),
-            macs=cost.macs(config),
             training_flops=2 * cost.training_macs(config) * train.batch_size * train.steps,
             state_bytes=cost.training_bytes(
                 config, optimizer.name, train.ema_decay is not None, optimizer.momentum_dtype

@@ -76,10 +76,17 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     experiment, data = prepared.experiment, prepared.data.train
     settings = experiment.train
     is_new = not checkpoints.steps(run.checkpoints)
-    initial = _initial(experiment) if is_new else None
-
+    # A resumed run does not need its initial weights.
+    starts = is_new and experiment.init_from
+    initial = model_source.find(starts, experiment.init_weights) if starts else None
     trainer = build_trainer(experiment, prepared.task, strategy)
-    store = _open_store(trainer, run, settings)
+    store = CheckpointStore(
+        run.checkpoints,
+        trainer.checkpoint,
+        keep_last=settings.keep_last,
+        keep_every=settings.keep_every,
+        before_save=run.sync,
+    )
     encoder = prepared.task.encoder(trainer.model)
     step = _restore(trainer, store, run, encoder, initial, data.preprocessing)
     trainer.open_dataset(data.dataset)
@@ -139,17 +146,6 @@ def _train(prepared, run, strategy, log_file, on_metrics):
     return run.read_metrics()[-1]
 
 
-def _open_store(trainer, run, settings):
-    """The checkpoints of a run; what is kept of them is in `settings`, of train."""
-    return CheckpointStore(
-        run.checkpoints,
-        trainer.checkpoint,
-        keep_last=settings.keep_last,
-        keep_every=settings.keep_every,
-        before_save=run.sync,
-    )
-
-
 def _show(board, experiment, data, step):
     """Writes to TensorBoard what a run starts with."""
     board.configuration(experiment.to_dict())
@@ -200,13 +196,6 @@ def build_trainer(experiment, task, strategy):
         notes_bad_rows=experiment.data.bad_images == "skip",
     )
     return Trainer(model, optimizer, strategy, step_settings, ema, loss_scale)
-
-
-def _initial(experiment):
-    """The source of the initial weights, which a resumed run does not need; None for random."""
-    if not experiment.init_from:
-        return None
-    return model_source.find(experiment.init_from, experiment.init_weights)
 
 
 def _restore(trainer, store, run, encoder, initial, preprocessing):
